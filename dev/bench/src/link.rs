@@ -1,0 +1,12 @@
+//! Counters of an interface in a namespace, read without starting a program, so that reading costs
+//! nothing of what is being measured.
+
+use anyhow::Result;
+use lab::veth::End;
+use sys::link::{Link, LinkStats};
+
+/// Reads them now.
+pub fn stats(end: &End) -> Result<LinkStats> {
+    let index = end.ifindex;
+    end.ns.run(move || Ok(Link::by_index(index)?.stats))?
+}

@@ -1,0 +1,94 @@
+//! Benchmarks: rivals and barewire alternating in one run; the result is a ratio with its spread.
+//!
+//! A scenario is a file in `scenario/` and a row in [`scenario::SCENARIOS`]. Each writes a record
+//! (CSV, by machine and date) and a picture (SVG). Absolute times of a shared machine mean little:
+//! quote ratios.
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod link;
+mod machine;
+mod mix;
+mod picture;
+mod program;
+mod reader;
+mod record;
+mod rounds;
+mod scenario;
+
+use anyhow::{Result, bail};
+use clap::Parser;
+
+/// Measure barewire beside its rivals.
+#[derive(Parser)]
+struct Args {
+    /// Scenarios to run; all by default
+    scenarios: Vec<String>,
+    /// Rounds: each runs every subject once, in turn
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of load a run
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Only these packet sizes, in bytes with the check sequence
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<u32>,
+    /// Fewer sizes, one round: does it run at all?
+    #[arg(long)]
+    quick: bool,
+    /// Folder of records and pictures
+    #[arg(long, default_value = "dev/bench/record")]
+    out: std::path::PathBuf,
+    /// Dissect a capture this many times: the subject of `wire`, under callgrind
+    #[arg(long, hide = true, num_args = 2, value_names = ["FILE", "ROUNDS"])]
+    dissect: Option<Vec<String>>,
+    /// Receive from a port, touching every packet, until SIGTERM: the subject of `capture`
+    #[arg(long, hide = true, value_name = "PORT")]
+    read: Option<String>,
+    /// List the scenarios
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if args.list {
+        for row in scenario::SCENARIOS {
+            println!("{:<12} {}", row.name, row.summary);
+        }
+        return Ok(());
+    }
+    if let Some(words) = &args.dissect {
+        return scenario::wire::worker(&words[0], words[1].parse()?);
+    }
+    if let Some(port) = &args.read {
+        return reader::run(port);
+    }
+    let chosen: Vec<_> = scenario::SCENARIOS
+        .iter()
+        .filter(|row| args.scenarios.is_empty() || args.scenarios.iter().any(|s| s == row.name))
+        .collect();
+    if let Some(unknown) = args
+        .scenarios
+        .iter()
+        .find(|s| !scenario::SCENARIOS.iter().any(|row| row.name == **s))
+    {
+        bail!("there is no scenario {unknown:?}; --list shows them");
+    }
+    let plan = scenario::Plan {
+        rounds: if args.quick { 1 } else { args.rounds.max(1) },
+        seconds: if args.quick { 0.5 } else { args.seconds },
+        sizes: args.sizes.clone(),
+        quick: args.quick,
+    };
+    for row in chosen {
+        eprintln!("== {}: {}", row.name, row.summary);
+        let outcome = (row.run)(&plan)?;
+        print!("{}", outcome.text());
+        if !args.quick {
+            let files = record::write(&args.out, row.name, &outcome)?;
+            eprintln!("written: {}", files.join(", "));
+        }
+    }
+    Ok(())
+}

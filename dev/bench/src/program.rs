@@ -1,0 +1,68 @@
+//! Programs that are measured: where they are, and how many instructions a run takes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The workspace's folder.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .map_or(".".into(), Path::to_path_buf)
+}
+
+/// Builds the rivals that are Rust libraries and returns the folder of their programs; the reason
+/// if it cannot be.
+pub fn rivals() -> Result<PathBuf> {
+    let folder = workspace().join("dev/bench/rivals");
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--quiet", "--manifest-path"])
+        .arg(folder.join("Cargo.toml"))
+        .status()
+        .context("run cargo")?;
+    if !status.success() {
+        bail!("the rivals do not build (libpcap-dev missing?)");
+    }
+    Ok(folder.join("target/release"))
+}
+
+/// The barewire binary beside this one.
+pub fn barewire() -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name("barewire");
+    if !path.exists() {
+        bail!(
+            "{} is not built: cargo build --release -p barewire-cli",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// Instructions that a program takes from start to end, by callgrind.
+pub fn instructions(program: &Path, args: &[&str]) -> Result<u64> {
+    let out = std::env::temp_dir().join(format!("bw-callgrind-{}", std::process::id()));
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "-q"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program)
+        .args(args)
+        .output()
+        .context("run valgrind (apt-get install valgrind)")?;
+    let text = std::fs::read_to_string(&out);
+    let _ = std::fs::remove_file(&out);
+    if !output.status.success() {
+        bail!(
+            "{} failed: {}",
+            program.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let text = text.context("callgrind wrote nothing")?;
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix("summary: ").or(l.strip_prefix("totals: ")));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok())
+        .context("no total in the output")
+}

@@ -1,0 +1,43 @@
+//! A reader that does nothing but touch each packet: what a port itself costs.
+
+use anyhow::Result;
+use port::{PortOptions, RxBatch};
+use runtime::{Engine, Pacing, Stop, Verdict, worker};
+
+struct Touch {
+    packets: u64,
+    sum: u64,
+}
+
+impl Engine for Touch {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> sys::Result<Verdict> {
+        for packet in batch.iter() {
+            self.sum += u64::from(packet.bytes()[12]);
+        }
+        self.packets += batch.len() as u64;
+        Ok(Verdict::Continue)
+    }
+}
+
+/// Reads until SIGTERM; prints packets received and lost.
+pub fn run(name: &str) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let mut port = port::open(
+        name,
+        &PortOptions {
+            queue_count: 1,
+            ..PortOptions::default()
+        },
+    )?;
+    let mut touch = Touch { packets: 0, sum: 0 };
+    eprintln!("reading {name}: {:?}", port.control.describe().facts);
+    worker::run(&mut port.rx[0], &mut touch, &stop, Pacing::Gather)?;
+    port.control.stop()?;
+    worker::drain(&mut port.rx[0], &mut touch)?;
+    let total = port.control.account()?.rx_total();
+    println!(
+        "{} packets captured, sum {}; {total:?}",
+        touch.packets, touch.sum
+    );
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! The record: a CSV with every round's value, a text, and a picture for each measure, by machine
+//! and date.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::rounds::{Outcome, Spread};
+use crate::{machine, picture};
+
+/// Writes a scenario's outcome; returns the files' names.
+pub fn write(folder: &Path, scenario: &str, outcome: &Outcome) -> Result<Vec<String>> {
+    let folder = folder.join(machine::name());
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let stem = format!("{}-{scenario}", machine::date());
+    let mut files = Vec::new();
+    let mut save = |name: String, text: &str| -> Result<()> {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        files.push(path.display().to_string());
+        Ok(())
+    };
+    save(format!("{stem}.csv"), &csv(outcome))?;
+    save(format!("{stem}.txt"), &outcome.text())?;
+    for (at, table) in outcome.tables.iter().enumerate() {
+        save(
+            format!("{stem}-{}.svg", at + 1),
+            &picture::draw(scenario, table)?,
+        )?;
+    }
+    Ok(files)
+}
+
+fn csv(outcome: &Outcome) -> String {
+    let mut out = String::from("measure,unit,at,subject,round,value,ratio_median\n");
+    for table in &outcome.tables {
+        for series in &table.series {
+            let ratio = table
+                .ratio(series)
+                .map_or(f64::NAN, |Spread { median, .. }| median);
+            for (round, value) in series.values.iter().enumerate() {
+                let _ = writeln!(
+                    out,
+                    "{},{},{},{},{},{value},{ratio:.4}",
+                    table.measure, table.unit, series.at, series.subject, round
+                );
+            }
+        }
+    }
+    out
+}

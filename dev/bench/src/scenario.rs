@@ -1,0 +1,40 @@
+//! What is measured. A new scenario is a file here and a row in [`SCENARIOS`].
+
+mod capture;
+mod memory;
+mod send;
+pub mod wire;
+
+use anyhow::Result;
+
+use crate::rounds::Outcome;
+
+/// How much to measure.
+pub struct Plan {
+    /// Rounds.
+    pub rounds: usize,
+    /// Seconds of load a run.
+    pub seconds: f64,
+    /// Packet sizes, for scenarios that go over several; empty is all of them.
+    pub sizes: Vec<u32>,
+    /// Only show that it runs.
+    pub quick: bool,
+}
+
+/// A row of the table.
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// Runs it.
+    pub run: fn(&Plan) -> Result<Outcome>,
+}
+
+/// All scenarios.
+pub const SCENARIOS: &[Scenario] = &[
+    capture::SCENARIO,
+    send::SCENARIO,
+    wire::SCENARIO,
+    memory::SCENARIO,
+];

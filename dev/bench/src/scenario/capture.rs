@@ -1,0 +1,331 @@
+//! `capture`: what receiving and writing to nowhere costs, by packet size; and the highest rate
+//! without loss. Figures 4 and 5 of the zero-copy paper, redrawn.
+//!
+//! The cost is that of the whole machine while packets come at a fixed rate, less the cost of the
+//! same sending with nobody listening, a packet. It counts whoever does the work: the reader, the
+//! sender, or the kernel in between.
+//!
+//! A veth pair has no DMA and copies in every mode. What a mode costs depends on how packets enter:
+//! as socket buffers (an AF_PACKET sender) or as XDP frames (`xdplive:`), so both are tried.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lab::process::{Process, Signal};
+use lab::veth::{Pair, Veth};
+
+use super::{Plan, Scenario};
+use crate::cpu::Reading;
+use crate::rounds::{Outcome, Table};
+use crate::{link, program};
+
+/// The row in the table.
+pub const SCENARIO: Scenario = Scenario {
+    name: "capture",
+    summary: "added processor time a packet and highest rate without loss, by packet size",
+    run,
+};
+
+/// Packet sizes with the check sequence, as the paper counts; 4 less are sent.
+const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1514, 9000];
+/// Sizes at which the highest rate is looked for.
+const RATE_SIZES: [u32; 4] = [64, 512, 1514, 9000];
+/// Packets a second at which the cost is taken: low enough that nobody loses any.
+const COST_PPS: u32 = 150_000;
+/// Rates tried for the highest without loss; the first is as fast as it goes.
+const RATES: [&str; 6] = ["max", "600kpps", "400kpps", "250kpps", "150kpps", "80kpps"];
+
+/// How packets enter.
+#[derive(Clone, Copy)]
+struct Sender {
+    scheme: &'static str,
+    cost: &'static str,
+    rate: &'static str,
+}
+
+const SENDERS: [Sender; 2] = [
+    Sender {
+        scheme: "afpacket",
+        cost: "added processor time a packet, packets sent as socket buffers",
+        rate: "highest rate without loss, packets sent as socket buffers",
+    },
+    Sender {
+        scheme: "xdplive",
+        cost: "added processor time a packet, packets sent as XDP frames",
+        rate: "highest rate without loss, packets sent as XDP frames",
+    },
+];
+
+/// Who receives.
+struct Subject {
+    label: &'static str,
+    /// Program and arguments; none is nobody.
+    args: Vec<String>,
+    /// What ends it.
+    signal: Signal,
+    /// Finds the number of packets in what it said.
+    received: fn(&str) -> Option<u64>,
+}
+
+const NOBODY: &str = "nobody";
+
+fn run(plan: &Plan) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let chosen: Vec<u32> = plan.sizes.clone();
+    let sizes: &[u32] = match (plan.quick, chosen.is_empty()) {
+        (true, true) => &[64, 1514],
+        (false, true) => &SIZES,
+        (_, false) => &chosen,
+    };
+    for sender in SENDERS {
+        let mut cost = table(sender.cost, "µs", false);
+        let mut rate = table(sender.rate, "Mpps", true);
+        for &size in sizes {
+            for round in 0..plan.rounds {
+                measure(
+                    plan,
+                    sender,
+                    size,
+                    round == 0,
+                    &mut cost,
+                    &mut rate,
+                    &mut outcome.notes,
+                )?;
+            }
+        }
+        outcome.tables.extend([cost, rate]);
+    }
+    outcome.notes.push(format!(
+        "cost at {COST_PPS} packets a second; packets for another station, as a mirror port \
+         carries them; a pair for \
+         packets of 9000 bytes has an MTU of 9000, the others 1500"
+    ));
+    Ok(outcome)
+}
+
+fn table(measure: &'static str, unit: &'static str, more_is_better: bool) -> Table {
+    let reference = "tcpdump".into();
+    let axis = "packet size in bytes";
+    Table {
+        measure,
+        unit,
+        axis,
+        more_is_better,
+        reference,
+        series: Vec::new(),
+    }
+}
+
+fn measure(
+    plan: &Plan,
+    sender: Sender,
+    size: u32,
+    with_rates: bool,
+    cost: &mut Table,
+    rate: &mut Table,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let mut base = None;
+    for subject in subjects("right0")? {
+        let pps = format!("{COST_PPS}pps");
+        let one = one(plan, sender, size, &subject, &pps);
+        match one {
+            Ok(run) if subject.label == NOBODY => base = Some(run.busy_us),
+            Ok(run) => {
+                cost.add(
+                    subject.label,
+                    size,
+                    run.busy_us - base.context("nobody comes first")?,
+                );
+                if run.lost() > 0 {
+                    note(
+                        notes,
+                        format!("{}: lost {} at {size} bytes", subject.label, run.lost()),
+                    );
+                }
+            }
+            Err(error) => {
+                cost.add(subject.label, size, f64::NAN);
+                note(
+                    notes,
+                    format!("{} at {size} bytes: {error:#}", subject.label),
+                );
+                continue;
+            }
+        }
+        if with_rates && RATE_SIZES.contains(&size) && subject.label != NOBODY {
+            rate.add(subject.label, size, highest(plan, sender, size, &subject)?);
+        }
+    }
+    Ok(())
+}
+
+fn note(notes: &mut Vec<String>, text: String) {
+    eprintln!("{text}");
+    if !notes.contains(&text) {
+        notes.push(text);
+    }
+}
+
+/// The first rate, from the highest down, at which nothing is lost; 0 if all lose.
+fn highest(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<f64> {
+    for rate in RATES {
+        match one(plan, sender, size, subject, rate) {
+            Ok(run) if run.lost() == 0 => return Ok(run.mpps),
+            Ok(_) => {}
+            Err(error) => eprintln!("{} at {size} bytes and {rate}: {error:#}", subject.label),
+        }
+    }
+    Ok(0.0)
+}
+
+/// What one run gave.
+struct Run {
+    /// Processor time of the machine a packet, in microseconds.
+    busy_us: f64,
+    /// Packets a second in the window, in millions.
+    mpps: f64,
+    sent: u64,
+    received: u64,
+}
+
+impl Run {
+    fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.received)
+    }
+}
+
+fn one(plan: &Plan, sender: Sender, size: u32, subject: &Subject, rate: &str) -> Result<Run> {
+    let mtu = if size > 1514 { 9000 } else { 1500 };
+    let mut veth = Veth::new().mtu(mtu);
+    if sender.scheme == "xdplive" {
+        // XDP frames are only taken where somebody polls: a program, or GRO.
+        veth = veth.gro();
+    }
+    let pair = veth.create()?;
+    let mut reader = start_reader(&pair, subject)?;
+    let first = link::stats(&pair.right)?;
+    let mut source = start_sender(&pair, sender, size, rate, plan.seconds + 0.6)?;
+    sleep(Duration::from_millis(350));
+    let (cpu, before) = (Reading::take()?, link::stats(&pair.right)?);
+    sleep(Duration::from_secs_f64(plan.seconds));
+    let (cpu_after, after) = (Reading::take()?, link::stats(&pair.right)?);
+    source.wait(Duration::from_secs(10))?.checked()?;
+    sleep(Duration::from_millis(150));
+    let sent = link::stats(&pair.right)?.rx_packets - first.rx_packets;
+    let packets = after.rx_packets - before.rx_packets;
+    ensure!(packets > 0, "nothing arrived in the window");
+    let received = match &mut reader {
+        Some(reader) => {
+            let finished = reader.stop(subject.signal, Duration::from_secs(10))?;
+            let status = finished.status;
+            let said = finished.stdout + &finished.stderr;
+            (subject.received)(&said).with_context(|| format!("{status}, no number in: {said}"))?
+        }
+        None => sent,
+    };
+    ensure!(received > 0, "it says that it received nothing");
+    Ok(Run {
+        busy_us: cpu_after.busy_since(&cpu) / packets as f64 * 1e6,
+        mpps: packets as f64 / cpu_after.elapsed_since(&cpu) / 1e6,
+        sent,
+        received,
+    })
+}
+
+fn start_reader(pair: &Pair, subject: &Subject) -> Result<Option<Process>> {
+    let Some((program, args)) = subject.args.split_first() else {
+        return Ok(None);
+    };
+    let mut command: Command = pair.right.ns.command("taskset");
+    command.args(["-c", "1", program]).args(args);
+    let mut reader = Process::spawn(&mut command)?;
+    sleep(Duration::from_millis(600));
+    if !reader.running()? {
+        let finished = reader.wait(Duration::from_secs(1))?;
+        anyhow::bail!("ended at once: {}{}", finished.stdout, finished.stderr);
+    }
+    Ok(Some(reader))
+}
+
+fn start_sender(
+    pair: &Pair,
+    sender: Sender,
+    size: u32,
+    rate: &str,
+    seconds: f64,
+) -> Result<Process> {
+    let mut command: Command = pair.left.ns.command("taskset");
+    let port = format!("{}:{}", sender.scheme, pair.left.ifname);
+    let len = (size.min(9_004) - 4).to_string();
+    command
+        .args(["-c", "0"])
+        .arg(program::barewire()?)
+        .args([
+            "send",
+            "--udp",
+            "--dst-mac",
+            "02:00:00:00:00:09",
+            "--size",
+            &len,
+        ])
+        .args(["--rate", rate, "--duration", &seconds.to_string(), &port]);
+    Process::spawn(&mut command)
+}
+
+/// The word before `mark`, as a number.
+fn number_before(text: &str, mark: &str) -> Option<u64> {
+    let at = text.find(mark)?;
+    text[..at].split_whitespace().last()?.parse().ok()
+}
+
+fn subjects(interface: &str) -> Result<Vec<Subject>> {
+    let captured = |text: &str| number_before(text, "packets captured");
+    let subject = |label, line: String| Subject {
+        label,
+        args: line.split_whitespace().map(str::to_owned).collect(),
+        signal: Signal::SIGINT,
+        received: captured,
+    };
+    let ours = program::barewire()?.display().to_string();
+    let mut all = vec![
+        subject(NOBODY, String::new()),
+        subject(
+            "tcpdump",
+            format!("tcpdump -i {interface} -w /dev/null -Z root"),
+        ),
+        Subject {
+            received: |text| number_before(text, "packets incoming"),
+            ..subject(
+                "netsniff-ng (counts)",
+                format!("netsniff-ng --in {interface} --silent"),
+            )
+        },
+    ];
+    if let Ok(folder) = program::rivals() {
+        let program = folder.join("rival-netring");
+        all.push(subject(
+            "netring (counts)",
+            format!("{} {interface}", program.display()),
+        ));
+    }
+    for (label, port) in [
+        ("barewire afpacket:", format!("afpacket:{interface}")),
+        (
+            "barewire afxdp: generic",
+            format!("afxdp:{interface}?attach=generic"),
+        ),
+        (
+            "barewire afxdp: native",
+            format!("afxdp:{interface}?attach=native"),
+        ),
+    ] {
+        all.push(subject(
+            label,
+            format!("{ours} capture {port} -w /dev/null"),
+        ));
+    }
+    Ok(all)
+}

@@ -1,0 +1,4 @@
+//! Suites that every member of a table must pass, so that nothing can be added without being
+//! tested.
+
+pub mod port;

@@ -1,0 +1,299 @@
+//! What every backend of [`port::BACKENDS`] must do.
+//!
+//! [`CASES`] is the table of what is asked, [`RIGS`] that of how a pair of joined ports is made
+//! with each backend. A test binary runs every case on every rig ([`run`]) and fails for a backend
+//! without a rig. A case that makes no sense on a rig is excused there by name, with the reason,
+//! which is printed.
+//!
+//! To add a backend: one row in [`RIGS`]. To add a demand: one row in [`CASES`].
+
+mod cases;
+mod line;
+mod walk;
+mod wire;
+
+use anyhow::Result;
+use port::PortOptions;
+
+use crate::skip::Missing;
+pub use line::Line;
+pub use wire::{CHILD_VAR, child};
+
+/// How ports of a backend are joined, so that what goes in at one end comes out at the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Joint {
+    /// One port whose sending end is joined to its receiving end, by the port's name.
+    Loop(&'static str),
+    /// A capture file, written without help of the code under test; the suffix of its name.
+    File(&'static str),
+    /// A veth pair with a port on each end: names of the sending and of the receiving port, `{}` is
+    /// the interface.
+    Wire(&'static str, &'static str),
+    /// Two cards of the guest on one wire, with one queue each, and the name of the ports on both.
+    Cards([&'static str; 2], &'static str),
+}
+
+impl Joint {
+    /// Names of the sending and of the receiving port, where they are on interfaces.
+    fn port_names(self) -> Option<[&'static str; 2]> {
+        match self {
+            Joint::Wire(tx, rx) => Some([tx, rx]),
+            Joint::Cards(_, name) => Some([name, name]),
+            Joint::Loop(_) | Joint::File(_) => None,
+        }
+    }
+}
+
+/// A way to try a backend.
+pub struct Rig {
+    /// Name of its test.
+    pub name: &'static str,
+    /// Row of [`port::BACKENDS`] that it tries.
+    pub scheme: &'static str,
+    /// How its ports are joined.
+    pub joint: Joint,
+    /// Short packets (256 bytes at most) that it must hold for a reader who does not come, with
+    /// default options.
+    pub holds: u32,
+    /// Makes it so small that `4 * holds` packets do not fit.
+    pub shrink: fn(&mut PortOptions),
+    /// What it needs of the machine.
+    pub needs: fn() -> Result<(), Missing>,
+    /// Cases that make no sense here, with the reason.
+    pub excused: &'static [(&'static str, &'static str)],
+}
+
+const NO_LINK: &str = "there is no link";
+const NO_POOL: &str = "it has no pool: the kernel makes the frames";
+const NO_TX: &str = "files are written by others here";
+
+/// Every rig. The tests' names are these.
+pub const RIGS: &[Rig] = &[
+    Rig {
+        name: "memory",
+        scheme: "memory",
+        joint: Joint::Loop("memory:"),
+        holds: 1000,
+        shrink: |options| options.ring_len = 64,
+        needs: || Ok(()),
+        excused: &[
+            ("link_flap", NO_LINK),
+            ("mtu_change", NO_LINK),
+            ("deletion", NO_LINK),
+            ("kill_and_restart", "both ends are in one process"),
+        ],
+    },
+    Rig {
+        name: "file_pcap",
+        scheme: "file",
+        joint: Joint::File(".pcap"),
+        holds: 5000,
+        shrink: |_| (),
+        needs: || Ok(()),
+        excused: FILE_EXCUSED,
+    },
+    Rig {
+        name: "afpacket_bpf",
+        scheme: "afpacket",
+        joint: Joint::Wire("afpacket:{}", "afpacket:{}?outgoing=no&tap=bpf"),
+        holds: 5000,
+        shrink: |options| options.ring_bytes = 64 << 10,
+        needs: crate::skip::lab,
+        excused: DEVICE_EXCUSED,
+    },
+    Rig {
+        name: "afpacket_tpacket",
+        scheme: "afpacket",
+        joint: Joint::Wire("afpacket:{}", "afpacket:{}?outgoing=no&tap=tpacket"),
+        holds: 5000,
+        shrink: |options| options.ring_bytes = 64 << 10,
+        needs: crate::skip::lab,
+        excused: DEVICE_EXCUSED,
+    },
+    Rig {
+        name: "afxdp_native",
+        scheme: "afxdp",
+        joint: Joint::Wire("afxdp:{}?attach=native", "afxdp:{}?attach=native"),
+        holds: 1500,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::skip::lab,
+        excused: DEVICE_EXCUSED,
+    },
+    Rig {
+        name: "afxdp_generic",
+        scheme: "afxdp",
+        joint: Joint::Wire("afxdp:{}?attach=generic", "afxdp:{}?attach=generic"),
+        holds: 1500,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::skip::lab,
+        excused: DEVICE_EXCUSED,
+    },
+    Rig {
+        name: "xdplive",
+        scheme: "xdplive",
+        // The program of the receiver makes that end take XDP frames.
+        joint: Joint::Wire("xdplive:{}", "afxdp:{}?attach=native"),
+        holds: 1500,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::skip::lab,
+        excused: &[
+            ("end", "a device never ends"),
+            ("frames_are_sent", NO_POOL),
+            ("random_walk", NO_POOL),
+            ("jumbo", "a live frame is one page"),
+        ],
+    },
+    Rig {
+        name: "igb_zero_copy",
+        scheme: "afxdp",
+        joint: Joint::Cards(["igb0", "igb1"], "afxdp:{}?attach=native&bind=zero-copy"),
+        holds: 200,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::guest::inside,
+        excused: CARD_EXCUSED,
+    },
+    Rig {
+        name: "virtio_zero_copy",
+        scheme: "afxdp",
+        joint: Joint::Cards(
+            ["virtio0", "virtio1"],
+            "afxdp:{}?attach=native&bind=zero-copy",
+        ),
+        holds: 200,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::guest::inside,
+        excused: CARD_EXCUSED,
+    },
+    Rig {
+        name: "e1000_generic",
+        scheme: "afxdp",
+        joint: Joint::Cards(["e1000-0", "e1000-1"], "afxdp:{}?attach=generic"),
+        holds: 200,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::guest::inside,
+        excused: CARD_EXCUSED,
+    },
+];
+
+const CARD_EXCUSED: &[(&str, &str)] = &[
+    ("end", "a device never ends"),
+    ("deletion", "a card is not deleted"),
+];
+
+const DEVICE_EXCUSED: &[(&str, &str)] = &[("end", "a device never ends")];
+
+const FILE_EXCUSED: &[(&str, &str)] = &[
+    ("overload", "a file waits for its reader"),
+    ("stop", "nothing comes in but by reading"),
+    ("unsent_buffers", NO_TX),
+    ("frames_are_sent", NO_TX),
+    ("link_flap", NO_LINK),
+    ("mtu_change", NO_LINK),
+    ("deletion", NO_LINK),
+    (
+        "kill_and_restart",
+        "nothing is held that a killed process could leave",
+    ),
+];
+
+/// A demand.
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// Fails if the rig does not meet it.
+    pub run: fn(&'static Rig) -> Result<()>,
+}
+
+macro_rules! cases {
+    ($($module:ident::$case:ident,)*) => {
+        &[$(Case { name: stringify!($case), run: $module::$case },)*]
+    };
+}
+
+/// Every demand.
+pub const CASES: &[Case] = cases![
+    cases::delivery,
+    cases::jumbo,
+    cases::order,
+    cases::no_loss_below_capacity,
+    cases::overload,
+    cases::batch_sizes,
+    cases::idle,
+    cases::end,
+    cases::filter,
+    cases::snaplen,
+    cases::forgotten_batch,
+    cases::detach,
+    cases::stop,
+    cases::closing_early,
+    cases::unsent_buffers,
+    cases::frames_are_sent,
+    walk::random_walk,
+    wire::link_flap,
+    wire::mtu_change,
+    wire::deletion,
+    wire::kill_and_restart,
+];
+
+/// Runs every case on the rig of that name, and panics with all failures at the end.
+///
+/// # Panics
+/// If there is no such rig, or a case fails.
+pub fn run(rig: &str) {
+    let rig = RIGS
+        .iter()
+        .find(|row| row.name == rig)
+        .unwrap_or_else(|| panic!("no rig is called {rig}"));
+    if let Err(missing) = (rig.needs)() {
+        return crate::skip::record(rig.name, &missing);
+    }
+    let only = std::env::var("BAREWIRE_CASE").ok();
+    let mut failures = Vec::new();
+    for case in CASES {
+        if only.as_ref().is_some_and(|only| only != case.name) {
+            continue;
+        }
+        if let Some((_, why)) = rig.excused.iter().find(|(name, _)| *name == case.name) {
+            println!("{}: {}: does not apply: {why}", rig.name, case.name);
+            continue;
+        }
+        let started = std::time::Instant::now();
+        match (case.run)(rig) {
+            Ok(()) => println!("{}: {}: {:.1?}", rig.name, case.name, started.elapsed()),
+            Err(error) => {
+                let failure = format!("{}: {}: {error:#}", rig.name, case.name);
+                // At once too: the rest may take minutes, or be ended.
+                println!("{failure}");
+                failures.push(failure);
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Backends without a rig, and excuses for cases that do not exist: both must be none.
+pub fn gaps() -> Vec<String> {
+    let mut gaps = Vec::new();
+    for backend in port::BACKENDS {
+        if !RIGS.iter().any(|rig| rig.scheme == backend.scheme) {
+            gaps.push(format!("backend {} has no rig", backend.scheme));
+        }
+    }
+    for rig in RIGS {
+        if !port::BACKENDS.iter().any(|row| row.scheme == rig.scheme) {
+            gaps.push(format!(
+                "rig {} tries a backend that is not there",
+                rig.name
+            ));
+        }
+        for (name, _) in rig.excused {
+            if !CASES.iter().any(|case| case.name == *name) {
+                gaps.push(format!(
+                    "rig {} is excused from {name}, which is no case",
+                    rig.name
+                ));
+            }
+        }
+    }
+    gaps
+}

@@ -1,0 +1,478 @@
+//! Demands on every port, whatever it is made of.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bpf::cbpf::{Insn, Program};
+use port::{DropReason, Ready};
+
+use super::line::{LIMIT, Line, told, whole};
+use super::{Joint, Rig};
+use crate::packet::number_of;
+
+/// Long enough for what is under way, short enough for a suite.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Packets of every length arrive byte for byte.
+pub(super) fn delivery(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    let packets: Vec<_> = (60..=1514)
+        .enumerate()
+        .map(|(number, len)| line.plan.build(number as u64, len))
+        .collect();
+    let count = packets.len() as u64;
+    // No more at a time than the rig holds.
+    let mut sent = 0;
+    for part in packets.chunks(500) {
+        line.send(part)?;
+        sent += part.len() as u64;
+        if !matches!(rig.joint, Joint::File(_)) {
+            line.expect_numbers(sent - part.len() as u64..sent)?;
+        }
+    }
+    if matches!(rig.joint, Joint::File(_)) {
+        line.expect_numbers(0..count)?;
+    }
+    line.expect_account(count, count)?;
+    line.close()
+}
+
+/// Packets of up to 9014 bytes arrive byte for byte, in however many pieces.
+pub(super) fn jumbo(rig: &'static Rig) -> Result<()> {
+    // A packet may have more pieces than a batch was to have packets.
+    for batch_max in [64, 1, 2] {
+        jumbo_in_batches(rig, batch_max).with_context(|| format!("in batches of {batch_max}"))?;
+    }
+    Ok(())
+}
+
+fn jumbo_in_batches(rig: &'static Rig, batch_max: usize) -> Result<()> {
+    let mut line = Line::open_mtu(rig, 9000, |options| options.batch_max = batch_max)?;
+    let lens = [
+        60, 1514, 1515, 2048, 3000, 3500, 3839, 3840, 3841, 4096, 5000, 7679, 7680, 9014,
+    ];
+    let packets: Vec<_> = (0..)
+        .zip(lens)
+        .map(|(number, len)| line.plan.build(number, len))
+        .collect();
+    line.send(&packets)?;
+    line.expect_numbers(0..lens.len() as u64)?;
+    line.expect_account(lens.len() as u64, lens.len() as u64)?;
+    line.close()
+}
+
+/// One flow stays in order over many batches and many turns of every ring.
+pub(super) fn order(rig: &'static Rig) -> Result<()> {
+    const COUNT: u64 = 20_000;
+    let mut line = Line::open(rig, |_| ())?;
+    if let Joint::File(_) = rig.joint {
+        line.send_numbers(0, COUNT, 64)?;
+        return line.expect_numbers(0..COUNT);
+    }
+    let window = u64::from(rig.holds / 2);
+    let mut from = 0;
+    while from < COUNT {
+        let to = (from + window).min(COUNT);
+        line.send_numbers(from, to, 64)?;
+        line.expect_numbers(from..to)?;
+        from = to;
+    }
+    line.expect_account(COUNT, COUNT)?;
+    line.close()
+}
+
+/// What the rig says that it holds, it holds until the reader comes.
+pub(super) fn no_loss_below_capacity(rig: &'static Rig) -> Result<()> {
+    let count = u64::from(rig.holds);
+    let mut line = Line::open(rig, |_| ())?;
+    line.send_numbers(0, count, 128)?;
+    std::thread::sleep(Duration::from_millis(50));
+    line.expect_numbers(0..count)?;
+    line.expect_account(count, count)?;
+    let account = line.rx_account()?;
+    ensure!(account.dropped_total() == 0, "{account:?}");
+    line.close()
+}
+
+/// Far more than fits: what was accepted is seen, and each packet seen is delivered or counted as
+/// lost.
+pub(super) fn overload(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, rig.shrink)?;
+    let count = 4 * u64::from(rig.holds);
+    let packets: Vec<_> = (0..count)
+        .map(|number| line.plan.build(number, 128))
+        .collect();
+    let before = match &line.pair {
+        Some(pair) => Some(pair.left.counters()?),
+        None => None,
+    };
+    // A loop without a reader stands still: what it accepts is all that counts.
+    let accepted = line.send_some(&packets, Duration::from_millis(200))? as u64;
+    std::thread::sleep(Duration::from_millis(100));
+    let tx = line.tx_account()?;
+    ensure!(
+        tx.sent + tx.failed == accepted,
+        "accepted {accepted}: {tx:?}"
+    );
+    let carried = match (&line.pair, before) {
+        (Some(pair), Some(before)) => pair.left.counters()?.since(&before).tx_packets,
+        _ => tx.sent,
+    };
+    // Nothing is taken out yet: all that was seen waits or is lost already.
+    let account = line.rx_account()?;
+    ensure!(account.imbalance() == 0, "before reading: {account:?}");
+    ensure!(
+        account.seen == carried,
+        "{carried} packets crossed: {account:?}"
+    );
+    let mut last = None;
+    let received = line.receive(usize::MAX, QUIET, |packet| {
+        let number = number_of(packet.bytes()).map_err(|alien| anyhow::anyhow!("{alien:?}"))?;
+        ensure!(Some(number) > last, "packet {number} came after {last:?}");
+        last = Some(number);
+        Ok(())
+    })?;
+    let account = line.rx_account()?;
+    ensure!(account.imbalance() == 0, "after reading: {account:?}");
+    ensure!(account.in_flight == 0, "all was read: {account:?}");
+    ensure!(
+        account.delivered == received as u64,
+        "{received} were received: {account:?}"
+    );
+    if line.pair.is_some() {
+        ensure!(
+            account.lost() > 0,
+            "this was to be an overload: {account:?}"
+        );
+    } else {
+        ensure!(accepted < count, "this was to be an overload");
+    }
+    // The ring works on after an overload.
+    line.send_numbers(count, count + 20, 128)?;
+    line.expect_numbers(count..count + 20)?;
+    line.close()
+}
+
+/// Batches of every size up to the one asked for.
+pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
+    for batch_max in [1, 2, 3, 7, 64, 255, 256] {
+        let mut line = Line::open(rig, |options| options.batch_max = batch_max)?;
+        line.send_numbers(0, 600, 90)?;
+        // Everything is there before the first look, so that full batches come.
+        std::thread::sleep(Duration::from_millis(40));
+        let (rx, mut got, mut fullest) = (line.rx()?, 0, 0);
+        let end = Instant::now() + LIMIT;
+        while got < 600 && Instant::now() < end {
+            let batch = rx.receive().map_err(told)?;
+            ensure!(
+                batch.len() <= batch_max,
+                "{} packets in a batch of {batch_max}",
+                batch.len()
+            );
+            ensure!(
+                batch.len() == batch.iter().count(),
+                "len and iterator differ"
+            );
+            for packet in batch.iter() {
+                ensure!(
+                    number_of(packet.bytes()) == Ok(got),
+                    "packet {got} at batch {batch_max}"
+                );
+                got += 1;
+            }
+            fullest = fullest.max(batch.len());
+        }
+        ensure!(
+            got == 600,
+            "{got} of 600 packets came in batches of {batch_max}"
+        );
+        ensure!(
+            fullest == batch_max,
+            "batches of {batch_max} were never fuller than {fullest}"
+        );
+        line.close()?;
+    }
+    Ok(())
+}
+
+/// Without packets `receive` returns at once and empty, and `wait` takes its time but not more.
+pub(super) fn idle(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    line.send_numbers(0, 1, 60)?;
+    line.expect_numbers(0..1)?;
+    let is_file = matches!(rig.joint, Joint::File(_));
+    let rx = line.rx()?;
+    for _ in 0..100 {
+        ensure!(
+            rx.receive().map_err(told)?.is_empty(),
+            "a packet out of nothing"
+        );
+    }
+    let started = Instant::now();
+    let ready = rx.wait(Duration::from_millis(30)).map_err(told)?;
+    let expected = if is_file { Ready::End } else { Ready::Timeout };
+    ensure!(
+        ready == expected,
+        "waiting for nothing ended with {ready:?}"
+    );
+    // Not before its time (a file's end needs none). How late is the scheduler's business.
+    ensure!(
+        is_file || started.elapsed() >= Duration::from_millis(25),
+        "wait came back early"
+    );
+    line.close()
+}
+
+/// When the sender is gone and all is read, the receiver hears of the end, and not before.
+pub(super) fn end(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    line.send_numbers(0, 10, 60)?;
+    line.close_tx();
+    let ready = line.rx()?.wait(LIMIT).map_err(told)?;
+    ensure!(ready == Ready::Packets, "{ready:?} with packets unread");
+    line.expect_numbers(0..10)?;
+    let ready = line.rx()?.wait(LIMIT).map_err(told)?;
+    ensure!(ready == Ready::End, "{ready:?} after the end");
+    line.close()
+}
+
+/// Even numbers only, by their last byte. (`ldb [53]; jset #1, reject, keep`)
+fn even_numbers() -> Program {
+    let insns = vec![
+        Insn::new(0x30, 0, 0, 53),
+        Insn::new(0x45, 0, 1, 1),
+        Insn::new(0x06, 0, 0, 0),
+        Insn::new(0x06, 0, 0, u32::MAX),
+    ];
+    Program::new(insns).expect("a program by hand")
+}
+
+/// A filter lets through what it selects, in order, and what it rejects is counted as that.
+pub(super) fn filter(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |options| options.filter = Some(even_numbers()))?;
+    line.send_numbers(0, 600, 100)?;
+    line.expect_numbers((0..600).step_by(2))?;
+    let account = line.rx_account()?;
+    let takes_traffic = line.rx_port()?.capabilities.takes_traffic;
+    // What a bypass does not select goes on to the host.
+    let left_out = account.dropped[DropReason::Filter as usize] + account.passed;
+    ensure!(left_out == 300, "300 were left out: {account:?}");
+    ensure!(
+        takes_traffic || account.passed == 0,
+        "a tap passes nothing on: {account:?}"
+    );
+    line.expect_account(600, 300)?;
+    line.close()
+}
+
+/// Of longer packets the first bytes are kept, and their true length is told.
+pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
+    for snaplen in [60, 100, 1000] {
+        let mut line = Line::open(rig, |options| options.snaplen = snaplen)?;
+        let lens = [60, 99, 100, 101, 999, 1000, 1001, 1514];
+        let packets: Vec<_> = (0..)
+            .zip(lens)
+            .map(|(n, len)| line.plan.build(n, len))
+            .collect();
+        line.send(&packets)?;
+        let mut at = 0;
+        line.receive(lens.len(), QUIET, |packet| {
+            let kept = packets[at].len().min(snaplen as usize);
+            ensure!(
+                packet.wire_len() as usize == packets[at].len(),
+                "wire_len of packet {at}"
+            );
+            ensure!(
+                packet.cap_len() as usize == kept,
+                "cap_len of packet {at}, snaplen {snaplen}"
+            );
+            ensure!(whole(packet) == packets[at][..kept], "bytes of packet {at}");
+            at += 1;
+            Ok(())
+        })?;
+        ensure!(at == lens.len(), "{at} packets came");
+        line.close()?;
+    }
+    Ok(())
+}
+
+/// A batch that is leaked instead of dropped costs nothing: its frames come back at the next call.
+pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    line.send_numbers(0, 900, 64)?;
+    let end = Instant::now() + LIMIT;
+    let mut got = 0;
+    while got < 900 && Instant::now() < end {
+        let rx = line.rx()?;
+        let batch = rx.receive().map_err(told)?;
+        for packet in batch.iter() {
+            ensure!(number_of(packet.bytes()) == Ok(got), "packet {got}");
+            got += 1;
+        }
+        std::mem::forget(batch);
+        if got % 3 == 0 {
+            rx.wait(Duration::from_millis(1)).map_err(told)?;
+        }
+    }
+    ensure!(got == 900, "{got} of 900 packets came");
+    line.expect_account(900, 900)?;
+    line.close()
+}
+
+/// A packet kept beyond its batch stays as it was while others come.
+pub(super) fn detach(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    let pool = line.pool.clone();
+    line.send_numbers(0, 500, 300)?;
+    let (mut kept, mut got) = (Vec::new(), 0);
+    let end = Instant::now() + LIMIT;
+    let rx = line.rx()?;
+    while got < 500 && Instant::now() < end {
+        let mut batch = rx.receive().map_err(told)?;
+        for index in 0..batch.len() {
+            if got % 5 == 0 {
+                let frame = batch.detach(index).map_err(told)?;
+                ensure!(frame.pool_tag() == pool.tag(), "a frame of another pool");
+                kept.push((got, frame));
+            }
+            got += 1;
+        }
+        let len = batch.len();
+        ensure!(
+            batch.detach(len).is_err(),
+            "a packet that is not there was detached"
+        );
+        drop(batch);
+        rx.wait(Duration::from_millis(1)).map_err(told)?;
+    }
+    ensure!(kept.len() == 100, "{got} packets came");
+    let user = pool.counts().user;
+    ensure!(user >= 100, "100 frames are ours, the pool says {user}");
+    let mut cache = ring::FrameCache::new(pool.clone());
+    for (number, frame) in kept {
+        let bytes = pool.bytes(&frame);
+        ensure!(
+            bytes == line.plan.build(number, 300),
+            "packet {number} has changed"
+        );
+        ensure!(cache.give(frame).is_ok(), "its own pool refuses it");
+    }
+    drop(cache);
+    line.expect_account(500, 500)?;
+    line.close()
+}
+
+/// After `stop` nothing new comes in, what was in still comes out, and the account closes.
+pub(super) fn stop(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    line.send_numbers(0, 200, 64)?;
+    std::thread::sleep(Duration::from_millis(50));
+    line.rx_port()?.control.stop().map_err(told)?;
+    let packets: Vec<_> = (200..300)
+        .map(|number| line.plan.build(number, 64))
+        .collect();
+    // A loop refuses them, a wire carries them past us.
+    line.send_some(&packets, Duration::from_millis(50))?;
+    line.expect_numbers(0..200)?;
+    let account = line.rx_account()?;
+    ensure!(
+        account.imbalance() == 0 && account.in_flight == 0,
+        "{account:?}"
+    );
+    ensure!(account.delivered == 200, "{account:?}");
+    line.close()
+}
+
+/// A port closed with packets unread and packets unsent gives every frame back.
+pub(super) fn closing_early(rig: &'static Rig) -> Result<()> {
+    for read in [false, true] {
+        let mut line = Line::open(rig, |_| ())?;
+        line.send_numbers(0, 300, 64)?;
+        let rx = line.rx()?;
+        rx.wait(LIMIT).map_err(told)?;
+        if read {
+            let batch = rx.receive().map_err(told)?;
+            ensure!(!batch.is_empty(), "packets were announced");
+        }
+        line.close()?;
+    }
+    Ok(())
+}
+
+/// Buffers that were reserved and not filled are not sent, and are there again.
+pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    let packets: Vec<_> = (0..200).map(|number| line.plan.build(number, 70)).collect();
+    let tx = line.tx()?;
+    let mut sent = 0;
+    for round in 0..3000 {
+        let mut batch = tx.reserve(32).map_err(told)?;
+        ensure!(
+            batch.room() > 0,
+            "no room in round {round}, though nothing was sent"
+        );
+        match round % 15 {
+            // Two of fifteen rounds send one packet of all that they reserved.
+            0 | 7 if sent < packets.len() => {
+                ensure!(batch.write(&packets[sent]), "no room for one");
+                sent += 1;
+                batch.submit().map_err(told)?;
+                // A loop without a reader fills up with what is sent, and only with that.
+                tx.flush().map_err(told)?;
+                tx.wait(false, LIMIT).map_err(told)?;
+            }
+            // Filled, but not submitted.
+            1 => drop(batch.write(&packets[0])),
+            2 => batch.submit().map_err(told)?,
+            3 => std::mem::forget(batch),
+            _ => drop(batch),
+        }
+    }
+    ensure!(sent == 200, "{sent} were sent");
+    line.expect_numbers(0..200)?;
+    let account = line.tx_account()?;
+    ensure!(account.sent == 200 && account.failed == 0, "{account:?}");
+    line.close()
+}
+
+/// Frames that were received are sent on, and come out with the same bytes.
+pub(super) fn frames_are_sent(rig: &'static Rig) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    let pool = line.pool.clone();
+    let mut cache = ring::FrameCache::new(pool.clone());
+    for number in 0..2000_u64 {
+        let mut frame = cache.take().expect("the pool is not that small");
+        let len = 60 + (number as usize * 7) % 1400;
+        pool.set_range(&mut frame, 256, len as u32);
+        pool.bytes_mut(&mut frame)
+            .copy_from_slice(&line.plan.build(number, len));
+        let mut next = Some(frame);
+        let end = Instant::now() + LIMIT;
+        let tx = line.tx()?;
+        while let Some(frame) = next.take() {
+            ensure!(Instant::now() < end, "no room for frame {number}");
+            next = tx.send(frame).map_err(told)?;
+            if next.is_some() {
+                tx.wait(false, Duration::from_millis(10)).map_err(told)?;
+            }
+        }
+        if number % 100 == 99 {
+            tx.flush().map_err(told)?;
+            line.expect_numbers(number - 99..number + 1)?;
+        }
+    }
+    // A stranger's frame is refused. It goes nowhere, so it is not missed here.
+    let other = ring::Pool::new(ring::PoolConfig {
+        frame_count: 1,
+        ..ring::PoolConfig::default()
+    })?;
+    let foreign = ring::FrameCache::new(other).take().expect("one frame");
+    ensure!(
+        line.tx()?.send(foreign).is_err(),
+        "a frame of another pool was sent"
+    );
+    let account = line.tx_account()?;
+    ensure!(account.sent == 2000, "{account:?}");
+    drop(cache);
+    line.close()
+}

@@ -1,0 +1,393 @@
+//! A pair of joined ports: put packets in at one end, take them out at the other.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use port::{Direction, Packet, Port, PortAccount, PortOptions, QueueAccount, Ready, RxQueue};
+use port::{TxAccount, TxQueue};
+use ring::{Pool, PoolConfig};
+
+use super::{Joint, Rig};
+use crate::oracle::{TempFile, write_pcap};
+use crate::packet::{Addresses, Udp};
+use crate::{Pair, Veth};
+
+/// Longest time that anything here may take.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Frames of the pool that both ports share.
+pub const POOL_FRAMES: u32 = 4096;
+
+/// Two joined ports, open.
+pub struct Line {
+    /// How they are joined.
+    pub rig: &'static Rig,
+    /// Builds packets that fit the addresses of the line.
+    pub plan: Udp,
+    /// The veth pair, where there is one.
+    pub pair: Option<Pair>,
+    /// The receiving port; also the sending one on a loop.
+    rx: Option<Port>,
+    tx: Option<Port>,
+    /// What is to be in the file, and then the file.
+    packets: Vec<Vec<u8>>,
+    file: Option<TempFile>,
+    options: PortOptions,
+    /// Used by both ports.
+    pub pool: Pool,
+}
+
+impl Line {
+    /// A line over an MTU of 1500, with these changes to the options of both ports.
+    pub fn open(rig: &'static Rig, change: impl FnOnce(&mut PortOptions)) -> Result<Line> {
+        Line::open_mtu(rig, 1500, change)
+    }
+
+    /// The same over another MTU.
+    pub fn open_mtu(
+        rig: &'static Rig,
+        mtu: u32,
+        change: impl FnOnce(&mut PortOptions),
+    ) -> Result<Line> {
+        let pool = Pool::new(PoolConfig {
+            frame_count: POOL_FRAMES,
+            ..PoolConfig::default()
+        })?;
+        let mut options = PortOptions {
+            pool: Some(pool.clone()),
+            ..PortOptions::default()
+        };
+        change(&mut options);
+        let pair = match rig.joint {
+            Joint::Wire(..) => Some(Veth::new().mtu(mtu).create()?),
+            Joint::Cards([left, right], _) => Some(Pair::of_cards(left, right, mtu, 1)?),
+            _ => None,
+        };
+        let plan = match &pair {
+            // To a third station: the host behind the tap must not answer.
+            Some(pair) => Udp {
+                destination_mac: [2, 0, 0, 0, 0, 99],
+                ..Udp::between(&pair.left, &pair.right)
+            },
+            None => Udp {
+                source_mac: [2, 0, 0, 0, 0, 1],
+                destination_mac: [2, 0, 0, 0, 0, 2],
+                addresses: Addresses::V4([10, 77, 0, 1].into(), [10, 77, 0, 2].into()),
+                source_port: 4000,
+                destination_port: 9,
+                flow_count: 1,
+                vlan: None,
+            },
+        };
+        let mut line = Line {
+            rig,
+            plan,
+            pair,
+            rx: None,
+            tx: None,
+            packets: Vec::new(),
+            file: None,
+            options,
+            pool,
+        };
+        line.open_ports()?;
+        Ok(line)
+    }
+
+    fn open_ports(&mut self) -> Result<()> {
+        match self.rig.joint {
+            Joint::Loop(name) => {
+                let options = self.directed(Direction::Both);
+                self.rx = Some(port::open(name, &options).map_err(told)?);
+            }
+            Joint::File(_) => {}
+            Joint::Wire(..) | Joint::Cards(..) => {
+                self.open_rx()?;
+                self.open_tx()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the receiving port of a wire.
+    pub fn open_rx(&mut self) -> Result<()> {
+        let [_, name] = self.rig.joint.port_names().context("not a wire")?;
+        let end = &self.pair.as_ref().context("no pair")?.right;
+        let (name, options) = (
+            name.replace("{}", &end.ifname),
+            self.directed(Direction::Rx),
+        );
+        let port = end.ns.run(|| port::open(&name, &options))?.map_err(told)?;
+        self.rx = Some(port);
+        self.wait_for_link()
+    }
+
+    /// A card loses its link for seconds when a program is attached or its MTU changes.
+    pub fn wait_for_link(&self) -> Result<()> {
+        if let (Joint::Cards(..), Some(pair)) = (self.rig.joint, &self.pair) {
+            pair.left.wait_up(LIMIT)?;
+            pair.right.wait_up(LIMIT)?;
+        }
+        Ok(())
+    }
+
+    fn open_tx(&mut self) -> Result<()> {
+        let [name, _] = self.rig.joint.port_names().context("not a wire")?;
+        let end = &self.pair.as_ref().context("no pair")?.left;
+        let (name, options) = (
+            name.replace("{}", &end.ifname),
+            self.directed(Direction::Tx),
+        );
+        let port = end.ns.run(|| port::open(&name, &options))?.map_err(told)?;
+        self.tx = Some(port);
+        self.wait_for_link()
+    }
+
+    fn directed(&self, direction: Direction) -> PortOptions {
+        PortOptions {
+            direction,
+            // The sender has nothing to filter or to cut.
+            filter: (direction != Direction::Tx)
+                .then(|| self.options.filter.clone())
+                .flatten(),
+            ..self.options.clone()
+        }
+    }
+
+    /// The receiving port; of a file it is opened now, with what was sent so far.
+    pub fn rx_port(&mut self) -> Result<&mut Port> {
+        if let (Joint::File(suffix), None) = (self.rig.joint, &self.rx) {
+            let file = write_pcap(&self.packets)?;
+            ensure!(
+                file.path().to_string_lossy().ends_with(suffix),
+                "suffix {suffix}"
+            );
+            let name = format!("file:{}", file.path().display());
+            self.rx = Some(port::open(&name, &self.directed(Direction::Rx)).map_err(told)?);
+            self.file = Some(file);
+        }
+        self.rx.as_mut().context("the receiving port is closed")
+    }
+
+    /// The receiving queue.
+    pub fn rx(&mut self) -> Result<&mut RxQueue> {
+        self.rx_port()?.rx.first_mut().context("a receiving queue")
+    }
+
+    /// The sending queue.
+    pub fn tx(&mut self) -> Result<&mut TxQueue> {
+        let port = match self.rig.joint {
+            Joint::Loop(_) => self.rx.as_mut(),
+            _ => self.tx.as_mut(),
+        };
+        let port = port.context("the sending port is closed")?;
+        port.tx.first_mut().context("a sending queue")
+    }
+
+    /// Closes the receiving port (on a loop that is all of it).
+    pub fn close_rx(&mut self) {
+        self.rx = None;
+    }
+
+    /// Closes the sending side alone, where that is something of its own.
+    pub fn close_tx(&mut self) {
+        self.tx = None;
+        if let (Joint::Loop(_), Some(port)) = (self.rig.joint, &mut self.rx) {
+            port.tx.clear();
+        }
+    }
+
+    /// Sends packets, waiting for room; how many were accepted within `patience` of standing still.
+    pub fn send_some(&mut self, packets: &[Vec<u8>], patience: Duration) -> Result<usize> {
+        if let Joint::File(_) = self.rig.joint {
+            self.packets.extend_from_slice(packets);
+            return Ok(packets.len());
+        }
+        let tx = self.tx()?;
+        let mut sent = 0;
+        let mut moved = Instant::now();
+        while sent < packets.len() {
+            // Not only as many as packets are left: a large one takes several.
+            let mut batch = tx.reserve(64).map_err(told)?;
+            let before = sent;
+            while sent < packets.len() && batch.write(&packets[sent]) {
+                sent += 1;
+            }
+            batch.submit().map_err(told)?;
+            if sent > before {
+                moved = Instant::now();
+            } else if moved.elapsed() >= patience {
+                break;
+            } else {
+                tx.wait(false, Duration::from_millis(5)).map_err(told)?;
+            }
+        }
+        tx.flush().map_err(told)?;
+        Ok(sent)
+    }
+
+    /// Sends all these packets.
+    pub fn send(&mut self, packets: &[Vec<u8>]) -> Result<()> {
+        let sent = self.send_some(packets, LIMIT)?;
+        ensure!(
+            sent == packets.len(),
+            "only {sent} of {} packets were accepted",
+            packets.len()
+        );
+        Ok(())
+    }
+
+    /// Sends packets numbered `from..to`, all of this length.
+    pub fn send_numbers(&mut self, from: u64, to: u64, len: usize) -> Result<()> {
+        let packets: Vec<_> = (from..to)
+            .map(|number| self.plan.build(number, len))
+            .collect();
+        self.send(&packets)
+    }
+
+    /// Receives until `count` packets came, or for `quiet` none did. Calls back for each; gives
+    /// their number.
+    pub fn receive(
+        &mut self,
+        count: usize,
+        quiet: Duration,
+        mut each: impl FnMut(Packet<'_>) -> Result<()>,
+    ) -> Result<usize> {
+        const LOOK: Duration = Duration::from_millis(10);
+        let rx = self.rx()?;
+        // Looks are counted, not time: who did not run for a while has not looked.
+        let looks = quiet.as_millis().div_ceil(LOOK.as_millis());
+        let (mut got, mut empty) = (0, 0);
+        while got < count {
+            let batch = rx.receive().map_err(told)?;
+            for packet in batch.iter() {
+                each(packet)?;
+            }
+            let arrived = batch.len();
+            drop(batch);
+            if arrived != 0 {
+                (got, empty) = (got + arrived, 0);
+            } else if empty > looks || rx.wait(LOOK).map_err(told)? == Ready::End {
+                break;
+            } else {
+                empty += 1;
+            }
+        }
+        Ok(got)
+    }
+
+    /// Receives exactly these numbers in this order, each packet whole, and nothing behind them.
+    pub fn expect_numbers(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
+        let mut missing = numbers.next();
+        let plan = self.plan.clone();
+        let mut check = |packet: Packet<'_>| {
+            let bytes = whole(packet);
+            let number = crate::packet::number_of(&bytes)
+                .map_err(|alien| anyhow::anyhow!("a packet of {} bytes: {alien:?}", bytes.len()))?;
+            ensure!(
+                Some(number) == missing,
+                "packet {number} came instead of {missing:?}"
+            );
+            ensure!(
+                bytes == plan.build(number, bytes.len()),
+                "packet {number} has other headers"
+            );
+            ensure!(
+                packet.wire_len() as usize == bytes.len(),
+                "packet {number}: wire_len"
+            );
+            missing = numbers.next();
+            Ok(missing.is_none())
+        };
+        // One by one, because the count is not known.
+        let (mut done, mut got) = (false, 0);
+        self.receive_until(LIMIT, |packet| {
+            got += 1;
+            done = check(packet)?;
+            Ok(done)
+        })?;
+        ensure!(
+            done,
+            "after {got} packets no more came: {missing:?} is missing"
+        );
+        self.receive(1, Duration::from_millis(30), |packet| {
+            bail!("more came than was sent: {:02x?}", whole(packet));
+        })?;
+        Ok(())
+    }
+
+    /// Receives until the callback says so, or for `quiet` nothing came.
+    fn receive_until(
+        &mut self,
+        quiet: Duration,
+        mut each: impl FnMut(Packet<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        let mut done = false;
+        while !done {
+            let got = self.receive(1, quiet, |packet| {
+                ensure!(!done, "more came than was sent");
+                done = each(packet)?;
+                Ok(())
+            })?;
+            if got == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The receiving port's account.
+    pub fn rx_account(&mut self) -> Result<QueueAccount> {
+        Ok(self.account()?.rx_total())
+    }
+
+    /// The whole account of the receiving port.
+    pub fn account(&mut self) -> Result<PortAccount> {
+        self.rx_port()?.control.account().map_err(told)
+    }
+
+    /// The sending port's account.
+    pub fn tx_account(&mut self) -> Result<TxAccount> {
+        let port = match self.rig.joint {
+            Joint::Loop(_) => self.rx.as_mut(),
+            _ => self.tx.as_mut(),
+        };
+        let port = port.context("the sending port is closed")?;
+        Ok(port.control.account().map_err(told)?.tx_total())
+    }
+
+    /// Fails unless the account says: seen, delivered, and nothing missing or counted twice.
+    pub fn expect_account(&mut self, seen: u64, delivered: u64) -> Result<()> {
+        let account = self.rx_account()?;
+        ensure!(
+            account.imbalance() == 0,
+            "the account does not add up: {account:?}"
+        );
+        ensure!(account.seen == seen, "seen should be {seen}: {account:?}");
+        ensure!(
+            account.delivered == delivered,
+            "delivered should be {delivered}: {account:?}"
+        );
+        Ok(())
+    }
+
+    /// Closes both ports, after which no frame of the pool may be out.
+    pub fn close(mut self) -> Result<()> {
+        (self.rx, self.tx) = (None, None);
+        let counts = self.pool.counts();
+        let all_free = counts.free == POOL_FRAMES;
+        ensure!(all_free, "frames are still out after closing: {counts:?}");
+        Ok(())
+    }
+}
+
+/// All of a packet's bytes.
+pub fn whole(packet: Packet<'_>) -> Vec<u8> {
+    packet.segments().flatten().copied().collect()
+}
+
+/// Our error with its hint, for people who read a failed test.
+pub fn told(error: sys::Error) -> anyhow::Error {
+    let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
+    anyhow::anyhow!("{error}{}", hint.unwrap_or_default())
+}

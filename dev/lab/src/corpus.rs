@@ -1,0 +1,102 @@
+//! Captures that tests read: those of the repository, and a large corpus where one is at hand.
+//!
+//! `testdata/captures` is small and always there, so that no comparison with other programs is
+//! skipped for want of input. The large corpus (hundreds of files of other projects, under their
+//! licences, with what other programs say of them) is not part of the repository: it is looked
+//! for where `BAREWIRE_CORPUS` says, else in `shared/data` beside the repository.
+
+use std::path::{Path, PathBuf};
+
+use crate::skip::Missing;
+
+/// Names the folder of the large corpus: `MANIFEST.tsv`, `pcap/`, `expected/`.
+pub const CORPUS_VAR: &str = "BAREWIRE_CORPUS";
+
+/// Capture files, sorted by path: those of the repository first, then the large corpus.
+#[derive(Clone, Debug)]
+pub struct Corpus {
+    /// pcap and pcapng, some of the large corpus gzipped or damaged.
+    pub files: Vec<PathBuf>,
+    /// Whether the large corpus is among them.
+    pub is_large: bool,
+}
+
+impl Corpus {
+    /// How much a test must have found to mean anything: the first number with the large corpus,
+    /// the second without.
+    pub fn at_least(&self, with_large: usize, without: usize) -> usize {
+        if self.is_large { with_large } else { without }
+    }
+
+    /// Whether a file of this name is there: lists of known differences name files of the large
+    /// corpus.
+    pub fn has(&self, name: &str) -> bool {
+        self.files
+            .iter()
+            .any(|file| file.file_name().is_some_and(|other| other == name))
+    }
+}
+
+/// All captures there are.
+///
+/// # Panics
+/// When a folder cannot be read, or the repository's is empty.
+pub fn captures() -> Corpus {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures");
+    let mut files = files_of(&own);
+    files.retain(|file| file.extension().is_some_and(|end| end != "md"));
+    assert!(!files.is_empty(), "no captures in {}", own.display());
+    let large = large();
+    if let Ok(folder) = &large {
+        files.extend(files_of(&folder.join("pcap")));
+    }
+    Corpus {
+        files,
+        is_large: large.is_ok(),
+    }
+}
+
+/// The folder of the large corpus.
+///
+/// # Errors
+/// [`Missing::Machine`] when it is not there.
+pub fn large() -> Result<PathBuf, Missing> {
+    let folder = match std::env::var_os(CORPUS_VAR) {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+    };
+    if folder.join("MANIFEST.tsv").is_file() {
+        return Ok(folder);
+    }
+    Err(Missing::Machine(format!(
+        "the large corpus of captures (its folder in {CORPUS_VAR})"
+    )))
+}
+
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder
+        .read_dir()
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry of the folder").path())
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_captures_of_the_repository_are_there() {
+        let corpus = captures();
+        for name in ["lab-mix.pcapng", "lab-fragments.pcapng", "lab-vlan.pcap"] {
+            assert!(corpus.has(name), "{name} is not in {:?}", corpus.files);
+        }
+        assert!(!corpus.has("README.md"));
+        assert_eq!(corpus.is_large, large().is_ok());
+        assert!(corpus.files.len() >= corpus.at_least(100, 4));
+    }
+}

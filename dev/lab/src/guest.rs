@@ -1,0 +1,22 @@
+//! Inside the guest of `cargo xtask lab`: real drivers on emulated cards.
+//!
+//! Which cards there are, and how they are joined, is in `docs/guides/guest-lab.md`.
+
+use crate::skip::Missing;
+
+/// Set in the guest.
+pub const GUEST_VAR: &str = "BAREWIRE_GUEST";
+
+/// What a test says that needs the guest; `cargo xtask test` runs it there.
+pub const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
+
+/// Checks that this is the guest, whose cards may be used as one likes.
+///
+/// # Errors
+/// Anywhere else.
+pub fn inside() -> Result<(), Missing> {
+    match std::env::var_os(GUEST_VAR) {
+        Some(_) => Ok(()),
+        None => Err(Missing::Machine(NEEDS_GUEST.into())),
+    }
+}

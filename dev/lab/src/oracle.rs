@@ -1,0 +1,71 @@
+//! Programs we did not write, asked what they see in the same bytes.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+pub mod tcpdump;
+pub mod tshark;
+
+/// A file in the system's temporary directory, deleted when dropped.
+#[derive(Debug)]
+pub struct TempFile {
+    path: PathBuf,
+}
+
+impl TempFile {
+    /// A name that no other process uses, ending in `suffix`; the file is not made yet.
+    pub fn new(suffix: &str) -> TempFile {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("barewire-{}-{number}{suffix}", std::process::id());
+        TempFile {
+            path: std::env::temp_dir().join(name),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Writes Ethernet packets into a pcap file (microseconds, one packet a millisecond), with no
+/// help of the code under test.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_pcap<P: AsRef<[u8]>>(packets: &[P]) -> Result<TempFile> {
+    let temp = TempFile::new(".pcap");
+    let file = File::create_new(temp.path()).with_context(|| temp.path().display().to_string())?;
+    let mut file = BufWriter::new(file);
+    // draft-ietf-opsawg-pcap §4: magic, version 2.4, zone, accuracy, snaplen, link type Ethernet.
+    let header: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1];
+    for word in header {
+        file.write_all(&word.to_le_bytes())?;
+    }
+    for (index, packet) in packets.iter().enumerate() {
+        let packet = packet.as_ref();
+        let len = u32::try_from(packet.len())?;
+        let (second, millisecond) = (index / 1000, index % 1000);
+        let time = [
+            1_700_000_000 + u32::try_from(second)?,
+            u32::try_from(millisecond)? * 1000,
+        ];
+        for word in [time[0], time[1], len, len] {
+            file.write_all(&word.to_le_bytes())?;
+        }
+        file.write_all(packet)?;
+    }
+    file.flush()?;
+    Ok(temp)
+}

@@ -1,0 +1,458 @@
+//! Programs as peers: started with both streams captured, waited for with a limit, never left
+//! behind.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::Pid;
+
+pub use nix::sys::signal::Signal;
+
+/// How often an ending is looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A running program. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    what: String,
+    child: Child,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// How a program ended, and everything it said.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Exit code or signal.
+    pub status: ExitStatus,
+    /// All of standard output, invalid UTF-8 replaced.
+    pub stdout: String,
+    /// All of standard error, likewise.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Whether it exited with code 0.
+    pub fn success(&self) -> bool {
+        self.status.success()
+    }
+
+    /// The exit code; `None` when a signal ended it.
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// The signal that ended it; `None` when it exited.
+    pub fn signal(&self) -> Option<Signal> {
+        self.status
+            .signal()
+            .and_then(|number| Signal::try_from(number).ok())
+    }
+
+    /// Itself when the exit code is 0.
+    ///
+    /// # Errors
+    /// When it is not; the error holds both streams.
+    pub fn checked(self) -> Result<Finished> {
+        if self.success() {
+            return Ok(self);
+        }
+        bail!(
+            "{}\nstdout:\n{}\nstderr:\n{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+    }
+}
+
+impl Process {
+    /// Starts a command with standard input closed (unless set to something else beforehand by
+    /// `stdin`) and both outputs captured.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn(command: &mut Command) -> Result<Process> {
+        command.stdin(Stdio::null());
+        Process::spawn_with_stdin(command)
+    }
+
+    /// As [`spawn`](Process::spawn), with the standard input that `command` was given.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn_with_stdin(command: &mut Command) -> Result<Process> {
+        let what = format!("{command:?}");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {what}"))?;
+        let stdout = Stream::read(child.stdout.take().expect("piped above"));
+        let stderr = Stream::read(child.stderr.take().expect("piped above"));
+        Ok(Process {
+            what,
+            child,
+            stdout,
+            stderr,
+        })
+    }
+
+    /// The process id. With `ip netns exec` it is that of the program, once it runs.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The handle for feeding standard input, once, when it was piped.
+    pub fn take_stdin(&mut self) -> Option<std::process::ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Standard output up to now.
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// Standard error up to now.
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Waits until standard output holds `text`.
+    ///
+    /// # Errors
+    /// When the stream ends or `limit` passes without it; the error holds what was said.
+    pub fn wait_stdout(&self, text: &str, limit: Duration) -> Result<()> {
+        self.wait_stream(&self.stdout, text, limit)
+    }
+
+    /// Waits until standard error holds `text`.
+    ///
+    /// # Errors
+    /// When the stream ends or `limit` passes without it; the error holds what was said.
+    pub fn wait_stderr(&self, text: &str, limit: Duration) -> Result<()> {
+        self.wait_stream(&self.stderr, text, limit)
+    }
+
+    fn wait_stream(&self, stream: &Stream, text: &str, limit: Duration) -> Result<()> {
+        if stream.wait(text, limit) {
+            return Ok(());
+        }
+        bail!(
+            "{} did not say {text:?} within {limit:?}\nstdout:\n{}\nstderr:\n{}",
+            self.what,
+            self.stdout(),
+            self.stderr()
+        );
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When the process has been waited for already.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        nix::sys::signal::kill(Pid::from_raw(self.child.id().cast_signed()), signal)
+            .with_context(|| format!("{signal} to {}", self.what))
+    }
+
+    /// Whether it has not ended yet.
+    ///
+    /// # Errors
+    /// Of waitpid(2).
+    pub fn running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Waits for the end; kills the program and fails when `limit` passes first.
+    ///
+    /// # Errors
+    /// At the limit; the error holds both streams.
+    pub fn wait(&mut self, limit: Duration) -> Result<Finished> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(self.finished(status));
+            }
+            if Instant::now() >= until {
+                let finished = self.kill()?;
+                bail!(
+                    "{} was still running after {limit:?} and was killed\nstdout:\n{}\nstderr:\n{}",
+                    self.what,
+                    finished.stdout,
+                    finished.stderr
+                );
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Sends `signal`, then waits as [`wait`](Process::wait) does.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn stop(&mut self, signal: Signal, limit: Duration) -> Result<Finished> {
+        if self.running()? {
+            self.signal(signal)?;
+        }
+        self.wait(limit)
+    }
+
+    /// Ends it with SIGKILL and gives back what it said.
+    ///
+    /// # Errors
+    /// Of kill(2) and waitpid(2).
+    pub fn kill(&mut self) -> Result<Finished> {
+        self.child.kill()?;
+        let status = self.child.wait()?;
+        Ok(self.finished(status))
+    }
+
+    fn finished(&mut self, status: ExitStatus) -> Finished {
+        Finished {
+            status,
+            stdout: self.stdout.end(),
+            stderr: self.stderr.end(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One captured stream: a thread reads it into memory, so that a chatty program never blocks.
+#[derive(Debug)]
+struct Stream {
+    shared: Arc<Shared>,
+    reader: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<StreamState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct StreamState {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Stream {
+    fn read(mut source: impl Read + Send + 'static) -> Stream {
+        let shared = Arc::new(Shared::default());
+        let writer = Arc::clone(&shared);
+        let reader = thread::spawn(move || {
+            let mut chunk = [0; 8192];
+            loop {
+                let count = match source.read(&mut chunk) {
+                    Ok(count) => count,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                    Err(_) => 0,
+                };
+                let mut state = writer.state.lock().expect("no holder panics");
+                state.bytes.extend_from_slice(&chunk[..count]);
+                state.ended = count == 0;
+                writer.changed.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        });
+        Stream {
+            shared,
+            reader: Some(reader),
+        }
+    }
+
+    fn text(&self) -> String {
+        let state = self.shared.state.lock().expect("no holder panics");
+        String::from_utf8_lossy(&state.bytes).into_owned()
+    }
+
+    /// True when `text` is there before the limit.
+    fn wait(&self, text: &str, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut state = self.shared.state.lock().expect("no holder panics");
+        loop {
+            if String::from_utf8_lossy(&state.bytes).contains(text) {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if state.ended || left.is_zero() {
+                return false;
+            }
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, left)
+                .expect("no holder panics")
+                .0;
+        }
+    }
+
+    /// The whole stream after the program's end. A grandchild that inherited the pipe may hold it
+    /// open, so this waits a second at most.
+    fn end(&mut self) -> String {
+        let until = Instant::now() + Duration::from_secs(1);
+        let mut state = self.shared.state.lock().expect("no holder panics");
+        while !state.ended && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, left)
+                .expect("no holder panics")
+                .0;
+        }
+        let ended = state.ended;
+        drop(state);
+        if ended && let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        self.text()
+    }
+}
+
+/// The `barewire` binary of this build.
+///
+/// `BAREWIRE_BIN` names another one (a release build, an installed package). Otherwise cargo is
+/// asked once a process to bring `target/PROFILE/barewire` up to date beside the running test, so
+/// that a test never tries yesterday's program.
+///
+/// # Errors
+/// When it does not build.
+pub fn barewire() -> Result<PathBuf> {
+    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if let Some(path) = std::env::var_os("BAREWIRE_BIN") {
+        return Ok(path.into());
+    }
+    let result = BINARY.get_or_init(|| build_barewire().map_err(|error| format!("{error:#}")));
+    result.clone().map_err(anyhow::Error::msg)
+}
+
+fn build_barewire() -> Result<PathBuf> {
+    // target/PROFILE/deps/TEST-HASH
+    let test = std::env::current_exe()?;
+    let directory = test
+        .ancestors()
+        .skip(1)
+        .find(|directory| directory.file_name() != Some(OsStr::new("deps")))
+        .context("the test binary has no directory")?;
+    let target = directory.parent().context("the build has no directory")?;
+    let profile = match directory.file_name().and_then(OsStr::to_str) {
+        Some("debug") => "dev",
+        Some(profile) => profile,
+        None => bail!("{} is not a build directory", directory.display()),
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(&root)
+        // The whole workspace, of which only this is built: with one package named, the features
+        // of its dependencies would be others than in a run of all tests, and all built again.
+        .args(["build", "--quiet", "--workspace", "--bin", "barewire"])
+        .args(["--profile", profile, "--target-dir"])
+        .arg(target);
+    crate::netns::run_checked(&mut command)?;
+    let binary = directory.join("barewire");
+    if !binary.is_file() {
+        bail!("{} is not there after the build", binary.display());
+    }
+    Ok(binary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn sh(script: &str) -> Process {
+        Process::spawn(Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn both_streams_and_the_code_are_kept() {
+        let finished = sh("echo out; echo err >&2; exit 7").wait(LIMIT).unwrap();
+        assert_eq!((finished.code(), finished.signal()), (Some(7), None));
+        assert_eq!(
+            (finished.stdout.as_str(), finished.stderr.as_str()),
+            ("out\n", "err\n")
+        );
+        let error = finished.checked().unwrap_err().to_string();
+        assert!(error.contains("out") && error.contains("err"), "{error}");
+    }
+
+    #[test]
+    fn a_full_pipe_does_not_block_the_program() {
+        let finished = sh("head -c 300000 /dev/zero | tr '\\0' x")
+            .wait(LIMIT)
+            .unwrap();
+        assert_eq!(finished.stdout.len(), 300_000);
+    }
+
+    #[test]
+    fn the_limit_kills_and_tells_what_was_said() {
+        let mut process = sh("echo started; exec sleep 1000");
+        process.wait_stdout("started", LIMIT).unwrap();
+        let error = process
+            .wait(Duration::from_millis(50))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("started"), "{error}");
+        assert!(!process.running().unwrap());
+    }
+
+    #[test]
+    fn signals_arrive() {
+        let mut process =
+            sh("trap 'echo bye; exit 3' INT; echo ready; while :; do sleep 0.01; done");
+        process.wait_stdout("ready", LIMIT).unwrap();
+        let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
+        assert_eq!(
+            (finished.code(), finished.stdout.as_str()),
+            (Some(3), "ready\nbye\n")
+        );
+    }
+
+    #[test]
+    fn a_drop_kills() {
+        let process = sh("exec sleep 1000");
+        let pid = Pid::from_raw(process.pid().cast_signed());
+        drop(process);
+        assert!(nix::sys::signal::kill(pid, None).is_err(), "still there");
+    }
+
+    #[test]
+    fn waiting_for_words_that_never_come_fails_at_the_end_of_the_stream() {
+        let started = Instant::now();
+        assert!(sh("echo other").wait_stdout("words", LIMIT).is_err());
+        assert!(
+            started.elapsed() < LIMIT,
+            "the end of the stream must end the wait"
+        );
+    }
+
+    #[test]
+    fn the_binary_of_this_build_is_found() {
+        let binary = barewire().unwrap();
+        assert!(
+            Process::spawn(&mut Command::new(binary))
+                .unwrap()
+                .wait(LIMIT)
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! Random numbers for tests, from a seed that can be given again.
+
+/// SplitMix64: small, and good enough to wander.
+#[derive(Clone, Debug)]
+pub struct Random {
+    seed: u64,
+    state: u64,
+}
+
+impl Random {
+    /// From the variable `BAREWIRE_SEED`, else from the clock. The seed is printed with `what` it
+    /// is for, so that a failure can be had again.
+    pub fn seeded(what: &str) -> Random {
+        let given = std::env::var("BAREWIRE_SEED").ok();
+        let seed = match given.as_deref().map(str::parse) {
+            Some(seed) => seed.expect("BAREWIRE_SEED is a number"),
+            None => std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(1, |d| d.as_nanos() as u64),
+        };
+        println!("{what}: BAREWIRE_SEED={seed}");
+        Random { seed, state: seed }
+    }
+
+    /// The seed that it began with.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound
+    }
+}

@@ -1,0 +1,204 @@
+//! Several queues share an interface's packets.
+
+use std::collections::BTreeMap;
+
+use lab::packet::number_of;
+use lab::{Veth, skip};
+
+use crate::common::*;
+
+const FLOWS: u16 = 64;
+
+/// Every packet goes to one queue, all of a flow to the same, both directions included.
+#[test]
+fn flows_stay_whole_and_nothing_is_doubled() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut port = open(&pair.right, "queues=4");
+    assert_eq!(port.rx.len(), 4);
+    let (forth, (left, right)) = (
+        plan(&pair).flows(FLOWS),
+        (sender(&pair.left), sender(&pair.right)),
+    );
+    let mut seen = vec![0; 2000];
+    let mut queue_of = BTreeMap::new();
+    for part in 0..4 {
+        for number in part * 500..(part + 1) * 500 {
+            let packet = forth.build(number, 90);
+            if number % 2 == 0 {
+                left.send(&packet).unwrap();
+            } else {
+                right.send(&turned(&packet)).unwrap();
+            }
+        }
+        receive(&mut port, 500, |queue, packet| {
+            let number = number_of(packet.bytes()).unwrap();
+            assert_eq!(packet.is_outgoing(), number % 2 == 1);
+            seen[number as usize] += 1;
+            // Even numbers go forth and odd ones back, so a flow's number of half its range stands
+            // for both.
+            let flow = number % u64::from(FLOWS);
+            assert_eq!(*queue_of.entry(flow).or_insert(queue), queue, "flow {flow}");
+        });
+    }
+    assert_eq!(seen, vec![1; 2000]);
+    let mut per_queue = [0; 4];
+    queue_of.values().for_each(|queue| per_queue[*queue] += 1);
+    assert!(
+        per_queue.iter().all(|count| *count > 0),
+        "flows per queue: {per_queue:?}"
+    );
+    let account = port.control.account().unwrap();
+    assert_eq!(account.rx.len(), 4);
+    for queue in &account.rx {
+        assert_eq!((queue.imbalance(), queue.lost()), (0, 0), "{queue:?}");
+    }
+    assert_eq!(account.rx_total().seen, 2000);
+}
+
+/// Both directions of a flow meet in one queue.
+#[test]
+fn both_directions_meet() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut port = open(&pair.right, "queues=4");
+    let (forth, (left, right)) = (
+        plan(&pair).flows(FLOWS),
+        (sender(&pair.left), sender(&pair.right)),
+    );
+    for number in 0..u64::from(FLOWS) {
+        let packet = forth.build(number, 90);
+        left.send(&packet).unwrap();
+        right.send(&turned(&packet)).unwrap();
+    }
+    let mut queues = BTreeMap::<_, Vec<usize>>::new();
+    let got = receive(&mut port, 2 * usize::from(FLOWS), |queue, packet| {
+        queues
+            .entry(number_of(packet.bytes()).unwrap())
+            .or_default()
+            .push(queue);
+    });
+    assert_eq!(got, 2 * usize::from(FLOWS));
+    for (flow, queues) in queues {
+        assert!(
+            queues.len() == 2 && queues[0] == queues[1],
+            "flow {flow} in {queues:?}"
+        );
+    }
+}
+
+/// IP addresses and ports exchanged, as in an answer; still for a station that is not there.
+fn turned(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    for (a, b, len) in [(26, 30, 4), (34, 36, 2)] {
+        for at in 0..len {
+            packet.swap(a + at, b + at);
+        }
+    }
+    packet
+}
+
+#[test]
+fn each_mode_delivers_everything_once() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().queues(2).create().unwrap();
+    let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
+    for mode in ["hash", "hash-defrag", "lb", "cpu", "qm", "rollover"] {
+        // Only the kernel's own ring tells how full it is.
+        let tap = if mode == "rollover" { "tap=auto&" } else { "" };
+        let mut port = open(
+            &pair.right,
+            &format!("{tap}queues=3&outgoing=no&fanout={mode}"),
+        );
+        for number in 0..600 {
+            sender.send(&plan.build(number, 70)).unwrap();
+        }
+        let (mut seen, mut per_queue) = (vec![0; 600], [0; 3]);
+        receive(&mut port, 600, |queue, packet| {
+            seen[number_of(packet.bytes()).unwrap() as usize] += 1;
+            per_queue[queue] += 1;
+        });
+        assert_eq!(seen, vec![1; 600], "{mode}: {per_queue:?}");
+        match mode {
+            "lb" => assert_eq!(per_queue, [200; 3]),
+            "rollover" => assert_eq!(per_queue, [600, 0, 0]),
+            _ => {}
+        }
+        let fact = ("fanout", mode.to_owned());
+        assert!(port.control.describe().facts.contains(&fact), "{mode}");
+    }
+}
+
+/// A group leaves out what the host sends, too.
+#[test]
+fn a_group_minds_the_direction() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut port = open(&pair.right, "queues=2&outgoing=no");
+    let (plan, right) = (plan(&pair).flows(FLOWS), sender(&pair.right));
+    for number in 0..100 {
+        right.send(&plan.build(number, 70)).unwrap();
+    }
+    assert_eq!(collect(&mut port).len(), 0);
+    assert_eq!(port.control.account().unwrap().rx_total().seen, 0);
+}
+
+/// Two ports on one interface are two groups: both see everything.
+#[test]
+fn groups_do_not_steal_from_each_other() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut ports = [0; 3].map(|_| open(&pair.right, "queues=2&outgoing=no"));
+    let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
+    for number in 0..300 {
+        sender.send(&plan.build(number, 70)).unwrap();
+    }
+    for port in &mut ports {
+        assert_eq!(collect(port).len(), 300);
+    }
+}
+
+/// While a group is formed, no packet may come to two of its queues.
+#[test]
+fn opening_under_traffic_doubles_nothing() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
+    std::thread::scope(|scope| {
+        let _flood = Flood::begin(scope, &sender, &plan);
+        for _ in 0..10 {
+            let mut port = open(&pair.right, "queues=4&outgoing=no&ring_bytes=4194304");
+            let mut seen = std::collections::HashSet::new();
+            receive(&mut port, 2000, |_, packet| {
+                let number = number_of(packet.bytes()).unwrap();
+                assert!(seen.insert(number), "packet {number} came twice");
+            });
+            assert!(seen.len() >= 2000);
+        }
+    });
+}
+
+/// The link goes down and up under a group: it is still one.
+#[test]
+fn a_group_survives_a_flap() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut port = open(&pair.right, "queues=4&outgoing=no");
+    let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
+    for round in 0..3 {
+        for number in 0..200 {
+            sender.send(&plan.build(number, 70)).unwrap();
+        }
+        let mut seen = vec![0; 200];
+        receive(&mut port, 200, |_, packet| {
+            seen[number_of(packet.bytes()).unwrap() as usize] += 1;
+        });
+        assert_eq!(seen, vec![1; 200], "round {round}");
+        pair.right.set_down().unwrap();
+        for rx in &mut port.rx {
+            rx.wait(Duration::from_millis(5)).unwrap();
+        }
+        pair.right.set_up().unwrap();
+        pair.left.set_up().unwrap();
+    }
+}

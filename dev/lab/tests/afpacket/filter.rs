@@ -1,0 +1,166 @@
+//! Filters in the kernel: before the copy, before the first packet, and counted.
+
+use bpf::cbpf::{Insn, Program};
+use lab::packet::number_of;
+use lab::{Veth, skip};
+use port::DropReason;
+use sys::rights::{Capability, give_up};
+
+use crate::common::*;
+
+/// Selects by the last byte of a packet's number. (`ldb [53]; jset #mask, reject, keep`)
+fn without(mask: u32) -> PortOptions {
+    let insns = vec![
+        Insn::new(0x30, 0, 0, 53),
+        Insn::new(0x45, 0, 1, mask),
+        Insn::new(0x06, 0, 0, 0),
+        Insn::new(0x06, 0, 0, 262_144),
+    ];
+    PortOptions {
+        filter: Some(Program::new(insns).unwrap()),
+        ..PortOptions::default()
+    }
+}
+
+fn filter_fact(port: &Port) -> String {
+    let facts = port.control.describe().facts;
+    let fact = facts.iter().find(|fact| fact.0 == "filter");
+    fact.expect("a fact about the filter").1.clone()
+}
+
+/// The kernel rejects, and the account knows how many; with all that other options add to the
+/// filter.
+#[test]
+fn what_is_rejected_costs_no_ring_and_is_counted() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (plan, sender) = (plan(&pair).flows(16), sender(&pair.left));
+    for query in [
+        "",
+        "outgoing=no",
+        "outgoing=no&snaplen=70",
+        "queues=3",
+        "queues=2&outgoing=no",
+    ] {
+        let mut port = try_open(&pair.right, query, &without(7)).unwrap();
+        assert!(
+            filter_fact(&port).contains("is counted"),
+            "{}",
+            filter_fact(&port)
+        );
+        for number in 0..800 {
+            sender.send(&plan.build(number, 100)).unwrap();
+        }
+        let got = receive(&mut port, usize::MAX, |_, packet| {
+            // The filter sees no more than the kernel keeps, the number's last byte included.
+            assert_eq!(packet.bytes()[53] % 8, 0);
+            let kept = if query.contains("snaplen") { 70 } else { 100 };
+            assert_eq!((packet.cap_len(), packet.wire_len()), (kept, 100));
+        });
+        assert_eq!(got, 100, "{query:?}");
+        let account = port.control.account().unwrap().rx_total();
+        assert_eq!(account.imbalance(), 0, "{account:?}");
+        assert_eq!((account.seen, account.delivered), (800, 100), "{account:?}");
+        assert_eq!(
+            account.dropped[DropReason::Filter as usize],
+            700,
+            "{account:?}"
+        );
+        assert_eq!(account.lost(), 0);
+    }
+}
+
+/// A load beyond a short packet's end rejects it, and that is counted too.
+#[test]
+fn packets_too_short_for_the_filter_are_rejected() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let insns = vec![Insn::new(0x20, 0, 0, 96), Insn::new(0x06, 0, 0, u32::MAX)];
+    let options = PortOptions {
+        filter: Some(Program::new(insns).unwrap()),
+        ..PortOptions::default()
+    };
+    let mut port = try_open(&pair.right, "outgoing=no", &options).unwrap();
+    let (plan, sender) = (plan(&pair), sender(&pair.left));
+    for (number, len) in [(0, 99), (1, 100), (2, 60), (3, 1514)] {
+        sender.send(&plan.build(number, len)).unwrap();
+    }
+    let numbers: Vec<_> = collect(&mut port)
+        .iter()
+        .map(|bytes| number_of(bytes))
+        .collect();
+    assert_eq!(numbers, [Ok(1), Ok(3)]);
+    let account = port.control.account().unwrap().rx_total();
+    assert_eq!(
+        (account.seen, account.dropped_total(), account.imbalance()),
+        (4, 2, 0)
+    );
+}
+
+/// Not one packet that the filter rejects gets in, not even in the moments of opening.
+#[test]
+fn nothing_slips_past_while_opening() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (plan, sender) = (plan(&pair), sender(&pair.left));
+    std::thread::scope(|scope| {
+        let _flood = Flood::begin(scope, &sender, &plan);
+        for queues in [1, 1, 1, 3, 3, 3] {
+            // One of 256 passes.
+            let query = format!("outgoing=no&queues={queues}&ring_bytes=1048576");
+            let mut port = try_open(&pair.right, &query, &without(255)).unwrap();
+            let got = receive(&mut port, 20, |_, packet| {
+                assert_eq!(number_of(packet.bytes()).unwrap() % 256, 0);
+            });
+            assert!(got >= 20);
+        }
+    });
+}
+
+/// With no right to load eBPF the same filter runs as cBPF; the account says that it cannot count.
+#[test]
+fn without_the_right_to_load_programs_the_filter_still_runs() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (plan, sender) = (plan(&pair), sender(&pair.left));
+    for query in [
+        "outgoing=no",
+        "outgoing=no&snaplen=64",
+        "outgoing=no&queues=2",
+        "",
+    ] {
+        let name = name(&pair.right, &format!("tap=auto&{query}"));
+        let mut port = pair
+            .right
+            .ns
+            .run(|| {
+                // This thread's rights, not the process's.
+                give_up(None, &[Capability::NetRaw]).unwrap();
+                port::open(&name, &without(3))
+            })
+            .unwrap()
+            .unwrap();
+        assert!(
+            filter_fact(&port).contains("not counted"),
+            "{}",
+            filter_fact(&port)
+        );
+        for number in 0..400 {
+            sender.send(&plan.build(number, 100)).unwrap();
+        }
+        let kept = if query.contains("snaplen") { 64 } else { 100 };
+        let got = receive(&mut port, usize::MAX, |_, packet| {
+            assert_eq!(packet.bytes()[53] % 4, 0);
+            assert_eq!((packet.cap_len(), packet.wire_len()), (kept, 100));
+        });
+        assert_eq!(got, 100, "{query:?}");
+        let account = port.control.account().unwrap();
+        let total = account.rx_total();
+        assert_eq!(
+            (total.seen, total.delivered, total.imbalance()),
+            (100, 100, 0)
+        );
+        // What the interface saw is there for an estimate.
+        assert_eq!(account.interface_seen, Some(400));
+    }
+}

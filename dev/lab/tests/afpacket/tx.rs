@@ -1,0 +1,232 @@
+//! Sending through the ring.
+
+use lab::packet::number_of;
+use lab::{Veth, skip};
+use port::Direction;
+use sys::ErrorKind;
+
+use crate::common::*;
+
+fn open_tx(end: &End, query: &str) -> Port {
+    let options = PortOptions {
+        direction: Direction::Tx,
+        ..PortOptions::default()
+    };
+    try_open(end, query, &options).unwrap()
+}
+
+/// Writes all packets, waiting for room, and waits until all have left.
+fn send(port: &mut Port, packets: &[Vec<u8>]) {
+    let mut sent = 0;
+    while sent < packets.len() {
+        let mut batch = port.tx[0].reserve(64).unwrap();
+        while sent < packets.len() && batch.write(&packets[sent]) {
+            sent += 1;
+        }
+        batch.submit().unwrap();
+        assert!(port.tx[0].wait(false, LIMIT).unwrap());
+    }
+    assert!(port.tx[0].wait(true, LIMIT).unwrap());
+}
+
+/// Another program receives what we send, in order, to the byte, and both counts agree.
+#[test]
+fn a_plain_socket_receives_what_is_sent() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let receiver = pair
+        .right
+        .ns
+        .run(|| Raw::open(&pair.right.ifname))
+        .unwrap()
+        .unwrap();
+    for query in ["", "qdisc_bypass=no", "ring=64"] {
+        let mut port = open_tx(&pair.left, query);
+        let plan = plan(&pair);
+        let packets: Vec<_> = (0..3000)
+            .map(|number| plan.build(number, 60 + number as usize % 1455))
+            .collect();
+        let before = pair.left.counters().unwrap();
+        for part in packets.chunks(500) {
+            send(&mut port, part);
+            for packet in part {
+                assert_eq!(receiver.receive(LIMIT).unwrap().as_ref(), Some(packet));
+            }
+        }
+        let account = port.control.account().unwrap().tx_total();
+        let bytes: usize = packets.iter().map(Vec::len).sum();
+        assert_eq!((account.sent, account.failed), (3000, 0), "{query:?}");
+        assert_eq!(account.sent_bytes, bytes as u64);
+        assert_eq!(
+            pair.left.counters().unwrap().since(&before).tx_packets,
+            3000
+        );
+    }
+}
+
+/// One system call a batch, not one a packet.
+#[test]
+fn a_batch_is_one_call() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut port = open_tx(&pair.left, "");
+    let packets: Vec<_> = (0..6400)
+        .map(|number| plan(&pair).build(number, 64))
+        .collect();
+    for part in packets.chunks(64) {
+        let mut batch = port.tx[0].reserve(64).unwrap();
+        part.iter().for_each(|packet| assert!(batch.write(packet)));
+        batch.submit().unwrap();
+        port.tx[0].flush().unwrap();
+        assert!(port.tx[0].wait(true, LIMIT).unwrap());
+    }
+    let kicks = port.tx[0].counters().kicks.get();
+    assert!(kicks <= 110, "{kicks} calls for 100 batches");
+}
+
+/// A packet that the interface cannot take is refused and counted; its neighbours in the batch are
+/// sent.
+#[test]
+fn packets_that_do_not_fit_are_refused_alone() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().mtu(1300).create().unwrap();
+    let mut receiver = open(&pair.right, "outgoing=no");
+    let mut port = open_tx(&pair.left, "");
+    let mut tagged = plan(&pair);
+    tagged.vlan = Some(5);
+    let plan = plan(&pair);
+    let packets = [
+        plan.build(0, 1314),
+        plan.build(1, 1315),
+        vec![1; 13],
+        plan.build(2, 60),
+        // A tag may exceed the MTU, nothing else may.
+        tagged.build(3, 1318),
+        tagged.build(4, 1319),
+        plan.build(5, 2000),
+        plan.build(6, 1314),
+    ];
+    send(&mut port, &packets);
+    let numbers: Vec<_> = collect(&mut receiver)
+        .iter()
+        .map(|p| number_of(p).unwrap())
+        .collect();
+    assert_eq!(numbers, [0, 2, 3, 6]);
+    let account = port.control.account().unwrap().tx_total();
+    assert_eq!((account.sent, account.failed), (4, 4));
+    // The MTU grows under the port, within what its frames hold.
+    for end in [&pair.left, &pair.right] {
+        end.set_mtu(1900).unwrap();
+    }
+    send(&mut port, &[plan.build(7, 1914), plan.build(8, 1915)]);
+    let numbers: Vec<_> = collect(&mut receiver)
+        .iter()
+        .map(|p| number_of(p).unwrap())
+        .collect();
+    assert_eq!(numbers, [7]);
+    // And shrinks, which the port learns from the kernel's refusals.
+    for end in [&pair.left, &pair.right] {
+        end.set_mtu(1400).unwrap();
+    }
+    send(
+        &mut port,
+        &[9, 10, 11, 12].map(|n| plan.build(n, if n % 2 == 0 { 1800 } else { 100 })),
+    );
+    let numbers: Vec<_> = collect(&mut receiver)
+        .iter()
+        .map(|p| number_of(p).unwrap())
+        .collect();
+    assert_eq!(numbers, [9, 11]);
+    let account = port.control.account().unwrap().tx_total();
+    assert_eq!((account.sent, account.failed), (7, 7));
+}
+
+/// Far more than the interface takes at once: nothing is lost, the sender waits.
+#[test]
+fn a_slow_interface_holds_the_sender_back() {
+    lab::require!(skip::lab(), skip::program("tc", "iproute2"));
+    let pair = Veth::new().create().unwrap();
+    // The queueing discipline lets 20 Mbit/s through and holds 20 packets.
+    let tbf = "qdisc add dev left0 root tbf rate 20mbit burst 3000 limit 2000";
+    let shaped = pair.left.ns.exec("tc", tbf.split(' '));
+    if shaped.is_err() {
+        lab::skip!(skip::Missing::Machine("the queueing discipline tbf".into()));
+    }
+    let mut receiver = open(&pair.right, "outgoing=no");
+    let mut port = open_tx(&pair.left, "qdisc_bypass=no");
+    let packets: Vec<_> = (0..500)
+        .map(|number| plan(&pair).build(number, 100))
+        .collect();
+    send(&mut port, &packets);
+    let received = collect(&mut receiver);
+    assert_eq!(received, packets);
+    let account = port.control.account().unwrap().tx_total();
+    assert_eq!((account.sent, account.failed), (500, 0));
+}
+
+#[test]
+fn a_dead_link_refuses_and_a_deleted_one_ends() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut receiver = open(&pair.right, "outgoing=no");
+    let mut port = open_tx(&pair.left, "");
+    let plan = plan(&pair);
+    pair.left.set_down().unwrap();
+    let mut batch = port.tx[0].reserve(10).unwrap();
+    for number in 0..10 {
+        assert!(batch.write(&plan.build(number, 64)));
+    }
+    batch.submit().unwrap();
+    port.tx[0].flush().unwrap();
+    let account = port.control.account().unwrap().tx_total();
+    assert_eq!((account.sent, account.failed), (0, 10));
+    pair.left.set_up().unwrap();
+    send(&mut port, &[plan.build(10, 64)]);
+    assert_eq!(collect(&mut receiver), [plan.build(10, 64)]);
+    pair.left.delete().unwrap();
+    let mut batch = port.tx[0].reserve(1).unwrap();
+    assert!(batch.write(&plan.build(11, 64)));
+    batch.submit().unwrap();
+    let error = port.tx[0].flush().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+    let account = port.control.account().unwrap().tx_total();
+    assert_eq!((account.sent, account.failed), (1, 11));
+}
+
+/// Frames received on one port leave by another that shares the pool.
+#[test]
+fn received_frames_are_sent_on() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let pool = ring::Pool::new(ring::PoolConfig::default()).unwrap();
+    let options = |direction| PortOptions {
+        direction,
+        pool: Some(pool.clone()),
+        ..PortOptions::default()
+    };
+    let mut rx = try_open(&pair.right, "outgoing=no", &options(Direction::Rx)).unwrap();
+    let mut tx = try_open(&pair.right, "", &options(Direction::Tx)).unwrap();
+    let mut back = open(&pair.left, "outgoing=no");
+    let (plan, sender) = (plan(&pair), sender(&pair.left));
+    for number in 0..100 {
+        sender.send(&plan.build(number, 300)).unwrap();
+    }
+    let mut forwarded = 0;
+    let end = Instant::now() + LIMIT;
+    while forwarded < 100 && Instant::now() < end {
+        rx.rx[0].wait(Duration::from_millis(50)).unwrap();
+        let mut batch = rx.rx[0].receive().unwrap();
+        for index in 0..batch.len() {
+            let frame = batch.detach(index).unwrap();
+            assert_eq!(tx.tx[0].send(frame).unwrap(), None);
+            forwarded += 1;
+        }
+        drop(batch);
+        tx.tx[0].flush().unwrap();
+    }
+    let sent: Vec<_> = (0..100).map(|number| plan.build(number, 300)).collect();
+    assert_eq!(collect(&mut back), sent);
+    assert_eq!(tx.control.account().unwrap().tx_total().copied, 100);
+    drop((rx, tx));
+    assert_eq!(pool.counts().free, pool.frame_count());
+}

@@ -1,0 +1,127 @@
+//! The commands that look at the machine: `devices`, `doctor`, and those made from the flags.
+
+use std::process::Command;
+use std::time::Duration;
+
+use lab::process::{Process, Signal, barewire};
+use lab::{Finished, Netns, Veth, skip};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn run(ns: Option<&Netns>, args: &[&str]) -> Finished {
+    let program = barewire().unwrap();
+    let mut command = match ns {
+        Some(ns) => ns.command(program),
+        None => Command::new(program),
+    };
+    Process::spawn(command.args(args))
+        .unwrap()
+        .wait(LIMIT)
+        .unwrap()
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {}", finished.stdout))
+}
+
+#[test]
+fn devices_tell_queues_modes_and_who_holds_xdp() {
+    lab::require!(skip::lab());
+    let pair = Veth::new().queues(2).create().unwrap();
+    let ns = &pair.right.ns;
+    let name = pair.right.ifname.as_str();
+    let free = json(
+        &run(Some(ns), &["devices", name, "--json"])
+            .checked()
+            .unwrap(),
+    );
+    let device = &free["interfaces"][0];
+    assert_eq!(device["name"], name);
+    assert_eq!(device["driver"]["name"], "veth");
+    assert_eq!(device["rx_queues"], 2);
+    assert_eq!(device["attach_modes"][0], "native copy");
+    assert_eq!(device["xdp"], Value::Array(vec![]));
+
+    let mut command = ns.command(barewire().unwrap());
+    command.args(["capture", &format!("afxdp:{name}"), "-w", "/dev/null"]);
+    let mut holder = Process::spawn(&mut command).unwrap();
+    holder.wait_stderr("listening on", LIMIT).unwrap();
+    let held = json(
+        &run(Some(ns), &["devices", name, "--json"])
+            .checked()
+            .unwrap(),
+    );
+    let xdp = &held["interfaces"][0]["xdp"][0];
+    assert_eq!(xdp["attach_mode"], "native");
+    assert!(xdp["link_id"].is_u64(), "{xdp}");
+    assert_eq!(xdp["processes"][0]["pid"], holder.pid());
+    let text = run(Some(ns), &["devices", name]).checked().unwrap();
+    assert!(text.stdout.contains("held by barewire"), "{}", text.stdout);
+    holder
+        .stop(Signal::SIGINT, LIMIT)
+        .unwrap()
+        .checked()
+        .unwrap();
+
+    let after = json(
+        &run(Some(ns), &["devices", name, "--json"])
+            .checked()
+            .unwrap(),
+    );
+    assert_eq!(after["interfaces"][0]["xdp"], Value::Array(vec![]));
+}
+
+#[test]
+fn an_unknown_interface_is_an_error_with_a_hint() {
+    let finished = run(None, &["devices", "no-such-if"]);
+    assert_eq!(finished.code(), Some(1));
+    assert!(
+        finished.stderr.contains("no-such-if"),
+        "{}",
+        finished.stderr
+    );
+    assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
+    assert!(finished.stdout.is_empty());
+}
+
+#[test]
+fn the_doctor_answers_and_every_trouble_has_a_hint() {
+    let report = json(&run(None, &["doctor", "--json"]).checked().unwrap());
+    let checks = report["checks"].as_array().unwrap();
+    assert!(checks.len() > 8);
+    for check in checks {
+        let state = check["state"].as_str().unwrap();
+        assert!(
+            ["yes", "partly", "no", "unknown"].contains(&state),
+            "{check}"
+        );
+        if state == "no" || state == "partly" {
+            assert!(check["hint"].is_string(), "{check}");
+        }
+    }
+}
+
+#[test]
+fn man_pages_and_completions_cover_every_command() {
+    let folder = std::env::temp_dir().join(format!("bw-man-{}", std::process::id()));
+    let path = folder.to_str().unwrap();
+    run(None, &["man", path]).checked().unwrap();
+    let bash = run(None, &["completions", "bash"]).checked().unwrap();
+    for name in [
+        "capture",
+        "send",
+        "flows",
+        "devices",
+        "doctor",
+        "completions",
+        "man",
+    ] {
+        let page = folder.join(format!("barewire-{name}.1"));
+        let text = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(text.contains(".SH OPTIONS"), "{name}");
+        assert!(bash.stdout.contains(name), "{name}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!(run(None, &["--no-such-flag"]).code(), Some(2));
+}

@@ -1,0 +1,42 @@
+//! Every backend meets every demand. `BAREWIRE_CASE=order` runs one case alone.
+
+use lab::conformance::port::{RIGS, child as hold_a_port, gaps, run};
+
+macro_rules! rigs {
+    ($($name:ident,)*) => {
+        const TESTS: &[&str] = &[$(stringify!($name)),*];
+
+        $(
+            #[test]
+            fn $name() {
+                run(stringify!($name));
+            }
+        )*
+    };
+}
+
+rigs![
+    memory,
+    file_pcap,
+    afpacket_bpf,
+    afpacket_tpacket,
+    afxdp_native,
+    afxdp_generic,
+    xdplive,
+    igb_zero_copy,
+    virtio_zero_copy,
+    e1000_generic,
+];
+
+#[test]
+fn nothing_is_left_out() {
+    assert_eq!(gaps(), Vec::<String>::new());
+    let rigs: Vec<&str> = RIGS.iter().map(|rig| rig.name).collect();
+    assert_eq!(rigs, TESTS, "each rig is a test of this file");
+}
+
+/// Not a test by itself: the suite starts it in a process that is to be killed.
+#[test]
+fn child() {
+    hold_a_port();
+}

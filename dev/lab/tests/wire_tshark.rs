@@ -1,0 +1,265 @@
+//! The dissector against tshark: every capture there is, field by field.
+//!
+//! All packets go into a few pcapng files (written by our encoder), tshark prints its fields for
+//! each packet, and ours must be the same, in the same order, for every header on every level:
+//! tunnels inside tunnels, and packets quoted by ICMP errors. tshark runs with the protocols of our
+//! table alone, and those of [`ORACLE_ONLY`]: no heuristics, no reassembly. Where the two differ,
+//! `wire_tshark/known.rs` says which packets, which fields and why; an entry that no longer differs
+//! fails the test, and so does a difference without an entry.
+
+#[path = "wire_tshark/fields.rs"]
+mod fields;
+#[path = "wire_tshark/known.rs"]
+mod known;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use fields::{FIELDS, Level, Value};
+use lab::oracle::{TempFile, tshark};
+use wire::file::{Event, Reader, pcapng};
+use wire::{Dissection, LayerKind, LinkType, dissect, dissect_inner};
+
+/// tshark's names of the protocols of our table.
+const ENABLED: &str = "\
+    frame eth ethertype vlan ieee8021ad arp ip ipv6 ipv6.hopopts ipv6.routing ipv6.fraghdr \
+    ipv6.dstopts mipv6 hip shim6 ah esp tcp udp udplite icmp icmpv6 igmp sctp gre erspan \
+    etherip vxlan vxlan_gpe geneve gtp mpls pwethheuristic pwethcw pppoe pppoes pppoed ppp \
+    ppp_hdlc chdlc llc sll null loop raw ieee8021cb etag vntag cmd ieee8021ah cfp nsh teredo \
+    l2tp udpencap macsec pim";
+
+/// Protocols that only tshark knows, so that what we do not reach shows.
+const ORACLE_ONLY: &str = "\
+    ayiya capwap capwap.data wlan ipcomp wccp";
+
+/// Preferences that make tshark look at each packet alone.
+const PREFERENCES: &[&str] = &[
+    "ip.defragment:FALSE",
+    "ipv6.defragment:FALSE",
+    "ip.check_checksum:FALSE",
+    "tcp.desegment_tcp_streams:FALSE",
+    "tcp.analyze_sequence_numbers:FALSE",
+    "tcp.relative_sequence_numbers:FALSE",
+    "udp.process_info:FALSE",
+];
+
+/// One packet of the corpus.
+struct Packet {
+    file: usize,
+    /// Counted from 1 in its file, as tshark does.
+    number: usize,
+    link: LinkType,
+    bytes: Vec<u8>,
+    wire_len: u32,
+}
+
+/// Every packet of a file up to its end or its damage.
+fn read(file: usize, path: &Path, into: &mut Vec<Packet>) -> Result<()> {
+    let bytes = if path.extension().is_some_and(|e| e == "gz") {
+        Command::new("gzip")
+            .args(["-dc"])
+            .arg(path)
+            .output()?
+            .stdout
+    } else {
+        std::fs::read(path)?
+    };
+    let (mut reader, mut at, mut number) = (Reader::new(), 0, 0);
+    loop {
+        let rest = bytes.get(at..).unwrap_or(&[]);
+        match reader.next(rest) {
+            Ok(Event::Need(_)) | Err(_) => return Ok(()),
+            Ok(event) => {
+                at += event.used();
+                if let Event::Packet(p) = event {
+                    number += 1;
+                    let bytes = rest[p.data].to_vec();
+                    into.push(Packet {
+                        file,
+                        number,
+                        link: p.link,
+                        bytes,
+                        wire_len: p.wire_len,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Writes packets to one pcapng file, an interface a link type.
+fn write(packets: &[Packet]) -> Result<TempFile> {
+    let temp = TempFile::new(".pcapng");
+    let mut file = BufWriter::new(std::fs::File::create_new(temp.path())?);
+    let mut buffer = vec![0; 1 << 20];
+    let section = pcapng::SectionInfo::default();
+    let len = pcapng::emit_section(&mut buffer, &section).context("section")?;
+    file.write_all(&buffer[..len])?;
+    let mut interfaces: BTreeMap<LinkType, u32> = BTreeMap::new();
+    for packet in packets {
+        let next = interfaces.len() as u32;
+        let interface = *interfaces.entry(packet.link).or_insert(next);
+        if interface == next {
+            let info = pcapng::InterfaceInfo::new(packet.link, 0, "");
+            let len = pcapng::emit_interface(&mut buffer, &info).context("interface")?;
+            file.write_all(&buffer[..len])?;
+        }
+        let info = pcapng::PacketInfo {
+            interface,
+            wire_len: packet.wire_len,
+            ..Default::default()
+        };
+        let len = pcapng::emit_packet(&mut buffer, &info, &packet.bytes, "").context("packet")?;
+        file.write_all(&buffer[..len])?;
+    }
+    file.into_inner()?.sync_all()?;
+    Ok(temp)
+}
+
+/// Options that leave only the wanted protocols.
+fn options() -> Result<Vec<String>> {
+    let list = Command::new("tshark")
+        .args(["-G", "protocols"])
+        .output()?
+        .stdout;
+    let list = String::from_utf8_lossy(&list).into_owned();
+    let all: BTreeSet<&str> = list.lines().filter_map(|l| l.split('\t').nth(2)).collect();
+    let wanted: BTreeSet<&str> = ENABLED.split(' ').chain(ORACLE_ONLY.split(' ')).collect();
+    ensure!(
+        all.len() > 100,
+        "tshark -G protocols prints something else now"
+    );
+    let mut options = Vec::new();
+    for unwanted in all.difference(&wanted) {
+        options.extend(["--disable-protocol".into(), (*unwanted).to_owned()]);
+    }
+    for preference in PREFERENCES {
+        options.extend(["-o".into(), (*preference).to_owned()]);
+    }
+    Ok(options)
+}
+
+/// All levels of a packet, quoted ones included.
+fn levels(packet: &Packet) -> Vec<Level<'_>> {
+    let mut dissection = Dissection::EMPTY;
+    dissect(packet.link, &packet.bytes, packet.wire_len, &mut dissection);
+    let (packet, mut quoted) = (&packet.bytes[..], false);
+    let mut all = vec![Level {
+        dissection,
+        packet,
+        quoted,
+        in_icmpv4: false,
+    }];
+    let mut inner = Dissection::EMPTY;
+    while dissect_inner(packet, &dissection, &mut inner) {
+        quoted |= dissection.inner_is_quote;
+        let in_icmpv4 = dissection.has(LayerKind::Icmpv4);
+        dissection = inner;
+        all.push(Level {
+            dissection,
+            packet,
+            quoted,
+            in_icmpv4,
+        });
+    }
+    all
+}
+
+/// The fields of a packet that differ: name, ours, tshark's.
+fn differences(packet: &Packet, row: &[String]) -> Vec<(&'static str, String, String)> {
+    let levels = levels(packet);
+    let mut found = Vec::new();
+    for (field, theirs) in FIELDS.iter().zip(row) {
+        let ours: Vec<Value> = levels
+            .iter()
+            .flat_map(|level| (field.ours)(level))
+            .collect();
+        let parsed: Vec<Value> = theirs
+            .split(',')
+            .filter(|t| !t.is_empty())
+            .map(|text| match field.is_bytes {
+                true => Value::Number(text.len() as u64 / 2),
+                false => Value::parse(text),
+            })
+            .collect();
+        if ours != parsed {
+            let ours = ours
+                .iter()
+                .map(|v| v.to_string())
+                .collect::<Vec<_>>()
+                .join(",");
+            found.push((field.name, ours, theirs.clone()));
+        }
+    }
+    found
+}
+
+/// Compares the packets with what tshark prints of them.
+fn compare(packets: &[Packet], options: &[String]) -> Result<Vec<known::Difference>> {
+    let file = write(packets)?;
+    let names: Vec<&str> = FIELDS.iter().map(|f| f.name).collect();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let rows = tshark::fields(file.path(), &names, &options)?;
+    ensure!(
+        rows.len() == packets.len(),
+        "{} rows for {} packets",
+        rows.len(),
+        packets.len()
+    );
+    let mut all = Vec::new();
+    for (packet, row) in packets.iter().zip(&rows) {
+        ensure!(row.len() == names.len(), "a row of {} fields", row.len());
+        for (field, ours, theirs) in differences(packet, row) {
+            all.push(known::Difference {
+                file: packet.file,
+                number: packet.number,
+                field,
+                ours,
+                theirs,
+            });
+        }
+    }
+    Ok(all)
+}
+
+#[test]
+fn every_capture_as_tshark_sees_it() -> Result<()> {
+    lab::require!(
+        lab::skip::program("tshark", "tshark"),
+        lab::skip::program("gzip", "gzip")
+    );
+    let corpus = lab::corpus::captures();
+    let files = &corpus.files;
+    let mut packets = Vec::new();
+    for (index, path) in files.iter().enumerate() {
+        read(index, path, &mut packets).with_context(|| path.display().to_string())?;
+    }
+    let total = packets.len();
+    packets.retain(|p| LinkType::SUPPORTED.contains(&p.link));
+    let options = options()?;
+    let (left, right) = packets.split_at(packets.len() / 2);
+    let (left, right) = std::thread::scope(|scope| {
+        let left = scope.spawn(|| compare(left, &options));
+        (
+            compare(right, &options),
+            left.join().expect("the other half"),
+        )
+    });
+    let mut differences = left?;
+    differences.extend(right?);
+    println!(
+        "{} files, {total} packets, {} of a supported link type, {} fields each, {} differences",
+        files.len(),
+        packets.len(),
+        FIELDS.len(),
+        differences.len()
+    );
+    ensure!(
+        total >= corpus.at_least(50_000, 700),
+        "only {total} packets"
+    );
+    known::judge(&corpus, &differences)
+}

@@ -1,0 +1,83 @@
+//! `cargo xtask ci`: what CI runs, and what a contributor runs before sending work.
+//!
+//! Cheap checks come first; the tests come last, so that their sum is the last line.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::run::{cargo, no_more, quietly, visibly};
+use crate::{fuzz, test};
+
+/// Seconds of fuzzing for each target: enough to run its corpus and to find what is shallow.
+const FUZZ_SECONDS: u64 = 5;
+
+/// The task: see the module.
+pub fn run(args: &[String]) -> Result<ExitCode> {
+    no_more(args)?;
+    let mut failures = Vec::new();
+    let mut step = |name: &str, result: Result<()>| {
+        if let Err(error) = result {
+            eprintln!("error: {name}: {error:#}");
+            failures.push(name.to_owned());
+        }
+    };
+    step(
+        "format",
+        with_component("fmt", &["fmt", "--all", "--check"], None),
+    );
+    let clippy = [
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    step("lints", with_component("clippy", &clippy, None));
+    let doc = [
+        "doc",
+        "--quiet",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ];
+    step(
+        "docs",
+        with_component("doc", &doc, Some(("RUSTDOCFLAGS", "-D warnings"))),
+    );
+    step("fuzz", fuzz::smoke(FUZZ_SECONDS));
+    let tests = test::run(&[])?;
+    if !failures.is_empty() {
+        eprintln!("error: not right: {}", failures.join(", "));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(tests)
+}
+
+/// Runs a part of cargo that comes with a component of the toolchain; absent, it is skipped and
+/// said so (a Rust that is not from rustup may lack it).
+fn with_component(name: &str, args: &[&str], env: Option<(&str, &str)>) -> Result<()> {
+    if !has_component(name) {
+        eprintln!("SKIPPED: cargo {name}: this toolchain does not have it");
+        return Ok(());
+    }
+    visibly(cargo().args(args).envs(env))
+}
+
+fn has_component(name: &str) -> bool {
+    let mut command: Command = cargo();
+    quietly(command.args([name, "--help"])).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_are_seen() {
+        assert!(has_component("doc"));
+        assert!(!has_component("no-such-component"));
+    }
+}

@@ -1,0 +1,170 @@
+//! `cargo xtask fuzz`: libFuzzer with AddressSanitizer over the targets of `fuzz/`.
+//!
+//! The targets are built with the compiler flags that cargo-fuzz would give, so that nothing has
+//! to be installed but a nightly toolchain. New inputs go to a directory of the build; the
+//! committed corpora (which ordinary tests replay) are read, never written.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::run::{no_more, quietly, root, take_option, visibly, which};
+
+/// Coverage feedback for libFuzzer, AddressSanitizer, and checks of arithmetic and of our own
+/// assertions at the speed of optimised code.
+const FLAGS: &[&str] = &[
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Zsanitizer=address",
+    "-Cdebug-assertions",
+    "-Coverflow-checks",
+    "-Ccodegen-units=1",
+];
+
+/// The task: see the module.
+pub fn run(args: &[String]) -> Result<ExitCode> {
+    let mut args = args.to_vec();
+    let seconds = match take_option(&mut args, "--seconds")? {
+        Some(text) => text.parse().with_context(|| format!("--seconds {text}"))?,
+        None => 60,
+    };
+    if let Some(missing) = missing() {
+        bail!("{missing}");
+    }
+    let all = targets()?;
+    let (wanted, unknown): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| all.contains(arg));
+    if !unknown.is_empty() {
+        eprintln!("targets: {}", all.join(", "));
+    }
+    no_more(&unknown)?;
+    fuzz(if wanted.is_empty() { &all } else { &wanted }, seconds)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fuzzes every target for some seconds; where that cannot be done, says so and is content.
+pub fn smoke(seconds: u64) -> Result<()> {
+    if let Some(missing) = missing() {
+        eprintln!("SKIPPED: fuzz targets: {missing}");
+        return Ok(());
+    }
+    fuzz(&targets()?, seconds)
+}
+
+/// What stands in the way of fuzzing here.
+fn missing() -> Option<&'static str> {
+    if which("rustup").is_none() || quietly(nightly("rustc").arg("--version")).is_err() {
+        return Some("needs a nightly toolchain (rustup toolchain install nightly)");
+    }
+    if which("c++").is_none() {
+        return Some("needs a C++ compiler for libFuzzer (apt-get install g++)");
+    }
+    None
+}
+
+/// A program of the nightly toolchain. The variables by which the pinned cargo tells its children
+/// about itself are taken out, or nightly's cargo would call the pinned compiler.
+fn nightly(program: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", "nightly", program])
+        .current_dir(root().join("fuzz"));
+    for variable in [
+        "CARGO",
+        "RUSTC",
+        "RUSTDOC",
+        "RUSTUP_TOOLCHAIN",
+        "CARGO_TARGET_DIR",
+    ] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// The names of all targets: every binary of the fuzz workspace.
+fn targets() -> Result<Vec<String>> {
+    // Named, or cargo would look for a workspace further up.
+    let metadata = [
+        "metadata",
+        "--no-deps",
+        "--format-version=1",
+        "--manifest-path=Cargo.toml",
+    ];
+    let metadata: Value = serde_json::from_str(&quietly(nightly("cargo").args(metadata))?)?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("packages of cargo metadata")?;
+    let targets = packages
+        .iter()
+        .filter_map(|package| package["targets"].as_array())
+        .flatten();
+    let bins = targets.filter(|target| target["kind"][0] == "bin");
+    let names: Vec<_> = bins
+        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .collect();
+    if names.is_empty() {
+        bail!("fuzz/ has no targets");
+    }
+    Ok(names)
+}
+
+fn fuzz(targets: &[String], seconds: u64) -> Result<()> {
+    let host = host()?;
+    // With --target the flags are for the targets alone, not for build scripts.
+    let build = [
+        "build",
+        "--quiet",
+        "--release",
+        "--manifest-path=Cargo.toml",
+        "--target",
+        &host,
+    ];
+    visibly(
+        nightly("cargo")
+            .env("RUSTFLAGS", FLAGS.join(" "))
+            .args(build),
+    )?;
+    let fuzz = root().join("fuzz");
+    for target in targets {
+        let (found, committed) = (fuzz.join("target/corpus").join(target), corpus(target));
+        let artifacts = fuzz.join("artifacts").join(target);
+        for directory in [&found, &artifacts] {
+            std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        }
+        let binary = fuzz.join("target").join(&host).join("release").join(target);
+        let mut command = Command::new(binary);
+        command.arg(format!("-max_total_time={seconds}"));
+        command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+        // One input may take this long (s) and this much memory (MiB): a parser needs neither.
+        command.args([
+            "-timeout=10",
+            "-rss_limit_mb=1024",
+            "-print_final_stats=1",
+            "-verbosity=0",
+            "-print_funcs=0",
+        ]);
+        command
+            .arg(&found)
+            .args(committed.is_dir().then_some(committed));
+        visibly(&mut command)
+            .with_context(|| format!("target {target}: the input is in {}", artifacts.display()))?;
+    }
+    Ok(())
+}
+
+/// The committed inputs of a target.
+fn corpus(target: &str) -> PathBuf {
+    root().join("fuzz/corpus").join(target)
+}
+
+/// The triple of this machine.
+fn host() -> Result<String> {
+    let version = quietly(nightly("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV names no host")?.to_owned())
+}

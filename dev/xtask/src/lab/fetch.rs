@@ -1,0 +1,339 @@
+//! What the guest is made of: QEMU, a kernel with its modules, busybox. Fetched once.
+//!
+//! Everything lies in one folder (`target/lab`, or what `BAREWIRE_LAB_CACHE` names) and is used
+//! again without network. A part is complete when its folder is: it is made beside and renamed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::apt::Apt;
+use crate::run::{quietly, target_dir, which};
+
+/// Variable that names another folder for what is fetched.
+const CACHE_VAR: &str = "BAREWIRE_LAB_CACHE";
+
+/// Modules to load in the guest, in this order, each behind those it needs. What a kernel has
+/// built in is no file and is left out.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_console",
+    "igb",
+    "e1000",
+    "e1000e",
+    "virtio_net",
+    "vfio",
+    "vfio_iommu_type1",
+    "vfio-pci",
+    "iommufd",
+    "veth",
+    "bridge",
+    "tun",
+    "af_packet",
+    "xsk_diag",
+];
+
+/// Modules that must be there, or the guest is of no use.
+const NEEDED: &[&str] = &["igb", "e1000", "e1000e", "virtio_net", "vfio-pci"];
+
+/// The parts, ready.
+pub struct Parts {
+    /// Program, with what must be set for it.
+    pub qemu: Qemu,
+    /// Folder of the kernel: `vmlinuz`, `modules/*.ko`, and `modules/order`.
+    pub kernel: PathBuf,
+    /// Its release, as its package says.
+    pub release: String,
+    /// The program, statically linked.
+    pub busybox: PathBuf,
+}
+
+/// A QEMU that has all our cards.
+pub struct Qemu {
+    program: PathBuf,
+    /// Where it was unpacked; `None` for one that is installed.
+    unpacked: Option<PathBuf>,
+}
+
+impl Qemu {
+    /// What must be set in the environment for it to start.
+    pub fn env(&self) -> Option<(&'static str, String)> {
+        let root = self.unpacked.as_ref()?;
+        let lib = root.join("usr/lib/x86_64-linux-gnu");
+        Some(("LD_LIBRARY_PATH", lib.display().to_string()))
+    }
+
+    /// The program and its first arguments.
+    pub fn args(&self) -> Vec<String> {
+        let mut args = vec![self.program.display().to_string()];
+        if let Some(root) = &self.unpacked {
+            // Firmware: SeaBIOS has a package of its own.
+            for share in ["usr/share/qemu", "usr/share/seabios"] {
+                args.extend(["-L".into(), root.join(share).display().to_string()]);
+            }
+        }
+        args
+    }
+
+    /// Fails unless it starts and has an igb.
+    fn check(&self) -> Result<()> {
+        let args = self.args();
+        let mut command = Command::new(&args[0]);
+        command.args(&args[1..]).args(["-device", "help"]);
+        let devices = quietly(command.envs(self.env()))?;
+        ensure!(
+            devices.contains("name \"igb\""),
+            "{} has no igb: older than 8.0",
+            self.program.display()
+        );
+        Ok(())
+    }
+}
+
+/// The folder of all that is fetched.
+pub fn cache() -> Result<PathBuf> {
+    let dir = match std::env::var_os(CACHE_VAR) {
+        Some(dir) => PathBuf::from(dir),
+        None => target_dir()?.join("lab"),
+    };
+    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir.canonicalize()?)
+}
+
+/// Makes all parts ready, fetching what is not there; the kernel from this suite.
+///
+/// # Errors
+/// When something is neither there nor to be had.
+pub fn parts(suite: &str) -> Result<Parts> {
+    ensure!(
+        cfg!(target_arch = "x86_64"),
+        "the guest is an x86-64 machine and its programs are built for this one"
+    );
+    let cache = cache()?;
+    // Two runs at once shall not fetch into the same place.
+    let lock = File::create(cache.join("lock"))?;
+    lock.lock().context("lock of the cache")?;
+    let mut apt = None;
+    let busybox = busybox(&cache, suite, &mut apt)?;
+    let kernel = kernel(&cache, suite, &busybox, &mut apt)?;
+    let qemu = qemu(&cache, suite, &mut apt)?;
+    let release = std::fs::read_to_string(kernel.join("release"))?
+        .trim()
+        .to_owned();
+    Ok(Parts {
+        qemu,
+        kernel,
+        release,
+        busybox,
+    })
+}
+
+/// Opens apt when first needed.
+fn opened<'a>(cache: &Path, suite: &str, apt: &'a mut Option<Apt>) -> Result<&'a Apt> {
+    if apt.is_none() {
+        *apt = Some(Apt::open(&cache.join("apt"), suite)?);
+    }
+    apt.as_ref().context("apt")
+}
+
+/// Makes a folder of the cache whole or not at all.
+fn once(dir: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let unfinished = dir.with_extension("unfinished");
+    let _ = std::fs::remove_dir_all(&unfinished);
+    std::fs::create_dir_all(&unfinished)?;
+    make(&unfinished)?;
+    std::fs::rename(&unfinished, dir).with_context(|| dir.display().to_string())
+}
+
+fn busybox(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<PathBuf> {
+    let dir = cache.join("busybox");
+    once(&dir, |into| {
+        opened(cache, suite, apt)?.unpack(&["busybox-static".into()], into)
+    })?;
+    let places = ["usr/bin/busybox", "bin/busybox"].map(|place| dir.join(place));
+    let found = places.into_iter().find(|place| place.is_file());
+    found.context("no busybox in its package")
+}
+
+fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
+    let name = "qemu-system-x86_64";
+    if let Some(program) = which(name) {
+        let installed = Qemu {
+            program,
+            unpacked: None,
+        };
+        match installed.check() {
+            Ok(()) => return Ok(installed),
+            Err(error) => eprintln!("lab: the installed QEMU does not do: {error:#}"),
+        }
+    }
+    let dir = cache.join("qemu");
+    once(&dir, |into| {
+        let apt = opened(cache, suite, apt)?;
+        let packages = apt.missing_for(&["qemu-system-x86"])?;
+        ensure!(!packages.is_empty(), "apt thinks that QEMU is installed");
+        apt.unpack(&packages, into)
+    })?;
+    let qemu = Qemu {
+        program: dir.join("usr/bin").join(name),
+        unpacked: Some(dir),
+    };
+    qemu.check()?;
+    Ok(qemu)
+}
+
+fn kernel(cache: &Path, suite: &str, busybox: &Path, apt: &mut Option<Apt>) -> Result<PathBuf> {
+    let dir = cache.join(format!("kernel-{suite}"));
+    once(&dir, |into| {
+        let apt = opened(cache, suite, apt)?;
+        let meta = format!("linux-image-amd64/{suite}");
+        let image = apt
+            .depends(&meta)?
+            .into_iter()
+            .find(|name| name.starts_with("linux-image-"))
+            .with_context(|| format!("{meta} needs no image"))?;
+        // Newer packages are split in two; older ones have all in one.
+        let mut packages = apt.depends(&image)?;
+        packages
+            .retain(|name| name.starts_with("linux-binary-") || name.starts_with("linux-modules-"));
+        if packages.is_empty() {
+            packages.push(image.clone());
+        }
+        let packages: Vec<_> = packages
+            .iter()
+            .map(|package| format!("{package}/{suite}"))
+            .collect();
+        let whole = into.join("whole");
+        apt.unpack(&packages, &whole)?;
+        take_kernel(&whole, into, busybox).with_context(|| image.clone())?;
+        std::fs::write(
+            into.join("release"),
+            image.trim_start_matches("linux-image-"),
+        )?;
+        // A hundred megabytes of modules that nobody loads.
+        std::fs::remove_dir_all(&whole).context("removing unused modules")
+    })?;
+    Ok(dir)
+}
+
+/// Takes the image and the modules of [`MODULES`], with those that they need, out of a package.
+fn take_kernel(whole: &Path, into: &Path, busybox: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    walk(whole, &mut files)?;
+    let image = files
+        .iter()
+        .find(|file| name_of(file).starts_with("vmlinuz"))
+        .context("no vmlinuz")?;
+    std::fs::copy(image, into.join("vmlinuz"))?;
+    let modules = into.join("modules");
+    std::fs::create_dir_all(&modules)?;
+    let mut order = Vec::new();
+    for name in MODULES {
+        let there = take_module(name, &files, &modules, busybox, &mut order, 0)?;
+        ensure!(
+            there || !NEEDED.contains(name),
+            "no module {name} in the package"
+        );
+    }
+    std::fs::write(modules.join("order"), order.join("\n") + "\n")?;
+    Ok(())
+}
+
+/// Unpacks a module behind all it needs; `false` when there is none of that name.
+fn take_module(
+    name: &str,
+    files: &[PathBuf],
+    into: &Path,
+    busybox: &Path,
+    order: &mut Vec<String>,
+    depth: u32,
+) -> Result<bool> {
+    // Names are written with either sign.
+    let name = name.replace('-', "_");
+    if order.contains(&name) {
+        return Ok(true);
+    }
+    ensure!(depth < 16, "modules need each other in a circle at {name}");
+    let Some(file) = files.iter().find(|file| {
+        let (stem, suffix) = name_of(file).split_once(".ko").unwrap_or(("", "none"));
+        matches!(suffix, "" | ".xz" | ".gz" | ".zst") && stem.replace('-', "_") == name
+    }) else {
+        return Ok(false);
+    };
+    let bytes = match file.extension().and_then(|e| e.to_str()) {
+        Some("ko") => std::fs::read(file)?,
+        Some("xz") => {
+            let output = Command::new(busybox).arg("xzcat").arg(file).output()?;
+            ensure!(output.status.success(), "xzcat {}", file.display());
+            output.stdout
+        }
+        other => bail!("{}: compressed as {other:?}", file.display()),
+    };
+    for need in needs(&bytes) {
+        take_module(&need, files, into, busybox, order, depth + 1)?;
+    }
+    std::fs::write(into.join(format!("{name}.ko")), bytes)?;
+    order.push(name);
+    Ok(true)
+}
+
+/// What a module says that it needs (`depends=` and `softdep=` of its section `.modinfo`).
+fn needs(module: &[u8]) -> BTreeSet<String> {
+    let mut needs = BTreeSet::new();
+    for entry in module.split(|byte| *byte == 0) {
+        if let Some(list) = entry.strip_prefix(b"depends=") {
+            let list = String::from_utf8_lossy(list);
+            needs.extend(list.split(',').filter(|n| !n.is_empty()).map(str::to_owned));
+        }
+    }
+    needs
+}
+
+fn name_of(file: &Path) -> &str {
+    file.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("")
+}
+
+fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            walk(&entry.path(), files)?;
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_say_what_they_need() {
+        let module = b"\x7fELF\0license=GPL\0depends=i2c-algo-bit,dca\0name=igb\0";
+        let needs: Vec<_> = needs(module).into_iter().collect();
+        assert_eq!(needs, ["dca", "i2c-algo-bit"]);
+        assert!(super::needs(b"depends=\0").is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_made_whole_or_not_at_all() {
+        let dir = std::env::temp_dir().join(format!("barewire-once-{}", std::process::id()));
+        assert!(once(&dir, |_| bail!("no network")).is_err());
+        assert!(!dir.exists());
+        once(&dir, |into| Ok(std::fs::write(into.join("file"), "")?)).unwrap();
+        once(&dir, |_| bail!("must not be made again")).unwrap();
+        assert!(dir.join("file").is_file());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,339 @@
+//! The machine: which cards it has, how they are joined, and one run of it from power to power.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::fetch::Parts;
+use super::initramfs::Initramfs;
+use crate::netns::Netns;
+use crate::run::{is_root, quietly, which};
+
+/// A card of the guest.
+pub struct Card {
+    /// Name of its interface in the guest.
+    pub name: &'static str,
+    /// QEMU's device, with options that are not the same for all.
+    device: &'static str,
+    mac: &'static str,
+    /// Cards of the same number are on one wire.
+    wire: u32,
+    /// Behind a PCI Express root port of its own.
+    root_port: bool,
+    /// Queue pairs that need a TAP interface with as many queues.
+    queues: u32,
+}
+
+/// Every card, each of a kind twice and on one wire.
+///
+/// Two igb must not be on one bus: their virtual functions would have the same addresses.
+/// virtio-net asks for the IOMMU (`iommu_platform`), or its driver would pass physical addresses
+/// by itself: no VFIO, and no zero-copy, because the ring has then no device to map frames for.
+/// It has as many queue pairs as the guest has CPUs: with more to spare its driver adds queues when
+/// an XDP program comes, the card receives on them too, and they cannot be bound zero-copy.
+pub const CARDS: &[Card] = &[
+    card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
+    card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
+    card("e1000-0", "e1000", "52:54:00:ba:02:00", 1, false, 1),
+    card("e1000-1", "e1000", "52:54:00:ba:02:01", 1, false, 1),
+    card("e1000e-0", "e1000e", "52:54:00:ba:03:00", 2, true, 1),
+    card("e1000e-1", "e1000e", "52:54:00:ba:03:01", 2, true, 1),
+    card("virtio0", VIRTIO, "52:54:00:ba:04:00", 3, true, 2),
+    card("virtio1", VIRTIO, "52:54:00:ba:04:01", 3, true, 2),
+];
+
+const VIRTIO: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+
+const fn card(
+    name: &'static str,
+    device: &'static str,
+    mac: &'static str,
+    wire: u32,
+    root_port: bool,
+    queues: u32,
+) -> Card {
+    Card {
+        name,
+        device,
+        mac,
+        wire,
+        root_port,
+        queues,
+    }
+}
+
+/// What a run needs beside the parts.
+pub struct Run<'a> {
+    /// Script that the guest's shell runs.
+    pub job: String,
+    /// Programs of this machine: path in the guest, file here.
+    pub programs: Vec<(String, PathBuf)>,
+    /// After this time the guest is ended.
+    pub limit: Duration,
+    /// `kvm` or `tcg`.
+    pub accelerator: &'a str,
+}
+
+/// How it went.
+pub struct Outcome {
+    /// Exit code of the job; `None` when the guest never said.
+    pub code: Option<i32>,
+    /// Where its console and the files that it left in `/out` are.
+    pub dir: PathBuf,
+    /// From power to power.
+    pub took: Duration,
+    /// The time limit ended it.
+    pub hung: bool,
+}
+
+/// Runs a job in a guest, each line of its output handed to `line` as it comes.
+///
+/// # Errors
+/// When the guest cannot be started.
+pub fn run(
+    parts: &Parts,
+    run: &Run<'_>,
+    dir: &Path,
+    mut line: impl FnMut(&str),
+) -> Result<Outcome> {
+    let _ = std::fs::remove_dir_all(dir);
+    std::fs::create_dir_all(dir)?;
+    let image = dir.join("initramfs");
+    initramfs(parts, run, &image)?;
+    let wires = Wires::new()?;
+    let started = Instant::now();
+    let mut child = command(parts, run, dir, &image, &wires)?
+        .spawn()
+        .context("cannot start QEMU")?;
+    let output = child.stdout.take().context("piped")?;
+    let (send, lines) = channel();
+    let reader = std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut bytes = Vec::new();
+        while output.read_until(b'\n', &mut bytes).is_ok_and(|n| n != 0) {
+            let text = String::from_utf8_lossy(&bytes);
+            if send.send(text.trim_end().to_owned()).is_err() {
+                break;
+            }
+            bytes.clear();
+        }
+    });
+    let mut hung = false;
+    loop {
+        let left = run.limit.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left) {
+            Ok(text) => line(&text),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                hung = true;
+                child.kill()?;
+                break;
+            }
+        }
+    }
+    // Its output is closed: it has ended or does so now.
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if started.elapsed() > run.limit {
+            hung = true;
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let _ = reader.join();
+    let _ = std::fs::remove_file(&image);
+    let took = started.elapsed();
+    let mut errors = String::new();
+    if let Some(mut stream) = child.stderr.take() {
+        stream.read_to_string(&mut errors)?;
+    }
+    let code = std::fs::read_to_string(dir.join("status"))
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    if !hung && !status.success() {
+        bail!("QEMU ended with {status}: {}", errors.trim());
+    }
+    if code.is_some() {
+        let mut unpack = Command::new("tar");
+        unpack.arg("-xf").arg(dir.join("files")).arg("-C").arg(dir);
+        quietly(&mut unpack).context("files of the guest")?;
+        std::fs::remove_file(dir.join("files"))?;
+    }
+    Ok(Outcome {
+        code,
+        dir: dir.to_owned(),
+        took,
+        hung,
+    })
+}
+
+/// The last lines of the console.
+pub fn console_tail(dir: &Path, count: usize) -> String {
+    let bytes = std::fs::read(dir.join("console")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
+    let mut archive = Initramfs::new()?;
+    archive.file("init", include_bytes!("init.sh"))?;
+    archive.file("job", run.job.as_bytes())?;
+    let cards: String = CARDS
+        .iter()
+        .map(|card| format!("{} {}\n", card.mac, card.name))
+        .collect();
+    archive.file("cards", cards.as_bytes())?;
+    archive.file("bin/busybox", &std::fs::read(&parts.busybox)?)?;
+    for entry in std::fs::read_dir(parts.kernel.join("modules"))? {
+        let entry = entry?;
+        let path = format!("modules/{}", entry.file_name().to_string_lossy());
+        archive.file(&path, &std::fs::read(entry.path())?)?;
+    }
+    // Busybox has a smaller `ip`, and no ethtool.
+    for name in ["ip", "ethtool"] {
+        let program = which(name).with_context(|| format!("no {name}: cargo xtask setup"))?;
+        archive.program(&format!("usr/sbin/{name}"), &program)?;
+    }
+    archive.link("bin/sh", "busybox")?;
+    for (path, program) in &run.programs {
+        archive.program(path, program)?;
+    }
+    archive.write(file)
+}
+
+/// What joins the cards outside the guest.
+struct Wires {
+    /// Holds the TAP interfaces and the bridge of cards with several queues.
+    ns: Option<Netns>,
+}
+
+impl Wires {
+    /// TAP interfaces need root; without it every card has one queue pair and a hub of QEMU's.
+    fn new() -> Result<Wires> {
+        let tap = Path::new("/dev/net/tun").exists();
+        if !is_root() || !tap {
+            eprintln!("lab: no root or no /dev/net/tun: virtio-net has one queue pair here");
+            return Ok(Wires { ns: None });
+        }
+        let ns = Netns::new()?;
+        let quiet = "net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
+        ns.exec(&format!("sysctl -qw {quiet}"))?;
+        let mut bridges = Vec::new();
+        for card in CARDS.iter().filter(|card| card.queues > 1) {
+            let bridge = format!("wire{}", card.wire);
+            if !bridges.contains(&card.wire) {
+                // As a cable: floods what it has not learned, delays nothing.
+                ns.ip(&format!(
+                    "link add {bridge} mtu 9000 type bridge mcast_snooping 0 stp_state 0 \
+                     ageing_time 0"
+                ))?;
+                ns.ip(&format!("link set {bridge} up"))?;
+                bridges.push(card.wire);
+            }
+            ns.ip(&format!(
+                "tuntap add dev {} mode tap multi_queue",
+                card.name
+            ))?;
+            ns.ip(&format!(
+                "link set {} mtu 9000 master {bridge} up",
+                card.name
+            ))?;
+        }
+        Ok(Wires { ns: Some(ns) })
+    }
+
+    /// The netdev of a card, and what its device needs beside.
+    fn netdev(&self, index: usize, card: &Card) -> (String, String) {
+        if self.ns.is_some() && card.queues > 1 {
+            let Card { name, queues, .. } = card;
+            let netdev =
+                format!("tap,id=n{index},ifname={name},script=no,downscript=no,queues={queues}");
+            // One vector for each ring, one for the configuration, one for control.
+            return (netdev, format!(",mq=on,vectors={}", 2 * queues + 2));
+        }
+        let netdev = format!("hubport,id=n{index},hubid={}", card.wire);
+        (netdev, String::new())
+    }
+}
+
+fn command(
+    parts: &Parts,
+    run: &Run<'_>,
+    dir: &Path,
+    image: &Path,
+    wires: &Wires,
+) -> Result<Command> {
+    // Ends with us, however we end.
+    let setpriv = which("setpriv").context("no setpriv, which is of util-linux")?;
+    let setpriv = setpriv.display().to_string();
+    let mut command = match &wires.ns {
+        Some(ns) => ns.command(&setpriv),
+        None => Command::new(&setpriv),
+    };
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command.args(parts.qemu.args()).envs(parts.qemu.env());
+    let cpu = if run.accelerator == "kvm" {
+        "host"
+    } else {
+        "max"
+    };
+    command.args(["-M", "q35,kernel-irqchip=split", "-accel", run.accelerator]);
+    command.args(["-cpu", cpu, "-m", "2048", "-smp", "2", "-nodefaults"]);
+    command.args(["-no-reboot", "-display", "none"]);
+    command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+    command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
+    command.arg("-initrd").arg(image);
+    // The kernel's own drivers pass the IOMMU by, as they do on most machines; VFIO's do not. On a
+    // busy machine the emulated timer is late, which the kernel's check takes for a broken one.
+    command.args([
+        "-append",
+        "console=ttyS0 quiet loglevel=4 panic=-1 intel_iommu=on iommu=pt net.ifnames=0 \
+         hugepages=64 no_timer_check",
+    ]);
+    let file = |name: &str| format!("file,id={name},path={}", dir.join(name).display());
+    command.args(["-chardev", &file("console"), "-serial", "chardev:console"]);
+    command.args(["-device", "virtio-serial-pci"]);
+    for name in ["output", "status", "files"] {
+        // Not the chardev "stdio", which closes when there is no standard input.
+        let chardev = match name {
+            "output" => "file,id=output,path=/dev/stdout".to_owned(),
+            _ => file(name),
+        };
+        command.args(["-chardev", &chardev]);
+        command.arg("-device");
+        command.arg(format!("virtserialport,chardev={name},name={name}"));
+    }
+    for (index, card) in CARDS.iter().enumerate() {
+        let (netdev, more) = wires.netdev(index, card);
+        command.args(["-netdev", &netdev]);
+        let mut bus = "pcie.0".to_owned();
+        if card.root_port {
+            bus = format!("rp{index}");
+            command.arg("-device");
+            command.arg(format!(
+                "pcie-root-port,id={bus},chassis={0},slot={0}",
+                index + 1
+            ));
+        }
+        command.arg("-device");
+        let Card { device, mac, .. } = card;
+        command.arg(format!(
+            "{device},netdev=n{index},mac={mac},bus={bus}{more}"
+        ));
+    }
+    let mut log = File::create(dir.join("command"))?;
+    writeln!(log, "{command:?}")?;
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Ok(command)
+}

@@ -1,0 +1,268 @@
+//! `cargo xtask setup`: the programs that demo, tests and benchmarks call, from Debian.
+//!
+//! Looks first and installs only what is missing, so a machine that has everything needs neither
+//! network nor root.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{is_root, no_more, take_flag, visibly, which};
+
+/// What a program is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// `cargo xtask demo`.
+    Demo,
+    /// `cargo xtask test`.
+    Test,
+    /// `cargo xtask bench`.
+    Bench,
+    /// `cargo xtask fixture`.
+    Fixture,
+}
+
+/// Names of the sets on the command line.
+const SETS: &[(&str, Set)] = &[
+    ("demo", Set::Demo),
+    ("test", Set::Test),
+    ("bench", Set::Bench),
+    ("fixture", Set::Fixture),
+];
+
+/// How to see that something is there.
+enum Probe {
+    /// A program in `PATH` or a system directory.
+    Program(&'static str),
+    /// A shared library, by its soname.
+    Library(&'static str),
+}
+
+use Probe::{Library, Program};
+
+/// What is needed, the Debian package that has it, and for what.
+const NEEDS: &[(Probe, &str, &[Set])] = &[
+    (
+        Program("ip"),
+        "iproute2",
+        &[Set::Demo, Set::Test, Set::Bench, Set::Fixture],
+    ),
+    (Program("tc"), "iproute2", &[Set::Test]),
+    (Program("prlimit"), "util-linux", &[Set::Test]),
+    (
+        Program("ethtool"),
+        "ethtool",
+        &[Set::Demo, Set::Test, Set::Bench, Set::Fixture],
+    ),
+    (
+        Library("libpcap.so.0.8"),
+        "libpcap0.8",
+        &[Set::Demo, Set::Test, Set::Bench],
+    ),
+    (Program("ping"), "iputils-ping", &[Set::Test, Set::Fixture]),
+    (
+        Program("tcpdump"),
+        "tcpdump",
+        &[Set::Test, Set::Bench, Set::Fixture],
+    ),
+    (Program("tshark"), "tshark", &[Set::Test]),
+    (Program("capinfos"), "wireshark-common", &[Set::Test]),
+    (Program("zstd"), "zstd", &[Set::Test]),
+    (Program("gzip"), "gzip", &[Set::Test]),
+    (Program("script"), "bsdutils", &[Set::Test]),
+    (Program("setpriv"), "util-linux", &[Set::Test]),
+    (Program("capsh"), "libcap2-bin", &[Set::Test]),
+    (Program("python3"), "python3", &[Set::Test, Set::Fixture]),
+    (Program("curl"), "curl", &[Set::Test, Set::Fixture]),
+    (Program("trafgen"), "netsniff-ng", &[Set::Bench]),
+    (
+        Program("tcpreplay"),
+        "tcpreplay",
+        &[Set::Bench, Set::Fixture],
+    ),
+    (Program("valgrind"), "valgrind", &[Set::Test, Set::Bench]),
+    (Program("dig"), "bind9-dnsutils", &[Set::Fixture]),
+    (Program("dnsmasq"), "dnsmasq-base", &[Set::Fixture]),
+    (Program("openssl"), "openssl", &[Set::Fixture]),
+    (Program("editcap"), "wireshark-common", &[Set::Fixture]),
+    (Program("tcprewrite"), "tcpreplay", &[Set::Fixture]),
+    (Program("traceroute"), "traceroute", &[Set::Fixture]),
+];
+
+/// The task: see the module.
+pub fn run(args: &[String]) -> Result<ExitCode> {
+    let mut args = args.to_vec();
+    let check = take_flag(&mut args, "--check");
+    let mut sets = Vec::new();
+    args.retain(|arg| match SETS.iter().find(|(name, _)| name == arg) {
+        Some((_, set)) => {
+            sets.push(*set);
+            false
+        }
+        None => true,
+    });
+    no_more(&args)?;
+    if sets.is_empty() {
+        sets = SETS.iter().map(|(_, set)| *set).collect();
+    }
+    let missing = missing(&sets);
+    if check {
+        for (what, package) in &missing {
+            println!("missing: {what} (package {package})");
+        }
+        if missing.is_empty() {
+            println!("nothing is missing");
+        }
+        return Ok(if missing.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        });
+    }
+    install(&missing)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Installs what the sets need and is not there.
+///
+/// # Errors
+/// When something is missing and cannot be installed; the error says what to run.
+pub fn ensure(sets: &[Set]) -> Result<()> {
+    install(&missing(sets))
+}
+
+/// What is missing, with its package.
+fn missing(sets: &[Set]) -> Vec<(&'static str, &'static str)> {
+    let wanted = NEEDS
+        .iter()
+        .filter(|(_, _, of)| of.iter().any(|set| sets.contains(set)));
+    wanted
+        .filter_map(|(probe, package, _)| probe.absent().map(|what| (what, *package)))
+        .collect()
+}
+
+impl Probe {
+    /// The name of what is not there.
+    fn absent(&self) -> Option<&'static str> {
+        match *self {
+            Program(name) => which(name).is_none().then_some(name),
+            Library(soname) => {
+                // Known to the loader's cache, wherever the architecture's directory is.
+                let cache = Command::new("/sbin/ldconfig").arg("-p").output();
+                let known = cache.is_ok_and(|output| {
+                    String::from_utf8_lossy(&output.stdout)
+                        .lines()
+                        .any(|line| line.split_whitespace().next() == Some(soname))
+                });
+                (!known).then_some(soname)
+            }
+        }
+    }
+}
+
+fn install(missing: &[(&str, &str)]) -> Result<()> {
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|(what, _)| *what).collect();
+    let mut packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    let by_hand = format!(
+        "apt-get install --no-install-recommends {}",
+        packages.join(" ")
+    );
+    eprintln!("missing: {}", names.join(", "));
+    if which("apt-get").is_none() {
+        bail!(
+            "this is not a Debian, so nothing was installed\n\
+             hint: install the packages that your system has for: {}",
+            names.join(", ")
+        );
+    }
+    if !is_root() {
+        bail!("installing needs root\nhint: sudo {by_hand}");
+    }
+    // The lists of a fresh machine or container are empty or old; updating is quick beside the
+    // failure that an old list gives.
+    apt(&["update", "-qq"])
+        .and_then(|()| {
+            let options = ["install", "-y", "-qq", "--no-install-recommends"];
+            apt(&[&options[..], &packages].concat())
+        })
+        .with_context(|| format!("could not install; by hand: {by_hand}"))
+}
+
+fn apt(args: &[&str]) -> Result<()> {
+    // Questions (wireshark asks one) take their default answer.
+    visibly(
+        Command::new("apt-get")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(args),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presence_is_seen_and_absence_named() {
+        assert_eq!(Program("sh").absent(), None);
+        assert_eq!(Program("no-such-program").absent(), Some("no-such-program"));
+        assert_eq!(Library("libc.so.6").absent(), None);
+        assert_eq!(Library("libnot.so.1").absent(), Some("libnot.so.1"));
+    }
+
+    #[test]
+    fn every_set_has_a_name_and_a_need() {
+        for (name, set) in SETS {
+            assert!(NEEDS.iter().any(|(_, _, of)| of.contains(set)), "{name}");
+        }
+    }
+
+    /// Every `skip::program("NAME", "PACKAGE")` of the lab has its row, so that `cargo xtask test`
+    /// installs what tests would otherwise skip for.
+    #[test]
+    fn what_tests_require_is_installed_for_them() {
+        let list = ["ls-files", "-z", "dev/lab"];
+        let root = crate::run::root();
+        let files = crate::run::quietly(Command::new("git").current_dir(&root).args(list));
+        let Ok(files) = files else {
+            eprintln!("SKIPPED: what_tests_require_is_installed_for_them: needs git");
+            return;
+        };
+        let (mut found, mut absent) = (0, Vec::new());
+        for file in files
+            .split_terminator('\0')
+            .filter(|file| file.ends_with(".rs"))
+        {
+            let Ok(text) = std::fs::read_to_string(root.join(file)) else {
+                continue;
+            };
+            for call in text.split("skip::program(").skip(1) {
+                let literals: Vec<_> = call.split('"').take(4).collect();
+                let [_, name, _, package] = literals[..] else {
+                    continue;
+                };
+                let needed = NEEDS.iter().any(|(probe, of, sets)| {
+                    let same = matches!(probe, Program(program) if *program == name);
+                    same && *of == package && sets.contains(&Set::Test)
+                });
+                found += 1;
+                if !needed {
+                    absent.push(format!("{file}: {name} ({package})"));
+                }
+            }
+        }
+        assert!(absent.is_empty(), "not in NEEDS for tests: {absent:#?}");
+        assert!(
+            found > 0,
+            "no test requires a program any more: has the macro another name?"
+        );
+    }
+
+    #[test]
+    fn nothing_missing_needs_no_rights() {
+        install(&[]).unwrap();
+    }
+}

@@ -1,0 +1,222 @@
+//! Lines, lengths and words of source files.
+
+use super::{File, Finding};
+
+/// Longest line of a source file, in characters.
+const LINE_MAX: usize = 100;
+
+/// Lines of code outside tests from which a file is worth splitting.
+const CODE_WARN: usize = 800;
+
+/// Lines of code outside tests that no file may exceed.
+const CODE_MAX: usize = 1200;
+
+/// Largest file, in bytes: history keeps every version for ever.
+const BLOB_MAX: u64 = 256 * 1024;
+
+/// Files larger than history should carry.
+pub fn blob(file: &File) -> Option<Finding> {
+    (file.len > BLOB_MAX).then(|| {
+        let what = format!("{} KiB; at most {} KiB", file.len / 1024, BLOB_MAX / 1024);
+        Finding::new(&file.path, 0, what)
+    })
+}
+
+/// Paths of somebody's machine.
+pub fn machine_paths(file: &File) -> Vec<Finding> {
+    // Taken apart, or this file would find itself.
+    let places = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+    ];
+    let mut findings = Vec::new();
+    for (number, line) in lines(file) {
+        for place in places {
+            if line.contains(place) {
+                let what = format!("a path of one machine ({place})");
+                findings.push(Finding::new(&file.path, number, what));
+            }
+        }
+    }
+    findings
+}
+
+/// Lines longer than a reader's window. rustfmt leaves comments and strings alone.
+pub fn line_length(file: &File) -> Vec<Finding> {
+    let long = lines(file).map(|(number, line)| (number, line.chars().count()));
+    let long = long.filter(|(_, len)| *len > LINE_MAX);
+    long.map(|(number, len)| {
+        Finding::new(
+            &file.path,
+            number,
+            format!("{len} columns; at most {LINE_MAX}"),
+        )
+    })
+    .collect()
+}
+
+/// Files that hold more than one thing.
+pub fn file_length(file: &File) -> Option<Finding> {
+    if file.path.ends_with("tests.rs") || file.path.iter().any(|part| part == "tests") {
+        return None;
+    }
+    let text = file.text.as_deref().unwrap_or_default();
+    // Tests stand at the end, in one module.
+    let code = text
+        .split("\n#[cfg(test)]\nmod ")
+        .next()
+        .unwrap_or_default();
+    let count = code
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("//"))
+        .count();
+    if count <= CODE_WARN {
+        return None;
+    }
+    let what = format!("{count} lines of code outside tests; at most {CODE_MAX}");
+    let finding = Finding::new(&file.path, 0, what);
+    Some(Finding {
+        warning: count <= CODE_MAX,
+        ..finding
+    })
+}
+
+/// Files that do not begin with what they are for.
+pub fn module_docs(file: &File) -> Option<Finding> {
+    let first = file.text.as_deref()?.lines().next().unwrap_or_default();
+    let told = first
+        .strip_prefix("//!")
+        .is_some_and(|text| !text.trim().is_empty());
+    (!told).then(|| {
+        Finding::new(
+            &file.path,
+            1,
+            "the first line is not `//!` and what it is for",
+        )
+    })
+}
+
+/// What stands for work not done, and what was left from looking for a fault.
+pub fn markers(file: &File) -> Vec<Finding> {
+    let words = [
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("#[ig", "nore"),
+        concat!("dbg", "!("),
+    ];
+    let mut findings = Vec::new();
+    for (number, line) in lines(file) {
+        for word in words {
+            if line.contains(word) {
+                findings.push(Finding::new(
+                    &file.path,
+                    number,
+                    format!("{word} is not for here"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The lines of a file, numbered from 1.
+fn lines(file: &File) -> impl Iterator<Item = (usize, &str)> {
+    let text = file.text.as_deref().unwrap_or_default();
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File {
+            path: path.into(),
+            len: text.len() as u64,
+            text: Some(text.into()),
+        }
+    }
+
+    #[test]
+    fn long_lines_are_found_and_characters_counted() {
+        let text = format!(
+            "{}\n{}\n{}\n",
+            "x".repeat(100),
+            "x".repeat(101),
+            "µ".repeat(100)
+        );
+        let findings = line_length(&file("a.rs", &text));
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].line, 2);
+    }
+
+    #[test]
+    fn long_files_are_found_and_their_tests_not_counted() {
+        let code = |count: usize| "let x = 1;\n".repeat(count);
+        let rest = "// comment\n\n".repeat(5000) + "\n#[cfg(test)]\nmod tests {\n" + &code(5000);
+        let found = |count| file_length(&file("a.rs", &(code(count) + &rest)));
+        assert_eq!(found(800), None);
+        assert!(found(801).unwrap().warning && found(1200).unwrap().warning);
+        assert!(!found(1201).unwrap().warning);
+        assert_eq!(file_length(&file("src/a/tests.rs", &code(5000))), None);
+        assert_eq!(file_length(&file("dev/lab/tests/a.rs", &code(5000))), None);
+    }
+
+    #[test]
+    fn files_without_a_purpose_are_found() {
+        assert_eq!(
+            module_docs(&file("a.rs", "//! What for.\nfn x() {}\n")),
+            None
+        );
+        for text in ["fn x() {}\n", "//!\n", "// Comment.\n//! Doc.\n", ""] {
+            assert!(module_docs(&file("a.rs", text)).is_some(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn markers_are_found() {
+        let planted = [
+            concat!("    todo", "!()"),
+            concat!("unimplemented", "!(\"later\")"),
+            concat!("#[ig", "nore]"),
+            concat!("#[ig", "nore = \"slow\"]"),
+            concat!("let x = dbg", "!(y);"),
+        ];
+        for line in planted {
+            let findings = markers(&file("a.rs", &format!("//! Doc.\n{line}\n")));
+            assert_eq!(findings.len(), 1, "{line}");
+            assert_eq!(findings[0].line, 2);
+        }
+        assert_eq!(markers(&file("a.rs", "let ignored = list_of_todos();")), []);
+    }
+
+    #[test]
+    fn paths_of_a_machine_are_found() {
+        for place in [
+            concat!("/ro", "ot/x"),
+            concat!("/ho", "me/me"),
+            concat!("/wo", "rk/y"),
+        ] {
+            assert_eq!(machine_paths(&file("README.md", place)).len(), 1);
+        }
+        assert_eq!(
+            machine_paths(&file("README.md", "see net/core and ./work")),
+            []
+        );
+    }
+
+    #[test]
+    fn large_files_are_found() {
+        let of = |len| File {
+            path: "x.bin".into(),
+            len,
+            text: None,
+        };
+        assert_eq!(blob(&of(BLOB_MAX)), None);
+        assert!(blob(&of(BLOB_MAX + 1)).is_some());
+    }
+}

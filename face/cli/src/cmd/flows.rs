@@ -1,0 +1,310 @@
+//! `barewire flows`: the flows of a port, as they end, as a live view, or as a table at the end.
+
+mod json;
+mod plain;
+mod report;
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use flow::top::Order;
+use flow::{HashKey, Level, MeterConfig, Octets};
+use port::{Direction, PortName};
+use runtime::flows::{Config, Outlet};
+use runtime::{Stop, filter, flows};
+use sys::{Error, Result, rights};
+
+pub use plain::event_text;
+pub use report::{duration, ends, protocol_name};
+
+use crate::args::PortArgs;
+use crate::live::Live;
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Where packets come from: an interface, afxdp:IFACE, a capture file, - for standard input
+    #[arg(value_name = "PORT")]
+    port: String,
+    /// Only packets that this expression selects (man pcap-filter)
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+
+    /// Print a line of JSON for each flow that ends, and a summary at the end
+    #[arg(long)]
+    json: bool,
+    /// No live view, even on a terminal
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
+    /// Flows in the table at the end, and at most in the live view
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    top: usize,
+    /// What makes a flow large
+    #[arg(long, value_enum, default_value = "bytes", value_name = "WHAT")]
+    sort: Sort,
+    /// End after so many packets
+    #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
+    count: Option<u64>,
+    /// End after so long: 10, 90s, 5m, 1h
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    duration: Option<Duration>,
+
+    #[command(flatten)]
+    flow: FlowArgs,
+    #[command(flatten)]
+    port_args: PortArgs,
+}
+
+/// What a flow is and when it ends.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Flows")]
+struct FlowArgs {
+    /// A flow that goes on longer than this is told in several records
+    #[arg(long, default_value = "300s", value_parser = parse_timeout, value_name = "TIME")]
+    active_timeout: Duration,
+    /// A flow without a packet for so long has ended [default: 30s, ICMP 10s]
+    #[arg(long, value_parser = parse_timeout, value_name = "TIME")]
+    idle_timeout: Option<Duration>,
+    /// Flows at one time for each queue, 144 to 160 bytes each: 100000, 500k, 4M [default:
+    /// 1048576; with more than four queues they share four times that]
+    #[arg(long, value_parser = parse_table_size, value_name = "N")]
+    table_size: Option<u32>,
+    /// Parts of the key beside addresses, ports and protocol: vlan, interface (of a capture file)
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    key: Vec<KeyPart>,
+    /// Which IP header of a tunnelled packet names its flow
+    #[arg(long, value_enum, default_value = "outer")]
+    level: LevelArg,
+    /// Which bytes count: the IP datagram, or the whole packet with its link header
+    #[arg(long, value_enum, default_value = "ip")]
+    octets: OctetsArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Sort {
+    Bytes,
+    Packets,
+    Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KeyPart {
+    Vlan,
+    Interface,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LevelArg {
+    Outer,
+    Inner,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OctetsArg {
+    Ip,
+    Packet,
+}
+
+const HELP: &str = "\
+On a terminal a live interface is shown as a view (keys: q ends, b p d sort by bytes, packets, \
+duration, space holds the picture). Otherwise a line of rates goes to standard error each second, \
+and the largest flows to standard output at the end. The fields of --json are described in \
+docs/flows.md.
+
+A plain interface name is a tap: it sees what comes and what the host sends, and takes nothing \
+away. afxdp: takes the packets that the filter selects from the host.
+
+Examples:
+  barewire flows trace.pcap
+  barewire flows trace.pcap --json | jq -c 'select(.type==\"flow\" and .bytes > 1000000)'
+  barewire flows eth0 --duration 60s
+  barewire flows afxdp:eth0 --queues 2 --cpus 2,3 udp port 53";
+
+/// Runs the probe and tells what it found.
+pub fn run(args: &Args) -> Result<()> {
+    let user = match &args.port_args.user {
+        Some(name) => Some(rights::User::find(name)?),
+        None => None,
+    };
+    let mut options = args.port_args.options(Direction::Rx);
+    let expression = args.filter.join(" ");
+    if !expression.trim().is_empty() {
+        options.filter_source = Some(filter::source(&expression));
+    }
+    let port = port::open(&args.port, &options)?;
+    let is_file = PortName::parse(&args.port)?.scheme == "file";
+    rights::give_up(user.as_ref(), &[])?;
+    let stop = Stop::on_signals()?;
+    let queue_count = port.rx.len();
+    let config = args.config(queue_count);
+    let description = port.control.describe();
+    let memory = report::Memory {
+        tables: config.memory_len(queue_count),
+        port: description.memory_len,
+    };
+    let view = !args.json && !args.plain && !is_file && io::stdout().is_terminal();
+    if view && io::stdin().is_terminal() {
+        let mut live = Live::start(&args.port, &description, memory.total(), config.order)?;
+        let report = flows::run(port, &config, &stop, &mut live);
+        // The table at the end goes to the terminal as it was before.
+        let order = live.order();
+        drop(live);
+        return report::tell(report?, args.top, order, &memory);
+    }
+    if args.json {
+        plain::start(&args.port, &description, queue_count, &memory);
+        let mut outlet = json::Lines::new(io::stdout());
+        let report = flows::run(port, &config, &stop, &mut outlet)?;
+        return outlet.summary(report, &args.port, &memory);
+    }
+    plain::start(&args.port, &description, queue_count, &memory);
+    let mut outlet = plain::Rates::new(&args.port, is_file);
+    let report = flows::run(port, &config, &stop, &mut outlet as &mut dyn Outlet);
+    outlet.end();
+    report::tell(report?, args.top, config.order, &memory)
+}
+
+impl Args {
+    fn config(&self, queue_count: usize) -> Config {
+        let mut meter = MeterConfig::new(secret());
+        meter.table.flow_count_max = self.flow.table_size.unwrap_or(default_size(queue_count));
+        let timeouts = &mut meter.table.timeouts;
+        timeouts.active_ns = self.flow.active_timeout.as_nanos() as u64;
+        if let Some(idle) = self.flow.idle_timeout {
+            timeouts.set_idle_ns(idle.as_nanos() as u64);
+        }
+        meter.key_vlan = self.flow.key.contains(&KeyPart::Vlan);
+        meter.key_interface = self.flow.key.contains(&KeyPart::Interface);
+        meter.level = match self.flow.level {
+            LevelArg::Outer => Level::Outer,
+            LevelArg::Inner => Level::Inner,
+        };
+        meter.octets = match self.flow.octets {
+            OctetsArg::Ip => Octets::Ip,
+            OctetsArg::Packet => Octets::Packet,
+        };
+        Config {
+            meter,
+            pacing: self.port_args.pacing(),
+            cpus: self.port_args.cpus.clone(),
+            count: self.count,
+            duration: self.duration,
+            top_count: self.top.clamp(1, TOP_MAX),
+            order: match self.sort {
+                Sort::Bytes => Order::Bytes,
+                Sort::Packets => Order::Packets,
+                Sort::Duration => Order::Duration,
+            },
+            live_count: if self.json || self.plain { 0 } else { 64 },
+        }
+    }
+}
+
+/// Flows at one time for each queue, unless told: a card with many queues must not take all memory.
+fn default_size(queue_count: usize) -> u32 {
+    const ONE: u32 = 1 << 20;
+    ONE.min(4 * ONE / queue_count.max(1) as u32)
+}
+
+/// Flows in the table at the end, at the most: each costs some 300 bytes while the probe runs.
+const TOP_MAX: usize = 100_000;
+
+/// 64 bytes that nobody can guess: the standard library's keyed hash, whose key comes from the
+/// system.
+fn secret() -> HashKey {
+    use std::hash::BuildHasher;
+    let random = std::hash::RandomState::new();
+    let mut bytes = [0; 64];
+    for (at, chunk) in bytes.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&random.hash_one(at).to_le_bytes());
+    }
+    HashKey::from_bytes(&bytes)
+}
+
+/// A number of seconds, or with a unit: `500ms`, `90s`, `5m`, `1h`.
+fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 0.001,
+        "m" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("{other:?} is no unit of time (ms, s, m, h)")),
+    };
+    let seconds = digits.parse::<f64>().unwrap_or(-1.0) * unit;
+    match (0.001..=1e9).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("it is not a time above 0, such as 10, 90s, 5m".into()),
+    }
+}
+
+fn parse_timeout(text: &str) -> std::result::Result<Duration, String> {
+    let duration = parse_duration(text)?;
+    if duration.as_nanos() as u64 > flow::Timeouts::MAX_NS {
+        return Err("timeouts go up to an hour".into());
+    }
+    Ok(duration)
+}
+
+/// A number of flows, with `k` or `M` for thousands and millions.
+fn parse_table_size(text: &str) -> std::result::Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => match text.strip_suffix('M') {
+            Some(digits) => (digits, 1_000_000),
+            None => (text, 1),
+        },
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    match number {
+        Some(count @ 16..=0x1000_0000) => Ok(count as u32),
+        _ => Err("it is not a number of flows from 16 to 268435456".into()),
+    }
+}
+
+/// Writing results failed.
+fn write_error(error: io::Error) -> Error {
+    Error::from_io("write the flows", error)
+}
+
+/// Why the probe ended early, as the command's own error.
+fn ended_early(error: Option<Error>) -> Result<()> {
+    match error {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_have_units() {
+        for (text, ms) in [
+            ("10", 10_000),
+            ("1.5s", 1500),
+            ("250ms", 250),
+            ("2m", 120_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)));
+        }
+        for bad in ["", "s", "-1", "1d", "0", "nan", "inf"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+        assert!(parse_timeout("1h").is_ok() && parse_timeout("3601").is_err());
+        assert_eq!(parse_table_size("4M"), Ok(4_000_000));
+        assert_eq!(parse_table_size("500k"), Ok(500_000));
+        for bad in ["", "k", "0", "15", "1G", "999999999999M"] {
+            assert!(parse_table_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_differ() {
+        let words = [1, 2, 3, 4, 5, 6];
+        assert_ne!(secret().hash(&words), secret().hash(&words));
+    }
+}

@@ -1,0 +1,134 @@
+//! Without a view: a line of rates each second, on standard error.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use flow::{EndReason, Record};
+use port::{PortDescription, PortEvent};
+use runtime::flows::{Outlet, Status};
+use sys::Result;
+
+use super::report::Memory;
+use crate::report::{bytes, si};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Rates since the last line.
+pub struct Rates {
+    name: String,
+    /// Length in bytes of the file that is read, where there is a plain one.
+    file_len: Option<u64>,
+    /// On a terminal one line is written over and over.
+    overwrite: bool,
+    told: bool,
+    at: Duration,
+    packets: u64,
+    wire_bytes: u64,
+}
+
+impl Rates {
+    /// For a port of this name.
+    pub fn new(name: &str, is_file: bool) -> Self {
+        let path = name.strip_prefix("file:").unwrap_or(name);
+        let path = path.split('?').next().unwrap_or(path);
+        let is_plain = is_file && !path.ends_with(".gz") && !path.ends_with(".zst");
+        let file_len = is_plain.then(|| std::fs::metadata(path).ok()).flatten();
+        Self {
+            name: name.to_owned(),
+            file_len: file_len.filter(|m| m.is_file()).map(|m| m.len()),
+            overwrite: is_file && io::stderr().is_terminal(),
+            told: false,
+            at: Duration::ZERO,
+            packets: 0,
+            wire_bytes: 0,
+        }
+    }
+
+    /// After the last line.
+    pub fn end(&self) {
+        if self.told && self.overwrite {
+            eprintln!();
+        }
+    }
+
+    /// How far a file has been read. Records of packets are some bytes longer than the packets.
+    fn progress(&self, status: &Status<'_>) -> Option<String> {
+        let len = self.file_len?;
+        let total = status.account.rx_total();
+        let read = total.delivered_bytes + total.delivered * 16;
+        Some(format!("{:3} %  ", (read * 100 / len.max(1)).min(99)))
+    }
+}
+
+/// Tells what is about to be done, for live ports.
+pub fn start(name: &str, description: &PortDescription, queue_count: usize, memory: &Memory) {
+    if description.scheme == "file" {
+        return;
+    }
+    let mut facts = String::new();
+    for (name, value) in &description.facts {
+        facts += &format!(", {name} {value}");
+    }
+    let queues = if queue_count == 1 { "queue" } else { "queues" };
+    eprintln!(
+        "{name}: {} on {}, {queue_count} {queues}{facts}; at most {} of memory",
+        description.scheme,
+        description.target,
+        bytes(memory.total() as u64)
+    );
+}
+
+impl Outlet for Rates {
+    fn ended(&mut self, _: &Record, _: EndReason) -> Result<()> {
+        Ok(())
+    }
+
+    fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
+        for event in status.events {
+            eprintln!("{}: {}", self.name, event_text(event));
+        }
+        let passed = status.elapsed.saturating_sub(self.at);
+        if passed < INTERVAL {
+            return Ok(());
+        }
+        let total = status.total();
+        let seconds = passed.as_secs_f64();
+        let packets = total.meter.packets.saturating_sub(self.packets) as f64 / seconds;
+        let bits = total.wire_bytes.saturating_sub(self.wire_bytes) as f64 * 8.0 / seconds;
+        let line = format!(
+            "{}{:7.1} s  {:>12}  {:>14}  {} flows in the table, {} ended, {} packets lost",
+            self.progress(status).unwrap_or_default(),
+            status.elapsed.as_secs_f64(),
+            si(packets, "pps"),
+            si(bits, "bit/s"),
+            total.meter.table.live,
+            total.meter.table.flows - total.meter.table.live,
+            status.account.rx_total().lost(),
+        );
+        let mut err = io::stderr();
+        let written = if self.overwrite {
+            write!(err, "\r{line:100}").and_then(|()| err.flush())
+        } else {
+            writeln!(err, "{line}")
+        };
+        // Nobody reads it: the totals still count.
+        drop(written);
+        self.told = true;
+        self.at = status.elapsed;
+        self.packets = total.meter.packets;
+        self.wire_bytes = total.wire_bytes;
+        Ok(())
+    }
+}
+
+/// What happened to a device, in words.
+pub fn event_text(event: &PortEvent) -> String {
+    match event {
+        PortEvent::LinkDown => "the link is down; packets resume when it is back".into(),
+        PortEvent::LinkUp => "the link is up".into(),
+        PortEvent::MtuChanged(mtu) => format!("the MTU is now {mtu} bytes"),
+        PortEvent::DeviceGone => "the device is gone".into(),
+        // Kinds to come.
+        other => format!("{other:?}"),
+    }
+}

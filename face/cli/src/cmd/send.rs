@@ -1,0 +1,543 @@
+//! `barewire send`: replays a capture, or sends packets made from a template.
+
+mod show;
+mod template;
+
+use std::time::Duration;
+
+use port::{Direction, Port, PortName, PortOptions};
+use runtime::Stop;
+use runtime::send::{Generated, Limits, Replay, ReplayOptions, Report, Source, Target};
+use sys::{Error, ErrorKind, Result, rights};
+use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
+
+use show::Progress;
+use template::TemplateArgs;
+
+/// Rate of generated packets when none is given: enough to see, too little to hurt.
+const DEFAULT_RATE: Rate = Rate::Packets(1000.0);
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(override_usage = "barewire send [OPTIONS] FILE PORT\n       \
+    barewire send [OPTIONS] --udp|--tcp-syn|--tcp FLAGS|--icmp PORT")]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// The capture to replay (not with --udp, --tcp-syn, --tcp, --icmp), and where to send: an
+    /// interface, or a port such as xdplive:eth0 or afpacket:eth0
+    #[arg(value_name = "FILE PORT", num_args = 1..=2, required = true, hide_long_help = false)]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    pace: PaceArgs,
+    #[command(flatten)]
+    rewrite: RewriteArgs,
+    #[command(flatten)]
+    template: TemplateArgs,
+
+    /// Send even if the machine's default route leaves by this interface
+    #[arg(long)]
+    force: bool,
+    /// Tell what would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    /// Become this user once the port and the file are open
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Pin the sending thread to this processor
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+}
+
+const HELP: &str = "\
+Lengths and rates in bits count a packet as a capture file does: with its Ethernet header and \
+VLAN tags, without the frame check sequence (4 bytes). With --wire, rates in bits count what the \
+packet takes on the wire: check sequence, preamble and gap (24 bytes), and padding to 60 bytes.
+
+Ranges: 10.0.0.0/24 (all 256), 10.0.0.1-10.0.0.9, 1024-65535, and lists with commas. Each packet \
+takes the next value of every range, or with --random a new one. Sizes: 60, 60-1514, 60,590,1514, \
+60*7,590*4,1514 (with weights), imix (7 of 60, 4 of 590, 1 of 1514: 64, 594 and 1518 with the \
+check sequence).
+
+A plain interface name is sent to through afpacket:, or, with --rate max, through the fastest \
+that there is: xdplive: where the interface takes XDP frames, afxdp: where it would copy anyway. \
+Packets sent through these are not seen by tcpdump on the same interface.
+
+Examples:
+  barewire send trace.pcap eth1
+  barewire send trace.pcap eth1 --multiplier 10 --map 10.0.0.0/8=192.168.0.0/16
+  barewire send --udp --dst 192.0.2.7 --dport 53 --rate 1.2Mpps --duration 10 eth1
+  barewire send --tcp-syn --src 10.0.0.0/8 --dst 192.0.2.7 --random --rate 3Gbps eth1";
+
+/// When packets go, and when to end.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Rate and end")]
+struct PaceArgs {
+    /// Packets or bits a second (1.2Mpps, 250kpps, 3Gbps), or max
+    #[arg(long, value_parser = parse_pace, value_name = "RATE")]
+    rate: Option<PaceText>,
+    /// Packets a second, as a number
+    #[arg(long, conflicts_with = "rate", value_parser = parse_pps, value_name = "N")]
+    pps: Option<Rate>,
+    /// Count in rates what a packet takes on the wire
+    #[arg(long)]
+    wire: bool,
+    /// Replay so many times as fast as captured
+    #[arg(long, short = 'x', value_parser = parse_multiplier, value_name = "X")]
+    #[arg(conflicts_with_all = ["rate", "pps"])]
+    multiplier: Option<f64>,
+    /// Cut gaps of the capture to so many seconds
+    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    #[arg(conflicts_with_all = ["rate", "pps"])]
+    gap_max: Option<Duration>,
+    /// Replay so many times; 0 is until stopped
+    #[arg(long = "loop", default_value_t = 1, value_name = "N")]
+    rounds: u64,
+    /// End after so many packets
+    #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
+    count: Option<u64>,
+    /// End after so many seconds
+    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    duration: Option<Duration>,
+}
+
+/// What changes in captured packets; MAC addresses, tags and TTL are for generated ones too.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Addresses, tags, TTL")]
+struct RewriteArgs {
+    /// Source MAC address (for generated packets a range); generated packets have the interface's
+    /// otherwise
+    #[arg(long, value_parser = parse_macs, value_name = "MAC")]
+    src_mac: Option<Range>,
+    /// Destination MAC address (for generated packets a range)
+    #[arg(long, value_parser = parse_macs, value_name = "MAC")]
+    dst_mac: Option<Range>,
+    /// Put on VLAN tags, outer first: 100, or 200,100, or 0x88a8:200@5,100 (tag protocol, id,
+    /// priority)
+    #[arg(long, value_parser = parse_tags, value_name = "TAGS")]
+    vlan: Option<Tags>,
+    /// TTL or hop limit; 64 in generated packets otherwise
+    #[arg(long, value_name = "N")]
+    ttl: Option<u8>,
+    /// Take all VLAN tags off captured packets
+    #[arg(long)]
+    strip_vlan: bool,
+    /// Map captured addresses, source and destination: 10.0.0.0/8=192.168.0.0/16; may be repeated
+    #[arg(long, value_parser = parse_map, value_name = "FROM=TO")]
+    map: Vec<AddrMap>,
+    /// Map captured ports, source and destination: 80=8080, 1000-1999=5000; may be repeated
+    #[arg(long, value_parser = parse_port_map, value_name = "FROM=TO")]
+    map_port: Vec<PortMap>,
+    /// Compute all checksums of captured packets anew (captures made on the sender often have
+    /// none)
+    #[arg(long)]
+    fix_checksums: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Tags(Vec<Tag>);
+
+#[derive(Clone, Copy, Debug)]
+enum PaceText {
+    Max,
+    Rate(Rate),
+}
+
+/// An error of `traffic` for clap: the hint gets its own line.
+fn text(error: traffic::Error) -> String {
+    match error.hint {
+        Some(hint) => format!("{}\nhint: {hint}", error.why),
+        None => error.why,
+    }
+}
+
+fn parse_pace(value: &str) -> std::result::Result<PaceText, String> {
+    match value {
+        "max" => Ok(PaceText::Max),
+        _ => Rate::parse(value).map(PaceText::Rate).map_err(text),
+    }
+}
+
+fn parse_pps(value: &str) -> std::result::Result<Rate, String> {
+    let number = value.parse().map_err(|_| "it is not a number".to_owned())?;
+    Rate::packets(number).map_err(text)
+}
+
+fn parse_multiplier(value: &str) -> std::result::Result<f64, String> {
+    let number = value.parse().unwrap_or(0.0);
+    match (1e-6..=1e9).contains(&number) {
+        true => Ok(number),
+        false => Err("a multiplier is a number from 0.000001 to 1000000000\n\
+            hint: for no gaps at all use --rate max"
+            .into()),
+    }
+}
+
+fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
+    let number = value.parse().unwrap_or(-1.0);
+    match (0.000_001..=1e9).contains(&number) {
+        true => Ok(Duration::from_secs_f64(number)),
+        false => Err("it is not a number of seconds above 0".into()),
+    }
+}
+
+fn parse_macs(value: &str) -> std::result::Result<Range, String> {
+    Range::macs(value).map_err(text)
+}
+
+fn parse_tags(value: &str) -> std::result::Result<Tags, String> {
+    Tag::parse_stack(value).map(Tags).map_err(text)
+}
+
+fn parse_map(value: &str) -> std::result::Result<AddrMap, String> {
+    AddrMap::parse(value).map_err(text)
+}
+
+fn parse_port_map(value: &str) -> std::result::Result<PortMap, String> {
+    PortMap::parse(value).map_err(text)
+}
+
+fn usage(what: &str) -> ! {
+    crate::exit::wrong_usage("send", what)
+}
+
+/// Sends.
+pub fn run(args: &Args) -> Result<()> {
+    let (file, name) = match (args.names.as_slice(), args.template.is_given()) {
+        ([file, name], false) => (Some(file.as_str()), name),
+        ([name], true) => (None, name),
+        ([_], false) => usage(
+            "give a capture to replay and a port, or --udp, --tcp-syn, --tcp or --icmp and a port",
+        ),
+        _ => usage("a capture and --udp, --tcp-syn, --tcp or --icmp exclude each other"),
+    };
+    args.check(file.is_some());
+    let destination = Destination::find(name, args)?;
+    match file {
+        Some(file) => replay(args, file, &destination),
+        None => generate(args, &destination),
+    }
+}
+
+/// Where packets go.
+struct Destination {
+    /// Names of the port, the best first; the last must do.
+    ports: Vec<String>,
+    /// The interface behind it, if there is one.
+    target: Option<Target>,
+}
+
+impl Destination {
+    fn find(name: &str, args: &Args) -> Result<Self> {
+        let parsed = PortName::parse(name)?;
+        let is_interface = ["afpacket", "afxdp", "xdplive"].contains(&parsed.scheme);
+        if !is_interface {
+            return Ok(Self {
+                ports: vec![name.to_owned()],
+                target: None,
+            });
+        }
+        let target = runtime::send::target(&parsed.target)?;
+        if let Some(by) = target
+            .default_route_by
+            .as_ref()
+            .filter(|_| !args.force && !args.dry_run)
+        {
+            let through = if *by == parsed.target {
+                String::new()
+            } else {
+                format!(" (through {by})")
+            };
+            let why = format!(
+                "the machine's default route leaves by it{through}: a replay there reaches the \
+                 network that the machine lives on, and at full speed fills it"
+            );
+            let what = format!("send on {}", parsed.target);
+            return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(
+                "use a test interface, or say --force if this is what you want; \
+                 --dry-run shows it first",
+            ));
+        }
+        let is_plain = !name.contains(':');
+        let ports = match is_plain && args.is_max() {
+            true => target
+                .fastest()
+                .iter()
+                .map(|scheme| format!("{scheme}:{name}"))
+                .collect(),
+            false => vec![name.to_owned()],
+        };
+        Ok(Self {
+            ports,
+            target: Some(target),
+        })
+    }
+
+    /// Longest packet, one VLAN tag not counted; 0 is any.
+    fn packet_len_max(&self) -> usize {
+        let target = self.target.as_ref();
+        target.map_or(0, |target| target.packet_len_max)
+    }
+
+    /// Opens the first of the names that can be opened and takes packets of `longest` bytes (0: as
+    /// long as the interface takes any); an error is that of the last.
+    fn open(&self, longest: usize) -> Result<Port> {
+        let options = PortOptions {
+            direction: Direction::Tx,
+            queue_count: 1,
+            ..PortOptions::default()
+        };
+        let mut refused = None;
+        for name in &self.ports {
+            let opened = port::open(name, &options).and_then(|port| {
+                let wanted = match (longest, self.ports.len()) {
+                    // There is another to fall back on.
+                    (0, 2..) => self.packet_len_max(),
+                    (longest, _) => longest,
+                };
+                check_port(port, name, wanted)
+            });
+            match opened {
+                Ok(port) => return Ok(port),
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused
+            .unwrap_or_else(|| Error::new(ErrorKind::InvalidInput, "send", "there is no port")))
+    }
+}
+
+/// Whether packets of this length can be sent on a port.
+fn check_port(mut port: Port, name: &str, len: usize) -> Result<Port> {
+    let refuse = |why: String| Error::new(ErrorKind::InvalidInput, format!("send on {name}"), why);
+    if port.tx.is_empty() {
+        let hint = "name an interface; barewire devices lists them";
+        return Err(refuse("nothing can be sent there".into()).with_hint(hint));
+    }
+    let max = port.capabilities.packet_len_max as usize;
+    if max != 0 && len > max {
+        let why = format!("it takes packets of {max} bytes at most, not {len}");
+        return Err(refuse(why).with_hint("afpacket: takes all that the MTU allows"));
+    }
+    port.name = name.to_owned();
+    Ok(port)
+}
+
+impl Args {
+    fn is_max(&self) -> bool {
+        matches!(self.pace.rate, Some(PaceText::Max))
+    }
+
+    /// Options that make no sense with what is sent.
+    fn check(&self, replay: bool) {
+        let (rewrite, pace) = (&self.rewrite, &self.pace);
+        if replay {
+            for (range, name) in [
+                (&rewrite.src_mac, "--src-mac"),
+                (&rewrite.dst_mac, "--dst-mac"),
+            ] {
+                if range.as_ref().is_some_and(|range| range.single().is_none()) {
+                    usage(&format!(
+                        "{name} is one address for captured packets, not a range"
+                    ));
+                }
+            }
+            if let Some(option) = self.template.first_option() {
+                usage(&format!(
+                    "{option} is for generated packets; captured ones have their own"
+                ));
+            }
+            return;
+        }
+        let only_replay = [
+            (rewrite.strip_vlan, "--strip-vlan"),
+            (!rewrite.map.is_empty(), "--map"),
+            (!rewrite.map_port.is_empty(), "--map-port"),
+            (rewrite.fix_checksums, "--fix-checksums"),
+            (pace.multiplier.is_some(), "--multiplier"),
+            (pace.gap_max.is_some(), "--gap-max"),
+            (pace.rounds != 1, "--loop"),
+        ];
+        if let Some((_, option)) = only_replay.iter().find(|row| row.0) {
+            usage(&format!(
+                "{option} is for captured packets, and there is no capture"
+            ));
+        }
+    }
+
+    fn pace(&self, replay: bool) -> Pace {
+        let on_wire = self.pace.wire;
+        match (self.pace.rate, self.pace.pps) {
+            (Some(PaceText::Max), _) => Pace::Max,
+            (Some(PaceText::Rate(rate)), _) | (None, Some(rate)) => Pace::Rate { rate, on_wire },
+            (None, None) if replay => Pace::Original {
+                multiplier: self.pace.multiplier.unwrap_or(1.0),
+                gap_max_ns: self
+                    .pace
+                    .gap_max
+                    .map_or(u64::MAX, |gap| gap.as_nanos() as u64),
+            },
+            (None, None) => Pace::Rate {
+                rate: DEFAULT_RATE,
+                on_wire,
+            },
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            packet_count: self.pace.count,
+            duration: self.pace.duration,
+        }
+    }
+
+    fn rewriter(&self) -> Rewriter {
+        let rewrite = &self.rewrite;
+        let mac = |range: &Option<Range>| {
+            let bits = range.as_ref()?.single()?;
+            let bytes = bits.to_be_bytes();
+            bytes.last_chunk().map(|mac| wire::Mac(*mac))
+        };
+        Rewriter {
+            src_mac: mac(&rewrite.src_mac),
+            dst_mac: mac(&rewrite.dst_mac),
+            strip_tags: rewrite.strip_vlan,
+            push_tags: rewrite
+                .vlan
+                .as_ref()
+                .map_or_else(Vec::new, |tags| tags.0.clone()),
+            addr_maps: rewrite.map.clone(),
+            port_maps: rewrite.map_port.clone(),
+            ttl: rewrite.ttl,
+            fix_checksums: rewrite.fix_checksums,
+        }
+    }
+}
+
+fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
+    let mut options = ReplayOptions {
+        rewriter: args.rewriter(),
+        round_count: args.pace.rounds,
+        packet_len_max: destination.packet_len_max(),
+        ..ReplayOptions::default()
+    };
+    let pace = args.pace(true);
+    if args.dry_run {
+        let stop = Stop::on_signals()?;
+        let survey = runtime::send::survey(file, &options, show::SAMPLE_COUNT, &stop)?;
+        let plan = show::Plan::of_capture(&survey, args.pace.rounds, pace, &args.limits());
+        return show::dry_run(file, &destination.ports[0], &plan, args.json);
+    }
+    let port = destination.open(0)?;
+    // Of that, too, a VLAN tag is left out.
+    let port_max = (port.capabilities.packet_len_max as usize).saturating_sub(4);
+    if port_max != 0 && (options.packet_len_max == 0 || port_max < options.packet_len_max) {
+        options.packet_len_max = port_max;
+    }
+    let opened = Replay::open(file, &options)?;
+    give_up(args)?;
+    let mut source = opened.start()?;
+    let report = transmit(args, port, &mut source, pace)?;
+    finish(&report, destination, options.packet_len_max)
+}
+
+fn generate(args: &Args, destination: &Destination) -> Result<()> {
+    let template = args
+        .template
+        .template(&args.rewrite, destination.target.as_ref())?;
+    let mut generator = template.build().map_err(|e| {
+        let error = Error::new(ErrorKind::InvalidInput, "make packets", e.why);
+        match e.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    })?;
+    let max = destination.packet_len_max();
+    // The kernel allows for one 802.1Q tag beyond the MTU, not for others.
+    let tagged = template.tags.first().is_some_and(|tag| tag.tpid == 0x8100);
+    let tag_len = if tagged { 4 } else { 0 };
+    if max != 0 && generator.packet_len_max() > max + tag_len {
+        let why = format!(
+            "the longest would have {} bytes, and the interface's MTU allows for {}",
+            generator.packet_len_max(),
+            max + tag_len
+        );
+        let mtu = generator.packet_len_max() - 14 - tag_len;
+        let name = destination.target.as_ref().map_or("NAME", |t| &t.link.name);
+        return Err(
+            Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
+                "give a smaller --size, or ip link set {name} mtu {mtu}"
+            )),
+        );
+    }
+    let pace = args.pace(false);
+    if args.dry_run {
+        let plan = show::Plan::of_generator(&mut generator, &template, pace, &args.limits());
+        return show::dry_run("generated", &destination.ports[0], &plan, args.json);
+    }
+    let port = destination.open(generator.packet_len_max())?;
+    give_up(args)?;
+    let report = transmit(args, port, &mut Generated::new(generator), pace)?;
+    finish(&report, destination, max)
+}
+
+fn give_up(args: &Args) -> Result<()> {
+    let user = args.user.as_deref().map(rights::User::find).transpose()?;
+    // Without another user: files are read on, and live frames are run, by what is kept.
+    let keep = [rights::Capability::DacOverride, rights::Capability::Bpf];
+    rights::give_up(user.as_ref(), &keep)
+}
+
+fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) -> Result<Report> {
+    let stop = Stop::on_signals()?;
+    if let Some(cpu) = args.cpu {
+        sys::affinity::pin_current_thread(cpu)?;
+    }
+    let mut progress = Progress::start(&port.name, pace);
+    let mut pacer = Pacer::new(pace);
+    let (report, result) = runtime::send::send(
+        &mut port.tx[0],
+        source,
+        &mut pacer,
+        &args.limits(),
+        &stop,
+        &mut |report| progress.tell(report),
+    );
+    progress.end();
+    show::summary(&report, &port.name, args.json)?;
+    result.map(|()| report)
+}
+
+/// What was not sent is an error, said once at the end.
+fn finish(report: &Report, destination: &Destination, len_max: usize) -> Result<()> {
+    let fail = |why: String, hint: String| {
+        let error = Error::new(ErrorKind::InvalidInput, "send all packets", why);
+        Err(error.with_hint(hint))
+    };
+    if report.too_long != 0 {
+        let why = format!("{} were longer than {len_max} bytes", report.too_long);
+        if len_max < destination.packet_len_max() {
+            return fail(why, "afpacket: takes all that the MTU allows".into());
+        }
+        let name = destination.target.as_ref().map_or("NAME", |t| &t.link.name);
+        return fail(why, format!("raise the MTU: ip link set {name} mtu 9000"));
+    }
+    if report.failed != 0 {
+        let why = format!("{} were refused by the interface", report.failed);
+        return fail(why, "is it up, and does its other end take packets?".into());
+    }
+    if report.not_sendable != 0 {
+        let why = format!(
+            "{} have no Ethernet header and are not IP",
+            report.not_sendable
+        );
+        return fail(
+            why,
+            "only IP packets can be put behind a new Ethernet header".into(),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,414 @@
+//! What is told: the plan, the progress, the summary.
+
+use std::io::{self, IsTerminal, Write};
+
+use runtime::send::{Limits, Report, Survey};
+use serde_json::{Value, json};
+use sys::{Error, Result};
+use traffic::{Generator, Pace, Rate, Template, WIRE_OVERHEAD};
+use wire::{Dissection, LinkType, dissect};
+
+use crate::report::si;
+
+/// Packets shown by a dry run.
+pub const SAMPLE_COUNT: usize = 5;
+
+/// What would be sent.
+pub struct Plan {
+    packets: Option<u64>,
+    bytes: Option<u64>,
+    seconds: Option<f64>,
+    pace: Pace,
+    too_long: u64,
+    not_sendable: u64,
+    cut: u64,
+    samples: Vec<Vec<u8>>,
+}
+
+impl Plan {
+    /// Of a capture.
+    pub fn of_capture(survey: &Survey, rounds: u64, pace: Pace, limits: &Limits) -> Self {
+        let all = (rounds != 0).then(|| survey.packets.saturating_mul(rounds));
+        let mean = survey.bytes as f64 / survey.packets.max(1) as f64;
+        let mut plan = Self {
+            packets: all,
+            bytes: None,
+            seconds: None,
+            pace,
+            too_long: survey.too_long,
+            not_sendable: survey.not_sendable,
+            cut: survey.cut,
+            samples: survey.samples.clone(),
+        };
+        if let Pace::Original { multiplier, .. } = pace
+            && rounds != 0
+        {
+            plan.seconds = Some(survey.duration_ns as f64 / 1e9 / multiplier * rounds as f64);
+        }
+        plan.limit(limits, mean);
+        plan
+    }
+
+    /// Of a template. Takes the first packets out of the generator.
+    pub fn of_generator(
+        generator: &mut Generator,
+        template: &Template,
+        pace: Pace,
+        limits: &Limits,
+    ) -> Self {
+        let mean = template
+            .sizes
+            .mean()
+            .unwrap_or(generator.packet_len_max() as f64);
+        let samples = (0..SAMPLE_COUNT).map(|_| {
+            let mut packet = vec![0; generator.packet_len()];
+            generator.write(&mut packet);
+            packet
+        });
+        let mut plan = Self {
+            packets: None,
+            bytes: None,
+            seconds: None,
+            pace,
+            too_long: 0,
+            not_sendable: 0,
+            cut: 0,
+            samples: samples.collect(),
+        };
+        plan.limit(limits, mean);
+        plan
+    }
+
+    /// Applies `--count` and `--duration`, as far as they can be foreseen.
+    fn limit(&mut self, limits: &Limits, mean: f64) {
+        let known = self.packets;
+        self.packets = match (self.packets, limits.packet_count) {
+            (Some(all), Some(count)) => Some(all.min(count)),
+            (all, count) => all.or(count),
+        };
+        let pps = match self.pace {
+            Pace::Rate {
+                rate: Rate::Packets(pps),
+                ..
+            } => Some(pps),
+            Pace::Rate {
+                rate: Rate::Bits(bps),
+                on_wire,
+            } => Some(bps / 8.0 / (mean + if on_wire { WIRE_OVERHEAD as f64 } else { 0.0 })),
+            Pace::Max | Pace::Original { .. } => None,
+        };
+        if let (Some(pps), Some(duration)) = (pps, limits.duration) {
+            let by_time = (pps * duration.as_secs_f64()).ceil() as u64;
+            self.packets = Some(self.packets.map_or(by_time, |packets| packets.min(by_time)));
+        }
+        if let (Some(pps), Some(packets)) = (pps, self.packets) {
+            self.seconds = Some(packets as f64 / pps);
+        } else if let Some(duration) = limits.duration {
+            let limit = duration.as_secs_f64();
+            self.seconds = Some(self.seconds.map_or(limit, |seconds| seconds.min(limit)));
+        }
+        // With the original gaps a limit cuts somewhere: the time is then not known.
+        if matches!(self.pace, Pace::Original { .. }) && self.packets != known {
+            self.seconds = None;
+        }
+        self.bytes = self
+            .packets
+            .map(|packets| (packets as f64 * mean).round() as u64);
+    }
+}
+
+/// How fast, in words.
+pub fn pace_words(pace: Pace) -> String {
+    match pace {
+        Pace::Max => "as fast as possible".into(),
+        Pace::Rate {
+            rate: Rate::Packets(pps),
+            ..
+        } => format!("at {}", si(pps, "pps")),
+        Pace::Rate {
+            rate: Rate::Bits(bps),
+            on_wire,
+        } => {
+            let what = if on_wire { " on the wire" } else { "" };
+            format!("at {}{what}", si(bps, "bps"))
+        }
+        Pace::Original {
+            multiplier: 1.0, ..
+        } => "at the captured times".into(),
+        Pace::Original { multiplier, .. } => format!("at the captured times, {multiplier}-fold"),
+    }
+}
+
+/// Prints the plan.
+pub fn dry_run(from: &str, to: &str, plan: &Plan, as_json: bool) -> Result<()> {
+    let mut out = Vec::new();
+    let written = match as_json {
+        true => writeln!(out, "{}", plan_json(from, to, plan)),
+        false => plan_text(&mut out, from, to, plan),
+    };
+    written
+        .and_then(|()| io::stdout().write_all(&out))
+        .map_err(|e| Error::from_io("write the plan", e))
+}
+
+fn plan_text(out: &mut Vec<u8>, from: &str, to: &str, plan: &Plan) -> io::Result<()> {
+    write!(out, "would send ")?;
+    match plan.packets {
+        Some(packets) => write!(out, "{packets} packets")?,
+        None => write!(out, "packets without end")?,
+    }
+    if let Some(bytes) = plan.bytes {
+        write!(out, ", {bytes} bytes")?;
+    }
+    writeln!(out, ", {from} to {to}, {}", pace_words(plan.pace))?;
+    if let Some(seconds) = plan.seconds {
+        writeln!(out, "takes {seconds:.3} s")?;
+    }
+    left_out(out, plan.too_long, plan.not_sendable, plan.cut)?;
+    for sample in &plan.samples {
+        writeln!(out, "  {}", describe(sample))?;
+    }
+    let shown = plan.samples.len() as u64;
+    if plan.packets.is_none_or(|packets| packets > shown) && shown != 0 {
+        writeln!(out, "  …")?;
+    }
+    Ok(())
+}
+
+fn plan_json(from: &str, to: &str, plan: &Plan) -> Value {
+    let samples: Vec<Value> = plan
+        .samples
+        .iter()
+        .map(|sample| {
+            let hex: String = sample.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "summary": describe(sample), "bytes": hex })
+        })
+        .collect();
+    json!({
+        "dry_run": true, "from": from, "port": to, "pace": pace_words(plan.pace),
+        "packets": plan.packets, "bytes": plan.bytes, "seconds": plan.seconds,
+        "too_long": plan.too_long, "not_sendable": plan.not_sendable, "cut": plan.cut,
+        "first": samples,
+    })
+}
+
+/// One packet in one line.
+fn describe(packet: &[u8]) -> String {
+    let mut d = Dissection::EMPTY;
+    dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut d);
+    let mac = |at: usize| {
+        let bytes = packet.get(at..at + 6).and_then(|b| b.first_chunk::<6>());
+        bytes.map_or_else(String::new, |b| wire::Mac(*b).to_string())
+    };
+    let mut line = format!("{} bytes  {} > {}", packet.len(), mac(6), mac(0));
+    match d.vlan_count {
+        0 => {}
+        1 => line += &format!("  vlan {}", d.vlan_outer),
+        _ => line += &format!("  vlan {}.{}", d.vlan_outer, d.vlan_inner),
+    }
+    let (Some(src), Some(dst)) = (d.src_addr(), d.dst_addr()) else {
+        return line;
+    };
+    let end = |addr: std::net::IpAddr, port| match d.has_ports() {
+        true => std::net::SocketAddr::new(addr, port).to_string(),
+        false => addr.to_string(),
+    };
+    line += &format!("  {} > {}", end(src, d.src_port), end(dst, d.dst_port));
+    line += &match d.ip_protocol {
+        1 => "  ICMP".to_owned(),
+        6 => "  TCP".to_owned(),
+        17 => "  UDP".to_owned(),
+        58 => "  ICMPv6".to_owned(),
+        other => format!("  IP protocol {other}"),
+    };
+    line
+}
+
+fn left_out(out: &mut Vec<u8>, too_long: u64, not_sendable: u64, cut: u64) -> io::Result<()> {
+    if too_long != 0 {
+        writeln!(
+            out,
+            "left out {too_long} packets longer than the interface's MTU allows"
+        )?;
+    }
+    if not_sendable != 0 {
+        writeln!(
+            out,
+            "left out {not_sendable} packets that cannot be put on Ethernet"
+        )?;
+    }
+    if cut != 0 {
+        writeln!(
+            out,
+            "{cut} packets are shorter than they were: the capture has only their start"
+        )?;
+    }
+    Ok(())
+}
+
+/// A line a second on a terminal.
+pub struct Progress {
+    on_terminal: bool,
+    drawn: bool,
+    last: Report,
+}
+
+impl Progress {
+    /// Says what is about to happen, on a terminal.
+    pub fn start(port: &str, pace: Pace) -> Self {
+        let on_terminal = io::stderr().is_terminal();
+        if on_terminal {
+            eprintln!("sending on {port} {}; Ctrl-C ends it", pace_words(pace));
+        }
+        Self {
+            on_terminal,
+            drawn: false,
+            last: Report::default(),
+        }
+    }
+
+    /// Draws the line anew.
+    pub fn tell(&mut self, report: &Report) {
+        if !self.on_terminal {
+            return;
+        }
+        let seconds = (report.elapsed_ns - self.last.elapsed_ns).max(1) as f64 / 1e9;
+        let pps = (report.packets - self.last.packets) as f64 / seconds;
+        let bps = (report.bytes - self.last.bytes) as f64 * 8.0 / seconds;
+        let mut line = format!(
+            "{:6.0} s  {:>12}  {:>12}  {} packets",
+            report.elapsed_ns as f64 / 1e9,
+            si(pps, "pps"),
+            si(bps, "bps"),
+            report.packets
+        );
+        if report.failed != 0 {
+            line += &format!(", {} failed", report.failed);
+        }
+        // The rest of a longer line before is erased (ECMA-48 EL).
+        eprint!("\r{line}\x1b[K");
+        let _ = io::stderr().flush();
+        self.drawn = true;
+        self.last = *report;
+    }
+
+    /// Leaves the line behind.
+    pub fn end(&self) {
+        if self.drawn {
+            eprintln!();
+        }
+    }
+}
+
+/// Prints the totals: JSON to standard output, words to standard error.
+pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
+    let mut out = Vec::new();
+    if as_json {
+        let line = json!({
+            "port": port, "packets": report.packets, "bytes": report.bytes, "failed": report.failed,
+            "seconds": report.elapsed_ns as f64 / 1e9, "pps": report.pps(), "bps": report.bps(),
+            "rounds": report.rounds, "too_long": report.too_long,
+            "not_sendable": report.not_sendable, "cut": report.cut,
+            "slipped_seconds": report.slipped_ns as f64 / 1e9, "ended": report.ended.word(),
+        });
+        return writeln!(io::stdout(), "{line}")
+            .map_err(|e| Error::from_io("write the summary", e));
+    }
+    let written = summary_text(&mut out, report, port);
+    written
+        .and_then(|()| io::stderr().write_all(&out))
+        .map_err(|e| Error::from_io("write the summary", e))
+}
+
+fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()> {
+    writeln!(
+        out,
+        "sent {} packets, {} bytes on {port} in {:.3} s: {}, {}; {} failed",
+        report.packets,
+        report.bytes,
+        report.elapsed_ns as f64 / 1e9,
+        si(report.pps(), "pps"),
+        si(report.bps(), "bps"),
+        report.failed
+    )?;
+    if report.rounds > 1 {
+        writeln!(out, "{} rounds through the capture", report.rounds)?;
+    }
+    left_out(out, report.too_long, report.not_sendable, report.cut)?;
+    if report.slipped_ns != 0 {
+        let seconds = report.slipped_ns as f64 / 1e9;
+        writeln!(
+            out,
+            "fell behind by {seconds:.3} s: the rate was not reached"
+        )?;
+        if !port.starts_with("xdplive:") {
+            writeln!(out, "hint: xdplive: and afxdp: send faster than afpacket:")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn survey() -> Survey {
+        Survey {
+            packets: 100,
+            bytes: 10_000,
+            duration_ns: 4_000_000_000,
+            ..Survey::default()
+        }
+    }
+
+    fn rate(text: &str) -> Pace {
+        Pace::Rate {
+            rate: Rate::parse(text).unwrap(),
+            on_wire: false,
+        }
+    }
+
+    #[test]
+    fn plans_foresee_count_and_time() {
+        let original = Pace::Original {
+            multiplier: 2.0,
+            gap_max_ns: u64::MAX,
+        };
+        let none = Limits::default();
+        let plan = Plan::of_capture(&survey(), 3, original, &none);
+        assert_eq!(
+            (plan.packets, plan.bytes, plan.seconds),
+            (Some(300), Some(30_000), Some(6.0))
+        );
+        let plan = Plan::of_capture(&survey(), 0, rate("50pps"), &none);
+        assert_eq!((plan.packets, plan.seconds), (None, None));
+        let limits = Limits {
+            packet_count: Some(70),
+            duration: Some(Duration::from_secs(1)),
+        };
+        let plan = Plan::of_capture(&survey(), 1, rate("50pps"), &limits);
+        assert_eq!((plan.packets, plan.seconds), (Some(50), Some(1.0)));
+        // 100 bytes a packet: 800 bits.
+        let plan = Plan::of_capture(&survey(), 1, rate("8kbps"), &none);
+        assert_eq!(plan.seconds, Some(10.0));
+    }
+
+    #[test]
+    fn summaries_say_what_was_left_out() {
+        let report = Report {
+            packets: 10,
+            elapsed_ns: 2_000_000_000,
+            span_ns: 2_000_000_000,
+            too_long: 3,
+            slipped_ns: 500_000_000,
+            ..Report::default()
+        };
+        let mut out = Vec::new();
+        summary_text(&mut out, &report, "memory:").unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for part in ["10 packets", "5 pps", "left out 3", "behind by 0.500 s"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The barewire command: one binary, a file a subcommand in `cmd/`.
+#![forbid(unsafe_code)]
+
+mod args;
+mod cmd;
+mod exit;
+mod live;
+mod report;
+
+use clap::Parser;
+
+/// Packets between the wire and a program, at the cost of the wire alone.
+#[derive(Parser)]
+#[command(name = "barewire", version, about, disable_help_subcommand = true)]
+#[command(after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: cmd::Command,
+}
+
+fn main() -> std::process::ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => exit::report(cmd::run(&cli.command)),
+        Err(error) => exit::usage(&error),
+    }
+}

@@ -1,0 +1,291 @@
+//! What this machine and kernel can do, why not, and what to do about it. A new check is a row in
+//! [`CHECKS`].
+
+use std::fs;
+
+use sys::KernelVersion;
+use sys::rights::{self, Capability};
+use xdp::feature::Presence;
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// It is there; in words what.
+    Yes(String),
+    /// It would be better otherwise, but things work.
+    Partly(String, String),
+    /// It is not there: why, and what to do.
+    No(String, String),
+    /// Cannot be told here: why.
+    Unknown(String),
+}
+
+/// A row of the table.
+pub struct Check {
+    /// What is looked at.
+    pub name: &'static str,
+    /// What needs it.
+    pub serves: &'static str,
+    /// Looks.
+    pub run: fn() -> Finding,
+}
+
+/// All checks, in the order of the report.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "kernel",
+        serves: "everything; 6.3 or newer has all features",
+        run: kernel,
+    },
+    Check {
+        name: "rights",
+        serves: "opening interfaces",
+        run: capabilities,
+    },
+    Check {
+        name: "AF_PACKET",
+        serves: "afpacket: and plain interface names",
+        run: af_packet,
+    },
+    Check {
+        name: "AF_XDP",
+        serves: "afxdp:",
+        run: af_xdp,
+    },
+    Check {
+        name: "BPF",
+        serves: "afxdp:, counting filters",
+        run: bpf_maps,
+    },
+    Check {
+        name: "XDP features",
+        serves: "afxdp: at its best",
+        run: xdp_features,
+    },
+    Check {
+        name: "BPF compiler",
+        serves: "speed of filters and XDP programs",
+        run: jit,
+    },
+    Check {
+        name: "kernel types (BTF)",
+        serves: "the card's time, hash and VLAN",
+        run: btf,
+    },
+    Check {
+        name: "locked memory",
+        serves: "AF_XDP without CAP_IPC_LOCK",
+        run: memlock,
+    },
+    Check {
+        name: "huge pages",
+        serves: "fewer cache misses of address translation",
+        run: huge_pages,
+    },
+    Check {
+        name: "libpcap",
+        serves: "filter expressions",
+        run: libpcap,
+    },
+    Check {
+        name: "processors",
+        serves: "a thread a queue",
+        run: processors,
+    },
+];
+
+fn kernel() -> Finding {
+    match KernelVersion::running() {
+        None => Finding::Unknown("/proc/sys/kernel/osrelease cannot be read".into()),
+        Some(v) if v >= KernelVersion::new(6, 3) => Finding::Yes(format!("Linux {v}")),
+        Some(v) if v >= KernelVersion::new(5, 18) => Finding::Partly(
+            format!("Linux {v}: no metadata from the card (6.3)"),
+            "a kernel of 6.3 or newer".into(),
+        ),
+        Some(v) => Finding::Partly(
+            format!(
+                "Linux {v}: no jumbo packets by AF_XDP (5.18), no metadata from the card (6.3)"
+            ),
+            "a kernel of 6.3 or newer".into(),
+        ),
+    }
+}
+
+fn capabilities() -> Finding {
+    let wanted = [
+        (Capability::NetRaw, "NET_RAW"),
+        (Capability::NetAdmin, "NET_ADMIN"),
+        (Capability::Bpf, "BPF"),
+    ];
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|(c, _)| !rights::has(*c))
+        .map(|(_, name)| *name)
+        .collect();
+    if missing.is_empty() {
+        return Finding::Yes("NET_RAW, NET_ADMIN and BPF, which is all that is ever needed".into());
+    }
+    let hint = "run as root (rights are dropped after opening; --user names another user), or \
+                setcap cap_net_raw,cap_net_admin,cap_bpf=ep on the program";
+    Finding::No(format!("without {}", missing.join(", ")), hint.into())
+}
+
+fn af_packet() -> Finding {
+    match sys::probe::af_packet() {
+        Ok(()) => Finding::Yes("sockets can be opened".into()),
+        Err(e) => Finding::No(
+            e.why().to_owned(),
+            e.hint().unwrap_or("run as root").to_owned(),
+        ),
+    }
+}
+
+fn af_xdp() -> Finding {
+    match sys::probe::af_xdp() {
+        Ok(()) => Finding::Yes("sockets can be opened; `barewire devices` tells the modes".into()),
+        Err(e) if e.kind() == sys::ErrorKind::Permission => {
+            Finding::No(e.why().to_owned(), "run as root".into())
+        }
+        Err(e) => Finding::No(
+            e.why().to_owned(),
+            "a kernel with CONFIG_XDP_SOCKETS (4.18 and on); afpacket: works meanwhile".into(),
+        ),
+    }
+}
+
+fn bpf_maps() -> Finding {
+    match sys::probe::bpf() {
+        Ok(()) => Finding::Yes("maps and programs can be made".into()),
+        Err(e) => Finding::No(
+            e.why().to_owned(),
+            "run as root; kernel.unprivileged_bpf_disabled keeps everybody else out".into(),
+        ),
+    }
+}
+
+fn xdp_features() -> Finding {
+    let (mut absent, mut unknown) = (Vec::new(), Vec::new());
+    for feature in xdp::feature::FEATURES {
+        match (feature.probe)() {
+            Presence::Yes => {}
+            Presence::No(why) => absent.push(format!(
+                "{} (Linux {}, for {}): {why}",
+                feature.name, feature.since, feature.serves
+            )),
+            Presence::Unknown(why) => unknown.push(format!("{}: {why}", feature.name)),
+        }
+    }
+    match (absent.is_empty(), unknown.is_empty()) {
+        (true, true) => Finding::Yes(format!("all {}", xdp::feature::FEATURES.len())),
+        (true, false) => Finding::Unknown(unknown.join("; ")),
+        (false, _) => Finding::Partly(
+            absent.join("; "),
+            "what is missing is done another way or not at all, as said".into(),
+        ),
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn jit() -> Finding {
+    match read("/proc/sys/net/core/bpf_jit_enable").as_deref() {
+        Some("0") => Finding::Partly(
+            "programs are interpreted".into(),
+            "sysctl net.core.bpf_jit_enable=1".into(),
+        ),
+        Some(_) => Finding::Yes("programs become machine code".into()),
+        None => Finding::Unknown("net.core.bpf_jit_enable cannot be read".into()),
+    }
+}
+
+fn btf() -> Finding {
+    match fs::metadata("/sys/kernel/btf/vmlinux") {
+        Ok(_) => Finding::Yes("/sys/kernel/btf/vmlinux is there".into()),
+        Err(_) => Finding::Partly(
+            "no /sys/kernel/btf/vmlinux: time is taken in the XDP program; no hash, no VLAN".into(),
+            "a kernel with CONFIG_DEBUG_INFO_BTF, and /sys mounted".into(),
+        ),
+    }
+}
+
+fn memlock() -> Finding {
+    let limits = read("/proc/self/limits").unwrap_or_default();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max locked memory"));
+    let Some(soft) = line.and_then(|line| line.split_whitespace().nth(3)) else {
+        return Finding::Unknown("/proc/self/limits does not tell".into());
+    };
+    if rights::has(Capability::IpcLock) {
+        return Finding::Yes(format!(
+            "not limited: CAP_IPC_LOCK is there (the limit is {soft})"
+        ));
+    }
+    match soft.parse::<u64>() {
+        Err(_) => Finding::Yes("not limited".into()),
+        Ok(bytes) if bytes >= 256 << 20 => Finding::Yes(format!("{} MiB", bytes >> 20)),
+        Ok(bytes) => Finding::Partly(
+            format!(
+                "{} MiB: larger pools are refused with \"no buffer space\"",
+                bytes >> 20
+            ),
+            "ulimit -l unlimited, or CAP_IPC_LOCK".into(),
+        ),
+    }
+}
+
+fn huge_pages() -> Finding {
+    let text = read("/proc/meminfo").unwrap_or_default();
+    let number = |name: &str| -> Option<u64> {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    match (number("HugePages_Free:"), number("Hugepagesize:")) {
+        (Some(0), _) => Finding::Partly(
+            "none free: pools use 4 KiB pages".into(),
+            "sysctl vm.nr_hugepages=64".into(),
+        ),
+        (Some(free), Some(kib)) => Finding::Yes(format!("{free} free of {kib} KiB each")),
+        _ => Finding::Unknown("/proc/meminfo does not tell".into()),
+    }
+}
+
+fn libpcap() -> Finding {
+    match sys::libpcap::version() {
+        Ok(version) => Finding::Yes(version),
+        Err(e) => Finding::Partly(
+            e.why().to_owned(),
+            e.hint().unwrap_or("apt-get install libpcap0.8").to_owned(),
+        ),
+    }
+}
+
+fn processors() -> Finding {
+    let allowed = sys::affinity::allowed_cpus().len();
+    if allowed == 1 {
+        return Finding::Partly(
+            "one: reader and kernel share it".into(),
+            "a second processor doubles what can be received without loss".into(),
+        );
+    }
+    Finding::Yes(format!("{allowed} may be used"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_answers_and_every_trouble_has_a_remedy() {
+        for check in CHECKS {
+            match (check.run)() {
+                Finding::Yes(text) | Finding::Unknown(text) => assert!(!text.is_empty()),
+                Finding::Partly(why, hint) | Finding::No(why, hint) => {
+                    assert!(!why.is_empty() && !hint.is_empty(), "{}", check.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The flow probe: a meter and a thread for each queue, and one thread that collects what ends.
+//!
+//! A worker owns its queue and its table; nothing on its path is shared or locked. Ended flows go
+//! to the collector in buffers that come back to be used again, so memory has a bound: where the
+//! collector is slower than the packets, the worker waits for a buffer, and what its queue then
+//! loses is in the queue's account. Figures and the largest live flows are left where the collector
+//! finds them, ten times a second.
+//!
+//! With more than one queue, the two directions of a flow may go through different tables (a card's
+//! hash need not be symmetric); [`flow::Merger`] makes them one record.
+
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use flow::top::{Order, Top};
+use flow::{EndReason, Merger, MeterConfig, MeterStats, Record};
+use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
+use sys::{Error, ErrorKind, Result};
+
+use crate::worker::Ended;
+use crate::{Pacing, Stop};
+
+/// Flows in one buffer.
+const BUFFER_LEN: usize = 256;
+/// Buffers of a worker: 1.1 MiB.
+const BUFFER_COUNT: usize = 32;
+/// One-way flows held back for their other half, when there are several queues.
+const HALF_COUNT_MAX: usize = 1 << 16;
+/// How long after a half the other one may end, beyond the idle timeout: the search for ended
+/// flows, the devices' own delays.
+const HALF_SLACK_NS: u64 = 5_000_000_000;
+/// How long workers wait for the intake to be stopped before they take what is left.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// What a probe is to do.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Table, key, timeouts; for each queue.
+    pub meter: MeterConfig,
+    /// What workers do while idle.
+    pub pacing: Pacing,
+    /// Processors to pin workers to, by queue in turn. Without any, workers are pinned where there
+    /// are several, and enough processors.
+    pub cpus: Vec<usize>,
+    /// End after so many packets.
+    pub count: Option<u64>,
+    /// End after so long.
+    pub duration: Option<Duration>,
+    /// The largest flows to keep sums of.
+    pub top_count: usize,
+    /// What makes a flow large.
+    pub order: Order,
+    /// The largest flows that go on to be shown in [`QueueStatus::live`]; 0 does not look for
+    /// them.
+    pub live_count: usize,
+}
+
+impl Config {
+    /// Bytes of memory that the probe takes with this number of queues, the port's own not
+    /// included.
+    pub fn memory_len(&self, queue_count: usize) -> usize {
+        let buffers = BUFFER_COUNT * BUFFER_LEN * size_of::<(Record, EndReason)>();
+        // A map keeps an eighth of its places free and doubles; so twice the entries, and the queue
+        // beside it.
+        let halves = if queue_count > 1 {
+            HALF_COUNT_MAX * (2 * (size_of::<Record>() + 80) + 2 * 64)
+        } else {
+            0
+        };
+        queue_count * (self.meter.memory_len() + buffers) + halves
+    }
+}
+
+/// Where the results go. Called by the collector only.
+pub trait Outlet {
+    /// A flow has ended.
+    ///
+    /// # Errors
+    /// End the probe.
+    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<()>;
+
+    /// About ten times a second.
+    ///
+    /// # Errors
+    /// End the probe.
+    fn pulse(&mut self, status: &Status<'_>) -> Result<()>;
+}
+
+/// How things stand.
+pub struct Status<'a> {
+    /// Since the start.
+    pub elapsed: Duration,
+    /// Each queue's figures.
+    pub queues: &'a [QueueStatus],
+    /// The port's account, momentary: counters are not read at one instant.
+    pub account: &'a PortAccount,
+    /// Sums over flows that have ended.
+    pub top: &'a Top,
+    /// What happened to the device since the last time.
+    pub events: &'a [PortEvent],
+    /// Ends the probe when set; changes what is large.
+    pub switch: &'a Switch,
+}
+
+impl Status<'_> {
+    /// The figures of all queues together.
+    pub fn total(&self) -> QueueStatus {
+        QueueStatus::total(self.queues)
+    }
+}
+
+/// What an outlet can ask for while the probe runs.
+pub struct Switch {
+    stop: Stop,
+    order: AtomicU8,
+}
+
+impl Switch {
+    /// Ends the probe, cleanly.
+    pub fn end(&self) {
+        self.stop.set();
+    }
+
+    /// What makes a flow large, from now on.
+    pub fn set_order(&self, order: Order) {
+        self.order.store(order as u8, Ordering::Relaxed);
+    }
+
+    /// What makes a flow large.
+    pub fn order(&self) -> Order {
+        let index = usize::from(self.order.load(Ordering::Relaxed));
+        Order::ALL.get(index).copied().unwrap_or_default()
+    }
+}
+
+/// A queue's figures.
+#[derive(Clone, Debug, Default)]
+pub struct QueueStatus {
+    /// Number of the queue on its interface.
+    pub queue_index: u32,
+    /// The meter's.
+    pub meter: MeterStats,
+    /// Bytes on the wire of the packets metered, link headers included.
+    pub wire_bytes: u64,
+    /// Packets delivered after the count to end at was reached, and not metered.
+    pub unmetered: u64,
+    /// The largest flows that go on, largest first.
+    pub live: Vec<Record>,
+    /// Flows that fit into the table.
+    pub capacity: u64,
+}
+
+impl QueueStatus {
+    /// Sums; the live flows are left out.
+    pub fn total(queues: &[QueueStatus]) -> QueueStatus {
+        let mut total = QueueStatus::default();
+        for queue in queues {
+            total.meter.add(&queue.meter);
+            total.wire_bytes += queue.wire_bytes;
+            total.unmetered += queue.unmetered;
+            total.capacity += queue.capacity;
+        }
+        total
+    }
+}
+
+/// How a probe ended.
+pub struct Report {
+    /// From start to end.
+    pub elapsed: Duration,
+    /// The port's account, closed.
+    pub account: PortAccount,
+    /// Each queue's figures.
+    pub queues: Vec<QueueStatus>,
+    /// Records given to the outlet.
+    pub records: u64,
+    /// Packets in them.
+    pub packets_in_records: u64,
+    /// Pairs of one-way records from different queues made one.
+    pub merged: u64,
+    /// Sums over all flows.
+    pub top: Top,
+    /// Why it ended early, if it did: the device went away, the file is damaged, the outlet
+    /// failed.
+    pub error: Option<Error>,
+    /// What the port was.
+    pub description: PortDescription,
+}
+
+impl Report {
+    /// What is missing (positive) or counted twice (negative): between what the port delivered and
+    /// what the meters took, and between that and the records given out. 0 when all adds up.
+    pub fn imbalance(&self) -> i64 {
+        let total = QueueStatus::total(&self.queues);
+        let delivered = self.account.rx_total().delivered;
+        let taken = total.meter.packets + total.unmetered;
+        let accounted = self.packets_in_records + total.meter.refused_total() + total.unmetered;
+        let between = |more: u64, less: u64| more.wrapping_sub(less) as i64;
+        match between(delivered, taken) {
+            0 => between(taken, accounted),
+            missing => missing,
+        }
+    }
+}
+
+/// What workers and collector share. Nothing here is touched for a packet.
+struct Shared {
+    switch: Switch,
+    /// Packets still to be metered.
+    budget: Option<AtomicU64>,
+    /// No new packets enter the rings.
+    intake_stopped: AtomicBool,
+    /// Whether the clock drives expiry, beside packets.
+    is_live: bool,
+    control: Mutex<Box<dyn PortControl>>,
+}
+
+/// A poisoned lock means that a worker panicked; its data is still the best there is.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What workers tell the collector.
+enum Message {
+    /// Flows ended; the buffer goes back to the worker.
+    Ended(usize, Vec<(Record, EndReason)>),
+    /// The worker's queue has come to its end, or was asked to.
+    Paused,
+    /// The worker is done, and says how it ended.
+    Done(Result<Ended>),
+}
+
+/// Runs a probe until the input ends, its limits are reached, or somebody says stop. The caller has
+/// opened the port and given up rights.
+///
+/// # Errors
+/// Only where threads cannot be started. What goes wrong later is in the report, with all that was
+/// counted.
+pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) -> Result<Report> {
+    let start = Instant::now();
+    let description = port.control.describe();
+    let shared = Arc::new(Shared {
+        switch: Switch {
+            stop: stop.clone(),
+            order: AtomicU8::new(config.order as u8),
+        },
+        budget: config.count.map(AtomicU64::new),
+        intake_stopped: AtomicBool::new(false),
+        is_live: description.scheme != "file",
+        control: Mutex::new(port.control),
+    });
+    let queue_count = port.rx.len();
+    let (sender, receiver) = sync_channel(BUFFER_COUNT * queue_count + 2 * queue_count);
+    let mut empties = Vec::new();
+    let mut published = Vec::new();
+    let mut threads = Vec::new();
+    for (index, rx) in port.rx.into_iter().enumerate() {
+        let (empty_sender, empty_receiver) = sync_channel(BUFFER_COUNT);
+        for _ in 1..BUFFER_COUNT {
+            // The channel has room for all buffers there are.
+            drop(empty_sender.try_send(Vec::with_capacity(BUFFER_LEN)));
+        }
+        empties.push(empty_sender);
+        let status = Arc::new(Mutex::new(QueueStatus {
+            queue_index: rx.queue_index(),
+            ..QueueStatus::default()
+        }));
+        published.push(status.clone());
+        let plan = worker::Plan {
+            index,
+            rx,
+            config: config.clone(),
+            cpu: cpu_for(config, index, queue_count),
+            shared: shared.clone(),
+            messages: sender.clone(),
+            empties: empty_receiver,
+            status,
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("flows-{index}"))
+            .spawn(move || worker::work(plan))
+            .map_err(|e| {
+                stop.set();
+                Error::from_io("start a thread for a queue", e)
+            })?;
+        threads.push(thread);
+    }
+    drop(sender);
+    let mut collector = Collector {
+        start,
+        duration: config.duration,
+        shared: shared.clone(),
+        published,
+        empties,
+        merger: (queue_count > 1).then(|| {
+            let t = &config.meter.table.timeouts;
+            let idle_ns = t.idle_tcp_ns.max(t.idle_udp_ns).max(t.idle_other_ns);
+            Merger::new(HALF_COUNT_MAX, idle_ns.max(t.linger_ns) + HALF_SLACK_NS)
+        }),
+        out: Out {
+            outlet,
+            top: Top::new(config.top_count, config.order),
+            records: 0,
+            packets: 0,
+            error: None,
+        },
+        running: queue_count,
+        paused: 0,
+        events: Vec::new(),
+        error: None,
+    };
+    collector.collect(&receiver);
+    for thread in threads {
+        if thread.join().is_err() && collector.error.is_none() {
+            let why = "a worker ended in a panic, which is a fault of this program";
+            collector.error = Some(Error::new(ErrorKind::Io, "meter flows", why));
+        }
+    }
+    Ok(collector.report(description))
+}
+
+/// The processor to pin a worker to.
+fn cpu_for(config: &Config, index: usize, queue_count: usize) -> Option<usize> {
+    if !config.cpus.is_empty() {
+        return Some(config.cpus[index % config.cpus.len()]);
+    }
+    // One thread is left to the scheduler, which knows what else runs.
+    let allowed = sys::affinity::allowed_cpus();
+    (queue_count > 1 && queue_count <= allowed.len()).then(|| allowed[index])
+}
+
+/// The wall clock, in nanoseconds since the Unix epoch.
+fn wall_clock_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Records on their way out: counted, summed up, given to the outlet.
+struct Out<'a> {
+    outlet: &'a mut dyn Outlet,
+    top: Top,
+    records: u64,
+    packets: u64,
+    error: Option<Error>,
+}
+
+impl flow::Sink for Out<'_> {
+    fn ended(&mut self, record: &Record, reason: EndReason) {
+        self.records += 1;
+        self.packets += record.packets();
+        self.top.add(record);
+        if self.error.is_none() {
+            self.error = self.outlet.ended(record, reason).err();
+        }
+    }
+}
+
+struct Collector<'a> {
+    start: Instant,
+    duration: Option<Duration>,
+    shared: Arc<Shared>,
+    published: Vec<Arc<Mutex<QueueStatus>>>,
+    empties: Vec<SyncSender<Vec<(Record, EndReason)>>>,
+    merger: Option<Merger>,
+    out: Out<'a>,
+    /// Workers that have not ended.
+    running: usize,
+    /// Workers that want no more packets.
+    paused: usize,
+    events: Vec<PortEvent>,
+    error: Option<Error>,
+}
+
+impl Collector<'_> {
+    /// Until all workers are done.
+    fn collect(&mut self, messages: &Receiver<Message>) {
+        const PULSE: Duration = Duration::from_millis(100);
+        let mut next_pulse = self.start + PULSE;
+        while self.running > 0 {
+            let wait = next_pulse.saturating_duration_since(Instant::now());
+            match messages.recv_timeout(wait) {
+                Ok(message) => self.handle(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                // All workers are gone: one of them panicked.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if Instant::now() >= next_pulse {
+                next_pulse = Instant::now() + PULSE;
+                self.pulse();
+            }
+            if self.out.error.is_some() || self.duration.is_some_and(|d| self.start.elapsed() >= d)
+            {
+                self.shared.switch.end();
+            }
+            self.stop_intake();
+        }
+        if let Some(merger) = &mut self.merger {
+            merger.finish(&mut self.out);
+        }
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Ended(index, mut buffer) => {
+                for (record, reason) in buffer.drain(..) {
+                    match &mut self.merger {
+                        Some(merger) => merger.push(&record, reason, &mut self.out),
+                        None => flow::Sink::ended(&mut self.out, &record, reason),
+                    }
+                }
+                // The worker may be gone; its channel has room for all its buffers.
+                drop(self.empties[index].try_send(buffer));
+            }
+            Message::Paused => self.paused += 1,
+            Message::Done(ended) => {
+                self.running -= 1;
+                if let Err(error) = ended
+                    && self.error.is_none()
+                {
+                    self.error = Some(error);
+                }
+            }
+        }
+    }
+
+    fn stop_intake(&mut self) {
+        let all_paused = self.paused == self.published.len();
+        let wanted = self.shared.switch.stop.is_set() || all_paused;
+        if wanted && !self.shared.intake_stopped.load(Ordering::Relaxed) {
+            // A device that is gone cannot be stopped; its error is told by the worker.
+            drop(lock(&self.shared.control).stop());
+            self.shared.intake_stopped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn pulse(&mut self) {
+        if self.shared.is_live
+            && let Some(merger) = &mut self.merger
+        {
+            merger.tick(wall_clock_ns(), &mut self.out);
+        }
+        let account = {
+            let mut control = lock(&self.shared.control);
+            self.events.clear();
+            while let Some(event) = control.event() {
+                self.events.push(event);
+            }
+            control.account().unwrap_or_default()
+        };
+        let queues: Vec<QueueStatus> = self.published.iter().map(|s| lock(s).clone()).collect();
+        let status = Status {
+            elapsed: self.start.elapsed(),
+            queues: &queues,
+            account: &account,
+            top: &self.out.top,
+            events: &self.events,
+            switch: &self.shared.switch,
+        };
+        let told = self.out.outlet.pulse(&status);
+        if self.out.error.is_none() {
+            self.out.error = told.err();
+        }
+    }
+
+    fn report(mut self, mut description: PortDescription) -> Report {
+        let (account, described) = {
+            let mut control = lock(&self.shared.control);
+            (control.account(), control.describe())
+        };
+        // Interfaces met while a file was read.
+        description.interfaces = described.interfaces;
+        let account = account.unwrap_or_else(|error| {
+            self.error.get_or_insert(error);
+            PortAccount::default()
+        });
+        Report {
+            elapsed: self.start.elapsed(),
+            account,
+            queues: self.published.iter().map(|s| lock(s).clone()).collect(),
+            records: self.out.records,
+            packets_in_records: self.out.packets,
+            merged: self.merger.as_ref().map_or(0, Merger::merged),
+            top: self.out.top,
+            error: self.out.error.or(self.error),
+            description,
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A worker: one queue, one meter, one thread.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flow::top::TopScan;
+use flow::{EndReason, Input, Meter, Record, Sink};
+use port::{RxBatch, RxQueue};
+use sys::{Error, ErrorKind, Result};
+use wire::LinkType;
+
+use super::{BUFFER_LEN, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns};
+use crate::worker::{self, Ended, Engine, Verdict};
+
+/// How often figures are published and the clock is told to the table.
+const PULSE: Duration = Duration::from_millis(100);
+/// How often the live flows are searched for the largest.
+const SCAN: Duration = Duration::from_millis(500);
+/// Places of the table that are looked at with each batch of packets, and when there are none: 64
+/// KiB and 2 MiB of records, some 10 µs and some 300 µs.
+const SCAN_STEP: usize = 512;
+const SCAN_STEP_IDLE: usize = 16 << 10;
+/// How far behind the clock a packet's time may be when it comes: what devices and kernel hold
+/// back.
+const BEHIND_NS: u64 = 1_000_000_000;
+
+/// What a worker is given.
+pub(super) struct Plan {
+    pub(super) index: usize,
+    pub(super) rx: RxQueue,
+    pub(super) config: Config,
+    pub(super) cpu: Option<usize>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) messages: SyncSender<Message>,
+    pub(super) empties: Receiver<Vec<(Record, EndReason)>>,
+    pub(super) status: Arc<Mutex<QueueStatus>>,
+}
+
+/// The life of a worker.
+pub(super) fn work(plan: Plan) {
+    let messages = plan.messages.clone();
+    let shared = plan.shared.clone();
+    let result = work_on(plan);
+    if result.is_err() {
+        // The others have no reason to go on: the device or the file is the same.
+        shared.switch.end();
+    }
+    // Nobody listens if the collector failed first.
+    drop(messages.send(Message::Done(result)));
+}
+
+fn work_on(plan: Plan) -> Result<Ended> {
+    let mut rx = plan.rx;
+    if let Some(cpu) = plan.cpu {
+        sys::affinity::pin_current_thread(cpu).inspect_err(|_| {
+            drop(plan.messages.send(Message::Paused));
+        })?;
+    }
+    // Made here, so that its memory is near this thread's processor.
+    let meter = Meter::new(&plan.config.meter).map_err(|e| {
+        drop(plan.messages.send(Message::Paused));
+        let error = Error::new(ErrorKind::NoSpace, "make the flow table", e.to_string());
+        error.with_hint("a smaller --table-size, or fewer queues")
+    })?;
+    let mut engine = FlowEngine {
+        capacity: meter.table().capacity() as u64,
+        meter,
+        links: Vec::new(),
+        outbox: Outbox {
+            index: plan.index,
+            buffer: Vec::with_capacity(BUFFER_LEN),
+            messages: plan.messages.clone(),
+            empties: plan.empties,
+            is_gone: false,
+        },
+        shared: plan.shared.clone(),
+        status: plan.status,
+        wire_bytes: 0,
+        unmetered: 0,
+        draining: false,
+        scan: (plan.config.live_count != 0).then(|| Scan {
+            scan: TopScan::new(plan.config.live_count),
+            started_at: Instant::now(),
+            running: true,
+        }),
+        pulse_at: Instant::now(),
+    };
+    let ended = worker::run(
+        &mut rx,
+        &mut engine,
+        &plan.shared.switch.stop,
+        plan.config.pacing,
+    );
+    drop(plan.messages.send(Message::Paused));
+    if ended.is_ok() {
+        let waited = Instant::now();
+        while !plan.shared.intake_stopped.load(Ordering::Relaxed) && waited.elapsed() < STOP_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        engine.draining = true;
+        // What is in the rings was seen by the interface, so it belongs into the account.
+        worker::drain(&mut rx, &mut engine)?;
+    }
+    engine.finish();
+    ended
+}
+
+struct FlowEngine {
+    meter: Meter,
+    /// Link types by interface of the capture.
+    links: Vec<LinkType>,
+    outbox: Outbox,
+    shared: Arc<Shared>,
+    status: Arc<Mutex<QueueStatus>>,
+    wire_bytes: u64,
+    unmetered: u64,
+    draining: bool,
+    capacity: u64,
+    scan: Option<Scan>,
+    pulse_at: Instant,
+}
+
+struct Scan {
+    scan: TopScan,
+    started_at: Instant,
+    running: bool,
+}
+
+impl Engine for FlowEngine {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        let count = batch.len() as u64;
+        let allowed = self.take_budget(count);
+        // Each packet's first line is in nobody's cache yet: load them together, then look at them
+        // in turn.
+        let mut touched = 0;
+        for packet in batch.iter() {
+            touched |= packet.bytes().first().copied().unwrap_or(0);
+        }
+        std::hint::black_box(touched);
+        let mut clock_ns = None;
+        for packet in batch.iter().take(allowed as usize) {
+            let time_ns = match packet.time_ns() {
+                Some(time_ns) => time_ns,
+                None => *clock_ns.get_or_insert_with(wall_clock_ns),
+            };
+            let interface = packet.interface_index();
+            let link = match self.links.get(usize::from(interface)) {
+                Some(link) => *link,
+                None => self.learn_link(interface),
+            };
+            let wire_len = packet.wire_len();
+            self.wire_bytes += u64::from(wire_len);
+            let input = Input {
+                link,
+                bytes: packet.bytes(),
+                wire_len,
+                time_ns,
+                vlan: packet.vlan().map(|vlan| vlan.tci & 0xfff),
+                interface,
+            };
+            self.meter.observe(&input, &mut self.outbox);
+        }
+        self.meter.flush(&mut self.outbox);
+        if self.scan.is_some() {
+            self.scan(SCAN_STEP);
+        }
+        self.unmetered += count - allowed;
+        if !self.draining && self.is_budget_spent() {
+            self.shared.switch.end();
+            return Ok(Verdict::Finish);
+        }
+        Ok(self.verdict())
+    }
+
+    fn idle(&mut self) -> Result<Verdict> {
+        if self.pulse_at.elapsed() >= PULSE {
+            self.pulse_at = Instant::now();
+            if self.shared.is_live {
+                let clock_ns = wall_clock_ns().saturating_sub(BEHIND_NS);
+                self.meter.tick(clock_ns, &mut self.outbox);
+            }
+            self.outbox.send();
+            self.scan(SCAN_STEP_IDLE);
+            self.publish();
+        }
+        Ok(self.verdict())
+    }
+}
+
+impl FlowEngine {
+    fn verdict(&self) -> Verdict {
+        if self.outbox.is_gone {
+            Verdict::Finish
+        } else {
+            Verdict::Continue
+        }
+    }
+
+    /// How many of so many packets may be metered.
+    fn take_budget(&self, count: u64) -> u64 {
+        let Some(budget) = &self.shared.budget else {
+            return count;
+        };
+        let take = |left: u64| Some(left.saturating_sub(count));
+        // Once a batch, and only when a count was asked for.
+        match budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(left) | Err(left) => left.min(count),
+        }
+    }
+
+    fn is_budget_spent(&self) -> bool {
+        let budget = self.shared.budget.as_ref();
+        budget.is_some_and(|budget| budget.load(Ordering::Relaxed) == 0)
+    }
+
+    /// A file may have several interfaces, met on the way.
+    #[cold]
+    fn learn_link(&mut self, interface: u16) -> LinkType {
+        let description = lock(&self.shared.control).describe();
+        self.links = description
+            .interfaces
+            .iter()
+            .map(|(link, _)| LinkType(*link))
+            .collect();
+        if self.links.is_empty() {
+            self.links.push(LinkType(description.link_type));
+        }
+        let known = self.links.get(usize::from(interface)).copied();
+        known.unwrap_or(LinkType(description.link_type))
+    }
+
+    /// Looks a little further for the largest live flows.
+    fn scan(&mut self, place_count: usize) {
+        let Some(scan) = &mut self.scan else { return };
+        if !scan.running {
+            return;
+        }
+        let order = self.shared.switch.order();
+        if scan.scan.step(self.meter.table(), place_count, order) {
+            scan.scan.take(&mut lock(&self.status).live);
+            scan.running = false;
+        }
+    }
+
+    fn publish(&mut self) {
+        if let Some(scan) = &mut self.scan
+            && !scan.running
+            && scan.started_at.elapsed() >= SCAN
+        {
+            scan.started_at = Instant::now();
+            scan.running = true;
+        }
+        let mut status = lock(&self.status);
+        status.meter = self.meter.stats();
+        status.wire_bytes = self.wire_bytes;
+        status.unmetered = self.unmetered;
+        status.capacity = self.capacity;
+    }
+
+    fn finish(&mut self) {
+        self.meter.finish(&mut self.outbox);
+        self.outbox.send();
+        self.publish();
+        lock(&self.status).live.clear();
+    }
+}
+
+/// Ended flows on their way to the collector.
+struct Outbox {
+    index: usize,
+    buffer: Vec<(Record, EndReason)>,
+    messages: SyncSender<Message>,
+    empties: Receiver<Vec<(Record, EndReason)>>,
+    /// The collector is gone.
+    is_gone: bool,
+}
+
+impl Sink for Outbox {
+    #[inline]
+    fn ended(&mut self, record: &Record, reason: EndReason) {
+        self.buffer.push((*record, reason));
+        if self.buffer.len() == BUFFER_LEN {
+            self.send();
+        }
+    }
+}
+
+impl Outbox {
+    fn send(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        let full = std::mem::take(&mut self.buffer);
+        let sent = self.messages.send(Message::Ended(self.index, full));
+        match self.empties.recv() {
+            Ok(empty) if sent.is_ok() => self.buffer = empty,
+            _ => {
+                self.is_gone = true;
+                self.buffer.clear();
+            }
+        }
+    }
+}

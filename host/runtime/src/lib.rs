@@ -1,0 +1,14 @@
+//! Where engines meet ports: loops, threads, signals, rights.
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod doctor;
+pub mod filter;
+pub mod flows;
+pub mod pace;
+pub mod send;
+pub mod stop;
+pub mod worker;
+
+pub use stop::Stop;
+pub use worker::{Ended, Engine, Pacing, Verdict};

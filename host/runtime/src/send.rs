@@ -1,0 +1,449 @@
+//! The send loop: packets from a source to a queue, each when it is due.
+//!
+//! Packets that are due are written into the device's own buffers, as many as it lends; the device
+//! is started when it has no more to lend or when there is nothing due, so that a system call is
+//! paid for a batch at any rate and no packet waits for company.
+
+mod replay;
+mod target;
+
+use std::time::Duration;
+
+use port::{TxBatch, TxQueue};
+use sys::{Error, ErrorKind, Result};
+use traffic::{Generator, Pacer};
+
+use crate::Stop;
+use crate::pace::{Clock, SLEEP_MAX_NS};
+
+pub use replay::{OpenReplay, Replay, ReplayOptions, Survey, survey};
+pub use target::{Target, neighbour, target};
+
+/// Buffers asked for at once, at the most and, under a rate, at the least.
+const BATCH_MAX: usize = 256;
+const BATCH_MIN: usize = 8;
+
+/// How long the last packets may take to leave.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// How long a device may keep all its buffers before it counts as stuck.
+const STUCK_NS: u64 = 5_000_000_000;
+
+/// What a source has next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A packet, to be put by [`Source::put`].
+    Packet {
+        /// Its length in bytes.
+        len: usize,
+        /// Its time in the capture.
+        time_ns: u64,
+        /// Whether it is the first of another round through the capture.
+        again: bool,
+    },
+    /// Nothing yet; [`Source::wait`] waits for more.
+    Pending,
+    /// Nothing ever.
+    End,
+}
+
+/// Where packets come from.
+pub trait Source {
+    /// Moves on to the next packet.
+    ///
+    /// # Errors
+    /// What ended the source early; everything before was given.
+    fn next(&mut self) -> Result<Next>;
+
+    /// Writes the packet that [`Source::next`] moved to; false if there was no room for it.
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool;
+
+    /// Waits for more, at most `timeout`.
+    fn wait(&mut self, timeout: Duration) {
+        let _ = timeout;
+    }
+
+    /// Adds what the source itself left out to the report.
+    fn account(&self, report: &mut Report) {
+        let _ = report;
+    }
+}
+
+/// Generated packets, without end.
+pub struct Generated {
+    generator: Generator,
+    scratch: Vec<u8>,
+    scratch_len: usize,
+}
+
+impl Generated {
+    /// Packets of this generator.
+    pub fn new(generator: Generator) -> Self {
+        let scratch = vec![0; generator.packet_len_max()];
+        Self {
+            generator,
+            scratch,
+            scratch_len: 0,
+        }
+    }
+}
+
+impl Source for Generated {
+    #[inline]
+    fn next(&mut self) -> Result<Next> {
+        Ok(Next::Packet {
+            len: self.generator.packet_len(),
+            time_ns: 0,
+            again: false,
+        })
+    }
+
+    #[inline]
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        if self.scratch_len == 0 {
+            let Some(buffer) = batch.buffer() else {
+                return false;
+            };
+            if buffer.len() >= self.generator.packet_len() {
+                let len = self.generator.write(buffer);
+                batch.advance(len);
+                return true;
+            }
+            // Larger than one buffer: made aside, and kept until all its pieces fit.
+            self.scratch_len = self.generator.write(&mut self.scratch);
+        }
+        let done = batch.write(&self.scratch[..self.scratch_len]);
+        if done {
+            self.scratch_len = 0;
+        }
+        done
+    }
+}
+
+/// When to end, besides the source's end and the stop flag.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After so many packets.
+    pub packet_count: Option<u64>,
+    /// After so long.
+    pub duration: Option<Duration>,
+}
+
+/// Why sending ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendEnded {
+    /// The source has no more.
+    #[default]
+    Source,
+    /// The number of packets is reached.
+    Count,
+    /// The time is over.
+    Duration,
+    /// Somebody asked for it.
+    Stopped,
+    /// An error.
+    Failed,
+}
+
+impl SendEnded {
+    /// The word in reports and JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Source => "input",
+            Self::Count => "count",
+            Self::Duration => "duration",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Packets handed to the device and not refused by it.
+    pub packets: u64,
+    /// Their bytes, without frame check sequences.
+    pub bytes: u64,
+    /// Packets that the device or the kernel refused.
+    pub failed: u64,
+    /// From the start to the last packet's leaving, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// The time that the packets stand for: `elapsed_ns`, or until one more would have been due.
+    /// Without the last packet's share two packets at 1 pps would make 2 pps.
+    pub span_ns: u64,
+    /// By how much the plan was moved because the device or the source could not keep up, in
+    /// nanoseconds.
+    pub slipped_ns: u64,
+    /// Rounds through the capture that were begun.
+    pub rounds: u64,
+    /// Packets of the capture left out because they are longer than the interface takes.
+    pub too_long: u64,
+    /// Packets of the capture left out because there is no Ethernet packet in them.
+    pub not_sendable: u64,
+    /// Packets sent shorter than they were, because the capture has only their start.
+    pub cut: u64,
+    /// Why it ended.
+    pub ended: SendEnded,
+}
+
+impl Report {
+    /// Packets a second.
+    pub fn pps(&self) -> f64 {
+        self.packets as f64 / self.seconds()
+    }
+
+    /// Bits a second, without frame check sequences.
+    pub fn bps(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.seconds()
+    }
+
+    fn seconds(&self) -> f64 {
+        self.span_ns.max(1) as f64 / 1e9
+    }
+}
+
+/// Sends until the source ends, a limit is reached, or `stop` is set; calls `progress` about once a
+/// second. The report is true in any case, the result says whether an error ended it.
+pub fn send<S: Source>(
+    tx: &mut TxQueue,
+    source: &mut S,
+    pacer: &mut Pacer,
+    limits: &Limits,
+    stop: &Stop,
+    progress: &mut dyn FnMut(&Report),
+) -> (Report, Result<()>) {
+    let mut sending = Sending {
+        before: Counted::of(tx),
+        want: if pacer.is_max() { BATCH_MAX } else { BATCH_MIN },
+        clock: Clock::start(),
+        now_ns: 0,
+        due_at_end_ns: 0,
+        put: 0,
+        report: Report::default(),
+    };
+    let result = sending.run(tx, source, pacer, limits, stop, progress);
+    // What was submitted before an error may still leave.
+    let drained = tx.flush().and_then(|()| tx.wait(true, DRAIN_MAX));
+    sending.close(tx, source, pacer);
+    let mut report = sending.report;
+    let result = match (result, drained) {
+        (Ok(ended), Ok(true)) => {
+            report.ended = ended;
+            Ok(())
+        }
+        (Ok(ended), Ok(false)) => {
+            report.ended = ended;
+            Err(stuck())
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            report.ended = SendEnded::Failed;
+            Err(error)
+        }
+    };
+    (report, result)
+}
+
+fn stuck() -> Error {
+    let why = "the device does not give its buffers back";
+    Error::new(ErrorKind::Io, "send", why)
+        .with_hint("is the link up at both ends? `barewire devices` shows its state")
+}
+
+/// What a queue has counted.
+struct Counted {
+    sent: u64,
+    sent_bytes: u64,
+    failed: u64,
+}
+
+impl Counted {
+    fn of(tx: &TxQueue) -> Self {
+        let counters = tx.counters();
+        Self {
+            sent: counters.sent.get(),
+            sent_bytes: counters.sent_bytes.get(),
+            failed: counters.failed.get(),
+        }
+    }
+}
+
+struct Sending {
+    before: Counted,
+    /// Buffers to ask for: under a rate only as many as were of use lately.
+    want: usize,
+    clock: Clock,
+    now_ns: u64,
+    /// When a packet after the last would have been due: the end of the last one's share of time.
+    due_at_end_ns: u64,
+    /// Packets handed to the device.
+    put: u64,
+    report: Report,
+}
+
+impl Sending {
+    fn run<S: Source>(
+        &mut self,
+        tx: &mut TxQueue,
+        source: &mut S,
+        pacer: &mut Pacer,
+        limits: &Limits,
+        stop: &Stop,
+        progress: &mut dyn FnMut(&Report),
+    ) -> Result<SendEnded> {
+        let duration_ns = limits
+            .duration
+            .map_or(u64::MAX, |d| (d.as_nanos() as u64).max(1));
+        let packet_max = limits.packet_count.unwrap_or(u64::MAX);
+        let mut told_ns = 0;
+        let mut room_ns = 0;
+        let mut pending = None;
+        loop {
+            self.now_ns = self.clock.now_ns();
+            pacer.slip(self.now_ns);
+            if stop.is_set() {
+                return Ok(SendEnded::Stopped);
+            }
+            if self.now_ns >= duration_ns && self.is_over(pacer, duration_ns) {
+                return Ok(SendEnded::Duration);
+            }
+            if self.put >= packet_max {
+                return Ok(SendEnded::Count);
+            }
+            if self.now_ns - told_ns >= 1_000_000_000 {
+                told_ns = self.now_ns;
+                self.close(tx, source, pacer);
+                progress(&self.report);
+            }
+            let Some(_) = self.look(source, pacer, &mut pending)? else {
+                return Ok(SendEnded::Source);
+            };
+            if pending == Some(Next::Pending) {
+                tx.flush()?;
+                source.wait(Duration::from_millis(100));
+                pending = None;
+                continue;
+            }
+            if pacer.due_ns() > self.now_ns {
+                tx.flush()?;
+                self.clock.wait_until(pacer.due_ns().min(duration_ns), stop);
+                continue;
+            }
+            let batch = tx.reserve(self.want)?;
+            if batch.room() == 0 {
+                drop(batch);
+                tx.flush()?;
+                if tx.wait(false, Duration::from_millis(100))? {
+                    room_ns = self.now_ns;
+                } else if self.now_ns - room_ns > STUCK_NS {
+                    return Err(stuck());
+                }
+                continue;
+            }
+            room_ns = self.now_ns;
+            // What is due after the end is not sent, also by who comes late.
+            self.now_ns = self.now_ns.min(duration_ns - 1);
+            self.fill(batch, source, pacer, packet_max, &mut pending)?;
+        }
+    }
+
+    /// Whether nothing that was due before the end is left to be sent, or it is too late for it.
+    fn is_over(&self, pacer: &Pacer, duration_ns: u64) -> bool {
+        pacer.is_max()
+            || pacer.due_ns() >= duration_ns
+            || self.now_ns >= duration_ns.saturating_add(SLEEP_MAX_NS)
+    }
+
+    /// Looks at the next packet, once. `None` at the end.
+    #[inline]
+    fn look<S: Source>(
+        &mut self,
+        source: &mut S,
+        pacer: &mut Pacer,
+        pending: &mut Option<Next>,
+    ) -> Result<Option<()>> {
+        if pending.is_none() {
+            let next = source.next()?;
+            match next {
+                Next::Packet { time_ns, again, .. } => {
+                    if again {
+                        pacer.rewind();
+                    }
+                    pacer.next_time(time_ns);
+                }
+                Next::Pending => {}
+                Next::End => return Ok(None),
+            }
+            *pending = Some(next);
+        }
+        Ok(Some(()))
+    }
+
+    /// Fills a batch with what is due.
+    fn fill<S: Source>(
+        &mut self,
+        mut batch: TxBatch<'_>,
+        source: &mut S,
+        pacer: &mut Pacer,
+        packet_max: u64,
+        pending: &mut Option<Next>,
+    ) -> Result<()> {
+        let room = batch.room();
+        let mut filled = 0;
+        let mut result = Ok(());
+        while let Some(Next::Packet { len, .. }) = *pending {
+            if self.put >= packet_max || pacer.due_ns() > self.now_ns {
+                break;
+            }
+            if !source.put(&mut batch) {
+                if batch.room() == room && self.want >= BATCH_MAX {
+                    // All that the device lends is not enough for it.
+                    let why = format!("a packet of {len} bytes does not fit {room} buffers");
+                    result = Err(Error::new(ErrorKind::InvalidInput, "send", why));
+                }
+                filled = room;
+                break;
+            }
+            pacer.sent(len);
+            self.put += 1;
+            filled += 1;
+            *pending = None;
+            match self.look(source, pacer, pending) {
+                Ok(Some(())) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if filled >= room {
+            self.want = (self.want * 2).min(BATCH_MAX);
+        } else if !pacer.is_max() {
+            self.want = (2 * filled).clamp(BATCH_MIN, BATCH_MAX);
+        }
+        self.due_at_end_ns = pacer.due_ns();
+        batch.submit()?;
+        result
+    }
+
+    /// Brings the report up to date.
+    fn close<S: Source>(&mut self, tx: &TxQueue, source: &S, pacer: &Pacer) {
+        let report = &mut self.report;
+        let now = Counted::of(tx);
+        report.packets = now.sent - self.before.sent;
+        report.bytes = now.sent_bytes - self.before.sent_bytes;
+        report.failed = now.failed - self.before.failed;
+        report.elapsed_ns = self.clock.now_ns();
+        report.span_ns = report.elapsed_ns;
+        if !pacer.is_max() && !pacer.follows_capture() {
+            report.span_ns = report.elapsed_ns.max(self.due_at_end_ns);
+        }
+        report.slipped_ns = pacer.slipped_ns();
+        report.rounds = 1;
+        source.account(report);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,616 @@
+//! Packets of a capture: read ahead by a thread of its own, rewritten there, handed over in chunks.
+//!
+//! The sender never waits for a page of the file, a decompressor or a checksum. A capture that fits
+//! [`ReplayOptions::cache_len`] is read once and stays in memory for all rounds; a larger one is
+//! read again for each round, and no more than [`CHUNKS_AHEAD`] chunks of it are in memory.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use port::{Direction, Packet, Port, PortOptions, Ready, TxBatch};
+use sys::{Error, ErrorKind, Result};
+use traffic::{Refused, Rewriter};
+use wire::LinkType;
+
+use super::{Next, Report, Source};
+use crate::Stop;
+
+/// Bytes of packets in a chunk.
+const CHUNK_LEN: usize = 1 << 20;
+
+/// Chunks that the reader may be ahead.
+const CHUNKS_AHEAD: usize = 8;
+
+/// How a capture is replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// Changes on the way.
+    pub rewriter: Rewriter,
+    /// Rounds through the capture; 0 is without end.
+    pub round_count: u64,
+    /// Longest packet that the interface takes, in bytes; a VLAN tag may be on top. 0 is any.
+    pub packet_len_max: usize,
+    /// A capture of up to so many bytes stays in memory.
+    pub cache_len: usize,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self {
+            rewriter: Rewriter::default(),
+            round_count: 1,
+            packet_len_max: 0,
+            cache_len: 64 << 20,
+        }
+    }
+}
+
+/// Some packets, ready to be sent.
+#[derive(Debug, Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    packets: Vec<Entry>,
+    /// What was met while it was filled.
+    left: LeftOut,
+    /// It is the first of a round.
+    first: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    end: u32,
+    time_ns: u64,
+}
+
+impl Chunk {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.packets.clear();
+        self.left = LeftOut::default();
+        self.first = false;
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= CHUNK_LEN || self.packets.len() >= CHUNK_LEN / 32
+    }
+}
+
+/// Packets of a capture that are not sent, or not as they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LeftOut {
+    too_long: u64,
+    not_sendable: u64,
+    cut: u64,
+}
+
+impl LeftOut {
+    fn add(&mut self, other: &Self) {
+        self.too_long += other.too_long;
+        self.not_sendable += other.not_sendable;
+        self.cut += other.cut;
+    }
+}
+
+enum Message {
+    Chunk(Chunk),
+    /// A round is over. With `all` there is nothing more to come: the chunks so far were the whole
+    /// capture, and small enough to be kept.
+    RoundEnd {
+        all: bool,
+    },
+    Failed(Error),
+}
+
+/// A capture being sent.
+pub struct Replay {
+    messages: Receiver<Message>,
+    empties: Sender<Chunk>,
+    reader: Option<JoinHandle<()>>,
+    stop: Stop,
+    /// Chunks of the first round, as long as they fit the cache.
+    kept: Vec<Arc<Chunk>>,
+    kept_len: usize,
+    cache_len: usize,
+    /// The whole capture is in `kept`.
+    complete: bool,
+    current: Option<Arc<Chunk>>,
+    /// In `kept`, of the chunk after the current one.
+    kept_at: usize,
+    packet_at: usize,
+    /// The packet that `next` moved to.
+    range: (usize, usize),
+    round_count: u64,
+    rounds: u64,
+    /// Packets so far in this round, to notice a capture with nothing to send.
+    round_packets: u64,
+    again: bool,
+    left: LeftOut,
+    waiting: Option<Message>,
+    ended: bool,
+}
+
+/// A capture that is open, and not yet read: rights can still be given up before the reading thread
+/// is started.
+pub struct OpenReplay {
+    name: String,
+    options: ReplayOptions,
+    port: Port,
+}
+
+impl Replay {
+    /// Opens a capture file, or another port that ends.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is no capture, or its packets cannot be put on Ethernet.
+    pub fn open(name: &str, options: &ReplayOptions) -> Result<OpenReplay> {
+        Ok(OpenReplay {
+            port: open_capture(name, &options.rewriter)?,
+            name: name.to_owned(),
+            options: options.clone(),
+        })
+    }
+}
+
+impl OpenReplay {
+    /// Starts reading.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(self) -> Result<Replay> {
+        let (to_sender, messages) = sync_channel(CHUNKS_AHEAD);
+        let (empties, from_sender) = channel();
+        let stop = Stop::new();
+        let (round_count, cache_len) = (self.options.round_count, self.options.cache_len);
+        let reader = Reader {
+            name: self.name,
+            options: self.options,
+            to_sender,
+            from_sender,
+            stop: stop.clone(),
+            links: Vec::new(),
+        };
+        let port = self.port;
+        let spawned = std::thread::Builder::new()
+            .name("read-ahead".into())
+            .spawn(move || reader.run(port));
+        let thread = spawned.map_err(|e| Error::from_io("start the reading thread", e))?;
+        Ok(Replay {
+            messages,
+            empties,
+            reader: Some(thread),
+            stop,
+            kept: Vec::new(),
+            kept_len: 0,
+            cache_len,
+            complete: false,
+            current: None,
+            kept_at: 0,
+            packet_at: 0,
+            range: (0, 0),
+            round_count,
+            rounds: 0,
+            round_packets: 0,
+            again: false,
+            left: LeftOut::default(),
+            waiting: None,
+            ended: false,
+        })
+    }
+}
+
+impl Replay {
+    /// The next chunk becomes the current one. False if there is none yet.
+    fn advance(&mut self) -> Result<bool> {
+        self.give_back();
+        if self.complete {
+            if self.kept_at == self.kept.len() && !self.next_round()? {
+                return Ok(true);
+            }
+            self.current = Some(self.kept[self.kept_at].clone());
+            self.kept_at += 1;
+            self.begin_chunk();
+            return Ok(true);
+        }
+        let message = match self.waiting.take() {
+            Some(message) => message,
+            None => match self.messages.try_recv() {
+                Ok(message) => message,
+                Err(std::sync::mpsc::TryRecvError::Empty) => return Ok(false),
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+                    return Err(Error::new(
+                        ErrorKind::Io,
+                        "replay",
+                        "the reading thread ended",
+                    ));
+                }
+            },
+        };
+        match message {
+            Message::Chunk(chunk) => {
+                let chunk = Arc::new(chunk);
+                self.keep(&chunk);
+                self.current = Some(chunk);
+                self.begin_chunk();
+            }
+            Message::RoundEnd { all } => {
+                self.complete = all;
+                self.kept_at = self.kept.len();
+                self.next_round()?;
+            }
+            Message::Failed(error) => {
+                self.ended = true;
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    fn keep(&mut self, chunk: &Arc<Chunk>) {
+        if self.rounds > 1 {
+            return;
+        }
+        self.kept_len += chunk.bytes.len();
+        if self.kept_len <= self.cache_len {
+            self.kept.push(chunk.clone());
+        } else {
+            self.kept.clear();
+        }
+    }
+
+    fn begin_chunk(&mut self) {
+        self.packet_at = 0;
+        let Some(chunk) = &self.current else { return };
+        self.left.add(&chunk.left);
+        if chunk.first {
+            self.rounds += 1;
+            self.again = self.rounds > 1;
+        }
+    }
+
+    /// A round is over; false if it was the last.
+    fn next_round(&mut self) -> Result<bool> {
+        let last = self.round_count != 0 && self.rounds >= self.round_count;
+        if self.round_packets == 0 && !last {
+            self.ended = true;
+            let why = "the capture has no packet that can be sent, so there is nothing to repeat";
+            return Err(Error::new(ErrorKind::InvalidInput, "replay", why));
+        }
+        self.round_packets = 0;
+        self.kept_at = 0;
+        self.ended = last;
+        Ok(!last)
+    }
+
+    /// The current chunk's memory goes back to the reader, unless it is kept.
+    fn give_back(&mut self) {
+        if let Some(mut chunk) = self.current.take().and_then(Arc::into_inner) {
+            chunk.clear();
+            // A reader that has ended needs no memory.
+            let _ = self.empties.send(chunk);
+        }
+    }
+}
+
+impl Source for Replay {
+    #[inline]
+    fn next(&mut self) -> Result<Next> {
+        loop {
+            if let Some(chunk) = &self.current
+                && let Some(entry) = chunk.packets.get(self.packet_at)
+            {
+                let start = match self.packet_at {
+                    0 => 0,
+                    at => chunk.packets[at - 1].end as usize,
+                };
+                self.range = (start, entry.end as usize);
+                self.packet_at += 1;
+                self.round_packets += 1;
+                return Ok(Next::Packet {
+                    len: self.range.1 - self.range.0,
+                    time_ns: entry.time_ns,
+                    again: std::mem::take(&mut self.again),
+                });
+            }
+            if self.ended {
+                return Ok(Next::End);
+            }
+            if !self.advance()? {
+                return Ok(Next::Pending);
+            }
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let chunk = self.current.as_ref();
+        chunk.is_some_and(|chunk| batch.write(&chunk.bytes[self.range.0..self.range.1]))
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        if self.waiting.is_some() || self.complete {
+            return;
+        }
+        match self.messages.recv_timeout(timeout) {
+            Ok(message) => self.waiting = Some(message),
+            // A reader that is gone shows at the next look.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+    }
+
+    fn account(&self, report: &mut Report) {
+        report.rounds = self.rounds;
+        report.too_long = self.left.too_long;
+        report.not_sendable = self.left.not_sendable;
+        report.cut = self.left.cut;
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        self.stop.set();
+        // The reader may be waiting for room: take what it has until it sees the flag.
+        while self
+            .reader
+            .as_ref()
+            .is_some_and(|reader| !reader.is_finished())
+        {
+            let _ = self.messages.recv_timeout(Duration::from_millis(10));
+        }
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Opens a capture and looks whether its packets can be sent.
+fn open_capture(name: &str, rewriter: &Rewriter) -> Result<Port> {
+    let options = PortOptions {
+        direction: Direction::Rx,
+        batch_max: 256,
+        ..PortOptions::default()
+    };
+    let port = port::open(name, &options)?;
+    if port.rx.is_empty() {
+        let why = "nothing can be received from it";
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("replay {name}"),
+            why,
+        ));
+    }
+    check_link(name, LinkType(port.control.describe().link_type), rewriter)?;
+    Ok(port)
+}
+
+fn check_link(name: &str, link: LinkType, rewriter: &Rewriter) -> Result<()> {
+    rewriter.check(link).map_err(|refused| {
+        let error = Error::new(ErrorKind::InvalidInput, format!("send {name}"), refused.why);
+        match refused.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    })
+}
+
+/// The thread that reads.
+struct Reader {
+    name: String,
+    options: ReplayOptions,
+    to_sender: SyncSender<Message>,
+    from_sender: Receiver<Chunk>,
+    stop: Stop,
+    /// Link type by interface of the capture.
+    links: Vec<LinkType>,
+}
+
+/// The sender is gone, or wants no more.
+struct Closed;
+
+impl Reader {
+    fn run(mut self, port: Port) {
+        let mut port = Some(port);
+        let mut round = 0;
+        let mut total = 0;
+        loop {
+            let opened = match port.take() {
+                Some(port) => Ok(port),
+                None => open_capture(&self.name, &self.options.rewriter),
+            };
+            let read = opened.and_then(|port| self.round(port, &mut total));
+            round += 1;
+            let message = match read {
+                Ok(Err(Closed)) => return,
+                Ok(Ok(())) => Message::RoundEnd {
+                    all: total <= self.options.cache_len,
+                },
+                Err(error) => Message::Failed(error),
+            };
+            let last = matches!(
+                message,
+                Message::Failed(_) | Message::RoundEnd { all: true }
+            );
+            if self.give(message).is_err() || last || round == self.options.round_count {
+                return;
+            }
+        }
+    }
+
+    /// Once through the capture. What was read before an error has been handed over.
+    fn round(
+        &mut self,
+        mut port: Port,
+        total: &mut usize,
+    ) -> Result<std::result::Result<(), Closed>> {
+        self.links.clear();
+        let mut chunk = self.empty();
+        chunk.first = true;
+        loop {
+            if self.stop.is_set() {
+                return Ok(Err(Closed));
+            }
+            let rx = &mut port.rx[0];
+            let batch = match rx.receive() {
+                Ok(batch) => batch,
+                Err(error) => {
+                    *total += chunk.bytes.len();
+                    return match self.give(Message::Chunk(chunk)) {
+                        Ok(()) => Err(error),
+                        Err(closed) => Ok(Err(closed)),
+                    };
+                }
+            };
+            let idle = batch.is_empty();
+            for packet in batch.iter() {
+                // Interfaces may turn up on the way through a pcapng file.
+                let index = usize::from(packet.interface_index());
+                if index >= self.links.len() {
+                    self.links = links_of(&port.control.describe());
+                }
+                let link = self.links.get(index).copied().unwrap_or(LinkType::ETHERNET);
+                self.options.add(&packet, link, &mut chunk);
+            }
+            drop(batch);
+            if chunk.is_full() {
+                *total += chunk.bytes.len();
+                let next = self.empty();
+                let full = std::mem::replace(&mut chunk, next);
+                if let Err(closed) = self.give(Message::Chunk(full)) {
+                    return Ok(Err(closed));
+                }
+            }
+            if idle && rx.wait(Duration::from_millis(100))? == Ready::End {
+                break;
+            }
+        }
+        *total += chunk.bytes.len();
+        // Also when it is empty: a round has a first chunk.
+        Ok(self.give(Message::Chunk(chunk)))
+    }
+
+    /// A chunk to fill: one that came back, else a new one.
+    fn empty(&mut self) -> Chunk {
+        if let Ok(chunk) = self.from_sender.try_recv() {
+            return chunk;
+        }
+        Chunk {
+            bytes: Vec::with_capacity(CHUNK_LEN + (64 << 10)),
+            ..Chunk::default()
+        }
+    }
+
+    fn give(&self, message: Message) -> std::result::Result<(), Closed> {
+        self.to_sender.send(message).map_err(|_| Closed)
+    }
+}
+
+fn links_of(description: &port::PortDescription) -> Vec<LinkType> {
+    if description.interfaces.is_empty() {
+        return vec![LinkType(description.link_type)];
+    }
+    let links = description.interfaces.iter().map(|i| LinkType(i.0));
+    links.collect()
+}
+
+impl ReplayOptions {
+    /// Appends a packet to a chunk, or counts why not.
+    fn add(&self, packet: &Packet<'_>, link: LinkType, chunk: &mut Chunk) {
+        let start = chunk.bytes.len();
+        if self.rewriter.check(link).is_err() {
+            chunk.left.not_sendable += 1;
+            return;
+        }
+        let whole;
+        let bytes = match packet.bytes() {
+            first if first.len() == packet.cap_len() as usize => first,
+            // In several pieces: only from devices, and only above the size of a page.
+            _ => {
+                whole = packet.segments().collect::<Vec<_>>().concat();
+                &whole
+            }
+        };
+        let put = self
+            .rewriter
+            .apply(bytes, packet.wire_len(), link, &mut chunk.bytes);
+        if let Err(Refused::TooShort | Refused::NotIp) = put {
+            chunk.left.not_sendable += 1;
+            return;
+        }
+        let new = &chunk.bytes[start..];
+        // The kernel allows for one 802.1Q tag beyond the MTU (packet(7), net/packet/af_packet.c).
+        let tag_len = if new[12..14] == [0x81, 0] { 4 } else { 0 };
+        if self.packet_len_max != 0 && new.len() > self.packet_len_max + tag_len {
+            chunk.left.too_long += 1;
+            chunk.bytes.truncate(start);
+            return;
+        }
+        chunk.left.cut += u64::from(packet.cap_len() < packet.wire_len());
+        chunk.packets.push(Entry {
+            end: chunk.bytes.len() as u32,
+            time_ns: packet.time_ns().unwrap_or(0),
+        });
+    }
+}
+
+/// What a capture would send.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// Packets of one round.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// From the earliest to the latest, in nanoseconds.
+    pub duration_ns: u64,
+    /// Left out because longer than the interface takes.
+    pub too_long: u64,
+    /// Left out because there is no Ethernet packet in them.
+    pub not_sendable: u64,
+    /// The capture has only their start.
+    pub cut: u64,
+    /// The first packets as they would be sent.
+    pub samples: Vec<Vec<u8>>,
+}
+
+/// Reads a capture to its end without sending anything. `sample_count` packets are kept.
+///
+/// # Errors
+/// As [`Replay::open`], and damage in the file.
+pub fn survey(
+    name: &str,
+    options: &ReplayOptions,
+    sample_count: usize,
+    stop: &Stop,
+) -> Result<Survey> {
+    let once = ReplayOptions {
+        round_count: 1,
+        cache_len: 0,
+        ..options.clone()
+    };
+    let mut replay = Replay::open(name, &once)?.start()?;
+    let mut survey = Survey::default();
+    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    while !stop.is_set() {
+        match replay.next()? {
+            Next::Packet { len, time_ns, .. } => {
+                survey.packets += 1;
+                survey.bytes += len as u64;
+                first_ns = first_ns.min(time_ns);
+                last_ns = last_ns.max(time_ns);
+                if survey.samples.len() < sample_count
+                    && let Some(chunk) = &replay.current
+                {
+                    let (start, end) = replay.range;
+                    survey.samples.push(chunk.bytes[start..end].to_vec());
+                }
+            }
+            Next::Pending => replay.wait(Duration::from_millis(100)),
+            Next::End => break,
+        }
+    }
+    survey.duration_ns = last_ns.saturating_sub(first_ns);
+    survey.too_long = replay.left.too_long;
+    survey.not_sendable = replay.left.not_sendable;
+    survey.cut = replay.left.cut;
+    Ok(survey)
+}

@@ -1,0 +1,37 @@
+//! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sys::Result;
+
+/// A flag that all loops look at once a batch. Clones are the same flag.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// A flag of its own, without signals.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A flag set by `SIGINT`, `SIGTERM` or `SIGHUP`. A signal that comes a second or more after
+    /// the first one ends the process at once, so that a person is never locked in.
+    ///
+    /// # Errors
+    /// If handlers cannot be installed.
+    pub fn on_signals() -> Result<Self> {
+        sys::signal::stop_flag().map(Self)
+    }
+
+    /// Asks everybody to end.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the end has been asked for.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

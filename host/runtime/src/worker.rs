@@ -1,0 +1,202 @@
+//! The receive loop: batches from a queue to an engine, and what to do when there are none.
+//!
+//! A sleeping reader costs the sender: each packet that finds it asleep wakes it. A spinning reader
+//! costs a core. In between, [`Pacing::Gather`] sleeps on the clock (not on the socket) as long as
+//! packets come steadily, just long enough for a good batch to gather, and on the socket when they
+//! do not.
+
+use std::time::{Duration, Instant};
+
+use port::{Ready, RxBatch, RxQueue};
+use sys::Result;
+
+use crate::Stop;
+
+/// What an engine says after a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Continue,
+    /// It has what it wanted.
+    Finish,
+}
+
+/// A state machine over batches of packets.
+pub trait Engine {
+    /// Handles a batch; it is never empty.
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict>;
+
+    /// Called when there was nothing to do, and about ten times a second at least: the place for
+    /// timeouts.
+    fn idle(&mut self) -> Result<Verdict> {
+        Ok(Verdict::Continue)
+    }
+}
+
+/// Why a loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Somebody asked for it.
+    Stopped,
+    /// The input is at its end.
+    Input,
+    /// The engine has what it wanted.
+    Finished,
+}
+
+/// What to do when no packets are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pacing {
+    /// Sleep on the socket: least delay while idle, one wake-up for every few packets under load.
+    Wait,
+    /// Spin: least delay, a core a queue.
+    Spin,
+    /// Under steady load sleep on the clock until a batch has gathered, at most a millisecond; else
+    /// wait.
+    #[default]
+    Gather,
+}
+
+/// Longest sleep on the socket, so that stop requests and timeouts are seen.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// Packets that `Gather` lets gather at the most: enough to make a wake-up cheap.
+const GATHER_PACKETS: u64 = 512;
+/// Bounds of a sleep on the clock.
+const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000;
+
+/// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
+const DRAIN_WAIT: Duration = Duration::from_millis(50);
+
+/// Runs until the stop flag, the end of input, or the engine's word.
+///
+/// # Errors
+/// The queue's or the engine's; what was received before has been handled.
+pub fn run(
+    rx: &mut RxQueue,
+    engine: &mut impl Engine,
+    stop: &Stop,
+    pacing: Pacing,
+) -> Result<Ended> {
+    let mut load = Load::new();
+    let mut idle_at = Instant::now();
+    while !stop.is_set() {
+        let mut batch = rx.receive()?;
+        let count = batch.len();
+        if count != 0 {
+            load.add(count as u64);
+            if engine.batch(&mut batch)? == Verdict::Finish {
+                return Ok(Ended::Finished);
+            }
+            drop(batch);
+            if !load.batches.is_multiple_of(64) {
+                continue;
+            }
+        } else {
+            drop(batch);
+        }
+        if count == 0 || idle_at.elapsed() >= WAIT_MAX {
+            idle_at = Instant::now();
+            if engine.idle()? == Verdict::Finish {
+                return Ok(Ended::Finished);
+            }
+        }
+        if count == 0 && rest(rx, &mut load, pacing)? == Ready::End {
+            return Ok(Ended::Input);
+        }
+    }
+    Ok(Ended::Stopped)
+}
+
+/// Takes what is still in the rings after the intake was stopped, at most for a second.
+///
+/// # Errors
+/// As [`run`].
+pub fn drain(rx: &mut RxQueue, engine: &mut impl Engine) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        let mut batch = rx.receive()?;
+        if batch.is_empty() {
+            drop(batch);
+            // What the kernel is still gathering comes when its block is full or its time is up.
+            if rx.gathers() && rx.wait(DRAIN_WAIT)? == Ready::Packets {
+                continue;
+            }
+            return Ok(());
+        }
+        if engine.batch(&mut batch)? == Verdict::Finish {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn rest(rx: &mut RxQueue, load: &mut Load, pacing: Pacing) -> Result<Ready> {
+    match pacing {
+        Pacing::Spin => {
+            std::hint::spin_loop();
+            // A file's end is only told by `wait`; with no time to wait it costs one look.
+            rx.wait(Duration::ZERO)
+        }
+        Pacing::Wait => rx.wait(WAIT_MAX),
+        Pacing::Gather if rx.gathers() => rx.wait(WAIT_MAX),
+        Pacing::Gather => match load.gather_ns(rx.ring_len()) {
+            Some(0) => {
+                std::hint::spin_loop();
+                Ok(Ready::Packets)
+            }
+            Some(ns) => {
+                std::thread::sleep(Duration::from_nanos(ns));
+                Ok(Ready::Packets)
+            }
+            None => rx.wait(WAIT_MAX),
+        },
+    }
+}
+
+/// How busy the queue is: packets over the last few milliseconds.
+struct Load {
+    since: Instant,
+    packets: u64,
+    batches: u64,
+}
+
+impl Load {
+    /// Packets are counted over windows of this length.
+    const WINDOW_NS: u64 = 5_000_000;
+
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            packets: 0,
+            batches: 0,
+        }
+    }
+
+    fn add(&mut self, packets: u64) {
+        self.packets += packets;
+        self.batches += 1;
+    }
+
+    /// How long to sleep for a batch to gather, at most an eighth of the ring; `None` when packets
+    /// come too thinly to tell.
+    fn gather_ns(&mut self, ring_len: Option<u32>) -> Option<u64> {
+        let elapsed_ns = (self.since.elapsed().as_nanos() as u64).max(1);
+        let packets = ring_len.map_or(GATHER_PACKETS, |len| GATHER_PACKETS.min(u64::from(len) / 8));
+        let ns_for_a_batch = packets.saturating_mul(elapsed_ns) / self.packets.max(1);
+        if elapsed_ns > Self::WINDOW_NS {
+            // Half of the past counts on.
+            self.since = Instant::now() - Duration::from_nanos(Self::WINDOW_NS / 2);
+            self.packets = self.packets * (Self::WINDOW_NS / 2) / elapsed_ns;
+        }
+        // Below 64 packets a millisecond a wake-up for each few packets is cheaper than the delay
+        // is worth.
+        let thin = self.packets < 64 || ns_for_a_batch > 8 * GATHER_NS.end();
+        // A sleep shorter than the timer's slack would overrun it: then look again at once.
+        let ns = if ns_for_a_batch < GATHER_NS.start() / 4 {
+            0
+        } else {
+            ns_for_a_batch.clamp(*GATHER_NS.start(), *GATHER_NS.end())
+        };
+        (!thin).then_some(ns)
+    }
+}

@@ -1,0 +1,373 @@
+//! An assembler for eBPF: instructions by name, jumps by label, references resolved at the end.
+//!
+//! ```
+//! use bpf::asm::Asm;
+//! use bpf::ebpf::{Cond, Reg::*, Width};
+//! let mut a = Asm::new();
+//! let out = a.label();
+//! a.load(Width::W, R0, R1, 0);
+//! a.jump_if(Cond::Eq, R0, 7, out);
+//! a.mov(R0, 1);
+//! a.bind(out);
+//! a.exit();
+//! assert_eq!(a.finish().unwrap().len(), 4);
+//! ```
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::ebpf::{
+    Alu, CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD, CLASS_LDX, CLASS_ST,
+    CLASS_STX, Cond, Helper, Insn, MODE_ABS, MODE_IMM, MODE_IND, MODE_MEM, PSEUDO_KFUNC_CALL,
+    PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_X, Src, Width,
+};
+
+/// A place in the program that jumps can name before it is known where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(u32);
+
+/// Why a program could not be put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsmError {
+    /// A jump names a label that was never bound.
+    UnboundLabel {
+        /// Index of the jump.
+        at: u32,
+    },
+    /// A jump is farther than its 16-bit distance can say.
+    JumpTooFar {
+        /// Index of the jump.
+        at: u32,
+        /// The distance in instructions.
+        distance: i64,
+    },
+}
+
+impl fmt::Display for AsmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnboundLabel { at } => write!(f, "jump at {at} to a label without a place"),
+            Self::JumpTooFar { at, distance } => write!(
+                f,
+                "the program is too long: jump at {at} over {distance} instructions, at most 32767"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AsmError {}
+
+const UNBOUND: u32 = u32::MAX;
+
+/// A program being written.
+#[derive(Clone, Debug, Default)]
+pub struct Asm {
+    insns: Vec<Insn>,
+    labels: Vec<u32>,
+    fixups: Vec<(u32, Label)>,
+}
+
+impl Asm {
+    /// An empty program.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many instructions are written so far.
+    pub fn len(&self) -> usize {
+        self.insns.len()
+    }
+
+    /// Whether nothing is written yet.
+    pub fn is_empty(&self) -> bool {
+        self.insns.is_empty()
+    }
+
+    /// A new label without a place.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(UNBOUND);
+        Label(self.labels.len() as u32 - 1)
+    }
+
+    /// Gives the label its place: here. Binding twice moves it.
+    pub fn bind(&mut self, label: Label) {
+        self.labels[label.0 as usize] = self.insns.len() as u32;
+    }
+
+    /// Whether any jump so far names the label. Code that no jump reaches is refused by the
+    /// verifier.
+    pub fn is_used(&self, label: Label) -> bool {
+        self.fixups.iter().any(|&(_, used)| used == label)
+    }
+
+    /// Appends an instruction as it is.
+    pub fn raw(&mut self, insn: Insn) {
+        self.insns.push(insn);
+    }
+
+    fn op(&mut self, code: u8, dst: Reg, src: Src, off: i16) {
+        let (code, src, imm) = match src {
+            Src::Reg(reg) => (code | SOURCE_X, reg as u8, 0),
+            Src::Imm(imm) => (code, 0, imm),
+        };
+        self.raw(Insn {
+            code,
+            dst: dst as u8,
+            src,
+            off,
+            imm,
+        });
+    }
+
+    /// `dst = src`, 64 bits; a constant is sign-extended.
+    pub fn mov(&mut self, dst: Reg, src: impl Into<Src>) {
+        self.alu(Alu::Mov, dst, src);
+    }
+
+    /// `dst = src`, 32 bits; the upper half becomes 0.
+    pub fn mov32(&mut self, dst: Reg, src: impl Into<Src>) {
+        self.alu32(Alu::Mov, dst, src);
+    }
+
+    /// `dst = dst OP src`, 64 bits.
+    pub fn alu(&mut self, op: Alu, dst: Reg, src: impl Into<Src>) {
+        self.op(CLASS_ALU64 | op as u8, dst, src.into(), 0);
+    }
+
+    /// `dst = dst OP src`, 32 bits; the upper half becomes 0.
+    pub fn alu32(&mut self, op: Alu, dst: Reg, src: impl Into<Src>) {
+        self.op(CLASS_ALU32 | op as u8, dst, src.into(), 0);
+    }
+
+    /// Between network byte order and this machine's: the low 16, 32 or 64 bits, the rest 0.
+    pub fn swap_be(&mut self, dst: Reg, bits: i32) {
+        // BPF_END with BPF_TO_BE: nothing on a big-endian machine, a swap elsewhere.
+        let code = CLASS_ALU32 | 0xd0 | SOURCE_X;
+        self.raw(Insn {
+            code,
+            dst: dst as u8,
+            src: 0,
+            off: 0,
+            imm: bits,
+        });
+    }
+
+    /// `dst = *(width *)(base + off)`, not sign-extended.
+    pub fn load(&mut self, width: Width, dst: Reg, base: Reg, off: i16) {
+        let code = CLASS_LDX | MODE_MEM | width as u8;
+        self.raw(Insn {
+            code,
+            dst: dst as u8,
+            src: base as u8,
+            off,
+            imm: 0,
+        });
+    }
+
+    /// `*(width *)(base + off) = src`.
+    pub fn store(&mut self, width: Width, base: Reg, off: i16, src: impl Into<Src>) {
+        let (class, src, imm) = match src.into() {
+            Src::Reg(reg) => (CLASS_STX, reg as u8, 0),
+            Src::Imm(imm) => (CLASS_ST, 0, imm),
+        };
+        let code = class | MODE_MEM | width as u8;
+        self.raw(Insn {
+            code,
+            dst: base as u8,
+            src,
+            off,
+            imm,
+        });
+    }
+
+    /// Jumps always.
+    pub fn jump(&mut self, to: Label) {
+        self.fixups.push((self.insns.len() as u32, to));
+        self.raw(Insn {
+            code: CLASS_JMP,
+            ..Insn::default()
+        });
+    }
+
+    /// Jumps if `dst COND src`, comparing 64 bits.
+    pub fn jump_if(&mut self, cond: Cond, dst: Reg, src: impl Into<Src>, to: Label) {
+        self.fixups.push((self.insns.len() as u32, to));
+        self.op(CLASS_JMP | cond as u8, dst, src.into(), 0);
+    }
+
+    /// Jumps if `dst COND src`, comparing the low 32 bits (Linux 5.1).
+    pub fn jump32_if(&mut self, cond: Cond, dst: Reg, src: impl Into<Src>, to: Label) {
+        self.fixups.push((self.insns.len() as u32, to));
+        self.op(CLASS_JMP32 | cond as u8, dst, src.into(), 0);
+    }
+
+    /// `dst = value`, all 64 bits; two instructions long.
+    pub fn load_imm64(&mut self, dst: Reg, value: u64) {
+        self.wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32);
+    }
+
+    /// `dst = the map behind this file descriptor`; two instructions long.
+    pub fn load_map(&mut self, dst: Reg, map_fd: i32) {
+        self.wide(dst, PSEUDO_MAP_FD, map_fd, 0);
+    }
+
+    /// `dst = the address of a byte in the value of a map` that has one entry only (an array,
+    /// Linux 5.2); two instructions long.
+    pub fn load_map_value(&mut self, dst: Reg, map_fd: i32, offset: u32) {
+        self.wide(dst, PSEUDO_MAP_VALUE, map_fd, offset as i32);
+    }
+
+    fn wide(&mut self, dst: Reg, src: u8, low: i32, high: i32) {
+        let code = CLASS_LD | MODE_IMM | Width::D as u8;
+        self.raw(Insn {
+            code,
+            dst: dst as u8,
+            src,
+            off: 0,
+            imm: low,
+        });
+        self.raw(Insn {
+            imm: high,
+            ..Insn::default()
+        });
+    }
+
+    /// Socket filters only: `r0 = packet[index]` in host byte order; needs the context in R6,
+    /// loses R1 to R5, and ends the program with 0 when the packet is too short.
+    pub fn load_abs(&mut self, width: Width, index: i32) {
+        let code = CLASS_LD | MODE_ABS | width as u8;
+        self.raw(Insn {
+            code,
+            imm: index,
+            ..Insn::default()
+        });
+    }
+
+    /// Socket filters only: as [`Asm::load_abs`] at `base + index`.
+    pub fn load_ind(&mut self, width: Width, base: Reg, index: i32) {
+        let code = CLASS_LD | MODE_IND | width as u8;
+        self.raw(Insn {
+            code,
+            src: base as u8,
+            imm: index,
+            ..Insn::default()
+        });
+    }
+
+    /// Calls a helper: arguments R1 to R5, result R0.
+    pub fn call(&mut self, helper: Helper) {
+        let code = CLASS_JMP | 0x80;
+        self.raw(Insn {
+            code,
+            imm: helper as i32,
+            ..Insn::default()
+        });
+    }
+
+    /// Calls a kernel function by its BTF id in vmlinux: arguments R1 to R5, result R0.
+    pub fn call_kfunc(&mut self, btf_id: u32) {
+        let code = CLASS_JMP | 0x80;
+        self.raw(Insn {
+            code,
+            src: PSEUDO_KFUNC_CALL,
+            imm: btf_id as i32,
+            ..Insn::default()
+        });
+    }
+
+    /// Ends the program with R0 as its result.
+    pub fn exit(&mut self) {
+        self.raw(Insn {
+            code: CLASS_JMP | 0x90,
+            ..Insn::default()
+        });
+    }
+
+    /// The program with its jumps resolved.
+    pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
+        for &(at, label) in &self.fixups {
+            let to = self.labels[label.0 as usize];
+            if to == UNBOUND {
+                return Err(AsmError::UnboundLabel { at });
+            }
+            let distance = i64::from(to) - i64::from(at) - 1;
+            self.insns[at as usize].off =
+                i16::try_from(distance).map_err(|_| AsmError::JumpTooFar { at, distance })?;
+        }
+        Ok(self.insns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ebpf::Reg::{R0, R1, R2, R10};
+
+    #[test]
+    fn jumps_reach_both_ways() {
+        let mut a = Asm::new();
+        let (top, end) = (a.label(), a.label());
+        a.bind(top);
+        a.mov(R0, 0);
+        a.jump_if(Cond::Ne, R1, R2, end);
+        a.jump(top);
+        a.bind(end);
+        a.exit();
+        let insns = a.finish().unwrap();
+        assert_eq!((insns[1].off, insns[2].off), (1, -3));
+        assert_eq!(insns[1].code, 0x5d);
+    }
+
+    #[test]
+    fn encodings_are_the_kernels() {
+        let mut a = Asm::new();
+        a.load_map(R1, 5);
+        a.store(Width::W, R10, -4, 0);
+        a.load(Width::B, R0, R1, 3);
+        a.swap_be(R0, 16);
+        a.call_kfunc(77);
+        a.load_ind(Width::H, R1, 2);
+        let codes: std::vec::Vec<_> = a
+            .finish()
+            .unwrap()
+            .iter()
+            .map(|i| (i.code, i.src, i.imm))
+            .collect();
+        assert_eq!(
+            codes,
+            [
+                (0x18, 1, 5),
+                (0x00, 0, 0),
+                (0x62, 0, 0),
+                (0x71, 1, 0),
+                (0xdc, 0, 16),
+                (0x85, 2, 77),
+                (0x48, 1, 2),
+            ]
+        );
+    }
+
+    #[test]
+    fn faults_are_told() {
+        let mut a = Asm::new();
+        let nowhere = a.label();
+        a.jump(nowhere);
+        assert_eq!(a.finish(), Err(AsmError::UnboundLabel { at: 0 }));
+
+        let mut a = Asm::new();
+        let far = a.label();
+        a.jump(far);
+        for _ in 0..40_000 {
+            a.mov(R0, 0);
+        }
+        a.bind(far);
+        a.exit();
+        assert_eq!(
+            a.finish(),
+            Err(AsmError::JumpTooFar {
+                at: 0,
+                distance: 40_000
+            })
+        );
+    }
+}

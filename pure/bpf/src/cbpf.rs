@@ -1,0 +1,411 @@
+//! cBPF: the classic filter language of bpf(4), libpcap and `SO_ATTACH_FILTER`.
+//!
+//! Two registers of 32 bits, A and X, sixteen words of scratch memory, jumps forward only. A
+//! program ends with how much of the packet to keep; 0 refuses it.
+//!
+//! [`OPS`] is the one table of what there is: validation, printing, translation and the tests'
+//! random programs go by it. A [`Program`] has passed the checks that the kernel makes too
+//! (`bpf_check_classic` in `net/core/filter.c`).
+
+use alloc::vec::Vec;
+use core::fmt;
+
+mod validate;
+
+pub use validate::Invalid;
+
+/// Most instructions that a program may have (`BPF_MAXINSNS`).
+pub const INSN_COUNT_MAX: usize = 4096;
+/// Words of scratch memory (`BPF_MEMWORDS`).
+pub const MEMORY_WORDS: usize = 16;
+
+/// From here up, the index of a packet load names something the kernel knows about the packet
+/// (`SKF_AD_OFF`); see [`Ancillary`].
+pub const ANCILLARY_BASE: u32 = 0u32.wrapping_sub(0x1000);
+/// From here up to [`ANCILLARY_BASE`], an index counts from the network header (`SKF_NET_OFF`).
+pub const NETWORK_BASE: u32 = 0u32.wrapping_sub(0x10_0000);
+/// From here up to [`NETWORK_BASE`], an index counts from the link header (`SKF_LL_OFF`).
+pub const LINK_BASE: u32 = 0u32.wrapping_sub(0x20_0000);
+
+/// One instruction, in the layout of `struct sock_filter` and `struct bpf_insn`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct Insn {
+    /// What to do; one of [`OPS`].
+    pub code: u16,
+    /// How many instructions to skip if a condition holds.
+    pub jt: u8,
+    /// How many instructions to skip if it does not.
+    pub jf: u8,
+    /// The constant.
+    pub k: u32,
+}
+
+impl Insn {
+    /// An instruction from its four fields.
+    pub const fn new(code: u16, jt: u8, jf: u8, k: u32) -> Self {
+        Self { code, jt, jf, k }
+    }
+
+    /// What it does, or `None` for a code that is none.
+    pub fn decode(self) -> Option<Op> {
+        op_info(self.code).map(|info| decode(self, info.form))
+    }
+}
+
+impl fmt::Debug for Insn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{{ {:#04x}, {}, {}, {:#010x} }}",
+            self.code, self.jt, self.jf, self.k
+        )
+    }
+}
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Reg {
+    A,
+    X,
+}
+
+/// How many bytes of the packet a load takes; in network byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// Four bytes.
+    W,
+    /// Two bytes.
+    H,
+    /// One byte.
+    B,
+}
+
+impl Width {
+    /// The width in bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::W => 4,
+            Self::H => 2,
+            Self::B => 1,
+        }
+    }
+}
+
+/// An arithmetic operation on A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Alu {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Mod,
+    And,
+    Or,
+    Xor,
+    Lsh,
+    Rsh,
+    Neg,
+}
+
+/// A condition between A and the operand, unsigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cond {
+    /// Equal.
+    Eq,
+    /// Greater.
+    Gt,
+    /// Greater or equal.
+    Ge,
+    /// Any bit in common.
+    Set,
+}
+
+/// The second operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// The constant.
+    K(u32),
+    /// Register X.
+    X,
+}
+
+/// An instruction decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// A = the packet's bytes at `k`.
+    LoadAbs(Width, u32),
+    /// A = the packet's bytes at X + `k`.
+    LoadInd(Width, u32),
+    /// The register = the length on the wire.
+    LoadLen(Reg),
+    /// The register = `k`.
+    LoadImm(Reg, u32),
+    /// The register = a word of scratch memory.
+    LoadMem(Reg, u32),
+    /// X = 4 times the low four bits of the packet's byte at `k`: an IPv4 header's length.
+    LoadMsh(u32),
+    /// A word of scratch memory = the register.
+    Store(Reg, u32),
+    /// A = A op operand.
+    Alu(Alu, Operand),
+    /// Skip `k` instructions.
+    Jump(u32),
+    /// Skip the first or second count.
+    JumpIf(Cond, Operand, u8, u8),
+    /// End with the constant.
+    Ret(u32),
+    /// End with A.
+    RetA,
+    /// X = A.
+    Tax,
+    /// A = X.
+    Txa,
+}
+
+/// How an instruction is decoded and printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Form {
+    Abs(Width),
+    Ind(Width),
+    Len(Reg),
+    Imm(Reg),
+    Mem(Reg),
+    Msh,
+    Store(Reg),
+    /// Whether the operand is X, and whether people expect the constant in hexadecimal.
+    Alu {
+        op: Alu,
+        x: bool,
+        hex: bool,
+    },
+    Jump,
+    JumpIf(Cond, bool),
+    RetK,
+    RetA,
+    Tax,
+    Txa,
+}
+
+/// One row of [`OPS`].
+#[derive(Clone, Copy, Debug)]
+pub struct OpInfo {
+    /// The code.
+    pub code: u16,
+    /// Its name in assembler text.
+    pub name: &'static str,
+    /// Its operands.
+    pub form: Form,
+}
+
+const fn row(code: u16, name: &'static str, form: Form) -> OpInfo {
+    OpInfo { code, name, form }
+}
+
+const fn alu(code: u16, name: &'static str, op: Alu, x: bool, hex: bool) -> OpInfo {
+    row(code, name, Form::Alu { op, x, hex })
+}
+
+/// Every instruction there is, by code: what the kernel's checker lets through.
+#[rustfmt::skip]
+pub const OPS: &[OpInfo] = &[
+    row(0x00, "ld",   Form::Imm(Reg::A)),
+    row(0x01, "ldx",  Form::Imm(Reg::X)),
+    row(0x02, "st",   Form::Store(Reg::A)),
+    row(0x03, "stx",  Form::Store(Reg::X)),
+    alu(0x04, "add",  Alu::Add, false, false),
+    row(0x05, "ja",   Form::Jump),
+    row(0x06, "ret",  Form::RetK),
+    row(0x07, "tax",  Form::Tax),
+    alu(0x0c, "add",  Alu::Add, true, false),
+    alu(0x14, "sub",  Alu::Sub, false, false),
+    row(0x15, "jeq",  Form::JumpIf(Cond::Eq, false)),
+    row(0x16, "ret",  Form::RetA),
+    alu(0x1c, "sub",  Alu::Sub, true, false),
+    row(0x1d, "jeq",  Form::JumpIf(Cond::Eq, true)),
+    row(0x20, "ld",   Form::Abs(Width::W)),
+    alu(0x24, "mul",  Alu::Mul, false, false),
+    row(0x25, "jgt",  Form::JumpIf(Cond::Gt, false)),
+    row(0x28, "ldh",  Form::Abs(Width::H)),
+    alu(0x2c, "mul",  Alu::Mul, true, false),
+    row(0x2d, "jgt",  Form::JumpIf(Cond::Gt, true)),
+    row(0x30, "ldb",  Form::Abs(Width::B)),
+    alu(0x34, "div",  Alu::Div, false, false),
+    row(0x35, "jge",  Form::JumpIf(Cond::Ge, false)),
+    alu(0x3c, "div",  Alu::Div, true, false),
+    row(0x3d, "jge",  Form::JumpIf(Cond::Ge, true)),
+    row(0x40, "ld",   Form::Ind(Width::W)),
+    alu(0x44, "or",   Alu::Or, false, true),
+    row(0x45, "jset", Form::JumpIf(Cond::Set, false)),
+    row(0x48, "ldh",  Form::Ind(Width::H)),
+    alu(0x4c, "or",   Alu::Or, true, true),
+    row(0x4d, "jset", Form::JumpIf(Cond::Set, true)),
+    row(0x50, "ldb",  Form::Ind(Width::B)),
+    alu(0x54, "and",  Alu::And, false, true),
+    alu(0x5c, "and",  Alu::And, true, true),
+    row(0x60, "ld",   Form::Mem(Reg::A)),
+    row(0x61, "ldx",  Form::Mem(Reg::X)),
+    alu(0x64, "lsh",  Alu::Lsh, false, false),
+    alu(0x6c, "lsh",  Alu::Lsh, true, false),
+    alu(0x74, "rsh",  Alu::Rsh, false, false),
+    alu(0x7c, "rsh",  Alu::Rsh, true, false),
+    row(0x80, "ld",   Form::Len(Reg::A)),
+    row(0x81, "ldx",  Form::Len(Reg::X)),
+    alu(0x84, "neg",  Alu::Neg, true, false),
+    row(0x87, "txa",  Form::Txa),
+    alu(0x94, "mod",  Alu::Mod, false, false),
+    alu(0x9c, "mod",  Alu::Mod, true, false),
+    alu(0xa4, "xor",  Alu::Xor, false, true),
+    alu(0xac, "xor",  Alu::Xor, true, true),
+    row(0xb1, "ldxb", Form::Msh),
+];
+
+/// The row of a code.
+pub fn op_info(code: u16) -> Option<&'static OpInfo> {
+    OPS.binary_search_by_key(&code, |info| info.code)
+        .ok()
+        .map(|at| &OPS[at])
+}
+
+fn decode(insn: Insn, form: Form) -> Op {
+    let k = insn.k;
+    let operand = |x: bool| if x { Operand::X } else { Operand::K(k) };
+    match form {
+        Form::Abs(width) => Op::LoadAbs(width, k),
+        Form::Ind(width) => Op::LoadInd(width, k),
+        Form::Len(reg) => Op::LoadLen(reg),
+        Form::Imm(reg) => Op::LoadImm(reg, k),
+        Form::Mem(reg) => Op::LoadMem(reg, k),
+        Form::Msh => Op::LoadMsh(k),
+        Form::Store(reg) => Op::Store(reg, k),
+        Form::Alu { op, x, .. } => Op::Alu(op, operand(x)),
+        Form::Jump => Op::Jump(k),
+        Form::JumpIf(cond, x) => Op::JumpIf(cond, operand(x), insn.jt, insn.jf),
+        Form::RetK => Op::Ret(k),
+        Form::RetA => Op::RetA,
+        Form::Tax => Op::Tax,
+        Form::Txa => Op::Txa,
+    }
+}
+
+/// What the kernel knows about a packet beside its bytes, loaded by an index of
+/// [`ANCILLARY_BASE`] and more (`SKF_AD_…` in `include/uapi/linux/filter.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Ancillary {
+    Protocol,
+    PacketType,
+    Ifindex,
+    Netlink,
+    NetlinkNested,
+    Mark,
+    Queue,
+    HardwareType,
+    RxHash,
+    Cpu,
+    /// Not a load at all: A = A xor X.
+    XorX,
+    VlanTci,
+    VlanPresent,
+    PayloadOffset,
+    Random,
+    VlanProtocol,
+}
+
+/// Each ancillary load, in the order of the kernel's offsets, 4 apart; with its name in text.
+#[rustfmt::skip]
+pub const ANCILLARIES: [(Ancillary, &str); 16] = [
+    (Ancillary::Protocol,      "proto"),
+    (Ancillary::PacketType,    "type"),
+    (Ancillary::Ifindex,       "ifidx"),
+    (Ancillary::Netlink,       "nla"),
+    (Ancillary::NetlinkNested, "nlan"),
+    (Ancillary::Mark,          "mark"),
+    (Ancillary::Queue,         "queue"),
+    (Ancillary::HardwareType,  "hatype"),
+    (Ancillary::RxHash,        "rxhash"),
+    (Ancillary::Cpu,           "cpu"),
+    (Ancillary::XorX,          "xorx"),
+    (Ancillary::VlanTci,       "vlan_tci"),
+    (Ancillary::VlanPresent,   "vlanp"),
+    (Ancillary::PayloadOffset, "poff"),
+    (Ancillary::Random,        "rand"),
+    (Ancillary::VlanProtocol,  "vlan_tpid"),
+];
+
+/// Where an absolute index points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Into the packet.
+    Packet(u32),
+    /// Into the packet, from its link header.
+    Link(u32),
+    /// Into the packet, from its network header.
+    Network(u32),
+    /// At what the kernel knows.
+    Ancillary(Ancillary),
+    /// Nowhere.
+    Nothing,
+}
+
+impl Place {
+    /// The place that an absolute index names on Linux.
+    pub fn of(index: u32) -> Self {
+        if let Some(off) = index.checked_sub(ANCILLARY_BASE) {
+            let known = off
+                .is_multiple_of(4)
+                .then(|| ANCILLARIES.get(off as usize / 4))
+                .flatten();
+            known.map_or(Self::Nothing, |&(ancillary, _)| Self::Ancillary(ancillary))
+        } else if let Some(off) = index.checked_sub(NETWORK_BASE) {
+            Self::Network(off)
+        } else if let Some(off) = index.checked_sub(LINK_BASE) {
+            Self::Link(off)
+        } else {
+            Self::Packet(index)
+        }
+    }
+}
+
+/// A program that passed the checks; see [`Program::new`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    insns: Vec<Insn>,
+    unset_read: Option<Invalid>,
+}
+
+impl Program {
+    /// Checks instructions: known codes, jumps that stay inside and go forward, no division by a
+    /// constant 0, no shift by 32 and more, scratch words inside, a return at the end.
+    ///
+    /// These are the kernel's checks but for one: a scratch word may be read before it is written,
+    /// and is then 0. libpcap makes such programs (for `pppoes` behind some link types);
+    /// [`Program::kernel_refusal`] tells.
+    pub fn new(insns: Vec<Insn>) -> Result<Self, Invalid> {
+        let unset_read = validate::check(&insns)?;
+        Ok(Self { insns, unset_read })
+    }
+
+    /// Why `SO_ATTACH_FILTER` would refuse the program, if it would. Our own translations take it.
+    pub fn kernel_refusal(&self) -> Option<Invalid> {
+        self.unset_read
+    }
+
+    /// The instructions.
+    pub fn insns(&self) -> &[Insn] {
+        &self.insns
+    }
+
+    /// The instructions decoded.
+    pub fn ops(&self) -> impl Iterator<Item = Op> {
+        self.insns.iter().filter_map(|insn| insn.decode())
+    }
+
+    /// Whether it reads the packet's length.
+    pub fn uses_len(&self) -> bool {
+        self.ops().any(|op| matches!(op, Op::LoadLen(_)))
+    }
+}

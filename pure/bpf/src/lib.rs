@@ -1,0 +1,17 @@
+//! cBPF and eBPF: instructions, assembler, disassembler, interpreter, translation.
+//!
+//! Everything here turns numbers into numbers: no kernel is asked. Loading is the business of the
+//! `xdp` crate.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod asm;
+pub mod cbpf;
+pub mod disasm;
+pub mod ebpf;
+pub mod translate;
+pub mod vm_cbpf;

@@ -1,0 +1,410 @@
+//! cBPF to eBPF, for two places: before the network stack (XDP, [`emit_xdp`]) and on a socket
+//! ([`emit_skb`]).
+//!
+//! Both mean what [`crate::vm_cbpf`] means. One deviation: an index into the packet over 65535 is
+//! outside, whatever the packet's length, because the verifier bounds packet offsets by that.
+//!
+//! The code is emitted into a larger program: it ends with a jump to one of two labels, `hit` with
+//! the filter's result in R0, or `miss`. [`xdp_program`] and [`skb_program`] make whole programs
+//! whose result is the filter's.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::asm::{Asm, AsmError, Label};
+use crate::cbpf::{self, Ancillary, MEMORY_WORDS, Op, Operand, Program};
+use crate::ebpf::Reg::{R0, R1, R6, R9, R10};
+use crate::ebpf::{Alu, Cond, Helper, Insn, Reg, Width};
+
+mod plan;
+mod skb;
+mod xdp;
+
+use plan::Plan;
+pub use xdp::XdpOptions;
+
+/// Why a filter cannot run at that place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TranslateError {
+    /// It asks for something that is not known there.
+    Ancillary {
+        /// The instruction's index.
+        at: usize,
+        /// What it asks for.
+        what: Ancillary,
+    },
+    /// It counts from the network header, which is not known there.
+    NetworkOffset {
+        /// The instruction's index.
+        at: usize,
+    },
+    /// The eBPF program could not be put together.
+    Asm(AsmError),
+}
+
+impl fmt::Display for TranslateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ancillary { at, what } => {
+                let name = cbpf::ANCILLARIES
+                    .iter()
+                    .find(|row| row.0 == *what)
+                    .map_or("", |r| r.1);
+                write!(
+                    f,
+                    "instruction ({at:03}) asks for [{name}], which is not known there"
+                )
+            }
+            Self::NetworkOffset { at } => write!(
+                f,
+                "instruction ({at:03}) counts from the network header, which is not known there"
+            ),
+            Self::Asm(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for TranslateError {}
+
+impl From<AsmError> for TranslateError {
+    fn from(error: AsmError) -> Self {
+        Self::Asm(error)
+    }
+}
+
+/// Bytes of stack that a translated filter needs below its `stack_top`: scratch memory and one
+/// word to load into.
+pub const STACK_LEN: i16 = MEMORY_WORDS as i16 * 4 + 8;
+
+/// Appends a filter on an XDP context.
+///
+/// Needs R6 = the context, and R9 = the whole packet's length if [`XdpOptions::frags`] or
+/// [`Program::uses_len`]. Keeps R6 and R8, loses all others.
+///
+/// # Errors
+/// `Ancillary` for all but the interface, the queue and xor.
+pub fn emit_xdp(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    hit: Label,
+    miss: Label,
+) -> Result<(), TranslateError> {
+    xdp::emit(asm, program, options, hit, miss)
+}
+
+/// Appends a filter on a socket's packet.
+///
+/// Needs R6 = the context. Keeps R6 and R9, loses all others; uses the stack from `stack_top`
+/// down by [`STACK_LEN`]. A load outside the packet does not go to `miss`: it ends the whole
+/// program with result 0.
+///
+/// # Errors
+/// `Ancillary` for those of netlink, for the hardware type and for the payload's offset.
+pub fn emit_skb(
+    asm: &mut Asm,
+    program: &Program,
+    stack_top: i16,
+    hit: Label,
+    miss: Label,
+) -> Result<(), TranslateError> {
+    skb::emit(asm, program, stack_top, hit, miss)
+}
+
+/// A whole XDP program that returns the filter's result.
+///
+/// # Errors
+/// As [`emit_xdp`].
+pub fn xdp_program(program: &Program, options: &XdpOptions) -> Result<Vec<Insn>, TranslateError> {
+    whole(|asm, hit, miss| {
+        asm.mov(R6, R1);
+        if options.frags || program.uses_len() {
+            asm.call(Helper::XdpGetBuffLen);
+            asm.mov(R9, R0);
+        }
+        emit_xdp(asm, program, options, hit, miss)
+    })
+}
+
+/// A whole socket filter that returns the filter's result.
+///
+/// # Errors
+/// As [`emit_skb`].
+pub fn skb_program(program: &Program) -> Result<Vec<Insn>, TranslateError> {
+    whole(|asm, hit, miss| {
+        asm.mov(R6, R1);
+        emit_skb(asm, program, 0, hit, miss)
+    })
+}
+
+fn whole(
+    body: impl FnOnce(&mut Asm, Label, Label) -> Result<(), TranslateError>,
+) -> Result<Vec<Insn>, TranslateError> {
+    let mut asm = Asm::new();
+    let (hit, miss) = (asm.label(), asm.label());
+    body(&mut asm, hit, miss)?;
+    if asm.is_used(miss) {
+        asm.bind(miss);
+        asm.mov(R0, 0);
+        if asm.is_used(hit) {
+            asm.bind(hit);
+        }
+        asm.exit();
+    } else {
+        asm.bind(hit);
+        asm.exit();
+    }
+    Ok(asm.finish()?)
+}
+
+/// How one place loads: what differs between XDP and socket. Each load leaves its value in A (or
+/// X for MSH) in host byte order, or refuses the packet. Indices that can never be inside do not
+/// come here.
+trait Access {
+    fn a(&self) -> Reg;
+    fn x(&self) -> Reg;
+    /// Hears of an instruction that is not a load from the packet, after it was emitted.
+    fn passed(&mut self, _at: usize) {}
+    fn load_abs(
+        &mut self,
+        out: &mut Out<'_>,
+        at: usize,
+        width: cbpf::Width,
+        k: u32,
+    ) -> Result<(), TranslateError>;
+    fn load_ind(&mut self, out: &mut Out<'_>, at: usize, width: cbpf::Width, k: u32);
+    fn load_msh(&mut self, out: &mut Out<'_>, at: usize, k: u32);
+    fn load_len(&mut self, out: &mut Out<'_>, to: Reg);
+}
+
+/// Where the code goes, and what all places share.
+struct Out<'a> {
+    asm: &'a mut Asm,
+    plan: &'a Plan,
+    /// One label for each instruction that is emitted.
+    labels: Vec<Label>,
+    stack_top: i16,
+    hit: Label,
+    miss: Label,
+}
+
+fn ebpf_width(width: cbpf::Width) -> Width {
+    match width {
+        cbpf::Width::W => Width::W,
+        cbpf::Width::H => Width::H,
+        cbpf::Width::B => Width::B,
+    }
+}
+
+impl<'a> Out<'a> {
+    fn new(asm: &'a mut Asm, plan: &'a Plan, stack_top: i16, hit: Label, miss: Label) -> Self {
+        let labels = (0..plan.ops.len()).map(|_| asm.label()).collect();
+        Self {
+            asm,
+            plan,
+            labels,
+            stack_top,
+            hit,
+            miss,
+        }
+    }
+
+    /// Where to jump for this instruction.
+    fn target(&self, at: usize) -> Label {
+        if self.plan.is_refused(at) {
+            self.miss
+        } else {
+            self.labels[at]
+        }
+    }
+
+    /// Network to host byte order.
+    fn swap(&mut self, reg: Reg, width: cbpf::Width) {
+        if width != cbpf::Width::B {
+            self.asm.swap_be(reg, width.bytes() as i32 * 8);
+        }
+    }
+
+    fn memory(&self, word: u32) -> i16 {
+        self.stack_top - MEMORY_WORDS as i16 * 4 + word as i16 * 4
+    }
+
+    /// The word that helpers load into.
+    fn scratch(&self) -> i16 {
+        self.stack_top - STACK_LEN
+    }
+
+    /// Emits the whole filter.
+    fn body(&mut self, access: &mut impl Access) -> Result<(), TranslateError> {
+        let plan = self.plan;
+        if plan.is_refused(0) {
+            self.asm.jump(self.miss);
+            return Ok(());
+        }
+        self.asm.mov32(access.a(), 0);
+        self.asm.mov32(access.x(), 0);
+        if plan.reads_unset_memory {
+            for pair in 0..MEMORY_WORDS as u32 / 2 {
+                self.asm.store(Width::D, R10, self.memory(pair * 2), 0);
+            }
+        }
+        for (at, &op) in plan.ops.iter().enumerate() {
+            if !plan.is_live(at) {
+                continue;
+            }
+            self.asm.bind(self.labels[at]);
+            self.op(access, at, op)?;
+            // All paths on are refused: say so, since the next instruction is not there.
+            let falls = !matches!(op, Op::Jump(_) | Op::JumpIf(..) | Op::Ret(_) | Op::RetA);
+            if falls && plan.is_refused(at + 1) {
+                self.asm.jump(self.miss);
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, access: &mut impl Access, at: usize, op: Op) -> Result<(), TranslateError> {
+        let (a, x) = (access.a(), access.x());
+        let register = |reg| if reg == cbpf::Reg::A { a } else { x };
+        match op {
+            Op::LoadAbs(width, k) => return access.load_abs(self, at, width, k),
+            Op::LoadInd(width, k) => {
+                access.load_ind(self, at, width, k);
+                return Ok(());
+            }
+            Op::LoadMsh(k) => {
+                access.load_msh(self, at, k);
+                return Ok(());
+            }
+            Op::LoadLen(reg) => access.load_len(self, register(reg)),
+            Op::LoadImm(reg, k) => self.asm.mov32(register(reg), k as i32),
+            Op::LoadMem(reg, word) => {
+                self.asm
+                    .load(Width::W, register(reg), R10, self.memory(word));
+            }
+            Op::Store(reg, word) => {
+                self.asm
+                    .store(Width::W, R10, self.memory(word), register(reg));
+            }
+            Op::Alu(alu, operand) => self.alu(alu, operand, a, x),
+            Op::Tax => self.asm.mov32(x, a),
+            Op::Txa => self.asm.mov32(a, x),
+            Op::Jump(skip) => self.go(at, at + 1 + skip as usize),
+            Op::JumpIf(cond, operand, jt, jf) => {
+                let operand = match operand {
+                    Operand::K(k) => (k as i32).into(),
+                    Operand::X => x.into(),
+                };
+                self.jump_if(
+                    at,
+                    cond,
+                    a,
+                    operand,
+                    (at + 1 + jt as usize, at + 1 + jf as usize),
+                );
+            }
+            Op::Ret(k) => {
+                // A `ret #0` is refused by plan, never emitted.
+                self.asm.mov32(R0, k as i32);
+                self.asm.jump(self.hit);
+            }
+            Op::RetA => {
+                self.asm.jump32_if(Cond::Eq, a, 0, self.miss);
+                if a != R0 {
+                    self.asm.mov32(R0, a);
+                }
+                self.asm.jump(self.hit);
+            }
+        }
+        access.passed(at);
+        Ok(())
+    }
+
+    /// Goes on at `to`, which needs no jump if that comes next.
+    fn go(&mut self, at: usize, to: usize) {
+        if !self.comes_next(at, to) {
+            self.asm.jump(self.target(to));
+        }
+    }
+
+    /// Whether the code of `to` will follow that of `at`.
+    fn comes_next(&self, at: usize, to: usize) -> bool {
+        self.plan.is_live(to) && (at + 1..to).all(|between| !self.plan.is_live(between))
+    }
+
+    fn jump_if(
+        &mut self,
+        at: usize,
+        cond: cbpf::Cond,
+        a: Reg,
+        operand: crate::ebpf::Src,
+        (yes, no): (usize, usize),
+    ) {
+        let (taken, not_taken) = (self.target(yes), self.target(no));
+        if taken == not_taken {
+            self.go(at, yes);
+            return;
+        }
+        let (cond, inverse) = match cond {
+            cbpf::Cond::Eq => (Cond::Eq, Some(Cond::Ne)),
+            cbpf::Cond::Gt => (Cond::Gt, Some(Cond::Le)),
+            cbpf::Cond::Ge => (Cond::Ge, Some(Cond::Lt)),
+            cbpf::Cond::Set => (Cond::Set, None),
+        };
+        // Fall through to whichever comes next, if the condition can be had that way round.
+        match inverse {
+            Some(inverse) if self.comes_next(at, yes) => {
+                self.asm.jump32_if(inverse, a, operand, not_taken);
+            }
+            _ => {
+                self.asm.jump32_if(cond, a, operand, taken);
+                self.go(at, no);
+            }
+        }
+    }
+
+    fn alu(&mut self, alu: cbpf::Alu, operand: Operand, a: Reg, x: Reg) {
+        let src = match operand {
+            Operand::K(k) => (k as i32).into(),
+            Operand::X => crate::ebpf::Src::Reg(x),
+        };
+        let by_x = operand == Operand::X;
+        let op = match alu {
+            cbpf::Alu::Add => Alu::Add,
+            cbpf::Alu::Sub => Alu::Sub,
+            cbpf::Alu::Mul => Alu::Mul,
+            cbpf::Alu::Div => Alu::Div,
+            cbpf::Alu::Mod => Alu::Mod,
+            cbpf::Alu::And => Alu::And,
+            cbpf::Alu::Or => Alu::Or,
+            cbpf::Alu::Xor => Alu::Xor,
+            cbpf::Alu::Lsh => Alu::Lsh,
+            cbpf::Alu::Rsh => Alu::Rsh,
+            cbpf::Alu::Neg => {
+                self.asm.alu32(Alu::Neg, a, 0);
+                return;
+            }
+        };
+        match op {
+            // cBPF refuses the packet where eBPF goes on with 0.
+            Alu::Div | Alu::Mod if by_x => {
+                self.asm.jump32_if(Cond::Eq, x, 0, self.miss);
+                self.asm.alu32(op, a, src);
+            }
+            // eBPF takes the count modulo 32; here nothing is left.
+            Alu::Lsh | Alu::Rsh if by_x => {
+                let (small, done) = (self.asm.label(), self.asm.label());
+                self.asm.jump32_if(Cond::Le, x, 31, small);
+                self.asm.mov32(a, 0);
+                self.asm.jump(done);
+                self.asm.bind(small);
+                self.asm.alu32(op, a, src);
+                self.asm.bind(done);
+            }
+            _ => self.asm.alu32(op, a, src),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! The shape of the code; what it does, the kernel tells in the lab's tests.
+
+use super::*;
+use std::string::ToString;
+use std::vec::Vec;
+
+fn program(insns: &[(u16, u8, u8, u32)]) -> Program {
+    let insns = insns
+        .iter()
+        .map(|&(code, jt, jf, k)| cbpf::Insn::new(code, jt, jf, k))
+        .collect();
+    Program::new(insns).unwrap()
+}
+
+const OPTIONS: XdpOptions = XdpOptions {
+    frags: false,
+    indirect_by_helper: false,
+    stack_top: 0,
+};
+
+/// `tcp port 80`, as libpcap has it for Ethernet.
+fn tcp_port_80() -> Program {
+    program(&[
+        (0x28, 0, 0, 12),
+        (0x15, 0, 6, 0x86dd),
+        (0x30, 0, 0, 20),
+        (0x15, 0, 15, 6),
+        (0x28, 0, 0, 54),
+        (0x15, 12, 0, 80),
+        (0x28, 0, 0, 56),
+        (0x15, 10, 11, 80),
+        (0x15, 0, 10, 0x800),
+        (0x30, 0, 0, 23),
+        (0x15, 0, 8, 6),
+        (0x28, 0, 0, 20),
+        (0x45, 6, 0, 0x1fff),
+        (0xb1, 0, 0, 14),
+        (0x48, 0, 0, 14),
+        (0x15, 2, 0, 80),
+        (0x48, 0, 0, 16),
+        (0x15, 0, 1, 80),
+        (0x06, 0, 0, 262_144),
+        (0x06, 0, 0, 0),
+    ])
+}
+
+/// Comparisons of a pointer in R4 with the packet's end in R3.
+fn comparisons(insns: &[Insn]) -> Vec<i32> {
+    let greater = 0x2d;
+    insns
+        .windows(2)
+        .filter(|w| w[1].code == greater && w[1].dst == 4 && w[1].src == 3)
+        .map(|w| w[0].imm)
+        .collect()
+}
+
+#[test]
+fn one_comparison_covers_what_every_path_needs() {
+    let insns = xdp_program(&tcp_port_80(), &OPTIONS).unwrap();
+    // At the beginning what the shorter way, IPv4, needs: up to the fragment offset and the
+    // protocol; IPv6 adds its ports. By X: the source port, then the destination port.
+    assert_eq!(comparisons(&insns), [24, 56, 58, 16, 18]);
+}
+
+#[test]
+fn refused_filters_are_just_that() {
+    for insns in [
+        &[(0x06, 0, 0, 0)][..],
+        &[(0x28, 0, 0, 12), (0x15, 0, 0, 7), (0x06, 0, 0, 0)],
+        &[(0x28, 0, 0, 0xffff), (0x06, 0, 0, 1)],
+        &[(0x01, 0, 0, 1), (0x48, 0, 0, 0x7fff_ffff), (0x16, 0, 0, 0)],
+    ] {
+        let insns = xdp_program(&program(insns), &OPTIONS).unwrap();
+        assert_eq!(insns.len(), 4, "{insns:?}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_an_error_with_its_name() {
+    let vlan = program(&[(0x30, 0, 0, cbpf::ANCILLARY_BASE + 48), (0x16, 0, 0, 0)]);
+    let error = xdp_program(&vlan, &OPTIONS).unwrap_err();
+    assert!(error.to_string().contains("[vlanp]"), "{error}");
+    assert!(skb_program(&vlan).is_ok());
+    let network = program(&[(0x30, 0, 0, cbpf::NETWORK_BASE), (0x16, 0, 0, 0)]);
+    assert_eq!(
+        xdp_program(&network, &OPTIONS),
+        Err(TranslateError::NetworkOffset { at: 0 })
+    );
+}
+
+#[test]
+fn code_is_made_once_for_each_body() {
+    let one = xdp_program(&tcp_port_80(), &OPTIONS).unwrap().len();
+    let two = xdp_program(
+        &tcp_port_80(),
+        &XdpOptions {
+            frags: true,
+            ..OPTIONS
+        },
+    )
+    .unwrap()
+    .len();
+    assert!(two > 2 * one && two < 5 * one, "{one} {two}");
+}

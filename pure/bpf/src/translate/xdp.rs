@@ -1,0 +1,351 @@
+//! Filters on an XDP context, by direct packet access: the verifier wants every load to come
+//! after a comparison of the same pointer with the packet's end.
+//!
+//! Comparisons are made once for as many bytes as every path on needs ([`super::plan`]), and what
+//! has been compared on every path so far is remembered, for the packet's beginning and for the
+//! pointer at X alike. The verifier follows each path by itself and so always knows as much.
+//!
+//! A packet of several buffers has only its first one in reach. So with
+//! [`XdpOptions::frags`] a second body is emitted that loads by helper from anywhere in the
+//! packet; a comparison that fails with a packet that is long enough starts over there. That is
+//! allowed because a filter has no effects.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::plan::{OFFSET_MAX, Plan, writes_x};
+use super::{Access, Out, TranslateError, ebpf_width};
+use crate::asm::{Asm, Label};
+use crate::cbpf::{self, Ancillary, Place, Program};
+use crate::ebpf::Reg::{self, R0, R1, R2, R3, R4, R5, R6, R7, R9, R10};
+use crate::ebpf::{Alu, Cond, Helper, Width};
+
+/// Offsets in `struct xdp_md`.
+const MD_DATA: i16 = 0;
+const MD_DATA_END: i16 = 4;
+const MD_INGRESS_IFINDEX: i16 = 12;
+const MD_RX_QUEUE_INDEX: i16 = 16;
+
+/// How a filter is to read XDP packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpOptions {
+    /// Also read what is not in the first buffer (Linux 5.18, program loaded with the frags flag).
+    pub frags: bool,
+    /// Load at X + k by helper (Linux 5.18) instead of directly. A pointer plus an unknown number
+    /// is refused to processes without CAP_PERFMON.
+    pub indirect_by_helper: bool,
+    /// Stack offset below which the filter may use [`super::STACK_LEN`] bytes; a multiple of 8.
+    pub stack_top: i16,
+}
+
+pub(super) fn emit(
+    asm: &mut Asm,
+    program: &Program,
+    options: &XdpOptions,
+    hit: Label,
+    miss: Label,
+) -> Result<(), TranslateError> {
+    let plan = Plan::new(program);
+    let slow = asm.label();
+    let mut direct = Direct::new(&plan, options, slow);
+    {
+        let mut out = Out::new(asm, &plan, options.stack_top, hit, miss);
+        if !plan.is_refused(0) {
+            direct.load_pointers(&mut out);
+        }
+        out.body(&mut direct)?;
+    }
+    // A packet whose first buffer is too short: too short altogether, or has it more buffers?
+    for (label, need) in direct.short {
+        asm.bind(label);
+        asm.jump_if(Cond::Lt, R9, need as i32, miss);
+        asm.jump(slow);
+    }
+    if asm.is_used(slow) {
+        asm.bind(slow);
+        let mut out = Out::new(asm, &plan, options.stack_top, hit, miss);
+        out.body(&mut ByHelper)?;
+    }
+    Ok(())
+}
+
+/// What is known at an instruction about comparisons already made.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Known {
+    /// Bytes from the packet's beginning.
+    abs: u32,
+    /// Bytes from X, for which R5 = packet + X.
+    ind: u32,
+}
+
+/// Direct access: A = R7, X = R1, R2 = packet, R3 = its end, R5 = packet + X where compared,
+/// R0 and R4 for intermediate values, R9 = length.
+struct Direct<'a> {
+    plan: &'a Plan,
+    options: &'a XdpOptions,
+    known: Vec<Option<Known>>,
+    slow: Label,
+    /// Failed comparisons, by the length that was needed.
+    short: Vec<(Label, u32)>,
+}
+
+const A: Reg = R7;
+const X: Reg = R1;
+
+impl<'a> Direct<'a> {
+    fn new(plan: &'a Plan, options: &'a XdpOptions, slow: Label) -> Self {
+        Self {
+            plan,
+            options,
+            known: vec![None; plan.ops.len()],
+            slow,
+            short: Vec::new(),
+        }
+    }
+
+    fn load_pointers(&self, out: &mut Out<'_>) {
+        out.asm.load(Width::W, R2, R6, MD_DATA);
+        out.asm.load(Width::W, R3, R6, MD_DATA_END);
+    }
+
+    /// What is known on entry to `at`: the least of all paths.
+    fn known(&self, at: usize) -> Known {
+        self.known[at].unwrap_or_default()
+    }
+
+    /// Tells those that follow `at`.
+    fn tell(&mut self, at: usize, mut known: Known) {
+        if writes_x(self.plan.ops[at]) {
+            known.ind = 0;
+        }
+        for to in self.plan.next(at).into_iter().flatten() {
+            let slot = &mut self.known[to];
+            *slot = Some(slot.map_or(known, |old| Known {
+                abs: old.abs.min(known.abs),
+                ind: old.ind.min(known.ind),
+            }));
+        }
+    }
+
+    /// Where a comparison for this many bytes goes that fails.
+    fn short_label(&mut self, out: &mut Out<'_>, need: u32) -> Label {
+        if !self.options.frags {
+            return out.miss;
+        }
+        if let Some(&(label, _)) = self.short.iter().find(|(_, n)| *n == need) {
+            return label;
+        }
+        let label = out.asm.label();
+        self.short.push((label, need));
+        label
+    }
+
+    /// Makes sure of `end` bytes from the packet's beginning.
+    fn ensure_abs(&mut self, out: &mut Out<'_>, at: usize, known: &mut Known, end: u32) {
+        if known.abs >= end {
+            return;
+        }
+        // As many as every path on needs.
+        known.abs = self.plan.need_abs(at);
+        let short = self.short_label(out, known.abs);
+        out.asm.mov(R4, R2);
+        out.asm.alu(Alu::Add, R4, known.abs as i32);
+        out.asm.jump_if(Cond::Gt, R4, R3, short);
+    }
+
+    /// `to = *(base + k)`.
+    fn load_at(out: &mut Out<'_>, width: cbpf::Width, to: Reg, base: Reg, k: u32) {
+        match i16::try_from(k) {
+            Ok(off) => out.asm.load(ebpf_width(width), to, base, off),
+            Err(_) => {
+                out.asm.mov(R4, base);
+                out.asm.alu(Alu::Add, R4, k as i32);
+                out.asm.load(ebpf_width(width), to, R4, 0);
+            }
+        }
+    }
+
+    /// Makes sure of `end` bytes from X, with R5 = packet + X.
+    fn ensure_ind(&mut self, out: &mut Out<'_>, at: usize, known: &mut Known, end: u32) {
+        if known.ind >= end {
+            return;
+        }
+        known.ind = self.plan.need_ind(at);
+        // A longer packet than its first buffer may hold what is missing.
+        let short = if self.options.frags {
+            self.slow
+        } else {
+            out.miss
+        };
+        out.asm.mov32(R4, X);
+        out.asm
+            .jump_if(Cond::Gt, R4, (OFFSET_MAX - known.ind) as i32, out.miss);
+        out.asm.mov(R5, R2);
+        out.asm.alu(Alu::Add, R5, R4);
+        out.asm.mov(R4, R5);
+        out.asm.alu(Alu::Add, R4, known.ind as i32);
+        out.asm.jump_if(Cond::Gt, R4, R3, short);
+    }
+
+    /// Loads at X + k by helper, which loses the pointers and what was known about them.
+    fn ind_by_helper(&mut self, out: &mut Out<'_>, width: cbpf::Width, k: u32) {
+        // X must survive the call.
+        let saved = out.scratch() + 4;
+        out.asm.store(Width::W, R10, saved, X);
+        load_bytes(out, width, Some(X), k);
+        out.asm.load(ebpf_width(width), A, R10, out.scratch());
+        out.swap(A, width);
+        out.asm.load(Width::W, X, R10, saved);
+        self.load_pointers(out);
+    }
+}
+
+impl Access for Direct<'_> {
+    fn a(&self) -> Reg {
+        A
+    }
+
+    fn x(&self) -> Reg {
+        X
+    }
+
+    fn passed(&mut self, at: usize) {
+        self.tell(at, self.known(at));
+    }
+
+    fn load_abs(
+        &mut self,
+        out: &mut Out<'_>,
+        at: usize,
+        width: cbpf::Width,
+        k: u32,
+    ) -> Result<(), TranslateError> {
+        let mut known = self.known(at);
+        match Place::of(k) {
+            Place::Packet(k) | Place::Link(k) => {
+                self.ensure_abs(out, at, &mut known, k + width.bytes());
+                Self::load_at(out, width, A, R2, k);
+                out.swap(A, width);
+            }
+            place => ancillary(out, at, place, A, X)?,
+        }
+        self.tell(at, known);
+        Ok(())
+    }
+
+    fn load_ind(&mut self, out: &mut Out<'_>, at: usize, width: cbpf::Width, k: u32) {
+        let mut known = self.known(at);
+        if self.options.indirect_by_helper {
+            self.ind_by_helper(out, width, k);
+            known = Known::default();
+        } else {
+            self.ensure_ind(out, at, &mut known, k + width.bytes());
+            Self::load_at(out, width, A, R5, k);
+            out.swap(A, width);
+        }
+        self.tell(at, known);
+    }
+
+    fn load_msh(&mut self, out: &mut Out<'_>, at: usize, k: u32) {
+        let mut known = self.known(at);
+        self.ensure_abs(out, at, &mut known, k + 1);
+        Self::load_at(out, cbpf::Width::B, X, R2, k);
+        out.asm.alu32(Alu::And, X, 0xf);
+        out.asm.alu32(Alu::Lsh, X, 2);
+        self.tell(at, known);
+    }
+
+    fn load_len(&mut self, out: &mut Out<'_>, to: Reg) {
+        out.asm.mov32(to, R9);
+    }
+}
+
+/// Every load by helper, from anywhere in the packet: A = R7, X = R9.
+struct ByHelper;
+
+/// `stack[scratch] = packet[index + k]`, or miss. Loses R0 to R5.
+fn load_bytes(out: &mut Out<'_>, width: cbpf::Width, index: Option<Reg>, k: u32) {
+    match index {
+        Some(x) => {
+            out.asm.mov32(R2, x);
+            out.asm.jump_if(Cond::Gt, R2, OFFSET_MAX as i32, out.miss);
+            out.asm.alu32(Alu::Add, R2, k as i32);
+        }
+        None => out.asm.mov32(R2, k as i32),
+    }
+    out.asm.mov(R1, R6);
+    out.asm.mov(R3, R10);
+    out.asm.alu(Alu::Add, R3, i32::from(out.scratch()));
+    out.asm.mov(R4, width.bytes() as i32);
+    out.asm.call(Helper::XdpLoadBytes);
+    out.asm.jump_if(Cond::Ne, R0, 0, out.miss);
+}
+
+impl Access for ByHelper {
+    fn a(&self) -> Reg {
+        R7
+    }
+
+    fn x(&self) -> Reg {
+        R9
+    }
+
+    fn load_abs(
+        &mut self,
+        out: &mut Out<'_>,
+        at: usize,
+        width: cbpf::Width,
+        k: u32,
+    ) -> Result<(), TranslateError> {
+        match Place::of(k) {
+            Place::Packet(k) | Place::Link(k) => {
+                load_bytes(out, width, None, k);
+                out.asm.load(ebpf_width(width), R7, R10, out.scratch());
+                out.swap(R7, width);
+                Ok(())
+            }
+            place => ancillary(out, at, place, R7, R9),
+        }
+    }
+
+    fn load_ind(&mut self, out: &mut Out<'_>, _: usize, width: cbpf::Width, k: u32) {
+        load_bytes(out, width, Some(R9), k);
+        out.asm.load(ebpf_width(width), R7, R10, out.scratch());
+        out.swap(R7, width);
+    }
+
+    fn load_msh(&mut self, out: &mut Out<'_>, _: usize, k: u32) {
+        load_bytes(out, cbpf::Width::B, None, k);
+        out.asm.load(Width::B, R9, R10, out.scratch());
+        out.asm.alu32(Alu::And, R9, 0xf);
+        out.asm.alu32(Alu::Lsh, R9, 2);
+    }
+
+    fn load_len(&mut self, out: &mut Out<'_>, to: Reg) {
+        out.asm.mov(R1, R6);
+        out.asm.call(Helper::XdpGetBuffLen);
+        out.asm.mov32(to, R0);
+    }
+}
+
+/// The little that an XDP program knows beside the bytes.
+fn ancillary(
+    out: &mut Out<'_>,
+    at: usize,
+    place: Place,
+    a: Reg,
+    x: Reg,
+) -> Result<(), TranslateError> {
+    match place {
+        Place::Ancillary(Ancillary::Ifindex) => {
+            out.asm.load(Width::W, a, R6, MD_INGRESS_IFINDEX);
+        }
+        Place::Ancillary(Ancillary::Queue) => out.asm.load(Width::W, a, R6, MD_RX_QUEUE_INDEX),
+        Place::Ancillary(Ancillary::XorX) => out.asm.alu32(Alu::Xor, a, x),
+        Place::Ancillary(what) => return Err(TranslateError::Ancillary { at, what }),
+        Place::Network(_) | Place::Packet(_) | Place::Link(_) | Place::Nothing => {
+            return Err(TranslateError::NetworkOffset { at });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! When a flow ends, and why.
+//!
+//! Packet time drives expiry and never goes back: the clock of a table is the greatest time it was
+//! told. A flow ends
+//! - *idle*, when no packet came for its protocol's idle timeout;
+//! - *active*, when its first packet is older than the active timeout; packets after that begin a
+//!   new record;
+//! - by *end of flow*: TCP, some time (the linger, so that last acknowledgements are not left over)
+//!   after a reset or a FIN from both sides, or at once when a new SYN comes;
+//! - *forced*, at the end of input;
+//! - by *lack of resources*, to make room for another flow.
+//!
+//! What a record holds does not depend on how fast the table is searched for ended flows: a packet
+//! that comes for a flow past its time ends it first. The active timeout is exact by the times of
+//! packets. Silence is measured by the table's clock in steps of 2^20 ns, so an idle timeout is
+//! never early and up to 2.1 ms late.
+
+use crate::record::Record;
+
+/// Why a flow ended: the values of IPFIX element 136, flowEndReason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EndReason {
+    /// No packet for the idle timeout.
+    Idle = 1,
+    /// It went on longer than the active timeout; what follows is in the next record.
+    Active = 2,
+    /// Its protocol said so (TCP: FIN from both sides, or RST).
+    EndOfFlow = 3,
+    /// The end of input.
+    Forced = 4,
+    /// Its place was needed.
+    Resources = 5,
+}
+
+impl EndReason {
+    /// Values, 0 included, which is no reason.
+    pub const COUNT: usize = 6;
+    /// All reasons.
+    pub const ALL: [EndReason; 5] = [
+        EndReason::Idle,
+        EndReason::Active,
+        EndReason::EndOfFlow,
+        EndReason::Forced,
+        EndReason::Resources,
+    ];
+
+    /// The name in reports and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EndReason::Idle => "idle",
+            EndReason::Active => "active",
+            EndReason::EndOfFlow => "end",
+            EndReason::Forced => "forced",
+            EndReason::Resources => "resources",
+        }
+    }
+}
+
+/// When flows end. All in nanoseconds, at most [`Timeouts::MAX_NS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Timeouts {
+    /// From the first packet of a record to its end.
+    pub active_ns: u64,
+    /// Without a packet, TCP.
+    pub idle_tcp_ns: u64,
+    /// Without a packet, UDP and UDP-Lite.
+    pub idle_udp_ns: u64,
+    /// Without a packet, ICMP and ICMPv6.
+    pub idle_icmp_ns: u64,
+    /// Without a packet, all other protocols.
+    pub idle_other_ns: u64,
+    /// From the last packet of a TCP connection that is closed.
+    pub linger_ns: u64,
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+impl Timeouts {
+    /// The longest timeout: an hour. (Deadlines are kept in 16 bits of 134 ms.)
+    pub const MAX_NS: u64 = 3_600 * SECOND_NS;
+
+    /// One idle timeout for all protocols.
+    pub fn set_idle_ns(&mut self, idle_ns: u64) {
+        self.idle_tcp_ns = idle_ns;
+        self.idle_udp_ns = idle_ns;
+        self.idle_icmp_ns = idle_ns;
+        self.idle_other_ns = idle_ns;
+    }
+
+    /// The same with every value within bounds.
+    pub(crate) fn clamped(&self) -> Timeouts {
+        let clamp = |ns: u64| ns.clamp(1, Timeouts::MAX_NS);
+        Timeouts {
+            active_ns: clamp(self.active_ns),
+            idle_tcp_ns: clamp(self.idle_tcp_ns),
+            idle_udp_ns: clamp(self.idle_udp_ns),
+            idle_icmp_ns: clamp(self.idle_icmp_ns),
+            idle_other_ns: clamp(self.idle_other_ns),
+            linger_ns: clamp(self.linger_ns),
+        }
+    }
+
+    /// How long a flow of this class may be without a packet.
+    #[inline]
+    fn quiet_ns(&self, class: Class) -> u64 {
+        match class {
+            Class::Tcp => self.idle_tcp_ns,
+            Class::Udp => self.idle_udp_ns,
+            Class::Icmp => self.idle_icmp_ns,
+            Class::Other => self.idle_other_ns,
+            Class::Closed => self.linger_ns,
+        }
+    }
+
+    /// How long after its last packet a flow lives, and why it would end then.
+    #[inline]
+    pub(crate) fn left(&self, record: &Record) -> (u64, EndReason) {
+        let class = record.class();
+        let quiet_ns = self.quiet_ns(class);
+        let active_ns = self.active_ns.saturating_sub(record.duration_ns());
+        if active_ns < quiet_ns {
+            (active_ns, EndReason::Active)
+        } else {
+            (quiet_ns, class.end())
+        }
+    }
+
+    /// Whether a packet of this time is still within the active timeout of a record.
+    #[inline]
+    pub(crate) fn is_within(&self, record: &Record, time_ns: u64) -> bool {
+        time_ns.saturating_sub(record.start_ns()) <= self.active_ns
+    }
+
+    /// Whether and why a flow has ended before a packet of this time, which comes at this clock.
+    pub(crate) fn ended_before(
+        &self,
+        record: &Record,
+        time_ns: u64,
+        clock_ns: u64,
+    ) -> Option<EndReason> {
+        let (left_ns, reason) = self.left(record);
+        if is_over(clock_ns, record.seen(), left_ns) {
+            return Some(reason);
+        }
+        if self.is_within(record, time_ns) {
+            return None;
+        }
+        let quiet_ns = time_ns.saturating_sub(record.end_ns());
+        let was_quiet = quiet_ns > self.quiet_ns(record.class());
+        Some(if was_quiet {
+            record.class().end()
+        } else {
+            EndReason::Active
+        })
+    }
+}
+
+/// Which timeout a flow has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Class {
+    Tcp,
+    Udp,
+    Icmp,
+    Other,
+    /// TCP after its end.
+    Closed,
+}
+
+impl Class {
+    /// Why a flow of this class ends when no packet comes.
+    #[inline]
+    fn end(self) -> EndReason {
+        if self == Class::Closed {
+            EndReason::EndOfFlow
+        } else {
+            EndReason::Idle
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(protocol: u8) -> Class {
+        match protocol {
+            6 => Class::Tcp,
+            17 | 136 => Class::Udp,
+            1 | 58 => Class::Icmp,
+            _ => Class::Other,
+        }
+    }
+}
+
+impl Default for Timeouts {
+    /// Active 300 s; idle 30 s; ICMP 10 s; linger 2 s.
+    fn default() -> Self {
+        Timeouts {
+            active_ns: 300 * SECOND_NS,
+            idle_tcp_ns: 30 * SECOND_NS,
+            idle_udp_ns: 30 * SECOND_NS,
+            idle_icmp_ns: 10 * SECOND_NS,
+            idle_other_ns: 30 * SECOND_NS,
+            linger_ns: 2 * SECOND_NS,
+        }
+    }
+}
+
+/// The clock in steps of 2^20 ns, modulo 2^32 (52 days).
+#[inline]
+pub(crate) fn tick(clock_ns: u64) -> u32 {
+    (clock_ns >> 20) as u32
+}
+
+/// Whether a flow whose last packet came at tick `seen` and that may live `left_ns` longer has
+/// ended.
+#[inline]
+pub(crate) fn is_over(clock_ns: u64, seen: u32, left_ns: u64) -> bool {
+    u64::from(tick(clock_ns).wrapping_sub(seen)) > (left_ns >> 20) + 1
+}
+
+/// Whether so little time has passed since tick `seen` that deadlines made then have not wrapped.
+#[inline]
+pub(crate) fn is_recent(tick: u32, seen: u32) -> bool {
+    tick.wrapping_sub(seen) <= (Timeouts::MAX_NS >> 20) as u32
+}
+
+/// When to look at a flow again, in steps of 2^27 ns, modulo 2^16 (2.4 hours).
+#[inline]
+pub(crate) fn deadline(clock_ns: u64, left_ns: u64) -> u16 {
+    ((clock_ns.saturating_add(left_ns) >> 27) + 1) as u16
+}
+
+/// The clock in the steps of [`deadline`].
+#[inline]
+pub(crate) fn deadline_now(clock_ns: u64) -> u16 {
+    (clock_ns >> 27) as u16
+}
+
+/// How far ahead a deadline is; negative if it has passed.
+#[inline]
+pub(crate) fn until(deadline: u16, now: u16) -> i16 {
+    deadline.wrapping_sub(now) as i16
+}
+
+const _: () = assert!(
+    (Timeouts::MAX_NS >> 27) + 2 < 1 << 15,
+    "deadlines do not wrap"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_never_early_and_at_most_two_steps_late() {
+        for seen_ns in [0, 1, (1 << 20) - 1, 1 << 20, 12_345_678_901] {
+            for left_ns in [1, 1 << 20, 30 * SECOND_NS, Timeouts::MAX_NS] {
+                let seen = tick(seen_ns);
+                assert!(!is_over(seen_ns + left_ns, seen, left_ns));
+                assert!(is_over(seen_ns + left_ns + 3 * (1 << 20), seen, left_ns));
+                let until_then = until(deadline(seen_ns, left_ns), deadline_now(seen_ns + left_ns));
+                assert!((0..=2).contains(&until_then));
+            }
+        }
+    }
+
+    #[test]
+    fn reasons_have_the_numbers_of_ipfix() {
+        for (index, reason) in EndReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index + 1);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Fragments: which flow a piece without ports belongs to.
+//!
+//! Only the first fragment of a datagram has the transport header. A bounded table remembers, for
+//! each datagram (source, destination, protocol, identification: RFC 791 §3.2, RFC 8200 §4.5), the
+//! flow of its first fragment. Later fragments are counted in that flow. Those that come before the
+//! first are held back: their counts, not their bytes. If the first comes within [`HOLD_NS`], they
+//! join its flow; if not, or when their place is needed, they are orphans and count in a flow with
+//! ports 0. Nothing is reassembled, and overlaps do not matter: each fragment is one packet with
+//! its own bytes.
+
+use wire::Dissection;
+
+use crate::expire;
+use crate::hash::HashKey;
+use crate::record::Amount;
+use crate::table::Observed;
+
+/// How long a datagram is remembered after its latest fragment: as long as Linux waits for the rest
+/// of one.
+pub(crate) const HOLD_NS: u64 = 30_000_000_000;
+
+/// Entries that share a place; the one untouched for longest gives way.
+const WAYS: usize = 4;
+
+/// What was counted of fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FragmentStats {
+    /// First fragments.
+    pub first: u64,
+    /// Later fragments counted at once in the flow of their first one.
+    pub followed: u64,
+    /// Later fragments that came before the first and joined its flow.
+    pub joined: u64,
+    /// Later fragments whose first never came, or not in time: counted in a flow with ports 0.
+    pub orphans: u64,
+    /// Fragments held back now.
+    pub held: u64,
+    /// Datagrams forgotten because their place was needed.
+    pub evicted: u64,
+}
+
+impl FragmentStats {
+    /// Adds another meter's counts.
+    pub fn add(&mut self, other: &FragmentStats) {
+        self.first += other.first;
+        self.followed += other.followed;
+        self.joined += other.joined;
+        self.orphans += other.orphans;
+        self.held += other.held;
+        self.evicted += other.evicted;
+    }
+}
+
+/// Which datagram a fragment is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    src: [u8; 16],
+    dst: [u8; 16],
+    id: u32,
+    protocol: u8,
+    version: u8,
+    vlan: u16,
+}
+
+impl Datagram {
+    pub(crate) fn of(level: &Dissection) -> Datagram {
+        Datagram {
+            src: level.src,
+            dst: level.dst,
+            id: level.fragment_id,
+            protocol: level.ip_protocol,
+            version: level.ip_version,
+            vlan: level.vlan_outer,
+        }
+    }
+
+    fn hash(&self, key: &HashKey) -> u64 {
+        let half = |bytes: &[u8; 16], at: usize| {
+            let (halves, _) = bytes.as_chunks::<8>();
+            u64::from_ne_bytes(halves[at])
+        };
+        let rest = u64::from(self.id)
+            | u64::from(self.protocol) << 32
+            | u64::from(self.version) << 40
+            | u64::from(self.vlan) << 48;
+        key.hash(&[
+            half(&self.src, 0),
+            half(&self.src, 1),
+            half(&self.dst, 0),
+            half(&self.dst, 1),
+            rest,
+            0,
+        ])
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    datagram: Datagram,
+    /// The first fragment, or the orphan's flow with ports 0 until it comes.
+    like: Observed,
+    /// Counts held back; none once the first fragment has come.
+    held: Amount,
+    seen: u32,
+    used: bool,
+    first_came: bool,
+}
+
+/// Fragments on their way into a flow: what they look like, and how many.
+pub(crate) type Released = (Observed, Amount);
+
+/// What to do with a later fragment.
+pub(crate) enum Later {
+    /// Count it in the flow of this packet.
+    Follow(Observed),
+    /// It is held back.
+    Held,
+}
+
+/// The table of datagrams.
+pub(crate) struct Fragments {
+    entries: Vec<Entry>,
+    entry_count: usize,
+    /// Next entry that the sweep looks at.
+    hand: usize,
+    stats: FragmentStats,
+}
+
+impl Fragments {
+    /// A table for about that many datagrams at one time.
+    pub(crate) fn new(count_max: u32) -> Fragments {
+        let entry_count = Self::entry_count(count_max);
+        Fragments {
+            entries: Vec::with_capacity(entry_count),
+            entry_count,
+            hand: 0,
+            stats: FragmentStats::default(),
+        }
+    }
+
+    fn entry_count(count_max: u32) -> usize {
+        (count_max.min(1 << 24) as usize)
+            .next_power_of_two()
+            .max(WAYS)
+    }
+
+    /// Bytes that a table of this size takes.
+    pub(crate) fn memory_len_for(count_max: u32) -> usize {
+        Self::entry_count(count_max) * size_of::<Entry>()
+    }
+
+    pub(crate) fn stats(&self) -> &FragmentStats {
+        &self.stats
+    }
+
+    /// The place of a datagram: its entry, or the one that gives way to it.
+    fn place(&mut self, datagram: &Datagram, key: &HashKey) -> usize {
+        if self.entries.is_empty() {
+            // Most inputs have no fragments, so the memory is not even touched before the first
+            // one.
+            let empty = Entry::empty(datagram);
+            self.entries.resize(self.entry_count, empty);
+        }
+        let set = (datagram.hash(key) >> 32) as usize & (self.entry_count - 1) & !(WAYS - 1);
+        let newest = (0..WAYS)
+            .filter_map(|way| self.entries.get(set + way))
+            .filter(|entry| entry.used)
+            .map(|entry| entry.seen)
+            .max()
+            .unwrap_or(0);
+        let mut best = set;
+        let mut best_age = 0;
+        for (at, entry) in self.entries.iter().enumerate().skip(set).take(WAYS) {
+            if !entry.used {
+                if best_age != u32::MAX {
+                    (best, best_age) = (at, u32::MAX);
+                }
+            } else if entry.datagram == *datagram {
+                return at;
+            } else {
+                let age = newest.wrapping_sub(entry.seen);
+                if age >= best_age && best_age != u32::MAX {
+                    (best, best_age) = (at, age);
+                }
+            }
+        }
+        best
+    }
+
+    /// A first fragment, of the flow of `like`. What was held back for it joins that flow; what had
+    /// to give way becomes orphans.
+    pub(crate) fn first(
+        &mut self,
+        datagram: &Datagram,
+        like: &Observed,
+        clock_ns: u64,
+        key: &HashKey,
+        release: &mut impl FnMut(Released),
+    ) {
+        self.stats.first += 1;
+        let at = self.place(datagram, key);
+        let entry = &mut self.entries[at];
+        let same = entry.used && entry.datagram == *datagram;
+        if same && entry.held.packets != 0 && !entry.is_old(clock_ns) {
+            let packets = u64::from(entry.held.packets);
+            self.stats.held -= packets;
+            self.stats.joined += packets;
+            release((*like, entry.held));
+            entry.held = Amount::NONE;
+        } else if entry.used {
+            self.orphan(at, !same, release);
+        }
+        self.entries[at] = Entry {
+            like: *like,
+            seen: expire::tick(clock_ns),
+            used: true,
+            first_came: true,
+            ..Entry::empty(datagram)
+        };
+    }
+
+    /// A later fragment. `orphan` is what it looks like as long as its flow is not known: with
+    /// ports 0.
+    pub(crate) fn later(
+        &mut self,
+        datagram: &Datagram,
+        orphan: &Observed,
+        clock_ns: u64,
+        key: &HashKey,
+        release: &mut impl FnMut(Released),
+    ) -> Later {
+        let at = self.place(datagram, key);
+        let entry = &self.entries[at];
+        let same = entry.used && entry.datagram == *datagram && !entry.is_old(clock_ns);
+        if same && entry.first_came {
+            let like = Observed {
+                tcp_flags: 0,
+                time_ns: orphan.time_ns,
+                bytes: orphan.bytes,
+                payload_bytes: orphan.payload_bytes,
+                ttl: orphan.ttl,
+                ..entry.like
+            };
+            self.stats.followed += 1;
+            self.entries[at].seen = expire::tick(clock_ns);
+            return Later::Follow(like);
+        }
+        if !same {
+            let evicted = entry.used && entry.datagram != *datagram;
+            self.orphan(at, evicted, release);
+            self.entries[at] = Entry {
+                like: *orphan,
+                used: true,
+                ..Entry::empty(datagram)
+            };
+        }
+        let entry = &mut self.entries[at];
+        entry.seen = expire::tick(clock_ns);
+        entry.held.add(orphan);
+        self.stats.held += 1;
+        Later::Held
+    }
+
+    /// Lets go of what an entry holds back.
+    fn orphan(&mut self, at: usize, evicted: bool, release: &mut impl FnMut(Released)) {
+        let entry = &mut self.entries[at];
+        self.stats.evicted += u64::from(evicted && entry.used);
+        if entry.held.packets != 0 {
+            let packets = u64::from(entry.held.packets);
+            self.stats.held -= packets;
+            self.stats.orphans += packets;
+            release((entry.like, entry.held));
+            entry.held = Amount::NONE;
+        }
+        entry.used = false;
+    }
+
+    /// Looks at the next `count` entries and lets go of what was held back too long.
+    pub(crate) fn sweep(
+        &mut self,
+        clock_ns: u64,
+        count: usize,
+        release: &mut impl FnMut(Released),
+    ) {
+        if self.stats.held == 0 {
+            return;
+        }
+        for _ in 0..count.min(self.entries.len()) {
+            let at = self.hand;
+            self.hand = (at + 1) & (self.entry_count - 1);
+            let entry = &self.entries[at];
+            if entry.used && entry.is_old(clock_ns) {
+                self.orphan(at, false, release);
+            }
+        }
+    }
+
+    /// The end of input: nothing is held back any longer.
+    pub(crate) fn finish(&mut self, release: &mut impl FnMut(Released)) {
+        for at in 0..self.entries.len() {
+            self.orphan(at, false, release);
+        }
+    }
+}
+
+impl Entry {
+    fn empty(datagram: &Datagram) -> Entry {
+        Entry {
+            datagram: *datagram,
+            like: Observed::NONE,
+            held: Amount::NONE,
+            seen: 0,
+            used: false,
+            first_came: false,
+        }
+    }
+
+    fn is_old(&self, clock_ns: u64) -> bool {
+        expire::is_over(clock_ns, self.seen, HOLD_NS)
+    }
+}
+
+impl Amount {
+    const NONE: Amount = Amount {
+        packets: 0,
+        bytes: 0,
+        payload_bytes: 0,
+        first_ns: u64::MAX,
+        last_ns: 0,
+        tcp_flags: 0,
+        ttl_min: u8::MAX,
+    };
+
+    fn add(&mut self, packet: &Observed) {
+        self.packets = self.packets.saturating_add(1);
+        self.bytes += u64::from(packet.bytes);
+        self.payload_bytes += u64::from(packet.payload_bytes);
+        self.first_ns = self.first_ns.min(packet.time_ns);
+        self.last_ns = self.last_ns.max(packet.time_ns);
+        self.ttl_min = self.ttl_min.min(packet.ttl);
+    }
+}

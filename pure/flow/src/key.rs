@@ -1,0 +1,380 @@
+//! Flow keys: what makes two packets belong together.
+//!
+//! A key has two *sides*, A and B, in an order that does not depend on who sent the packet, so that
+//! both directions of a biflow (RFC 5103) have one key. Who began is kept in the record.
+//!
+//! ICMP has no ports. Messages that are asked and answered (echo, timestamp, router solicitation,
+//! …) use the sender's type and the type of the counterpart in their place, the others type and
+//! code, as the Community ID specification has it; so a ping and its replies are one biflow.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::{Dissection, LayerKind, Reason};
+
+/// One of the two ends of a key, and the direction of packets that it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Side {
+    /// The lesser of the two.
+    A = 0,
+    /// The greater one.
+    B = 1,
+}
+
+impl Side {
+    /// The other end.
+    #[inline]
+    pub const fn other(self) -> Side {
+        match self {
+            Side::A => Side::B,
+            Side::B => Side::A,
+        }
+    }
+}
+
+/// The key of a biflow. 44 bytes without padding, in an order that makes six words of them without
+/// a shift.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct FlowKey {
+    /// Addresses of A and B; IPv4 uses the first four bytes, the rest is zero.
+    addr: [[u8; 16]; 2],
+    /// Ports of A and B, or what stands in their place.
+    port: [u16; 2],
+    protocol: u8,
+    /// 4 or 6; 0 is no key.
+    version: u8,
+    /// Interface of the capture, 0 where it is not part of the key.
+    interface: u16,
+    /// Outer and inner VLAN id, 0 where there is none or VLANs are not part of the key.
+    vlan: [u16; 2],
+}
+
+impl PartialEq for FlowKey {
+    #[inline(always)]
+    fn eq(&self, other: &FlowKey) -> bool {
+        // Six words at once, with one branch.
+        let ([a, b, c, d, e, f], [u, v, w, x, y, z]) = (self.words(), other.words());
+        (a ^ u) | (b ^ v) | (c ^ w) | (d ^ x) | (e ^ y) | (f ^ z) == 0
+    }
+}
+
+impl Eq for FlowKey {}
+
+impl std::hash::Hash for FlowKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.words().hash(state);
+    }
+}
+
+const _: () = assert!(size_of::<FlowKey>() == 44);
+
+/// The two numbers in the place of ports, and whether the packet says that its receiver began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub(crate) src: u16,
+    pub(crate) dst: u16,
+    pub(crate) is_answer: bool,
+}
+
+impl FlowKey {
+    /// No key: equal to none that a packet gives.
+    pub(crate) const NONE: FlowKey = FlowKey {
+        addr: [[0; 16]; 2],
+        port: [0; 2],
+        protocol: 0,
+        version: 0,
+        interface: 0,
+        vlan: [0; 2],
+    };
+
+    /// The key of a packet from `src` to `dst`, and the side that sent it.
+    #[inline]
+    pub(crate) fn new(
+        src: &[u8; 16],
+        dst: &[u8; 16],
+        ports: Ports,
+        protocol: u8,
+        version: u8,
+    ) -> (FlowKey, Side) {
+        let number = |addr: &[u8; 16]| u128::from_ne_bytes(*addr);
+        let (s, d) = (number(src), number(dst));
+        // Any total order does. Equal addresses are told apart by port.
+        let swap = s > d || (s == d && ports.src > ports.dst);
+        let (a, b) = if swap { (d, s) } else { (s, d) };
+        let port = if swap {
+            [ports.dst, ports.src]
+        } else {
+            [ports.src, ports.dst]
+        };
+        let key = FlowKey {
+            addr: [a.to_ne_bytes(), b.to_ne_bytes()],
+            port,
+            protocol,
+            version,
+            interface: 0,
+            vlan: [0; 2],
+        };
+        (key, if swap { Side::B } else { Side::A })
+    }
+
+    /// Makes the VLAN ids part of the key.
+    #[inline]
+    pub(crate) fn set_vlan(&mut self, outer: u16, inner: u16) {
+        self.vlan = [outer, inner];
+    }
+
+    /// Makes the interface part of the key.
+    #[inline]
+    pub(crate) fn set_interface(&mut self, index: u16) {
+        self.interface = index;
+    }
+
+    /// The bytes of the key as words, for hashing and comparing.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> [u64; 6] {
+        let half = |side: usize, at: usize| {
+            let (halves, _) = self.addr[side].as_chunks::<8>();
+            u64::from_ne_bytes(halves[at])
+        };
+        let word = |low: [u16; 4]| {
+            u64::from(low[0])
+                | u64::from(low[1]) << 16
+                | u64::from(low[2]) << 32
+                | u64::from(low[3]) << 48
+        };
+        let kind = u16::from(self.protocol) | u16::from(self.version) << 8;
+        [
+            half(0, 0),
+            half(0, 1),
+            half(1, 0),
+            half(1, 1),
+            word([self.port[0], self.port[1], kind, self.interface]),
+            word([self.vlan[0], self.vlan[1], 0, 0]),
+        ]
+    }
+
+    /// Whether this is a key at all.
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.version != 0
+    }
+
+    /// The address of a side.
+    pub fn addr(&self, side: Side) -> IpAddr {
+        let bytes = self.addr[side as usize];
+        if self.version == 4 {
+            IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))
+        } else {
+            IpAddr::V6(Ipv6Addr::from(bytes))
+        }
+    }
+
+    /// The port of a side. Protocols without ports have 0; ICMP has its type with the side that
+    /// sent it and the code, or the type of the answer, with the other (see the head of the
+    /// module).
+    #[inline]
+    pub fn port(&self, side: Side) -> u16 {
+        self.port[side as usize]
+    }
+
+    /// The code of an ICMP message that `sender` sends: the number on the other side, unless that
+    /// is the type of an answer (all of those have code 0).
+    pub fn icmp_code(&self, sender: Side) -> u8 {
+        let is_paired = is_pair(self.version, self.port(sender), self.port(sender.other()));
+        if is_paired {
+            0
+        } else {
+            self.port(sender.other()) as u8
+        }
+    }
+
+    /// The IP protocol behind all extension headers.
+    #[inline]
+    pub fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
+    /// 4 or 6.
+    #[inline]
+    pub fn ip_version(&self) -> u8 {
+        self.version
+    }
+
+    /// Outer and inner VLAN id; 0 where there is none, or where VLANs were not made part of the
+    /// key.
+    #[inline]
+    pub fn vlan(&self) -> [u16; 2] {
+        self.vlan
+    }
+
+    /// The interface of the capture, if it was made part of the key, else 0.
+    #[inline]
+    pub fn interface(&self) -> u16 {
+        self.interface
+    }
+
+    /// Whether the protocol is ICMP for this IP version.
+    #[inline]
+    pub fn is_icmp(&self) -> bool {
+        matches!((self.version, self.protocol), (4, 1) | (6, 58))
+    }
+}
+
+impl std::fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} {} <-> {} {} protocol {} vlan {:?} interface {}",
+            self.addr(Side::A),
+            self.port[0],
+            self.addr(Side::B),
+            self.port[1],
+            self.protocol,
+            self.vlan,
+            self.interface
+        )
+    }
+}
+
+/// What stands for ports in a dissected packet.
+#[inline]
+pub(crate) fn ports(level: &Dissection) -> Ports {
+    const ICMP: u64 = LayerKind::Icmpv4.bit() | LayerKind::Icmpv6.bit();
+    if level.layer_mask & ICMP == 0 {
+        return Ports {
+            src: level.src_port,
+            dst: level.dst_port,
+            is_answer: false,
+        };
+    }
+    icmp_ports(level)
+}
+
+#[inline(never)]
+fn icmp_ports(level: &Dissection) -> Ports {
+    // Of a header that was cut off the type may not have been read: a message of unknown kind.
+    if level.reason != Reason::Complete {
+        return Ports::default();
+    }
+    let pairs = if level.ip_version == 4 {
+        ICMPV4_PAIRS
+    } else {
+        ICMPV6_PAIRS
+    };
+    let kind = level.icmp_type;
+    for &(asked, answered) in pairs {
+        if kind == asked || kind == answered {
+            let counterpart = if kind == asked { answered } else { asked };
+            return Ports {
+                src: kind.into(),
+                dst: counterpart.into(),
+                is_answer: kind == answered,
+            };
+        }
+    }
+    Ports {
+        src: kind.into(),
+        dst: level.icmp_code.into(),
+        is_answer: false,
+    }
+}
+
+/// Whether the two numbers are the types of a question and its answer.
+fn is_pair(version: u8, one: u16, other: u16) -> bool {
+    let pairs = if version == 4 {
+        ICMPV4_PAIRS
+    } else {
+        ICMPV6_PAIRS
+    };
+    pairs.iter().any(|&(asked, answered)| {
+        let (asked, answered) = (u16::from(asked), u16::from(answered));
+        (one, other) == (asked, answered) || (one, other) == (answered, asked)
+    })
+}
+
+/// Question and answer: echo, router, timestamp, information, address mask (RFC 792, RFC 1256, RFC
+/// 950).
+const ICMPV4_PAIRS: &[(u8, u8)] = &[(8, 0), (10, 9), (13, 14), (15, 16), (17, 18)];
+
+/// Echo, listener query, router, neighbor, node information, home agent discovery (RFC 4443, RFC
+/// 2710, RFC 4861, RFC 4620, RFC 6275).
+const ICMPV6_PAIRS: &[(u8, u8)] = &[
+    (128, 129),
+    (130, 131),
+    (133, 134),
+    (135, 136),
+    (139, 140),
+    (144, 145),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(src: u16, dst: u16) -> Ports {
+        Ports {
+            src,
+            dst,
+            is_answer: false,
+        }
+    }
+
+    #[test]
+    fn both_directions_have_one_key() {
+        let (x, y) = ([1; 16], [2; 16]);
+        for (src, dst, s, d) in [(x, y, 5, 9), (x, y, 9, 5), (x, x, 5, 9), (x, x, 5, 5)] {
+            let (there, from) = FlowKey::new(&src, &dst, ports(s, d), 6, 6);
+            let (back, to) = FlowKey::new(&dst, &src, ports(d, s), 6, 6);
+            assert_eq!(there, back);
+            assert_eq!(there.words(), back.words());
+            assert_eq!((there.port(from), there.port(from.other())), (s, d));
+            if (src, s) != (dst, d) {
+                assert_eq!(from, to.other());
+            }
+        }
+    }
+
+    #[test]
+    fn every_part_tells_keys_apart() {
+        let base = FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 4).0;
+        let mut others = vec![
+            FlowKey::new(&[3; 16], &[2; 16], ports(1, 2), 6, 4).0,
+            FlowKey::new(&[1; 16], &[3; 16], ports(1, 2), 6, 4).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(3, 2), 6, 4).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(1, 3), 6, 4).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(2, 1), 6, 4).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 17, 4).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 6).0,
+        ];
+        for (outer, inner, interface) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
+            let mut other = base;
+            other.set_vlan(outer, inner);
+            other.set_interface(interface);
+            others.push(other);
+        }
+        for (at, other) in others.iter().enumerate() {
+            assert_ne!(base, *other);
+            assert_ne!(base.words(), other.words());
+            assert!(others[..at].iter().all(|o| o.words() != other.words()));
+        }
+    }
+
+    #[test]
+    fn a_ping_and_its_reply_are_one_biflow() {
+        let level = |icmp_type, icmp_code| Dissection {
+            ip_version: 4,
+            ip_protocol: 1,
+            icmp_type,
+            icmp_code,
+            layer_mask: LayerKind::Icmpv4.bit(),
+            ..Dissection::EMPTY
+        };
+        let request = super::ports(&level(8, 0));
+        let reply = super::ports(&level(0, 0));
+        assert_eq!((request.src, request.dst), (reply.dst, reply.src));
+        assert!(reply.is_answer && !request.is_answer);
+        // Port unreachable: type and code.
+        assert_eq!(super::ports(&level(3, 3)), ports(3, 3));
+    }
+}

@@ -1,0 +1,35 @@
+//! The flow table: keys, records, expiry.
+//!
+//! A [`Meter`] takes packets, with their times, and gives [`Record`]s of flows that have ended: it
+//! dissects, makes the [`FlowKey`], follows fragments, and updates the [`Table`] in batches. The
+//! words are those of RFC 7011 (metering process, flow, flow key, flow record, expiration) and RFC
+//! 5103 (biflow).
+//!
+//! Nothing here does IO or reads a clock: time comes with the packets. All memory is reserved when
+//! a meter is made and [`Meter::memory_len`] says how much; nothing is allocated for a packet or a
+//! flow.
+//!
+//! What holds whatever comes in: packets given = packets refused (by reason) + packets in records
+//! of ended flows + packets in flows that go on + fragments held back. [`Meter::stats`] has all the
+//! terms.
+#![forbid(unsafe_code)]
+
+pub mod encode;
+mod expire;
+mod fragment;
+mod hash;
+mod key;
+mod merge;
+mod meter;
+mod record;
+mod table;
+pub mod top;
+
+pub use expire::{EndReason, Timeouts};
+pub use fragment::FragmentStats;
+pub use hash::HashKey;
+pub use key::{FlowKey, Side};
+pub use merge::Merger;
+pub use meter::{Input, Level, Meter, MeterConfig, MeterStats, Octets};
+pub use record::{Counters, Record};
+pub use table::{BATCH_MAX, Observed, OutOfMemory, Sink, Table, TableConfig, TableStats};

@@ -1,0 +1,238 @@
+//! Two halves of a biflow that went through different tables.
+//!
+//! A card that spreads packets by a hash that is not symmetric gives the two directions of a
+//! connection to different queues, and so to different threads and tables. Each table then has a
+//! flow in which only one side sends. When such a half ends it is held back until the other half
+//! ends too, and both become one record; or until it is sure that none comes, and it is passed on
+//! as it is. Flows with packets of both sides, and everything while there is only one table, do not
+//! come here.
+
+use std::collections::hash_map::{Entry, HashMap};
+use std::collections::vec_deque::VecDeque;
+
+use crate::expire::EndReason;
+use crate::key::FlowKey;
+use crate::record::Record;
+use crate::table::Sink;
+
+/// Halves waiting for their other half.
+pub struct Merger {
+    halves: HashMap<FlowKey, Half>,
+    /// In the order of coming; keys that are gone are skipped.
+    order: VecDeque<(FlowKey, u64)>,
+    half_count_max: usize,
+    hold_ns: u64,
+    clock_ns: u64,
+    merged: u64,
+}
+
+struct Half {
+    record: Record,
+    reason: EndReason,
+    /// When it came, by the merger's clock.
+    came_ns: u64,
+}
+
+impl Merger {
+    /// Holds back at most so many halves, and each at most so long. The time should be a little
+    /// more than the longest idle timeout: so much later the other half may end.
+    pub fn new(half_count_max: usize, hold_ns: u64) -> Merger {
+        Merger {
+            halves: HashMap::with_capacity(half_count_max),
+            order: VecDeque::with_capacity(half_count_max * 2),
+            half_count_max: half_count_max.max(1),
+            hold_ns,
+            clock_ns: 0,
+            merged: 0,
+        }
+    }
+
+    /// Pairs of halves made one so far.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// Halves held back now.
+    pub fn held(&self) -> usize {
+        self.halves.len()
+    }
+
+    /// Takes an ended flow; passes on what is whole.
+    pub fn push(&mut self, record: &Record, reason: EndReason, out: &mut dyn Sink) {
+        self.clock_ns = self.clock_ns.max(record.end_ns());
+        if !record.is_one_way() {
+            out.ended(record, reason);
+            return;
+        }
+        let came_ns = self.clock_ns;
+        let half = Half {
+            record: *record,
+            reason,
+            came_ns,
+        };
+        match self.halves.entry(*record.key()) {
+            Entry::Vacant(place) => {
+                place.insert(half);
+            }
+            Entry::Occupied(mut held) => {
+                if is_other_half(&held.get().record, record, self.hold_ns) {
+                    let mut whole = held.remove().record;
+                    whole.merge(record);
+                    self.merged += 1;
+                    out.ended(&whole, reason);
+                    return;
+                }
+                // An earlier flow of the same side.
+                let old = held.insert(half);
+                out.ended(&old.record, old.reason);
+            }
+        }
+        self.order.push_back((*record.key(), came_ns));
+        self.expire(out);
+    }
+
+    /// Passes on what has been held back long enough, by this clock, and what is too much.
+    pub fn tick(&mut self, clock_ns: u64, out: &mut dyn Sink) {
+        self.clock_ns = self.clock_ns.max(clock_ns);
+        self.expire(out);
+    }
+
+    fn expire(&mut self, out: &mut dyn Sink) {
+        while let Some((key, came_ns)) = self.order.front().copied() {
+            let is_late = came_ns.saturating_add(self.hold_ns) < self.clock_ns;
+            let is_crowded = self.halves.len() > self.half_count_max
+                || self.order.len() > self.half_count_max * 2;
+            if !is_late && !is_crowded {
+                return;
+            }
+            self.order.pop_front();
+            if self
+                .halves
+                .get(&key)
+                .is_some_and(|half| half.came_ns == came_ns)
+                && let Some(half) = self.halves.remove(&key)
+            {
+                out.ended(&half.record, half.reason);
+            }
+        }
+    }
+
+    /// The end of input: nothing is held back any longer.
+    pub fn finish(&mut self, out: &mut dyn Sink) {
+        for (key, came_ns) in self.order.drain(..) {
+            if self
+                .halves
+                .get(&key)
+                .is_some_and(|half| half.came_ns == came_ns)
+                && let Some(half) = self.halves.remove(&key)
+            {
+                out.ended(&half.record, half.reason);
+            }
+        }
+    }
+}
+
+/// Whether two one-way records of one key are the two directions of one flow.
+fn is_other_half(a: &Record, b: &Record, hold_ns: u64) -> bool {
+    let same_side = a.sender() == b.sender();
+    let gap_ns = a
+        .start_ns()
+        .saturating_sub(b.end_ns())
+        .max(b.start_ns().saturating_sub(a.end_ns()));
+    !same_side && gap_ns <= hold_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{Ports, Side};
+    use crate::record::Amount;
+
+    const S: u64 = 1_000_000_000;
+
+    fn half(flow: u16, side: Side, start_s: u64, packets: u32) -> Record {
+        let ports = Ports {
+            src: flow,
+            dst: 80,
+            is_answer: false,
+        };
+        let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6);
+        let mut record = Record::new(key, side);
+        let amount = Amount {
+            packets,
+            bytes: 10,
+            payload_bytes: 1,
+            first_ns: start_s * S,
+            last_ns: (start_s + 1) * S,
+            tcp_flags: 0,
+            ttl_min: 1,
+        };
+        record.add(side, &amount, 0);
+        record
+    }
+
+    fn run(max: usize, records: &[Record]) -> (Vec<(u64, bool)>, u64) {
+        let mut merger = Merger::new(max, 60 * S);
+        let mut out = Vec::new();
+        let mut sink = |r: &Record, _| out.push((r.packets(), r.is_one_way()));
+        for record in records {
+            merger.push(record, EndReason::Idle, &mut sink);
+            assert!(merger.held() <= max && merger.order.len() <= 2 * max);
+        }
+        merger.finish(&mut sink);
+        assert_eq!(merger.held(), 0);
+        (out, merger.merged())
+    }
+
+    #[test]
+    fn halves_find_each_other() {
+        let (a, b) = (Side::A, Side::B);
+        let records = [half(1, a, 0, 1), half(2, a, 1, 4), half(1, b, 2, 2)];
+        assert_eq!(run(8, &records), (vec![(3, false), (4, true)], 1));
+        // Too far apart, or of the same side: two flows.
+        let records = [half(1, a, 0, 1), half(1, b, 100, 2)];
+        assert_eq!(run(8, &records), (vec![(1, true), (2, true)], 0));
+        let records = [half(1, a, 0, 1), half(1, a, 3, 2), half(1, b, 3, 4)];
+        assert_eq!(run(8, &records), (vec![(1, true), (6, false)], 1));
+    }
+
+    #[test]
+    fn the_one_that_began_is_the_earlier_one() {
+        for (first, second) in [(Side::A, Side::B), (Side::B, Side::A)] {
+            let records = [half(1, second, 5, 1), half(1, first, 4, 2)];
+            let mut merger = Merger::new(8, 60 * S);
+            for record in &records {
+                merger.push(record, EndReason::Idle, &mut |r: &Record, _| {
+                    assert_eq!(r.initiator(), first);
+                    assert_eq!((r.forward().packets, r.reverse().packets), (2, 1));
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_hold_and_nothing_is_lost() {
+        let records: Vec<Record> = (0..1000)
+            .map(|i| {
+                half(
+                    i % 300,
+                    if i % 7 < 3 { Side::A } else { Side::B },
+                    i.into(),
+                    1,
+                )
+            })
+            .collect();
+        for max in [1, 10, 50, 5000] {
+            let (out, merged) = run(max, &records);
+            assert_eq!(out.iter().map(|(packets, _)| packets).sum::<u64>(), 1000);
+            assert_eq!(out.len() as u64, 1000 - merged);
+        }
+        // Time lets them go without another coming.
+        let mut merger = Merger::new(8, 60 * S);
+        let mut gone = 0;
+        merger.push(&records[0], EndReason::Idle, &mut |_: &Record, _| panic!());
+        merger.tick(60 * S, &mut |_: &Record, _| panic!("too early"));
+        merger.tick(62 * S, &mut |_: &Record, _| gone += 1);
+        assert_eq!((gone, merger.held()), (1, 0));
+    }
+}

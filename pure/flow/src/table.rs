@@ -1,0 +1,789 @@
+//! The table: an index of cache lines over a slab of records, updated in batches.
+//!
+//! *Layout.* A line of 64 bytes has eight ways, each a 16-bit tag, a 16-bit deadline and the number
+//! of a record. There is a line for every four records at most, so half of the ways are free when
+//! the table is full. A flow lives in its home line (from the upper bits of its hash) or, where
+//! that is full, in one of the three behind it; the tag says how many lines it was moved. Lookups
+//! go on to the next line only while a line is full. A record is two more lines. A flow therefore
+//! costs 128 bytes and between 16 and 32 of index, and a packet of a known flow touches three cache
+//! lines.
+//!
+//! *Batches.* Passes over up to [`BATCH_MAX`] packets each do one thing for all: load the home
+//! lines, match the tags, load the records, update. The loads of one pass do not depend on each
+//! other, so the processor overlaps them; that is what a prefetch would do, without its unsafe
+//! instruction (on a million flows it would be about a seventh faster, because it does not wait in
+//! the processor's window).
+//!
+//! *Full.* When no record is free, or the four lines are full (which takes a fluke or the secret),
+//! the flow that is nearest to its timeout among those of the home line and the next one (or of the
+//! four) ends with [`EndReason::Resources`]. Closed connections and short timeouts go first.
+//!
+//! *Expiry* walks the index, never the records, a few lines with each batch: once round in about a
+//! second.
+
+use crate::expire::{self, EndReason, Timeouts};
+use crate::key::{FlowKey, Side};
+use crate::record::{self, Amount, Record};
+
+/// Packets that one pass handles together. More do not hide more latency.
+pub const BATCH_MAX: usize = 32;
+
+const WAYS: usize = 8;
+/// Lines that a flow may live in.
+const REACH: usize = 4;
+/// The tag proper; the two bits above say how many lines from home.
+const TAG_MASK: u16 = 0x3fff;
+const AWAY_SHIFT: u32 = 14;
+const NONE: u32 = u32::MAX;
+
+/// Time in which expiry walks the whole index.
+const ROUND_NS: u64 = 1 << 30;
+
+/// Eight ways of the index. A tag of 0 is a free way.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line {
+    tags: [u16; WAYS],
+    deadlines: [u16; WAYS],
+    records: [u32; WAYS],
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// A set of ways: way n is bit 16 n, or 16 (n - 4) + 1 from way 4 on.
+#[derive(Clone, Copy)]
+struct Ways(u64);
+
+impl Ways {
+    #[inline(always)]
+    fn first(self) -> Option<usize> {
+        let bit = self.0.trailing_zeros() as usize;
+        (self.0 != 0).then_some((bit >> 4) | (bit & 1) << 2)
+    }
+
+    /// Without the first of its members.
+    #[inline(always)]
+    fn rest(self) -> Ways {
+        Ways(self.0 & self.0.wrapping_sub(1))
+    }
+}
+
+impl Line {
+    const EMPTY: Line = Line {
+        tags: [0; WAYS],
+        deadlines: [0; WAYS],
+        records: [NONE; WAYS],
+    };
+
+    /// The ways that have this tag. 0 finds the free ones.
+    #[inline(always)]
+    fn find(&self, tag: u16) -> Ways {
+        // Four comparisons in a word: a lane's top bit stays clear only if all of its bits are.
+        const TOP: u64 = 0x8000_8000_8000_8000;
+        let wanted = u64::from(tag) * 0x0001_0001_0001_0001;
+        let equal = |tags: u64| {
+            let different = tags ^ wanted;
+            !(((different & !TOP) + !TOP) | different) & TOP
+        };
+        // Four tags next to each other: one load.
+        let word = |at: usize| {
+            u64::from(self.tags[at])
+                | u64::from(self.tags[at + 1]) << 16
+                | u64::from(self.tags[at + 2]) << 32
+                | u64::from(self.tags[at + 3]) << 48
+        };
+        Ways(equal(word(0)) >> 15 | equal(word(4)) >> 14)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.find(0).first().is_none()
+    }
+}
+
+/// A packet, as far as a flow cares.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed {
+    /// Which flow.
+    pub key: FlowKey,
+    /// Who sent it.
+    pub side: Side,
+    /// Whether it answers something, so that the receiver began the flow (ICMP replies). TCP tells
+    /// by its flags.
+    pub is_answer: bool,
+    /// TCP flags: the lower 12 bits of bytes 12 and 13 of the header; 0 of other protocols.
+    pub tcp_flags: u16,
+    /// Hash of the key.
+    pub hash: u64,
+    /// When, in nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Bytes to count.
+    pub bytes: u32,
+    /// Bytes of them that are payload.
+    pub payload_bytes: u32,
+    /// TTL or hop limit.
+    pub ttl: u8,
+}
+
+impl Observed {
+    #[inline(always)]
+    fn amount(&self) -> Amount {
+        Amount {
+            packets: 1,
+            bytes: self.bytes.into(),
+            payload_bytes: self.payload_bytes.into(),
+            first_ns: self.time_ns,
+            last_ns: self.time_ns,
+            tcp_flags: self.tcp_flags,
+            ttl_min: self.ttl,
+        }
+    }
+}
+
+/// Where ended flows go.
+pub trait Sink {
+    /// A flow has ended.
+    fn ended(&mut self, record: &Record, reason: EndReason);
+}
+
+impl<F: FnMut(&Record, EndReason)> Sink for F {
+    fn ended(&mut self, record: &Record, reason: EndReason) {
+        self(record, reason);
+    }
+}
+
+/// How a table is made.
+#[derive(Clone, Copy, Debug)]
+pub struct TableConfig {
+    /// Flows at one time, at least 1 and at most 2^28.
+    pub flow_count_max: u32,
+    /// When flows end.
+    pub timeouts: Timeouts,
+}
+
+impl Default for TableConfig {
+    /// 2^20 flows: 144 MiB.
+    fn default() -> Self {
+        TableConfig {
+            flow_count_max: 1 << 20,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// The system does not give so much memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes wanted.
+    pub len: usize,
+}
+
+impl std::fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the flow table needs {} MiB of memory", self.len >> 20)
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+/// What a table has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableStats {
+    /// Packets given.
+    pub packets: u64,
+    /// Packets in records of ended flows.
+    pub packets_ended: u64,
+    /// Flows begun.
+    pub flows: u64,
+    /// Flows ended, by [`EndReason`].
+    pub ended: [u64; EndReason::COUNT],
+    /// Of those that ended for lack of resources: because the lines were full while records were
+    /// still free.
+    pub crowded: u64,
+    /// Packets whose time was before the table's clock.
+    pub late: u64,
+    /// Flows in the table now.
+    pub live: u64,
+}
+
+impl TableStats {
+    /// Adds another table's counts.
+    pub fn add(&mut self, other: &TableStats) {
+        self.packets += other.packets;
+        self.packets_ended += other.packets_ended;
+        self.flows += other.flows;
+        for (sum, count) in self.ended.iter_mut().zip(other.ended) {
+            *sum += count;
+        }
+        self.crowded += other.crowded;
+        self.late += other.late;
+        self.live += other.live;
+    }
+}
+
+/// A way of a line.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    line: usize,
+    way: usize,
+}
+
+/// The result of a search.
+enum Search {
+    /// There it is.
+    Found(Place, u32),
+    /// It is not there; it would go here, `away` lines from home.
+    Free(Place, u16),
+    /// It is not there, and there is no room for it.
+    Crowded,
+}
+
+/// What the first passes found out about a packet.
+#[derive(Clone, Copy)]
+struct Guess {
+    line: u32,
+    record: u32,
+    way: u32,
+}
+
+/// The flow table of one thread.
+pub struct Table {
+    lines: Vec<Line>,
+    records: Vec<Record>,
+    record_count_max: usize,
+    /// First of the freed records.
+    free: u32,
+    /// To the right of the hash, giving the home line.
+    shift: u32,
+    timeouts: Timeouts,
+    clock_ns: u64,
+    /// Next line that expiry looks at.
+    hand: usize,
+    /// Lines that expiry is behind, in nanoseconds of a round.
+    owed_ns: u64,
+    stats: TableStats,
+}
+
+impl Table {
+    /// A table with all its memory.
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    pub fn new(config: &TableConfig) -> Result<Table, OutOfMemory> {
+        let record_count_max = (config.flow_count_max as usize).clamp(1, 1 << 28);
+        let line_count = Self::line_count(record_count_max);
+        let failed = |_| OutOfMemory {
+            len: Self::memory_len_for(config.flow_count_max),
+        };
+        let (mut lines, mut records) = (Vec::new(), Vec::new());
+        lines.try_reserve_exact(line_count).map_err(failed)?;
+        lines.resize(line_count, Line::EMPTY);
+        records
+            .try_reserve_exact(record_count_max)
+            .map_err(failed)?;
+        Ok(Table {
+            lines,
+            records,
+            record_count_max,
+            free: NONE,
+            shift: 64 - line_count.trailing_zeros(),
+            timeouts: config.timeouts.clamped(),
+            clock_ns: 0,
+            hand: 0,
+            owed_ns: 0,
+            stats: TableStats::default(),
+        })
+    }
+
+    /// A power of two, at least [`REACH`].
+    fn line_count(record_count_max: usize) -> usize {
+        record_count_max
+            .div_ceil(WAYS / 2)
+            .next_power_of_two()
+            .max(REACH)
+    }
+
+    /// Bytes that a table of this many flows takes.
+    pub fn memory_len_for(flow_count_max: u32) -> usize {
+        let records = (flow_count_max as usize).clamp(1, 1 << 28);
+        records * size_of::<Record>() + Self::line_count(records) * size_of::<Line>()
+    }
+
+    /// Bytes that this table takes, from its beginning to its end.
+    pub fn memory_len(&self) -> usize {
+        self.record_count_max * size_of::<Record>() + self.lines.len() * size_of::<Line>()
+    }
+
+    /// Flows that fit.
+    pub fn capacity(&self) -> usize {
+        self.record_count_max
+    }
+
+    /// Flows in it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.stats.live as usize
+    }
+
+    /// Whether no flow is in it.
+    pub fn is_empty(&self) -> bool {
+        self.stats.live == 0
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> &TableStats {
+        &self.stats
+    }
+
+    /// The greatest time it was told.
+    #[inline]
+    pub fn clock_ns(&self) -> u64 {
+        self.clock_ns
+    }
+
+    /// The flows in places `from` to `to` of the slab (below [`Table::place_count`]), in no order
+    /// that means anything. For views that look at all flows piece by piece.
+    pub fn live(&self, from: usize, to: usize) -> impl Iterator<Item = &Record> {
+        let to = to.min(self.records.len());
+        let places = self.records.get(from.min(to)..to).unwrap_or(&[]);
+        places.iter().filter(|record| record.is_live())
+    }
+
+    /// Places of the slab that were ever used.
+    pub fn place_count(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Takes packets, in their order. Any number; they are handled [`BATCH_MAX`] at a time.
+    pub fn observe(&mut self, packets: &[Observed], sink: &mut dyn Sink) {
+        for batch in packets.chunks(BATCH_MAX) {
+            self.batch(batch, sink);
+        }
+    }
+
+    fn batch(&mut self, packets: &[Observed], sink: &mut dyn Sink) {
+        let before_ns = self.clock_ns;
+        let mut guesses = [Guess {
+            line: 0,
+            record: NONE,
+            way: 0,
+        }; BATCH_MAX];
+        // First pass: load the home lines. A load whose value is not used would be removed.
+        let mut touched = 0;
+        for (packet, guess) in packets.iter().zip(&mut guesses) {
+            let home = self.home(packet.hash);
+            guess.line = home as u32;
+            touched |= self.lines[home].tags[0];
+        }
+        std::hint::black_box(touched);
+        // Second pass: match the tags.
+        let is_full = self.stats.live as usize == self.record_count_max;
+        for (packet, guess) in packets.iter().zip(&mut guesses) {
+            let Some(line) = self.lines.get(guess.line as usize) else {
+                continue;
+            };
+            let way = match line.find(tag_of(packet.hash)).first() {
+                Some(way) => way,
+                // It will take somebody's place: have that record at hand.
+                None if is_full => match line.nearest(expire::deadline_now(self.clock_ns)) {
+                    Some((_, way)) => way,
+                    None => continue,
+                },
+                None => continue,
+            };
+            guess.way = way as u32;
+            guess.record = line.records[way % WAYS];
+        }
+        // Third pass: load the records. A short loop by itself, so that many loads fit into the
+        // processor's window at once.
+        let mut touched = 0;
+        for guess in &guesses[..packets.len().min(BATCH_MAX)] {
+            if let Some(record) = self.records.get(guess.record as usize) {
+                touched |= record.touch();
+            }
+        }
+        std::hint::black_box(touched);
+        // Fourth pass: update, in order.
+        for (packet, guess) in packets.iter().zip(&guesses) {
+            self.one(packet, *guess, sink);
+        }
+        self.stats.packets += packets.len() as u64;
+        // The first time of all is no passing of time.
+        if before_ns != 0 {
+            self.owe(self.clock_ns - before_ns);
+        }
+        self.walk(packets.len() * 2 + 8, sink);
+    }
+
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        // `shift` is at most 62: there are at least four lines.
+        (hash >> (self.shift & 63)) as usize & (self.lines.len() - 1)
+    }
+
+    #[inline(always)]
+    fn one(&mut self, packet: &Observed, guess: Guess, sink: &mut dyn Sink) {
+        if packet.time_ns >= self.clock_ns {
+            self.clock_ns = packet.time_ns;
+        } else {
+            self.stats.late += 1;
+        }
+        let way = guess.way as usize % WAYS;
+        // The guess may have become stale earlier in this batch: a freed record has no key, and a
+        // moved one is in another way.
+        if let Some(record) = self.records.get_mut(guess.record as usize)
+            && let Some(line) = self.lines.get_mut(guess.line as usize)
+            && line.records[way] == guess.record
+            && record.key() == &packet.key
+        {
+            // Two steps before its deadline a flow cannot be over. Whatever is not plain is looked
+            // at closely.
+            let (now, tick) = (
+                expire::deadline_now(self.clock_ns),
+                expire::tick(self.clock_ns),
+            );
+            let plain = expire::until(line.deadlines[way], now) >= 2
+                && expire::is_recent(tick, record.seen())
+                && packet.tcp_flags & record::SYN == 0
+                && record.has_room(packet.side, 1)
+                && self.timeouts.is_within(record, packet.time_ns);
+            if plain {
+                record.add_one(packet, tick);
+                let (left_ns, _) = self.timeouts.left(record);
+                line.deadlines[way] = expire::deadline(self.clock_ns, left_ns);
+                return;
+            }
+        }
+        self.slow(packet, &packet.amount(), sink);
+    }
+
+    /// Adds packets that were held back (fragments whose first came late or never), as if they came
+    /// now.
+    pub(crate) fn observe_held(&mut self, like: &Observed, amount: &Amount, sink: &mut dyn Sink) {
+        self.stats.packets += u64::from(amount.packets);
+        self.slow(like, amount, sink);
+    }
+
+    /// Everything but the plain case: new flows, flows past their end, flows away from home.
+    #[inline(never)]
+    fn slow(&mut self, packet: &Observed, amount: &Amount, sink: &mut dyn Sink) {
+        let (hash, key) = (packet.hash, &packet.key);
+        let (place, record) = loop {
+            match self.search(hash, key) {
+                Search::Found(place, record) => break (place, record),
+                Search::Free(place, away) => {
+                    if let Some(record) = self.take_record() {
+                        let line = &mut self.lines[place.line];
+                        line.tags[place.way] = tag_of(hash) | away << AWAY_SHIFT;
+                        line.records[place.way] = record;
+                        self.begin(record, packet);
+                        break (place, record);
+                    }
+                    let Some(victim) = self.victim(hash, 2) else {
+                        return;
+                    };
+                    if victim.line == self.home(hash) {
+                        // It leaves its place and its record to the new flow.
+                        let reason = self.reason_to_go(victim);
+                        let line = &mut self.lines[victim.line];
+                        line.tags[victim.way] = tag_of(hash);
+                        let record = line.records[victim.way];
+                        self.tell(record, reason, sink);
+                        self.begin(record, packet);
+                        break (victim, record);
+                    }
+                    self.evict(victim, sink);
+                }
+                Search::Crowded => {
+                    // Again if the room made goes to a flow that was moved past these lines.
+                    self.stats.crowded += u64::from(self.len() < self.record_count_max);
+                    match self.victim(hash, REACH) {
+                        Some(victim) => self.evict(victim, sink),
+                        None => return,
+                    }
+                }
+            }
+        };
+        let old = &self.records[record as usize];
+        let ended = if old.packets() == 0 {
+            None
+        } else if let Some(reason) = self
+            .timeouts
+            .ended_before(old, amount.first_ns, self.clock_ns)
+        {
+            Some(reason)
+        } else if old.is_closed() && is_opening(amount.tcp_flags) {
+            Some(EndReason::EndOfFlow)
+        } else if !old.has_room(packet.side, amount.packets) {
+            Some(EndReason::Active)
+        } else {
+            None
+        };
+        if let Some(reason) = ended {
+            // The next record takes the same place.
+            self.tell(record, reason, sink);
+            self.begin(record, packet);
+        }
+        let record = &mut self.records[record as usize];
+        record.add(packet.side, amount, expire::tick(self.clock_ns));
+        let (left_ns, _) = self.timeouts.left(record);
+        self.lines[place.line].deadlines[place.way] = expire::deadline(self.clock_ns, left_ns);
+    }
+
+    fn search(&self, hash: u64, key: &FlowKey) -> Search {
+        let home = self.home(hash);
+        let tag = tag_of(hash);
+        for away in 0..REACH {
+            let at = (home + away) & (self.lines.len() - 1);
+            let line = &self.lines[at];
+            let mut ways = line.find(tag | (away as u16) << AWAY_SHIFT);
+            while let Some(way) = ways.first() {
+                let record = line.records[way % WAYS];
+                if self.records[record as usize].key() == key {
+                    return Search::Found(Place { line: at, way }, record);
+                }
+                ways = ways.rest();
+            }
+            if let Some(way) = line.find(0).first() {
+                return Search::Free(Place { line: at, way }, away as u16);
+            }
+        }
+        Search::Crowded
+    }
+
+    fn begin(&mut self, record: u32, packet: &Observed) {
+        let initiator = if packet.is_answer {
+            packet.side.other()
+        } else {
+            packet.side
+        };
+        self.records[record as usize] = Record::new(packet.key, initiator);
+        self.stats.flows += 1;
+        self.stats.live += 1;
+    }
+
+    fn take_record(&mut self) -> Option<u32> {
+        if self.free != NONE {
+            let record = self.free;
+            self.free = self.records[record as usize].seen();
+            return Some(record);
+        }
+        if self.records.len() < self.record_count_max {
+            // Within the capacity reserved at the start: no allocation.
+            self.records.push(Record::new(FlowKey::NONE, Side::A));
+            return Some(self.records.len() as u32 - 1);
+        }
+        None
+    }
+
+    /// Hands a flow to the sink. Its record and place are the caller's.
+    fn tell(&mut self, record: u32, reason: EndReason, sink: &mut dyn Sink) {
+        let record = &self.records[record as usize];
+        self.stats.live -= 1;
+        self.stats.packets_ended += record.packets();
+        self.stats.ended[reason as usize] += 1;
+        sink.ended(record, reason);
+    }
+
+    /// Ends a flow and frees its record and place.
+    fn end(&mut self, place: Place, reason: EndReason, sink: &mut dyn Sink) {
+        let record = self.lines[place.line].records[place.way];
+        self.tell(record, reason, sink);
+        self.records[record as usize].free(self.free);
+        self.free = record;
+        self.remove(place);
+    }
+
+    /// The flow nearest to its timeout in the first `reach` lines from home, or, if they are empty,
+    /// in the next line that is not. None only in an empty table, which nobody asks.
+    fn victim(&self, hash: u64, reach: usize) -> Option<Place> {
+        let now = expire::deadline_now(self.clock_ns);
+        let home = self.home(hash);
+        let mut best: Option<(i16, Place)> = None;
+        for away in 0..self.lines.len() {
+            if away >= reach && best.is_some() {
+                break;
+            }
+            let at = (home + away) & (self.lines.len() - 1);
+            if let Some((until, way)) = self.lines[at].nearest(now)
+                && best.is_none_or(|(least, _)| until < least)
+            {
+                best = Some((until, Place { line: at, way }));
+            }
+        }
+        best.map(|(_, place)| place)
+    }
+
+    /// Why a flow that gives way ends: it may be past its timeout anyhow.
+    fn reason_to_go(&self, place: Place) -> EndReason {
+        let record = &self.records[self.lines[place.line].records[place.way] as usize];
+        let (left_ns, reason) = self.timeouts.left(record);
+        if expire::is_over(self.clock_ns, record.seen(), left_ns) {
+            reason
+        } else {
+            EndReason::Resources
+        }
+    }
+
+    fn evict(&mut self, place: Place, sink: &mut dyn Sink) {
+        let reason = self.reason_to_go(place);
+        self.end(place, reason, sink);
+    }
+
+    /// Frees a way. Flows that were moved on because this line was full come back, so that a search
+    /// may stop at the first line with a free way.
+    fn remove(&mut self, place: Place) {
+        let mut hole = place;
+        loop {
+            let was_full = self.lines[hole.line].is_full();
+            self.lines[hole.line].tags[hole.way] = 0;
+            self.lines[hole.line].records[hole.way] = NONE;
+            if !was_full {
+                return;
+            }
+            let Some((from, by)) = self.moved_past(hole.line) else {
+                return;
+            };
+            let source = self.lines[from.line];
+            let line = &mut self.lines[hole.line];
+            line.tags[hole.way] = source.tags[from.way] - (by << AWAY_SHIFT);
+            line.deadlines[hole.way] = source.deadlines[from.way];
+            line.records[hole.way] = source.records[from.way];
+            hole = from;
+        }
+    }
+
+    /// A flow behind this line that would live in it if it could, and how far behind.
+    fn moved_past(&self, line: usize) -> Option<(Place, u16)> {
+        for by in 1..REACH as u16 {
+            let at = (line + usize::from(by)) & (self.lines.len() - 1);
+            let line = &self.lines[at];
+            if let Some(way) = (0..WAYS).find(|&way| line.tags[way] >> AWAY_SHIFT >= by) {
+                return Some((Place { line: at, way }, by));
+            }
+            if line.is_full() {
+                continue;
+            }
+            break;
+        }
+        None
+    }
+
+    /// Tells the time when no packets come, and ends flows that are over. Looks at the whole index
+    /// if it is long enough since the last time, so call it some ten times a second at most.
+    pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn Sink) {
+        if self.clock_ns != 0 && clock_ns > self.clock_ns {
+            self.owe(clock_ns - self.clock_ns);
+        }
+        self.clock_ns = self.clock_ns.max(clock_ns);
+        self.walk(self.lines.len(), sink);
+    }
+
+    fn owe(&mut self, passed_ns: u64) {
+        self.owed_ns = self.owed_ns.saturating_add(passed_ns).min(ROUND_NS);
+    }
+
+    /// Looks for ended flows in as many lines as the time that passed asks for, at most
+    /// `line_count_max`.
+    fn walk(&mut self, line_count_max: usize, sink: &mut dyn Sink) {
+        let line_count = self.lines.len() as u64;
+        let owed = (self.owed_ns * line_count) >> 30;
+        let count = owed.min(line_count_max as u64);
+        if count == 0 {
+            return;
+        }
+        self.owed_ns = self
+            .owed_ns
+            .saturating_sub((count << 30).div_ceil(line_count));
+        let now = expire::deadline_now(self.clock_ns);
+        for _ in 0..count {
+            let at = self.hand;
+            self.hand = (at + 1) & (self.lines.len() - 1);
+            let line = &self.lines[at];
+            let mut passed = 0;
+            for way in 0..WAYS {
+                let over = line.tags[way] != 0 && expire::until(line.deadlines[way], now) < 0;
+                passed |= u32::from(over) << way;
+            }
+            if passed != 0 {
+                self.end_passed(at, sink);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn end_passed(&mut self, at: usize, sink: &mut dyn Sink) {
+        let now = expire::deadline_now(self.clock_ns);
+        let mut way = 0;
+        while way < WAYS {
+            let line = &self.lines[at];
+            let record = line.records[way];
+            if line.tags[way] == 0 || expire::until(line.deadlines[way], now) >= 0 {
+                way += 1;
+                continue;
+            }
+            let (left_ns, reason) = self.timeouts.left(&self.records[record as usize]);
+            if expire::is_over(self.clock_ns, self.records[record as usize].seen(), left_ns) {
+                // Another flow may come back into this way: look again.
+                self.end(Place { line: at, way }, reason, sink);
+            } else {
+                // Only the wrap of the deadline can say so.
+                self.lines[at].deadlines[way] = expire::deadline(self.clock_ns, left_ns);
+                way += 1;
+            }
+        }
+    }
+
+    /// The end of input: every flow ends, those past their timeout by it, the others forced. The
+    /// table is then empty and may be used on.
+    pub fn finish(&mut self, sink: &mut dyn Sink) {
+        for index in 0..self.records.len() {
+            let record = &self.records[index];
+            if !record.is_live() {
+                continue;
+            }
+            let (left_ns, reason) = self.timeouts.left(record);
+            let over = expire::is_over(self.clock_ns, record.seen(), left_ns);
+            let reason = if over { reason } else { EndReason::Forced };
+            self.tell(index as u32, reason, sink);
+        }
+        self.records.clear();
+        self.free = NONE;
+        self.lines.fill(Line::EMPTY);
+        self.owed_ns = 0;
+    }
+}
+
+impl Line {
+    /// The way whose flow is nearest to its timeout, and how near; none if no way is in use.
+    #[inline]
+    fn nearest(&self, now: u16) -> Option<(i16, usize)> {
+        // In steps that become one comparison of eight each.
+        let mut untils = [i16::MAX; WAYS];
+        for ((until, deadline), tag) in untils.iter_mut().zip(&self.deadlines).zip(&self.tags) {
+            let way_until = expire::until(*deadline, now);
+            *until = if *tag == 0 { i16::MAX } else { way_until };
+        }
+        let least = untils
+            .iter()
+            .fold(i16::MAX, |least, until| least.min(*until));
+        let way = untils.iter().position(|until| *until == least)?;
+        (least != i16::MAX).then_some((least, way))
+    }
+}
+
+/// The tag of a hash: the lower 14 bits, never 0.
+#[inline(always)]
+fn tag_of(hash: u64) -> u16 {
+    let tag = hash as u16 & TAG_MASK;
+    tag | u16::from(tag == 0)
+}
+
+/// Whether these are the flags of a packet that opens a connection.
+#[inline]
+fn is_opening(tcp_flags: u16) -> bool {
+    tcp_flags & (record::SYN | record::ACK) == record::SYN
+}
+
+#[cfg(test)]
+mod tests;

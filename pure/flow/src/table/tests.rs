@@ -1,0 +1,598 @@
+//! The table: beside a simple model, at its limits, and when flows end.
+
+use super::*;
+use crate::HashKey;
+use crate::key::Ports;
+use std::collections::HashMap;
+
+const S: u64 = 1_000_000_000;
+
+/// xorshift64*: good enough to walk about.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 11) % bound
+    }
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("BAREWIRE_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(1, |d| d.as_nanos() as u64) | 1
+    });
+    println!("to repeat: BAREWIRE_SEED={seed} cargo test -p barewire-flow");
+    seed
+}
+
+/// Packet from host `from` to host `to`.
+fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns: u64) -> Observed {
+    let (key, side) = FlowKey::new(
+        &[from; 16],
+        &[to; 16],
+        Ports {
+            src: if from < to { port } else { 80 },
+            dst: if from < to { 80 } else { port },
+            is_answer: false,
+        },
+        protocol,
+        6,
+    );
+    Observed {
+        key,
+        side,
+        is_answer: false,
+        tcp_flags: 0,
+        hash: hash_key.hash(&key.words()),
+        time_ns,
+        bytes: 100,
+        payload_bytes: 60,
+        ttl: 64,
+    }
+}
+
+/// Whatever holds between two calls.
+fn check(table: &Table) {
+    let mut indexed = vec![0; table.records.len()];
+    for (at, line) in table.lines.iter().enumerate() {
+        for way in 0..WAYS {
+            let tag = line.tags[way];
+            if tag == 0 {
+                assert_eq!(line.records[way], NONE);
+                continue;
+            }
+            let away = usize::from(tag >> AWAY_SHIFT);
+            let mask = table.lines.len() - 1;
+            let home = at.wrapping_sub(away) & mask;
+            for by in 0..away {
+                assert!(
+                    table.lines[(home + by) & mask].is_full(),
+                    "a search would stop early"
+                );
+            }
+            let record = line.records[way] as usize;
+            indexed[record] += 1;
+            assert!(table.records[record].is_live());
+        }
+    }
+    let live = table.records.iter().filter(|r| r.is_live()).count();
+    assert_eq!(live as u64, table.stats.live);
+    for (record, count) in table.records.iter().zip(indexed) {
+        assert_eq!(count, u32::from(record.is_live()));
+    }
+    let mut free = 0;
+    let mut next = table.free;
+    while next != NONE {
+        free += 1;
+        next = table.records[next as usize].seen();
+    }
+    assert_eq!(free + live, table.records.len());
+    let in_flows: u64 = table.live(0, usize::MAX).map(Record::packets).sum();
+    assert_eq!(table.stats.packets, table.stats.packets_ended + in_flows);
+    let ended: u64 = table.stats.ended.iter().sum();
+    assert_eq!(table.stats.flows, ended + table.stats.live);
+}
+
+/// The same in plain words: a map, and times compared when a packet comes.
+#[derive(Clone, Default, Debug, PartialEq)]
+struct Model {
+    initiator: Option<Side>,
+    syn_seen: bool,
+    seen: u64,
+    sides: [Counters2; 2],
+}
+
+#[derive(Clone, Default, Debug, PartialEq)]
+struct Counters2 {
+    packets: u64,
+    bytes: u64,
+    payload: u64,
+    first: Option<u64>,
+    last: u64,
+    flags: u16,
+    ttl: Option<u8>,
+}
+
+impl Model {
+    fn closed(&self) -> bool {
+        let [a, b] = [self.sides[0].flags, self.sides[1].flags];
+        (a & 1 != 0 && b & 1 != 0) || (a | b) & 4 != 0
+    }
+
+    fn start(&self) -> u64 {
+        self.sides.iter().filter_map(|s| s.first).min().unwrap()
+    }
+
+    fn last(&self) -> u64 {
+        self.sides.iter().map(|s| s.last).max().unwrap()
+    }
+
+    fn over(&self, t: &Timeouts, protocol: u8, clock: u64) -> Option<EndReason> {
+        let (idle, reason) = self.idle(t, protocol);
+        let active = t.active_ns.saturating_sub(self.last() - self.start());
+        let steps = (clock >> 20) - (self.seen >> 20);
+        let (left, reason) = if active < idle {
+            (active, EndReason::Active)
+        } else {
+            (idle, reason)
+        };
+        (steps > (left >> 20) + 1).then_some(reason)
+    }
+
+    /// As a packet of this time finds it: as the search does, or by its own time beyond the active
+    /// timeout.
+    fn over_for(&self, t: &Timeouts, protocol: u8, clock: u64, time: u64) -> Option<EndReason> {
+        if let Some(reason) = self.over(t, protocol, clock) {
+            return Some(reason);
+        }
+        if time <= self.start() + t.active_ns {
+            return None;
+        }
+        let (idle, reason) = self.idle(t, protocol);
+        Some(if time > self.last() + idle {
+            reason
+        } else {
+            EndReason::Active
+        })
+    }
+
+    fn idle(&self, t: &Timeouts, protocol: u8) -> (u64, EndReason) {
+        match protocol {
+            6 if self.closed() => (t.linger_ns, EndReason::EndOfFlow),
+            6 => (t.idle_tcp_ns, EndReason::Idle),
+            17 => (t.idle_udp_ns, EndReason::Idle),
+            1 => (t.idle_icmp_ns, EndReason::Idle),
+            _ => (t.idle_other_ns, EndReason::Idle),
+        }
+    }
+
+    fn add(&mut self, p: &Observed, clock: u64) {
+        if self.initiator.is_none() {
+            self.initiator = Some(if p.is_answer { p.side.other() } else { p.side });
+        }
+        if p.tcp_flags & 2 != 0 && !self.syn_seen {
+            self.syn_seen = true;
+            self.initiator = Some(if p.tcp_flags & 16 == 0 {
+                p.side
+            } else {
+                p.side.other()
+            });
+        }
+        self.seen = clock;
+        let side = &mut self.sides[p.side as usize];
+        side.packets += 1;
+        side.bytes += u64::from(p.bytes);
+        side.payload += u64::from(p.payload_bytes);
+        side.first = Some(side.first.map_or(p.time_ns, |f| f.min(p.time_ns)));
+        side.last = side.last.max(p.time_ns);
+        side.flags |= p.tcp_flags;
+        side.ttl = Some(side.ttl.map_or(p.ttl, |t| t.min(p.ttl)));
+    }
+
+    fn assert_is(&self, record: &Record) {
+        assert_eq!(self.initiator, Some(record.initiator()), "{record:?}");
+        assert_eq!(self.closed(), record.is_closed());
+        for (at, side) in [Side::A, Side::B].into_iter().enumerate() {
+            let (ours, theirs) = (&self.sides[at], record.sent_by(side));
+            let model = Counters {
+                packets: ours.packets,
+                bytes: ours.bytes,
+                payload_bytes: ours.payload,
+                first_ns: ours.first.unwrap_or(0),
+                last_ns: ours.last,
+                tcp_flags: ours.flags,
+                ttl_min: ours.ttl.unwrap_or(0),
+            };
+            assert_eq!(model, theirs);
+        }
+    }
+}
+
+use crate::record::Counters;
+
+/// Random packets over so many flows into a table of this size, one at a time beside the model.
+fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, steps: u32) {
+    let mut random = Random(seed);
+    let hash_key = HashKey::from_seed(seed);
+    let timeouts = Timeouts {
+        active_ns: 20 * S,
+        idle_tcp_ns: 5 * S,
+        idle_udp_ns: 3 * S,
+        idle_icmp_ns: S,
+        idle_other_ns: 2 * S,
+        linger_ns: S / 2,
+    };
+    let mut table = Table::new(&TableConfig {
+        flow_count_max,
+        timeouts,
+    })
+    .unwrap();
+    let mut model: HashMap<FlowKey, Model> = HashMap::new();
+    let mut clock = 0;
+    let mut now = 1_700_000_000 * S;
+    for step in 0..steps {
+        now += match random.below(200) {
+            0 => random.below(8 * S),
+            1 => random.below(400) * S,
+            _ => random.below(S / 50),
+        };
+        // Some come late.
+        let time = if random.below(10) == 0 {
+            now - random.below(S)
+        } else {
+            now
+        };
+        let (from, to) = (random.below(hosts) as u8, random.below(hosts) as u8);
+        let protocol = [6, 6, 6, 17, 1, 47][random.below(6) as usize];
+        let port = 1000 + random.below(ports) as u16;
+        let mut p = packet(&hash_key, from, to, port, protocol, time);
+        if protocol == 6 {
+            p.tcp_flags = [16, 16, 16, 24, 2, 18, 17, 4][random.below(8) as usize];
+        }
+        p.is_answer = protocol == 1 && random.below(2) == 0;
+        p.bytes = random.below(9000) as u32;
+        p.ttl = random.below(255) as u8;
+
+        clock = clock.max(time);
+        let mut expected = None;
+        if let Some(flow) = model.get(&p.key) {
+            expected = flow.over_for(&timeouts, protocol, clock, time);
+            if expected.is_none() && flow.closed() && p.tcp_flags & 18 == 2 {
+                expected = Some(EndReason::EndOfFlow);
+            }
+        }
+        let mut own_flow_ended = None;
+        let room = table.len() < table.capacity();
+        table.observe(&[p], &mut |record: &Record, reason| {
+            let flow = model
+                .remove(record.key())
+                .expect("a flow that never began has ended");
+            if *record.key() == p.key && own_flow_ended.is_none() && expected.is_some() {
+                flow.assert_is(record);
+                assert_eq!(Some(reason), expected);
+                own_flow_ended = Some(reason);
+                return;
+            }
+            // Another flow: found by the walk, or it gave way. It may also be ours, just ended by
+            // the walk, right after this packet.
+            if *record.key() == p.key {
+                let mut flow = flow;
+                flow.add(&p, clock);
+                panic!("{flow:?} has just begun, and ends: {record:?}");
+            }
+            flow.assert_is(record);
+            match flow.over(&timeouts, record.key().protocol(), clock) {
+                Some(over) => assert_eq!(over, reason),
+                None => {
+                    assert_eq!(reason, EndReason::Resources);
+                    assert!(!room || flow_count_max < 16, "made room without need");
+                }
+            }
+        });
+        assert_eq!(own_flow_ended, expected);
+        model.entry(p.key).or_default().add(&p, clock);
+        assert_eq!(model.len(), table.len());
+        if step % 64 == 0 {
+            check(&table);
+        }
+    }
+    check(&table);
+    assert_eq!(table.stats.packets, u64::from(steps));
+    table.finish(&mut |record: &Record, reason| {
+        let flow = model.remove(record.key()).unwrap();
+        flow.assert_is(record);
+        let over = flow.over(&timeouts, record.key().protocol(), clock);
+        assert_eq!(over.unwrap_or(EndReason::Forced), reason);
+    });
+    assert!(model.is_empty());
+    assert_eq!(table.stats.packets_ended, u64::from(steps));
+    check(&table);
+}
+
+#[test]
+fn random_walks_beside_a_model() {
+    let seed = seed();
+    for at in 0..20 {
+        // Room for all; tight; far too small; four lines for everything.
+        walk_beside_model(seed ^ at, 4096, 6, 5, 4000);
+        walk_beside_model(seed ^ at, 64, 12, 4, 4000);
+        walk_beside_model(seed ^ at, 16, 20, 50, 4000);
+        walk_beside_model(seed ^ at, 1, 3, 3, 500);
+    }
+}
+
+/// Batches and single packets give the same records, also when the table is searched at other
+/// times.
+#[test]
+fn batches_change_nothing() {
+    let seed = seed();
+    let hash_key = HashKey::from_seed(seed);
+    let mut random = Random(seed);
+    let mut packets = Vec::new();
+    let mut now = 1_700_000_000 * S;
+    for _ in 0..30_000 {
+        now += random.below(S / 20);
+        let (from, to) = (random.below(8) as u8, random.below(8) as u8);
+        let mut p = packet(&hash_key, from, to, random.below(8) as u16, 6, now);
+        p.tcp_flags = [16, 16, 16, 2, 17, 4][random.below(6) as usize];
+        packets.push(p);
+    }
+    let config = TableConfig {
+        flow_count_max: 4096,
+        timeouts: Timeouts {
+            active_ns: 40 * S,
+            ..Timeouts::default()
+        },
+    };
+    let run = |size: &mut dyn FnMut() -> usize, ticks: bool| {
+        let mut table = Table::new(&config).unwrap();
+        let mut ended = Vec::new();
+        let mut rest = packets.as_slice();
+        let mut sink = |record: &Record, reason| ended.push((*record, reason));
+        while !rest.is_empty() {
+            let (batch, tail) = rest.split_at(size().min(rest.len()));
+            table.observe(batch, &mut sink);
+            if ticks {
+                table.tick(batch[batch.len() - 1].time_ns, &mut sink);
+            }
+            rest = tail;
+        }
+        table.finish(&mut sink);
+        assert_eq!(table.stats.ended[EndReason::Resources as usize], 0);
+        ended.sort_by_key(|(r, _)| (r.key().words(), r.start_ns()));
+        ended
+    };
+    let singly = run(&mut || 1, false);
+    assert!(singly.len() > 1000);
+    let mut random = Random(seed);
+    assert!(singly == run(&mut || 32, false));
+    assert!(singly == run(&mut || 1 + random.below(200) as usize, true));
+}
+
+/// Flows whose hashes are equal in the bits that choose the line: the index overflows long before
+/// the slab.
+#[test]
+fn crowded_lines_lose_no_packet() {
+    let seed = seed();
+    let mut random = Random(seed);
+    let mut table = Table::new(&TableConfig {
+        flow_count_max: 1024,
+        timeouts: Timeouts::default(),
+    })
+    .unwrap();
+    let mut ended = 0;
+    for i in 0..20_000 {
+        let mut p = packet(
+            &HashKey::from_seed(0),
+            1,
+            2,
+            random.below(200) as u16,
+            17,
+            i + 1,
+        );
+        // Of the line's number only one bit is left: two homes for all.
+        p.hash =
+            p.hash & !(u64::MAX << (table.shift + 1)) | (u64::from(p.key.port(Side::A)) & 1) << 60;
+        table.observe(&[p], &mut |record: &Record, reason| {
+            assert_eq!(reason, EndReason::Resources);
+            ended += record.packets();
+        });
+        if i % 97 == 0 {
+            check(&table);
+        }
+    }
+    check(&table);
+    assert!(table.stats.crowded > 0);
+    assert_eq!(
+        table.stats.crowded,
+        table.stats.ended[EndReason::Resources as usize]
+    );
+    table.finish(&mut |record: &Record, _| ended += record.packets());
+    assert_eq!(ended, 20_000);
+}
+
+#[test]
+fn a_full_table_keeps_all_it_promised() {
+    for flow_count_max in [1000, 4096] {
+        let hash_key = HashKey::from_seed(seed());
+        let mut table = Table::new(&TableConfig {
+            flow_count_max,
+            timeouts: Timeouts::default(),
+        })
+        .unwrap();
+        let flow = |i: u32, time| {
+            packet(
+                &hash_key,
+                1 + (i >> 12) as u8,
+                200,
+                (i & 0xfff) as u16,
+                17,
+                time,
+            )
+        };
+        let none = &mut |record: &Record, _| panic!("{record:?} ended");
+        for i in 0..flow_count_max {
+            table.observe(&[flow(i, S)], none);
+        }
+        // Each is still there: nothing ends, nothing begins.
+        for i in 0..flow_count_max {
+            table.observe(&[flow(i, 2 * S)], none);
+        }
+        assert_eq!(table.stats.flows, u64::from(flow_count_max));
+        check(&table);
+        // One more costs one.
+        let mut ended = Vec::new();
+        table.observe(&[flow(flow_count_max, 3 * S)], &mut |r: &Record, reason| {
+            ended.push((*r, reason))
+        });
+        assert_eq!(ended.len(), 1);
+        assert_eq!(ended[0].1, EndReason::Resources);
+        assert_eq!(ended[0].0.packets(), 2);
+        assert_eq!(table.len(), flow_count_max as usize);
+    }
+}
+
+/// A closed connection gives way before an open one.
+#[test]
+fn the_one_nearest_to_its_timeout_gives_way() {
+    let hash_key = HashKey::from_seed(1);
+    let mut table = Table::new(&TableConfig {
+        flow_count_max: 2,
+        timeouts: Timeouts::default(),
+    })
+    .unwrap();
+    let none = &mut |record: &Record, _| panic!("{record:?} ended");
+    table.observe(&[packet(&hash_key, 1, 2, 1, 6, S)], none);
+    let mut reset = packet(&hash_key, 1, 2, 2, 6, 2 * S);
+    reset.tcp_flags = 4;
+    table.observe(&[reset], none);
+    let mut ended = Vec::new();
+    table.observe(
+        &[packet(&hash_key, 1, 2, 3, 6, 2 * S)],
+        &mut |r: &Record, _| ended.push(*r.key()),
+    );
+    assert_eq!(ended, [reset.key]);
+}
+
+#[test]
+fn idle_flows_end_without_packets() {
+    let hash_key = HashKey::from_seed(1);
+    let mut table = Table::new(&TableConfig {
+        flow_count_max: 1 << 16,
+        timeouts: Timeouts::default(),
+    })
+    .unwrap();
+    let mut ended = Vec::new();
+    let start = 1_700_000_000 * S;
+    for i in 0..1000 {
+        table.observe(
+            &[packet(&hash_key, 1, 2, i, 17, start)],
+            &mut |_: &Record, _| panic!(),
+        );
+    }
+    for tenth in 0..290 {
+        table.tick(start + tenth * S / 10, &mut |_: &Record, _| {
+            panic!("too early")
+        });
+    }
+    for tenth in 290..320 {
+        table.tick(start + tenth * S / 10, &mut |_: &Record, reason| {
+            ended.push(reason)
+        });
+    }
+    assert_eq!(ended, [EndReason::Idle; 1000]);
+    // A pause longer than the deadlines can tell ends them too, if late.
+    table.observe(
+        &[packet(&hash_key, 1, 2, 3, 17, start + 40 * S)],
+        &mut |_: &Record, _| panic!(),
+    );
+    let mut count = 0;
+    for hour in 1..5 {
+        table.tick(start + hour * 3600 * S, &mut |_: &Record, _| count += 1);
+    }
+    assert_eq!(count, 1);
+}
+
+/// A flow that never rests is cut by the active timeout, to the nanosecond.
+#[test]
+fn the_active_timeout_is_exact() {
+    let hash_key = HashKey::from_seed(1);
+    let mut config = TableConfig {
+        flow_count_max: 16,
+        ..TableConfig::default()
+    };
+    config.timeouts.active_ns = 2 * S;
+    let mut table = Table::new(&config).unwrap();
+    let mut ended = Vec::new();
+    let start = 1_700_000_000 * S;
+    let times = [0, S, 2 * S, 2 * S + 1, 4 * S + 1, 4 * S + 2, 5 * S];
+    for time in times {
+        table.observe(
+            &[packet(&hash_key, 1, 2, 1, 17, start + time)],
+            &mut |r: &Record, reason| ended.push((r.packets(), r.duration_ns(), reason)),
+        );
+    }
+    let active = EndReason::Active;
+    assert_eq!(ended, [(3, 2 * S, active), (2, 2 * S, active)]);
+    for i in 0..100_000 {
+        table.observe(
+            &[packet(
+                &hash_key,
+                1,
+                2,
+                2,
+                17,
+                start + 10 * S + i * S / 1000,
+            )],
+            &mut |r: &Record, _| assert!(r.duration_ns() <= 2 * S),
+        );
+    }
+    // The last record of the first flow ends without a packet.
+    assert_eq!(table.stats.ended[active as usize], 2 + 1 + 49);
+}
+
+/// One packet with a time far ahead does not cut all flows to pieces.
+#[test]
+fn a_clock_that_jumped_ahead_does_no_harm() {
+    let hash_key = HashKey::from_seed(1);
+    let mut table = Table::new(&TableConfig::default()).unwrap();
+    let mut ended = Vec::new();
+    let mut sink = |r: &Record, reason: EndReason| ended.push((r.packets(), reason));
+    let start = 1_700_000_000 * S;
+    table.observe(&[packet(&hash_key, 1, 2, 1, 17, start)], &mut sink);
+    table.observe(&[packet(&hash_key, 3, 4, 1, 17, start * 2)], &mut sink);
+    for i in 0..100 {
+        table.observe(&[packet(&hash_key, 1, 2, 1, 17, start + i)], &mut sink);
+    }
+    table.finish(&mut sink);
+    ended.sort_by_key(|(packets, _)| *packets);
+    let forced = EndReason::Forced;
+    assert_eq!(ended, [(1, EndReason::Idle), (1, forced), (100, forced)]);
+    assert_eq!(table.stats.late, 100);
+}
+
+#[test]
+fn bytes_a_flow() {
+    for flow_count_max in [1, 1000, 1_000_000, 1 << 20, (1 << 20) + 1] {
+        let table = Table::new(&TableConfig {
+            flow_count_max,
+            timeouts: Timeouts::default(),
+        })
+        .unwrap();
+        assert_eq!(table.memory_len(), Table::memory_len_for(flow_count_max));
+        if flow_count_max > 16 {
+            assert!(table.memory_len() <= 160 * flow_count_max as usize);
+        }
+    }
+    assert_eq!(Table::memory_len_for(1 << 20), 144 << 20);
+}

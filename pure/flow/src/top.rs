@@ -1,0 +1,343 @@
+//! The largest flows, for people: sums over all records of a flow, in bounded memory.
+
+use std::collections::HashMap;
+
+use crate::key::{FlowKey, Side};
+use crate::record::Record;
+
+/// What makes a flow large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Order {
+    /// Bytes of both directions.
+    #[default]
+    Bytes = 0,
+    /// Packets of both directions.
+    Packets = 1,
+    /// From the first to the latest packet.
+    Duration = 2,
+}
+
+impl Order {
+    /// All orders, by their values.
+    pub const ALL: [Order; 3] = [Order::Bytes, Order::Packets, Order::Duration];
+
+    /// How large a record is.
+    #[inline]
+    pub fn of_record(self, record: &Record) -> u64 {
+        match self {
+            Order::Bytes => record.bytes(),
+            Order::Packets => record.packets(),
+            Order::Duration => record.duration_ns(),
+        }
+    }
+
+    /// How large a sum is.
+    pub fn of_total(self, total: &Total) -> u64 {
+        match self {
+            Order::Bytes => total.bytes.iter().sum(),
+            Order::Packets => total.packets.iter().sum(),
+            Order::Duration => total.end_ns.saturating_sub(total.start_ns),
+        }
+    }
+}
+
+/// A flow over all its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Total {
+    /// Which flow.
+    pub key: FlowKey,
+    /// Who began it, by its first record.
+    pub initiator: Side,
+    /// Packets from the initiator, and to it.
+    pub packets: [u64; 2],
+    /// Bytes likewise.
+    pub bytes: [u64; 2],
+    /// Time of the first packet, in nanoseconds since the Unix epoch.
+    pub start_ns: u64,
+    /// Time of the last packet.
+    pub end_ns: u64,
+}
+
+impl Total {
+    /// Of one record.
+    pub fn of(record: &Record) -> Total {
+        let (forward, reverse) = (record.forward(), record.reverse());
+        Total {
+            key: *record.key(),
+            initiator: record.initiator(),
+            packets: [forward.packets, reverse.packets],
+            bytes: [forward.bytes, reverse.bytes],
+            start_ns: record.start_ns(),
+            end_ns: record.end_ns(),
+        }
+    }
+
+    /// Adds another sum of the same flow.
+    pub fn add(&mut self, other: &Total) {
+        let turned = self.initiator != other.initiator;
+        for at in 0..2 {
+            let from = if turned { 1 - at } else { at };
+            self.packets[at] += other.packets[from];
+            self.bytes[at] += other.bytes[from];
+        }
+        self.start_ns = self.start_ns.min(other.start_ns);
+        self.end_ns = self.end_ns.max(other.end_ns);
+    }
+}
+
+/// Sums up records by flow and keeps the largest flows.
+///
+/// Twice as many flows as wanted, and a thousand more, are kept; when there are more, the smaller
+/// ones are forgotten. A flow whose records are each small, and far between, may thus have a sum
+/// that is too low; it is never too high, and [`Top::is_exact`] tells whether any flow was ever
+/// forgotten.
+pub struct Top {
+    totals: HashMap<FlowKey, Total>,
+    count_max: usize,
+    order: Order,
+    is_exact: bool,
+    /// Smaller than this is not worth an entry.
+    floor: u64,
+}
+
+impl Top {
+    /// For the `count` largest.
+    pub fn new(count: usize, order: Order) -> Top {
+        let count_max = count.max(1).saturating_mul(2) + 1024;
+        Top {
+            totals: HashMap::with_capacity(count_max + 1),
+            count_max,
+            order,
+            is_exact: true,
+            floor: 0,
+        }
+    }
+
+    /// Takes a record in.
+    #[inline]
+    pub fn add(&mut self, record: &Record) {
+        if self.order.of_record(record) < self.floor && !self.totals.contains_key(record.key()) {
+            return;
+        }
+        let total = Total::of(record);
+        self.totals
+            .entry(total.key)
+            .and_modify(|sum| sum.add(&total))
+            .or_insert(total);
+        if self.totals.len() > self.count_max {
+            self.prune();
+        }
+    }
+
+    /// Forgets the smaller half.
+    #[inline(never)]
+    fn prune(&mut self) {
+        let mut sizes: Vec<u64> = self
+            .totals
+            .values()
+            .map(|total| self.order.of_total(total))
+            .collect();
+        let middle = sizes.len() / 2;
+        let (_, floor, _) = sizes.select_nth_unstable(middle);
+        let floor = *floor;
+        let greater = sizes.iter().filter(|&&size| size > floor).count();
+        // As many of those just as large as the floor as there is room for.
+        let mut room = (self.count_max / 2).saturating_sub(greater);
+        let order = self.order;
+        self.totals.retain(|_, total| {
+            let size = order.of_total(total);
+            let fits = size == floor && room > 0;
+            room -= usize::from(fits);
+            size > floor || fits
+        });
+        self.floor = floor;
+        self.is_exact = false;
+    }
+
+    /// Whether no flow was ever forgotten.
+    pub fn is_exact(&self) -> bool {
+        self.is_exact
+    }
+
+    /// The sum of a flow, if it is among those kept.
+    pub fn get(&self, key: &FlowKey) -> Option<&Total> {
+        self.totals.get(key)
+    }
+
+    /// The largest `count`, in order.
+    pub fn largest(&self, count: usize) -> Vec<Total> {
+        let mut all: Vec<Total> = self.totals.values().copied().collect();
+        sort(&mut all, self.order);
+        all.truncate(count);
+        all
+    }
+}
+
+/// Sorts from large to small; equal ones by their start, then their ports, so that a list stands
+/// still.
+pub fn sort(totals: &mut [Total], order: Order) {
+    totals.sort_by_key(|total| {
+        (
+            std::cmp::Reverse(order.of_total(total)),
+            total.start_ns,
+            total.key.port(total.initiator),
+        )
+    });
+}
+
+/// The largest live flows of a table, found piece by piece so that no packet waits long.
+pub struct TopScan {
+    /// The least of the kept ones first.
+    kept: Vec<(u64, Record)>,
+    count: usize,
+    at: usize,
+}
+
+impl TopScan {
+    /// For the `count` largest.
+    pub fn new(count: usize) -> TopScan {
+        TopScan {
+            kept: Vec::with_capacity(count + 1),
+            count: count.max(1),
+            at: 0,
+        }
+    }
+
+    /// Looks at some `place_count` places of the table more. True when all have been looked at:
+    /// [`TopScan::take`] then has the result.
+    pub fn step(&mut self, table: &crate::Table, place_count: usize, order: Order) -> bool {
+        let to = self.at.saturating_add(place_count);
+        for record in table.live(self.at, to) {
+            let size = order.of_record(record);
+            let least = self.kept.first().map_or(0, |(least, _)| *least);
+            if self.kept.len() < self.count {
+                self.insert(size, record);
+            } else if size > least {
+                self.kept.remove(0);
+                self.insert(size, record);
+            }
+        }
+        self.at = to;
+        to >= table.place_count()
+    }
+
+    fn insert(&mut self, size: u64, record: &Record) {
+        let at = self.kept.partition_point(|(other, _)| *other < size);
+        self.kept.insert(at, (size, *record));
+    }
+
+    /// The largest found, into `out`, whose former content is lost; then begins anew.
+    pub fn take(&mut self, out: &mut Vec<Record>) {
+        out.clear();
+        out.extend(self.kept.drain(..).rev().map(|(_, record)| record));
+        self.at = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Ports;
+    use crate::record::Amount;
+
+    fn record(flow: u16, bytes: u64) -> Record {
+        let ports = Ports {
+            src: flow,
+            dst: 80,
+            is_answer: false,
+        };
+        let (key, side) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6);
+        let mut record = Record::new(key, side);
+        let amount = Amount {
+            packets: 1,
+            bytes,
+            payload_bytes: 1,
+            first_ns: 5,
+            last_ns: 5,
+            tcp_flags: 0,
+            ttl_min: 1,
+        };
+        record.add(side, &amount, 0);
+        record
+    }
+
+    #[test]
+    fn records_of_a_flow_are_summed_up() {
+        let mut top = Top::new(2, Order::Bytes);
+        for (flow, bytes) in [(1, 10), (2, 25), (3, 5), (1, 20)] {
+            top.add(&record(flow, bytes));
+        }
+        let sums: Vec<u64> = top.largest(2).iter().map(|t| t.bytes[0]).collect();
+        assert_eq!(sums, [30, 25]);
+        assert!(top.is_exact());
+    }
+
+    #[test]
+    fn large_flows_stay_when_there_are_too_many() {
+        let mut top = Top::new(10, Order::Bytes);
+        for round in 0..3 {
+            for flow in 0..30_000 {
+                let bytes = if flow % 3000 == 7 {
+                    1000 + u64::from(flow)
+                } else {
+                    u64::from(flow % 100)
+                };
+                top.add(&record(flow, bytes + round));
+            }
+        }
+        assert!(!top.is_exact());
+        let largest = top.largest(10);
+        assert_eq!(largest.len(), 10);
+        for (at, total) in largest.iter().enumerate() {
+            let flow = 27_007 - 3000 * at as u64;
+            assert_eq!(total.bytes[0], 3 * (1000 + flow) + 3);
+        }
+        assert!(top.totals.capacity() < 20_000);
+    }
+
+    #[test]
+    fn a_total_of_turned_records_keeps_directions() {
+        let mut sum = Total::of(&record(1, 10));
+        let mut turned = sum;
+        turned.initiator = turned.initiator.other();
+        turned.bytes = [1, 2];
+        sum.add(&turned);
+        assert_eq!(sum.bytes, [12, 1]);
+    }
+
+    #[test]
+    fn live_flows_are_found_piece_by_piece() {
+        let mut table = crate::Table::new(&crate::TableConfig {
+            flow_count_max: 1000,
+            ..crate::TableConfig::default()
+        })
+        .unwrap();
+        let key = crate::HashKey::from_seed(1);
+        for flow in 0..1000 {
+            let one = record(flow, 1);
+            let packet = crate::Observed {
+                key: *one.key(),
+                side: one.initiator(),
+                is_answer: false,
+                tcp_flags: 0,
+                hash: key.hash(&one.key().words()),
+                time_ns: 1,
+                bytes: u32::from(flow) * 7 % 1000,
+                payload_bytes: 0,
+                ttl: 1,
+            };
+            table.observe(&[packet], &mut |_: &Record, _| panic!());
+        }
+        let mut scan = TopScan::new(5);
+        let mut steps = 1;
+        while !scan.step(&table, 64, Order::Bytes) {
+            steps += 1;
+        }
+        assert_eq!(steps, 16);
+        let mut found = Vec::new();
+        scan.take(&mut found);
+        let sizes: Vec<u64> = found.iter().map(Record::bytes).collect();
+        assert_eq!(sizes, [999, 998, 997, 996, 995]);
+    }
+}

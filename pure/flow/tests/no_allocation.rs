@@ -1,0 +1,69 @@
+//! Metering allocates nothing once a meter is made: not for packets, not for flows, not when they
+//! end, not when the table is full, not for fragments.
+
+use flow::{HashKey, Input, Meter, MeterConfig, Record};
+use wire::LinkType;
+
+/// Ethernet, IPv4 and the start of UDP between two of 64 Ki hosts.
+fn packet(number: u32, fragment: u16) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    bytes.extend([0x45, 0, 0, 32]);
+    bytes.extend((number as u16).to_be_bytes());
+    bytes.extend(fragment.to_be_bytes());
+    bytes.extend([64, 17, 0, 0, 10, 0]);
+    bytes.extend((number as u16).to_be_bytes());
+    bytes.extend([10, 1, 0, 1]);
+    bytes.extend([0x10, 0, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]);
+    bytes
+}
+
+#[test]
+fn nothing_is_allocated() {
+    let mut config = MeterConfig::new(HashKey::from_seed(1));
+    config.table.flow_count_max = 1000;
+    config.datagram_count_max = 64;
+    let mut meter = Meter::new(&config).unwrap();
+    let packets: Vec<Vec<u8>> = (0..5000)
+        .flat_map(|number| {
+            // Whole; the last piece before the first; one whose first never comes.
+            [(0, 0), (1, 2), (1, 0x2000), (2, 1)].map(|(id, piece)| packet(number * 3 + id, piece))
+        })
+        .collect();
+    // The table of fragments is touched first by the first fragment, all at once.
+    let mut ended = 0;
+    let mut sink = |record: &Record, _| ended += record.packets();
+    let counted = allocation_counter::measure(|| {
+        for (at, bytes) in packets.iter().enumerate() {
+            let input = Input {
+                link: LinkType::ETHERNET,
+                bytes,
+                wire_len: bytes.len() as u32,
+                time_ns: 1 + at as u64 * 10_000_000,
+                vlan: None,
+                interface: 0,
+            };
+            meter.observe(&input, &mut sink);
+            if at % 100 == 0 {
+                meter.tick(input.time_ns, &mut sink);
+            }
+        }
+        meter.finish(&mut sink);
+    });
+    assert_eq!(counted.count_total, 0, "{} bytes", counted.bytes_total);
+    assert_eq!(ended, packets.len() as u64);
+    let stats = meter.stats();
+    assert!(
+        stats.fragments.joined > 0 && stats.fragments.orphans > 0,
+        "{stats:?}"
+    );
+    assert!(
+        stats
+            .table
+            .ended
+            .iter()
+            .filter(|count| **count != 0)
+            .count()
+            >= 2,
+        "{stats:?}"
+    );
+}

@@ -1,0 +1,258 @@
+//! What one pass over a packet leaves behind.
+//!
+//! A [`Dissection`] describes one *level* of a packet: from the link header, or from the start of
+//! what a tunnel carries, to the transport header or the next tunnel header. Its key fields
+//! (addresses, ports, …) are therefore always those of one IP header. The next level, where there
+//! is one, is reached with [`dissect_inner`](crate::dissect_inner).
+
+use crate::{LayerKind, Reason};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The most headers that one level records; a packet with more stops with [`Reason::TooDeep`].
+/// VLAN tags, MPLS labels and IPv6 extension headers count one each.
+pub const MAX_LAYERS: usize = 16;
+
+/// The most tunnels within tunnels that are followed.
+pub const MAX_TUNNEL_DEPTH: u8 = 8;
+
+/// Which part of a datagram this packet is (RFC 791 section 3.2, RFC 8200 section 4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Fragment {
+    /// All of it. An IPv6 atomic fragment (RFC 6946) is whole too.
+    #[default]
+    Whole = 0,
+    /// The first of several: it has the transport header, or its start.
+    First,
+    /// One from the middle.
+    Middle,
+    /// The last of several.
+    Last,
+}
+
+impl Fragment {
+    /// Whether the transport header is in an earlier packet.
+    #[inline]
+    pub const fn is_later(self) -> bool {
+        matches!(self, Fragment::Middle | Fragment::Last)
+    }
+}
+
+/// One level of a packet, dissected. Plain data of fixed size; all zero when nothing was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Dissection {
+    /// Source address. IPv4: the first four bytes, then zeros. Meaningful if `ip_version` is not
+    /// 0.
+    pub src: [u8; 16],
+    /// Destination address, in the same form.
+    pub dst: [u8; 16],
+    // The order below lets what is adjacent in a header be moved in one piece: the ports, time to
+    // live and protocol, sequence and acknowledgement numbers, flags and window.
+    /// Destination port, likewise.
+    pub dst_port: u16,
+    /// Source port of TCP, UDP, UDP-Lite or SCTP; else 0. See [`Dissection::has_ports`].
+    pub src_port: u16,
+    /// IPv4 time to live or IPv6 hop limit.
+    pub ttl: u8,
+    /// The IP protocol of what follows the IP header and all its extension headers.
+    pub ip_protocol: u8,
+    /// 4, 6, or 0 where no IP header was read.
+    pub ip_version: u8,
+    /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower
+    /// two.
+    pub traffic_class: u8,
+    /// The id (12 bits) of the outermost VLAN tag, 0 without one (see `vlan_count`).
+    pub vlan_outer: u16,
+    /// The id of the second VLAN tag, 0 without one.
+    pub vlan_inner: u16,
+    /// The label (20 bits) on top of the MPLS stack, 0 without one.
+    pub mpls_label: u32,
+    /// How many VLAN tags there are.
+    pub vlan_count: u8,
+    /// How many MPLS labels there are.
+    pub mpls_count: u8,
+    /// Which part of the datagram this is.
+    pub fragment: Fragment,
+    /// How many entries of the layer stack are in use.
+    pub layer_count: u8,
+    /// TCP acknowledgement number.
+    pub tcp_ack: u32,
+    /// TCP sequence number.
+    pub tcp_seq: u32,
+    /// TCP window as sent, not scaled.
+    pub tcp_window: u16,
+    /// The lower 12 bits of bytes 12 and 13 of the TCP header: reserved bits, then the flags.
+    pub tcp_flags: u16,
+    /// Total length of the IP datagram, headers included, in bytes: IPv4 total length, or IPv6
+    /// payload length (or the jumbo payload option) + 40. Where the header has 0 because the
+    /// sender leaves segmentation to the card, the rest of the packet on the wire.
+    pub ip_total_len: u32,
+    /// Where the payload starts, from the start of the packet: behind the last header read.
+    pub payload_offset: u32,
+    /// Bytes of payload on the wire: link padding is not counted, bytes cut off by the capture
+    /// are.
+    pub payload_len: u32,
+    /// Offset of the IP header from the start of the packet, in bytes.
+    pub ip_offset: u16,
+    /// Offset of the header behind the IP header and its extension headers, in bytes; 0 if none.
+    pub transport_offset: u16,
+    /// Offset of this fragment in the datagram, in bytes.
+    pub fragment_offset: u16,
+    /// Type of an ICMP, ICMPv6 or IGMP message.
+    pub icmp_type: u8,
+    /// Code of an ICMP or ICMPv6 message.
+    pub icmp_code: u8,
+    /// How many tunnels enclose this level; 0 for the outermost.
+    pub tunnel_depth: u8,
+    /// Why the pass stopped.
+    pub reason: Reason,
+    /// The layer that `inner_offset` points at; [`LayerKind::None`] if this level has no inner
+    /// one.
+    pub inner: LayerKind,
+    /// Whether the inner packet is not tunnelled but quoted by an ICMP error message.
+    pub inner_is_quote: bool,
+    /// Whether `src_port` and `dst_port` were read: a packet may be cut before them.
+    pub ports_read: bool,
+    /// IPv4 identification, or the identification of the IPv6 fragment header.
+    pub fragment_id: u32,
+    /// Where the inner packet starts, from the start of the packet, in bytes.
+    pub inner_offset: u32,
+    /// Bytes of the inner packet on the wire.
+    pub inner_len: u32,
+    /// VXLAN or GENEVE network identifier, GTP-U tunnel endpoint, GRE key, PPTP call id, ERSPAN
+    /// session, NSH path, 802.1ah service, ESP or AH SPI.
+    pub tunnel_id: u32,
+    /// IPv6 flow label.
+    pub flow_label: u32,
+    /// IPv4: bit n set if option number n (the lower five bits of the type) is present.
+    /// IPv6: extension headers seen, see [`ipv6_ext::bit`](crate::ipv6_ext::bit).
+    pub ip_options: u32,
+    /// Bit n set if TCP option kind n is present, for n below 64 (IPFIX element 209).
+    pub tcp_options: u64,
+    /// Bit `kind as u8` set for each layer present.
+    pub layer_mask: u64,
+    /// Bytes present.
+    pub cap_len: u32,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// Layers from the outside in; entries from `layer_count` on are [`LayerKind::None`].
+    pub layer_kinds: [LayerKind; MAX_LAYERS],
+    /// Where each layer starts, from the start of the packet, in bytes.
+    pub layer_offsets: [u16; MAX_LAYERS],
+}
+
+impl Dissection {
+    /// Nothing found: every field zero.
+    pub const EMPTY: Dissection = Dissection {
+        src: [0; 16],
+        dst: [0; 16],
+        src_port: 0,
+        dst_port: 0,
+        ip_protocol: 0,
+        ip_version: 0,
+        vlan_outer: 0,
+        vlan_inner: 0,
+        vlan_count: 0,
+        mpls_count: 0,
+        mpls_label: 0,
+        ttl: 0,
+        traffic_class: 0,
+        fragment: Fragment::Whole,
+        icmp_type: 0,
+        icmp_code: 0,
+        tunnel_depth: 0,
+        reason: Reason::Complete,
+        layer_count: 0,
+        tcp_flags: 0,
+        tcp_window: 0,
+        tcp_seq: 0,
+        tcp_ack: 0,
+        ip_total_len: 0,
+        payload_offset: 0,
+        payload_len: 0,
+        fragment_id: 0,
+        fragment_offset: 0,
+        ip_offset: 0,
+        transport_offset: 0,
+        inner: LayerKind::None,
+        inner_is_quote: false,
+        ports_read: false,
+        inner_offset: 0,
+        inner_len: 0,
+        tunnel_id: 0,
+        flow_label: 0,
+        ip_options: 0,
+        tcp_options: 0,
+        layer_mask: 0,
+        cap_len: 0,
+        wire_len: 0,
+        layer_kinds: [LayerKind::None; MAX_LAYERS],
+        layer_offsets: [0; MAX_LAYERS],
+    };
+
+    /// Whether this layer is present.
+    #[inline]
+    pub const fn has(&self, kind: LayerKind) -> bool {
+        self.layer_mask & kind.bit() != 0
+    }
+
+    /// Whether `src_port` and `dst_port` were read from a transport header.
+    #[inline]
+    pub const fn has_ports(&self) -> bool {
+        self.ports_read
+    }
+
+    /// The layers from the outside in, each with its offset in the packet.
+    pub fn layers(&self) -> impl Iterator<Item = (LayerKind, usize)> + '_ {
+        let count = usize::from(self.layer_count).min(MAX_LAYERS);
+        self.layer_kinds
+            .iter()
+            .zip(&self.layer_offsets)
+            .take(count)
+            .map(|(k, o)| (*k, usize::from(*o)))
+    }
+
+    /// Where the first layer of this kind starts.
+    pub fn offset_of(&self, kind: LayerKind) -> Option<usize> {
+        if !self.has(kind) {
+            return None;
+        }
+        self.layers()
+            .find(|(k, _)| *k == kind)
+            .map(|(_, offset)| offset)
+    }
+
+    /// Source address, if an IP header was read.
+    pub fn src_addr(&self) -> Option<IpAddr> {
+        self.address(&self.src)
+    }
+
+    /// Destination address, if an IP header was read.
+    pub fn dst_addr(&self) -> Option<IpAddr> {
+        self.address(&self.dst)
+    }
+
+    fn address(&self, bytes: &[u8; 16]) -> Option<IpAddr> {
+        match self.ip_version {
+            4 => Some(IpAddr::V4(Ipv4Addr::new(
+                bytes[0], bytes[1], bytes[2], bytes[3],
+            ))),
+            6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
+            _ => None,
+        }
+    }
+
+    /// The payload as far as the capture has it. `packet` is what was dissected.
+    #[inline]
+    pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        let rest = packet.get(self.payload_offset as usize..).unwrap_or(&[]);
+        rest.get(..self.payload_len as usize).unwrap_or(rest)
+    }
+}
+
+impl Default for Dissection {
+    fn default() -> Self {
+        Dissection::EMPTY
+    }
+}

@@ -1,0 +1,498 @@
+//! Framing of capture files: where the packets are in a pcap or pcapng file.
+//!
+//! A reader is a state machine over slices. It neither reads nor allocates: the caller shows it the
+//! bytes from the reader's position on, whether from a mapping of the whole file or from a buffer
+//! being filled, and gets an [`Event`]: a packet (as a range of that slice), an interface,
+//! something to skip, or how many bytes it must see. No byte is copied.
+//!
+//! ```
+//! use wire::file::{Event, Reader};
+//!
+//! fn count(file: &[u8]) -> Result<usize, wire::file::FileError> {
+//!     let (mut reader, mut at, mut packets) = (Reader::new(), 0, 0);
+//!     loop {
+//!         let rest = file.get(at..).unwrap_or(&[]);
+//!         match reader.next(rest)? {
+//!             // The whole file is here, so nothing can be added: this is the end.
+//!             Event::Need(_) => return reader.finish(rest.len()).map(|()| packets),
+//!             event => {
+//!                 packets += usize::from(matches!(event, Event::Packet(_)));
+//!                 at += event.used();
+//!             }
+//!         }
+//!     }
+//! }
+//! # assert!(count(b"not a capture at all, sorry").is_err());
+//! ```
+
+pub mod pcap;
+pub mod pcapng;
+
+use crate::{LinkType, Timestamp};
+use core::fmt;
+use core::ops::Range;
+
+/// The most bytes of one packet that a reader accepts unless told otherwise: libpcap's bound.
+pub const MAX_PACKET_LEN: u32 = 262_144;
+
+/// The most bytes of a pcapng block beside the packet in it: header, trailer, options.
+pub const MAX_BLOCK_EXTRA: u32 = 131_072;
+
+/// The most bytes that [`Event::Need`] asks for at once by default: a buffer of this size is enough
+/// for every file.
+pub const MAX_NEED: usize = (MAX_PACKET_LEN + MAX_BLOCK_EXTRA) as usize;
+
+/// What a reader found at its position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Call again with at least this many bytes from the same position on. Where there are no more,
+    /// call `finish`: it tells a clean end from a truncated file.
+    Need(usize),
+    /// Nothing of interest in this many bytes. They may be more than were shown: seek or discard.
+    Skip(usize),
+    /// An interface was described; packets refer to it by its index.
+    Interface(InterfaceFound),
+    /// A packet.
+    Packet(Packet),
+    /// An interface's counters (pcapng only).
+    Statistics(Statistics),
+}
+
+impl Event {
+    /// How many bytes to go on by before the next call; 0 for [`Event::Need`].
+    #[inline]
+    pub fn used(&self) -> usize {
+        match self {
+            Event::Need(_) => 0,
+            Event::Skip(used) => *used,
+            Event::Interface(found) => found.used,
+            Event::Packet(packet) => packet.used,
+            Event::Statistics(statistics) => statistics.used,
+        }
+    }
+}
+
+/// A packet in the slice that was shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Bytes to go on by.
+    pub used: usize,
+    /// Where the packet's bytes are in the slice.
+    pub data: Range<usize>,
+    /// When it was captured; [`Timestamp::ZERO`] where the file does not say (see `has_time`).
+    pub time: Timestamp,
+    /// Whether the file says when.
+    pub has_time: bool,
+    /// Bytes on the wire. Never less than `data.len()`.
+    pub wire_len: u32,
+    /// Link type of its interface.
+    pub link: LinkType,
+    /// Index of its interface within its section.
+    pub interface: u32,
+    /// Direction, as far as the file says.
+    pub direction: Direction,
+    /// Packets that the interface lost between the packet before and this one, where recorded.
+    pub dropped: u64,
+}
+
+/// Whether a packet came or went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    /// Not recorded.
+    #[default]
+    Unknown = 0,
+    /// Received.
+    In = 1,
+    /// Sent.
+    Out = 2,
+}
+
+/// An interface of a capture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Link type of its packets.
+    pub link: LinkType,
+    /// Most bytes kept of a packet; 0 or a very large number for no limit.
+    pub snaplen: u32,
+    /// Unit of its time stamps.
+    pub resolution: Resolution,
+    /// Seconds to add to its time stamps.
+    pub offset_s: i64,
+}
+
+impl Default for Interface {
+    fn default() -> Self {
+        Interface {
+            link: LinkType::NULL,
+            snaplen: 0,
+            resolution: Resolution::MICROSECONDS,
+            offset_s: 0,
+        }
+    }
+}
+
+/// The unit of time stamps: a negative power of ten or of two of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// 10^-n seconds, n at most 19.
+    Decimal(u8),
+    /// 2^-n seconds, n at most 63.
+    Binary(u8),
+}
+
+impl Resolution {
+    /// The unit where a file says nothing else.
+    pub const MICROSECONDS: Resolution = Resolution::Decimal(6);
+    /// 10^-9 seconds.
+    pub const NANOSECONDS: Resolution = Resolution::Decimal(9);
+
+    /// From an `if_tsresol` option; none where 64 bits could not count one second in it.
+    pub const fn from_option(value: u8) -> Option<Resolution> {
+        match value {
+            0..=19 => Some(Resolution::Decimal(value)),
+            0x80..=0xbf => Some(Resolution::Binary(value & 0x7f)),
+            _ => None,
+        }
+    }
+
+    /// As the value of an `if_tsresol` option.
+    pub const fn to_option(self) -> u8 {
+        match self {
+            Resolution::Decimal(n) => n,
+            Resolution::Binary(n) => 0x80 | n,
+        }
+    }
+
+    /// A time stamp in this unit as nanoseconds, moved by whole seconds; what lies before 1970 or
+    /// after 2554 is held at the nearest time that exists.
+    pub fn timestamp(self, units: u64, offset_s: i64) -> Timestamp {
+        let ns = match self {
+            Resolution::Decimal(9) => u128::from(units),
+            Resolution::Decimal(n @ 0..=8) => {
+                u128::from(units) * u128::from(10u64.pow(9 - u32::from(n)))
+            }
+            Resolution::Decimal(n) => u128::from(units / 10u64.pow(u32::from(n.min(19)) - 9)),
+            Resolution::Binary(n) => (u128::from(units) * 1_000_000_000) >> (n & 63),
+        };
+        if offset_s == 0 {
+            return Timestamp(u64::try_from(ns).unwrap_or(u64::MAX));
+        }
+        let moved = i128::from(offset_s) * 1_000_000_000 + ns as i128;
+        Timestamp(u64::try_from(moved.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+/// An interface was described.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceFound {
+    /// Bytes to go on by.
+    pub used: usize,
+    /// Which section it belongs to, counted from 0.
+    pub section: u32,
+    /// Its index within the section, counted from 0.
+    pub index: u32,
+    /// What is known of it.
+    pub interface: Interface,
+    /// Where its name is in the slice; empty if it has none.
+    pub name: Range<usize>,
+}
+
+/// An interface's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Bytes to go on by.
+    pub used: usize,
+    /// Index of the interface within its section.
+    pub interface: u32,
+    /// Packets that the interface received, if recorded.
+    pub received: Option<u64>,
+    /// Packets that the interface dropped for lack of resources, if recorded.
+    pub dropped: Option<u64>,
+    /// Packets that the operating system dropped, if recorded.
+    pub os_dropped: Option<u64>,
+}
+
+/// Why a file cannot be read on, and where. What came before it stays valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// Where the damaged record, block or header starts, from the start of the file.
+    pub offset: u64,
+    /// What is wrong.
+    pub kind: FileErrorKind,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileErrorKind {
+    /// The file is empty.
+    Empty,
+    /// The first four bytes are none that a capture file starts with.
+    NotACapture([u8; 4]),
+    /// A version of the format that is not known: major, minor.
+    Version(u16, u16),
+    /// A packet of more bytes than the limit: its length, the limit.
+    PacketTooLong(u32, u32),
+    /// A block of more bytes than the limit: its length, the limit.
+    BlockTooLong(u32, u32),
+    /// A block that is too short for what it must hold: its type, its length.
+    BlockTooShort(u32, u32),
+    /// The packet in a block is longer than the block: packet, block.
+    PacketExceedsBlock(u32, u32),
+    /// The two lengths of a block differ: in front, behind.
+    BlockLengthsDiffer(u32, u32),
+    /// A section whose byte order mark is none.
+    ByteOrderMark(u32),
+    /// A packet or statistics of an interface that was not described: its index, how many were.
+    UnknownInterface(u32, u32),
+    /// More interfaces in one section than the reader's table holds.
+    TooManyInterfaces(u32),
+    /// A time stamp unit so small that 64 bits cannot count a second in it.
+    TimeResolution(u8),
+    /// The file ends inside a header, record or block: bytes that are there of it (at most, where
+    /// it was being skipped), bytes needed.
+    EndsInside(u64, u64),
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at byte {})", self.kind, self.offset)
+    }
+}
+
+impl core::error::Error for FileError {}
+
+impl fmt::Display for FileErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            FileErrorKind::Empty => f.write_str("the file is empty"),
+            FileErrorKind::NotACapture([a, b, c, d]) => {
+                write!(
+                    f,
+                    "not a pcap or pcapng file: it starts with {a:02x} {b:02x} {c:02x} {d:02x}"
+                )
+            }
+            FileErrorKind::Version(major, minor) => {
+                write!(f, "version {major}.{minor} of the format is not known")
+            }
+            FileErrorKind::PacketTooLong(len, limit) => {
+                write!(f, "a packet of {len} bytes, more than the limit of {limit}")
+            }
+            FileErrorKind::BlockTooLong(len, limit) => {
+                write!(f, "a block of {len} bytes, more than the limit of {limit}")
+            }
+            FileErrorKind::BlockTooShort(kind, len) => {
+                write!(f, "a block of type 0x{kind:08x} with only {len} bytes")
+            }
+            FileErrorKind::PacketExceedsBlock(packet, block) => {
+                write!(f, "a packet of {packet} bytes in a block of {block} bytes")
+            }
+            FileErrorKind::BlockLengthsDiffer(front, behind) => {
+                write!(
+                    f,
+                    "a block starts with length {front} and ends with length {behind}"
+                )
+            }
+            FileErrorKind::ByteOrderMark(mark) => {
+                write!(
+                    f,
+                    "a section with 0x{mark:08x} in place of the byte order mark"
+                )
+            }
+            FileErrorKind::UnknownInterface(index, count) => {
+                write!(
+                    f,
+                    "interface {index} is used, but only {count} were described"
+                )
+            }
+            FileErrorKind::TooManyInterfaces(limit) => {
+                write!(f, "more than {limit} interfaces in one section")
+            }
+            FileErrorKind::TimeResolution(value) => {
+                write!(
+                    f,
+                    "time stamp resolution 0x{value:02x} is too fine to be counted"
+                )
+            }
+            FileErrorKind::EndsInside(there, needed) => {
+                write!(
+                    f,
+                    "the file ends after {there} of {needed} bytes of a record"
+                )
+            }
+        }
+    }
+}
+
+/// The byte order of a file's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Big,
+    Little,
+}
+
+impl Order {
+    #[inline]
+    fn u16(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            Order::Big => u16::from_be_bytes(bytes),
+            Order::Little => u16::from_le_bytes(bytes),
+        }
+    }
+
+    #[inline]
+    fn u32(self, bytes: [u8; 4]) -> u32 {
+        match self {
+            Order::Big => u32::from_be_bytes(bytes),
+            Order::Little => u32::from_le_bytes(bytes),
+        }
+    }
+
+    #[inline]
+    fn u64(self, bytes: [u8; 8]) -> u64 {
+        match self {
+            Order::Big => u64::from_be_bytes(bytes),
+            Order::Little => u64::from_le_bytes(bytes),
+        }
+    }
+}
+
+/// `N` bytes at a position; zeros where there are none.
+#[inline]
+fn at<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
+    bytes
+        .get(position..)
+        .and_then(|rest| rest.first_chunk::<N>())
+        .copied()
+        .unwrap_or([0; N])
+}
+
+/// What the first bytes of a file say that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// pcap.
+    Pcap,
+    /// pcapng.
+    Pcapng,
+    /// Compressed by gzip (RFC 1952).
+    Gzip,
+    /// Compressed by zstd (RFC 8878).
+    Zstd,
+}
+
+impl Format {
+    /// Recognises a file by its first four bytes.
+    pub fn sniff(bytes: &[u8]) -> Option<Format> {
+        match *bytes.first_chunk::<4>()? {
+            [0x0a, 0x0d, 0x0d, 0x0a] => Some(Format::Pcapng),
+            [0x28, 0xb5, 0x2f, 0xfd] => Some(Format::Zstd),
+            // 8: deflate, the only method there is.
+            [0x1f, 0x8b, 8, _] => Some(Format::Gzip),
+            magic => pcap::Magic::of(magic).map(|_| Format::Pcap),
+        }
+    }
+}
+
+/// Reads pcap and pcapng alike; which it is, the first bytes decide.
+#[derive(Clone, Debug)]
+pub struct Reader<S = pcapng::Table> {
+    state: State,
+    pcap: pcap::Reader,
+    pcapng: pcapng::Reader<S>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Start,
+    Pcap,
+    Pcapng,
+}
+
+impl Reader {
+    /// At the start of a file, with room for [`pcapng::TABLE_LEN`] interfaces a section and the
+    /// limit [`MAX_PACKET_LEN`].
+    pub fn new() -> Self {
+        Reader::with(pcapng::new_table(), MAX_PACKET_LEN)
+    }
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Reader::new()
+    }
+}
+
+impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
+    /// At the start of a file, with the caller's table of interfaces (its length is the bound for
+    /// one section) and the most bytes that a packet may have.
+    pub fn with(table: S, max_packet_len: u32) -> Self {
+        Reader {
+            state: State::Start,
+            pcap: pcap::Reader::new(max_packet_len),
+            pcapng: pcapng::Reader::new(table, max_packet_len),
+        }
+    }
+
+    /// The format, once it is known.
+    pub fn format(&self) -> Option<Format> {
+        match self.state {
+            State::Start => None,
+            State::Pcap => Some(Format::Pcap),
+            State::Pcapng => Some(Format::Pcapng),
+        }
+    }
+
+    /// The reader's position, from the start of the file.
+    pub fn offset(&self) -> u64 {
+        match self.state {
+            State::Pcapng => self.pcapng.offset(),
+            _ => self.pcap.offset(),
+        }
+    }
+
+    /// What is at the reader's position, where `bytes` starts.
+    #[inline]
+    pub fn next(&mut self, bytes: &[u8]) -> Result<Event, FileError> {
+        match self.state {
+            State::Pcap => self.pcap.next(bytes),
+            State::Pcapng => self.pcapng.next(bytes),
+            State::Start => self.start(bytes),
+        }
+    }
+
+    fn start(&mut self, bytes: &[u8]) -> Result<Event, FileError> {
+        let Some(&magic) = bytes.first_chunk::<4>() else {
+            return Ok(Event::Need(4));
+        };
+        match Format::sniff(&magic) {
+            Some(Format::Pcap) => {
+                self.state = State::Pcap;
+                self.pcap.next(bytes)
+            }
+            Some(Format::Pcapng) => {
+                self.state = State::Pcapng;
+                self.pcapng.next(bytes)
+            }
+            _ => Err(FileError {
+                offset: 0,
+                kind: FileErrorKind::NotACapture(magic),
+            }),
+        }
+    }
+
+    /// To be called when a `Need` cannot be met, with how many bytes are left at the reader's
+    /// position: an error if the file ends inside something.
+    pub fn finish(&self, rest: usize) -> Result<(), FileError> {
+        let kind = match self.state {
+            State::Pcap => return self.pcap.finish(rest),
+            State::Pcapng => return self.pcapng.finish(rest),
+            State::Start if rest == 0 => FileErrorKind::Empty,
+            State::Start => FileErrorKind::EndsInside(rest as u64, 4),
+        };
+        Err(FileError { offset: 0, kind })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! PPP (RFC 1661 section 2), bare or in HDLC-like framing (RFC 1662 section 3).
+//!
+//! ```text
+//! [ address 0xff, control 0x03 ] protocol (1 or 2 bytes), payload
+//! ```
+//!
+//! Address and control may be left out, and a protocol below 256 may be sent as one byte: all
+//! protocol numbers have an odd last byte and an even first one, so both can be told apart.
+
+use crate::table::{self, Protocol};
+use crate::walk::{Next, Walk};
+use crate::{LayerKind, LinkType, Reason, be16};
+use core::fmt;
+
+/// A PPP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ppp<'a> {
+    protocol: u16,
+    header_len: usize,
+    /// What follows.
+    pub payload: &'a [u8],
+}
+
+/// Protocol number and bytes of the header.
+#[inline]
+fn header(bytes: &[u8]) -> Option<(u16, usize)> {
+    let (skipped, rest) = match bytes {
+        [0xff, 0x03, rest @ ..] => (2, rest),
+        _ => (0, bytes),
+    };
+    match rest {
+        // The first byte of the address and control bytes, as far as can be seen.
+        [0xff] if skipped == 0 => None,
+        [short, ..] if short & 1 != 0 => Some((u16::from(*short), skipped + 1)),
+        [high, low, ..] => Some((be16(*high, *low), skipped + 2)),
+        _ => None,
+    }
+}
+
+impl<'a> Ppp<'a> {
+    /// Splits a packet behind its protocol number.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
+        let (protocol, header_len) = header(bytes).ok_or(Reason::Truncated)?;
+        let payload = bytes.get(header_len..).unwrap_or(&[]);
+        Ok(Ppp {
+            protocol,
+            header_len,
+            payload,
+        })
+    }
+
+    /// Protocol number: 0x0021 IPv4, 0x0057 IPv6, 0xc021 LCP, …
+    #[inline]
+    pub fn protocol(&self) -> u16 {
+        self.protocol
+    }
+
+    /// Bytes of the header: 1 to 4.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        self.header_len
+    }
+}
+
+impl fmt::Display for Ppp<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.protocol {
+            0xc021 => f.write_str("PPP LCP"),
+            0x8021 => f.write_str("PPP IPCP"),
+            0x8057 => f.write_str("PPP IP6CP"),
+            0xc023 => f.write_str("PPP PAP"),
+            0xc223 => f.write_str("PPP CHAP"),
+            other => write!(f, "PPP protocol 0x{other:04x}"),
+        }
+    }
+}
+
+pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
+    let Some((protocol, header_len)) = header(walk.rest) else {
+        // One byte more would do, as far as can be seen.
+        return Err(walk.missing(walk.rest.len() + 1));
+    };
+    walk.advance(header_len)?;
+    match table::of_ppp_protocol(protocol) {
+        LayerKind::None => Err(Reason::UnsupportedType),
+        kind => Ok(kind),
+    }
+}
+
+pub(crate) const PROTOCOL: Protocol = Protocol {
+    name: "ppp",
+    spec: "RFC 1661",
+    links: &[LinkType::PPP, LinkType::PPP_HDLC],
+    sample: &[0xff, 0x03, 0xc0, 0x21, 1, 2, 3, 4],
+    step,
+    show: |bytes, f| table::show(Ppp::parse(bytes), f),
+    ..Protocol::BASE
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn all_four_forms() {
+        for bytes in [
+            &[0xff, 3, 0, 0x21, 9][..],
+            &[0xff, 3, 0x21, 9],
+            &[0, 0x21, 9],
+            &[0x21, 9],
+        ] {
+            let view = Ppp::parse(bytes).unwrap();
+            assert_eq!(
+                (view.protocol(), view.payload),
+                (0x21, &[9][..]),
+                "{bytes:?}"
+            );
+            assert_eq!(view.header_len() + 1, bytes.len());
+        }
+        for bytes in [&[][..], &[0xff, 3], &[0], &[0xff, 3, 0]] {
+            assert_eq!(Ppp::parse(bytes), Err(Reason::Truncated), "{bytes:?}");
+        }
+        assert_eq!(
+            format!("{}", Ppp::parse(PROTOCOL.sample).unwrap()),
+            "PPP LCP"
+        );
+    }
+}

@@ -1,0 +1,392 @@
+//! The protocols: one file and one row each.
+//!
+//! A row says which numbers lead to the protocol and which function steps over its header. The
+//! lookup tables below, the tests and the fuzz targets are built from the rows.
+
+use crate::walk::{Next, Walk};
+use crate::{LinkType, Reason};
+use core::fmt;
+
+/// What a protocol's file says of it.
+pub struct Protocol {
+    /// Short name, as tcpdump and tshark have it.
+    pub name: &'static str,
+    /// Where it is specified.
+    pub spec: &'static str,
+    /// Link types whose packets start with this header.
+    pub links: &'static [LinkType],
+    /// Ethernet types that announce it.
+    pub ether_types: &'static [u16],
+    /// IP protocol numbers that announce it, behind IPv4 and IPv6 alike.
+    pub ip_protocols: &'static [u8],
+    /// Next header values that announce it behind IPv6 only.
+    pub ipv6_next_headers: &'static [u8],
+    /// PPP protocol numbers that announce it.
+    pub ppp_protocols: &'static [u16],
+    /// IP protocol numbers that announce it as the inner packet of a tunnel.
+    pub tunnelled_by_ip: &'static [u8],
+    /// UDP destination ports that announce it.
+    pub udp_ports: &'static [u16],
+    /// UDP source ports that announce it: those whose answers go from there to any port.
+    pub udp_replies: &'static [u16],
+    /// Bytes of one valid header and some payload, for tests and fuzz corpora.
+    pub sample: &'static [u8],
+    /// Steps over the header at the cursor.
+    pub(crate) step: fn(&mut Walk<'_, '_>) -> Next,
+    /// Prints the header at the start of the bytes.
+    pub(crate) show: fn(&[u8], &mut fmt::Formatter<'_>) -> fmt::Result,
+}
+
+impl Protocol {
+    /// A row to be completed with `..Protocol::BASE`.
+    pub(crate) const BASE: Protocol = Protocol {
+        name: "",
+        spec: "",
+        links: &[],
+        ether_types: &[],
+        ip_protocols: &[],
+        ipv6_next_headers: &[],
+        ppp_protocols: &[],
+        tunnelled_by_ip: &[],
+        udp_ports: &[],
+        udp_replies: &[],
+        sample: &[],
+        step: |_| Ok(LayerKind::None),
+        show: |_, _| Ok(()),
+    };
+}
+
+/// Prints a view, or why there is none.
+pub(crate) fn show<V: fmt::Display>(
+    view: Result<V, Reason>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    match view {
+        Ok(view) => view.fmt(f),
+        Err(reason) => write!(f, "[{reason}]"),
+    }
+}
+
+/// The header at the start of some bytes, to be printed.
+#[derive(Clone, Copy, Debug)]
+pub struct Header<'a> {
+    /// What it is.
+    pub kind: LayerKind,
+    /// From its first byte on.
+    pub bytes: &'a [u8],
+}
+
+impl fmt::Display for Header<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind
+            .protocol()
+            .map_or(Ok(()), |row| (row.show)(self.bytes, f))
+    }
+}
+
+macro_rules! protocols {
+    ($($kind:ident $module:ident $row:ident $doc:literal),* $(,)?) => {
+        /// The kind of a layer.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum LayerKind {
+            /// No layer: the filler of unused entries.
+            #[default]
+            None = 0,
+            $(#[doc = $doc] $kind,)*
+        }
+
+        impl LayerKind {
+            /// All kinds but [`LayerKind::None`], in the order of [`PROTOCOLS`].
+            pub const ALL: &'static [LayerKind] = &[$(LayerKind::$kind),*];
+        }
+
+        /// One row a protocol. Row `i` describes the kind with value `i + 1`.
+        pub const PROTOCOLS: &[Protocol] = &[$(crate::$module::$row),*];
+    };
+}
+
+protocols! {
+    Ethernet ethernet PROTOCOL "Ethernet II or IEEE 802.3.",
+    Vlan vlan PROTOCOL "802.1Q or 802.1ad tag.",
+    Arp arp PROTOCOL "ARP or RARP.",
+    Ipv4 ipv4 PROTOCOL "IPv4.",
+    Ipv6 ipv6 PROTOCOL "IPv6.",
+    Tcp tcp PROTOCOL "TCP.",
+    Udp udp PROTOCOL "UDP.",
+    Icmpv4 icmpv4 PROTOCOL "ICMP.",
+    Icmpv6 icmpv6 PROTOCOL "ICMPv6.",
+    Igmp igmp PROTOCOL "IGMP.",
+    Sctp sctp PROTOCOL "SCTP.",
+    Pim pim PROTOCOL "PIM.",
+    UdpLite udp_lite PROTOCOL "UDP-Lite.",
+    HopByHop ipv6_ext HOP_BY_HOP "IPv6 hop-by-hop options.",
+    Routing ipv6_ext ROUTING "IPv6 routing header.",
+    Fragment ipv6_ext FRAGMENT "IPv6 fragment header.",
+    DestinationOptions ipv6_ext DESTINATION_OPTIONS "IPv6 destination options.",
+    Mobility ipv6_ext MOBILITY "IPv6 mobility header.",
+    Hip ipv6_ext HIP "Host identity protocol.",
+    Shim6 ipv6_ext SHIM6 "Shim6.",
+    Ah ah PROTOCOL "IP authentication header.",
+    Esp esp PROTOCOL "Encapsulating security payload.",
+    Gre gre PROTOCOL "GRE, PPTP's version included.",
+    Erspan erspan PROTOCOL "ERSPAN type II or III.",
+    Etherip etherip PROTOCOL "Ethernet in IP.",
+    Vxlan vxlan PROTOCOL "VXLAN.",
+    VxlanGpe vxlan PROTOCOL_GPE "VXLAN generic protocol extension.",
+    Geneve geneve PROTOCOL "GENEVE.",
+    Gtpu gtpu PROTOCOL "GTP-U.",
+    Teredo teredo PROTOCOL "Teredo.",
+    L2tp l2tp PROTOCOL "L2TP.",
+    UdpEncap udp_encap PROTOCOL "ESP or IKE in UDP.",
+    Mpls mpls PROTOCOL "An MPLS label.",
+    Pppoe pppoe PROTOCOL "PPP over Ethernet.",
+    Ppp ppp PROTOCOL "PPP.",
+    Chdlc chdlc PROTOCOL "Cisco HDLC.",
+    Llc llc PROTOCOL "802.2 LLC, with SNAP if there is one.",
+    Sll sll PROTOCOL "Linux cooked capture.",
+    Sll2 sll PROTOCOL_V2 "Linux cooked capture, version 2.",
+    Null null PROTOCOL "BSD loopback.",
+    Macsec macsec PROTOCOL "MACsec tag.",
+    Etag tag ETAG "802.1BR tag.",
+    Vntag tag VNTAG "Cisco VN-tag.",
+    CiscoMetadata tag CISCO_METADATA "Cisco metadata.",
+    Pbb mac_in_mac PBB "802.1ah service tag.",
+    FabricPath mac_in_mac FABRIC_PATH "Cisco FabricPath.",
+    Nsh nsh PROTOCOL "Network service header.",
+}
+
+impl LayerKind {
+    /// The bit of this kind in [`Dissection::layer_mask`](crate::Dissection::layer_mask).
+    #[inline]
+    pub const fn bit(self) -> u64 {
+        1 << (self as u8)
+    }
+
+    /// The row of this kind; none for [`LayerKind::None`].
+    #[inline]
+    pub fn protocol(self) -> Option<&'static Protocol> {
+        PROTOCOLS.get((self as usize).wrapping_sub(1))
+    }
+
+    /// Short name, as tcpdump and tshark have it.
+    pub fn name(self) -> &'static str {
+        self.protocol().map_or("none", |p| p.name)
+    }
+}
+
+const _: () = assert!(PROTOCOLS.len() < 64, "layer_mask has 64 bits");
+
+/// Numbers to layers; a number must not be claimed twice.
+const fn claim(mut table: [LayerKind; 256], numbers: &[u8], kind: LayerKind) -> [LayerKind; 256] {
+    let mut i = 0;
+    while i < numbers.len() {
+        assert!(
+            table[numbers[i] as usize] as u8 == 0,
+            "two rows claim one number"
+        );
+        table[numbers[i] as usize] = kind;
+        i += 1;
+    }
+    table
+}
+
+/// IP protocol numbers to layers: what follows IPv4, what follows IPv6, what either tunnels.
+const IP_TABLES: [[LayerKind; 256]; 3] = {
+    let none = [LayerKind::None; 256];
+    let (mut ipv4, mut ipv6, mut tunnelled) = (none, none, none);
+    let mut row = 0;
+    while row < PROTOCOLS.len() {
+        let kind = LayerKind::ALL[row];
+        ipv4 = claim(ipv4, PROTOCOLS[row].ip_protocols, kind);
+        ipv6 = claim(ipv6, PROTOCOLS[row].ip_protocols, kind);
+        ipv6 = claim(ipv6, PROTOCOLS[row].ipv6_next_headers, kind);
+        tunnelled = claim(tunnelled, PROTOCOLS[row].tunnelled_by_ip, kind);
+        row += 1;
+    }
+    [ipv4, ipv6, tunnelled]
+};
+
+static IPV4_PROTOCOL: [LayerKind; 256] = IP_TABLES[0];
+static IPV6_NEXT_HEADER: [LayerKind; 256] = IP_TABLES[1];
+static TUNNELLED_BY_IP: [LayerKind; 256] = IP_TABLES[2];
+
+/// What an IPv4 protocol number leads to.
+#[inline]
+pub(crate) fn of_ipv4_protocol(number: u8) -> LayerKind {
+    IPV4_PROTOCOL[usize::from(number)]
+}
+
+/// What an IPv6 next header value leads to.
+#[inline]
+pub(crate) fn of_ipv6_next_header(number: u8) -> LayerKind {
+    IPV6_NEXT_HEADER[usize::from(number)]
+}
+
+/// What an IP protocol number announces as the inner packet of a tunnel.
+#[inline]
+pub(crate) fn tunnelled_by_ip(number: u8) -> LayerKind {
+    TUNNELLED_BY_IP[usize::from(number)]
+}
+
+/// What a PPP protocol number leads to.
+#[inline]
+pub(crate) fn of_ppp_protocol(number: u16) -> LayerKind {
+    find(&PPP_PROTOCOLS, number)
+}
+
+/// What an Ethernet type leads to.
+#[inline]
+pub(crate) fn of_ether_type(number: u16) -> LayerKind {
+    match number {
+        0x0800 => LayerKind::Ipv4,
+        0x86dd => LayerKind::Ipv6,
+        _ => find(&ETHER_TYPES, number),
+    }
+}
+
+/// Spreads ports over 64 bits.
+const fn port_bit(port: u16) -> u64 {
+    1 << ((port ^ port >> 6) & 63)
+}
+
+const fn port_bits(mut filter: u64, ports: &[u16]) -> u64 {
+    let mut i = 0;
+    while i < ports.len() {
+        filter |= port_bit(ports[i]);
+        i += 1;
+    }
+    filter
+}
+
+/// The bits of all announced UDP destination and source ports: most packets need no search.
+const UDP_PORT_FILTERS: [u64; 2] = {
+    let mut filters = [0; 2];
+    let mut row = 0;
+    while row < PROTOCOLS.len() {
+        filters[0] = port_bits(filters[0], PROTOCOLS[row].udp_ports);
+        filters[1] = port_bits(filters[1], PROTOCOLS[row].udp_replies);
+        row += 1;
+    }
+    filters
+};
+
+// DNS, QUIC, mDNS and NTP must not pay for the tunnels.
+const _: () = assert!(
+    (UDP_PORT_FILTERS[0] | UDP_PORT_FILTERS[1]) & port_bits(0, &[53, 443, 5353, 123]) == 0,
+    "choose another port_bit"
+);
+
+/// Whether a row may claim a UDP packet; false is certain, true is not.
+#[inline(always)]
+pub(crate) fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
+    UDP_PORT_FILTERS[0] & port_bit(dst_port) | UDP_PORT_FILTERS[1] & port_bit(src_port) != 0
+}
+
+/// What the ports of a UDP packet lead to.
+#[inline(always)]
+pub(crate) fn of_udp_ports(src_port: u16, dst_port: u16) -> LayerKind {
+    if !may_be_tunnel(src_port, dst_port) {
+        return LayerKind::None;
+    }
+    of_tunnel_ports(src_port, dst_port)
+}
+
+#[inline(never)]
+fn of_tunnel_ports(src_port: u16, dst_port: u16) -> LayerKind {
+    match find(&UDP_PORTS, dst_port) {
+        LayerKind::None => find(&UDP_REPLIES, src_port),
+        kind => kind,
+    }
+}
+
+/// How many numbers all rows have in one column of the table.
+macro_rules! count {
+    ($column:ident) => {{
+        let (mut row, mut count) = (0, 0);
+        while row < PROTOCOLS.len() {
+            count += PROTOCOLS[row].$column.len();
+            row += 1;
+        }
+        count
+    }};
+}
+
+/// The numbers of all rows in one column of the table, each with its layer.
+macro_rules! numbers {
+    ($name:ident, $column:ident) => {
+        static $name: [(u16, LayerKind); count!($column)] = {
+            let mut all = [(0, LayerKind::None); count!($column)];
+            let (mut row, mut next) = (0, 0);
+            while row < PROTOCOLS.len() {
+                let mut i = 0;
+                while i < PROTOCOLS[row].$column.len() {
+                    all[next] = (PROTOCOLS[row].$column[i], LayerKind::ALL[row]);
+                    next += 1;
+                    i += 1;
+                }
+                row += 1;
+            }
+            all
+        };
+    };
+}
+
+numbers!(UDP_PORTS, udp_ports);
+numbers!(UDP_REPLIES, udp_replies);
+numbers!(ETHER_TYPES, ether_types);
+numbers!(PPP_PROTOCOLS, ppp_protocols);
+
+/// The layer of a number.
+#[inline]
+fn find(numbers: &[(u16, LayerKind)], number: u16) -> LayerKind {
+    numbers
+        .iter()
+        .find(|(n, _)| *n == number)
+        .map_or(LayerKind::None, |(_, kind)| *kind)
+}
+
+/// Link types and what their packets start with.
+static LINKS: [(LinkType, LayerKind); count!(links)] = {
+    let mut all = [(LinkType::NULL, LayerKind::None); count!(links)];
+    let (mut row, mut next) = (0, 0);
+    while row < PROTOCOLS.len() {
+        let mut i = 0;
+        while i < PROTOCOLS[row].links.len() {
+            all[next] = (PROTOCOLS[row].links[i], LayerKind::ALL[row]);
+            next += 1;
+            i += 1;
+        }
+        row += 1;
+    }
+    all
+};
+
+/// What a packet of this link type starts with.
+#[inline(never)]
+pub(crate) fn of_link(link: LinkType, bytes: &[u8]) -> LayerKind {
+    match link {
+        // Raw IP: the version nibble decides.
+        LinkType::RAW => match bytes.first().map(|b| b >> 4) {
+            Some(6) => LayerKind::Ipv6,
+            _ => LayerKind::Ipv4,
+        },
+        // RFC 1662 has address 0xff there, Cisco HDLC one of these.
+        LinkType::PPP | LinkType::PPP_HDLC if matches!(bytes.first(), Some(0x0f | 0x8f)) => {
+            LayerKind::Chdlc
+        }
+        _ => LINKS
+            .iter()
+            .find(|(l, _)| *l == link)
+            .map_or(LayerKind::None, |(_, kind)| *kind),
+    }
+}
+
+/// Steps over a header through its row.
+#[inline(never)]
+pub(crate) fn step(kind: LayerKind, walk: &mut Walk<'_, '_>) -> Next {
+    match kind.protocol() {
+        Some(protocol) => (protocol.step)(walk),
+        None => Ok(LayerKind::None),
+    }
+}

@@ -1,0 +1,180 @@
+//! One interface: driver, link, queues, RSS, offloads, XDP.
+//!
+//! Asked of the network namespace of the calling thread, by netlink and through the driver; `/sys`,
+//! which may show another namespace, is read only for what depends on the card alone.
+
+use std::fs;
+
+use sys::Result;
+use sys::ethtool::{Channels, DriverInfo, Ethtool, Offloads, RingSizes, Rss};
+use sys::link::{Link, XdpFeatures};
+
+use crate::holder::{XdpHolder, holder};
+
+/// What is known of an interface. `None` is "the driver does not say".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Name, number, hardware type and address, flags, MTU, kind, queue counts.
+    pub link: Link,
+    /// Megabits a second.
+    pub speed_mbps: Option<u32>,
+    /// NUMA node of the card.
+    pub numa_node: Option<u32>,
+    /// Driver, firmware and bus address.
+    pub driver: Option<DriverInfo>,
+    /// Queues now and at the most.
+    pub channels: Option<Channels>,
+    /// Ring sizes now and at the most.
+    pub rings: Option<RingSizes>,
+    /// Receive-side scaling.
+    pub rss: Option<Rss>,
+    /// Offloads.
+    pub offloads: Option<Offloads>,
+    /// The card can take the time of every packet.
+    pub stamps_all_packets: Option<bool>,
+    /// What its driver can do for XDP. `None` before Linux 6.3.
+    pub xdp_features: Option<XdpFeatures>,
+    /// XDP programs on it now.
+    pub xdp: Vec<XdpHolder>,
+    /// Carries a default route: taking its traffic would cut the machine off.
+    pub has_default_route: bool,
+}
+
+impl Interface {
+    /// Queues that receive now.
+    pub fn rx_queue_count(&self) -> u32 {
+        self.channels
+            .map_or(self.link.rx_queue_max, |c| c.rx + c.combined)
+            .max(1)
+    }
+
+    /// How AF_XDP can be had here, best first, in the kernel's words.
+    pub fn attach_modes(&self) -> Vec<&'static str> {
+        let features = self.xdp_features.unwrap_or_default();
+        let mut modes = Vec::new();
+        if features.has(XdpFeatures::BASIC | XdpFeatures::REDIRECT | XdpFeatures::ZERO_COPY) {
+            modes.push("native zero-copy");
+        }
+        if features.has(XdpFeatures::BASIC | XdpFeatures::REDIRECT) {
+            modes.push("native copy");
+        }
+        modes.push("generic copy");
+        modes
+    }
+}
+
+/// All interfaces of this network namespace, by number.
+///
+/// # Errors
+/// If netlink does not answer.
+pub fn interfaces() -> Result<Vec<Interface>> {
+    let ethtool = Ethtool::open()?;
+    // An interface may vanish while it is being read: then it is not there.
+    Ok(Link::all()?
+        .into_iter()
+        .filter_map(|link| describe(link, &ethtool).ok())
+        .collect())
+}
+
+/// One interface by name.
+///
+/// # Errors
+/// `NotFound` if there is none.
+pub fn interface(name: &str) -> Result<Interface> {
+    describe(Link::by_name(name)?, &Ethtool::open()?)
+}
+
+fn describe(link: Link, ethtool: &Ethtool) -> Result<Interface> {
+    let name = link.name.as_str();
+    let numa = fs::read_to_string(format!("/sys/class/net/{name}/device/numa_node"));
+    Ok(Interface {
+        speed_mbps: ethtool.speed_mbps(name)?,
+        numa_node: numa.ok().and_then(|text| text.trim().parse().ok()),
+        driver: ethtool.driver_info(name)?,
+        channels: ethtool.channels(name)?,
+        rings: ethtool.ring_sizes(name)?,
+        rss: ethtool.rss(name)?,
+        offloads: ethtool.offloads(name)?,
+        stamps_all_packets: ethtool.stamps_all_packets(name)?,
+        xdp_features: XdpFeatures::of(link.index).ok(),
+        xdp: link
+            .xdp
+            .iter()
+            .map(|&attached| holder(attached, link.index))
+            .collect(),
+        has_default_route: has_default_route(name),
+        link,
+    })
+}
+
+/// Whether a route to everywhere leaves by this interface, IPv4 or IPv6.
+pub fn has_default_route(name: &str) -> bool {
+    // The thread's own namespace: /proc/net follows the process's first thread.
+    let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
+    let ipv4 = read("route").unwrap_or_default();
+    let ipv6 = read("ipv6_route").unwrap_or_default();
+    ipv4.lines().any(|line| is_default_ipv4(line, name))
+        || ipv6.lines().any(|line| is_default_ipv6(line, name))
+}
+
+/// A line of `/proc/net/route`: interface, destination, gateway, flags, …, and as eighth word the
+/// mask.
+fn is_default_ipv4(line: &str, name: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words.first() == Some(&name)
+        && words.get(1) == Some(&"00000000")
+        && words.get(7) == Some(&"00000000")
+}
+
+/// A line of `/proc/net/ipv6_route`: destination, its prefix length, …, flags, interface.
+/// `RTF_REJECT` (0x200) marks the catch-all that refuses.
+fn is_default_ipv6(line: &str, name: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let flags = words
+        .get(8)
+        .and_then(|word| u32::from_str_radix(word, 16).ok());
+    words.last() == Some(&name)
+        && words.get(1) == Some(&"00")
+        && words
+            .first()
+            .is_some_and(|destination| destination.bytes().all(|b| b == b'0'))
+        && flags.is_some_and(|flags| flags & 0x200 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_there() {
+        let all = interfaces().unwrap();
+        let lo = all.iter().find(|i| i.link.name == "lo").unwrap();
+        assert_eq!(lo.link.hardware, 772);
+        assert!(!lo.has_default_route);
+        assert_eq!(lo.attach_modes().last(), Some(&"generic copy"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        for name in ["", "..", "no-such-if"] {
+            let error = interface(name).unwrap_err();
+            assert_eq!(error.kind(), sys::ErrorKind::NotFound, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn default_routes_are_recognised() {
+        let line = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
+        assert!(is_default_ipv4(line, "eth0"));
+        assert!(!is_default_ipv4(line, "eth1"));
+        assert!(!is_default_ipv4(
+            "eth0 000200C0 0 1 0 0 0 00FFFFFF 0 0 0",
+            "eth0"
+        ));
+        let zero = "0".repeat(32);
+        let reject = format!("{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo");
+        assert!(!is_default_ipv6(&reject, "lo"));
+        let route = format!("{zero} 00 {zero} 00 {zero} 00000400 00000001 00000000 00000003 eth0");
+        assert!(is_default_ipv6(&route, "eth0"));
+    }
+}

@@ -1,0 +1,8 @@
+//! The backends: one file a kind of device.
+
+pub(crate) mod afpacket;
+pub(crate) mod afxdp;
+mod clock;
+pub(crate) mod file;
+pub(crate) mod memory;
+pub(crate) mod xdplive;

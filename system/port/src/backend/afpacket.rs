@@ -1,0 +1,229 @@
+//! `afpacket:` a tap on an interface by packet(7): it sees traffic, and never takes it from the
+//! host.
+//!
+//! Receiving is a TPACKET_V3 ring: the kernel copies packets behind each other into blocks that
+//! both sides map, so that one wake-up stands for a block. Sending is a TPACKET_V2 ring. Several
+//! queues are a fan-out group. Kernel side: `net/packet/af_packet.c`.
+
+mod control;
+mod filter;
+mod keep;
+mod listen;
+mod program;
+mod records;
+mod rx;
+mod tap;
+mod tx;
+
+use std::sync::{Arc, OnceLock};
+
+use sys::link::Link;
+use sys::packet::PacketSocket;
+use sys::{Error, ErrorKind, Result};
+
+use crate::account::TxCounters;
+use crate::control::Capabilities;
+use crate::open::{Backend, Port, PortName};
+use crate::options::{FilterTarget, PortOptions, TimestampSource};
+use crate::rx::RxQueue;
+use crate::tx::TxQueue;
+
+use control::Control;
+use filter::SocketFilter;
+use listen::Source;
+
+/// The row in the table of backends.
+pub(crate) const BACKEND: Backend = Backend {
+    scheme: "afpacket",
+    summary: "tap on an interface: sees its packets in both directions, takes none from the host",
+    example: "afpacket:eth0",
+    needs: "CAP_NET_RAW; with CAP_BPF and Linux 5.12 the cheaper ring; Linux 3.2 at least",
+    queues: false,
+    open,
+};
+
+/// Ring memory of a queue, in bytes, where nothing else is asked for.
+const RING_BYTES: usize = 32 << 20;
+/// Less has no room for a few blocks of one page.
+const RING_BYTES_MIN: usize = 16 << 10;
+/// More does not fit the kernel's 32-bit counts of frames at every block size.
+const RING_BYTES_MAX: usize = 4 << 30;
+/// Bytes that `ring=N` reckons for a packet.
+const FRAME_LEN: usize = 2048;
+/// `ARPHRD_LOOPBACK`.
+const HARDWARE_LOOPBACK: u16 = 772;
+/// Members of a fan-out group that every kernel allows.
+const QUEUE_COUNT_MAX: u32 = 256;
+
+fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
+    let what = format!("open afpacket:{}", name.target);
+    let refuse = |why: String| Error::new(ErrorKind::InvalidInput, what.clone(), why);
+    let queue_count = options.queue_count.max(1);
+    if queue_count > QUEUE_COUNT_MAX {
+        let why = format!("{queue_count} queues are more than a fan-out group's {QUEUE_COUNT_MAX}");
+        return Err(refuse(why));
+    }
+    let first = PacketSocket::new()?;
+    let link = Link::by_name(&name.target)?;
+    let control = Control::new(link.clone())?;
+    let link_type = link_type(link.hardware).ok_or_else(|| {
+        let hardware_type = link.hardware;
+        let why = format!("packets of hardware type {hardware_type} have no link type we know");
+        Error::new(ErrorKind::Unsupported, what.clone(), why)
+    })?;
+    let target = FilterTarget {
+        link_type,
+        tap: Some(link.index),
+    };
+    let options = &options.for_packets(target)?;
+    let is_loopback = link.hardware == HARDWARE_LOOPBACK;
+    let time = time_source(&first, &name.target, options, &what)?;
+    // Made at the first `detach` where none is given; a port's queues share it.
+    let pool = Arc::new(OnceLock::new());
+    if let Some(given) = &options.pool {
+        pool.get_or_init(|| given.clone());
+    }
+    let mut facts = Vec::new();
+    let mut sources = Vec::new();
+    let mut memory_len = 0;
+    let mut rx = Vec::new();
+    let mut packet_len_max = 0;
+    if options.direction.has_rx() {
+        let bytes = ring_bytes(options).map_err(refuse)?;
+        let filter = SocketFilter::new(options, is_loopback);
+        let mut sockets = vec![first];
+        while sockets.len() < queue_count as usize {
+            sockets.push(PacketSocket::new()?);
+        }
+        let listening = listen::listen(sockets, &link, bytes, filter, time, options)?;
+        sources = listening.sources;
+        facts.extend(listening.facts);
+        memory_len += sources.iter().map(Source::memory_len).sum::<usize>();
+        packet_len_max = sources[0].packet_len_max();
+        for (queue_index, source) in (0..).zip(&sources) {
+            rx.push(RxQueue::new(
+                source.reader(time, pool.clone(), options),
+                queue_index,
+                options.batch_max,
+                None,
+                source.counters().clone(),
+            ));
+        }
+        facts.push(("time", time_fact(time).into()));
+        facts.push(("promiscuous", yes_no(options.promiscuous).into()));
+        let outgoing = options.outgoing && !is_loopback;
+        facts.push(("outgoing", yes_no(outgoing).into()));
+        if queue_count > 1 {
+            facts.push(("fanout", options.fanout.word().into()));
+        }
+    }
+    let mut tx = Vec::new();
+    let mut tx_counters = Vec::new();
+    if options.direction.has_tx() {
+        for queue_index in 0..queue_count {
+            let counters = Arc::new(TxCounters::default());
+            let backend = tx::Tx::open(
+                &link,
+                if link_type == 1 { 14 } else { 0 },
+                options,
+                pool.clone(),
+                counters.clone(),
+            )?;
+            memory_len += backend.memory_len();
+            if queue_index == 0 {
+                facts.extend(backend.facts());
+                if !options.direction.has_rx() {
+                    packet_len_max = backend.room();
+                }
+            }
+            tx.push(TxQueue::new(
+                Box::new(backend),
+                queue_index,
+                counters.clone(),
+            ));
+            tx_counters.push(counters);
+        }
+    }
+    let capabilities = Capabilities {
+        timestamps: time != TimestampSource::None,
+        rss_hash: options.rss_hash,
+        vlan: true,
+        kernel_filter: true,
+        packet_len_max,
+        ..Capabilities::default()
+    };
+    let control = control.of(sources, tx_counters, link_type, facts, memory_len);
+    Ok(Port {
+        name: format!("afpacket:{}", name.target),
+        rx,
+        tx,
+        control: Box::new(control),
+        capabilities,
+    })
+}
+
+/// Ring memory of a queue.
+fn ring_bytes(options: &PortOptions) -> std::result::Result<usize, String> {
+    let bytes = match (options.ring_bytes, options.ring_len) {
+        (0, 0) => RING_BYTES,
+        (0, frames) => (frames as usize * FRAME_LEN).max(RING_BYTES_MIN),
+        (bytes, _) => bytes,
+    };
+    if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
+        return Err(format!(
+            "a ring of {bytes} bytes is not in {RING_BYTES_MIN} to {RING_BYTES_MAX}"
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Which time the packets get. The card's is taken only when asked for: its clock need not be the
+/// system's, and packets that it did not stamp would be mixed in with the kernel's time.
+fn time_source(
+    socket: &PacketSocket,
+    interface: &str,
+    options: &PortOptions,
+    what: &str,
+) -> Result<TimestampSource> {
+    match options.timestamp {
+        TimestampSource::Auto => Ok(TimestampSource::Kernel),
+        TimestampSource::Device if !socket.stamps_in_hardware(interface) => {
+            let why = "the card does not stamp every packet that it receives";
+            Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
+                "if it can, turn it on: hwstamp_ctl -i {interface} -r 1; or use timestamp=kernel"
+            )))
+        }
+        source => Ok(source),
+    }
+}
+
+fn time_fact(time: TimestampSource) -> &'static str {
+    match time {
+        TimestampSource::Device => "the card's, the kernel's where it gave none",
+        TimestampSource::Batch => "the reader's clock, once a batch",
+        TimestampSource::None => "none",
+        _ => "the kernel's",
+    }
+}
+
+fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+/// The link type in capture files of what such a socket shows of a device
+/// (`include/uapi/linux/if_arp.h` on one side, the LINKTYPE_ list of tcpdump.org on the other).
+fn link_type(hardware_type: u16) -> Option<u16> {
+    Some(match hardware_type {
+        // Ethernet, loopback.
+        1 | 772 => 1,
+        // No link header before IP: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE without keys),
+        // none.
+        512 | 519 | 768 | 769 | 776 | 778 | 0xfffe => 101,
+        // 802.11 bare, with radiotap header.
+        801 => 105,
+        803 => 127,
+        // Netlink monitor.
+        824 => 253,
+        _ => return None,
+    })
+}

@@ -1,0 +1,167 @@
+//! The control side: accounts, events, description.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sys::link::{Link, LinkEvent, LinkMonitor};
+use sys::netlink::Socket;
+use sys::{ErrorKind, Result};
+
+use crate::account::{PortAccount, TxAccount, TxCounters};
+use crate::control::{PortControl, PortDescription, PortEvent};
+
+use super::listen::Source;
+
+pub(super) struct Control {
+    /// As it was when last heard of.
+    link: Link,
+    /// The interface's own count of packets received when the port was opened.
+    seen_before: u64,
+    /// Both are of the namespace of the thread that opened the port.
+    route: Socket,
+    monitor: LinkMonitor,
+    is_gone: bool,
+    events: VecDeque<PortEvent>,
+    sources: Vec<Source>,
+    tx: Vec<Arc<TxCounters>>,
+    description: PortDescription,
+}
+
+impl Control {
+    /// Begins to listen before the first packet can come, so that nothing happens unheard.
+    pub(super) fn new(link: Link) -> Result<Self> {
+        let monitor = LinkMonitor::open()?;
+        let mut route = Socket::route()?;
+        let link = Link::ask_by_index(&mut route, link.index)?;
+        Ok(Self {
+            seen_before: link.stats.rx_packets,
+            link,
+            route,
+            monitor,
+            is_gone: false,
+            events: VecDeque::new(),
+            sources: Vec::new(),
+            tx: Vec::new(),
+            description: PortDescription::default(),
+        })
+    }
+
+    /// Takes the queues and what is to be said about them.
+    pub(super) fn of(
+        mut self,
+        sources: Vec<Source>,
+        tx: Vec<Arc<TxCounters>>,
+        link_type: u16,
+        facts: Vec<(&'static str, String)>,
+        memory_len: usize,
+    ) -> Self {
+        self.sources = sources;
+        self.tx = tx;
+        self.description = PortDescription {
+            scheme: "afpacket",
+            target: self.link.name.clone(),
+            link_type,
+            facts,
+            memory_len,
+            interfaces: vec![(link_type, self.link.name.clone())],
+        };
+        self
+    }
+
+    /// Notes what differs from what was.
+    fn changed(&mut self, now: Link) {
+        let before = std::mem::replace(&mut self.link, now);
+        match (before.is_running(), self.link.is_running()) {
+            (true, false) => self.events.push_back(PortEvent::LinkDown),
+            (false, true) => self.events.push_back(PortEvent::LinkUp),
+            _ => {}
+        }
+        if before.mtu != self.link.mtu {
+            let mtu = self.link.mtu;
+            self.events.push_back(PortEvent::MtuChanged(mtu));
+        }
+    }
+
+    fn gone(&mut self) {
+        if !std::mem::replace(&mut self.is_gone, true) {
+            self.events.push_back(PortEvent::DeviceGone);
+        }
+    }
+
+    /// Asks for the state, where the news of it were too many to keep.
+    fn ask(&mut self) {
+        match Link::ask_by_index(&mut self.route, self.link.index) {
+            Ok(now) => self.changed(now),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.gone(),
+            Err(_) => {}
+        }
+    }
+
+    /// Hears the news until there is one of this interface.
+    fn listen(&mut self) {
+        while self.events.is_empty() && !self.is_gone {
+            match self.monitor.event() {
+                Ok(Some(LinkEvent::Changed(link))) if link.index == self.link.index => {
+                    self.changed(*link);
+                }
+                Ok(Some(LinkEvent::Removed(index))) if index == self.link.index => self.gone(),
+                Ok(Some(LinkEvent::Overrun)) => self.ask(),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// What the interface itself counted as received since the port was opened.
+    fn interface_seen(&mut self) -> Option<u64> {
+        let link = Link::ask_by_index(&mut self.route, self.link.index).ok()?;
+        Some(link.stats.rx_packets.saturating_sub(self.seen_before))
+    }
+}
+
+impl PortControl for Control {
+    fn account(&mut self) -> Result<PortAccount> {
+        let rx = (0..)
+            .zip(&self.sources)
+            .map(|(queue_index, source)| source.account(queue_index))
+            .collect::<Result<_>>()?;
+        let tx = (0..)
+            .zip(&self.tx)
+            .map(|(queue_index, counters)| TxAccount {
+                queue_index,
+                sent: counters.sent.get(),
+                sent_bytes: counters.sent_bytes.get(),
+                failed: counters.failed.get(),
+                copied: counters.copied.get(),
+            })
+            .collect();
+        Ok(PortAccount {
+            rx,
+            tx,
+            interface_seen: self.interface_seen(),
+        })
+    }
+
+    fn event(&mut self) -> Option<PortEvent> {
+        self.listen();
+        self.events.pop_front()
+    }
+
+    fn describe(&self) -> PortDescription {
+        let mut description = self.description.clone();
+        let freezes = self.sources.iter().filter_map(Source::freezes);
+        if let Some(freezes) = freezes.reduce(|sum, more| sum + more) {
+            let fact = ("ring_freezes", freezes.to_string());
+            description.facts.push(fact);
+        }
+        description
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        for source in &self.sources {
+            source.stop()?;
+        }
+        sys::packet::wait_for_readers();
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! The socket's filter: what the kernel leaves out, and how much of the rest it keeps.
+//!
+//! A user's filter runs as an eBPF program that also counts what it sees, so that the account knows
+//! what was rejected; without the right to load one, the same filter runs as cBPF, which cannot
+//! count.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use bpf::asm::Asm;
+use bpf::cbpf;
+use bpf::ebpf::Reg::{R0, R1, R2, R6, R10};
+use bpf::ebpf::{Alu, Cond, Helper, Width};
+use bpf::translate::{TranslateError, emit_skb};
+use sys::bpf::{
+    Map, MapMemory, MapSpec, MapType, Program, ProgramSpec, ProgramType, possible_cpu_count,
+};
+use sys::packet::{FilterInstruction, PacketSocket};
+use sys::{Error, ErrorKind, Result};
+
+use crate::options::PortOptions;
+
+/// `ret #0`: nothing passes.
+pub(super) const REJECT_ALL: &[FilterInstruction] = &[ret(0)];
+
+/// `BPF_RET | BPF_K`.
+const RET_K: u16 = 0x06;
+/// A packet that the host sends, in `skb->pkt_type`.
+const PACKET_OUTGOING: u32 = 4;
+/// Bytes between two processors' counters: they must not share a cache line.
+const COUNTER_LEN: u32 = 64;
+
+const fn ret(k: u32) -> FilterInstruction {
+    plain(RET_K, k)
+}
+
+const fn plain(code: u16, k: u32) -> FilterInstruction {
+    FilterInstruction {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
+/// What is to run on the socket.
+pub(super) struct SocketFilter {
+    /// The user's, if any.
+    program: Option<cbpf::Program>,
+    snaplen: u32,
+    /// What the host sends is left out.
+    pub(super) ignore_outgoing: bool,
+    /// The kernel does that before the filter (Since Linux 4.20, in a group 6.2).
+    pub(super) kernel_ignores_outgoing: bool,
+}
+
+/// The counter of a filter that counts, alive as long as it is kept.
+pub(super) struct Counted {
+    memory: MapMemory,
+    cpu_count: usize,
+}
+
+impl Counted {
+    /// Packets that the filter has seen.
+    pub(super) fn seen(&self) -> u64 {
+        (0..self.cpu_count)
+            .map(|cpu| {
+                let word = self.memory.word(cpu * self.memory.stride());
+                word.load(Ordering::Acquire)
+            })
+            .sum()
+    }
+}
+
+impl SocketFilter {
+    /// Puts together direction, the user's filter and snaplen. On loopback each packet sent arrives
+    /// too, so the outgoing one is left out.
+    pub(super) fn new(options: &PortOptions, is_loopback: bool) -> Self {
+        let snaplen = if options.snaplen == 0 {
+            u32::MAX
+        } else {
+            options.snaplen
+        };
+        Self {
+            program: options.filter.clone(),
+            snaplen,
+            ignore_outgoing: !options.outgoing || is_loopback,
+            kernel_ignores_outgoing: false,
+        }
+    }
+
+    /// Puts it on a socket, in place of what was there; its counter, where the filter counts.
+    pub(super) fn attach(&self, socket: &PacketSocket) -> Result<Option<Counted>> {
+        if let Some(program) = &self.program
+            && let Ok((program, counted)) = self.load(program)
+        {
+            socket.attach_program(program.as_fd())?;
+            return Ok(Some(counted));
+        }
+        let instructions = self.classic();
+        if instructions.is_empty() {
+            // There may be none to detach: that is no failure.
+            let _ = socket.detach_filter();
+        } else {
+            socket.attach_filter(&instructions)?;
+        }
+        Ok(None)
+    }
+
+    /// The user's filter.
+    pub(super) fn program(&self) -> Option<&cbpf::Program> {
+        self.program.as_ref()
+    }
+
+    /// Bytes to keep of each packet; `u32::MAX` is all.
+    pub(super) fn snaplen(&self) -> u32 {
+        self.snaplen
+    }
+
+    /// Whether the filter itself must look at the direction.
+    pub(super) fn rejects_outgoing(&self) -> bool {
+        self.ignore_outgoing && !self.kernel_ignores_outgoing
+    }
+
+    /// As cBPF; nothing if everything passes whole.
+    pub(super) fn classic(&self) -> Vec<FilterInstruction> {
+        let mut instructions = Vec::new();
+        if self.rejects_outgoing() {
+            instructions.extend(reject_outgoing());
+        }
+        match &self.program {
+            Some(program) => {
+                let body = program.insns().iter();
+                instructions.extend(body.map(|insn| convert(insn, self.snaplen)));
+            }
+            None if self.rejects_outgoing() || self.snaplen != u32::MAX => {
+                instructions.push(ret(self.snaplen));
+            }
+            None => {}
+        }
+        instructions
+    }
+
+    /// As eBPF, in the kernel.
+    fn load(&self, program: &cbpf::Program) -> Result<(Program, Counted)> {
+        let what = "load a socket filter";
+        let cpu_count = possible_cpu_count()?;
+        let map = Map::create(&MapSpec {
+            kind: MapType::Array,
+            name: "bw_filter_seen",
+            key_size: 4,
+            value_size: COUNTER_LEN,
+            max_entries: cpu_count as u32,
+            mappable: true,
+        })?;
+        let map_fd = std::os::fd::AsRawFd::as_raw_fd(&map.as_fd());
+        let insns = self
+            .extended(program, map_fd)
+            .map_err(|e| Error::new(ErrorKind::Unsupported, what, e.to_string()))?;
+        let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();
+        let program = Program::load(&ProgramSpec {
+            kind: ProgramType::SocketFilter,
+            name: "bw_filter",
+            insns: &words,
+            flags: 0,
+            ifindex: 0,
+        })
+        .map_err(|failure| Error::from_io(what, failure.source))?;
+        let memory = map.memory()?;
+        Ok((program, Counted { memory, cpu_count }))
+    }
+
+    /// Direction, count, the user's filter, snaplen.
+    fn extended(
+        &self,
+        program: &cbpf::Program,
+        map_fd: i32,
+    ) -> std::result::Result<Vec<bpf::ebpf::Insn>, TranslateError> {
+        /// Offset of `pkt_type` in `struct __sk_buff`.
+        const PACKET_TYPE: i16 = 4;
+        /// Below it is the translated filter's part of the stack.
+        const STACK_TOP: i16 = -8;
+        let mut asm = Asm::new();
+        let (hit, miss, counted) = (asm.label(), asm.label(), asm.label());
+        asm.mov(R6, R1);
+        if self.rejects_outgoing() {
+            asm.load(Width::W, R2, R6, PACKET_TYPE);
+            asm.jump_if(Cond::Eq, R2, PACKET_OUTGOING as i32, miss);
+        }
+        asm.call(Helper::GetSmpProcessorId);
+        asm.store(Width::W, R10, -4, R0);
+        asm.mov(R2, R10);
+        asm.alu(Alu::Add, R2, -4);
+        asm.load_map(R1, map_fd);
+        asm.call(Helper::MapLookup);
+        asm.jump_if(Cond::Eq, R0, 0, counted);
+        asm.mov(R1, 1);
+        asm.raw(atomic_add());
+        asm.bind(counted);
+        emit_skb(&mut asm, program, STACK_TOP, hit, miss)?;
+        if asm.is_used(miss) {
+            asm.bind(miss);
+            asm.mov(R0, 0);
+            asm.exit();
+        }
+        if asm.is_used(hit) {
+            asm.bind(hit);
+            if let Ok(snaplen) = i32::try_from(self.snaplen) {
+                let whole = asm.label();
+                asm.mov32(R0, R0);
+                asm.jump_if(Cond::Le, R0, snaplen, whole);
+                asm.mov(R0, snaplen);
+                asm.bind(whole);
+            }
+            asm.exit();
+        }
+        Ok(asm.finish()?)
+    }
+}
+
+/// Where the filter runs, for the description.
+pub(super) fn fact(options: &PortOptions, counts: bool) -> &'static str {
+    match (&options.filter, counts) {
+        (None, _) => "none",
+        (_, true) => "in the kernel (eBPF), what it rejects is counted",
+        (_, false) => "in the kernel (cBPF, no right to load eBPF), what it rejects is not counted",
+    }
+}
+
+/// `lock *(u64 *)(R0) += R1`. Atomic although each processor has its own: a packet that is sent can
+/// be interrupted by one that arrives.
+fn atomic_add() -> bpf::ebpf::Insn {
+    bpf::ebpf::Insn {
+        // BPF_STX | BPF_ATOMIC | BPF_DW, BPF_ADD.
+        code: 0xdb,
+        dst: R0 as u8,
+        src: R1 as u8,
+        off: 0,
+        imm: 0,
+    }
+}
+
+/// `if (skb->pkt_type == PACKET_OUTGOING) return 0; A = 0;`, since a program may count on A being 0
+/// at first.
+fn reject_outgoing() -> [FilterInstruction; 4] {
+    /// `SKF_AD_OFF + SKF_AD_PKTTYPE`: loads from here read the packet's type, not its bytes.
+    const PACKET_TYPE: u32 = cbpf::ANCILLARY_BASE.wrapping_add(4);
+    /// `BPF_LD | BPF_B | BPF_ABS`, `BPF_LD | BPF_IMM`, `BPF_JMP | BPF_JEQ | BPF_K`.
+    const LOAD_BYTE: u16 = 0x30;
+    const LOAD_CONSTANT: u16 = 0x00;
+    const JUMP_EQUAL: u16 = 0x15;
+    [
+        plain(LOAD_BYTE, PACKET_TYPE),
+        FilterInstruction {
+            jf: 1,
+            ..plain(JUMP_EQUAL, PACKET_OUTGOING)
+        },
+        ret(0),
+        plain(LOAD_CONSTANT, 0),
+    ]
+}
+
+/// The same instruction, keeping at most `snaplen` bytes where it returns a constant.
+fn convert(from: &cbpf::Insn, snaplen: u32) -> FilterInstruction {
+    FilterInstruction {
+        code: from.code,
+        jt: from.jt,
+        jf: from.jf,
+        k: if from.code == RET_K {
+            from.k.min(snaplen)
+        } else {
+            from.k
+        },
+    }
+}

@@ -1,0 +1,297 @@
+//! Opening the receiving side: which ring, in which order what is put on the sockets, and the
+//! group.
+
+use std::sync::{Arc, OnceLock};
+
+use ring::Pool;
+use sys::link::Link;
+use sys::packet::{PacketSocket, RxRing};
+use sys::{Error, ErrorKind, KernelVersion, Result};
+
+use super::HARDWARE_LOOPBACK;
+use super::filter::{self, SocketFilter};
+use super::records::{RING_LEN_MAX, RecordRx, RecordTap};
+use super::rx::Rx;
+use super::tap::{self, Tap};
+use crate::account::{QueueAccount, RxCounters};
+use crate::options::{Fanout, PortOptions, TapBy, TimestampSource};
+use crate::rx::RxBackend;
+
+/// A block of this many bytes takes a merged packet (GRO, GSO) of 64 KiB whole, and some thousand
+/// short ones.
+const BLOCK_LEN: usize = 256 << 10;
+/// Since when a fan-out group can leave out what the host sends.
+const FANOUT_DIRECTION: KernelVersion = KernelVersion::new(6, 2);
+
+/// A queue's socket with the ring that its packets are written into.
+pub(super) enum Source {
+    /// The packet socket's own.
+    Blocks(Arc<Tap>),
+    /// A program's.
+    Records(Arc<RecordTap>),
+}
+
+impl Source {
+    fn socket(&self) -> &PacketSocket {
+        match self {
+            Self::Blocks(tap) => &tap.socket,
+            Self::Records(tap) => &tap.socket,
+        }
+    }
+
+    /// Lets packets in: those that the filter selects.
+    fn start(&self, filter: &SocketFilter) -> Result<()> {
+        match self {
+            Self::Blocks(tap) => tap.filter(filter),
+            Self::Records(tap) => tap.start(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> &Arc<RxCounters> {
+        match self {
+            Self::Blocks(tap) => &tap.counters,
+            Self::Records(tap) => &tap.counters,
+        }
+    }
+
+    /// Bytes of memory for packets.
+    pub(super) fn memory_len(&self) -> usize {
+        match self {
+            Self::Blocks(tap) => tap.block_len * tap.block_count,
+            Self::Records(tap) => tap.memory_len(),
+        }
+    }
+
+    /// Longest packet that is taken whole.
+    pub(super) fn packet_len_max(&self) -> u32 {
+        match self {
+            Self::Blocks(tap) => tap::packet_len_max(tap.block_len as u32),
+            Self::Records(tap) => tap.cap_max,
+        }
+    }
+
+    /// The reading side.
+    pub(super) fn reader(
+        &self,
+        time: TimestampSource,
+        pool: Arc<OnceLock<Pool>>,
+        options: &PortOptions,
+    ) -> Box<dyn RxBackend> {
+        match self {
+            Self::Blocks(tap) => Box::new(Rx::new(tap.clone(), time, pool, options)),
+            Self::Records(tap) => Box::new(RecordRx::new(tap.clone(), time, pool, options)),
+        }
+    }
+
+    pub(super) fn account(&self, queue_index: u32) -> Result<QueueAccount> {
+        match self {
+            Self::Blocks(tap) => tap.account(queue_index),
+            Self::Records(tap) => Ok(tap.account(queue_index)),
+        }
+    }
+
+    /// Ends the intake.
+    pub(super) fn stop(&self) -> Result<()> {
+        match self {
+            Self::Blocks(tap) => tap.stop(),
+            Self::Records(tap) => tap.stop(),
+        }
+    }
+
+    /// Times the ring stood still, where that is known.
+    pub(super) fn freezes(&self) -> Option<u64> {
+        match self {
+            Self::Blocks(tap) => Some(tap.freezes()),
+            Self::Records(_) => None,
+        }
+    }
+
+    fn counts_filtered(&self) -> bool {
+        match self {
+            Self::Blocks(tap) => tap.counted.get().is_some(),
+            Self::Records(_) => true,
+        }
+    }
+}
+
+/// What came of it.
+pub(super) struct Listening {
+    pub(super) sources: Vec<Source>,
+    pub(super) facts: Vec<(&'static str, String)>,
+}
+
+/// Makes the sockets hear: ring and filter stand before the first packet can come, so that none
+/// slips past.
+pub(super) fn listen(
+    sockets: Vec<PacketSocket>,
+    link: &Link,
+    ring_bytes: usize,
+    mut filter: SocketFilter,
+    time: TimestampSource,
+    options: &PortOptions,
+) -> Result<Listening> {
+    let in_group = sockets.len() > 1;
+    if filter.ignore_outgoing && in_group {
+        // The group's switch cannot be asked whether it works.
+        filter.kernel_ignores_outgoing = KernelVersion::running() >= Some(FANOUT_DIRECTION);
+    }
+    for socket in &sockets {
+        if filter.ignore_outgoing && !in_group {
+            filter.kernel_ignores_outgoing = socket.ignore_outgoing()?;
+        }
+        if options.promiscuous && link.hardware != HARDWARE_LOOPBACK {
+            socket.promiscuous(link.index)?;
+        }
+    }
+    let Listening { sources, mut facts } = rings(sockets, ring_bytes, &filter, time, options)?;
+    for source in &sources {
+        // A socket hears everything between its own bind and its joining of the group: nothing may
+        // pass then.
+        if in_group {
+            source.socket().attach_filter(filter::REJECT_ALL)?;
+        } else {
+            source.start(&filter)?;
+        }
+        source.socket().bind(link.index, true)?;
+    }
+    if in_group {
+        join(&sources, &filter, options)?;
+    }
+    let counts = sources.iter().all(Source::counts_filtered);
+    facts.push(("filter", filter::fact(options, counts).into()));
+    Ok(Listening { sources, facts })
+}
+
+/// Gives each socket its ring: a program's where that is wanted and possible, else its own.
+fn rings(
+    sockets: Vec<PacketSocket>,
+    ring_bytes: usize,
+    filter: &SocketFilter,
+    time: TimestampSource,
+    options: &PortOptions,
+) -> Result<Listening> {
+    let unfit = match options.tap {
+        TapBy::Tpacket => Some("asked for"),
+        _ => unfit_for_records(ring_bytes, time, options),
+    };
+    if let (TapBy::Bpf, Some(why)) = (options.tap, unfit) {
+        return Err(Error::new(ErrorKind::InvalidInput, "tap by a program", why)
+            .with_hint("tap=auto takes the packet socket's own ring then"));
+    }
+    let mut why = unfit.map(str::to_owned);
+    let mut sources = Vec::new();
+    let mut left = Vec::new();
+    let takes_time = matches!(time, TimestampSource::Kernel);
+    for socket in sockets {
+        if why.is_some() {
+            left.push(socket);
+            continue;
+        }
+        match RecordTap::load(socket, filter, ring_bytes, takes_time) {
+            Ok(tap) => sources.push(Source::Records(Arc::new(tap))),
+            Err((_, error)) if options.tap == TapBy::Bpf => return Err(error),
+            Err((socket, error)) => {
+                why = Some(match error.kind() {
+                    ErrorKind::Permission => "no right to load a program".to_owned(),
+                    _ => error.why().to_owned(),
+                });
+                // All queues are of one kind.
+                left.extend(sources.drain(..).filter_map(take_socket));
+                left.push(socket);
+            }
+        }
+    }
+    let Some(why) = why else {
+        let memory_len = sources[0].memory_len();
+        let facts = vec![(
+            "ring",
+            format!("of a BPF program, {memory_len} bytes a queue"),
+        )];
+        return Ok(Listening { sources, facts });
+    };
+    let shape = ring_shape(ring_bytes, options);
+    for socket in left {
+        if options.timestamp == TimestampSource::Device {
+            socket.hardware_time()?;
+        }
+        let memory = socket.rx_ring(&shape)?;
+        sources.push(Source::Blocks(Arc::new(Tap::new(socket, memory, &shape))));
+    }
+    let ring_len = u64::from(shape.block_len) * u64::from(shape.block_count);
+    let facts = vec![
+        (
+            "ring",
+            format!("TPACKET_V3 ({why}), {ring_len} bytes a queue"),
+        ),
+        ("block", format!("{} bytes", shape.block_len)),
+        ("block_timeout", format!("{} ms", shape.block_timeout_ms)),
+    ];
+    Ok(Listening { sources, facts })
+}
+
+/// What a program's ring cannot do.
+fn unfit_for_records(
+    ring_bytes: usize,
+    time: TimestampSource,
+    options: &PortOptions,
+) -> Option<&'static str> {
+    if time == TimestampSource::Device {
+        Some("a program does not see the card's time")
+    } else if options.rss_hash {
+        Some("a program does not compute hashes")
+    } else if options.fanout == Fanout::Rollover && options.queue_count > 1 {
+        Some("the kernel does not see how full a program's ring is")
+    } else if ring_bytes > RING_LEN_MAX {
+        Some("a program's ring has at most 256 MiB")
+    } else {
+        None
+    }
+}
+
+/// The socket of a source that nobody else holds yet.
+fn take_socket(source: Source) -> Option<PacketSocket> {
+    match source {
+        Source::Records(tap) => Arc::into_inner(tap).map(|tap| tap.socket),
+        Source::Blocks(_) => None,
+    }
+}
+
+/// Makes the sockets one group, and only then lets packets in.
+fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Result<()> {
+    let fanout = sys::packet::Fanout {
+        mode: fanout_mode(options.fanout),
+        defragment: options.fanout == Fanout::HashDefrag,
+        rollover: false,
+        ignore_outgoing: filter.ignore_outgoing,
+    };
+    let mut group = None;
+    for source in sources {
+        group = Some(source.socket().join_fanout(&fanout, group)?);
+    }
+    sources.iter().try_for_each(|source| source.start(filter))
+}
+
+fn fanout_mode(fanout: Fanout) -> sys::packet::FanoutMode {
+    use sys::packet::FanoutMode;
+    match fanout {
+        Fanout::Hash | Fanout::HashDefrag => FanoutMode::Hash,
+        Fanout::RoundRobin => FanoutMode::RoundRobin,
+        Fanout::Cpu => FanoutMode::Cpu,
+        Fanout::Queue => FanoutMode::Queue,
+        Fanout::Rollover => FanoutMode::Rollover,
+    }
+}
+
+/// The shape of the socket's own ring: the memory asked for, in blocks of equal size, at least
+/// four.
+fn ring_shape(ring_bytes: usize, options: &PortOptions) -> RxRing {
+    let block_len = BLOCK_LEN.min(1 << (ring_bytes / 4).ilog2());
+    let block_timeout_ms = u32::try_from(options.block_timeout.as_millis()).unwrap_or(u32::MAX);
+    RxRing {
+        block_len: block_len as u32,
+        block_count: (ring_bytes / block_len) as u32,
+        // The kernel keeps it in 16 bits of milliseconds and takes 0 for "choose".
+        block_timeout_ms: block_timeout_ms.clamp(1, 10_000),
+        hash: options.rss_hash,
+    }
+}

@@ -1,0 +1,277 @@
+//! The program of a record ring: a socket filter that writes each packet into memory that we map,
+//! and then rejects it, so that the kernel does nothing more about it.
+//!
+//! ```text
+//! | control, one page | records ...                              | room behind the last |
+//!   head seen lost passed ... tail wake_at
+//!
+//! record: stamp | cap_len wire_len | time | flags tci tpid | bytes, up to a multiple of 8
+//! ```
+//!
+//! Positions run freely; a record begins at its position modulo the ring's length and is never cut
+//! by the ring's end, because there is room for one behind. A writer takes its place by moving
+//! `head` (a compare-and-swap, because packets come on several processors at once), fills the
+//! record, and writes the stamp last: the position, exclusive-or a secret, so that no old bytes,
+//! whoever chose them, pass for a finished record. The reader moves `tail`.
+//!
+//! Since Linux 5.12 (atomic operations).
+
+use bpf::asm::Asm;
+use bpf::cbpf;
+use bpf::ebpf::Reg::{self, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
+use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
+use bpf::translate::{TranslateError, emit_skb};
+
+/// Where things stand in the control page, in bytes. What the program moves, and what the reader
+/// moves, are on lines of their own.
+pub(super) mod control {
+    /// Position behind the last record taken.
+    pub(in super::super) const HEAD: usize = 0;
+    /// Packets that came by.
+    pub(in super::super) const SEEN: usize = 8;
+    /// Packets for which there was no room.
+    pub(in super::super) const LOST: usize = 16;
+    /// Packets that the user's filter selected, where there is one.
+    pub(in super::super) const PASSED: usize = 24;
+    /// Position of the first record that the reader still needs.
+    pub(in super::super) const TAIL: usize = 128;
+    /// The reader sleeps until `head` is there.
+    pub(in super::super) const WAKE_AT: usize = 136;
+    /// Bytes of the page.
+    pub(in super::super) const LEN: usize = 4096;
+}
+
+/// Where things stand in a record, in bytes.
+pub(super) mod record {
+    pub(in super::super) const STAMP: usize = 0;
+    pub(in super::super) const CAP_LEN: usize = 8;
+    pub(in super::super) const WIRE_LEN: usize = 12;
+    pub(in super::super) const TIME: usize = 16;
+    pub(in super::super) const FLAGS: usize = 24;
+    pub(in super::super) const VLAN_TCI: usize = 28;
+    pub(in super::super) const VLAN_TPID: usize = 30;
+    /// The packet's bytes.
+    pub(in super::super) const DATA: usize = 32;
+
+    /// In the flags: the kind of packet (`PACKET_OUTGOING` and so on).
+    pub(in super::super) const KIND_MASK: u32 = 0xff;
+    /// In the flags: there is a VLAN tag.
+    pub(in super::super) const HAS_VLAN: u32 = 1 << 8;
+    /// In the flags: the kernel could not give the bytes.
+    pub(in super::super) const BROKEN: u32 = 1 << 9;
+
+    /// Bytes that a record with so many of packet takes.
+    #[inline]
+    pub(in super::super) fn len(cap_len: u32) -> u64 {
+        (DATA as u64 + u64::from(cap_len)).next_multiple_of(8)
+    }
+}
+
+/// Offsets in `struct __sk_buff`.
+mod skb {
+    pub(super) const LEN: i16 = 0;
+    pub(super) const KIND: i16 = 4;
+    pub(super) const VLAN_PRESENT: i16 = 20;
+    pub(super) const VLAN_TCI: i16 = 24;
+    pub(super) const VLAN_PROTO: i16 = 28;
+}
+
+/// `PACKET_OUTGOING`.
+const OUTGOING: i32 = 4;
+/// `bpf_skb_load_bytes` (Since Linux 4.5).
+const SKB_LOAD_BYTES: i32 = 26;
+/// Tries to take a place. Each that fails means that another processor has taken one meanwhile.
+const TRIES: i32 = 64;
+/// On the stack: the map's key, then the address of the control page.
+const KEY: i16 = -4;
+const CONTROL: i16 = -16;
+/// Below is the translated filter's part of the stack.
+const FILTER_STACK: i16 = -16;
+
+/// What the program is to do.
+pub(super) struct Spec<'a> {
+    pub(super) map_fd: i32,
+    /// Bytes of the ring: a power of two.
+    pub(super) ring_len: u32,
+    /// Bytes kept of each packet at the most.
+    pub(super) cap_max: u32,
+    pub(super) secret: u64,
+    pub(super) filter: Option<&'a cbpf::Program>,
+    /// Leave out what the host sends.
+    pub(super) reject_outgoing: bool,
+    /// Take the time of each packet.
+    pub(super) time: bool,
+}
+
+/// Bytes of the map's one value.
+pub(super) fn value_len(ring_len: u32, cap_max: u32) -> u32 {
+    control::LEN as u32 + ring_len + record::len(cap_max) as u32
+}
+
+/// The atomic operations, by their `imm`.
+#[derive(Clone, Copy)]
+enum Atomic {
+    Add = 0x00,
+    /// With the old value of the operand register as result.
+    Exchange = 0xe1,
+    /// R0 is compared, and becomes the old value.
+    CompareExchange = 0xf1,
+}
+
+/// `BPF_STX | BPF_ATOMIC | BPF_DW`.
+fn atomic(asm: &mut Asm, op: Atomic, base: Reg, offset: usize, src: Reg) {
+    asm.raw(Insn {
+        code: 0xdb,
+        dst: base as u8,
+        src: src as u8,
+        off: offset as i16,
+        imm: op as i32,
+    });
+}
+
+/// `dst = base + the length of a record with R7 bytes of packet`.
+fn behind(asm: &mut Asm, dst: Reg, base: Reg) {
+    asm.mov(dst, R7);
+    asm.alu(Alu::Add, dst, record::DATA as i32 + 7);
+    asm.alu(Alu::And, dst, -8);
+    asm.alu(Alu::Add, dst, base);
+}
+
+/// The program. R6 is the packet, R7 the bytes kept of it, R8 the record's position, R9 first the
+/// control page and then a page before the record.
+pub(super) fn assemble(spec: &Spec<'_>) -> Result<Vec<Insn>, TranslateError> {
+    let mut asm = Asm::new();
+    let (reject, full) = (asm.label(), asm.label());
+    asm.mov(R6, R1);
+    if spec.reject_outgoing {
+        asm.load(Width::W, R2, R6, skb::KIND);
+        asm.jump_if(Cond::Eq, R2, OUTGOING, reject);
+    }
+    asm.store(Width::W, R10, KEY, 0);
+    asm.mov(R2, R10);
+    asm.alu(Alu::Add, R2, i32::from(KEY));
+    asm.load_map(R1, spec.map_fd);
+    asm.call(Helper::MapLookup);
+    asm.jump_if(Cond::Eq, R0, 0, reject);
+    asm.mov(R9, R0);
+    asm.mov(R1, 1);
+    atomic(&mut asm, Atomic::Add, R9, control::SEEN, R1);
+    select(&mut asm, spec, reject)?;
+    take_place(&mut asm, spec, full);
+    write_record(&mut asm, spec);
+
+    // The reader sleeps until this much is there? Then wake it, once, by letting a packet through.
+    asm.load(Width::D, R2, R10, CONTROL);
+    behind(&mut asm, R1, R8);
+    asm.load(Width::D, R3, R2, control::WAKE_AT as i16);
+    asm.jump_if(Cond::Lt, R1, R3, reject);
+    asm.mov(R1, -1);
+    asm.store(Width::D, R2, control::WAKE_AT as i16, R1);
+    asm.mov(R0, 1);
+    asm.exit();
+
+    asm.bind(full);
+    asm.mov(R1, 1);
+    atomic(&mut asm, Atomic::Add, R9, control::LOST, R1);
+    asm.bind(reject);
+    asm.mov(R0, 0);
+    asm.exit();
+    Ok(asm.finish()?)
+}
+
+/// Runs the user's filter; R7 becomes the bytes to keep, at least one.
+fn select(asm: &mut Asm, spec: &Spec<'_>, reject: bpf::asm::Label) -> Result<(), TranslateError> {
+    let cut = asm.label();
+    if let Some(filter) = spec.filter {
+        let hit = asm.label();
+        emit_skb(asm, filter, FILTER_STACK, hit, reject)?;
+        if asm.is_used(hit) {
+            asm.bind(hit);
+        }
+        asm.mov32(R8, R0);
+        asm.jump_if(Cond::Eq, R8, 0, reject);
+        asm.mov(R1, 1);
+        atomic(asm, Atomic::Add, R9, control::PASSED, R1);
+        asm.load(Width::W, R7, R6, skb::LEN);
+        asm.jump_if(Cond::Le, R7, R8, cut);
+        asm.mov(R7, R8);
+    } else {
+        asm.load(Width::W, R7, R6, skb::LEN);
+    }
+    asm.bind(cut);
+    let fits = asm.label();
+    asm.jump_if(Cond::Le, R7, spec.cap_max as i32, fits);
+    asm.mov(R7, spec.cap_max as i32);
+    asm.bind(fits);
+    // There are no empty packets; the verifier wants to see it (before Linux 6.8 it learns a lower
+    // bound from an order only, not from an inequality).
+    asm.jump_if(Cond::Lt, R7, 1, reject);
+    Ok(())
+}
+
+/// Moves `head` behind a record for R7 bytes; R8 becomes the record's position. Goes to `full`
+/// without room.
+fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
+    let (again, taken) = (asm.label(), asm.label());
+    asm.mov(R5, 0);
+    asm.bind(again);
+    asm.load(Width::D, R8, R9, control::HEAD as i16);
+    behind(asm, R1, R8);
+    asm.mov(R2, R1);
+    asm.load(Width::D, R3, R9, control::TAIL as i16);
+    asm.alu(Alu::Sub, R2, R3);
+    asm.jump_if(Cond::Gt, R2, spec.ring_len as i32, full);
+    asm.mov(R0, R8);
+    atomic(asm, Atomic::CompareExchange, R9, control::HEAD, R1);
+    asm.jump_if(Cond::Eq, R0, R8, taken);
+    asm.alu(Alu::Add, R5, 1);
+    asm.jump_if(Cond::Lt, R5, TRIES, again);
+    asm.jump(full);
+    asm.bind(taken);
+}
+
+/// Fills the record at R8, its stamp last.
+fn write_record(asm: &mut Asm, spec: &Spec<'_>) {
+    let at = |field: usize| (control::LEN + field) as i16;
+    asm.store(Width::D, R10, CONTROL, R9);
+    asm.mov(R1, R8);
+    // The lowest bits are zero anyhow; the verifier sees the alignment by it.
+    asm.alu(Alu::And, R1, (spec.ring_len - 8) as i32);
+    asm.alu(Alu::Add, R9, R1);
+    asm.mov(R1, R6);
+    asm.mov(R2, 0);
+    asm.mov(R3, R9);
+    asm.alu(Alu::Add, R3, i32::from(at(record::DATA)));
+    asm.mov(R4, R7);
+    asm.raw(Insn {
+        code: 0x85,
+        imm: SKB_LOAD_BYTES,
+        ..Insn::default()
+    });
+    asm.store(Width::W, R9, at(record::CAP_LEN), R7);
+    asm.load(Width::W, R1, R6, skb::LEN);
+    asm.store(Width::W, R9, at(record::WIRE_LEN), R1);
+    asm.load(Width::W, R1, R6, skb::KIND);
+    let (whole, plain) = (asm.label(), asm.label());
+    asm.jump_if(Cond::Eq, R0, 0, whole);
+    asm.alu(Alu::Or, R1, record::BROKEN as i32);
+    asm.bind(whole);
+    asm.load(Width::W, R2, R6, skb::VLAN_PRESENT);
+    asm.jump_if(Cond::Eq, R2, 0, plain);
+    asm.alu(Alu::Or, R1, record::HAS_VLAN as i32);
+    asm.load(Width::W, R2, R6, skb::VLAN_TCI);
+    asm.store(Width::H, R9, at(record::VLAN_TCI), R2);
+    asm.load(Width::W, R2, R6, skb::VLAN_PROTO);
+    asm.store(Width::H, R9, at(record::VLAN_TPID), R2);
+    asm.bind(plain);
+    asm.store(Width::W, R9, at(record::FLAGS), R1);
+    if spec.time {
+        asm.call(Helper::KtimeGetNs);
+        asm.store(Width::D, R9, at(record::TIME), R0);
+    }
+    asm.load_imm64(R1, spec.secret);
+    asm.alu(Alu::Xor, R1, R8);
+    // An exchange orders what is written before it on every processor (a plain store does on x86
+    // only).
+    atomic(asm, Atomic::Exchange, R9, control::LEN + record::STAMP, R1);
+}

@@ -1,0 +1,366 @@
+//! Receiving: walk the blocks that the kernel handed over, give each back when all its packets are
+//! released.
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ring::{Frame, Pool};
+use sys::{Error, ErrorKind, Result};
+
+use crate::options::{PortOptions, TimestampSource};
+use crate::rx::{Ready, RxBackend};
+use crate::slot::{Slot, Vlan};
+
+use super::keep::Keep;
+use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN, Tap, block};
+
+/// Packet status bits (`TP_STATUS_`).
+const VLAN_VALID: u32 = 1 << 4;
+const VLAN_TPID_VALID: u32 = 1 << 6;
+/// `PACKET_OUTGOING`, in `sll_pkttype`, which is byte 10 of the address behind the header.
+const OUTGOING: u8 = 4;
+const ADDRESS_KIND: usize = PACKET_HEADER_LEN + 10;
+/// 802.1Q, where the kernel is too old to say which protocol the tag has (before 3.14).
+const TPID_DEFAULT: u16 = 0x8100;
+
+/// How often a reader that never sleeps asks whether the interface still exists: every that many
+/// empty looks.
+const LOOKS_PER_CHECK: u32 = 1 << 16;
+/// Longest sleep while the link is down, since the kernel does not report deletion then.
+const DOWN_SLICE: Duration = Duration::from_millis(20);
+/// Blocks after which the kernel's 32-bit counters are read: at most 2^30 packets of the shortest
+/// kind.
+const BLOCKS_PER_FOLD: u32 = 1 << 10;
+
+/// `struct tpacket3_hdr`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PacketHeader {
+    next_offset: u32,
+    sec: u32,
+    nsec: u32,
+    cap_len: u32,
+    wire_len: u32,
+    status: u32,
+    mac_offset: u16,
+    net_offset: u16,
+    hash: u32,
+    vlan_tci: u32,
+    vlan_tpid: u16,
+    padding: [u8; 10],
+}
+
+const _: () = assert!(size_of::<PacketHeader>() == PACKET_HEADER_LEN);
+
+/// The reader's side of a tap.
+pub(super) struct Rx {
+    tap: Arc<Tap>,
+    /// Block being walked, or the next to come.
+    current: usize,
+    /// Next packet in it, in bytes from its start.
+    at: usize,
+    /// Packets left in it; zero before it is ours.
+    left: u32,
+    /// Blocks walked to their end and not given back, all before `current`.
+    walked_blocks: usize,
+    /// Packets walked in blocks not given back.
+    walked: u64,
+    /// Slots out with the program.
+    lent: usize,
+    snaplen: u32,
+    time: TimestampSource,
+    hash: bool,
+    looks: u32,
+    blocks: u32,
+    is_down: bool,
+    keep: Keep,
+}
+
+impl Rx {
+    pub(super) fn new(
+        tap: Arc<Tap>,
+        time: TimestampSource,
+        pool: Arc<OnceLock<Pool>>,
+        options: &PortOptions,
+    ) -> Self {
+        let snaplen = if options.snaplen == 0 {
+            u32::MAX
+        } else {
+            options.snaplen
+        };
+        let keep = Keep::new(pool, tap.counters.clone());
+        Self {
+            tap,
+            current: 0,
+            at: 0,
+            left: 0,
+            walked_blocks: 0,
+            walked: 0,
+            lent: 0,
+            snaplen,
+            time,
+            hash: options.rss_hash,
+            looks: 0,
+            blocks: 0,
+            is_down: false,
+            keep,
+        }
+    }
+
+    /// Whether the next block is ours.
+    #[inline]
+    fn is_ready(&self) -> bool {
+        if self.left != 0 {
+            return true;
+        }
+        // All blocks are walked and lent: the next one's status is still ours from last time.
+        if self.walked_blocks == self.tap.block_count {
+            return false;
+        }
+        // Acquire: the kernel wrote the block's contents before its status.
+        let status = self.tap.word(self.current, block::STATUS);
+        status.load(Ordering::Acquire) & block::OURS != 0
+    }
+
+    /// Starts on the next block if it is ours.
+    #[inline]
+    fn open_block(&mut self) -> bool {
+        if !self.is_ready() {
+            return false;
+        }
+        let word = |offset| self.tap.word(self.current, offset).load(Ordering::Relaxed);
+        self.left = word(block::PACKET_COUNT);
+        self.at = word(block::FIRST_PACKET) as usize;
+        if self.left == 0 {
+            self.close_block();
+        }
+        true
+    }
+
+    /// Goes on to the next block; the one walked goes back with the next release.
+    #[inline]
+    fn close_block(&mut self) {
+        self.left = 0;
+        self.walked_blocks += 1;
+        self.current += 1;
+        if self.current == self.tap.block_count {
+            self.current = 0;
+        }
+    }
+
+    /// Makes slots of up to `max` packets of the current block.
+    #[inline]
+    fn walk(&mut self, slots: &mut Vec<Slot>, max: usize, now_ns: u64) {
+        let base = self.tap.block(self.current);
+        let block_len = self.tap.block_len;
+        let mut at = self.at;
+        let count = (self.left as usize).min(max);
+        slots.reserve(count);
+        for _ in 0..count {
+            if at + PACKET_HEADER_LEN + PACKET_ADDRESS_LEN > block_len {
+                return self.refuse_rest();
+            }
+            // SAFETY: header and address lie within the block, checked above; any bits are a
+            // header; the kernel does not write a block that is ours.
+            let (header, kind) = unsafe {
+                let place = base.add(at);
+                let header = place.cast::<PacketHeader>().read_unaligned();
+                (header, place.add(ADDRESS_KIND).read())
+            };
+            let start = at + usize::from(header.mac_offset);
+            if start + header.cap_len as usize > block_len
+                || (header.next_offset as usize) < PACKET_HEADER_LEN && self.left > 1
+            {
+                return self.refuse_rest();
+            }
+            // SAFETY: `start` is within the block.
+            let data = unsafe { base.add(start) };
+            slots.push(self.slot(data, &header, kind, now_ns));
+            at += header.next_offset as usize;
+            self.left -= 1;
+            self.walked += 1;
+        }
+        self.at = at;
+        if self.left == 0 {
+            self.close_block();
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, data: NonNull<u8>, header: &PacketHeader, kind: u8, now_ns: u64) -> Slot {
+        let cap_len = header.cap_len.min(self.snaplen);
+        let mut slot = Slot::new(data, cap_len, header.wire_len, 0);
+        slot.time_ns = match self.time {
+            TimestampSource::Batch => now_ns,
+            _ => u64::from(header.sec) * 1_000_000_000 + u64::from(header.nsec),
+        };
+        if self.time != TimestampSource::None {
+            slot.flags = Slot::TIME;
+        }
+        if kind == OUTGOING {
+            slot.flags |= Slot::OUTGOING;
+        }
+        if header.status & VLAN_VALID != 0 {
+            let tpid = if header.status & VLAN_TPID_VALID != 0 {
+                header.vlan_tpid
+            } else {
+                TPID_DEFAULT
+            };
+            slot.vlan = Vlan {
+                tpid,
+                tci: header.vlan_tci as u16,
+            };
+            slot.flags |= Slot::VLAN;
+        }
+        if self.hash {
+            slot.rss_hash = header.hash;
+            slot.flags |= Slot::HASH;
+        }
+        slot
+    }
+
+    /// The block does not hold what its descriptor says: the rest of it is lost, and counted.
+    #[cold]
+    fn refuse_rest(&mut self) {
+        self.tap.counters.invalid.add(self.left.into());
+        self.walked += u64::from(self.left);
+        self.close_block();
+    }
+
+    /// Gives all walked blocks back to the kernel.
+    fn return_blocks(&mut self) {
+        let count = self.tap.block_count;
+        let mut index = (self.current + count - self.walked_blocks) % count;
+        for _ in 0..self.walked_blocks {
+            // Zero, so that the account can tell what waits in the ring; the kernel writes it anew.
+            let packets = self.tap.word(index, block::PACKET_COUNT);
+            self.walked -= u64::from(packets.swap(0, Ordering::Relaxed)).min(self.walked);
+            // Release: our reads of the block are done before the kernel writes it again.
+            let status = self.tap.word(index, block::STATUS);
+            status.store(0, Ordering::Release);
+            index = if index + 1 == count { 0 } else { index + 1 };
+        }
+        self.blocks += self.walked_blocks as u32;
+        self.walked_blocks = 0;
+        self.tap.walked.store(self.walked, Ordering::Release);
+        if self.blocks >= BLOCKS_PER_FOLD {
+            self.blocks = 0;
+            self.tap.fold_totals();
+        }
+    }
+
+    /// Whether the kernel is filling the block that we would read next: it will hand it over.
+    fn is_block_begun(&self) -> bool {
+        let count = self.tap.word(self.current, block::PACKET_COUNT);
+        self.walked_blocks < self.tap.block_count && count.load(Ordering::Relaxed) != 0
+    }
+
+    /// Asks whether the interface still exists.
+    ///
+    /// # Errors
+    /// `Gone`, once everything that came before has been read.
+    fn check_gone(&mut self) -> Result<()> {
+        if self.tap.socket.bound_interface().is_none() {
+            self.tap.gone.store(true, Ordering::Release);
+        }
+        if self.tap.gone.load(Ordering::Acquire) && !self.is_ready() && !self.is_block_begun() {
+            let why = "the interface has been deleted";
+            return Err(Error::new(ErrorKind::Gone, "receive packets", why));
+        }
+        Ok(())
+    }
+}
+
+impl RxBackend for Rx {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+        let now_ns = match self.time {
+            TimestampSource::Batch if self.is_ready() => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_nanos() as u64),
+            _ => 0,
+        };
+        let start = slots.len();
+        while slots.len() - start < max && (self.left != 0 || self.open_block()) {
+            let room = max - (slots.len() - start);
+            if self.left != 0 {
+                self.walk(slots, room, now_ns);
+            }
+        }
+        self.lent += slots.len() - start;
+        if slots.len() > start {
+            self.is_down = false;
+            self.tap.walked.store(self.walked, Ordering::Release);
+            return Ok(());
+        }
+        if self.walked_blocks != 0 && self.lent == 0 {
+            // Blocks without a valid packet.
+            self.return_blocks();
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_PER_CHECK) || self.tap.gone.load(Ordering::Relaxed) {
+            self.check_gone()?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn release(&mut self, slots: &mut Vec<Slot>) {
+        self.lent -= slots.len();
+        slots.clear();
+        if self.lent == 0 && self.walked_blocks != 0 {
+            self.return_blocks();
+        }
+    }
+
+    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
+        // SAFETY: the slot's block is ours until release.
+        unsafe { self.keep.copy(slot) }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        let started = Instant::now();
+        loop {
+            if self.is_ready() {
+                return Ok(Ready::Packets);
+            }
+            let left = timeout.saturating_sub(started.elapsed());
+            let slice = if self.is_down {
+                left.min(DOWN_SLICE)
+            } else {
+                left
+            };
+            let poll = self.tap.socket.poll(false, slice)?;
+            if poll.error && self.tap.socket.take_error() == Some(libc::ENETDOWN) {
+                self.is_down = true;
+            }
+            if self.is_ready() {
+                return Ok(Ready::Packets);
+            }
+            if !poll.readable {
+                self.check_gone()?;
+                if left == slice || poll.interrupted {
+                    return Ok(Ready::Timeout);
+                }
+            } else if left.is_zero() {
+                return Ok(Ready::Timeout);
+            }
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.keep.pool()
+    }
+
+    /// A block is handed over when it is full or its time is up.
+    fn gathers(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        self.tap.close();
+    }
+}

@@ -1,0 +1,414 @@
+//! Sending: a TPACKET_V2 ring of frames, one packet each; one system call starts a batch.
+//!
+//! A frame is ours while its status is `AVAILABLE`, waits with `SEND_REQUEST`, is the kernel's
+//! while `SENDING`, and comes back `AVAILABLE`. The kernel takes frames strictly in order and stops
+//! at the first that does not wait, so the waiting ones are always a run from `tail` to `head`.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use ring::{Frame, FrameCache, Pool};
+use sys::link::Link;
+use sys::mmap::Mapping;
+use sys::packet::{PacketSocket, TxRing};
+use sys::{Error, ErrorKind, Result};
+
+use crate::account::TxCounters;
+use crate::options::PortOptions;
+use crate::slot::Slot;
+use crate::tx::TxBackend;
+
+/// Frames where nothing else is asked for.
+const FRAME_COUNT: u32 = 1024;
+/// Bounds for `ring=`.
+const FRAME_COUNT_MIN: u32 = 64;
+const FRAME_COUNT_MAX: u32 = 1 << 16;
+/// Frames are at least this long: Ethernet's ordinary packet and the header fit.
+const FRAME_LEN_MIN: u32 = 2048;
+/// Interfaces with huge packets (loopback) get fewer frames instead of more memory.
+const RING_BYTES_MAX: u32 = 32 << 20;
+/// What the kernel may hold of ours on the way out: a socket buffer of the shortest packet counts
+/// as 768 bytes.
+const SEND_BUFFER: u32 = 16 << 20;
+/// Waiting frames that make `submit` start the device, without an explicit flush.
+const KICK_AT: u32 = 32;
+/// Pause before the next try when the interface's queue was full.
+const RETRY_PAUSE: Duration = Duration::from_micros(50);
+
+/// `struct tpacket2_hdr`: where things stand in it, and its length; the packet comes right behind.
+const STATUS: usize = 0;
+const LEN: usize = 4;
+const HEADER_LEN: usize = 32;
+
+/// `TP_STATUS_` of sending rings; the bits above are time stamps'.
+const AVAILABLE: u32 = 0;
+const SEND_REQUEST: u32 = 1;
+const WRONG_FORMAT: u32 = 4;
+const STATUS_MASK: u32 = 7;
+
+/// Length of an 802.1Q tag, by which a packet may exceed the MTU.
+const TAG_LEN: usize = 4;
+
+/// One sending queue.
+pub(super) struct Tx {
+    // Before the socket: a socket lives as long as its ring is mapped.
+    memory: Mapping,
+    socket: PacketSocket,
+    interface_name: String,
+    link_header_len: usize,
+    mtu: usize,
+    frame_len: usize,
+    frame_count: u32,
+    /// First frame that waits for the kernel.
+    tail: u32,
+    /// Frames that wait from there on.
+    waiting: u32,
+    bypass: bool,
+    pool: Arc<OnceLock<Pool>>,
+    cache: Option<FrameCache>,
+    counters: Arc<TxCounters>,
+}
+
+impl Tx {
+    pub(super) fn open(
+        link: &Link,
+        link_header_len: usize,
+        options: &PortOptions,
+        pool: Arc<OnceLock<Pool>>,
+        counters: Arc<TxCounters>,
+    ) -> Result<Self> {
+        let socket = PacketSocket::new()?;
+        let longest = link.mtu as usize + link_header_len + TAG_LEN + HEADER_LEN;
+        let frame_len = (longest as u32).next_power_of_two().max(FRAME_LEN_MIN);
+        let frame_count = if options.ring_len == 0 {
+            FRAME_COUNT
+        } else {
+            let count = options.ring_len.min(FRAME_COUNT_MAX);
+            count.next_power_of_two().max(FRAME_COUNT_MIN)
+        };
+        let frame_count = frame_count.min(RING_BYTES_MAX / frame_len).max(1);
+        socket.send_buffer(SEND_BUFFER)?;
+        if options.qdisc_bypass {
+            socket.bypass_qdisc()?;
+        }
+        let memory = socket.tx_ring(&TxRing {
+            frame_len,
+            frame_count,
+        })?;
+        socket.bind(link.index, false)?;
+        Ok(Self {
+            memory,
+            socket,
+            interface_name: link.name.clone(),
+            link_header_len,
+            mtu: link.mtu as usize,
+            frame_len: frame_len as usize,
+            frame_count,
+            tail: 0,
+            waiting: 0,
+            bypass: options.qdisc_bypass,
+            pool,
+            cache: None,
+            counters,
+        })
+    }
+
+    pub(super) fn memory_len(&self) -> usize {
+        self.frame_len * self.frame_count as usize
+    }
+
+    pub(super) fn facts(&self) -> [(&'static str, String); 2] {
+        let ring = format!("TPACKET_V2, {} bytes a queue", self.memory_len());
+        let bypass = if self.bypass { "bypassed" } else { "in use" };
+        [("tx_ring", ring), ("tx_qdisc", bypass.into())]
+    }
+
+    /// Bytes of packet that a frame holds.
+    pub(super) fn room(&self) -> u32 {
+        (self.frame_len - HEADER_LEN) as u32
+    }
+
+    /// First byte of the frame `offset` frames behind the first waiting one.
+    #[inline]
+    fn frame(&self, offset: u32) -> NonNull<u8> {
+        let index = (self.tail + offset) & (self.frame_count - 1);
+        // SAFETY: the mapping is frame_count times frame_len bytes long, and the mask keeps the
+        // index below.
+        unsafe { self.memory.base().add(index as usize * self.frame_len) }
+    }
+
+    #[inline]
+    fn word(&self, offset: u32, at: usize) -> &AtomicU32 {
+        debug_assert!(at < HEADER_LEN && at.is_multiple_of(4));
+        // SAFETY: within the frame's header, aligned since frames are powers of two, only accessed
+        // atomically.
+        unsafe { self.frame(offset).add(at).cast().as_ref() }
+    }
+
+    #[inline]
+    fn status(&self, offset: u32) -> u32 {
+        // Acquire: the kernel is done with the packet's bytes before it says so.
+        self.word(offset, STATUS).load(Ordering::Acquire) & STATUS_MASK
+    }
+
+    #[inline]
+    fn data(&self, offset: u32) -> NonNull<u8> {
+        // SAFETY: frames are longer than their header.
+        unsafe { self.frame(offset).add(HEADER_LEN) }
+    }
+
+    /// Marks the next frame as waiting, with `len` bytes of packet in it.
+    #[inline]
+    fn request(&mut self, len: u32) {
+        self.word(self.waiting, LEN).store(len, Ordering::Relaxed);
+        // Release: packet and length are there before the kernel sees the request.
+        let status = self.word(self.waiting, STATUS);
+        status.store(SEND_REQUEST, Ordering::Release);
+        self.waiting += 1;
+    }
+
+    /// Whether the interface takes a packet like this. One that looks too long is measured against
+    /// the MTU of now.
+    fn fits(&mut self, packet: &[u8]) -> bool {
+        if packet.len() < self.link_header_len.max(1) {
+            return false;
+        }
+        let is_tagged = self.link_header_len == 14 && packet.get(12..14) == Some(&[0x81, 0]);
+        let allowance = self.link_header_len + if is_tagged { TAG_LEN } else { 0 };
+        if packet.len() > self.mtu + allowance
+            && let Ok(mtu) = self.socket.mtu(&self.interface_name)
+        {
+            self.mtu = mtu as usize;
+        }
+        packet.len() <= self.mtu + allowance
+    }
+
+    /// Forgets the waiting frames that the kernel has taken, and counts them.
+    fn advance(&mut self) {
+        let (mut packets, mut bytes) = (0u32, 0u64);
+        while packets < self.waiting {
+            if matches!(self.status(packets), SEND_REQUEST | WRONG_FORMAT) {
+                break;
+            }
+            bytes += u64::from(self.word(packets, LEN).load(Ordering::Relaxed));
+            packets += 1;
+        }
+        self.tail = (self.tail + packets) & (self.frame_count - 1);
+        self.waiting -= packets;
+        self.counters.sent.add(packets.into());
+        self.counters.sent_bytes.add(bytes);
+    }
+
+    /// Takes the first waiting frame out: the kernel refused it, and would stop at it for ever.
+    #[cold]
+    fn refuse_first(&mut self) {
+        for offset in 1..self.waiting {
+            let len = self.word(offset, LEN).load(Ordering::Relaxed);
+            // SAFETY: both frames wait, so both are ours to write as long as no kick runs; `len`
+            // was checked against the room when the frame was filled.
+            unsafe {
+                let (from, to) = (self.data(offset), self.data(offset - 1));
+                to.copy_from_nonoverlapping(from, (len as usize).min(self.room() as usize));
+            }
+            self.word(offset - 1, LEN).store(len, Ordering::Relaxed);
+        }
+        self.waiting -= 1;
+        let first = self.word(0, STATUS);
+        first.store(SEND_REQUEST, Ordering::Release);
+        let last = self.word(self.waiting, STATUS);
+        last.store(AVAILABLE, Ordering::Release);
+        self.counters.failed.add(1);
+    }
+
+    /// Takes all waiting frames back unsent.
+    #[cold]
+    fn refuse_all(&mut self) {
+        for offset in 0..self.waiting {
+            let status = self.word(offset, STATUS);
+            status.store(AVAILABLE, Ordering::Release);
+        }
+        self.counters.failed.add(self.waiting.into());
+        self.waiting = 0;
+    }
+
+    /// Has the kernel take what waits. What it has no room for now goes on waiting.
+    fn kick(&mut self) -> Result<()> {
+        while self.waiting != 0 {
+            let result = self.socket.kick();
+            self.counters.kicks.add(1);
+            self.advance();
+            let Err(error) = result else {
+                // Taken, all or as many as the send buffer holds.
+                return Ok(());
+            };
+            match error.raw_os_error() {
+                _ if self.waiting != 0 && self.status(0) == WRONG_FORMAT => self.refuse_first(),
+                Some(libc::EINTR) => {}
+                Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => return Ok(()),
+                Some(libc::ENETDOWN) => {
+                    self.refuse_all();
+                    return Ok(());
+                }
+                Some(libc::ENXIO | libc::ENODEV) => {
+                    self.refuse_all();
+                    let why = "the interface has been deleted";
+                    return Err(Error::new(ErrorKind::Gone, "send packets", why));
+                }
+                _ => {
+                    self.refuse_all();
+                    return Err(Error::from_io("send packets", error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one filled slot (or the segments of one packet) into the run of waiting frames; how
+    /// many slots it was.
+    fn take(&mut self, slots: &[Slot]) -> usize {
+        let mut count = 1;
+        while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
+            count += 1;
+        }
+        let slot = &slots[0];
+        // SAFETY: the slot was lent over a frame of ours with that much room, and its batch is
+        // over.
+        let packet =
+            unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) };
+        // A packet in several segments is longer than a frame, hence than the MTU.
+        if count > 1 || !self.fits(packet) {
+            self.counters.failed.add(1);
+            return count;
+        }
+        let to = self.data(self.waiting);
+        if to != slot.data {
+            // An earlier slot was refused: close the gap. SAFETY: the target is an earlier frame
+            // that was lent with the same batch; frames do not overlap.
+            unsafe { to.copy_from_nonoverlapping(slot.data, packet.len()) };
+        }
+        self.request(slot.cap_len);
+        count
+    }
+
+    fn cache(&mut self) -> Option<&mut FrameCache> {
+        if self.cache.is_none() {
+            self.cache = Some(FrameCache::new(self.pool.get()?.clone()));
+        }
+        self.cache.as_mut()
+    }
+
+    /// Whether everything has left the ring.
+    fn is_idle(&self) -> bool {
+        (0..self.frame_count).all(|offset| self.status(offset) == AVAILABLE)
+    }
+}
+
+impl TxBackend for Tx {
+    fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+        let max = u32::try_from(max).unwrap_or(u32::MAX);
+        let room = (self.frame_count - self.waiting).min(max);
+        for offset in self.waiting..self.waiting + room {
+            if self.status(offset) != AVAILABLE {
+                break;
+            }
+            let room = self.room();
+            slots.push(Slot::new(self.data(offset), room, room, 0));
+        }
+        if slots.is_empty() && max != 0 {
+            // Behind: at least have the kernel go on.
+            self.kick()?;
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
+        let mut at = 0;
+        while at < filled {
+            at += self.take(&slots[at..filled]);
+        }
+        slots.clear();
+        if self.waiting >= KICK_AT {
+            self.kick()?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
+        let tag = frame.pool_tag();
+        let Some(pool) = self.pool.get().filter(|pool| pool.tag() == tag).cloned() else {
+            let why = "the frame is of another pool";
+            return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why)
+                .with_hint("open both ports with the same pool"));
+        };
+        if self.waiting == self.frame_count || self.status(self.waiting) != AVAILABLE {
+            self.kick()?;
+            return Ok(Some(frame));
+        }
+        let packet = pool.bytes(&frame);
+        if packet.len() <= self.room() as usize && self.fits(packet) {
+            let from = NonNull::from(packet).cast::<u8>();
+            // SAFETY: the frame after the waiting ones is available, so ours, and has the room.
+            unsafe {
+                self.data(self.waiting)
+                    .copy_from_nonoverlapping(from, packet.len())
+            };
+            self.request(frame.len());
+            self.counters.copied.add(1);
+        } else {
+            self.counters.failed.add(1);
+        }
+        if let Some(cache) = self.cache() {
+            // It is of this pool, so it is taken.
+            let _ = cache.give(frame);
+        }
+        if self.waiting >= KICK_AT {
+            self.kick()?;
+        }
+        Ok(None)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.kick()
+    }
+
+    fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
+        let end = Instant::now() + timeout;
+        loop {
+            self.kick()?;
+            let done = if all {
+                self.waiting == 0 && self.is_idle()
+            } else {
+                self.waiting < self.frame_count && self.status(self.waiting) == AVAILABLE
+            };
+            if done {
+                return Ok(true);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if self.waiting != 0 || all {
+                // The interface's queue is full (it tells nobody when it no longer is), or frames
+                // are on their way.
+                std::thread::sleep(RETRY_PAUSE.min(left));
+            } else {
+                self.socket.poll(true, left)?;
+            }
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.pool.get()
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        // What was submitted leaves, as far as the interface takes it; a failure has nobody left to
+        // tell.
+        let _ = self.kick();
+        self.counters.failed.add(self.waiting.into());
+    }
+}

@@ -1,0 +1,223 @@
+//! `afxdp:` kernel bypass: an XDP program hands the packets of a queue to an AF_XDP socket
+//! (`Documentation/networking/af_xdp.rst`).
+//!
+//! ```text
+//!            +-- socket of the queue: RX ring --> Rx, which lends frames again by the fill ring
+//!  program --+
+//!            +-- no socket, or not selected: on to the host
+//! ```
+//!
+//! Each queue is one socket with its four rings; all lie over one pool, registered once where the
+//! kernel shares it, so that a frame received on one queue is sent on any other without a copy.
+//! What the kernel says in its rings is checked: an address must be of a frame that this queue has
+//! lent.
+//!
+//! # Since Linux
+//! 5.9 (attachment by link); with everything 6.17.
+
+mod attach;
+mod bind;
+mod control;
+mod describe;
+mod lent;
+mod plan;
+mod rx;
+mod socket;
+mod tx;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ring::Pool;
+use sys::Result;
+use sys::link::{LinkMonitor, Promiscuous};
+use sys::netlink;
+
+use self::attach::{Attachment, Device};
+use self::control::{Control, Growth, QueueView};
+use self::plan::Plan;
+use self::rx::{Rx, RxSettings, Times};
+use self::socket::Queue;
+use self::tx::Tx;
+use super::clock::Clock;
+use crate::account::{RxCounters, TxCounters};
+use crate::control::Capabilities;
+use crate::open::{Backend, Port, PortName};
+use crate::options::{FilterTarget, PortOptions, TimestampSource};
+use crate::rx::RxQueue;
+use crate::tx::TxQueue;
+
+/// The row in the table of backends.
+pub(crate) const BACKEND: Backend = Backend {
+    scheme: "afxdp",
+    summary: "kernel bypass on all queues of an interface or on one",
+    example: "afxdp:eth0/3",
+    needs: "Linux 5.9; root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF while opening",
+    queues: true,
+    open,
+};
+
+fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
+    let ethernet = FilterTarget {
+        link_type: 1,
+        tap: None,
+    };
+    let options = &options.for_packets(ethernet)?;
+    let device = Device::find(&name.target, options)?;
+    let queues = plan::choose_queues(name, options, &device)?;
+    let plan = Plan::new(options, queues)?;
+    // Before anything is taken from the host, so that what fails here changes nothing.
+    let pool = plan.pool(options, &device)?;
+    let monitor = LinkMonitor::open()?;
+    let route = netlink::Socket::route()?;
+
+    let attachment = plan.attach(&device, options)?;
+    let attachment = attachment.map(Arc::new);
+    let opened = bind::bind_all(&device, options, &plan, &pool, attachment.as_deref())?;
+    let promiscuous = match plan.has_rx && options.promiscuous {
+        true => Promiscuous::hold(device.link.index).ok(),
+        false => None,
+    };
+    if let (true, Some(attachment)) = (plan.has_rx, &attachment) {
+        for queue in &opened {
+            let socket = queue.shared.socket.as_fd();
+            attachment
+                .redirect
+                .sockets()
+                .set(queue.shared.spec.queue_index, socket)?;
+        }
+    }
+    Ok(assemble(Parts {
+        name,
+        options,
+        device,
+        pool,
+        attachment,
+        opened,
+        monitor,
+        route,
+        promiscuous,
+    }))
+}
+
+struct Parts<'a> {
+    name: &'a PortName,
+    options: &'a PortOptions,
+    device: Device,
+    pool: Pool,
+    attachment: Option<Arc<Attachment>>,
+    opened: Vec<Queue>,
+    monitor: LinkMonitor,
+    route: netlink::Socket,
+    promiscuous: Option<Promiscuous>,
+}
+
+/// Hands the parts to their owners.
+fn assemble(parts: Parts<'_>) -> Port {
+    let description = describe::describe(&parts);
+    let Parts {
+        name,
+        options,
+        device,
+        pool,
+        attachment,
+        opened,
+        monitor,
+        route,
+        promiscuous,
+    } = parts;
+    let metadata = attachment.as_ref().map(|a| a.metadata).unwrap_or_default();
+    let multi_buffer = opened.iter().all(|queue| queue.shared.spec.multi_buffer);
+    let capabilities = Capabilities {
+        detach_moves: true,
+        timestamps: options.timestamp != TimestampSource::None,
+        rss_hash: metadata.hash,
+        vlan: metadata.vlan,
+        takes_traffic: true,
+        kernel_filter: true,
+        multi_buffer,
+        packet_len_max: match multi_buffer {
+            true => 0,
+            false => pool.frame_len() - sys::xsk::PACKET_HEADROOM,
+        },
+        ..Capabilities::default()
+    };
+    let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+    let busy_poll = options.busy_poll_budget.is_some();
+    for Queue {
+        shared,
+        rx: rx_parts,
+        tx: tx_parts,
+    } in opened
+    {
+        let queue_index = shared.spec.queue_index;
+        let mut view = QueueView {
+            shared: shared.clone(),
+            rx: None,
+            tx: None,
+        };
+        if let Some(parts) = rx_parts {
+            let counters = Arc::new(RxCounters::default());
+            view.rx = Some(counters.clone());
+            let settings = RxSettings {
+                snaplen: options.snaplen,
+                times: match options.timestamp {
+                    TimestampSource::None => Times::None,
+                    TimestampSource::Batch => Times::Batch,
+                    _ => Times::Program(Clock::new()),
+                },
+                metadata: metadata.is_wanted(),
+                busy_poll,
+            };
+            let backend = Rx::new(
+                parts,
+                shared.clone(),
+                attachment.clone(),
+                pool.clone(),
+                settings,
+                counters.clone(),
+            );
+            rx.push(RxQueue::new(
+                Box::new(backend),
+                queue_index,
+                options.batch_max,
+                // The program filters: what it does not select is the host's, never ours to drop.
+                None,
+                counters,
+            ));
+        }
+        if let Some(parts) = tx_parts {
+            let counters = Arc::new(TxCounters::default());
+            view.tx = Some(counters.clone());
+            let backend = Tx::new(
+                parts,
+                shared.clone(),
+                pool.clone(),
+                busy_poll,
+                counters.clone(),
+            );
+            tx.push(TxQueue::new(Box::new(backend), queue_index, counters));
+        }
+        queues.push(view);
+    }
+    let mut control = Control {
+        queues,
+        attachment,
+        description,
+        route,
+        monitor,
+        interface_seen: Growth::since(device.link.stats.rx_packets),
+        link: device.link,
+        waiting: VecDeque::new(),
+        promiscuous,
+    };
+    control.look_at_interface();
+    Port {
+        name: format!("afxdp:{}", name.target),
+        rx,
+        tx,
+        control: Box::new(control),
+        capabilities,
+    }
+}

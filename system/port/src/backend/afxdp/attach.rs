@@ -1,0 +1,280 @@
+//! The program on the interface: which one, where, and what to say when it cannot be there.
+
+use std::sync::{Mutex, PoisonError};
+
+use sys::ethtool::Ethtool;
+use sys::link::{Link, XdpFeatures};
+use sys::xsk::PACKET_HEADROOM;
+use sys::{Error, ErrorKind, KernelVersion, Result};
+use xdp::{MetadataSpec, Redirect, RedirectSpec, XdpLink};
+
+use crate::options::{AttachMode, BindMode, PortOptions, TimestampSource};
+
+/// The program, its maps and its place on the interface. Dropped, the interface is as before.
+pub(super) struct Attachment {
+    pub redirect: Redirect,
+    link: Mutex<Option<XdpLink>>,
+    pub mode: xdp::AttachMode,
+    pub frags: bool,
+    pub metadata: MetadataSpec,
+    /// Queues that the program counts.
+    pub queue_count: u32,
+    /// What was tried before and refused, for people.
+    pub refusals: Vec<String>,
+}
+
+impl Attachment {
+    /// Gives a queue's packets back to the host. The device may be gone: then nothing comes any
+    /// more.
+    pub(super) fn forget(&self, queue_index: u32) {
+        let _ = self.redirect.sockets().clear(queue_index);
+    }
+
+    /// Takes the program off the interface. Counters can still be read.
+    ///
+    /// Said in so many words, not only by closing the link: a child process that is just being
+    /// started may hold a copy of its descriptor for a moment.
+    pub(super) fn detach(&self) {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = link.take() {
+            let _ = link.detach();
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// What negotiation needs to know of the interface.
+pub(super) struct Device {
+    pub link: Link,
+    /// What the driver can do; `None` where the kernel cannot say (before Linux 6.3).
+    pub features: Option<XdpFeatures>,
+    pub driver: String,
+    pub lro: bool,
+    /// Bytes a frame: the given pool's, or what suits MTU and driver.
+    pub frame_len: u32,
+    /// Link header and two VLAN tags beside the MTU.
+    pub packet_len_max: u32,
+}
+
+/// `ARPHRD_ETHER` of `if_arp.h`.
+const ETHERNET: u16 = 1;
+/// `ARPHRD_LOOPBACK`, whose packets have Ethernet headers too.
+const LOOPBACK: u16 = 772;
+
+/// Frames of a pool of our own. The short ones hold packets of 1500 bytes with all headroom; twice
+/// as many packets then fit the caches, because what lies at the same place of every page shares a
+/// few sets of them.
+const FRAME_LENS: [u32; 2] = [2048, 4096];
+
+/// Cards are told the length of their buffers in such steps, rounded down (Linux igb and ixgbe:
+/// `SRRCTL_BSIZEPKT_SHIFT` 10): of 1792 bytes a zero-copy driver may use 1024, and igb delivers the
+/// rest of a longer packet as if it were another.
+const CARD_BUFFER_STEP: u32 = 1024;
+
+impl Device {
+    pub(super) fn find(name: &str, options: &PortOptions) -> Result<Self> {
+        let link = Link::by_name(name)?;
+        if !matches!(link.hardware, ETHERNET | LOOPBACK) {
+            let why = "its packets have no Ethernet header";
+            return Err(
+                Error::new(ErrorKind::Unsupported, format!("open afxdp:{name}"), why)
+                    .with_hint("afpacket: takes interfaces of every kind"),
+            );
+        }
+        let ethtool = Ethtool::open()?;
+        let info = ethtool.driver_info(name).ok().flatten();
+        let offloads = ethtool.offloads(name).ok().flatten();
+        let driver = info.map(|info| info.driver).filter(|name| !name.is_empty());
+        let mut device = Self {
+            features: XdpFeatures::of(link.index).ok(),
+            driver: driver.unwrap_or_else(|| "unknown".into()),
+            lro: offloads.is_some_and(|offloads| offloads.lro),
+            frame_len: 0,
+            packet_len_max: link.mtu.saturating_add(14 + 8),
+            link,
+        };
+        let [short, long] = FRAME_LENS;
+        device.frame_len = match &options.pool {
+            Some(pool) => pool.frame_len(),
+            None => short,
+        };
+        let zero_copy = options.bind != BindMode::Copy && device.may_zero_copy();
+        if options.pool.is_none() && (device.needs_frags(false) || device.needs_frags(zero_copy)) {
+            device.frame_len = long;
+        }
+        Ok(device)
+    }
+
+    /// Whether packets of the MTU do not fit one frame, or with zero-copy one buffer of the card.
+    pub(super) fn needs_frags(&self, zero_copy: bool) -> bool {
+        let room = self.frame_len - PACKET_HEADROOM;
+        let room = match zero_copy {
+            true => room - room % CARD_BUFFER_STEP,
+            false => room,
+        };
+        self.packet_len_max > room
+    }
+
+    /// Whether the driver says that it lacks these; silent drivers are tried.
+    fn lacks(&self, bits: u64) -> bool {
+        self.features.is_some_and(|features| !features.has(bits))
+    }
+
+    pub(super) fn may_zero_copy(&self) -> bool {
+        !self.lacks(XdpFeatures::ZERO_COPY)
+    }
+
+    /// Driver, kernel and MTU, for errors.
+    pub(super) fn circumstances(&self) -> String {
+        let kernel = KernelVersion::running().map_or_else(String::new, |v| format!(", Linux {v}"));
+        format!("driver {}{kernel}, MTU {}", self.driver, self.link.mtu)
+    }
+}
+
+/// Loads and attaches, the best that the options allow and the device takes.
+pub(super) fn attach(
+    device: &Device,
+    queue_count: u32,
+    options: &PortOptions,
+) -> Result<Attachment> {
+    let (native, generic) = (xdp::AttachMode::Native, xdp::AttachMode::Generic);
+    let modes: &[xdp::AttachMode] = match options.attach {
+        AttachMode::Auto => &[native, generic],
+        AttachMode::Native => &[native],
+        AttachMode::Generic => &[generic],
+    };
+    let mut refusals: Vec<String> = Vec::new();
+    let mut last = None;
+    for &mode in modes {
+        for metadata in metadata_choices(device, mode, options) {
+            for frags in [true, false] {
+                if !frags && device.needs_frags(false) {
+                    continue;
+                }
+                let spec = RedirectSpec {
+                    queue_count,
+                    filter: options.filter.clone(),
+                    metadata,
+                    frags,
+                    ifindex: device.link.index,
+                };
+                let attached = Redirect::load(&spec).and_then(|redirect| {
+                    let link = XdpLink::attach(redirect.program(), device.link.index, mode)?;
+                    Ok((redirect, link))
+                });
+                let error = match attached {
+                    Ok((redirect, link)) => {
+                        return Ok(Attachment {
+                            redirect,
+                            link: Mutex::new(Some(link)),
+                            mode,
+                            frags,
+                            metadata,
+                            queue_count,
+                            refusals,
+                        });
+                    }
+                    Err(error) => error,
+                };
+                // Somebody else is there, or we may not: no other way would help.
+                if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Permission) {
+                    return Err(error);
+                }
+                let refusal = format!("{mode}: {}", error.why());
+                if refusals.last() != Some(&refusal) {
+                    refusals.push(refusal);
+                }
+                last = Some(error);
+            }
+        }
+    }
+    Err(last.map_or_else(
+        || no_device_time(device),
+        |error| explain(error, device, options, &refusals),
+    ))
+}
+
+/// The metadata to ask for, best first.
+fn metadata_choices(
+    device: &Device,
+    mode: xdp::AttachMode,
+    options: &PortOptions,
+) -> Vec<MetadataSpec> {
+    use xdp::TimestampSource as Source;
+    let lacks = |bit: u64| {
+        mode == xdp::AttachMode::Generic || device.features.is_none_or(|f| f.rx_metadata & bit == 0)
+    };
+    let no_time = lacks(XdpFeatures::META_TIMESTAMP);
+    let program = MetadataSpec {
+        time: Source::Program,
+        ..MetadataSpec::default()
+    };
+    let time = match options.timestamp {
+        TimestampSource::Device if no_time => return Vec::new(),
+        TimestampSource::Auto if no_time => Source::Program,
+        TimestampSource::Auto | TimestampSource::Device => Source::Device,
+        TimestampSource::Kernel => Source::Program,
+        TimestampSource::Batch | TimestampSource::None => Source::None,
+    };
+    let full = MetadataSpec {
+        time,
+        hash: !lacks(XdpFeatures::META_HASH),
+        vlan: !lacks(XdpFeatures::META_VLAN),
+    };
+    let mut choices = vec![full];
+    match options.timestamp {
+        TimestampSource::Device => {}
+        TimestampSource::Auto | TimestampSource::Kernel => choices.push(program),
+        TimestampSource::Batch | TimestampSource::None => choices.push(MetadataSpec::default()),
+    }
+    choices.dedup();
+    choices
+}
+
+fn no_device_time(device: &Device) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("take packet times from {}", device.link.name),
+        format!(
+            "its driver gives XDP programs no time of arrival ({})",
+            device.circumstances()
+        ),
+    )
+    .with_hint("--timestamp kernel takes the time in the XDP program")
+}
+
+/// The last refusal, with what is known about the circumstances.
+fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[String]) -> Error {
+    let name = &device.link.name;
+    let tried = if refusals.len() > 1 {
+        refusals.join("; ")
+    } else {
+        error.why().to_owned()
+    };
+    let why = format!("{tried} ({})", device.circumstances());
+    let (kind, hint) = (error.kind(), error.hint().map(str::to_owned));
+    let error = error.with_why(why).with_kind(kind);
+    let forced = options.attach == AttachMode::Native;
+    if device.lro && forced {
+        return error.with_hint(format!(
+            "large receive offload is on, and XDP needs packets as they came: ethtool -K {name} \
+             lro off"
+        ));
+    }
+    if device.needs_frags(false) {
+        return error.with_hint(format!(
+            "packets of this MTU need several buffers each: ip link set dev {name} mtu 1500, or \
+             attach=generic"
+        ));
+    }
+    match hint {
+        Some(hint) => error.with_hint(hint),
+        None if forced => error.with_hint("attach=auto falls back to generic mode"),
+        None => error,
+    }
+}

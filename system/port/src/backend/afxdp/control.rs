@@ -1,0 +1,272 @@
+//! The control side: the account, events, description, and the end of the intake.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use sys::Result;
+use sys::link::{Link, LinkEvent, LinkMonitor, Promiscuous};
+use sys::netlink::Socket;
+use xdp::RedirectCounters;
+
+use super::attach::Attachment;
+use super::socket::Shared;
+use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
+use crate::control::{PortControl, PortDescription, PortEvent};
+
+/// Looks at the counters after the program was taken off, 1 ms apart, until two are equal: a
+/// processor may still be in the program.
+const SETTLE_LOOKS_MAX: u32 = 50;
+
+/// Events kept for who asks; older ones are forgotten.
+const EVENTS_MAX: usize = 256;
+
+/// What the control side knows of a queue.
+pub(super) struct QueueView {
+    pub shared: Arc<Shared>,
+    pub rx: Option<Arc<RxCounters>>,
+    pub tx: Option<Arc<TxCounters>>,
+}
+
+/// How much a counter has grown that its driver sometimes sets back to 0 (when it takes up a
+/// program or a socket, or when the link comes up).
+#[derive(Debug)]
+pub(super) struct Growth {
+    last: u64,
+    sum: u64,
+}
+
+impl Growth {
+    pub(super) fn since(value: u64) -> Self {
+        Self {
+            last: value,
+            sum: 0,
+        }
+    }
+
+    fn update(&mut self, value: u64) -> u64 {
+        self.sum += value.checked_sub(self.last).unwrap_or(value);
+        self.last = value;
+        self.sum
+    }
+}
+
+pub(super) struct Control {
+    pub queues: Vec<QueueView>,
+    pub attachment: Option<Arc<Attachment>>,
+    pub description: PortDescription,
+    /// Asks about the interface, in the namespace where the port was opened.
+    pub route: Socket,
+    pub monitor: LinkMonitor,
+    /// The interface as last seen.
+    pub link: Link,
+    /// Packets that it has counted since we came.
+    pub interface_seen: Growth,
+    pub waiting: VecDeque<PortEvent>,
+    /// Held as long as the port is open.
+    #[allow(dead_code, reason = "it works by being there")]
+    pub promiscuous: Option<Promiscuous>,
+}
+
+impl Control {
+    fn queue_account(&self, view: &QueueView) -> Result<Option<QueueAccount>> {
+        let (Some(rx), Some(attachment)) = (&view.rx, &self.attachment) else {
+            return Ok(None);
+        };
+        // The reader's counters first and the program's last: what moves meanwhile shows as missing
+        // for a moment, never as counted twice.
+        let mut queue = QueueAccount {
+            queue_index: view.shared.spec.queue_index,
+            delivered: rx.delivered.get(),
+            delivered_bytes: rx.delivered_bytes.get(),
+            ..QueueAccount::default()
+        };
+        let mut drop = |reason: DropReason, count| queue.dropped[reason as usize] += count;
+        drop(DropReason::Filter, rx.filtered.get());
+        drop(DropReason::Invalid, rx.invalid.get());
+        drop(
+            DropReason::Closed,
+            view.shared.closed.load(Ordering::Relaxed),
+        );
+        let stats = view.shared.socket.statistics()?;
+        drop(DropReason::RingFull, stats.rx_ring_full);
+        // In copy mode a packet without a frame counts in both counters. In zero-copy the second
+        // one counts the driver's attempts, and the packets never came to the program.
+        let without_frame = if view.shared.spec.multi_buffer {
+            stats.rx_dropped
+        } else {
+            stats.rx_dropped.min(stats.rx_fill_ring_empty)
+        };
+        drop(DropReason::FillEmpty, without_frame);
+        drop(DropReason::TooLong, stats.rx_dropped - without_frame);
+        if queue.dropped[DropReason::Closed as usize] == 0 {
+            queue.in_flight = view.shared.rx_waiting();
+        }
+        let program = attachment.redirect.counters(queue.queue_index)?;
+        add_program(&mut queue, &program);
+        Ok(Some(queue))
+    }
+
+    fn tx_account(view: &QueueView) -> Result<Option<TxAccount>> {
+        let Some(tx) = &view.tx else { return Ok(None) };
+        // Those that the kernel found wrong were never sent; our own checks leave it none.
+        let wrong = view.shared.socket.statistics()?.tx_invalid_descriptors;
+        Ok(Some(TxAccount {
+            queue_index: view.shared.spec.queue_index,
+            sent: tx.sent.get().saturating_sub(wrong),
+            sent_bytes: tx.sent_bytes.get(),
+            failed: tx.failed.get() + wrong,
+            copied: tx.copied.get(),
+        }))
+    }
+
+    /// Reads the interface's own counter. Also called before and after what may set it back.
+    pub(super) fn look_at_interface(&mut self) -> Option<u64> {
+        self.read_events();
+        let link = Link::ask_by_index(&mut self.route, self.link.index).ok()?;
+        Some(self.interface_seen.update(link.stats.rx_packets))
+    }
+
+    /// Compares the interface with what it was.
+    fn notice(&mut self, link: Link) {
+        self.interface_seen.update(link.stats.rx_packets);
+        let was = &self.link;
+        if was.is_running() != link.is_running() {
+            self.waiting.push_back(match link.is_running() {
+                true => PortEvent::LinkUp,
+                false => PortEvent::LinkDown,
+            });
+        }
+        if was.mtu != link.mtu {
+            self.waiting.push_back(PortEvent::MtuChanged(link.mtu));
+        }
+        self.link = link;
+        // Nobody may be asking for events.
+        while self.waiting.len() > EVENTS_MAX {
+            self.waiting.pop_front();
+        }
+    }
+
+    fn notice_gone(&mut self) {
+        if self.waiting.back() == Some(&PortEvent::DeviceGone) {
+            return;
+        }
+        for queue in &self.queues {
+            queue.shared.set_gone();
+        }
+        self.waiting.push_back(PortEvent::DeviceGone);
+    }
+
+    fn read_events(&mut self) {
+        // A bound on what is read at once; the rest waits in the socket.
+        for _ in 0..256 {
+            match self.monitor.event() {
+                Ok(Some(LinkEvent::Changed(link))) if link.index == self.link.index => {
+                    self.notice(*link);
+                }
+                Ok(Some(LinkEvent::Removed(index))) if index == self.link.index => {
+                    self.notice_gone();
+                }
+                Ok(Some(LinkEvent::Overrun)) => {
+                    match Link::ask_by_index(&mut self.route, self.link.index) {
+                        Ok(link) => self.notice(link),
+                        Err(_) => self.notice_gone(),
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// All counters that the kernel moves.
+    fn counters(&self) -> Vec<RedirectCounters> {
+        let Some(attachment) = &self.attachment else {
+            return Vec::new();
+        };
+        (0..attachment.queue_count)
+            .filter_map(|index| attachment.redirect.counters(index).ok())
+            .collect()
+    }
+}
+
+fn add_program(queue: &mut QueueAccount, program: &RedirectCounters) {
+    queue.seen = program.seen;
+    queue.passed = program.passed_filter + program.passed_no_socket + program.passed_meta;
+}
+
+impl PortControl for Control {
+    fn account(&mut self) -> Result<PortAccount> {
+        let mut account = PortAccount::default();
+        for view in &self.queues {
+            account.rx.extend(self.queue_account(view)?);
+            account.tx.extend(Self::tx_account(view)?);
+        }
+        // Queues that nobody asked for: all of theirs goes on to the host.
+        if let Some(attachment) = &self.attachment {
+            for queue_index in 0..attachment.queue_count {
+                if account
+                    .rx
+                    .iter()
+                    .any(|queue| queue.queue_index == queue_index)
+                {
+                    continue;
+                }
+                let program = attachment.redirect.counters(queue_index)?;
+                if program.seen != 0 {
+                    let mut queue = QueueAccount {
+                        queue_index,
+                        ..QueueAccount::default()
+                    };
+                    add_program(&mut queue, &program);
+                    account.rx.push(queue);
+                }
+            }
+        }
+        account.interface_seen = self.look_at_interface();
+        Ok(account)
+    }
+
+    fn event(&mut self) -> Option<PortEvent> {
+        if self.waiting.is_empty() {
+            self.read_events();
+        }
+        self.waiting.pop_front()
+    }
+
+    fn describe(&self) -> PortDescription {
+        self.description.clone()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.look_at_interface();
+        let Some(attachment) = &self.attachment else {
+            return Ok(());
+        };
+        attachment.detach();
+        let mut before = self.counters();
+        for _ in 0..SETTLE_LOOKS_MAX {
+            thread::sleep(Duration::from_millis(1));
+            let now = self.counters();
+            if now == before {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_set_back_goes_on() {
+        let mut growth = Growth::since(100);
+        let values = [110, 110, 5, 7, 1].map(|value| growth.update(value));
+        assert_eq!(values, [10, 10, 15, 17, 18]);
+    }
+}

@@ -1,0 +1,163 @@
+//! What is to be opened: which queues, how long their rings, how many frames.
+
+use ring::{Pool, PoolConfig};
+use sys::ethtool::Ethtool;
+use sys::{Error, ErrorKind, Result};
+
+use super::attach::{self, Attachment, Device};
+use crate::open::PortName;
+use crate::options::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
+
+/// Entries of the RX and TX rings unless asked otherwise: 4096 full packets of 1500 bytes are 5
+/// ms at 10 Gbit/s.
+const RING_LEN: u32 = 4096;
+/// The kernel's own bound on rings is far beyond memory that makes sense.
+const RING_LEN_MAX: u32 = 1 << 16;
+/// Frames that caches and batches may hold beside the rings, for each end of a queue.
+const FRAMES_BESIDE: u32 = 512;
+
+/// The queues asked for.
+pub(super) fn choose_queues(
+    name: &PortName,
+    options: &PortOptions,
+    device: &Device,
+) -> Result<Vec<u32>> {
+    let interface = &device.link.name;
+    let channels = Ethtool::open()?.channels(interface).ok().flatten();
+    let in_use = channels.map_or(0, |c| c.combined + c.rx.max(c.tx));
+    let in_use = match in_use {
+        0 => device.link.rx_queue_max.max(device.link.tx_queue_max),
+        count => count,
+    }
+    .max(1);
+    let refuse = |why| {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("open afxdp:{}", name.target),
+            why,
+        )
+        .with_hint(format!("ethtool -L {interface} sets the number of queues"))
+    };
+    let has = |count| match count {
+        1 => format!("{interface} has one queue, 0"),
+        _ => format!("{interface} has queues 0 to {}", count - 1),
+    };
+    if let Some(queue) = name.queue {
+        if queue >= in_use {
+            return Err(refuse(has(in_use)));
+        }
+        return Ok(vec![queue]);
+    }
+    let count = match (options.queue_count, options.direction) {
+        (0, Direction::Tx) => 1,
+        (0, _) => in_use,
+        (count, _) if count > in_use => return Err(refuse(has(in_use))),
+        (count, _) => count,
+    };
+    Ok((0..count).collect())
+}
+
+/// What is to be opened.
+pub(super) struct Plan {
+    pub queues: Vec<u32>,
+    pub has_rx: bool,
+    pub has_tx: bool,
+    pub ring_len: u32,
+    /// Frames for each queue to receive into.
+    pub fill_count: u32,
+    frame_count: u32,
+}
+
+impl Plan {
+    pub(super) fn new(options: &PortOptions, queues: Vec<u32>) -> Result<Self> {
+        let count = queues.len() as u32;
+        let ring_len = match options.ring_len {
+            // Many queues share the load, so each may be shorter.
+            0 => (RING_LEN * 8 / count.next_power_of_two()).clamp(256, RING_LEN),
+            len if len > RING_LEN_MAX => {
+                let why = format!("a ring of {len} entries is longer than {RING_LEN_MAX}");
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    "open an afxdp: port",
+                    why,
+                ));
+            }
+            len => len.next_power_of_two().max(64),
+        };
+        let (has_rx, has_tx) = (options.direction.has_rx(), options.direction.has_tx());
+        // Twice the RX ring: a slow reader then fills the ring before the kernel runs out of
+        // frames, and the account names the right reason.
+        let rx_frames = 2 * ring_len;
+        let own = u32::from(has_rx) * (rx_frames + FRAMES_BESIDE)
+            + u32::from(has_tx) * (ring_len + FRAMES_BESIDE);
+        let fill_count = match &options.pool {
+            None => rx_frames,
+            Some(pool) => {
+                // A pool of somebody else's has other users: no queue takes more than its part of a
+                // half.
+                let part = pool.frame_count() / 2 / count;
+                if part < 16 {
+                    let why = format!(
+                        "a pool of {} frames is too small for {count} queues",
+                        pool.frame_count()
+                    );
+                    return Err(Error::new(ErrorKind::NoSpace, "open an afxdp: port", why)
+                        .with_hint(format!("{} frames are enough", 2 * own * count)));
+                }
+                part.min(rx_frames)
+            }
+        };
+        Ok(Self {
+            has_rx,
+            has_tx,
+            ring_len,
+            fill_count,
+            frame_count: own.saturating_mul(count),
+            queues,
+        })
+    }
+
+    pub(super) fn pool(&self, options: &PortOptions, device: &Device) -> Result<Pool> {
+        match &options.pool {
+            Some(pool) => Ok(pool.clone()),
+            None => Pool::new(PoolConfig {
+                frame_count: self.frame_count,
+                frame_len: device.frame_len,
+                ..PoolConfig::default()
+            }),
+        }
+    }
+
+    /// Sending alone needs no program, but some drivers set up their zero-copy rings only with one:
+    /// it then passes everything on, and where there is another one, that will do.
+    pub(super) fn attach(
+        &self,
+        device: &Device,
+        options: &PortOptions,
+    ) -> Result<Option<Attachment>> {
+        let queue_max = self.queue_max(device);
+        if self.has_rx {
+            return attach::attach(device, queue_max, options).map(Some);
+        }
+        let zero_copy = options.bind != BindMode::Copy && device.may_zero_copy();
+        if !zero_copy || !device.link.xdp.is_empty() {
+            return Ok(None);
+        }
+        let native = PortOptions {
+            attach: AttachMode::Native,
+            timestamp: TimestampSource::None,
+            filter: None,
+            ..options.clone()
+        };
+        match attach::attach(device, queue_max, &native) {
+            Err(error) if options.bind == BindMode::ZeroCopy => Err(error),
+            result => Ok(result.ok()),
+        }
+    }
+
+    /// Queues that the program counts: as many as the interface can ever have.
+    pub(super) fn queue_max(&self, device: &Device) -> u32 {
+        let highest = self.queues.iter().max().map_or(1, |queue| queue + 1);
+        highest.max(device.link.rx_queue_max)
+    }
+}

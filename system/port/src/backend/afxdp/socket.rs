@@ -1,0 +1,345 @@
+//! One queue's socket: its memory, its rings, its binding, and what comes back when it closes.
+
+use std::any::Any;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ring::{Consumer, FrameCache, Pool, Producer, RingMemory};
+use sys::xsk::{Bind, Descriptor, PACKET_CONTINUES, RingKind, RingMap, XskSocket};
+use sys::{Error, ErrorKind, Result};
+
+use super::lent::Lent;
+
+/// How long a queue that another socket holds is tried again: after a process has died its sockets
+/// close a moment later than it.
+const BUSY_RETRY: Duration = Duration::from_millis(500);
+
+/// How long a driver may go on using frames after its zero-copy socket has closed (the kernel takes
+/// the queue down in a work item, `xp_release_deferred`).
+const ZERO_COPY_GRACE: Duration = Duration::from_millis(50);
+
+/// What a queue's socket is to be.
+#[derive(Clone, Debug)]
+pub(super) struct SocketSpec {
+    pub ifindex: u32,
+    pub queue_index: u32,
+    pub has_rx: bool,
+    pub has_tx: bool,
+    /// Entries of the RX and TX rings.
+    pub ring_len: u32,
+    /// Frames to lend for receiving.
+    pub fill_count: u32,
+    pub zero_copy: bool,
+    pub multi_buffer: bool,
+    pub need_wakeup: bool,
+}
+
+/// What the two ends of a queue and the control side share. Fields are dropped in this order: a
+/// socket stays bound while a ring is mapped, and frames come home when it is closed.
+pub(super) struct Shared {
+    rx_view: Option<Arc<RingMap>>,
+    pub socket: XskSocket,
+    leftovers: Leftovers,
+    pub spec: SocketSpec,
+    /// What the kernel says, not what was asked for.
+    pub zero_copy: bool,
+    /// Whether the memory was registered by another socket.
+    pub joined: bool,
+    /// The device was removed.
+    gone: AtomicBool,
+    /// Packets that were in the RX ring when the receiving end was dropped.
+    pub closed: AtomicU64,
+}
+
+/// Frames that the kernel never returned, given back to the pool when the socket is closed.
+struct Leftovers {
+    pool: Pool,
+    sets: Mutex<Vec<Lent>>,
+    zero_copy: bool,
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        let sets = self.sets.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.zero_copy {
+            thread::sleep(ZERO_COPY_GRACE);
+        }
+        let mut cache = FrameCache::new(self.pool.clone());
+        for index in sets.iter().flat_map(Lent::iter) {
+            // SAFETY: the socket is closed, so the kernel no longer writes what it was lent.
+            unsafe { cache.reclaim(index) };
+        }
+    }
+}
+
+/// The receiving end's parts.
+pub(super) struct RxParts {
+    pub rx: Consumer<Descriptor>,
+    pub fill: Producer<u64>,
+    pub lent: Lent,
+}
+
+/// The sending end's parts.
+pub(super) struct TxParts {
+    pub tx: Producer<Descriptor>,
+    pub completion: Consumer<u64>,
+    pub lent: Lent,
+    pub view: Arc<RingMap>,
+}
+
+/// A bound socket, taken apart for its owners.
+pub(super) struct Queue {
+    pub shared: Arc<Shared>,
+    pub rx: Option<RxParts>,
+    pub tx: Option<TxParts>,
+}
+
+impl Shared {
+    /// Packets in the RX ring now: whole ones, however many descriptors each has.
+    pub(super) fn rx_waiting(&self) -> u64 {
+        self.rx_view.as_deref().map_or(0, packets_in)
+    }
+
+    /// Asks whether the device was removed; the kernel tells once, so it is remembered.
+    pub(super) fn check_gone(&self) -> bool {
+        if self.is_gone() {
+            return true;
+        }
+        let gone = self
+            .socket
+            .take_error()
+            .is_some_and(|e| e.raw_os_error() == Some(libc::ENETDOWN));
+        if gone {
+            self.set_gone();
+        }
+        gone
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes over what the kernel holds of an end that is dropped.
+    pub(super) fn leave(&self, lent: Lent) {
+        let sets = &self.leftovers.sets;
+        sets.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(lent);
+    }
+
+    /// The error of an operation on a device that was removed.
+    pub(super) fn gone_error(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Gone, what, "the interface was removed")
+            .with_hint("open the port again when the interface is back")
+    }
+}
+
+/// Whole packets between the two indices of a ring of descriptors. Both sides may move meanwhile.
+pub(super) fn packets_in(map: &RingMap) -> u64 {
+    use std::sync::atomic::AtomicU32;
+    // SAFETY: aligned words inside the mapping (checked when it was made), accessed atomically by
+    // all sides.
+    let (producer, consumer) = unsafe {
+        (
+            (*map.producer().cast::<AtomicU32>()).load(Ordering::Acquire),
+            (*map.consumer().cast::<AtomicU32>()).load(Ordering::Acquire),
+        )
+    };
+    let mask = map.entry_count() - 1;
+    let count = producer.wrapping_sub(consumer).min(map.entry_count());
+    let mut packets = 0;
+    for at in 0..count {
+        let slot = consumer.wrapping_add(at) & mask;
+        // SAFETY: the mask keeps the index in the ring; a volatile read of integers that another
+        // side may write gives some value, which is only counted.
+        let descriptor = unsafe {
+            map.entries::<Descriptor>()
+                .add(slot as usize)
+                .read_volatile()
+        };
+        packets += u64::from(descriptor.options & PACKET_CONTINUES == 0);
+    }
+    packets
+}
+
+/// A ring over mapped memory.
+fn memory<T: Copy>(map: &Arc<RingMap>) -> RingMemory<T> {
+    let keep: Arc<dyn Send + Sync> = map.clone();
+    // SAFETY: the pointers lie inside the mapping and are aligned (checked in `XskSocket::ring`),
+    // which `keep` keeps; entries are plain integers; each ring gets one end here and has the
+    // kernel at the other.
+    unsafe {
+        RingMemory::from_raw(
+            map.producer(),
+            map.consumer(),
+            map.flags(),
+            map.entries(),
+            map.entry_count(),
+            keep,
+        )
+    }
+}
+
+/// A bound socket over `pool` that a new one may join.
+fn find_joinable(pool: &Pool, spec: &SocketSpec) -> Option<Arc<Shared>> {
+    pool.users()
+        .into_iter()
+        .filter_map(|user: Arc<dyn Any + Send + Sync>| user.downcast::<Shared>().ok())
+        .find(|other| {
+            // The new socket gets the other's choices; the kernel takes no flags of its own.
+            other.zero_copy == spec.zero_copy
+                && other.spec.multi_buffer == spec.multi_buffer
+                && other.spec.need_wakeup == spec.need_wakeup
+                && !other.is_gone()
+        })
+}
+
+/// Opens and binds a socket over the pool's memory: joins a socket that registered it already, else
+/// registers it.
+///
+/// # Errors
+/// The errno of the step that failed is kept, so that the caller can try another mode.
+pub(super) fn open(pool: &Pool, spec: &SocketSpec) -> Result<Queue> {
+    if let Some(other) = find_joinable(pool, spec) {
+        match open_once(pool, spec, Some(&other)) {
+            // Some drivers cannot share; a registration of its own over the same memory serves as
+            // well, and is only counted twice against the limit of locked memory.
+            Err(error) if error.kind() != ErrorKind::Busy => {}
+            result => return result,
+        }
+    }
+    open_once(pool, spec, None)
+}
+
+fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Result<Queue> {
+    let socket = XskSocket::open()?;
+    if other.is_none() {
+        // SAFETY: the pool's mapping lives as long as `Leftovers`, which is dropped after the
+        // socket; its bytes are only accessed by whoever owns the frame.
+        unsafe {
+            socket.register_memory(pool.base().as_ptr(), pool.frames_len(), pool.frame_len())
+        }?;
+    }
+    let ring_len = spec.ring_len.next_power_of_two();
+    // Twice the RX ring, or a slow reader would find both empty at once and the kernel would give
+    // the wrong reason.
+    let fill_len = spec.fill_count.max(64).next_power_of_two();
+    let completion_len = if spec.has_tx { ring_len } else { 64 };
+    let fill = Arc::new(socket.ring(RingKind::Fill, fill_len)?);
+    let completion = Arc::new(socket.ring(RingKind::Completion, completion_len)?);
+    let rx = match spec.has_rx {
+        true => Some(Arc::new(socket.ring(RingKind::Rx, ring_len)?)),
+        false => None,
+    };
+    let tx = match spec.has_tx {
+        true => Some(Arc::new(socket.ring(RingKind::Tx, ring_len)?)),
+        false => None,
+    };
+
+    // Before the bind: a zero-copy driver that finds no frames then may never ask again.
+    let mut fill = Producer::<u64>::new(memory(&fill));
+    let mut lent = Lent::new(pool.frame_count());
+    let mut cache = FrameCache::new(pool.clone());
+    top_up(&mut fill, &mut cache, &mut lent, spec.fill_count);
+    drop(cache);
+
+    let leftovers = Leftovers {
+        pool: pool.clone(),
+        sets: Mutex::new(Vec::new()),
+        zero_copy: spec.zero_copy,
+    };
+    let mut shared = Shared {
+        rx_view: rx.clone(),
+        socket,
+        leftovers,
+        spec: spec.clone(),
+        zero_copy: spec.zero_copy,
+        joined: other.is_some(),
+        gone: AtomicBool::new(false),
+        closed: AtomicU64::new(0),
+    };
+    if let Err(error) = bind(&shared.socket, spec, other) {
+        drop((fill, completion, rx, tx));
+        shared.leave(lent);
+        return Err(error);
+    }
+    shared.zero_copy = shared.socket.is_zero_copy().unwrap_or(spec.zero_copy);
+    let rx = match rx {
+        Some(rx) => Some(RxParts {
+            rx: Consumer::new(memory(&rx)),
+            fill,
+            lent,
+        }),
+        None => {
+            // Zero-copy only: the queue still receives for the host, through frames that the kernel
+            // recycles.
+            shared.leave(lent);
+            None
+        }
+    };
+    let tx = tx.map(|tx| TxParts {
+        tx: Producer::new(memory(&tx)),
+        completion: Consumer::new(memory(&completion)),
+        lent: Lent::new(pool.frame_count()),
+        view: tx,
+    });
+    let shared = Arc::new(shared);
+    let user: Arc<dyn Any + Send + Sync> = shared.clone();
+    pool.add_user(Arc::downgrade(&user));
+    Ok(Queue { shared, rx, tx })
+}
+
+fn bind(socket: &XskSocket, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Result<()> {
+    let give_up = Instant::now() + BUSY_RETRY;
+    loop {
+        let result = socket.bind(Bind {
+            ifindex: spec.ifindex,
+            queue_index: spec.queue_index,
+            zero_copy: spec.zero_copy,
+            need_wakeup: spec.need_wakeup,
+            multi_buffer: spec.multi_buffer,
+            shared: other.map(|other| other.socket.as_fd()),
+        });
+        let Err(error) = result else { return Ok(()) };
+        let busy = error.raw_os_error() == Some(libc::EBUSY);
+        if !busy || Instant::now() >= give_up {
+            let what = format!("bind a socket to queue {}", spec.queue_index);
+            return Err(Error::from_io(what, error));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Lends frames for receiving until `target` are lent, the ring is full, or the pool is empty.
+#[inline]
+pub(super) fn top_up(
+    fill: &mut Producer<u64>,
+    cache: &mut FrameCache,
+    lent: &mut Lent,
+    target: u32,
+) {
+    let want = target.saturating_sub(lent.count());
+    if want == 0 {
+        return;
+    }
+    let room = fill.reserve(want);
+    let mut count = 0;
+    while count < room {
+        let Some(index) = cache.take_for_device() else {
+            break;
+        };
+        lent.insert(index);
+        fill.write(count, cache.pool().addr_of(index));
+        count += 1;
+    }
+    if count != 0 {
+        fill.submit(count);
+    }
+}

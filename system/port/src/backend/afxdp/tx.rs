@@ -1,0 +1,406 @@
+//! The sending end of a queue.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ring::{Consumer, Frame, FrameCache, Pool, Producer};
+use sys::xsk::{Descriptor, PACKET_CONTINUES, PACKET_HEADROOM, RingMap};
+use sys::{Error, ErrorKind, Result};
+
+use super::lent::Lent;
+use super::socket::{Shared, TxParts, packets_in};
+use crate::account::TxCounters;
+use crate::slot::Slot;
+use crate::tx::TxBackend;
+
+/// Shortest packet: an Ethernet header. The kernel drops shorter ones without a word, or without
+/// giving the frame back.
+const PACKET_LEN_MIN: u32 = 14;
+/// Most segments of a packet: what fits a socket buffer beside its head (`MAX_SKB_FRAGS`).
+const SEGMENTS_MAX: usize = 17;
+/// Calls to the kernel in one flush at the most; what is left then leaves with the next.
+const KICKS_MAX: u32 = 256;
+/// Room left before a packet, as a received one has.
+const HEADROOM: u32 = PACKET_HEADROOM;
+/// Sleep between looks at the completion ring while waiting.
+const NAP: Duration = Duration::from_micros(50);
+/// How long closing waits for what was submitted.
+const CLOSE_WAIT: Duration = Duration::from_millis(100);
+
+pub(super) struct Tx {
+    // The rings first: they unmap before the socket closes.
+    tx: Producer<Descriptor>,
+    completion: Consumer<u64>,
+    view: Arc<RingMap>,
+    cache: FrameCache,
+    lent: Lent,
+    /// Written and not yet shown to the kernel.
+    staged: u32,
+    /// Shown to the kernel since the last kick.
+    unkicked: bool,
+    /// The pool of foreign frames met last.
+    foreign: Option<FrameCache>,
+    busy_poll: bool,
+    shared: Arc<Shared>,
+    counters: Arc<TxCounters>,
+}
+
+impl Tx {
+    pub(super) fn new(
+        parts: TxParts,
+        shared: Arc<Shared>,
+        pool: Pool,
+        busy_poll: bool,
+        counters: Arc<TxCounters>,
+    ) -> Self {
+        let TxParts {
+            tx,
+            completion,
+            lent,
+            view,
+        } = parts;
+        Self {
+            tx,
+            completion,
+            view,
+            cache: FrameCache::new(pool),
+            lent,
+            staged: 0,
+            unkicked: false,
+            foreign: None,
+            busy_poll,
+            shared,
+            counters,
+        }
+    }
+
+    /// Takes back the frames that have been sent.
+    #[inline]
+    fn reclaim(&mut self) {
+        let count = self.completion.peek(u32::MAX);
+        for at in 0..count {
+            let addr = self.completion.read(at);
+            // An address that was not lent is no reason to touch anything.
+            if let Some((index, _)) = self.cache.pool().locate(addr)
+                && self.lent.remove(index)
+            {
+                // SAFETY: the kernel completed it: it is done with the frame.
+                unsafe { self.cache.reclaim(index) };
+            }
+        }
+        if count != 0 {
+            self.completion.release(count);
+        }
+    }
+
+    /// Entries free in the ring beyond those staged, at most `want`.
+    #[inline]
+    fn room(&mut self, want: u32) -> u32 {
+        let want = want.min(self.tx.entry_count());
+        let room = self.tx.reserve(self.staged + want) - self.staged;
+        // The completion ring has as many entries: the kernel holds back what would not fit there.
+        room.min(want)
+    }
+
+    /// Shows the kernel what was written.
+    #[inline]
+    fn publish(&mut self) {
+        if self.staged != 0 {
+            self.tx.submit(self.staged);
+            self.staged = 0;
+            self.unkicked = true;
+        }
+    }
+
+    /// Writes a frame's descriptor behind those staged; the frame is the kernel's from here on.
+    #[inline]
+    fn stage(&mut self, index: u32, offset: u32, len: u32, continues: bool) {
+        self.lent.insert(index);
+        let descriptor = Descriptor {
+            addr: self.cache.pool().addr_of(index) + u64::from(offset),
+            len,
+            options: if continues { PACKET_CONTINUES } else { 0 },
+        };
+        self.tx.write(self.staged, descriptor);
+        self.staged += 1;
+    }
+
+    /// Has the kernel send. In copy mode a call sends up to the socket's budget.
+    fn kick(&mut self) -> Result<()> {
+        self.unkicked = false;
+        for _ in 0..KICKS_MAX {
+            self.counters.kicks.add(1);
+            let before = self.tx.pending();
+            let Err(error) = self.shared.socket.kick_tx() else {
+                return Ok(());
+            };
+            match error.raw_os_error() {
+                // The budget is used up, the completion ring full, or too much on its way.
+                Some(libc::EAGAIN) => {
+                    self.reclaim();
+                    let now = self.tx.pending();
+                    if now == 0 {
+                        return Ok(());
+                    }
+                    if now == before {
+                        break;
+                    }
+                }
+                // In copy mode: the device refused a packet, and it is gone. In zero-copy: the
+                // driver is busy.
+                Some(libc::EBUSY) if !self.shared.zero_copy => {
+                    self.counters.sent.add(1u64.wrapping_neg());
+                    self.counters.failed.add(1);
+                    self.reclaim();
+                    if self.tx.pending() == 0 {
+                        return Ok(());
+                    }
+                }
+                Some(libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => break,
+                Some(libc::ENXIO | libc::ENODEV) => {
+                    self.shared.set_gone();
+                    return Err(self.shared.gone_error("send packets"));
+                }
+                Some(libc::ENETDOWN) => {
+                    self.unkicked = true;
+                    if self.shared.check_gone() {
+                        return Err(self.shared.gone_error("send packets"));
+                    }
+                    let why = "the interface is down";
+                    return Err(Error::new(ErrorKind::Io, "send packets", why)
+                        .with_hint("what was submitted leaves when it is up again"));
+                }
+                _ => return Err(Error::from_io("send packets", error)),
+            }
+        }
+        // What is left is sent by the next flush or wait.
+        self.unkicked = true;
+        Ok(())
+    }
+
+    /// Moves the segments of a packet from slots to the ring and returns its length; `None` if it
+    /// cannot be sent at all, and its frames are free again.
+    fn stage_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
+        let len: u32 = slots.iter().map(|slot| slot.cap_len).sum();
+        let sendable = len >= PACKET_LEN_MIN
+            && self.shared.spec.multi_buffer
+            && slots.len() <= SEGMENTS_MAX
+            && slots.iter().all(|slot| slot.cap_len != 0);
+        for (at, slot) in slots.iter().enumerate() {
+            let index = slot.token as u32;
+            if !sendable {
+                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+                unsafe { self.cache.give_index(index) };
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { self.cache.pool().lend_index(index) };
+            self.stage(index, HEADROOM, slot.cap_len, at + 1 < slots.len());
+        }
+        sendable.then_some(len)
+    }
+
+    /// A frame of this queue's pool with the same packet; gives the foreign one back to its pool.
+    fn copy_frame(&mut self, frame: Frame) -> Result<Option<Frame>> {
+        let tag = frame.pool_tag();
+        if self
+            .foreign
+            .as_ref()
+            .is_none_or(|cache| cache.pool().tag() != tag)
+        {
+            let pool = Pool::find(tag).ok_or_else(|| {
+                let why = "its pool is gone";
+                Error::new(ErrorKind::InvalidInput, "send a frame", why)
+            })?;
+            self.foreign = Some(FrameCache::new(pool));
+        }
+        let Some(foreign) = &mut self.foreign else {
+            return Ok(Some(frame));
+        };
+        let Some(mut copy) = self.cache.take() else {
+            return Ok(Some(frame));
+        };
+        let (pool, len) = (self.cache.pool(), frame.len());
+        if len > pool.frame_len() - HEADROOM {
+            let why = format!("{len} bytes do not fit this queue's frames");
+            let _ = foreign.give(frame);
+            let _ = self.cache.give(copy);
+            self.counters.failed.add(1);
+            return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
+        }
+        pool.set_range(&mut copy, HEADROOM, len);
+        pool.bytes_mut(&mut copy)
+            .copy_from_slice(foreign.pool().bytes(&frame));
+        let _ = foreign.give(frame);
+        self.counters.copied.add(1);
+        self.stage_frame(copy);
+        Ok(None)
+    }
+
+    #[inline]
+    fn stage_frame(&mut self, frame: Frame) {
+        let (offset, len) = (frame.offset(), frame.len());
+        if len < PACKET_LEN_MIN {
+            let _ = self.cache.give(frame);
+            self.counters.failed.add(1);
+            return;
+        }
+        let index = self.cache.pool().lend(frame);
+        self.stage(index, offset, len, false);
+        self.counters.sent.add(1);
+        self.counters.sent_bytes.add(len.into());
+    }
+
+    /// Whether there is work that needs a call.
+    #[inline]
+    fn wants_kick(&self) -> bool {
+        self.unkicked && (self.tx.need_wakeup() || self.busy_poll || !self.shared.spec.need_wakeup)
+    }
+}
+
+/// Slots that make up the first packet.
+fn segment_count(slots: &[Slot]) -> usize {
+    let last = slots.iter().position(|slot| !slot.has(Slot::CONTINUES));
+    last.map_or(slots.len(), |last| last + 1)
+}
+
+impl TxBackend for Tx {
+    #[inline]
+    fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+        self.reclaim();
+        let room = self.room(u32::try_from(max).unwrap_or(u32::MAX));
+        for _ in 0..room {
+            let Some(index) = self.cache.take_index() else {
+                break;
+            };
+            let pool = self.cache.pool();
+            let len = pool.frame_len() - HEADROOM;
+            let place = pool.addr_of(index) + u64::from(HEADROOM);
+            // SAFETY: the index is one of the pool's, and the headroom is within its frame.
+            let data = unsafe { pool.base().add(place as usize) };
+            slots.push(Slot::new(data, len, len, index.into()));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
+        let (mut sent, mut bytes, mut failed) = (0, 0, 0);
+        let mut at = 0;
+        while at < filled {
+            let slot = &slots[at];
+            let (index, len) = (slot.token as u32, slot.cap_len);
+            if slot.has(Slot::CONTINUES) {
+                let packet = &slots[at..at + segment_count(&slots[at..filled])];
+                at += packet.len();
+                match self.stage_pieces(packet) {
+                    Some(len) => (sent, bytes) = (sent + 1, bytes + u64::from(len)),
+                    None => failed += 1,
+                }
+                continue;
+            }
+            at += 1;
+            if len < PACKET_LEN_MIN {
+                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+                unsafe { self.cache.give_index(index) };
+                failed += 1;
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { self.cache.pool().lend_index(index) };
+            self.stage(index, HEADROOM, len, false);
+            (sent, bytes) = (sent + 1, bytes + u64::from(len));
+        }
+        for slot in &slots[filled..] {
+            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+            unsafe { self.cache.give_index(slot.token as u32) };
+        }
+        slots.clear();
+        // In copy mode nothing moves before a call anyway, and what is shown early could be sent by
+        // a receiver that polls the same socket: a refusal would then be told to it, who cannot
+        // count it.
+        if self.shared.zero_copy {
+            self.publish();
+        }
+        if sent != 0 {
+            self.counters.sent.add(sent);
+            self.counters.sent_bytes.add(bytes);
+        }
+        if failed != 0 {
+            self.counters.failed.add(failed);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
+        if self.room(1) == 0 {
+            return Ok(Some(frame));
+        }
+        if frame.pool_tag() != self.cache.pool().tag() {
+            if self.lent.count() >= self.tx.entry_count() / 2 {
+                self.reclaim();
+            }
+            return self.copy_frame(frame);
+        }
+        self.stage_frame(frame);
+        Ok(None)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<()> {
+        self.publish();
+        if self.wants_kick() {
+            self.kick()?;
+        }
+        self.reclaim();
+        Ok(())
+    }
+
+    fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
+        let end = Instant::now() + timeout;
+        loop {
+            self.flush()?;
+            let done = if all {
+                self.lent.count() == 0
+            } else {
+                self.room(1) != 0 && {
+                    let index = self.cache.take_index();
+                    // SAFETY: just taken, and nothing was made of it.
+                    index.is_some_and(|index| unsafe { self.cache.give_index(index) })
+                }
+            };
+            if done {
+                return Ok(true);
+            }
+            if self.shared.check_gone() {
+                return Err(self.shared.gone_error("send packets"));
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            thread::sleep(NAP);
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        Some(self.cache.pool())
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        // The device may be down or gone; then what is left counts as failed.
+        if self.staged != 0 || self.lent.count() != 0 {
+            let _ = self.wait(true, CLOSE_WAIT);
+        }
+        let left = packets_in(&self.view);
+        if left != 0 {
+            self.counters.sent.add(left.wrapping_neg());
+            self.counters.failed.add(left);
+        }
+        let empty = Lent::new(0);
+        self.shared.leave(std::mem::replace(&mut self.lent, empty));
+    }
+}

@@ -1,0 +1,61 @@
+//! Where records gather until they are written: memory that is written by slices, because its
+//! length is settled once a record and not once a piece of one.
+
+/// Bytes gathered so far, and room behind them.
+#[derive(Debug)]
+pub(super) struct Gather {
+    /// All of it initialised; what is behind `len` holds what was there before.
+    memory: Vec<u8>,
+    len: usize,
+}
+
+impl Gather {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            memory: vec![0; capacity],
+            len: 0,
+        }
+    }
+
+    /// What was gathered.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// The next `need` bytes of room.
+    #[inline]
+    pub(super) fn room(&mut self, need: usize) -> &mut [u8] {
+        let end = self.len + need;
+        if end > self.memory.len() {
+            self.grow(end);
+        }
+        &mut self.memory[self.len..end]
+    }
+
+    #[cold]
+    fn grow(&mut self, end: usize) {
+        self.memory.resize(end, 0);
+    }
+
+    /// Counts bytes of the room as gathered.
+    #[inline]
+    pub(super) fn advance(&mut self, count: usize) {
+        debug_assert!(self.len + count <= self.memory.len());
+        self.len += count;
+    }
+
+    /// Appends bytes.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.advance(bytes.len());
+    }
+}

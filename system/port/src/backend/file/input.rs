@@ -1,0 +1,231 @@
+//! Bytes of a capture that is not mapped: a pipe, a compressed file, a file that changes.
+//!
+//! Nothing here blocks but [`Input::wait`]: a pipe without bytes gives `WouldBlock`, which passes
+//! through the decompressors and leaves them where they were.
+
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use flate2::bufread::MultiGzDecoder;
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+/// Bytes read ahead for a decompressor, and while the kind of a file is found out.
+const READ_AHEAD_LEN: usize = 128 << 10;
+
+/// The most memory that a zstd frame may ask for, as a power of two: what `zstd --long` makes and
+/// every decoder must take (RFC 8878 asks for 8 MiB at least; 128 MiB is the reference's bound).
+const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
+/// A descriptor that is read without blocking.
+#[derive(Debug)]
+pub(super) struct Input {
+    file: File,
+    /// Where to read next in a regular file; `None` for pipes, which have no place.
+    position: Option<u64>,
+    /// Bytes read ahead: `ahead[start..end]`.
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// Reads from `position` on, where the file has positions; from where it stands otherwise.
+    pub(super) fn new(file: File, position: Option<u64>) -> Self {
+        Self {
+            file,
+            position,
+            ahead: Box::default(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Sleeps until there may be something to read; false if the time ran out or a signal came.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        if self.position.is_some() || self.start < self.end {
+            return true;
+        }
+        let mut entry = libc::pollfd {
+            fd: self.file.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A millisecond more than nothing, so that a short timeout does not become a busy loop.
+        let timeout_ms = timeout.as_nanos().div_ceil(1_000_000);
+        let timeout_ms = libc::c_int::try_from(timeout_ms).unwrap_or(libc::c_int::MAX);
+        // SAFETY: one entry, which lives through the call.
+        unsafe { libc::poll(&mut entry, 1, timeout_ms) > 0 }
+    }
+
+    fn read_now(&mut self, into: Place<'_>) -> io::Result<usize> {
+        if !self.wait(Duration::ZERO) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let into = match into {
+            Place::Ahead => &mut self.ahead[self.end..],
+            Place::Slice(slice) => slice,
+        };
+        let count = loop {
+            let result = match self.position {
+                Some(position) => self.file.read_at(into, position),
+                None => self.file.read(into),
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
+        if let Some(position) = &mut self.position {
+            *position += count as u64;
+        }
+        Ok(count)
+    }
+
+    /// The next bytes without taking them, `count` if the file has as many. Sleeps on a pipe.
+    ///
+    /// # Errors
+    /// `Interrupted` when a signal ends the sleep: somebody may want to stop.
+    pub(super) fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
+        self.reserve();
+        while self.end - self.start < count {
+            match self.read_now(Place::Ahead) {
+                Ok(0) => break,
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.wait(Duration::MAX) {
+                        return Err(io::ErrorKind::Interrupted.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(&self.ahead[self.start..self.end])
+    }
+
+    fn reserve(&mut self) {
+        if self.ahead.is_empty() {
+            self.ahead = vec![0; READ_AHEAD_LEN].into();
+        }
+    }
+}
+
+/// Where bytes are to go.
+enum Place<'a> {
+    /// Behind those read ahead.
+    Ahead,
+    /// Past them.
+    Slice(&'a mut [u8]),
+}
+
+impl Read for Input {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.start == self.end {
+            return self.read_now(Place::Slice(into));
+        }
+        let count = into.len().min(self.end - self.start);
+        into[..count].copy_from_slice(&self.ahead[self.start..][..count]);
+        self.start += count;
+        Ok(count)
+    }
+}
+
+impl BufRead for Input {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.start == self.end {
+            self.reserve();
+            (self.start, self.end) = (0, 0);
+            self.end = self.read_now(Place::Ahead)?;
+        }
+        Ok(&self.ahead[self.start..self.end])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.end);
+    }
+}
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compression {
+    /// Not at all.
+    None,
+    /// RFC 1952, any number of members.
+    Gzip,
+    /// RFC 8878, any number of frames.
+    Zstd,
+}
+
+impl Compression {
+    /// By the first bytes; the error names a compression that is known but not read here.
+    pub(super) fn of(start: &[u8]) -> Result<Self, &'static str> {
+        match *start {
+            [0x1f, 0x8b, ..] => Ok(Self::Gzip),
+            // The second is a skippable frame, with which a file may begin.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
+            [0xfd, b'7', b'z', b'X', ..] => Err("xz"),
+            [b'B', b'Z', b'h', b'1'..=b'9', ..] => Err("bzip2"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Err("lz4"),
+            [b'P', b'K', 3, 4, ..] => Err("zip"),
+            _ => Ok(Self::None),
+        }
+    }
+
+    /// The word for people.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// An input as the bytes of the capture.
+pub(super) enum Stream {
+    Plain(Input),
+    Gzip(Box<MultiGzDecoder<Input>>),
+    Zstd(Box<ZstdDecoder<'static, Input>>),
+}
+
+impl Stream {
+    pub(super) fn new(input: Input, compression: Compression) -> io::Result<Self> {
+        Ok(match compression {
+            Compression::None => Self::Plain(input),
+            Compression::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
+            Compression::Zstd => {
+                let mut decoder = ZstdDecoder::with_buffer(input)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+                Self::Zstd(Box::new(decoder))
+            }
+        })
+    }
+
+    /// The next bytes; 0 is the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there are none yet. Any other is the end too: of the disk, of a
+    /// compressed stream that is damaged.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(input) => input.read(into),
+            Self::Gzip(decoder) => decoder.read(into),
+            Self::Zstd(decoder) => decoder.read(into),
+        }
+    }
+
+    fn input(&self) -> &Input {
+        match self {
+            Self::Plain(input) => input,
+            Self::Gzip(decoder) => decoder.get_ref(),
+            Self::Zstd(decoder) => decoder.get_ref(),
+        }
+    }
+
+    /// As [`Input::wait`].
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        self.input().wait(timeout)
+    }
+}

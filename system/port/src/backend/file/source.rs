@@ -1,0 +1,296 @@
+//! The bytes of a capture file in one piece at a time: from a mapping where the file is plain and
+//! regular, else from a buffer in which no packet ever lies across the edge.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use sys::mmap::Mapping;
+use sys::{Error, ErrorKind, Result};
+use wire::file::MAX_NEED;
+
+use super::input::{Compression, Input, Stream};
+use super::mapping::FileMapping;
+
+/// Bytes asked for in one read: enough to make the call cheap, few enough to stay in the cache.
+const READ_LEN: usize = 256 << 10;
+
+/// Bytes of the buffer: what a reader may need in one piece, and a read behind it.
+const BUFFER_LEN: usize = (MAX_NEED + READ_LEN).next_multiple_of(4096);
+
+/// An open capture file, and where its reader is.
+pub(super) struct Source {
+    bytes: Bytes,
+    /// Bytes that the reader skips beyond those at hand.
+    skip: usize,
+    compression: Compression,
+    memory_len: usize,
+}
+
+enum Bytes {
+    Mapped {
+        mapping: FileMapping,
+        file: File,
+        at: usize,
+    },
+    Buffered(Buffered),
+}
+
+struct Buffered {
+    stream: Stream,
+    memory: Mapping,
+    start: usize,
+    end: usize,
+    /// The last read filled all there was room for: there may be more behind it.
+    full: bool,
+}
+
+/// What asking for more bytes gave.
+#[derive(Debug)]
+pub(super) enum More {
+    /// Some.
+    Bytes,
+    /// None yet.
+    Later,
+    /// There are no more; this many were skipped that were not there.
+    End(usize),
+    /// There are no more to be had.
+    Failed(io::Error),
+}
+
+impl Source {
+    /// Opens a file by name, or standard input as `-`.
+    ///
+    /// # Errors
+    /// Those of opening and of the first read; `Unsupported` for a compression that is not read.
+    pub(super) fn open(path: &str) -> Result<Self> {
+        let what = || format!("open {path}");
+        let open = || match path {
+            // A descriptor of our own for the same open file: closing it leaves standard input.
+            "-" => {
+                use std::os::fd::AsFd;
+                Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
+            }
+            // Without O_NONBLOCK a named pipe would wait here for its writer, deaf to Ctrl-C.
+            _ => File::options()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+                .open(path),
+        };
+        let file = open().map_err(|error| {
+            let hint = match error.kind() {
+                io::ErrorKind::NotFound => {
+                    "a name without a slash or a known ending is an interface"
+                }
+                io::ErrorKind::PermissionDenied => "who runs barewire must be allowed to read it",
+                _ => "",
+            };
+            let error = Error::from_io(what(), error);
+            if hint.is_empty() {
+                error
+            } else {
+                error.with_hint(hint)
+            }
+        })?;
+        let kind = file
+            .metadata()
+            .map_err(|e| Error::from_io(what(), e))?
+            .file_type();
+        if kind.is_dir() {
+            return Err(
+                Error::new(ErrorKind::InvalidInput, what(), "it is a folder")
+                    .with_hint("name one capture file"),
+            );
+        }
+        // Block devices have positions too, but no length to map.
+        let position = match kind.is_file() || kind.is_block_device() {
+            true => {
+                Some(io::Seek::stream_position(&mut &file).map_err(|e| Error::from_io(what(), e))?)
+            }
+            false => None,
+        };
+        Self::new(file, position).map_err(|error| match error.get_ref() {
+            Some(_) => Error::new(ErrorKind::Unsupported, what(), error.to_string())
+                .with_hint("decompress it and name - for standard input: xz -dc FILE | barewire …"),
+            None => Error::from_io(what(), error),
+        })
+    }
+
+    fn new(file: File, position: Option<u64>) -> io::Result<Self> {
+        let mut input = Input::new(file.try_clone()?, position);
+        let compression = Compression::of(input.peek(4)?).map_err(|name| {
+            io::Error::other(format!(
+                "it is compressed with {name}, which is not read here"
+            ))
+        })?;
+        if compression == Compression::None
+            && position == Some(0)
+            && let Some(mapping) = FileMapping::new(&file)
+        {
+            let memory_len = 0;
+            let bytes = Bytes::Mapped {
+                mapping,
+                file,
+                at: 0,
+            };
+            return Ok(Self {
+                bytes,
+                skip: 0,
+                compression,
+                memory_len,
+            });
+        }
+        let stream = Stream::new(input, compression)?;
+        let bytes = Bytes::Buffered(Buffered::new(stream)?);
+        Ok(Self {
+            bytes,
+            skip: 0,
+            compression,
+            memory_len: BUFFER_LEN,
+        })
+    }
+
+    /// Whether slots point into a mapping of the file.
+    pub(super) fn is_mapped(&self) -> bool {
+        matches!(self.bytes, Bytes::Mapped { .. })
+    }
+
+    /// How the file is compressed.
+    pub(super) fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    /// Bytes of memory of our own that it takes.
+    pub(super) fn memory_len(&self) -> usize {
+        self.memory_len
+    }
+
+    /// To be called when no slot is out, before the next batch.
+    ///
+    /// # Errors
+    /// `Damaged` when what the last batch pointed to was cut off under it.
+    pub(super) fn begin_batch(&mut self, path: &str) -> Result<()> {
+        let Bytes::Mapped { mapping, file, at } = &mut self.bytes else {
+            return Ok(());
+        };
+        mapping.check(path, *at as u64)?;
+        if mapping.advance(*at) && mapping.is_unchanged(file) {
+            return Ok(());
+        }
+        // The file grows, shrinks or fails: from here on its bytes are copied, a read at a time, so
+        // that what was checked stays as it was.
+        let switch = || -> io::Result<Bytes> {
+            let input = Input::new(file.try_clone()?, Some(*at as u64));
+            Ok(Bytes::Buffered(Buffered::new(Stream::Plain(input))?))
+        };
+        self.bytes = switch().map_err(|e| Error::from_io(format!("read {path}"), e))?;
+        self.memory_len = BUFFER_LEN;
+        Ok(())
+    }
+
+    /// The bytes from the reader's position on, as many as are at hand.
+    #[inline]
+    pub(super) fn rest(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Mapped { mapping, at, .. } => mapping.rest(*at),
+            Bytes::Buffered(buffered) => buffered.rest(),
+        }
+    }
+
+    /// Where byte `offset` of [`Source::rest`] is, to be written as well as read.
+    #[inline]
+    pub(super) fn pointer(&self, offset: usize) -> NonNull<u8> {
+        let (base, at) = match &self.bytes {
+            Bytes::Mapped { mapping, at, .. } => (mapping.base(), *at),
+            Bytes::Buffered(buffered) => (buffered.memory.base(), buffered.start),
+        };
+        debug_assert!(offset <= self.rest().len());
+        // SAFETY: within the memory or one past it, as asserted; the offset comes from a range that
+        // the reader checked against `rest`.
+        unsafe { base.add(at + offset) }
+    }
+
+    /// Moves the reader on; beyond the bytes at hand, those to come are skipped.
+    #[inline]
+    pub(super) fn take(&mut self, count: usize) {
+        let (at, end) = match &mut self.bytes {
+            Bytes::Mapped { mapping, at, .. } => (at, mapping.len()),
+            Bytes::Buffered(buffered) => (&mut buffered.start, buffered.end),
+        };
+        let here = count.min(end - *at);
+        *at += here;
+        self.skip += count - here;
+    }
+
+    /// Gets more bytes behind those at hand, until there are `need`. No slot may be out.
+    pub(super) fn more(&mut self, need: usize) -> More {
+        let Bytes::Buffered(buffered) = &mut self.bytes else {
+            return More::End(self.skip);
+        };
+        loop {
+            let more = buffered.more();
+            let skipped = self.skip.min(buffered.end - buffered.start);
+            buffered.start += skipped;
+            self.skip -= skipped;
+            match more {
+                Ok(0) => return More::End(self.skip),
+                Ok(_) if buffered.end - buffered.start >= need => return More::Bytes,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return More::Later,
+                Err(error) => return More::Failed(error),
+            }
+        }
+    }
+
+    /// Sleeps until there may be more, at most `timeout`; false if there is none.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        match &self.bytes {
+            Bytes::Mapped { .. } => true,
+            Bytes::Buffered(buffered) => buffered.full || buffered.stream.wait(timeout),
+        }
+    }
+}
+
+impl Buffered {
+    fn new(stream: Stream) -> io::Result<Self> {
+        let memory = Mapping::anonymous(BUFFER_LEN).map_err(io::Error::other)?;
+        Ok(Self {
+            stream,
+            memory,
+            start: 0,
+            end: 0,
+            full: false,
+        })
+    }
+
+    #[inline]
+    fn rest(&self) -> &[u8] {
+        // SAFETY: start <= end <= BUFFER_LEN, and the memory is zeroed or was read into. It is
+        // written only in `more`, when no slot is out, and through slots when this borrow is over.
+        unsafe {
+            let start = self.memory.base().as_ptr().add(self.start);
+            std::slice::from_raw_parts(start, self.end - self.start)
+        }
+    }
+
+    /// Reads once, after moving what is left to the front: less than one packet as a rule, so that
+    /// the same cached memory serves again.
+    fn more(&mut self) -> io::Result<usize> {
+        let base = self.memory.base().as_ptr();
+        if self.start != 0 {
+            // SAFETY: both ranges lie in the memory; no slot is out, says the caller.
+            unsafe { std::ptr::copy(base.add(self.start), base, self.end - self.start) };
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = READ_LEN.min(BUFFER_LEN - self.end);
+        // SAFETY: the range lies in the memory, behind all that `rest` gives.
+        let into = unsafe { std::slice::from_raw_parts_mut(base.add(self.end), room) };
+        self.full = false;
+        let count = self.stream.read(into)?;
+        self.full = count == room;
+        self.end += count;
+        Ok(count)
+    }
+}

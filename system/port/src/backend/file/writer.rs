@@ -1,0 +1,681 @@
+//! Writing capture files: pcap or pcapng, plain or compressed, one file or a set of them.
+//!
+//! Packets are gathered behind each other in one buffer and leave it in large writes, always at the
+//! edge of a record, so that a file is valid at every moment: after a crash, a `kill -9`, a full
+//! disk. Nothing is allocated for a packet.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sys::{Error, ErrorKind, Result};
+use wire::file::pcap::Precision;
+use wire::file::{Direction as Way, MAX_PACKET_LEN, Statistics, pcap, pcapng};
+use wire::{LinkType, Timestamp};
+
+use super::gather::Gather;
+use super::input::Compression;
+use super::output::Output;
+use super::rotation::{Rotation, Sequence, Step};
+use crate::rx::Packet;
+use crate::slot::Vlan;
+
+/// Bytes gathered before they are written.
+const PIECE_LEN: usize = 256 << 10;
+
+/// Bytes of a record beside the packet, at the most.
+const RECORD_EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAIL_LEN + TAG_LEN;
+
+/// Where a VLAN tag goes, behind the two addresses, and its length (IEEE 802.1Q §9.3).
+const TAG_AT: usize = 12;
+const TAG_LEN: usize = 4;
+
+/// The same for compressed files, whose pieces are compressed each for itself: 1 MiB costs them
+/// next to nothing in size.
+const PACKED_PIECE_LEN: usize = 1 << 20;
+
+/// Which of the two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// One link type, no names, no directions; the time in the unit given.
+    Pcap(Precision),
+    /// Everything there is to tell, in nanoseconds.
+    Pcapng,
+}
+
+/// How a capture file is written.
+#[derive(Clone, Debug)]
+pub struct WriterOptions {
+    /// The file, `-` for standard output, or with [`Rotation`] what its name is made from.
+    pub path: PathBuf,
+    /// Format of the records.
+    pub format: FileFormat,
+    /// Whether and how the file is compressed.
+    pub compression: FileCompression,
+    /// When to go on in another file.
+    pub rotation: Rotation,
+    /// Most bytes kept of a packet; 0 is all.
+    pub snaplen: u32,
+    /// The program, for the head of a pcapng file.
+    pub application: String,
+    /// User and group that new files are given to.
+    pub owner: Option<(u32, u32)>,
+    /// When the first period of a rotation by time starts, in seconds since 1970; with the first
+    /// packet if it is not given, and then the first file is made with it.
+    pub start_s: Option<u64>,
+}
+
+/// How a file that is written is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileCompression {
+    /// Not at all.
+    #[default]
+    None,
+    /// gzip (RFC 1952): members of up to 1 MiB each.
+    Gzip,
+    /// zstd (RFC 8878): one frame, whose blocks end with each write.
+    Zstd,
+}
+
+impl WriterOptions {
+    /// What the name says: `.pcap`, `.cap` and `.dmp` are pcap, everything else pcapng; `.gz` and
+    /// `.zst` behind it compress.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let name = path.to_string_lossy().to_ascii_lowercase();
+        let (name, compression) = match name.rsplit_once('.') {
+            Some((name, "gz")) => (name, FileCompression::Gzip),
+            Some((name, "zst")) => (name, FileCompression::Zstd),
+            _ => (name.as_str(), FileCompression::None),
+        };
+        let is_pcap = [".pcap", ".cap", ".dmp"]
+            .iter()
+            .any(|end| name.ends_with(end));
+        let format = match is_pcap {
+            true => FileFormat::Pcap(Precision::Nanoseconds),
+            false => FileFormat::Pcapng,
+        };
+        Self {
+            path,
+            format,
+            compression,
+            rotation: Rotation::default(),
+            snaplen: 0,
+            application: format!("barewire {}", env!("CARGO_PKG_VERSION")),
+            owner: None,
+            start_s: None,
+        }
+    }
+}
+
+/// An interface whose packets are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileInterface {
+    /// Link type of its packets.
+    pub link_type: u16,
+    /// Its name.
+    pub name: String,
+    /// The expression by which packets were chosen.
+    pub filter: String,
+}
+
+/// What is written of a packet beside its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Record {
+    /// When it came, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// Number that [`FileWriter::interface`] gave.
+    pub interface: u32,
+    /// Whether the host sent it, if that is known.
+    pub outgoing: Option<bool>,
+    /// A tag to be put back into the bytes.
+    pub vlan: Option<Vlan>,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Wrote {
+    /// It is in the file, or on its way.
+    Packet,
+    /// The set of files is complete: it has no place.
+    Full,
+}
+
+/// What was written so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Packets in the files.
+    pub packets: u64,
+    /// Bytes of the files, as they are on the disk.
+    pub bytes: u64,
+    /// Files begun.
+    pub files: u32,
+}
+
+/// A capture file, or a set of them, being written.
+#[derive(Debug)]
+pub struct FileWriter {
+    options: WriterOptions,
+    snaplen: u32,
+    sequence: Sequence,
+    interfaces: Vec<FileInterface>,
+    statistics: Vec<Option<Statistics>>,
+    output: Option<(Output, PathBuf)>,
+    /// Whole records that are not in the file yet, and room for one more.
+    gathered: Gather,
+    /// Packets in `gathered`.
+    buffered: u64,
+    piece_len: usize,
+    /// Time of the last packet.
+    last_ns: u64,
+    written: Written,
+    /// The buffer starts with the head of a pcap file.
+    has_head: bool,
+    state: State,
+}
+
+/// Whether anything can still be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The set of files is complete.
+    Full,
+    /// A write failed.
+    Failed,
+}
+
+impl FileWriter {
+    /// Opens the first file, unless its name depends on the first packet's time.
+    ///
+    /// # Errors
+    /// What the system says, for example `Permission` or `NotFound` (the folder).
+    pub fn create(options: WriterOptions) -> Result<Self> {
+        let piece_len = match options.compression {
+            FileCompression::None => PIECE_LEN,
+            _ => match options.rotation.size_max {
+                0 => PACKED_PIECE_LEN,
+                max => PACKED_PIECE_LEN.min(max as usize).max(4096),
+            },
+        };
+        let snaplen = match options.snaplen {
+            0 => MAX_PACKET_LEN,
+            limit => limit.min(MAX_PACKET_LEN),
+        };
+        let sequence = Sequence::new(&options.path, options.rotation);
+        let mut writer = Self {
+            snaplen,
+            sequence,
+            interfaces: Vec::new(),
+            statistics: Vec::new(),
+            output: None,
+            gathered: Gather::new(piece_len + MAX_PACKET_LEN as usize + 4096),
+            buffered: 0,
+            piece_len,
+            last_ns: 0,
+            written: Written::default(),
+            has_head: false,
+            state: State::Open,
+            options,
+        };
+        if let Some(start_s) = writer.options.start_s {
+            writer.sequence.start(start_s);
+            writer.open()?;
+        } else if !writer.sequence.needs_time() {
+            writer.open()?;
+        }
+        Ok(writer)
+    }
+
+    /// What was written so far, packets that wait in the buffer not counted.
+    pub fn written(&self) -> Written {
+        let mut written = self.written;
+        written.bytes += self.output.as_ref().map_or(0, |(output, _)| output.len());
+        written
+    }
+
+    /// Packets that wait in the buffer, or that were lost from it when a write failed.
+    pub fn waiting(&self) -> u64 {
+        self.buffered
+    }
+
+    /// Announces an interface; packets refer to it by the number returned.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a second link type in a pcap file, which has room for one.
+    pub fn interface(&mut self, interface: FileInterface) -> Result<u32> {
+        let first = self.interfaces.first().map(|first| first.link_type);
+        let is_pcap = matches!(self.options.format, FileFormat::Pcap(_));
+        if is_pcap && first.is_some_and(|first| first != interface.link_type) {
+            let why = format!(
+                "a pcap file holds packets of one link type, not of {} and {}",
+                LinkType(first.unwrap_or(0)),
+                LinkType(interface.link_type),
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, self.what(), why)
+                .with_hint("end the name in .pcapng"));
+        }
+        self.interfaces.push(interface);
+        self.statistics.push(None);
+        if is_pcap && first.is_none() && self.output.is_some() {
+            self.head();
+        } else if !is_pcap && self.output.is_some() {
+            self.interface_block(self.interfaces.len() - 1);
+        }
+        Ok(self.interfaces.len() as u32 - 1)
+    }
+
+    /// Sets an interface's counters: packets received and lost, by the kernel or card and by us.
+    /// They are written when a file ends.
+    pub fn statistics(&mut self, interface: u32, received: u64, dropped: u64, os_dropped: u64) {
+        if let Some(entry) = self.statistics.get_mut(interface as usize) {
+            *entry = Some(Statistics {
+                interface,
+                received: Some(received),
+                dropped: Some(dropped),
+                os_dropped: Some(os_dropped),
+                ..Statistics::default()
+            });
+        }
+    }
+
+    /// Writes a received packet, with its tag put back and its segments joined. `time_ns` is used
+    /// where it has no time of its own.
+    ///
+    /// # Errors
+    /// As [`FileWriter::write`].
+    #[inline]
+    pub fn packet(
+        &mut self,
+        packet: &Packet<'_>,
+        interface: u32,
+        outgoing: Option<bool>,
+        time_ns: u64,
+    ) -> Result<Wrote> {
+        let record = Record {
+            time_ns: packet.time_ns().unwrap_or(time_ns),
+            wire_len: packet.wire_len(),
+            interface,
+            outgoing,
+            vlan: packet.vlan(),
+        };
+        if packet.is_whole() {
+            return self.write(&record, std::iter::once(packet.bytes()));
+        }
+        self.write(&record, packet.segments())
+    }
+
+    /// Writes a packet given in pieces.
+    ///
+    /// # Errors
+    /// `NoSpace` and what else the system says when a buffer of packets did not fit: the text says
+    /// how many packets are in the file, which is valid, and how many are not. Later calls fail
+    /// too.
+    #[inline]
+    pub fn write<'p>(
+        &mut self,
+        record: &Record,
+        segments: impl Iterator<Item = &'p [u8]> + Clone,
+    ) -> Result<Wrote> {
+        let may_change = self.options.rotation.is_on() || self.output.is_none();
+        if self.state != State::Open || may_change && !self.make_room(record.time_ns)? {
+            return match self.state {
+                State::Failed => Err(self.spent()),
+                _ => Ok(Wrote::Full),
+            };
+        }
+        self.last_ns = record.time_ns;
+        self.append(record, segments);
+        if self.gathered.len() >= self.piece_len {
+            self.flush()?;
+        }
+        Ok(Wrote::Packet)
+    }
+
+    /// Goes on to the next file if it is time; false if there is none.
+    fn make_room(&mut self, time_ns: u64) -> Result<bool> {
+        let time_s = Timestamp(time_ns).seconds();
+        if self.output.is_none() {
+            self.sequence.start(time_s);
+            self.open()?;
+        }
+        let len = self.output.as_ref().map_or(0, |(output, _)| output.len());
+        let len = len + self.gathered.len() as u64;
+        match self.sequence.step(time_s, len) {
+            Step::Stay => {}
+            Step::Next => {
+                self.close()?;
+                self.open()?;
+            }
+            Step::Full => {
+                self.close()?;
+                self.state = State::Full;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Appends a record to what is gathered.
+    #[inline]
+    fn append<'p>(&mut self, record: &Record, segments: impl Iterator<Item = &'p [u8]> + Clone) {
+        let present: usize = segments.clone().map(<[u8]>::len).sum();
+        let vlan = record.vlan.filter(|_| present >= TAG_AT);
+        let tag_len = if vlan.is_some() { TAG_LEN } else { 0 };
+        let cap_len = (present + tag_len).min(self.snaplen as usize);
+        let cap_len_u32 = cap_len as u32;
+        // A reader takes a packet longer than it was on the wire for damage.
+        let wire_len = (record.wire_len + tag_len as u32).max(cap_len_u32);
+        let time = Timestamp(record.time_ns);
+        let room = self.gathered.room(cap_len + RECORD_EXTRA_MAX);
+        let len = match self.options.format {
+            FileFormat::Pcap(precision) => {
+                let Some((head, rest)) = room.split_first_chunk_mut() else {
+                    return;
+                };
+                pcap::emit_record(head, time, cap_len_u32, wire_len, precision);
+                put_data(rest, cap_len, vlan, segments);
+                pcap::RECORD_LEN + cap_len
+            }
+            FileFormat::Pcapng => {
+                let info = pcapng::PacketInfo {
+                    interface: record.interface,
+                    time,
+                    wire_len,
+                    direction: match record.outgoing {
+                        None => Way::Unknown,
+                        Some(false) => Way::In,
+                        Some(true) => Way::Out,
+                    },
+                    dropped: 0,
+                };
+                let Some((head, rest)) = room.split_first_chunk_mut() else {
+                    return;
+                };
+                *head = pcapng::packet_head(&info, cap_len_u32);
+                put_data(rest, cap_len, vlan, segments);
+                let Some(tail) = rest[cap_len..].first_chunk_mut() else {
+                    return;
+                };
+                let tail_len = pcapng::emit_packet_tail(tail, &info, cap_len_u32);
+                pcapng::PACKET_HEAD_LEN + cap_len + tail_len
+            }
+        };
+        self.gathered.advance(len);
+        self.buffered += 1;
+    }
+
+    /// Hands everything gathered to the system.
+    ///
+    /// # Errors
+    /// As [`FileWriter::write`].
+    pub fn flush(&mut self) -> Result<()> {
+        if self.state == State::Failed {
+            return Err(self.spent());
+        }
+        let Some((output, _)) = &mut self.output else {
+            return Ok(());
+        };
+        if self.gathered.len() == 0 {
+            return Ok(());
+        }
+        let (format, has_head) = (self.options.format, self.has_head);
+        let whole = |bytes: &[u8]| whole_records(format, has_head, bytes);
+        match output.write(self.gathered.bytes(), |bytes| whole(bytes).0) {
+            Ok(()) => {
+                self.written.packets += self.buffered;
+                self.buffered = 0;
+                self.gathered.clear();
+                self.has_head = false;
+                Ok(())
+            }
+            Err((error, kept)) => {
+                let packets = whole(&self.gathered.bytes()[..kept]).1;
+                self.written.packets += packets;
+                self.buffered -= packets.min(self.buffered);
+                self.state = State::Failed;
+                Err(self.told(error))
+            }
+        }
+    }
+
+    /// Ends the file and says what was written.
+    ///
+    /// # Errors
+    /// As [`FileWriter::write`].
+    pub fn finish(mut self) -> Result<Written> {
+        if self.state == State::Open {
+            if self.output.is_none() && self.written.files == 0 {
+                // No packet came, so there is no time in the name: now.
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                self.sequence.start(now.map_or(0, |now| now.as_secs()));
+                self.open()?;
+            }
+            self.close()?;
+        }
+        Ok(self.written())
+    }
+
+    fn what(&self) -> String {
+        let path = self
+            .output
+            .as_ref()
+            .map_or(&self.options.path, |(_, path)| path);
+        format!("write {}", path.display())
+    }
+
+    /// The error that follows an error.
+    fn spent(&self) -> Error {
+        Error::new(ErrorKind::Io, self.what(), "writing has ended before")
+    }
+
+    /// The error of a failed write: how much is safe, how much is not.
+    fn told(&self, error: io::Error) -> Error {
+        let written = self.written();
+        let mut text = format!(
+            "{error}; {} packets ({} bytes) are written and can be read, {} more are lost",
+            written.packets, written.bytes, self.buffered
+        );
+        if written.files > 1 {
+            text.push_str(&format!(" (in {} files)", written.files));
+        }
+        let is_full = matches!(
+            error.raw_os_error(),
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
+        );
+        let error = Error::from_io(self.what(), error).with_why(text);
+        if is_full {
+            let hint = "make room, write to another disk, compress (.pcapng.zst), or keep the last \
+                        files only (-C SIZE -W COUNT)";
+            return error.with_kind(ErrorKind::NoSpace).with_hint(hint);
+        }
+        error
+    }
+
+    fn open(&mut self) -> Result<()> {
+        let path = self.sequence.name();
+        let compression = match self.options.compression {
+            FileCompression::None => Compression::None,
+            FileCompression::Gzip => Compression::Gzip,
+            FileCompression::Zstd => Compression::Zstd,
+        };
+        let create = || {
+            let output = Output::create(&path, compression)?;
+            if let Some((uid, gid)) = self.options.owner {
+                output.give_to(uid, gid)?;
+            }
+            Ok(output)
+        };
+        let output = create().map_err(|error: io::Error| {
+            self.state = State::Failed;
+            refused(&path, error, self.written.files)
+        })?;
+        self.written.files += 1;
+        self.output = Some((output, path));
+        match self.options.format {
+            FileFormat::Pcap(_) if self.interfaces.is_empty() => {}
+            _ => self.head(),
+        }
+        Ok(())
+    }
+
+    /// The head of a file: of a pcap file, once the link type is known.
+    fn head(&mut self) {
+        match self.options.format {
+            FileFormat::Pcap(precision) => {
+                let mut head = [0; pcap::HEADER_LEN];
+                let link = LinkType(self.interfaces.first().map_or(1, |first| first.link_type));
+                pcap::emit_header(&mut head, link, self.snaplen, precision);
+                self.gathered.put(&head);
+                self.has_head = true;
+            }
+            FileFormat::Pcapng => {
+                let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+                let os = format!("Linux {}", release.unwrap_or_default().trim());
+                let info = pcapng::SectionInfo {
+                    hardware: std::env::consts::ARCH,
+                    os: &os,
+                    application: &self.options.application,
+                    comment: "",
+                };
+                let texts = info.hardware.len() + os.len() + info.application.len();
+                let mut block = vec![0; pcapng::text_block_len(texts)];
+                let len = pcapng::emit_section(&mut block, &info).unwrap_or(0);
+                self.gathered.put(&block[..len]);
+                for index in 0..self.interfaces.len() {
+                    self.interface_block(index);
+                }
+            }
+        }
+    }
+
+    fn interface_block(&mut self, index: usize) {
+        let interface = &self.interfaces[index];
+        let link = LinkType(interface.link_type);
+        let mut info = pcapng::InterfaceInfo::new(link, self.snaplen, &interface.name);
+        info.filter = &interface.filter;
+        let texts = info.name.len() + info.filter.len();
+        let mut block = vec![0; pcapng::text_block_len(texts)];
+        let len = pcapng::emit_interface(&mut block, &info).unwrap_or(0);
+        self.gathered.put(&block[..len]);
+    }
+
+    /// Ends the file that is open.
+    fn close(&mut self) -> Result<()> {
+        if self.output.is_none() {
+            return Ok(());
+        }
+        match self.options.format {
+            // A file without packets is a capture too.
+            FileFormat::Pcap(_) if self.interfaces.is_empty() => self.head(),
+            FileFormat::Pcap(_) => {}
+            FileFormat::Pcapng => {
+                for statistics in self.statistics.iter().flatten() {
+                    let mut block = vec![0; pcapng::text_block_len(0)];
+                    let time = Timestamp(self.last_ns);
+                    let len = pcapng::emit_statistics(&mut block, statistics, time, "");
+                    self.gathered.put(&block[..len.unwrap_or(0)]);
+                }
+            }
+        }
+        self.flush()?;
+        if let Some((mut output, path)) = self.output.take() {
+            let ended = output.end();
+            self.written.bytes += output.len();
+            ended.and_then(|()| output.close()).map_err(|error| {
+                self.state = State::Failed;
+                Error::from_io(format!("write {}", path.display()), error)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for FileWriter {
+    fn drop(&mut self) {
+        if self.state == State::Open {
+            // Whoever wants to know calls `finish`.
+            let _ = self.close();
+        }
+    }
+}
+
+/// Puts the first `cap_len` bytes of a packet, its tag among them, into `out`, which is longer.
+#[inline]
+fn put_data<'p>(
+    out: &mut [u8],
+    cap_len: usize,
+    vlan: Option<Vlan>,
+    segments: impl Iterator<Item = &'p [u8]>,
+) {
+    let mut at = 0;
+    for segment in segments {
+        let len = segment.len().min(cap_len - at);
+        out[at..at + len].copy_from_slice(&segment[..len]);
+        at += len;
+    }
+    if let Some(Vlan { tpid, tci }) = vlan
+        && cap_len > TAG_AT
+    {
+        let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
+        out.copy_within(TAG_AT..cap_len, TAG_AT + TAG_LEN);
+        out[TAG_AT..TAG_AT + TAG_LEN].copy_from_slice(&[a, b, c, d]);
+    }
+}
+
+/// A file that cannot be made: why, and what to do.
+fn refused(path: &Path, error: io::Error, files: u32) -> Error {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOENT) if folder.is_dir() => "files cannot be made there".to_owned(),
+        Some(libc::ENOENT) => format!("make the folder first: mkdir -p {}", folder.display()),
+        Some(libc::EACCES | libc::EPERM) if files > 0 => format!(
+            "with --user, later files are made by that user, who must be allowed to write to {}",
+            folder.display()
+        ),
+        Some(libc::EACCES | libc::EPERM) => {
+            format!(
+                "choose a folder where you may write; {} is not",
+                folder.display()
+            )
+        }
+        Some(libc::EISDIR) => "name a file in it".to_owned(),
+        Some(libc::EROFS) => "that file system is mounted read-only".to_owned(),
+        _ => String::new(),
+    };
+    let error = Error::from_io(format!("write {}", path.display()), error);
+    if hint.is_empty() {
+        error
+    } else {
+        error.with_hint(hint)
+    }
+}
+
+/// Length of the whole records at the start of `bytes`, and how many of them are packets. The bytes
+/// are our own, in little-endian order; `has_head`: the head of a pcap file comes first.
+fn whole_records(format: FileFormat, has_head: bool, bytes: &[u8]) -> (usize, u64) {
+    let (mut at, mut packets) = (0, 0);
+    let word = |at: usize| {
+        let bytes = bytes.get(at..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes) as usize)
+    };
+    loop {
+        let (len, is_packet) = match format {
+            FileFormat::Pcapng => (word(at + 4), word(at) == Some(6)),
+            FileFormat::Pcap(_) if has_head && at == 0 => (Some(pcap::HEADER_LEN), false),
+            FileFormat::Pcap(_) => (word(at + 8).map(|len| pcap::RECORD_LEN + len), true),
+        };
+        match len {
+            Some(len) if len > 0 && bytes.len() - at >= len => at += len,
+            _ => return (at, packets),
+        }
+        packets += u64::from(is_packet);
+    }
+}
+
+#[cfg(test)]
+mod tests;

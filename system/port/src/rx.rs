@@ -1,0 +1,387 @@
+//! Receiving: a queue gives batches of borrowed packets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bpf::cbpf::Program;
+use ring::{Frame, Pool};
+use sys::Result;
+
+use crate::account::RxCounters;
+use crate::slot::{Slot, Vlan};
+
+/// What waiting ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// There may be packets.
+    Packets,
+    /// The time ran out.
+    Timeout,
+    /// There will never be packets again: end of a file, or the sender is gone.
+    End,
+}
+
+/// What a backend writes. Called once a batch.
+pub trait RxBackend: Send {
+    /// Appends up to `max` slots; never blocks; none is not an error. A packet in several segments
+    /// is never cut by the end of a batch: the backend stops before it instead.
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()>;
+
+    /// Takes slots back, in any order; leaves the vector empty.
+    fn release(&mut self, slots: &mut Vec<Slot>);
+
+    /// Turns a slot's bytes into an owned frame: a move where the memory is a pool's (the slot is
+    /// then empty and is released without effect), else a copy into a frame of the port's pool,
+    /// which is counted.
+    fn detach(&mut self, slot: &mut Slot) -> Result<Frame>;
+
+    /// Sleeps until there may be packets, at most `timeout`.
+    fn wait(&mut self, timeout: Duration) -> Result<Ready>;
+
+    /// The pool of its frames, or the one it copies into.
+    fn pool(&self) -> Option<&Pool>;
+
+    /// Whether the kernel gathers packets by itself before it wakes a reader: then sleeping on the
+    /// clock only adds wake-ups.
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    /// Packets that can wait for the reader before the next is lost, where that is fixed.
+    fn ring_len(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// One receiving queue, owned by one thread.
+pub struct RxQueue {
+    backend: Box<dyn RxBackend>,
+    slots: Vec<Slot>,
+    rejected: Vec<Slot>,
+    batch_max: usize,
+    queue_index: u32,
+    filter: Option<Program>,
+    counters: Arc<RxCounters>,
+}
+
+impl RxQueue {
+    /// Wraps a backend. `filter` is given only where the backend does not filter by itself.
+    pub(crate) fn new(
+        backend: Box<dyn RxBackend>,
+        queue_index: u32,
+        batch_max: usize,
+        filter: Option<Program>,
+        counters: Arc<RxCounters>,
+    ) -> Self {
+        let batch_max = batch_max.clamp(1, 4096);
+        let slots = Vec::with_capacity(batch_max + 32);
+        Self {
+            backend,
+            slots,
+            rejected: Vec::new(),
+            batch_max,
+            queue_index,
+            filter,
+            counters,
+        }
+    }
+
+    /// Number of the queue on its interface.
+    pub fn queue_index(&self) -> u32 {
+        self.queue_index
+    }
+
+    /// The pool of its frames, if it has one.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.backend.pool()
+    }
+
+    /// Takes the packets that are there, up to the batch size. Never blocks: an empty batch is no
+    /// error.
+    ///
+    /// # Errors
+    /// `Gone` when the device has been removed, `Damaged` where a file is (all before it was
+    /// delivered).
+    #[inline]
+    pub fn receive(&mut self) -> Result<RxBatch<'_>> {
+        if !self.slots.is_empty() {
+            // A batch that was leaked instead of dropped.
+            self.backend.release(&mut self.slots);
+        }
+        self.backend.fill(&mut self.slots, self.batch_max)?;
+        if self.filter.is_some() {
+            self.apply_filter();
+        }
+        let mut packets = 0;
+        let mut bytes = 0;
+        for slot in &self.slots {
+            packets += u64::from(!slot.has(Slot::CONTINUES));
+            bytes += u64::from(slot.cap_len);
+        }
+        if packets != 0 {
+            self.counters.delivered.add(packets);
+            self.counters.delivered_bytes.add(bytes);
+        }
+        Ok(RxBatch {
+            queue: self,
+            packets: packets as usize,
+        })
+    }
+
+    /// Runs the filter in user space; rejected slots go back at once.
+    fn apply_filter(&mut self) {
+        let Some(filter) = &self.filter else { return };
+        let mut rejected = 0;
+        let mut kept = 0;
+        let mut at = 0;
+        while at < self.slots.len() {
+            let count = segment_count(&self.slots[at..]);
+            // SAFETY: the slot describes memory that the queue owns until release.
+            let bytes = unsafe { slot_bytes(&self.slots[at]) };
+            let keep = bpf::vm_cbpf::run(filter, bytes, self.slots[at].wire_len) != 0;
+            if keep {
+                for i in 0..count {
+                    self.slots.swap(kept + i, at + i);
+                }
+                kept += count;
+            } else {
+                rejected += 1;
+            }
+            at += count;
+        }
+        // Swapping keeps the order of the kept slots; the rejected ones gather behind them.
+        self.rejected.extend(self.slots.drain(kept..));
+        if rejected != 0 {
+            self.counters.filtered.add(rejected);
+            self.backend.release(&mut self.rejected);
+        }
+    }
+
+    /// Sleeps until there may be packets, at most `timeout`.
+    pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        self.counters.waits.add(1);
+        self.backend.wait(timeout)
+    }
+
+    /// Packets that can wait for the reader before the next is lost, where that is fixed.
+    pub fn ring_len(&self) -> Option<u32> {
+        self.backend.ring_len()
+    }
+
+    /// Whether the kernel gathers packets by itself before it wakes a reader.
+    pub fn gathers(&self) -> bool {
+        self.backend.gathers()
+    }
+
+    /// What this queue has counted so far.
+    pub fn counters(&self) -> &Arc<RxCounters> {
+        &self.counters
+    }
+}
+
+impl Drop for RxQueue {
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            self.backend.release(&mut self.slots);
+        }
+    }
+}
+
+/// Slots that make up the first packet.
+#[inline]
+fn segment_count(slots: &[Slot]) -> usize {
+    let mut count = 1;
+    while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
+        count += 1;
+    }
+    count
+}
+
+/// # Safety
+/// The slot's queue must own the memory, and nobody may write it meanwhile.
+#[inline]
+unsafe fn slot_bytes(slot: &Slot) -> &[u8] {
+    // SAFETY: backends make slots only over ranges that they checked.
+    unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) }
+}
+
+/// Packets borrowed from a queue; they go back to the device when the batch is dropped.
+#[must_use]
+pub struct RxBatch<'q> {
+    queue: &'q mut RxQueue,
+    packets: usize,
+}
+
+impl RxBatch<'_> {
+    /// Packets in the batch.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.packets
+    }
+
+    /// Whether nothing was there.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// The packets, in the order of arrival.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = Packet<'_>> {
+        let mut rest: &[Slot] = &self.queue.slots;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let (first, tail) = rest.split_at(segment_count(rest));
+            rest = tail;
+            Some(Packet { slots: first })
+        })
+    }
+
+    /// The packets, to be changed in place.
+    #[inline]
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
+        let mut rest: &mut [Slot] = &mut self.queue.slots;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let count = segment_count(rest);
+            let (first, tail) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = tail;
+            Some(PacketMut { slots: first })
+        })
+    }
+
+    /// Keeps packet `index` of a batch beyond the batch: its frame, owned. A move where the queue
+    /// has a pool of its own, else a copy, which is counted.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an index out of range or a packet in several segments, `NoSpace` if the
+    /// pool is empty.
+    pub fn detach(&mut self, index: usize) -> Result<Frame> {
+        let mut at = 0;
+        for _ in 0..index.min(self.packets) {
+            at += segment_count(&self.queue.slots[at..]);
+        }
+        let refuse = |why| sys::Error::new(sys::ErrorKind::InvalidInput, "detach a packet", why);
+        let Some(slot) = self
+            .queue
+            .slots
+            .get_mut(at)
+            .filter(|_| index < self.packets)
+        else {
+            return Err(refuse("no such packet in the batch"));
+        };
+        if slot.has(Slot::CONTINUES) {
+            return Err(refuse("it lies in several frames"));
+        }
+        self.queue.backend.detach(slot)
+    }
+}
+
+impl Drop for RxBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.queue.slots.is_empty() {
+            self.queue.backend.release(&mut self.queue.slots);
+        }
+    }
+}
+
+/// A received packet, borrowed from its batch.
+#[derive(Clone, Copy)]
+pub struct Packet<'b> {
+    slots: &'b [Slot],
+}
+
+impl<'b> Packet<'b> {
+    #[inline]
+    fn head(&self) -> &'b Slot {
+        &self.slots[0]
+    }
+
+    /// The bytes of the first segment: the whole packet, unless it is larger than a frame (jumbo).
+    #[inline]
+    pub fn bytes(&self) -> &'b [u8] {
+        // SAFETY: the batch owns the memory as long as 'b; no `PacketMut` exists beside a `Packet`.
+        unsafe { slot_bytes(self.head()) }
+    }
+
+    /// All segments in order; one, unless the packet is larger than a frame.
+    #[inline]
+    pub fn segments(&self) -> impl Iterator<Item = &'b [u8]> + Clone {
+        // SAFETY: as in `bytes`.
+        self.slots.iter().map(|slot| unsafe { slot_bytes(slot) })
+    }
+
+    /// Whether it lies in one segment, as all do but those larger than a frame.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        self.slots.len() == 1
+    }
+
+    /// Bytes present, over all segments.
+    #[inline]
+    pub fn cap_len(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.cap_len).sum()
+    }
+
+    /// Bytes on the wire.
+    #[inline]
+    pub fn wire_len(&self) -> u32 {
+        self.head().wire_len
+    }
+
+    /// When it arrived, in nanoseconds since the Unix epoch, if anybody took the time.
+    #[inline]
+    pub fn time_ns(&self) -> Option<u64> {
+        self.head().has(Slot::TIME).then_some(self.head().time_ns)
+    }
+
+    /// The card's hash over addresses and ports.
+    #[inline]
+    pub fn rss_hash(&self) -> Option<u32> {
+        self.head().has(Slot::HASH).then_some(self.head().rss_hash)
+    }
+
+    /// The VLAN tag that is no longer in the bytes.
+    #[inline]
+    pub fn vlan(&self) -> Option<Vlan> {
+        self.head().has(Slot::VLAN).then_some(self.head().vlan)
+    }
+
+    /// Whether the host itself sent it.
+    #[inline]
+    pub fn is_outgoing(&self) -> bool {
+        self.head().has(Slot::OUTGOING)
+    }
+
+    /// Which interface of a capture file with several; 0 elsewhere.
+    #[inline]
+    pub fn interface_index(&self) -> u16 {
+        self.head().interface_index
+    }
+}
+
+/// A received packet that may be changed in place.
+pub struct PacketMut<'b> {
+    slots: &'b mut [Slot],
+}
+
+impl PacketMut<'_> {
+    /// The same, for reading.
+    #[inline]
+    pub fn as_packet(&self) -> Packet<'_> {
+        Packet { slots: self.slots }
+    }
+
+    /// The bytes of the first segment.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let slot = &mut self.slots[0];
+        // SAFETY: the batch owns the memory, and this handle is its only borrower.
+        unsafe { std::slice::from_raw_parts_mut(slot.data.as_ptr(), slot.cap_len as usize) }
+    }
+}

@@ -1,0 +1,71 @@
+//! One packet's place (or one segment of a large packet) in a batch.
+
+use std::ptr::NonNull;
+
+/// A VLAN tag that the card or the kernel took out of the packet and reports beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// Tag protocol: 0x8100 or 0x88a8.
+    pub tpid: u16,
+    /// Priority, drop eligibility and id (IEEE 802.1Q §9.6).
+    pub tci: u16,
+}
+
+/// What a backend fills in for each packet. One cache line holds a slot, so a batch walks memory
+/// once.
+///
+/// Only backends see slots; programs see [`Packet`](crate::Packet), whose lifetime is the batch's.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    pub(crate) data: NonNull<u8>,
+    pub(crate) cap_len: u32,
+    pub(crate) wire_len: u32,
+    pub(crate) time_ns: u64,
+    /// Whatever the backend needs to release the slot: a frame's index, a block's number.
+    pub(crate) token: u64,
+    pub(crate) rss_hash: u32,
+    pub(crate) vlan: Vlan,
+    pub(crate) interface_index: u16,
+    pub(crate) flags: u16,
+}
+
+// SAFETY: a slot is a description of memory that its queue owns; it moves between threads only with
+// that queue.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// `time_ns` holds a time.
+    pub(crate) const TIME: u16 = 1 << 0;
+    /// `rss_hash` holds the card's hash.
+    pub(crate) const HASH: u16 = 1 << 1;
+    /// `vlan` holds a tag.
+    pub(crate) const VLAN: u16 = 1 << 2;
+    /// The host sent this packet (a tap sees both directions).
+    pub(crate) const OUTGOING: u16 = 1 << 3;
+    /// The packet goes on in the next slot.
+    pub(crate) const CONTINUES: u16 = 1 << 4;
+
+    /// A slot over `cap_len` bytes at `data`, without metadata.
+    #[inline]
+    pub(crate) fn new(data: NonNull<u8>, cap_len: u32, wire_len: u32, token: u64) -> Self {
+        Self {
+            data,
+            cap_len,
+            wire_len,
+            time_ns: 0,
+            token,
+            rss_hash: 0,
+            vlan: Vlan { tpid: 0, tci: 0 },
+            interface_index: 0,
+            flags: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+const _: () = assert!(size_of::<Slot>() <= 64, "a slot fits a cache line");

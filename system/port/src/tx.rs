@@ -1,0 +1,206 @@
+//! Sending: a queue lends empty buffers, takes them back filled, or takes frames.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::{Frame, Pool};
+use sys::Result;
+
+use crate::account::TxCounters;
+use crate::slot::Slot;
+
+/// What a backend writes. Called once a batch.
+pub trait TxBackend: Send {
+    /// Appends up to `max` empty slots whose `cap_len` is the buffer's room in bytes; fewer (or
+    /// none) when the device still holds the rest. Never blocks.
+    fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()>;
+
+    /// Takes back slots from `reserve`: the first `filled` are to be sent as they are (`cap_len` is
+    /// now the packet's length, `CONTINUES` joins segments), the others are unused. Leaves the
+    /// vector empty.
+    fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()>;
+
+    /// Sends a frame: without a copy if it is of this queue's pool. `Ok(Some(frame))` gives it
+    /// back: no room now.
+    fn send(&mut self, frame: Frame) -> Result<Option<Frame>>;
+
+    /// Starts the device on what was submitted.
+    fn flush(&mut self) -> Result<()>;
+
+    /// Waits until at least one buffer is free again, or everything has left when `all`; at most
+    /// `timeout`. True if so.
+    fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool>;
+
+    /// The pool of its frames.
+    fn pool(&self) -> Option<&Pool>;
+}
+
+/// One sending queue, owned by one thread.
+pub struct TxQueue {
+    backend: Box<dyn TxBackend>,
+    slots: Vec<Slot>,
+    queue_index: u32,
+    counters: Arc<TxCounters>,
+}
+
+impl TxQueue {
+    pub(crate) fn new(
+        backend: Box<dyn TxBackend>,
+        queue_index: u32,
+        counters: Arc<TxCounters>,
+    ) -> Self {
+        Self {
+            backend,
+            slots: Vec::with_capacity(256),
+            queue_index,
+            counters,
+        }
+    }
+
+    /// Number of the queue on its interface.
+    pub fn queue_index(&self) -> u32 {
+        self.queue_index
+    }
+
+    /// The pool of its frames, if it has one.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.backend.pool()
+    }
+
+    /// What this queue has counted so far.
+    pub fn counters(&self) -> &Arc<TxCounters> {
+        &self.counters
+    }
+
+    /// Lends up to `count` empty buffers; fewer when the device is behind. Never blocks.
+    #[inline]
+    pub fn reserve(&mut self, count: usize) -> Result<TxBatch<'_>> {
+        if !self.slots.is_empty() {
+            // A batch that was leaked instead of dropped.
+            self.backend.submit(&mut self.slots, 0)?;
+        }
+        self.backend.reserve(&mut self.slots, count)?;
+        Ok(TxBatch {
+            queue: self,
+            filled: 0,
+        })
+    }
+
+    /// Sends a frame; a frame that found no room comes back.
+    ///
+    /// # Errors
+    /// The device's; the frame is then gone back to its pool.
+    #[inline]
+    pub fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
+        self.backend.send(frame)
+    }
+
+    /// Starts the device on what was submitted since the last flush.
+    #[inline]
+    pub fn flush(&mut self) -> Result<()> {
+        self.backend.flush()
+    }
+
+    /// Waits until a buffer is free, or (`all`) until everything has left; at most `timeout`. True
+    /// if so.
+    pub fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
+        self.backend.wait(all, timeout)
+    }
+}
+
+/// Empty buffers on loan; what was written is sent by [`TxBatch::submit`], what was not goes back.
+#[must_use]
+pub struct TxBatch<'q> {
+    queue: &'q mut TxQueue,
+    filled: usize,
+}
+
+impl TxBatch<'_> {
+    /// Buffers still empty.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.queue.slots.len() - self.filled
+    }
+
+    /// The next empty buffer, to be filled in place and counted by [`TxBatch::advance`].
+    #[inline]
+    pub fn buffer(&mut self) -> Option<&mut [u8]> {
+        let slot = self.queue.slots.get_mut(self.filled)?;
+        // SAFETY: the backend lent the range to this batch alone.
+        Some(unsafe { std::slice::from_raw_parts_mut(slot.data.as_ptr(), slot.cap_len as usize) })
+    }
+
+    /// Counts the next buffer as holding a packet of `len` bytes.
+    ///
+    /// # Panics
+    /// If there is no buffer left or `len` is more than it holds: a bug of the caller.
+    #[inline]
+    pub fn advance(&mut self, len: usize) {
+        let slot = &mut self.queue.slots[self.filled];
+        assert!(
+            len <= slot.cap_len as usize,
+            "more bytes than the buffer holds"
+        );
+        slot.cap_len = len as u32;
+        slot.wire_len = len as u32;
+        self.filled += 1;
+    }
+
+    /// Copies a packet into the next buffers (several, if it is larger than one); false if there is
+    /// no room left.
+    #[inline]
+    pub fn write(&mut self, packet: &[u8]) -> bool {
+        let Some(buffer) = self.buffer() else {
+            return false;
+        };
+        if let Some(start) = buffer.get_mut(..packet.len()) {
+            start.copy_from_slice(packet);
+            self.advance(packet.len());
+            return true;
+        }
+        self.write_segments(packet)
+    }
+
+    fn write_segments(&mut self, packet: &[u8]) -> bool {
+        let first = self.filled;
+        let mut rest = packet;
+        while !rest.is_empty() {
+            let Some(buffer) = self.buffer() else {
+                for slot in &mut self.queue.slots[first..self.filled] {
+                    slot.flags &= !Slot::CONTINUES;
+                }
+                self.filled = first;
+                return false;
+            };
+            let len = rest.len().min(buffer.len());
+            let (now, later) = rest.split_at(len);
+            buffer[..len].copy_from_slice(now);
+            self.advance(len);
+            let slot = &mut self.queue.slots[self.filled - 1];
+            slot.wire_len = packet.len() as u32;
+            if !later.is_empty() {
+                slot.flags |= Slot::CONTINUES;
+            }
+            rest = later;
+        }
+        true
+    }
+
+    /// Hands the filled buffers to the device (which starts at the next flush at the latest) and
+    /// gives the others back.
+    #[inline]
+    pub fn submit(self) -> Result<()> {
+        let filled = self.filled;
+        // The drop that follows finds nothing left to give back.
+        self.queue.backend.submit(&mut self.queue.slots, filled)
+    }
+}
+
+impl Drop for TxBatch<'_> {
+    fn drop(&mut self) {
+        if !self.queue.slots.is_empty() {
+            // Nothing was submitted: all buffers go back unused. A failure shows at the next call.
+            let _ = self.queue.backend.submit(&mut self.queue.slots, 0);
+        }
+    }
+}

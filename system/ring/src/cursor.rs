@@ -1,0 +1,305 @@
+//! The one ring: a power-of-two array of entries, a producer index and a consumer index, each
+//! written by one side only. Both run freely and wrap at 2^32 (Linux `include/uapi/linux/if_xdp.h`,
+//! `net/xdp/xsk_queue.h`).
+//!
+//! ```text
+//!        consumer            producer
+//!           v                   v
+//!  | . . . |X|X|X|X|X|X|X|X|X| . . . . |      X: submitted, not yet released
+//! ```
+//!
+//! The four AF_XDP rings and the in-process ring are this type; each end caches the other side's
+//! index and reads it again only when the cached one does not suffice, so that the cache line
+//! travels once a batch.
+
+use std::sync::Arc;
+
+use crate::sync::{AtomicU32, Cell, Ordering};
+
+/// The memory of a ring, wherever it lies. `keep` owns it.
+#[derive(Clone)]
+pub struct RingMemory<T> {
+    producer: *const AtomicU32,
+    consumer: *const AtomicU32,
+    flags: *const AtomicU32,
+    entries: *const Cell<T>,
+    mask: u32,
+    _keep: Arc<dyn Send + Sync>,
+}
+
+// SAFETY: the pointers lead into memory kept alive by `_keep`; indices are atomics, entries are
+// touched only within the range that the protocol gives to one side.
+unsafe impl<T: Copy + Send> Send for RingMemory<T> {}
+
+impl<T: Copy> RingMemory<T> {
+    /// A ring in memory laid out by the kernel (or a peer).
+    ///
+    /// # Safety
+    /// The pointers must be aligned and valid for atomic access (indices, flags) and for
+    /// `entry_count` values of `T` (entries) as long as `keep` lives; every bit pattern must be
+    /// a valid `T`; at most one [`Producer`] and one [`Consumer`] may exist for the memory, the
+    /// kernel being one of them where it is the other side.
+    ///
+    /// # Panics
+    /// If `entry_count` is not a power of two.
+    pub unsafe fn from_raw(
+        producer: *const u32,
+        consumer: *const u32,
+        flags: *const u32,
+        entries: *const T,
+        entry_count: u32,
+        keep: Arc<dyn Send + Sync>,
+    ) -> Self {
+        assert!(
+            entry_count.is_power_of_two(),
+            "a ring has a power of two of entries"
+        );
+        Self {
+            producer: producer.cast(),
+            consumer: consumer.cast(),
+            flags: flags.cast(),
+            entries: entries.cast(),
+            mask: entry_count - 1,
+            _keep: keep,
+        }
+    }
+}
+
+impl<T: Copy> RingMemory<T> {
+    #[inline(always)]
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: valid while `_keep` lives, by the constructor's contract.
+        unsafe { &*self.producer }
+    }
+
+    #[inline(always)]
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.consumer }
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: u32) -> &Cell<T> {
+        // SAFETY: the mask keeps the index within the array.
+        unsafe { &*self.entries.add((index & self.mask) as usize) }
+    }
+
+    /// Entries in the ring.
+    pub fn entry_count(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Whether the kernel asks to be woken (XDP_RING_NEED_WAKEUP, Since Linux 5.4).
+    #[inline]
+    fn need_wakeup(&self) -> bool {
+        // SAFETY: valid while `_keep` lives.
+        unsafe { &*self.flags }.load(Ordering::Relaxed) & 1 != 0
+    }
+}
+
+/// The end that puts entries in.
+pub struct Producer<T> {
+    memory: RingMemory<T>,
+    /// Next entry to submit; only we write it.
+    head: u32,
+    /// The consumer's index when last read, plus the ring's size: first index that is not free.
+    limit: u32,
+}
+
+impl<T: Copy> Producer<T> {
+    /// Takes the producing end; continues where the memory's index stands.
+    pub fn new(memory: RingMemory<T>) -> Self {
+        let head = memory.producer().load(Ordering::Relaxed);
+        let limit = memory
+            .consumer()
+            .load(Ordering::Acquire)
+            .wrapping_add(memory.mask + 1);
+        Self {
+            memory,
+            head,
+            limit,
+        }
+    }
+
+    /// How many entries can be written now, at most `want`.
+    #[inline]
+    pub fn reserve(&mut self, want: u32) -> u32 {
+        let mut room = self.limit.wrapping_sub(self.head);
+        if room < want {
+            // Acquire: pairs with the Release in `Consumer::release`; its reads are done before we
+            // overwrite.
+            let consumer = self.memory.consumer().load(Ordering::Acquire);
+            self.limit = consumer.wrapping_add(self.memory.mask + 1);
+            room = self.limit.wrapping_sub(self.head);
+        }
+        // A hostile other side may claim to have consumed more than there was: never more than the
+        // ring holds.
+        room.min(self.memory.mask + 1).min(want)
+    }
+
+    /// Writes the `offset`-th reserved entry.
+    ///
+    /// # Panics
+    /// Beyond what `reserve` granted: there an entry may lie that the consumer is reading.
+    #[inline]
+    pub fn write(&mut self, offset: u32, value: T) {
+        let granted = self.limit.wrapping_sub(self.head);
+        assert!(offset < granted, "write beyond the reserve");
+        let entry = self.memory.entry(self.head.wrapping_add(offset));
+        // SAFETY: entries from `head` up to `limit` belong to this side.
+        entry.with_mut(|p| unsafe { p.write(value) });
+    }
+
+    /// Hands the first `count` reserved entries to the consumer.
+    ///
+    /// # Panics
+    /// If `reserve` granted fewer: the consumer would take old entries for new ones.
+    #[inline]
+    pub fn submit(&mut self, count: u32) {
+        let granted = self.limit.wrapping_sub(self.head);
+        assert!(count <= granted, "submit beyond the reserve");
+        self.head = self.head.wrapping_add(count);
+        // Release: pairs with the Acquire in `Consumer::peek`; the entries are written before they
+        // are seen.
+        self.memory.producer().store(self.head, Ordering::Release);
+    }
+
+    /// Entries submitted and not yet consumed.
+    pub fn pending(&self) -> u32 {
+        let consumer = self.memory.consumer().load(Ordering::Acquire);
+        self.head.wrapping_sub(consumer).min(self.memory.mask + 1)
+    }
+
+    /// Entries in the ring.
+    pub fn entry_count(&self) -> u32 {
+        self.memory.entry_count()
+    }
+
+    /// Whether the kernel asks to be woken.
+    #[inline]
+    pub fn need_wakeup(&self) -> bool {
+        self.memory.need_wakeup()
+    }
+}
+
+/// The end that takes entries out.
+pub struct Consumer<T> {
+    memory: RingMemory<T>,
+    /// Next entry to read; only we write it.
+    tail: u32,
+    /// The producer's index when last read.
+    limit: u32,
+}
+
+impl<T: Copy> Consumer<T> {
+    /// Takes the consuming end; continues where the memory's index stands.
+    pub fn new(memory: RingMemory<T>) -> Self {
+        let tail = memory.consumer().load(Ordering::Relaxed);
+        Self {
+            memory,
+            tail,
+            limit: tail,
+        }
+    }
+
+    /// How many entries can be read now, at most `want`.
+    #[inline]
+    pub fn peek(&mut self, want: u32) -> u32 {
+        let mut ready = self.limit.wrapping_sub(self.tail);
+        if ready < want {
+            // Acquire: pairs with the Release in `Producer::submit`.
+            self.limit = self.memory.producer().load(Ordering::Acquire);
+            ready = self.limit.wrapping_sub(self.tail);
+        }
+        // A hostile producer index cannot make us read more than the ring holds.
+        ready.min(self.memory.mask + 1).min(want)
+    }
+
+    /// Reads the `offset`-th entry peeked at. What it holds is the other side's word: check it.
+    ///
+    /// # Panics
+    /// Beyond what `peek` found: there the producer may be writing.
+    #[inline]
+    pub fn read(&self, offset: u32) -> T {
+        let found = self.limit.wrapping_sub(self.tail);
+        assert!(offset < found, "read beyond the peek");
+        let entry = self.memory.entry(self.tail.wrapping_add(offset));
+        // SAFETY: the index is masked, and every bit pattern is a valid `T`; entries from `tail` up
+        // to `limit` are not written by a producer that keeps the protocol, and one that
+        // does not can only hand us rubbish.
+        entry.with(|p| unsafe { p.read() })
+    }
+
+    /// Gives the first `count` entries back to the producer.
+    ///
+    /// # Panics
+    /// If `peek` found fewer: the producer would lose room for what it has not written.
+    #[inline]
+    pub fn release(&mut self, count: u32) {
+        let found = self.limit.wrapping_sub(self.tail);
+        assert!(count <= found, "release beyond the peek");
+        self.tail = self.tail.wrapping_add(count);
+        // Release: pairs with the Acquire in `Producer::reserve`; our reads are done before it
+        // writes again.
+        self.memory.consumer().store(self.tail, Ordering::Release);
+    }
+
+    /// Entries in the ring.
+    pub fn entry_count(&self) -> u32 {
+        self.memory.entry_count()
+    }
+
+    /// Whether the kernel asks to be woken (on the fill ring's flags for RX it is the producer's to
+    /// ask).
+    #[inline]
+    pub fn need_wakeup(&self) -> bool {
+        self.memory.need_wakeup()
+    }
+}
+
+/// A line of its own for each index, or the two sides would take it from each other with every
+/// store.
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Owned<T> {
+    producer: Padded<AtomicU32>,
+    consumer: Padded<AtomicU32>,
+    flags: Padded<AtomicU32>,
+    entries: Box<[Cell<T>]>,
+}
+
+// SAFETY: entries are handed from side to side by the indices' Release and Acquire pairs.
+unsafe impl<T: Send> Sync for Owned<T> {}
+
+/// A ring within the process: both ends of `entry_count` (rounded up to a power of two) entries.
+///
+/// # Panics
+/// For more than 2^31 entries: the indices could not tell full from empty.
+pub fn spsc<T: Copy + Default + Send + 'static>(entry_count: u32) -> (Producer<T>, Consumer<T>) {
+    spsc_from(entry_count, 0)
+}
+
+/// The same with both indices at `start`, so that tests get to where they wrap.
+pub(crate) fn spsc_from<T>(entry_count: u32, start: u32) -> (Producer<T>, Consumer<T>)
+where
+    T: Copy + Default + Send + 'static,
+{
+    assert!(entry_count <= 1 << 31, "a ring has at most 2^31 entries");
+    let entry_count = entry_count.max(1).next_power_of_two();
+    let owned = Arc::new(Owned {
+        producer: Padded(AtomicU32::new(start)),
+        consumer: Padded(AtomicU32::new(start)),
+        flags: Padded(AtomicU32::new(0)),
+        entries: (0..entry_count).map(|_| Cell::new(T::default())).collect(),
+    });
+    let ends = |owned: &Arc<Owned<T>>| RingMemory {
+        producer: &owned.producer.0,
+        consumer: &owned.consumer.0,
+        flags: &owned.flags.0,
+        entries: owned.entries.as_ptr(),
+        mask: entry_count - 1,
+        _keep: owned.clone(),
+    };
+    (Producer::new(ends(&owned)), Consumer::new(ends(&owned)))
+}

@@ -1,0 +1,86 @@
+//! The shared list of free frames: a lock-free stack of indices that lives in the pool's memory
+//! file, so that other processes can take part later.
+//!
+//! A Treiber stack: `head` holds the top index and a tag that changes with every success, so that a
+//! top that went and came back (ABA) is noticed. A batch moves with one compare-and-swap.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// "No frame": ends the list.
+pub(crate) const NIL: u32 = u32::MAX;
+
+#[inline]
+fn pack(tag: u32, index: u32) -> u64 {
+    u64::from(tag) << 32 | u64::from(index)
+}
+
+#[inline]
+fn unpack(head: u64) -> (u32, u32) {
+    ((head >> 32) as u32, head as u32)
+}
+
+/// Puts `indices` on the stack. Indices out of range are ignored: they could only come from a
+/// damaged table.
+pub(crate) fn push(head: &AtomicU64, next: &[AtomicU32], indices: &[u32]) {
+    let mut first = NIL;
+    let mut last = NIL;
+    for &index in indices {
+        let Some(cell) = next.get(index as usize) else {
+            continue;
+        };
+        cell.store(first, Ordering::Relaxed);
+        if last == NIL {
+            last = index;
+        }
+        first = index;
+    }
+    if first == NIL {
+        return;
+    }
+    let mut seen = head.load(Ordering::Relaxed);
+    loop {
+        let (tag, top) = unpack(seen);
+        next[last as usize].store(top, Ordering::Relaxed);
+        let new = pack(tag.wrapping_add(1), first);
+        // Release: the links written above are seen by whoever pops (pairs with the Acquire load in
+        // `pop`).
+        match head.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Takes up to `max` indices off the stack into `out`; returns how many.
+pub(crate) fn pop(head: &AtomicU64, next: &[AtomicU32], max: usize, out: &mut Vec<u32>) -> usize {
+    let start = out.len();
+    // Acquire: pairs with the Release in `push`.
+    let mut seen = head.load(Ordering::Acquire);
+    loop {
+        out.truncate(start);
+        let (tag, mut at) = unpack(seen);
+        // Links read here may be stale when another thread pops at the same time; then the tag has
+        // moved on and the exchange fails. The bound on `max` keeps even a damaged list
+        // from looping.
+        while out.len() - start < max {
+            let Some(cell) = next.get(at as usize) else {
+                break;
+            };
+            out.push(at);
+            at = cell.load(Ordering::Relaxed);
+        }
+        if out.len() == start {
+            return 0;
+        }
+        let new = pack(tag.wrapping_add(1), at);
+        match head.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return out.len() - start,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// The head of a stack with nothing on it.
+pub(crate) fn empty() -> u64 {
+    pack(0, NIL)
+}

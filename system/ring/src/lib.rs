@@ -1,0 +1,28 @@
+//! Frames and rings: the memory that packets live in, and the one algorithm by which two parties
+//! pass them on.
+//!
+//! - [`Pool`] is a region of equal frames with one owner byte a frame; [`Frame`] is the ownership
+//!   of one.
+//! - [`FrameCache`] is a thread's own stock of free frames, so that a queue touches shared state
+//!   once a batch.
+//! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
+//!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.
+//!
+//! Threat model of the owner table: a peer process may crash, lie in its descriptors, return a
+//! frame twice or never. It may not corrupt another frame's ownership: whoever maps the table
+//! writable is trusted that far. A hostile peer that was handed a frame can change its payload
+//! afterwards; who cares about that copies.
+
+mod cache;
+mod cursor;
+mod frame;
+mod free;
+mod pool;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub use cache::FrameCache;
+pub use cursor::{Consumer, Producer, RingMemory, spsc};
+pub use frame::Frame;
+pub use pool::{Owner, OwnerCounts, Pool, PoolConfig};

@@ -1,0 +1,438 @@
+//! A pool: equal frames in one memory file, with one owner byte a frame.
+//!
+//! ```text
+//! | frame 0 | frame 1 | … | frame n-1 | head    | next[n] | owner[n] |
+//!   \______ frame_len bytes each ____/  8 bytes   4 bytes   1 byte
+//! ```
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32 as StdAtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use sys::memfd::{HugePages, MemoryFile};
+use sys::{Error, ErrorKind, Result};
+
+use crate::frame::Frame;
+use crate::free;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Who may touch a frame. Stored as one byte a frame, in the shared region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Owner {
+    /// Nobody: on the free list or in a thread's cache.
+    Free = 0,
+    /// A [`Frame`] or a batch in this process.
+    User = 1,
+    /// A device or the kernel: on a fill ring, being written, or queued for sending.
+    Device = 2,
+    /// Another process.
+    Peer = 3,
+}
+
+/// How many frames each owner holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerCounts {
+    /// Frames on the free list or in caches.
+    pub free: u32,
+    /// Frames held by this process.
+    pub user: u32,
+    /// Frames held by a device.
+    pub device: u32,
+    /// Frames held by another process.
+    pub peer: u32,
+}
+
+/// What a pool is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// Frames in the pool; at least 1, at most 2^24.
+    pub frame_count: u32,
+    /// Bytes a frame: a power of two from 2048 to 4096 (AF_XDP takes no other without unaligned
+    /// chunks).
+    pub frame_len: u32,
+    /// Whether to use huge pages.
+    pub huge_pages: HugePages,
+}
+
+impl Default for PoolConfig {
+    /// 4096 frames of 4096 bytes: 16 MiB.
+    fn default() -> Self {
+        Self {
+            frame_count: 4096,
+            frame_len: 4096,
+            huge_pages: HugePages::Try,
+        }
+    }
+}
+
+/// A pool of frames; cheap to clone, all clones are the same pool.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    memory: MemoryFile,
+    /// First address of the frames, and of the owner table: where they are in `memory`, worked out
+    /// once.
+    base: NonNull<u8>,
+    owners: NonNull<AtomicU8>,
+    frame_count: u32,
+    frame_len_log2: u32,
+    tag: u32,
+    users: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
+}
+
+// SAFETY: the pointers lead into `memory`, which lives as long; the owner table is only accessed
+// atomically, the frames only by their owners.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// The pools that are alive, for those who hold a frame and not its pool. Touched when a pool is
+/// made and when a frame of a pool that a queue has not met yet is sent on it.
+static POOLS: Mutex<Vec<(u32, Weak<Shared>)>> = Mutex::new(Vec::new());
+
+/// Pools are told apart by a number that no two pools of this process share.
+static NEXT_TAG: StdAtomicU32 = StdAtomicU32::new(1);
+
+impl Pool {
+    /// Makes a pool; the memory is there (and locked down in size) when this returns.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a count or length out of bounds, `NoSpace` where memory is short.
+    pub fn new(config: PoolConfig) -> Result<Self> {
+        let PoolConfig {
+            frame_count,
+            frame_len,
+            huge_pages,
+        } = config;
+        let refuse = |why: String| Error::new(ErrorKind::InvalidInput, "make a frame pool", why);
+        if !frame_len.is_power_of_two() || !(2048..=4096).contains(&frame_len) {
+            return Err(refuse(format!(
+                "frame length {frame_len} is not 2048 or 4096"
+            )));
+        }
+        if !(1..=1 << 24).contains(&frame_count) {
+            return Err(refuse(format!(
+                "frame count {frame_count} is not in 1 to 2^24"
+            )));
+        }
+        let frames_len = frame_count as usize * frame_len as usize;
+        // 8 + 5n bytes of tables; `head` first for its alignment.
+        let tables_len = 8 + 4 * frame_count as usize + frame_count as usize;
+        let memory = MemoryFile::new(c"barewire-pool", frames_len + tables_len, huge_pages)?;
+        let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
+        let frame_len_log2 = frame_len.trailing_zeros();
+        let base = memory.mapping().base();
+        // SAFETY: the tables lie behind the frames in the same mapping: `head`, n links, then n
+        // owners.
+        let owners = unsafe { base.add(frames_len + 8 + 4 * frame_count as usize) }.cast();
+        let pool = Self(Arc::new(Shared {
+            memory,
+            base,
+            owners,
+            frame_count,
+            frame_len_log2,
+            tag,
+            users: Mutex::new(Vec::new()),
+        }));
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|(_, pool)| pool.strong_count() != 0);
+        pools.push((tag, Arc::downgrade(&pool.0)));
+        drop(pools);
+        pool.head()
+            .store(free::empty(), crate::sync::Ordering::Relaxed);
+        let all: Vec<u32> = (0..frame_count).rev().collect();
+        free::push(pool.head(), pool.next(), &all);
+        Ok(pool)
+    }
+
+    /// The pool with this tag, if it is still alive.
+    pub fn find(tag: u32) -> Option<Self> {
+        let pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, pool) = pools.iter().find(|&&(t, _)| t == tag)?;
+        pool.upgrade().map(Self)
+    }
+
+    /// Remembers something that uses this memory as a whole (a device's registration of it), as
+    /// long as that lives, so that the next device can join it.
+    pub fn add_user(&self, user: Weak<dyn Any + Send + Sync>) {
+        let mut users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.retain(|user| user.strong_count() != 0);
+        users.push(user);
+    }
+
+    /// What was remembered and still lives.
+    pub fn users(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Frames in the pool.
+    pub fn frame_count(&self) -> u32 {
+        self.0.frame_count
+    }
+
+    /// Bytes a frame.
+    pub fn frame_len(&self) -> u32 {
+        1 << self.0.frame_len_log2
+    }
+
+    /// The number that marks this pool's frames.
+    pub fn tag(&self) -> u32 {
+        self.0.tag
+    }
+
+    /// Whether huge pages back it.
+    pub fn is_huge(&self) -> bool {
+        self.0.memory.is_huge()
+    }
+
+    /// The memory file's descriptor, for a peer process or a device.
+    pub fn fd(&self) -> &std::os::fd::OwnedFd {
+        self.0.memory.fd()
+    }
+
+    /// First address of the frames.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+
+    /// Bytes of frames (what an AF_XDP UMEM or a DMA mapping covers; the tables lie behind).
+    pub fn frames_len(&self) -> usize {
+        (self.0.frame_count as usize) << self.0.frame_len_log2
+    }
+
+    /// Bytes of memory altogether.
+    pub fn memory_len(&self) -> usize {
+        self.0.memory.mapping().len()
+    }
+
+    fn table(&self, offset: usize) -> *mut u8 {
+        // SAFETY: every offset used is within the length reserved in `new`.
+        unsafe { self.base().as_ptr().add(self.frames_len() + offset) }
+    }
+
+    pub(crate) fn head(&self) -> &AtomicU64 {
+        // SAFETY: `head` is the first table entry; frames_len is a multiple of 2048, so it is
+        // aligned; the memory lives as long as `self`; it is only accessed atomically.
+        unsafe { &*self.table(0).cast() }
+    }
+
+    pub(crate) fn next(&self) -> &[AtomicU32] {
+        // SAFETY: n words behind `head`, aligned to 4, only accessed atomically.
+        unsafe { std::slice::from_raw_parts(self.table(8).cast(), self.0.frame_count as usize) }
+    }
+
+    #[inline]
+    fn owners(&self) -> &[AtomicU8] {
+        // SAFETY: n bytes behind the links (see `new`), only accessed atomically.
+        unsafe { std::slice::from_raw_parts(self.0.owners.as_ptr(), self.0.frame_count as usize) }
+    }
+
+    /// How many frames each owner holds: a scan over the table, for tests and statistics.
+    pub fn counts(&self) -> OwnerCounts {
+        let mut counts = OwnerCounts::default();
+        for owner in self.owners() {
+            match owner.load(Ordering::Relaxed) {
+                0 => counts.free += 1,
+                1 => counts.user += 1,
+                2 => counts.device += 1,
+                _ => counts.peer += 1,
+            }
+        }
+        counts
+    }
+
+    /// Hands frame `index` from one owner to another; false (and no change) if `from` does not hold
+    /// it, or if there is no such frame.
+    ///
+    /// Load and store, not an exchange: both parties of a hand-over are in one thread (a queue's);
+    /// the table is there to catch double and made-up descriptors, and to find what a dead
+    /// party held.
+    #[inline]
+    pub(crate) fn pass(&self, index: u32, from: Owner, to: Owner) -> bool {
+        match self.owners().get(index as usize) {
+            Some(owner) if owner.load(Ordering::Relaxed) == from as u8 => {
+                owner.store(to as u8, Ordering::Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn issue(&self, index: u32) -> Frame {
+        Frame {
+            index,
+            tag: self.0.tag,
+            offset: 0,
+            len: 0,
+        }
+    }
+
+    /// Lends a frame to a device: gives up ownership, returns the index to put into a descriptor.
+    ///
+    /// # Panics
+    /// If the frame is of another pool: a bug of the caller, which must compare tags before.
+    #[inline]
+    pub fn lend(&self, frame: Frame) -> u32 {
+        assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
+        let passed = self.pass(frame.index, Owner::User, Owner::Device);
+        debug_assert!(passed, "an owned frame is marked as the user's");
+        frame.index
+    }
+
+    /// Takes a frame back that a device returned: `None` for an index out of range or a frame that
+    /// the device does not hold (returned twice, or never lent).
+    ///
+    /// # Safety
+    /// The device must be done with the frame: the table catches doubles, not a device that goes on
+    /// writing.
+    #[inline]
+    pub unsafe fn claim(&self, index: u32) -> Option<Frame> {
+        self.pass(index, Owner::Device, Owner::User)
+            .then(|| self.issue(index))
+    }
+
+    /// As [`claim`](Self::claim), for a batch that keeps indices instead of frames: the device's
+    /// frame becomes the user's; false if the device does not hold it.
+    ///
+    /// # Safety
+    /// As for `claim`; and whoever claims an index answers for giving it back once.
+    #[inline]
+    pub unsafe fn claim_index(&self, index: u32) -> bool {
+        self.pass(index, Owner::Device, Owner::User)
+    }
+
+    /// Lends frame `index`, held by a batch, to a device; false if this process does not hold it.
+    ///
+    /// # Safety
+    /// The caller holds `index`, as for [`FrameCache::give_index`](crate::FrameCache::give_index),
+    /// and no longer touches the frame.
+    #[inline]
+    pub unsafe fn lend_index(&self, index: u32) -> bool {
+        self.pass(index, Owner::User, Owner::Device)
+    }
+
+    /// The frame that a batch holds by its index.
+    ///
+    /// # Safety
+    /// The caller holds `index` (it came from [`claim_index`](Self::claim_index) or
+    /// [`FrameCache::take_index`](crate::FrameCache::take_index)) and forgets it: the frame is its
+    /// owner now.
+    #[inline]
+    pub unsafe fn adopt(&self, index: u32) -> Frame {
+        debug_assert!(index < self.0.frame_count, "an index of this pool");
+        self.issue(index)
+    }
+
+    /// Splits a byte address within the frames (as AF_XDP descriptors hold) into frame index and
+    /// offset.
+    #[inline]
+    pub fn locate(&self, addr: u64) -> Option<(u32, u32)> {
+        let index = addr >> self.0.frame_len_log2;
+        let offset = (addr & u64::from(self.frame_len() - 1)) as u32;
+        (index < u64::from(self.0.frame_count)).then_some((index as u32, offset))
+    }
+
+    /// Byte address of a frame's first byte, from the pool's base.
+    #[inline]
+    pub fn addr_of(&self, index: u32) -> u64 {
+        u64::from(index) << self.0.frame_len_log2
+    }
+
+    /// Says where in the frame the packet lies.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the frame, or the frame is of another pool.
+    #[inline]
+    pub fn set_range(&self, frame: &mut Frame, offset: u32, len: u32) {
+        assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.frame_len()),
+            "range beyond the frame"
+        );
+        frame.offset = offset;
+        frame.len = len;
+    }
+
+    #[inline]
+    fn address(&self, frame: &Frame) -> *mut u8 {
+        assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
+        let offset = self.addr_of(frame.index) as usize + frame.offset as usize;
+        // SAFETY: index and range were checked when the frame was issued and its range set.
+        unsafe { self.base().as_ptr().add(offset) }
+    }
+
+    /// The packet's bytes.
+    ///
+    /// # Panics
+    /// If the frame is of another pool.
+    #[inline]
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        // SAFETY: holding the frame is owning the bytes; nobody else writes them meanwhile (see the
+        // threat model for hostile peers), and the range lies within the frame.
+        unsafe { std::slice::from_raw_parts(self.address(frame), frame.len as usize) }
+    }
+
+    /// The packet's bytes, to be changed.
+    ///
+    /// # Panics
+    /// If the frame is of another pool.
+    #[inline]
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        // SAFETY: as in `bytes`, and the frame is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.address(frame), frame.len as usize) }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("frame_count", &self.frame_count())
+            .field("frame_len", &self.frame_len())
+            .field("huge", &self.is_huge())
+            .field("tag", &self.tag())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_found_as_long_as_it_lives() {
+        let config = PoolConfig {
+            frame_count: 4,
+            ..PoolConfig::default()
+        };
+        let (pool, other) = (Pool::new(config).unwrap(), Pool::new(config).unwrap());
+        let tag = pool.tag();
+        assert_eq!(Pool::find(tag).unwrap().base(), pool.base());
+        assert_ne!(Pool::find(other.tag()).unwrap().base(), pool.base());
+        let clone = pool.clone();
+        drop(pool);
+        assert!(Pool::find(tag).is_some(), "a clone is the pool");
+        drop(clone);
+        assert!(Pool::find(tag).is_none());
+    }
+
+    #[test]
+    fn users_are_remembered_as_long_as_they_live() {
+        let pool = Pool::new(PoolConfig {
+            frame_count: 4,
+            ..PoolConfig::default()
+        })
+        .unwrap();
+        let user: Arc<dyn Any + Send + Sync> = Arc::new(7u32);
+        pool.add_user(Arc::downgrade(&user));
+        assert_eq!(pool.users()[0].downcast_ref::<u32>(), Some(&7));
+        drop(user);
+        assert!(pool.users().is_empty());
+    }
+}

@@ -1,0 +1,24 @@
+//! Atomics and cells. The model tests (`tests/loom.rs`) compile this crate's modules with loom's
+//! instead, which tries every interleaving.
+
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A cell with loom's interface.
+#[repr(transparent)]
+pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);
+
+impl<T> Cell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}

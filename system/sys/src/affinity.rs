@@ -1,0 +1,60 @@
+//! Which processors a thread may run on.
+
+use crate::{Error, Result};
+
+/// Pins the calling thread to one processor.
+///
+/// # Errors
+/// `InvalidInput` where the machine or the cpuset has no such processor.
+pub fn pin_current_thread(cpu_index: usize) -> Result<()> {
+    let what = || format!("pin a thread to processor {cpu_index}");
+    if cpu_index >= libc::CPU_SETSIZE as usize {
+        let why = format!("the highest processor number is {}", libc::CPU_SETSIZE - 1);
+        return Err(Error::new(crate::ErrorKind::InvalidInput, what(), why));
+    }
+    // SAFETY: `cpu_set_t` is plain old data for which zero is valid; the index was checked against
+    // its size.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu_index, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if result < 0 {
+        Err(Error::last_os(what()))
+    } else {
+        Ok(())
+    }
+}
+
+/// The processors that this thread may run on, ascending.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: zero is a valid `cpu_set_t`; the kernel writes at most the size given.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) < 0 {
+            return vec![0];
+        }
+        (0..libc::CPU_SETSIZE as usize)
+            .filter(|&cpu| libc::CPU_ISSET(cpu, &set))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pin_to_each_allowed_cpu() {
+        for cpu in allowed_cpus() {
+            std::thread::spawn(move || {
+                pin_current_thread(cpu).unwrap();
+                assert_eq!(allowed_cpus(), [cpu]);
+            })
+            .join()
+            .unwrap();
+        }
+        assert!(pin_current_thread(1023).is_err());
+        assert!(pin_current_thread(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,289 @@
+//! Programs: load, describe, run on a given packet.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::object::{self, Copyable};
+use super::{PROG_LOAD, PROG_TEST_RUN, bpf, bpf_fd, name_text, object_name};
+use crate::{Error, Result};
+
+/// Kinds of program that we load; the value is the kernel's `enum bpf_prog_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum ProgramType {
+    /// Attached to a socket; its result is how much of the packet to keep.
+    SocketFilter = 1,
+    /// Attached to a device's traffic control, in either direction.
+    SchedCls = 3,
+    /// Attached to a device, before the network stack.
+    Xdp = 6,
+}
+
+/// `BPF_F_XDP_HAS_FRAGS`: the program can take packets of several buffers (Linux 5.18).
+pub const XDP_FLAG_FRAGS: u32 = 1 << 5;
+/// `BPF_F_XDP_DEV_BOUND_ONLY`: bound to one device, may call its metadata kfuncs (Linux 6.3).
+pub const XDP_FLAG_DEVICE_BOUND: u32 = 1 << 6;
+
+/// `BPF_XDP` of `enum bpf_attach_type`.
+pub(super) const ATTACH_TYPE_XDP: u32 = 37;
+
+const LICENSE: &CStr = c"Dual BSD/GPL";
+
+/// The verifier's text for a small program; grown when it does not fit.
+const LOG_LEN_FIRST: usize = 256 << 10;
+/// `UINT_MAX >> 2` is the kernel's bound; this much is more than anybody reads.
+const LOG_LEN_MAX: usize = 16 << 20;
+
+/// What a program is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramSpec<'a> {
+    /// Its kind.
+    pub kind: ProgramType,
+    /// Its name for people, 15 bytes at most.
+    pub name: &'a str,
+    /// The instructions, eight bytes each in this machine's byte order.
+    pub insns: &'a [u64],
+    /// `XDP_FLAG_` constants.
+    pub flags: u32,
+    /// The device that a device-bound program is for, else 0.
+    pub ifindex: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+
+/// `struct bpf_prog_info` up to the name; the rest we do not ask for.
+#[repr(C)]
+#[derive(Default)]
+struct InfoRaw {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_len: u32,
+    xlated_len: u32,
+    jited_insns: u64,
+    xlated_insns: u64,
+    load_time_ns: u64,
+    created_by_uid: u32,
+    nr_map_ids: u32,
+    map_ids: u64,
+    name: [u8; 16],
+}
+
+// SAFETY: repr(C), integers only.
+unsafe impl Copyable for InfoRaw {}
+
+/// Why a program was refused.
+#[derive(Debug)]
+pub struct LoadFailure {
+    /// The errno.
+    pub source: io::Error,
+    /// The verifier's text; empty if it had nothing to say.
+    pub log: String,
+}
+
+/// What the kernel says about a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramInfo {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// The kernel's `enum bpf_prog_type`.
+    pub kind: u32,
+    /// Its name, as given by whoever loaded it.
+    pub name: String,
+    /// Hash of its instructions.
+    pub tag: [u8; 8],
+    /// Whether it was compiled to machine code; for others the kernel interprets it.
+    pub jited: bool,
+    /// User that loaded it.
+    pub uid: u32,
+}
+
+/// A program, held open; it lives as long as somebody holds it or it is attached.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+/// What to run a program on, for [`Program::test_run`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TestRun<'a> {
+    /// The packet.
+    pub data: &'a [u8],
+    /// The context (`struct xdp_md` or `struct __sk_buff`), or empty for the kernel's own.
+    pub context: &'a [u8],
+    /// How often; 0 is once.
+    pub repeat: u32,
+    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: verdicts are carried out (Linux 5.18).
+    pub live_frames: bool,
+    /// With live frames: packets between two flushes, at most 256; 0 is the kernel's 64.
+    pub batch_size: u32,
+    /// Room for the packet as the program left it; 0 if nobody asks.
+    pub data_out_max: u32,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TestRunResult {
+    /// The program's result of the last round.
+    pub retval: u32,
+    /// Average time of a round in ns, by the kernel.
+    pub duration_ns: u32,
+    /// The packet as the program left it.
+    pub data: Vec<u8>,
+}
+
+impl Program {
+    /// Loads a program; the verifier looks at it.
+    ///
+    /// The verifier writes its text only after a first refusal: writing it costs more than
+    /// verifying.
+    pub fn load(spec: &ProgramSpec<'_>) -> std::result::Result<Self, LoadFailure> {
+        let mut attr = LoadAttr {
+            prog_type: spec.kind as u32,
+            insn_cnt: u32::try_from(spec.insns.len()).unwrap_or(u32::MAX),
+            insns: spec.insns.as_ptr() as u64,
+            license: LICENSE.as_ptr() as u64,
+            prog_flags: spec.flags,
+            prog_name: object_name(spec.name),
+            prog_ifindex: spec.ifindex,
+            expected_attach_type: if spec.kind == ProgramType::Xdp {
+                ATTACH_TYPE_XDP
+            } else {
+                0
+            },
+            ..LoadAttr::default()
+        };
+        // SAFETY: insns and license point at live memory of the stated length, which is only read.
+        let refused = match unsafe { bpf_fd(PROG_LOAD, &mut attr) } {
+            Ok(fd) => return Ok(Self { fd }),
+            Err(e) => e,
+        };
+        // Rights and limits are refused before the verifier: it would have nothing to add.
+        let denied = matches!(refused.raw_os_error(), Some(libc::EPERM | libc::E2BIG));
+        let mut log = vec![0; if denied { 0 } else { LOG_LEN_FIRST }];
+        while !log.is_empty() {
+            attr.log_level = 1;
+            attr.log_size = log.len() as u32;
+            attr.log_buf = log.as_mut_ptr() as u64;
+            // SAFETY: as above, and log_buf is writable for log_size bytes.
+            match unsafe { bpf_fd(PROG_LOAD, &mut attr) } {
+                // Accepted at the second try: somebody freed what was short.
+                Ok(fd) => return Ok(Self { fd }),
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && log.len() < LOG_LEN_MAX => {
+                    let len = log.len() * 8;
+                    log = vec![0; len];
+                }
+                Err(source) => {
+                    let len = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+                    log.truncate(len);
+                    let log = String::from_utf8_lossy(&log).into_owned();
+                    return Err(LoadFailure { source, log });
+                }
+            }
+        }
+        Err(LoadFailure {
+            source: refused,
+            log: String::new(),
+        })
+    }
+
+    /// Adopts a descriptor of a program.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// What the kernel says about it.
+    pub fn info(&self) -> Result<ProgramInfo> {
+        let raw: InfoRaw = object::info(self.fd.as_fd(), InfoRaw::default())
+            .map_err(|e| Error::from_io("ask about a BPF program", e))?;
+        Ok(ProgramInfo {
+            id: raw.id,
+            kind: raw.kind,
+            name: name_text(&raw.name),
+            tag: raw.tag,
+            jited: raw.jited_len > 0,
+            uid: raw.created_by_uid,
+        })
+    }
+
+    /// Runs it on a packet without a device (or, with live frames, as if the packet had come from
+    /// one). A signal ends a long run early with EINTR.
+    pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult> {
+        let mut data = vec![0u8; run.data_out_max as usize];
+        let mut attr = TestAttr {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_size_in: run.data.len() as u32,
+            data_in: run.data.as_ptr() as u64,
+            data_size_out: run.data_out_max,
+            data_out: if data.is_empty() {
+                0
+            } else {
+                data.as_mut_ptr() as u64
+            },
+            repeat: run.repeat,
+            ctx_size_in: run.context.len() as u32,
+            ctx_in: if run.context.is_empty() {
+                0
+            } else {
+                run.context.as_ptr() as u64
+            },
+            flags: if run.live_frames { 1 << 1 } else { 0 },
+            batch_size: run.batch_size,
+            ..TestAttr::default()
+        };
+        // SAFETY: both inputs are read for their stated lengths, data_out is writable for
+        // data_size_out bytes.
+        unsafe { bpf(PROG_TEST_RUN, &mut attr) }
+            .map_err(|e| Error::from_io("run a BPF program on a packet", e))?;
+        data.truncate(attr.data_size_out as usize);
+        Ok(TestRunResult {
+            retval: attr.retval,
+            duration_ns: attr.duration,
+            data,
+        })
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

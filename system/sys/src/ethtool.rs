@@ -1,0 +1,381 @@
+//! What a driver says of its interface: the `SIOCETHTOOL` requests that read (Linux
+//! `include/uapi/linux/ethtool.h`). Nothing here changes anything.
+//!
+//! A driver that does not know a request answers `EOPNOTSUPP`, which is told as `None`.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::{Error, ErrorKind, Result};
+
+const GSET: u32 = 0x01;
+const GDRVINFO: u32 = 0x03;
+const GLINK: u32 = 0x0a;
+const GRINGPARAM: u32 = 0x10;
+const GSTRINGS: u32 = 0x1b;
+const GSTATS: u32 = 0x1d;
+const GFLAGS: u32 = 0x25;
+const GSSET_INFO: u32 = 0x37;
+const GCHANNELS: u32 = 0x3c;
+const GET_TS_INFO: u32 = 0x41;
+const GRSSH: u32 = 0x46;
+
+/// `ETH_SS_STATS`: the set of statistics names.
+const STATISTICS_SET: u32 = 1;
+/// Bytes of a name in a string set (`ETH_GSTRING_LEN`).
+const NAME_LEN: usize = 32;
+/// More statistics or table entries than any driver has: a bound for what the kernel tells us.
+const COUNT_MAX: usize = 65_536;
+
+/// Driver and firmware, as `ethtool -i`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// The driver's name.
+    pub driver: String,
+    /// Its version, often the kernel's.
+    pub version: String,
+    /// The card's firmware.
+    pub firmware: String,
+    /// Where it is on its bus, for example `0000:01:00.0`.
+    pub bus: String,
+}
+
+/// How many queues there are and could be, as `ethtool -l`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive-only queues at the most.
+    pub rx_max: u32,
+    /// Transmit-only queues at the most.
+    pub tx_max: u32,
+    /// Queues for both at the most.
+    pub combined_max: u32,
+    /// Receive-only queues now.
+    pub rx: u32,
+    /// Transmit-only queues now.
+    pub tx: u32,
+    /// Queues for both now.
+    pub combined: u32,
+}
+
+/// Entries of the card's rings, as `ethtool -g`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingSizes {
+    /// Receive ring at the most.
+    pub rx_max: u32,
+    /// Transmit ring at the most.
+    pub tx_max: u32,
+    /// Receive ring now.
+    pub rx: u32,
+    /// Transmit ring now.
+    pub tx: u32,
+}
+
+/// Receive-side scaling, as `ethtool -x`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rss {
+    /// Queue of each entry of the indirection table.
+    pub table: Vec<u32>,
+    /// The hash key.
+    pub key: Vec<u8>,
+    /// Hash functions in use: bit 0 Toeplitz, bit 1 XOR, bit 2 CRC32.
+    pub functions: u8,
+}
+
+impl Rss {
+    /// Whether the key gives both directions of a flow the same hash: a Toeplitz key that repeats
+    /// every two bytes.
+    pub fn is_symmetric(&self) -> bool {
+        let even = self.key.len() & !1;
+        self.functions & 1 != 0
+            && even >= 4
+            && self.key[..even]
+                .chunks_exact(2)
+                .all(|pair| pair == &self.key[..2])
+    }
+}
+
+/// Offloads that matter to us, as the flags of `ethtool -k`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Large receive offload: the card merges packets, so XDP cannot run.
+    pub lro: bool,
+    /// Steering rules may be set.
+    pub ntuple: bool,
+    /// The card gives its hash with each packet.
+    pub rx_hash: bool,
+    /// The card takes VLAN tags out of received packets.
+    pub rx_vlan: bool,
+    /// The card puts VLAN tags into sent packets.
+    pub tx_vlan: bool,
+}
+
+/// A socket to ask through.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: OwnedFd,
+}
+
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut libc::c_void,
+    /// `struct ifreq` is as long as its longest member.
+    rest: [u8; 16],
+}
+
+impl Ethtool {
+    /// Opens a socket for asking; needs no rights.
+    pub fn open() -> Result<Self> {
+        // SAFETY: a plain system call.
+        let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if raw < 0 {
+            return Err(Error::last_os("open a socket for ethtool"));
+        }
+        // SAFETY: the descriptor was just returned to us.
+        let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+        Ok(Self { socket })
+    }
+
+    /// Sends a request whose first word is the command; the kernel answers in place. `None` where
+    /// the driver does not know the request.
+    ///
+    /// The caller sizes `words` so that the answer fits: the kernel writes no more than the
+    /// request's own sizes (in its header) allow.
+    fn ask(&self, interface: &str, words: &mut [u32]) -> Result<Option<()>> {
+        let mut name = [0; libc::IFNAMSIZ];
+        if interface.len() >= name.len() {
+            let why = "interface names have at most 15 bytes";
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("ask about {interface:?}"),
+                why,
+            ));
+        }
+        name[..interface.len()].copy_from_slice(interface.as_bytes());
+        let mut request = Request {
+            name,
+            data: words.as_mut_ptr().cast(),
+            rest: [0; 16],
+        };
+        // SAFETY: `request` has the layout of `struct ifreq`; `data` leads to a buffer that each
+        // caller sized for its command.
+        let result = unsafe {
+            libc::ioctl(
+                self.socket.as_raw_fd(),
+                libc::SIOCETHTOOL as _,
+                &raw mut request,
+            )
+        };
+        if result >= 0 {
+            return Ok(Some(()));
+        }
+        let error = Error::last_os(format!("ask the driver of {interface:?}"));
+        match error.os_code() {
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM) => Ok(None),
+            Some(libc::ENODEV) => Err(error
+                .with_why("there is no such interface")
+                .with_hint("`barewire devices` lists the interfaces")),
+            _ => Err(error),
+        }
+    }
+
+    /// Driver, version, firmware and bus address.
+    pub fn driver_info(&self, interface: &str) -> Result<Option<DriverInfo>> {
+        // struct ethtool_drvinfo: cmd, 5 × 32 bytes, 12 bytes, 5 words.
+        let mut words = [0; 1 + 40 + 3 + 5];
+        words[0] = GDRVINFO;
+        if self.ask(interface, &mut words)?.is_none() {
+            return Ok(None);
+        }
+        let text = |at: usize| text_of(&bytes_of(&words[1 + 8 * at..9 + 8 * at]));
+        Ok(Some(DriverInfo {
+            driver: text(0),
+            version: text(1),
+            firmware: text(2),
+            bus: text(3),
+        }))
+    }
+
+    /// Queue counts.
+    pub fn channels(&self, interface: &str) -> Result<Option<Channels>> {
+        let mut words = [0; 9];
+        words[0] = GCHANNELS;
+        let [_, rx_max, tx_max, _, combined_max, rx, tx, _, combined] =
+            match self.ask(interface, &mut words)? {
+                Some(()) => words,
+                None => return Ok(None),
+            };
+        Ok(Some(Channels {
+            rx_max,
+            tx_max,
+            combined_max,
+            rx,
+            tx,
+            combined,
+        }))
+    }
+
+    /// Ring sizes.
+    pub fn ring_sizes(&self, interface: &str) -> Result<Option<RingSizes>> {
+        let mut words = [0; 9];
+        words[0] = GRINGPARAM;
+        let [_, rx_max, _, _, tx_max, rx, _, _, tx] = match self.ask(interface, &mut words)? {
+            Some(()) => words,
+            None => return Ok(None),
+        };
+        Ok(Some(RingSizes {
+            rx_max,
+            tx_max,
+            rx,
+            tx,
+        }))
+    }
+
+    /// Indirection table, key and hash functions.
+    pub fn rss(&self, interface: &str) -> Result<Option<Rss>> {
+        // struct ethtool_rxfh: cmd, rss_context, indir_size, key_size, hfunc and padding, reserved;
+        // then the data.
+        let mut head = [GRSSH, 0, 0, 0, 0, 0];
+        if self.ask(interface, &mut head)?.is_none() {
+            return Ok(None);
+        }
+        let (table_len, key_len) = (head[2] as usize, head[3] as usize);
+        if table_len > COUNT_MAX || key_len > COUNT_MAX || table_len + key_len == 0 {
+            return Ok(None);
+        }
+        let mut words = vec![0; 6 + table_len + key_len.div_ceil(4)];
+        words[0] = GRSSH;
+        (words[2], words[3]) = (head[2], head[3]);
+        if self.ask(interface, &mut words)?.is_none() {
+            return Ok(None);
+        }
+        let mut key = bytes_of(&words[6 + table_len..]);
+        key.truncate(key_len);
+        let table = words[6..6 + table_len].to_vec();
+        Ok(Some(Rss {
+            table,
+            key,
+            functions: words[4].to_ne_bytes()[0],
+        }))
+    }
+
+    /// Offload flags.
+    pub fn offloads(&self, interface: &str) -> Result<Option<Offloads>> {
+        let mut words = [GFLAGS, 0];
+        if self.ask(interface, &mut words)?.is_none() {
+            return Ok(None);
+        }
+        let bit = |n: u32| words[1] & (1 << n) != 0;
+        Ok(Some(Offloads {
+            lro: bit(15),
+            ntuple: bit(27),
+            rx_hash: bit(28),
+            rx_vlan: bit(8),
+            tx_vlan: bit(7),
+        }))
+    }
+
+    /// Speed of the link in megabits a second; `None` too where the driver does not know.
+    pub fn speed_mbps(&self, interface: &str) -> Result<Option<u32>> {
+        // struct ethtool_cmd, 44 bytes: the speed's low half is at byte 12, its high half at byte
+        // 28.
+        let mut words = [0; 11];
+        words[0] = GSET;
+        let asked = self.ask(interface, &mut words)?;
+        let speed = (words[7] & 0xffff) << 16 | (words[3] & 0xffff);
+        Ok(asked
+            .map(|()| speed)
+            .filter(|&speed| speed != 0 && speed != u32::MAX && speed != 0xffff))
+    }
+
+    /// Whether the link is up, by the driver's word.
+    pub fn has_link(&self, interface: &str) -> Result<Option<bool>> {
+        let mut words = [GLINK, 0];
+        Ok(self.ask(interface, &mut words)?.map(|()| words[1] != 0))
+    }
+
+    /// Whether the card can take the time of every received packet: `SOF_TIMESTAMPING_RX_HARDWARE`
+    /// and the filter for all packets.
+    pub fn stamps_all_packets(&self, interface: &str) -> Result<Option<bool>> {
+        // struct ethtool_ts_info: cmd, so_timestamping, phc_index, tx_types, 3 reserved,
+        // rx_filters, 3 reserved.
+        let mut words = [0; 11];
+        words[0] = GET_TS_INFO;
+        let asked = self.ask(interface, &mut words)?;
+        Ok(asked.map(|()| words[1] & (1 << 2) != 0 && words[7] & (1 << 1) != 0))
+    }
+
+    /// The driver's own counters, as `ethtool -S`: name and value.
+    pub fn statistics(&self, interface: &str) -> Result<Option<Vec<(String, u64)>>> {
+        // struct ethtool_sset_info: cmd, reserved, a mask of 64 bits, then a count for each bit.
+        let mut info = [GSSET_INFO, 0, 1 << STATISTICS_SET, 0, 0];
+        if self.ask(interface, &mut info)?.is_none() {
+            return Ok(None);
+        }
+        let count = info[4] as usize;
+        if count == 0 || count > COUNT_MAX {
+            return Ok(None);
+        }
+        // struct ethtool_gstrings: cmd, string_set, len; then the names. The set may grow between
+        // the calls only if queues are added, and the kernel writes as many as it has: room
+        // for twice as many.
+        let mut names = vec![0; 3 + 2 * count * NAME_LEN / 4];
+        (names[0], names[1], names[2]) = (GSTRINGS, STATISTICS_SET, info[4]);
+        let mut values = vec![0; 2 + 2 * 2 * count];
+        (values[0], values[1]) = (GSTATS, info[4]);
+        if self.ask(interface, &mut names)?.is_none() || self.ask(interface, &mut values)?.is_none()
+        {
+            return Ok(None);
+        }
+        let names = bytes_of(&names[3..]);
+        let value = |at: usize| u64::from(values[3 + 2 * at]) << 32 | u64::from(values[2 + 2 * at]);
+        let name = |at: usize| text_of(&names[at * NAME_LEN..(at + 1) * NAME_LEN]);
+        Ok(Some((0..count).map(|at| (name(at), value(at))).collect()))
+    }
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Text up to the first zero byte.
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_interface_is_not_found() {
+        let error = Ethtool::open()
+            .unwrap()
+            .driver_info("no-such-if")
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.hint().is_some());
+        assert!(
+            Ethtool::open()
+                .unwrap()
+                .channels("a name that is far too long")
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn symmetric_keys_are_recognised() {
+        let key = [0x6d, 0x5a].repeat(20);
+        let mut rss = Rss {
+            table: vec![0, 1],
+            key,
+            functions: 1,
+        };
+        assert!(rss.is_symmetric());
+        rss.key[7] = 0;
+        assert!(!rss.is_symmetric());
+    }
+}

@@ -1,0 +1,23 @@
+//! System calls with types: mappings, memory files, sockets, `bpf(2)`, netlink, processor affinity.
+//!
+//! This crate is the home of most unsafe code: everything above it sees checked values and
+//! [`Error`]s that say what was tried, why it failed and what to do next.
+
+pub mod affinity;
+pub mod bpf;
+mod error;
+pub mod ethtool;
+pub mod libpcap;
+pub mod link;
+pub mod local_time;
+pub mod memfd;
+pub mod mmap;
+pub mod netlink;
+pub mod netns;
+pub mod packet;
+pub mod probe;
+pub mod rights;
+pub mod signal;
+pub mod xsk;
+
+pub use error::{Error, ErrorKind, KernelVersion, Result, Unsupported};

@@ -1,0 +1,65 @@
+//! The machine's time zone: the C library knows it, and its file format is nobody else's business.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Most bytes that a filled-in format may have.
+const TEXT_LEN_MAX: usize = 4096;
+
+/// A moment, given in seconds since 1970, in the parts of local time.
+fn parts(time_s: u64) -> Option<libc::tm> {
+    let time = libc::time_t::try_from(time_s).ok()?;
+    // SAFETY: all zeros is a value of `tm`, and both pointers are to live values.
+    unsafe {
+        let mut parts: libc::tm = std::mem::zeroed();
+        (!libc::localtime_r(&time, &mut parts).is_null()).then_some(parts)
+    }
+}
+
+/// Seconds that local time is ahead of UTC at a moment; 0 where that is not known.
+pub fn utc_offset_s(time_s: u64) -> i32 {
+    parts(time_s).map_or(0, |parts| parts.tm_gmtoff as i32)
+}
+
+/// Fills a strftime(3) format in with a moment of local time. A format that yields nothing, or more
+/// than 4 KiB, stays as it is.
+pub fn format(template: &OsStr, time_s: u64) -> OsString {
+    let filled = || {
+        let text = CString::new(template.as_bytes()).ok()?;
+        let parts = parts(time_s)?;
+        let mut buffer = vec![0u8; TEXT_LEN_MAX];
+        let room = buffer.len();
+        // SAFETY: strftime writes at most as many bytes as it is told; the rest are live values.
+        let len =
+            unsafe { libc::strftime(buffer.as_mut_ptr().cast(), room, text.as_ptr(), &parts) };
+        buffer.truncate(len);
+        (len != 0).then(|| OsString::from_vec(buffer))
+    };
+    filled().unwrap_or_else(|| template.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_filled_in() {
+        let noon = 1_700_000_000;
+        assert_eq!(format(OsStr::new("x-%s.pcap"), noon), "x-1700000000.pcap");
+        assert_eq!(format(OsStr::new("plain"), noon), "plain");
+        assert_eq!(format(OsStr::new(""), noon), "");
+        let long = "%c".repeat(3000);
+        assert_eq!(format(OsStr::new(&long), noon), OsStr::new(&long));
+    }
+
+    #[test]
+    fn the_offset_is_what_date_says() {
+        let output = std::process::Command::new("date")
+            .args(["-d@1700000000", "+%:::z"])
+            .output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let hours: i32 = text.trim().split(':').next().unwrap().parse().unwrap();
+        assert_eq!(utc_offset_s(1_700_000_000) / 3600, hours, "{text}");
+        assert_eq!(utc_offset_s(u64::MAX), 0);
+    }
+}

@@ -1,0 +1,91 @@
+//! A memory mapping that unmaps itself: shared (pools, rings) or private and read-only (capture
+//! files).
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::{Error, Result};
+
+/// A mapped range of memory, unmapped on drop.
+///
+/// Shared mappings may be written by the kernel, a device or a peer process at any time, hence no
+/// safe slice over the whole: who hands out parts of it (pool, ring) answers for aliasing.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory without thread affinity; access goes through raw pointers
+// whose users state their own aliasing argument.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` only yields addresses.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn map(
+        fd: Option<BorrowedFd<'_>>,
+        len: usize,
+        offset: i64,
+        prot: i32,
+        flags: i32,
+    ) -> Result<Self> {
+        let raw = fd.map_or(-1, |fd| fd.as_raw_fd());
+        // SAFETY: a null hint lets the kernel choose the place; no existing mapping is replaced (no
+        // MAP_FIXED).
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, raw, offset) };
+        if base == libc::MAP_FAILED {
+            return Err(Error::last_os(format!("map {len} bytes")));
+        }
+        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
+        Ok(Self { base, len })
+    }
+
+    /// Maps `len` bytes of `fd` from `offset`, shared and writable, page tables filled at once so
+    /// that the packet path takes no page fault.
+    pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(
+            Some(fd),
+            len,
+            offset,
+            prot,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+        )
+    }
+
+    /// Maps `len` bytes of a file for reading.
+    pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
+        let mapping = Self::map(Some(fd), len, 0, libc::PROT_READ, libc::MAP_PRIVATE)?;
+        // SAFETY: the range is the mapping just made; the advice has no effect on its contents.
+        unsafe { libc::madvise(mapping.base.as_ptr().cast(), len, libc::MADV_SEQUENTIAL) };
+        Ok(mapping)
+    }
+
+    /// Anonymous private memory, zeroed.
+    pub fn anonymous(len: usize) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(None, len, 0, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+    }
+
+    /// First address.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "a mapping is never empty: mmap refuses length 0"
+    )]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `map` and is unmapped only here.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

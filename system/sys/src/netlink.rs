@@ -1,0 +1,599 @@
+//! Netlink: requests, dumps and notifications (`include/uapi/linux/netlink.h`, RFC 3549).
+//!
+//! Only the codec and the socket; what the messages mean is in the files that use them
+//! ([`link`](crate::link) and whoever asks a generic family by [`Socket::family`]).
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{io, mem};
+
+use crate::{Error, ErrorKind, Result, Unsupported};
+
+/// Bytes of `struct nlmsghdr`.
+const HEADER_LEN: usize = 16;
+/// Largest answer taken in one piece: the kernel makes dumps of at most 32 KiB.
+const BUFFER_LEN: usize = 64 << 10;
+/// How long an answer may take before we call it lost, in ms.
+const ANSWER_TIMEOUT_MS: i32 = 5_000;
+/// How often a dump is repeated that a change of the tables interrupted.
+const DUMP_TRIES_MAX: u32 = 8;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 0x01;
+const NLM_F_ACK: u16 = 0x04;
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// Flag: answer with the whole table.
+pub const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_CAPPED: u16 = 0x100;
+const NLM_F_ACK_TLVS: u16 = 0x200;
+/// Mask of an attribute's type; the two upper bits are flags.
+const TYPE_MASK: u16 = 0x3fff;
+const NLA_F_NESTED: u16 = 0x8000;
+/// `NLMSGERR_ATTR_MSG`: the kernel's own words about a refusal.
+const ERROR_ATTR_TEXT: u16 = 1;
+
+/// A request being built.
+#[derive(Clone, Debug)]
+pub struct Message {
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    /// A message of this type; `flags` beside those that every request has.
+    pub fn new(kind: u16, flags: u16) -> Self {
+        let mut bytes = vec![0; HEADER_LEN];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
+        Self { bytes }
+    }
+
+    /// A message to a generic family ([`Socket::family`]): its command, version 1.
+    pub fn generic(family: u16, command: u8, flags: u16) -> Self {
+        Self::new(family, flags).raw(&[command, 1, 0, 0])
+    }
+
+    /// Appends a fixed structure (`struct ifinfomsg` and the like).
+    #[must_use]
+    pub fn raw(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend_from_slice(bytes);
+        self.pad();
+        self
+    }
+
+    /// Appends an attribute.
+    ///
+    /// # Panics
+    /// If it is longer than 65,531 bytes: no caller passes on what is not its own.
+    #[must_use]
+    pub fn attr(mut self, kind: u16, value: &[u8]) -> Self {
+        let len = u16::try_from(value.len() + 4).expect("an attribute of ours is short");
+        self.bytes.extend_from_slice(&len.to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(value);
+        self.pad();
+        self
+    }
+
+    /// Appends a 32-bit attribute.
+    #[must_use]
+    pub fn attr_u32(self, kind: u16, value: u32) -> Self {
+        self.attr(kind, &value.to_ne_bytes())
+    }
+
+    /// Appends a text attribute, zero-ended.
+    #[must_use]
+    pub fn attr_text(self, kind: u16, value: &str) -> Self {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        self.attr(kind, &bytes)
+    }
+
+    /// Appends an attribute that holds those that `build` appends.
+    ///
+    /// # Panics
+    /// As [`Message::attr`].
+    #[must_use]
+    pub fn nest(mut self, kind: u16, build: impl FnOnce(Self) -> Self) -> Self {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        let mut outer = build(self);
+        let len = u16::try_from(outer.bytes.len() - start).expect("a nest of ours is short");
+        outer.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+        outer.bytes[start + 2..start + 4].copy_from_slice(&(kind | NLA_F_NESTED).to_ne_bytes());
+        outer
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+/// One message from the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Its type.
+    pub kind: u16,
+    /// Everything behind the netlink header.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// The attributes behind a fixed structure of `fixed_len` bytes.
+    pub fn attributes(&self, fixed_len: usize) -> Attributes<'_> {
+        attributes(
+            self.body
+                .get(fixed_len.next_multiple_of(4)..)
+                .unwrap_or(&[]),
+        )
+    }
+
+    /// The attributes of a message of a generic family.
+    pub fn generic_attributes(&self) -> Attributes<'_> {
+        self.attributes(4)
+    }
+}
+
+/// The attributes in a run of bytes: type (without flags) and value. Ends before what is cut off.
+pub fn attributes(bytes: &[u8]) -> Attributes<'_> {
+    Attributes { rest: bytes }
+}
+
+/// See [`attributes`].
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let head = self.rest.first_chunk::<4>()?;
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let kind = u16::from_ne_bytes([head[2], head[3]]) & TYPE_MASK;
+        let value = self.rest.get(4..len)?;
+        self.rest = self.rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, value))
+    }
+}
+
+/// A number attribute of up to eight bytes; `None` if it has another size.
+pub fn number(value: &[u8]) -> Option<u64> {
+    match *value {
+        [a] => Some(a.into()),
+        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
+        [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
+        _ => Some(u64::from_ne_bytes(value.try_into().ok()?)),
+    }
+}
+
+/// A 32-bit attribute; 0 if it has another size.
+pub fn number_u32(value: &[u8]) -> u32 {
+    number(value)
+        .and_then(|n| u32::try_from(n).ok())
+        .unwrap_or(0)
+}
+
+/// A text attribute, up to its zero.
+pub fn text(value: &[u8]) -> String {
+    let len = value.iter().position(|&b| b == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..len]).into_owned()
+}
+
+/// What came on a socket that listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A notification.
+    Message(Reply),
+    /// The kernel had to leave some out: read the state anew.
+    Overrun,
+}
+
+/// A netlink socket, of the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+    /// Notifications received in one piece and not yet given out.
+    waiting: std::collections::VecDeque<Reply>,
+}
+
+impl Socket {
+    /// Opens a socket; `protocol` is `NETLINK_ROUTE` (0) or `NETLINK_GENERIC` (16).
+    pub fn open(protocol: i32) -> Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are involved.
+        let raw = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
+        if raw < 0 {
+            return Err(Error::last_os("open a netlink socket"));
+        }
+        // SAFETY: the descriptor is new and ours alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let socket = Self {
+            fd,
+            sequence: 0,
+            buffer: vec![0; BUFFER_LEN],
+            waiting: std::collections::VecDeque::new(),
+        };
+        socket.bind()?;
+        // Both only make errors tell more; kernels without them are no worse than before.
+        let _ = socket.set_option(libc::NETLINK_EXT_ACK, 1);
+        let _ = socket.set_option(libc::NETLINK_CAP_ACK, 1);
+        Ok(socket)
+    }
+
+    /// A socket for rtnetlink: links, addresses, routes.
+    pub fn route() -> Result<Self> {
+        Self::open(libc::NETLINK_ROUTE)
+    }
+
+    /// A socket for generic families.
+    pub fn generic() -> Result<Self> {
+        Self::open(libc::NETLINK_GENERIC)
+    }
+
+    /// Lets the kernel choose our address: a socket without one is never told of anything, because
+    /// it looks like the kernel itself.
+    fn bind(&self) -> Result<()> {
+        // SAFETY: a struct of plain integers; all zero is a value.
+        let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        let len = mem::size_of::<libc::sockaddr_nl>() as u32;
+        // SAFETY: the address is live and as long as stated.
+        let result = unsafe {
+            libc::bind(
+                self.fd.as_raw_fd(),
+                std::ptr::from_ref(&address).cast(),
+                len,
+            )
+        };
+        if result < 0 {
+            return Err(Error::last_os("bind a netlink socket"));
+        }
+        Ok(())
+    }
+
+    fn set_option(&self, name: i32, value: u32) -> io::Result<()> {
+        let len = mem::size_of::<u32>() as u32;
+        // SAFETY: the value is live and as long as stated.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_NETLINK,
+                name,
+                std::ptr::from_ref(&value).cast(),
+                len,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Listens to a multicast group.
+    pub fn join(&self, group: u32) -> Result<()> {
+        self.set_option(libc::NETLINK_ADD_MEMBERSHIP, group)
+            .map_err(|e| Error::from_io("listen to netlink notifications", e))
+    }
+
+    /// Sends a request and gathers the whole answer. `what` completes "cannot …" in the error.
+    ///
+    /// # Errors
+    /// What the kernel refuses, in its own words where it has some; `Io` after five seconds of
+    /// silence.
+    pub fn request(&mut self, what: &str, message: Message) -> Result<Vec<Reply>> {
+        for _ in 0..DUMP_TRIES_MAX {
+            if let Some(replies) = self.request_once(what, message.clone())? {
+                return Ok(replies);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            what,
+            "the tables change too often to be read",
+        ))
+    }
+
+    /// `None` if the dump was interrupted by a change.
+    fn request_once(&mut self, what: &str, mut message: Message) -> Result<Option<Vec<Reply>>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let len = message.bytes.len() as u32;
+        message.bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        message.bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+        // SAFETY: the buffer is live and as long as stated.
+        let sent = unsafe {
+            libc::send(
+                self.fd.as_raw_fd(),
+                message.bytes.as_ptr().cast(),
+                message.bytes.len(),
+                0,
+            )
+        };
+        if sent < 0 {
+            return Err(Error::last_os(what));
+        }
+        let (mut replies, mut interrupted) = (Vec::new(), false);
+        loop {
+            if !self.wait(ANSWER_TIMEOUT_MS)? {
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    what,
+                    "the kernel does not answer",
+                ));
+            }
+            let len = self.receive(0).map_err(|e| Error::from_io(what, e))?;
+            for (head, body) in messages(&self.buffer[..len]) {
+                if head.sequence != self.sequence {
+                    continue;
+                }
+                interrupted |= head.flags & NLM_F_DUMP_INTR != 0;
+                match head.kind {
+                    NLMSG_ERROR => {
+                        check_error(what, head.flags, body)?;
+                        return Ok((!interrupted).then_some(replies));
+                    }
+                    NLMSG_DONE => {
+                        check_error(what, head.flags, body)?;
+                        return Ok((!interrupted).then_some(replies));
+                    }
+                    kind => replies.push(Reply {
+                        kind,
+                        body: body.to_vec(),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Takes one notification, if there is one. Never blocks.
+    pub fn notice(&mut self) -> Result<Option<Notice>> {
+        loop {
+            if let Some(reply) = self.waiting.pop_front() {
+                return Ok(Some(Notice::Message(reply)));
+            }
+            let len = match self.receive(libc::MSG_DONTWAIT) {
+                Ok(len) => len,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Ok(Some(Notice::Overrun));
+                }
+                Err(e) => return Err(Error::from_io("read netlink notifications", e)),
+            };
+            for (head, body) in messages(&self.buffer[..len]) {
+                self.waiting.push_back(Reply {
+                    kind: head.kind,
+                    body: body.to_vec(),
+                });
+            }
+        }
+    }
+
+    /// Waits until something can be read, at most `timeout_ms` (negative: forever). True if so.
+    pub fn wait(&self, timeout_ms: i32) -> Result<bool> {
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        loop {
+            // SAFETY: one live pollfd.
+            let count = unsafe { libc::poll(&mut poll, 1, timeout_ms) };
+            if count >= 0 {
+                return Ok(count > 0);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(Error::from_io("wait for netlink", error));
+            }
+        }
+    }
+
+    fn receive(&mut self, flags: i32) -> io::Result<usize> {
+        loop {
+            let buffer = &mut self.buffer;
+            // SAFETY: the buffer is live and as long as stated.
+            let len = unsafe {
+                libc::recv(
+                    self.fd.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                    flags,
+                )
+            };
+            if let Ok(len) = usize::try_from(len) {
+                return Ok(len);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// A generic family's number and those of its multicast groups, by name.
+    ///
+    /// # Errors
+    /// `Unsupported` if this kernel has no such family.
+    pub fn family(&mut self, name: &'static str) -> Result<Family> {
+        const CONTROL: u16 = 16;
+        const GET_FAMILY: u8 = 3;
+        const ATTR_ID: u16 = 1;
+        const ATTR_NAME: u16 = 2;
+        const ATTR_GROUPS: u16 = 7;
+        const GROUP_NAME: u16 = 1;
+        const GROUP_ID: u16 = 2;
+        let what = format!("find the netlink family {name}");
+        let ask = Message::generic(CONTROL, GET_FAMILY, 0).attr_text(ATTR_NAME, name);
+        let replies = self.request(&what, ask).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::unsupported(
+                what,
+                Unsupported {
+                    feature: name,
+                    since: None,
+                },
+            ),
+            _ => e,
+        })?;
+        let mut family = Family::default();
+        for (kind, value) in replies.iter().flat_map(Reply::generic_attributes) {
+            match kind {
+                ATTR_ID => family.id = number_u32(value) as u16,
+                ATTR_GROUPS => {
+                    for (_, group) in attributes(value) {
+                        let (mut id, mut group_name) = (0, String::new());
+                        for (kind, value) in attributes(group) {
+                            match kind {
+                                GROUP_NAME => group_name = text(value),
+                                GROUP_ID => id = number_u32(value),
+                                _ => {}
+                            }
+                        }
+                        family.groups.push((group_name, id));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(family)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A generic family as this kernel numbers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Family {
+    /// The message type of its messages.
+    pub id: u16,
+    /// Its multicast groups: name and number.
+    pub groups: Vec<(String, u32)>,
+}
+
+impl Family {
+    /// A group's number by its name.
+    pub fn group(&self, name: &str) -> Option<u32> {
+        self.groups
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|&(_, id)| id)
+    }
+}
+
+struct Head {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+}
+
+/// The messages in one piece read from a socket.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Head, &[u8])> {
+    std::iter::from_fn(move || {
+        let head = bytes.first_chunk::<HEADER_LEN>()?;
+        let len = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let parsed = Head {
+            kind: u16::from_ne_bytes([head[4], head[5]]),
+            flags: u16::from_ne_bytes([head[6], head[7]]),
+            sequence: u32::from_ne_bytes([head[8], head[9], head[10], head[11]]),
+        };
+        let body = bytes.get(HEADER_LEN..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((parsed, body))
+    })
+}
+
+/// The errno at the start of an error or done message; 0 is success.
+fn check_error(what: &str, flags: u16, body: &[u8]) -> Result<()> {
+    let code = body.first_chunk().map_or(0, |c| i32::from_ne_bytes(*c));
+    if code == 0 {
+        return Ok(());
+    }
+    let error = Error::from_io(what, io::Error::from_raw_os_error(-code));
+    if flags & NLM_F_ACK_TLVS == 0 {
+        return Err(error);
+    }
+    // Behind the errno stands the request: its header alone when capped.
+    let request = body.get(4..).unwrap_or(&[]);
+    let request_len = if flags & NLM_F_CAPPED != 0 {
+        HEADER_LEN
+    } else {
+        request
+            .first_chunk()
+            .map_or(0, |c| u32::from_ne_bytes(*c) as usize)
+    };
+    let rest = request
+        .get(request_len.next_multiple_of(4)..)
+        .unwrap_or(&[]);
+    let said = attributes(rest).find(|&(kind, _)| kind == ERROR_ATTR_TEXT);
+    Err(match said {
+        Some((_, value)) => {
+            let why = format!("{} ({})", text(value), error.why());
+            error.with_why(why)
+        }
+        None => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_built_is_read_back() {
+        let message = Message::new(7, 0)
+            .raw(&[1, 2, 3])
+            .attr_u32(5, 77)
+            .nest(6, |m| m.attr_text(1, "name").attr(2, &[9]));
+        let reply = Reply {
+            kind: 7,
+            body: message.bytes[HEADER_LEN..].to_vec(),
+        };
+        let all: Vec<_> = reply.attributes(3).collect();
+        assert_eq!(all[0], (5, &77u32.to_ne_bytes()[..]));
+        assert_eq!(all[1].0, 6);
+        let inner: Vec<_> = attributes(all[1].1).collect();
+        assert_eq!(inner, [(1, &b"name\0"[..]), (2, &[9][..])]);
+        assert_eq!(text(inner[0].1), "name");
+        assert_eq!(number(inner[1].1), Some(9));
+    }
+
+    #[test]
+    fn damage_ends_the_walk() {
+        let message = Message::new(7, 0).attr_u32(5, 77).attr(6, &[1, 2, 3]);
+        let bytes = &message.bytes[HEADER_LEN..];
+        for len in 0..bytes.len() {
+            assert!(attributes(&bytes[..len]).count() < 2 || len >= bytes.len() - 1);
+        }
+        // A length below the header's own must not loop or slice backwards.
+        for len in 0u16..4 {
+            let mut bytes = len.to_ne_bytes().to_vec();
+            bytes.extend([0; 6]);
+            assert_eq!(attributes(&bytes).count(), 0, "{len}");
+        }
+        assert_eq!(messages(&[0; 64]).count(), 0);
+    }
+
+    #[test]
+    fn refusals_have_the_kernels_words() {
+        let mut socket = Socket::route().unwrap();
+        let none = [0u8; 16];
+        let ask = Message::new(libc::RTM_GETLINK, 0)
+            .raw(&none)
+            .attr_text(3, "no-such-if0");
+        let error = socket.request("look for it", ask).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        let family = Socket::generic().unwrap().family("no-such-family");
+        assert_eq!(family.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn families_are_found() {
+        let family = Socket::generic().unwrap().family("nlctrl").unwrap();
+        assert_eq!((family.id, family.group("notify").is_some()), (16, true));
+    }
+}

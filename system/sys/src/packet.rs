@@ -1,0 +1,581 @@
+//! Packet sockets: packet(7), `include/uapi/linux/if_packet.h`, `net/packet/af_packet.c`.
+//!
+//! The rings' memory is handed out as a [`Mapping`]; who walks it (the AF_PACKET backend) checks
+//! what it reads there. Everything else that the kernel offers on such a socket is a call with
+//! types here.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::mmap::Mapping;
+use crate::{Error, ErrorKind, Result};
+
+const SOL_PACKET: c_int = 263;
+const PACKET_ADD_MEMBERSHIP: c_int = 1;
+const PACKET_RX_RING: c_int = 5;
+const PACKET_STATISTICS: c_int = 6;
+const PACKET_VERSION: c_int = 10;
+const PACKET_TX_RING: c_int = 13;
+const PACKET_TIMESTAMP: c_int = 17;
+const PACKET_FANOUT: c_int = 18;
+const PACKET_QDISC_BYPASS: c_int = 20;
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+
+const PACKET_MR_PROMISC: u16 = 1;
+const TPACKET_V2: c_int = 1;
+const TPACKET_V3: c_int = 2;
+const TP_FT_REQ_FILL_RXHASH: u32 = 1;
+const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
+
+const FANOUT_FLAG_ROLLOVER: u32 = 0x1000;
+const FANOUT_FLAG_UNIQUE_ID: u32 = 0x2000;
+/// Since Linux 6.2; kernels before it ignore the bit.
+const FANOUT_FLAG_IGNORE_OUTGOING: u32 = 0x4000;
+const FANOUT_FLAG_DEFRAG: u32 = 0x8000;
+
+/// `BPF_MAXINSNS`: more instructions than this the kernel refuses.
+const FILTER_LEN_MAX: usize = 4096;
+
+/// One instruction of a classic BPF filter, as `struct sock_filter`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FilterInstruction {
+    /// Operation.
+    pub code: u16,
+    /// Instructions to skip when the condition holds.
+    pub jt: u8,
+    /// Instructions to skip when it does not.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+#[repr(C)]
+struct FilterProgram {
+    len: u16,
+    instructions: *const FilterInstruction,
+}
+
+/// A TPACKET_V3 receive ring (`struct tpacket_req3`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxRing {
+    /// Bytes a block: a power of two, at least a page.
+    pub block_len: u32,
+    /// Blocks.
+    pub block_count: u32,
+    /// Milliseconds after which the kernel hands over a block that is not full; at least 1.
+    pub block_timeout_ms: u32,
+    /// Have the kernel write each packet's flow hash, computing it where the card did not.
+    pub hash: bool,
+}
+
+/// A TPACKET_V2 sending ring (`struct tpacket_req`): one packet a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxRing {
+    /// Bytes a frame, its header included: a power of two.
+    pub frame_len: u32,
+    /// Frames.
+    pub frame_count: u32,
+}
+
+/// How packets are spread over the sockets of a group (`PACKET_FANOUT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum FanoutMode {
+    /// By a hash over the flow, the same for both of its directions.
+    Hash = 0,
+    /// In turn.
+    RoundRobin = 1,
+    /// By the processor that the packet arrived on.
+    Cpu = 2,
+    /// To the first socket with room.
+    Rollover = 3,
+    /// By the receive queue of the card that recorded it (Since Linux 3.14).
+    Queue = 5,
+}
+
+/// A group of sockets that share the packets of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fanout {
+    /// How packets are spread.
+    pub mode: FanoutMode,
+    /// Join the fragments of IPv4 packets first, so that all of a datagram counts as one packet of
+    /// its flow.
+    pub defragment: bool,
+    /// Give a packet that finds its socket full to another one.
+    pub rollover: bool,
+    /// Leave out what the host sends (Since Linux 6.2; without effect before).
+    pub ignore_outgoing: bool,
+}
+
+/// Counters since the last call (`struct tpacket_stats_v3`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets that passed the filter, those dropped included.
+    pub packets: u32,
+    /// Packets of them for which the ring had no room.
+    pub drops: u32,
+    /// Times the ring stood still because its next block was not free.
+    pub freezes: u32,
+}
+
+/// What a poll ended with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollResult {
+    /// Something can be read.
+    pub readable: bool,
+    /// Something can be written.
+    pub writable: bool,
+    /// The socket has an error: [`PacketSocket::take_error`] tells.
+    pub error: bool,
+    /// A signal ended the wait.
+    pub interrupted: bool,
+}
+
+/// A raw packet socket. Not bound at first, so that ring and filter can be in place before the
+/// first packet.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    /// Makes a socket that receives nothing yet. It belongs to the network namespace of the calling
+    /// thread for good.
+    ///
+    /// # Errors
+    /// `Permission` without CAP_NET_RAW.
+    pub fn new() -> Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: a plain system call.
+        let raw = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if raw < 0 {
+            let error = Error::last_os("open a packet socket");
+            return Err(match error.kind() {
+                ErrorKind::Permission => error
+                    .with_why("this needs CAP_NET_RAW")
+                    .with_hint("run as root, or: setcap cap_net_raw=ep BINARY"),
+                _ => error,
+            });
+        }
+        // SAFETY: the descriptor was just returned to us and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        Ok(Self { fd })
+    }
+
+    fn set<T>(&self, level: c_int, option: c_int, value: &T, what: &str) -> Result<()> {
+        // SAFETY: `value` is live and `size_of::<T>()` bytes long; every caller passes the type of
+        // the option.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                option,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>() as libc::socklen_t,
+            )
+        };
+        if result < 0 {
+            return Err(Error::last_os(what));
+        }
+        Ok(())
+    }
+
+    /// Reads a socket option made of integers.
+    fn get<T: Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
+        let mut value = T::default();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes; every `T` used is made of integers.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                option,
+                std::ptr::from_mut(&mut value).cast(),
+                &mut len,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(value)
+    }
+
+    /// MTU of an interface of the socket's namespace (whichever the calling thread is in), in
+    /// bytes.
+    pub fn mtu(&self, name: &str) -> Result<u32> {
+        let what = "ask for an interface's MTU";
+        let mut request = Self::request(name);
+        // SAFETY: the request names an interface, and the kernel fills in its MTU.
+        unsafe {
+            if libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) < 0 {
+                return Err(Error::last_os(what));
+            }
+            Ok(u32::try_from(request.ifr_ifru.ifru_mtu).unwrap_or(0))
+        }
+    }
+
+    /// A request about an interface by name; names are at most 15 bytes.
+    fn request(name: &str) -> libc::ifreq {
+        // SAFETY: `ifreq` is plain data for which zero is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name[..15].iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request
+    }
+
+    /// Makes and maps a TPACKET_V3 receive ring: `block_len` times `block_count` bytes. (Since
+    /// Linux 3.2)
+    ///
+    /// # Errors
+    /// `NoSpace` where memory is short, `InvalidInput` for a shape that the kernel refuses.
+    pub fn rx_ring(&self, ring: &RxRing) -> Result<Mapping> {
+        /// `struct tpacket_req3`.
+        #[repr(C)]
+        struct Request {
+            block_size: u32,
+            block_nr: u32,
+            frame_size: u32,
+            frame_nr: u32,
+            retire_blk_tov: u32,
+            sizeof_priv: u32,
+            feature_req_word: u32,
+        }
+        /// Only checked for consistency by the kernel: packets lie behind each other in a block.
+        const FRAME_LEN: u32 = 2048;
+        let len = u64::from(ring.block_len) * u64::from(ring.block_count);
+        let what = format!("make a receive ring of {len} bytes");
+        self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V3, &what)?;
+        let request = Request {
+            block_size: ring.block_len,
+            block_nr: ring.block_count,
+            frame_size: FRAME_LEN,
+            frame_nr: (len / u64::from(FRAME_LEN)) as u32,
+            retire_blk_tov: ring.block_timeout_ms.max(1),
+            sizeof_priv: 0,
+            feature_req_word: if ring.hash { TP_FT_REQ_FILL_RXHASH } else { 0 },
+        };
+        let set = self.set(SOL_PACKET, PACKET_RX_RING, &request, &what);
+        set.map_err(smaller_ring)?;
+        Mapping::shared(self.fd.as_fd(), len as usize, 0)
+    }
+
+    /// Makes and maps a TPACKET_V2 sending ring: `frame_len` times `frame_count` bytes. (Since
+    /// Linux 2.6.31)
+    ///
+    /// # Errors
+    /// `NoSpace` where memory is short, `InvalidInput` for a shape that the kernel refuses.
+    pub fn tx_ring(&self, ring: &TxRing) -> Result<Mapping> {
+        /// `struct tpacket_req`.
+        #[repr(C)]
+        struct Request {
+            block_size: u32,
+            block_nr: u32,
+            frame_size: u32,
+            frame_nr: u32,
+        }
+        let len = u64::from(ring.frame_len) * u64::from(ring.frame_count);
+        let what = format!("make a sending ring of {len} bytes");
+        // Whole pages, and not more contiguous memory than a fragmented machine has.
+        let block_len = ring.frame_len.max(64 << 10).min(len as u32);
+        self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V2, &what)?;
+        let request = Request {
+            block_size: block_len,
+            block_nr: (len / u64::from(block_len)) as u32,
+            frame_size: ring.frame_len,
+            frame_nr: ring.frame_count,
+        };
+        let set = self.set(SOL_PACKET, PACKET_TX_RING, &request, &what);
+        set.map_err(smaller_ring)?;
+        Mapping::shared(self.fd.as_fd(), len as usize, 0)
+    }
+
+    /// Starts reception of all protocols (or, without `receive`, of none) on an interface.
+    pub fn bind(&self, interface_index: u32, receive: bool) -> Result<()> {
+        // SAFETY: `sockaddr_ll` is plain data for which zero is valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = interface_index as i32;
+        if receive {
+            address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        }
+        // SAFETY: the address is live and of the stated length.
+        let result = unsafe {
+            libc::bind(
+                self.fd.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        if result < 0 {
+            return Err(Error::last_os("bind a packet socket"));
+        }
+        Ok(())
+    }
+
+    /// The interface that the socket is bound to; `None` once that has been deleted.
+    pub fn bound_interface(&self) -> Option<u32> {
+        // SAFETY: as in `bind`; the kernel writes at most `len` bytes.
+        let (result, address) = unsafe {
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            let place = (&raw mut address).cast();
+            let result = libc::getsockname(self.fd.as_raw_fd(), place, &raw mut len);
+            (result, address)
+        };
+        let index = u32::try_from(address.sll_ifindex).ok()?;
+        (result == 0 && index > 0).then_some(index)
+    }
+
+    /// Leaves out what the host sends. False where the kernel cannot (Since Linux 4.20).
+    pub fn ignore_outgoing(&self) -> Result<bool> {
+        let what = "leave out outgoing packets";
+        match self.set(SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32, what) {
+            Ok(()) => Ok(true),
+            Err(error) if error.os_code() == Some(libc::ENOPROTOOPT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the interface take packets for other stations too, as long as this socket lives.
+    pub fn promiscuous(&self, interface_index: u32) -> Result<()> {
+        /// `struct packet_mreq`.
+        #[repr(C)]
+        struct Request {
+            ifindex: c_int,
+            kind: u16,
+            address_len: u16,
+            address: [u8; 8],
+        }
+        let request = Request {
+            ifindex: interface_index as c_int,
+            kind: PACKET_MR_PROMISC,
+            address_len: 0,
+            address: [0; 8],
+        };
+        let what = "set promiscuous mode";
+        self.set(SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request, what)
+    }
+
+    /// Has the ring carry the card's time instead of the kernel's, where the card gives one for a
+    /// packet.
+    pub fn hardware_time(&self) -> Result<()> {
+        let what = "ask for the card's time";
+        let source = SOF_TIMESTAMPING_RAW_HARDWARE;
+        self.set(SOL_PACKET, PACKET_TIMESTAMP, &source, what)
+    }
+
+    /// Whether the interface's card stamps every packet that it receives (`SIOCGHWTSTAMP`, Since
+    /// Linux 3.14).
+    pub fn stamps_in_hardware(&self, name: &str) -> bool {
+        /// `HWTSTAMP_FILTER_ALL` of `include/uapi/linux/net_tstamp.h`.
+        const FILTER_ALL: c_int = 1;
+        const SIOCGHWTSTAMP: u32 = 0x89b1;
+        /// `struct hwtstamp_config`.
+        #[repr(C)]
+        struct Config {
+            flags: c_int,
+            tx_type: c_int,
+            rx_filter: c_int,
+        }
+        let mut config = Config {
+            flags: 0,
+            tx_type: 0,
+            rx_filter: 0,
+        };
+        let mut request = Self::request(name);
+        request.ifr_ifru.ifru_data = (&raw mut config).cast();
+        // SAFETY: the request names an interface and points to a live `hwtstamp_config`, which the
+        // kernel fills in.
+        let result = unsafe {
+            let fd = self.fd.as_raw_fd();
+            libc::ioctl(fd, SIOCGHWTSTAMP as libc::Ioctl, &raw mut request)
+        };
+        result == 0 && config.rx_filter == FILTER_ALL
+    }
+
+    /// Replaces the filter: it sees each packet before it costs a copy; its result is the bytes to
+    /// keep.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a program that the kernel's checker refuses.
+    pub fn attach_filter(&self, instructions: &[FilterInstruction]) -> Result<()> {
+        let what = "attach a socket filter";
+        let len = instructions.len();
+        if len == 0 || len > FILTER_LEN_MAX {
+            let why = format!("it has {len} instructions, not 1 to {FILTER_LEN_MAX}");
+            return Err(Error::new(ErrorKind::InvalidInput, what, why));
+        }
+        let program = FilterProgram {
+            len: len as u16,
+            instructions: instructions.as_ptr(),
+        };
+        // The kernel copies the instructions during the call.
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, what)
+    }
+
+    /// Replaces the filter by a loaded eBPF program of type socket filter.
+    pub fn attach_program(&self, program: BorrowedFd<'_>) -> Result<()> {
+        let what = "attach an eBPF program to a socket";
+        let fd = program.as_raw_fd();
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &fd, what)
+    }
+
+    /// Takes the filter off.
+    pub fn detach_filter(&self) -> Result<()> {
+        let what = "detach a socket filter";
+        self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, what)
+    }
+
+    /// Joins a group of sockets that share the packets of the interface that this one is bound to;
+    /// a new group without `group`. Returns the group's number. (A group that nobody else has:
+    /// Since Linux 4.13)
+    pub fn join_fanout(&self, fanout: &Fanout, group: Option<u16>) -> Result<u16> {
+        let mut flags = fanout.mode as u32;
+        for (wanted, flag) in [
+            (fanout.defragment, FANOUT_FLAG_DEFRAG),
+            (fanout.rollover, FANOUT_FLAG_ROLLOVER),
+            (fanout.ignore_outgoing, FANOUT_FLAG_IGNORE_OUTGOING),
+            (group.is_none(), FANOUT_FLAG_UNIQUE_ID),
+        ] {
+            flags |= if wanted { flag } else { 0 };
+        }
+        let what = "join a fan-out group";
+        let value = flags << 16 | u32::from(group.unwrap_or(0));
+        self.set(SOL_PACKET, PACKET_FANOUT, &value, what)?;
+        let value: u32 = self
+            .get(SOL_PACKET, PACKET_FANOUT)
+            .map_err(|e| Error::from_io(what, e))?;
+        Ok(value as u16)
+    }
+
+    /// Reads the counters, which starts them anew.
+    pub fn statistics(&self) -> Result<Statistics> {
+        let [packets, drops, freezes]: [u32; 3] = self
+            .get(SOL_PACKET, PACKET_STATISTICS)
+            .map_err(|e| Error::from_io("read a packet socket's counters", e))?;
+        Ok(Statistics {
+            packets,
+            drops,
+            freezes,
+        })
+    }
+
+    /// Takes the socket's pending error (an errno), for example ENETDOWN after the link went down.
+    pub fn take_error(&self) -> Option<i32> {
+        let code: i32 = self.get(libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
+        (code != 0).then_some(code)
+    }
+
+    /// Sends past the traffic control of the interface: no queueing there, hence less cost and no
+    /// shaping. (Since Linux 3.14)
+    pub fn bypass_qdisc(&self) -> Result<()> {
+        let what = "bypass the queueing discipline";
+        self.set(SOL_PACKET, PACKET_QDISC_BYPASS, &1_i32, what)
+    }
+
+    /// Sets how much memory packets on their way out may take, in bytes; without CAP_NET_ADMIN as
+    /// much of it as `net.core.wmem_max` allows.
+    pub fn send_buffer(&self, bytes: u32) -> Result<()> {
+        let what = "set the send buffer";
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes, what)
+            .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes, what))
+    }
+
+    /// Has the kernel send what the ring holds; returns the bytes sent.
+    ///
+    /// # Errors
+    /// The bare errno, because the caller goes on with most of them.
+    pub fn kick(&self) -> io::Result<usize> {
+        // SAFETY: no buffer is passed; the packets come from the ring.
+        let result = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                std::ptr::null::<c_void>(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null(),
+                0,
+            )
+        };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Takes what waits in the socket's queue (not in its ring) and forgets it.
+    pub fn discard(&self) {
+        // A bound, because a socket without a filter could be fed faster than this.
+        for _ in 0..64 {
+            // SAFETY: a buffer of no length is not written to; what does not fit is cut off.
+            let result = unsafe {
+                libc::recv(
+                    self.fd.as_raw_fd(),
+                    std::ptr::null_mut(),
+                    0,
+                    libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+                )
+            };
+            if result < 0 {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until the ring can be read (or, with `write`, takes packets), at most `timeout`.
+    pub fn poll(&self, write: bool, timeout: Duration) -> Result<PollResult> {
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: if write { libc::POLLOUT } else { libc::POLLIN },
+            revents: 0,
+        };
+        let time = libc::timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: one live entry, a live timeout, no signal mask.
+        let result = unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
+        if result < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                return Ok(PollResult {
+                    interrupted: true,
+                    ..PollResult::default()
+                });
+            }
+            return Err(Error::from_io("wait for packets", error));
+        }
+        Ok(PollResult {
+            readable: poll.revents & libc::POLLIN != 0,
+            writable: poll.revents & libc::POLLOUT != 0,
+            error: poll.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0,
+            interrupted: false,
+        })
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn smaller_ring(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace => error
+            .with_why("the kernel has no memory for it")
+            .with_hint("ask for less with ring_bytes="),
+        _ => error,
+    }
+}
+
+/// Waits until no processor runs kernel code that began before the call: a filter replaced before
+/// it is then out of use. membarrier(2), `MEMBARRIER_CMD_GLOBAL` (Since Linux 4.3).
+pub fn wait_for_readers() {
+    const MEMBARRIER_CMD_GLOBAL: c_int = 1;
+    // SAFETY: a plain system call. A failure (a kernel with isolated processors) leaves a window of
+    // microseconds.
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}

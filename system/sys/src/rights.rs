@@ -1,0 +1,203 @@
+//! Giving up rights once the sockets are open: another user, no capabilities, none to be gained
+//! again.
+
+use std::ffi::{CStr, CString};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Capability numbers that a program may wish to keep (Linux `include/uapi/linux/capability.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Capability {
+    /// Write files that belong to others.
+    DacOverride = 1,
+    /// Configure interfaces.
+    NetAdmin = 12,
+    /// Raw sockets.
+    NetRaw = 13,
+    /// Lock memory beyond the limit.
+    IpcLock = 14,
+    /// Load programs and make maps. Since Linux 5.8.
+    Bpf = 39,
+}
+
+/// A user as the system's database has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Login name.
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+}
+
+impl User {
+    /// Looks a user up by name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn find(name: &str) -> Result<Self> {
+        let what = || format!("become user {name:?}");
+        let text = CString::new(name).map_err(|_| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                what(),
+                "the name holds a zero byte",
+            )
+        })?;
+        let mut buffer = vec![0; 16 << 10];
+        // SAFETY: zero is a valid `passwd` (null pointers); the call writes into it and into
+        // `buffer` only, whose size it is given; the strings it points to are not read
+        // after `buffer` is gone.
+        let (code, found, uid, gid) = unsafe {
+            let mut entry: libc::passwd = std::mem::zeroed();
+            let mut result = std::ptr::null_mut();
+            let code = libc::getpwnam_r(
+                CStr::as_ptr(&text),
+                &mut entry,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                &mut result,
+            );
+            (code, !result.is_null(), entry.pw_uid, entry.pw_gid)
+        };
+        if !found {
+            let kind = if code == 0 {
+                ErrorKind::NotFound
+            } else {
+                ErrorKind::Io
+            };
+            return Err(Error::new(kind, what(), "there is no such user")
+                .with_hint("name a user of this machine, for example nobody"));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            uid,
+            gid,
+        })
+    }
+}
+
+/// Whether the process has a capability in effect.
+pub fn has(capability: Capability) -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/thread-self/status") else {
+        return false;
+    };
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << capability as u32) != 0)
+}
+
+#[repr(C)]
+struct CapHeader {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CapData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`: 64 capabilities in two words.
+const CAP_VERSION_3: u32 = 0x2008_0522;
+
+/// Gives up rights for good: becomes `user` if one is given (groups included), keeps no capability
+/// but those named, and lets no later `execve` bring any back.
+///
+/// Call it before threads are started: the capability sets are the calling thread's (and those of
+/// threads it starts later).
+///
+/// # Errors
+/// `Permission` if the user cannot be changed; nothing is half done that matters: the caller should
+/// end.
+pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
+    let what = || "give up rights".to_owned();
+    // SAFETY: plain system calls with integers.
+    unsafe {
+        if let Some(user) = user {
+            let root = libc::geteuid() == 0;
+            if root && libc::setgroups(1, &user.gid) < 0
+                || libc::setresgid(user.gid, user.gid, user.gid) < 0
+                || libc::setresuid(user.uid, user.uid, user.uid) < 0
+            {
+                let hint =
+                    "start as root, or as that user with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
+                return Err(Error::last_os(format!("become user {:?}", user.name)).with_hint(hint));
+            }
+        }
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
+            return Err(Error::last_os(what()));
+        }
+    }
+    let kept = keep.iter().fold(0u64, |mask, &c| mask | 1 << c as u32) & permitted();
+    let words = [kept as u32, (kept >> 32) as u32];
+    let data = words.map(|word| CapData {
+        effective: word,
+        permitted: word,
+        inheritable: 0,
+    });
+    let header = CapHeader {
+        version: CAP_VERSION_3,
+        pid: 0,
+    };
+    // SAFETY: header and data have the layout of version 3 (two words) and live through the call.
+    if unsafe { libc::syscall(libc::SYS_capset, &header, data.as_ptr()) } < 0 {
+        return Err(Error::last_os(what()));
+    }
+    Ok(())
+}
+
+/// The permitted set of this thread.
+fn permitted() -> u64 {
+    let mut data = [CapData {
+        effective: 0,
+        permitted: 0,
+        inheritable: 0,
+    }; 2];
+    let header = CapHeader {
+        version: CAP_VERSION_3,
+        pid: 0,
+    };
+    // SAFETY: as in `give_up`; the kernel writes two words of data.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &header, data.as_mut_ptr()) };
+    if result < 0 {
+        return 0;
+    }
+    u64::from(data[1].permitted) << 32 | u64::from(data[0].permitted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found() {
+        assert_eq!(User::find("root").unwrap().uid, 0);
+        assert_eq!(
+            User::find("no such user").unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn capabilities_go_and_stay_gone() {
+        // In a thread of its own: capability sets belong to threads.
+        std::thread::spawn(|| {
+            let raw_before = has(Capability::NetRaw);
+            give_up(None, &[Capability::NetRaw]).unwrap();
+            assert_eq!(has(Capability::NetRaw), raw_before);
+            assert!(!has(Capability::NetAdmin));
+            give_up(None, &[]).unwrap();
+            assert!(!has(Capability::NetRaw));
+            give_up(None, &[Capability::NetRaw]).unwrap();
+            assert!(!has(Capability::NetRaw), "what is gone does not come back");
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,81 @@
+//! Signals that ask a program to end.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::{Error, Result};
+
+/// How long after the first signal further ones are taken for the same request. `timeout(1)` sends
+/// two at once, to the process and to its group; a person presses Ctrl-C twice.
+const SAME_REQUEST_NS: u64 = 1_000_000_000;
+
+/// What asks for the end.
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// When the first signal came, by the monotonic clock; 0 before.
+static FIRST_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The flag that `SIGINT`, `SIGTERM` and `SIGHUP` set from now on; one for the process, however
+/// often this is called. A signal that comes a second or more after the first one ends the process
+/// at once, so that nobody is locked in by a program that does not look at the flag.
+///
+/// A `SIGHUP` that is ignored (as under `nohup`) stays ignored. System calls are restarted.
+///
+/// # Errors
+/// If a handler cannot be installed.
+pub fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let flag = REQUESTED.get_or_init(Arc::default).clone();
+    for signal in SIGNALS {
+        install(signal)?;
+    }
+    Ok(flag)
+}
+
+fn install(signal: libc::c_int) -> Result<()> {
+    // SAFETY: zero is a valid `sigaction` (default action, empty mask); the calls read and write
+    // the two structures given; `handle` does only what a signal handler may.
+    let result = unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        let mut new: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut old);
+        if signal == libc::SIGHUP && old.sa_sigaction == libc::SIG_IGN {
+            return Ok(());
+        }
+        new.sa_sigaction = handle as *const () as libc::sighandler_t;
+        new.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, &new, std::ptr::null_mut())
+    };
+    if result < 0 {
+        return Err(Error::last_os("install signal handlers"));
+    }
+    Ok(())
+}
+
+/// Runs in the middle of anything: only atomics and calls that signal-safety(7) lists.
+extern "C" fn handle(signal: libc::c_int) {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes into `now` only.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now_ns = (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1);
+    let first = FIRST_NS.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+    let is_same = first.map_or_else(
+        |first_ns| now_ns.saturating_sub(first_ns) < SAME_REQUEST_NS,
+        |_| true,
+    );
+    if is_same {
+        // Set before the handlers were installed, so it is there.
+        if let Some(flag) = REQUESTED.get() {
+            flag.store(true, Ordering::Relaxed);
+        }
+        return;
+    }
+    // SAFETY: both calls may be made in a handler; the signal is delivered when this one returns.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}

@@ -1,0 +1,265 @@
+//! What this kernel and this process can do with XDP, found by trying where trying changes nothing.
+//!
+//! A version number does not tell: distributions take features back into old kernels and leave
+//! others out. So each row of [`FEATURES`] loads a small program, makes a map, or looks for a
+//! kernel function; nothing is attached. An answer is conclusive or says why it is not.
+
+use std::fmt;
+
+use bpf::asm::Asm;
+use bpf::ebpf::Reg::{self, R0, R1, R2, R3};
+use bpf::ebpf::{Alu, Helper, Width};
+use sys::bpf::{Map, MapSpec, MapType, TestRun};
+use sys::xsk::XskSocket;
+use sys::{Error, ErrorKind, KernelVersion};
+
+use crate::{XdpProgram, XskMap, btf};
+
+/// The answer of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is there and works.
+    Yes,
+    /// It is not, in these words.
+    No(String),
+    /// This process cannot find out, in these words.
+    Unknown(String),
+}
+
+impl fmt::Display for Presence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("yes"),
+            Self::No(why) => write!(f, "no: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
+}
+
+/// Something of the kernel that we use.
+#[derive(Clone, Copy)]
+pub struct Feature {
+    /// Its name.
+    pub name: &'static str,
+    /// The first kernel that has it.
+    pub since: KernelVersion,
+    /// What is missing without it.
+    pub serves: &'static str,
+    /// Finds out.
+    pub probe: fn() -> Presence,
+}
+
+/// Every feature, by age.
+pub const FEATURES: &[Feature] = &[
+    row("XDP", 4, 8, "afxdp:", xdp),
+    row("AF_XDP sockets", 4, 18, "afxdp:", af_xdp),
+    row(
+        "mappable arrays",
+        5,
+        5,
+        "sending by live frames",
+        mappable_array,
+    ),
+    row(
+        "packet pointer arithmetic",
+        5,
+        8,
+        "fast filters on afxdp:",
+        pointer_arithmetic,
+    ),
+    row("XDP links", 5, 9, "afxdp: leaves nothing behind", xdp_link),
+    row(
+        "packets of several buffers",
+        5,
+        18,
+        "afxdp: with an MTU over 3.5 KB",
+        frags,
+    ),
+    row(
+        "packet length helper",
+        5,
+        18,
+        "afxdp: without CAP_PERFMON",
+        buff_len,
+    ),
+    row("live frames", 5, 18, "sending by XDP", live_frames),
+    row(
+        "TAI clock in programs",
+        6,
+        1,
+        "wall-clock time of each packet on afxdp:",
+        tai_clock,
+    ),
+    row(
+        "metadata from the device",
+        6,
+        3,
+        "the device's time and hash on afxdp:",
+        device_metadata,
+    ),
+    row(
+        "VLAN tag from the device",
+        6,
+        8,
+        "VLAN tags that the device takes off",
+        device_vlan,
+    ),
+];
+
+const fn row(
+    name: &'static str,
+    major: u16,
+    minor: u16,
+    serves: &'static str,
+    probe: fn() -> Presence,
+) -> Feature {
+    Feature {
+        name,
+        since: KernelVersion::new(major, minor),
+        serves,
+        probe,
+    }
+}
+
+/// A refusal: by want of rights nothing is learned, by anything else it is not there.
+fn refused(error: &Error) -> Presence {
+    match error.kind() {
+        ErrorKind::Permission if error.os_code() == Some(1) => {
+            Presence::Unknown("the process may not try (root, or CAP_NET_ADMIN and CAP_BPF)".into())
+        }
+        _ => Presence::No(error.why().to_owned()),
+    }
+}
+
+fn answer<T>(result: sys::Result<T>) -> Presence {
+    result.map_or_else(|e| refused(&e), |_| Presence::Yes)
+}
+
+/// A program of a few instructions that passes every packet.
+fn program(frags: bool, body: impl FnOnce(&mut Asm)) -> sys::Result<XdpProgram> {
+    let mut asm = Asm::new();
+    body(&mut asm);
+    asm.mov(R0, 2);
+    asm.exit();
+    let insns = asm
+        .finish()
+        .map_err(|e| Error::new(ErrorKind::InvalidInput, "make a probe", e.to_string()))?;
+    XdpProgram::load("bw_probe", &insns, frags, None)
+}
+
+fn xdp() -> Presence {
+    answer(program(false, |_| {}))
+}
+
+fn af_xdp() -> Presence {
+    match XskSocket::open() {
+        Ok(_) => answer(XskMap::create(1)),
+        Err(e) => refused(&e),
+    }
+}
+
+fn mappable_array() -> Presence {
+    answer(Map::create(&MapSpec {
+        kind: MapType::Array,
+        name: "bw_probe",
+        key_size: 4,
+        value_size: 8,
+        max_entries: 1,
+        mappable: true,
+    }))
+}
+
+/// Trying would mean to attach; the kernel's list of functions says as much.
+pub(crate) fn xdp_link() -> Presence {
+    has_function("bpf_xdp_link_attach", KernelVersion::new(5, 9))
+}
+
+fn frags() -> Presence {
+    answer(program(true, |_| {}))
+}
+
+fn buff_len() -> Presence {
+    answer(program(false, |asm| asm.call(Helper::XdpGetBuffLen)))
+}
+
+fn tai_clock() -> Presence {
+    answer(program(false, |asm| asm.call(Helper::KtimeGetTaiNs)))
+}
+
+fn device_metadata() -> Presence {
+    has_function("bpf_xdp_metadata_rx_timestamp", KernelVersion::new(6, 3))
+}
+
+fn device_vlan() -> Presence {
+    has_function("bpf_xdp_metadata_rx_vlan_tag", KernelVersion::new(6, 8))
+}
+
+/// One packet that the program drops.
+fn live_frames() -> Presence {
+    let mut asm = Asm::new();
+    asm.mov(R0, 1);
+    asm.exit();
+    let insns = asm.finish().unwrap_or_default();
+    let run = TestRun {
+        data: &[0; 64],
+        repeat: 1,
+        live_frames: true,
+        ..TestRun::default()
+    };
+    answer(XdpProgram::load("bw_probe", &insns, false, None).and_then(|p| p.test_run(&run)))
+}
+
+/// The difference of two packet pointers, which the verifier tells only to CAP_PERFMON.
+fn pointer_arithmetic() -> Presence {
+    let load = |asm: &mut Asm, to: Reg, field: i16| asm.load(Width::W, to, R1, field);
+    let loaded = program(false, |asm| {
+        load(asm, R2, 0);
+        load(asm, R3, 4);
+        asm.alu(Alu::Sub, R3, R2);
+    });
+    match loaded {
+        Err(e) if e.why().contains("prohibited") => {
+            Presence::No("the process lacks CAP_PERFMON; a slower form is used".into())
+        }
+        other => answer(other),
+    }
+}
+
+fn has_function(name: &'static str, since: KernelVersion) -> Presence {
+    match btf::function_ids([name]) {
+        Ok([Some(_)]) => Presence::Yes,
+        Ok([None]) => Presence::No(format!("the kernel has no {name}")),
+        // Without the list there is only the version to go by.
+        Err(e) => match KernelVersion::running() {
+            Some(now) => {
+                let likely = if now >= since { "likely" } else { "not likely" };
+                Presence::Unknown(format!("{}; {likely} by its version {now}", e.why()))
+            }
+            None => Presence::Unknown(e.why().to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_answers_and_a_new_kernel_has_all() {
+        let running = KernelVersion::running().unwrap();
+        for feature in FEATURES {
+            let presence = (feature.probe)();
+            println!("{:<30} {presence}", feature.name);
+            match presence {
+                Presence::Yes => {}
+                Presence::No(why) => {
+                    let excused = running < feature.since || why.contains("CAP_PERFMON");
+                    assert!(excused, "{}: {why}", feature.name);
+                }
+                Presence::Unknown(why) => {
+                    eprintln!("SKIPPED the probe of {}: {why}", feature.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! XDP: programs made at run time, their maps, their attachment to devices, and what this kernel
+//! can do.
+//!
+//! A [`Redirect`] is the program that gives a device's packets to AF_XDP sockets. It is loaded
+//! from a [`RedirectSpec`], attached by an [`XdpLink`], and counts what it does with each packet;
+//! when the last descriptor of the link closes, by kill -9 too, the device is as before.
+#![forbid(unsafe_code)]
+
+pub mod btf;
+pub mod feature;
+mod link;
+mod live;
+mod map;
+pub mod metadata;
+mod program;
+pub mod programs;
+mod spec;
+pub mod verifier;
+
+pub use link::XdpLink;
+pub use live::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
+pub use map::{QueueCounters, XskMap};
+pub use program::XdpProgram;
+pub use programs::redirect::{Redirect, RedirectCounters};
+pub use spec::{AttachMode, MetadataSpec, ProgramClock, RedirectSpec, TimestampSource};

@@ -1,0 +1,184 @@
+//! A program attached to a device, for as long as we live.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use sys::bpf::{Link, ObjectKind, Program, object_ids, open_by_id};
+use sys::{Error, ErrorKind, KernelVersion, Result, Unsupported};
+
+use crate::feature::{self, Presence};
+use crate::{AttachMode, XdpProgram};
+
+/// `XDP_FLAGS_SKB_MODE` of `if_link.h`.
+const FLAG_GENERIC: u32 = 1 << 1;
+/// `XDP_FLAGS_DRV_MODE`.
+const FLAG_NATIVE: u32 = 1 << 2;
+
+/// An attachment by bpf_link: dropped, or its process killed, the device is as before.
+///
+/// # Since Linux
+/// 5.9
+#[derive(Debug)]
+pub struct XdpLink {
+    link: Link,
+    ifindex: u32,
+    mode: AttachMode,
+}
+
+impl XdpLink {
+    /// Attaches a program to a device of this network namespace.
+    ///
+    /// # Errors
+    /// `Busy` if another program holds the device, which is then named; `InvalidInput` if packets
+    /// of this MTU need a program that takes several buffers; `Unsupported` if the driver has no
+    /// native mode; `Permission`; `NotFound`.
+    pub fn attach(program: &XdpProgram, ifindex: u32, mode: AttachMode) -> Result<Self> {
+        let flags = match mode {
+            AttachMode::Native => FLAG_NATIVE,
+            AttachMode::Generic => FLAG_GENERIC,
+        };
+        let link = Link::create_xdp(program.raw(), ifindex, flags)
+            .map_err(|e| explain(e, ifindex, mode))?;
+        Ok(Self {
+            link,
+            ifindex,
+            mode,
+        })
+    }
+
+    /// Puts another program in the place of the attached one: no packet passes between.
+    pub fn update(&self, program: &XdpProgram) -> Result<()> {
+        self.link.update(program.raw())
+    }
+
+    /// Detaches now, though others may hold the link.
+    pub fn detach(&self) -> Result<()> {
+        self.link.detach()
+    }
+
+    /// The device.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// Where the device calls the program.
+    pub fn mode(&self) -> AttachMode {
+        self.mode
+    }
+
+    /// Whether the attachment still stands: not after the device went away.
+    pub fn is_attached(&self) -> Result<bool> {
+        Ok(self
+            .link
+            .info()?
+            .xdp_ifindex
+            .is_some_and(|index| index != 0))
+    }
+}
+
+impl AsFd for XdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// The kernel's errno for an attachment in words.
+fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
+    let device = sys::link::Link::by_index(ifindex).ok();
+    let name = device
+        .as_ref()
+        .map_or_else(|| format!("interface {ifindex}"), |d| d.name.clone());
+    let what = format!("attach an XDP program to {name} in {mode} mode");
+    match error.os_code() {
+        // EBUSY: by a link; EEXIST: in the other mode, or by netlink.
+        Some(16 | 17) => {
+            let others = device.map(|device| others(&device)).unwrap_or_default();
+            let why = if others.is_empty() {
+                "another XDP program is attached".to_owned()
+            } else {
+                format!("{} is attached", others.join(" and "))
+            };
+            let end = match why.contains("by netlink") {
+                true => format!("if nobody needs it any more, ip link set dev {name} xdp off"),
+                false => "end the program that holds it".to_owned(),
+            };
+            Error::new(ErrorKind::Busy, what, why)
+                .with_hint(format!("{end}; afpacket: sees packets beside it"))
+        }
+        // ERANGE
+        Some(34) => {
+            let mtu = device.map_or(String::new(), |d| format!("MTU {} ", d.mtu));
+            let why =
+                format!("a packet of {mtu}does not fit in one buffer, all that the program takes");
+            Error::new(ErrorKind::InvalidInput, what, why)
+                .with_hint("ask for multi-buffer packets, or lower the MTU")
+        }
+        // EOPNOTSUPP
+        Some(95) => {
+            let feature = "native XDP of this interface's driver";
+            Error::unsupported(
+                what,
+                Unsupported {
+                    feature,
+                    since: None,
+                },
+            )
+            .with_hint("generic mode works with every driver")
+        }
+        // EPERM
+        Some(1) => Error::new(
+            ErrorKind::Permission,
+            what,
+            "the process may not attach programs",
+        )
+        .with_hint("run as root, or with CAP_NET_ADMIN and CAP_BPF"),
+        // ENODEV; EINVAL where the link cannot be made.
+        Some(19 | 22) if device.is_none() => {
+            Error::new(ErrorKind::NotFound, what, "there is no such interface")
+                .with_hint("`barewire devices` lists them")
+        }
+        // EINVAL is also what a kernel says that does not know the call.
+        Some(22) if matches!(feature::xdp_link(), Presence::No(_)) => {
+            let since = Some(KernelVersion::new(5, 9));
+            Error::unsupported(
+                what,
+                Unsupported {
+                    feature: "attaching XDP by bpf_link",
+                    since,
+                },
+            )
+            .with_hint("afpacket: works with every kernel")
+        }
+        Some(22) => error
+            .with_why(
+                "the driver refuses: the program is bound to another device, the mode is not \
+                 possible with it, or too few queues are free",
+            )
+            .with_hint("try the other mode"),
+        _ => error,
+    }
+}
+
+/// The programs on a device in words: name, number, mode, and what holds them there.
+fn others(device: &sys::link::Link) -> Vec<String> {
+    device
+        .xdp
+        .iter()
+        .map(|attached| {
+            let id = attached.program_id;
+            let info =
+                open_by_id(ObjectKind::Program, id).and_then(|fd| Program::from_fd(fd).info());
+            let name = info.map_or_else(|_| String::new(), |info| format!("\"{}\" ", info.name));
+            let links = object_ids(ObjectKind::Link).unwrap_or_default();
+            let link = links.into_iter().find(|&link| {
+                let info =
+                    open_by_id(ObjectKind::Link, link).and_then(|fd| Link::from_fd(fd).info());
+                info.is_ok_and(|i| i.program_id == id && i.xdp_ifindex == Some(device.index))
+            });
+            let by = link.map_or("netlink".into(), |link| format!("link {link}"));
+            format!(
+                "the XDP program {name}(id {id}, {} mode, by {by})",
+                attached.place.word()
+            )
+        })
+        .collect()
+}

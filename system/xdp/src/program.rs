@@ -1,0 +1,74 @@
+//! A loaded XDP program.
+
+use bpf::ebpf::Insn;
+use sys::bpf::{
+    LoadFailure, Program, ProgramInfo, ProgramSpec, ProgramType, TestRun, TestRunResult,
+    XDP_FLAG_DEVICE_BOUND, XDP_FLAG_FRAGS,
+};
+use sys::{Error, ErrorKind, Result};
+
+use crate::verifier;
+
+/// An XDP program in the kernel, not yet attached.
+#[derive(Debug)]
+pub struct XdpProgram {
+    program: Program,
+    info: ProgramInfo,
+}
+
+impl XdpProgram {
+    /// Loads instructions. `frags`: it takes packets of several buffers (Linux 5.18).
+    /// `device`: it is for this device alone and calls its metadata kfuncs (Linux 6.3).
+    ///
+    /// # Errors
+    /// `Permission` without CAP_BPF and CAP_NET_ADMIN; what the verifier refuses is told in its
+    /// own words.
+    pub fn load(name: &str, insns: &[Insn], frags: bool, device: Option<u32>) -> Result<Self> {
+        let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();
+        let mut flags = if frags { XDP_FLAG_FRAGS } else { 0 };
+        if device.is_some() {
+            flags |= XDP_FLAG_DEVICE_BOUND;
+        }
+        let program = Program::load(&ProgramSpec {
+            kind: ProgramType::Xdp,
+            name,
+            insns: &words,
+            flags,
+            ifindex: device.unwrap_or(0),
+        })
+        .map_err(|failure| refused(name, failure))?;
+        let info = program.info()?;
+        Ok(Self { program, info })
+    }
+
+    /// What the kernel says about it.
+    pub fn info(&self) -> &ProgramInfo {
+        &self.info
+    }
+
+    /// Runs it on a packet; see [`Program::test_run`].
+    pub fn test_run(&self, run: &TestRun<'_>) -> Result<TestRunResult> {
+        self.program.test_run(run)
+    }
+
+    pub(crate) fn raw(&self) -> &Program {
+        &self.program
+    }
+}
+
+/// The kernel's refusal as an error with its reason.
+fn refused(name: &str, failure: LoadFailure) -> Error {
+    let code = failure.source.raw_os_error();
+    let error = Error::from_io(format!("load the XDP program {name}"), failure.source);
+    // EPERM and EINVAL; the verifier's reason, where there is one, is the better text.
+    match (code, verifier::explain(&failure.log)) {
+        (_, Some(text)) => error.with_why(text),
+        (Some(1), None) => error
+            .with_kind(ErrorKind::Permission)
+            .with_hint("run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
+        (Some(22), None) => error
+            .with_why("the kernel does not know the kind of program or one of its flags")
+            .with_hint("`barewire doctor` shows what this kernel can do"),
+        (_, None) => error,
+    }
+}

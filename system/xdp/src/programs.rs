@@ -1,0 +1,4 @@
+//! The programs that we generate, one file each.
+
+pub mod redirect;
+pub(crate) mod transmit;
