@@ -299,8 +299,9 @@ fn subjects(interface: &str) -> Result<Vec<Subject>> {
         Subject {
             received: |text| number_before(text, "packets incoming"),
             ..subject(
-                "netsniff-ng (counts)",
-                format!("netsniff-ng --in {interface} --silent"),
+                "netsniff-ng",
+                // With the ring of its own choice it is not listening yet when packets come.
+                format!("netsniff-ng --in {interface} --out /dev/null --silent --ring-size 64MiB"),
             )
         },
     ];
