@@ -54,6 +54,13 @@ impl Mapping {
         )
     }
 
+    /// Maps `len` bytes of a device's registers from `offset`, shared and writable. They are no
+    /// memory: only single accesses of the device's widths.
+    pub fn device(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(Some(fd), len, offset, prot, libc::MAP_SHARED)
+    }
+
     /// Maps `len` bytes of a file for reading.
     pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<Self> {
         let mapping = Self::map(Some(fd), len, 0, libc::PROT_READ, libc::MAP_PRIVATE)?;

@@ -1,0 +1,84 @@
+//! A counter as a file descriptor (`eventfd(2)`): how VFIO tells an interrupt.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// An eventfd; readable when it was signalled since it was last taken.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A new one, not signalled.
+    pub fn new() -> Result<Self> {
+        // SAFETY: a plain system call.
+        let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if raw < 0 {
+            return Err(Error::last_os("make an eventfd"));
+        }
+        // SAFETY: the descriptor was just returned to us and nobody else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
+    }
+
+    /// Signals it.
+    pub fn signal(&self) {
+        // SAFETY: writes eight bytes of a live value to a descriptor that we own. A full counter
+        // is signalled already.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const ONE).cast(), 8) };
+    }
+
+    /// Whether it was signalled; then no more.
+    pub fn take(&self) -> bool {
+        let mut count = 0u64;
+        // SAFETY: reads at most eight bytes into a live value.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+    }
+
+    /// Sleeps until it is signalled, at most `timeout` (rounded up to whole milliseconds, so that a
+    /// short wait is no spin), and takes it. False if the time ran out or a signal came to the
+    /// process.
+    pub fn wait(&self, timeout: Duration) -> Result<bool> {
+        let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
+        let mut poll = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one element, alive for the call.
+        let count = unsafe { libc::poll(&raw mut poll, 1, ms) };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EINTR) => Ok(false),
+                _ => Err(Error::from_io("wait for an interrupt", error)),
+            };
+        }
+        Ok(count > 0 && self.take())
+    }
+}
+
+static ONE: u64 = 1;
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_taken_once() {
+        let event = EventFd::new().unwrap();
+        assert!(!event.take());
+        event.signal();
+        event.signal();
+        assert!(event.wait(Duration::from_secs(5)).unwrap());
+        assert!(!event.take());
+        assert!(!event.wait(Duration::from_micros(10)).unwrap());
+    }
+}

@@ -1,0 +1,280 @@
+//! VFIO: a PCI function in the hands of a process (`Documentation/driver-api/vfio.rst` of the
+//! kernel): its registers mapped, its interrupts as eventfds, its DMA through the IOMMU.
+//!
+//! - [`Space`]: the device addresses (IOVA) that a function reaches, and what lies there;
+//! - [`Device`]: the function: BARs, configuration space, interrupts, reset.
+//!
+//! Two kernel interfaces give the same: the container with its group (`/dev/vfio/vfio`,
+//! `/dev/vfio/GROUP`, type 1) and iommufd with a device of its own (`/dev/iommu`,
+//! `/dev/vfio/devices/vfioN`; `Documentation/userspace-api/iommufd.rst`). The newer one is taken
+//! where it is there.
+//!
+//! When the process ends, by whatever death, the kernel closes the device: it turns bus mastering
+//! off, resets the function and takes its mappings away. No DMA outlives its user.
+
+mod abi;
+mod device;
+mod space;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use device::{Device, InterruptKind};
+pub use space::Space;
+
+use crate::pci::PciFunction;
+use crate::{Error, ErrorKind, Result};
+
+/// The kernel's driver that a function must be bound to.
+pub const DRIVER: &str = "vfio-pci";
+
+/// By which of the kernel's interfaces a function is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Through {
+    /// iommufd where the kernel has it, else type 1.
+    #[default]
+    Auto,
+    /// The container and the group.
+    Type1,
+    /// iommufd, or fail (Since Linux 6.6).
+    Iommufd,
+}
+
+/// Opens a function that is bound to vfio-pci.
+///
+/// # Errors
+/// `Unsupported` without an IOMMU or without VFIO, `Busy` where another driver, another process or
+/// another device of its group is in the way, `Permission`; each with what to do next.
+pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
+    let address = function.address();
+    let what = || format!("open PCI function {address} by VFIO");
+    let Some(group) = function.iommu_group() else {
+        return Err(no_iommu(what()));
+    };
+    let bind = format!("barewire nic bind vfio {address}");
+    match function.driver() {
+        Some(driver) if driver == DRIVER => {}
+        Some(driver) => {
+            let interfaces = function.interfaces();
+            let why = match interfaces.first() {
+                Some(name) => {
+                    format!("it is bound to the kernel's driver {driver} as interface {name}")
+                }
+                None => format!("it is bound to the kernel's driver {driver}"),
+            };
+            return Err(Error::new(ErrorKind::Busy, what(), why).with_hint(bind));
+        }
+        None if !function.has_driver(DRIVER) => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                what(),
+                "the kernel's module vfio-pci is not loaded",
+            )
+            .with_hint(format!("modprobe vfio-pci, then: {bind}")));
+        }
+        None => {
+            let why = format!("no driver has it; VFIO reaches it through {DRIVER}");
+            return Err(Error::new(ErrorKind::Busy, what(), why).with_hint(bind));
+        }
+    }
+    if through != Through::Type1 {
+        match open_iommufd(function) {
+            Ok(Some(device)) => return Ok(device),
+            Ok(None) if through == Through::Auto => {}
+            Ok(None) => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    what(),
+                    "this kernel has no iommufd for VFIO devices",
+                )
+                .with_hint("modprobe iommufd; or leave the choice of interface to barewire"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    open_group(function, group)
+}
+
+fn no_iommu(what: String) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        what,
+        "it is in no IOMMU group: there is no IOMMU, or it is switched off",
+    )
+    .with_hint(
+        "switch it on in the firmware (VT-d, AMD-Vi) and boot with intel_iommu=on or amd_iommu=on; \
+         a virtual machine needs an emulated one",
+    )
+}
+
+/// Opens a character device of VFIO's.
+fn open_node(path: &Path) -> io::Result<OwnedFd> {
+    let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+    Ok(file.into())
+}
+
+/// The error of a node that did not open.
+fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
+    let shown = path.display();
+    let what = format!("open {shown} for PCI function {}", function.address());
+    let hint = match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            format!("run as root, or give yourself the node: chown $USER {shown}")
+        }
+        Some(libc::EBUSY) => format!("another process has it open: fuser -v {shown}"),
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            "modprobe vfio-pci; in a container the nodes below /dev/vfio must be passed in".into()
+        }
+        _ => return Error::from_io(what, error),
+    };
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let error = Error::from_io(what, error).with_hint(hint);
+    match is_missing {
+        true => error
+            .with_kind(ErrorKind::Unsupported)
+            .with_why("there is no such device node"),
+        false => error,
+    }
+}
+
+/// Opens by iommufd; nothing where this kernel has no such device for the function.
+fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
+    let Some(name) = function.vfio_device() else {
+        return Ok(None);
+    };
+    let node = PathBuf::from("/dev/vfio/devices").join(name);
+    let iommu = Path::new("/dev/iommu");
+    if !node.exists() || !iommu.exists() {
+        return Ok(None);
+    }
+    let iommufd = match open_node(iommu) {
+        Ok(fd) => fd,
+        // Whoever was given the nodes of type 1 alone uses these.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(node_error(function, iommu, error)),
+    };
+    let fd = match open_node(&node) {
+        Ok(fd) => fd,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(node_error(function, &node, error)),
+    };
+    let mut bind = abi::BindIommufd::sized();
+    bind.iommufd = iommufd.as_raw_fd();
+    if let Err(error) = call(&fd, abi::DEVICE_BIND_IOMMUFD, &mut bind) {
+        return Err(shared_or(function, &node, error));
+    }
+    let space = Space::iommufd(iommufd)?;
+    let mut attach = abi::AttachIommufd::sized();
+    attach.page_table = space.ioas();
+    call(&fd, abi::DEVICE_ATTACH_IOMMUFD, &mut attach).map_err(|error| {
+        let what = format!("join PCI function {} to its addresses", function.address());
+        Error::from_io(what, error)
+    })?;
+    Device::new(function.address(), fd, Arc::new(space)).map(Some)
+}
+
+/// Opens by container and group.
+fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
+    let node = PathBuf::from(format!("/dev/vfio/{group_number}"));
+    let container_node = Path::new("/dev/vfio/vfio");
+    let container =
+        open_node(container_node).map_err(|e| node_error(function, container_node, e))?;
+    // SAFETY: an ioctl without argument on a descriptor that we own.
+    let version = unsafe { libc::ioctl(container.as_raw_fd(), abi::GET_API_VERSION) };
+    // SAFETY: the same, with a plain number.
+    let type1 = unsafe {
+        libc::ioctl(
+            container.as_raw_fd(),
+            abi::CHECK_EXTENSION,
+            abi::TYPE1V2_IOMMU,
+        )
+    };
+    if version != abi::API_VERSION || type1 != 1 {
+        let what = format!("open PCI function {} by VFIO", function.address());
+        let why = "VFIO has no driver for this machine's IOMMU loaded";
+        return Err(
+            Error::new(ErrorKind::Unsupported, what, why).with_hint("modprobe vfio_iommu_type1")
+        );
+    }
+    let group = open_node(&node).map_err(|error| node_error(function, &node, error))?;
+    let mut status = abi::GroupStatus::sized();
+    call(&group, abi::GROUP_GET_STATUS, &mut status)
+        .map_err(|error| Error::from_io(format!("ask for group {group_number}"), error))?;
+    if status.flags & abi::GROUP_VIABLE == 0 {
+        let nobody = io::Error::from_raw_os_error(libc::EBUSY);
+        return Err(shared_or(function, &node, nobody));
+    }
+    let mut container_fd: RawFd = container.as_raw_fd();
+    call(&group, abi::GROUP_SET_CONTAINER, &mut container_fd)
+        .map_err(|error| shared_or(function, &node, error))?;
+    // SAFETY: a plain number as argument.
+    let set = unsafe { libc::ioctl(container.as_raw_fd(), abi::SET_IOMMU, abi::TYPE1V2_IOMMU) };
+    if set < 0 {
+        let error = io::Error::last_os_error();
+        let is_right = error.raw_os_error() == Some(libc::EPERM);
+        let error = Error::from_io("set up the IOMMU for VFIO", error);
+        return Err(match is_right {
+            // The kernel cannot isolate interrupts here.
+            true => error.with_hint(
+                "the machine has no interrupt remapping; if you trust the card: \
+                 echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
+            ),
+            false => error,
+        });
+    }
+    let name =
+        std::ffi::CString::new(function.address().to_string()).expect("digits, colons and a dot");
+    // SAFETY: a live C string; the kernel copies it.
+    let raw = unsafe { libc::ioctl(group.as_raw_fd(), abi::GROUP_GET_DEVICE_FD, name.as_ptr()) };
+    if raw < 0 {
+        let error = io::Error::last_os_error();
+        return Err(node_error(function, &node, error));
+    }
+    // SAFETY: the descriptor was just returned to us and nobody else owns it.
+    let fd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) };
+    let space = Space::type1(container, group);
+    Device::new(function.address(), fd, Arc::new(space))
+}
+
+/// The error of a group that cannot be taken: who else is in it.
+fn shared_or(function: &PciFunction, node: &Path, error: io::Error) -> Error {
+    let others: Vec<String> = function
+        .group_members()
+        .iter()
+        .filter(|member| member.address() != function.address())
+        .filter_map(|member| {
+            let driver = member.driver().filter(|driver| driver != DRIVER)?;
+            Some(format!("{} ({driver})", member.address()))
+        })
+        .collect();
+    if others.is_empty() || error.raw_os_error() == Some(libc::EACCES) {
+        return node_error(function, node, error);
+    }
+    let what = format!("open PCI function {} by VFIO", function.address());
+    let why = format!(
+        "its IOMMU group is shared with {}: the IOMMU cannot tell them apart",
+        others.join(", ")
+    );
+    Error::new(ErrorKind::Busy, what, why).with_hint(
+        "bind these to vfio-pci too (barewire nic bind vfio ADDRESS), or put the card into \
+         another slot",
+    )
+}
+
+/// An ioctl that takes and fills a structure.
+fn call<T: abi::Argument>(
+    fd: &OwnedFd,
+    request: libc::c_ulong,
+    argument: &mut T,
+) -> io::Result<()> {
+    // SAFETY: `Argument` says that T is what the request takes by address, and it is alive for the
+    // call; the kernel writes at most its size, which stands in it.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) };
+    match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

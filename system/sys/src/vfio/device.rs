@@ -1,0 +1,259 @@
+//! A function: registers, configuration space, interrupts, reset.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::abi::{self, IrqSet};
+use super::{Space, call};
+use crate::eventfd::EventFd;
+use crate::mmap::Mapping;
+use crate::pci::PciAddress;
+use crate::{Error, ErrorKind, Result};
+
+/// Offset of the command register in the configuration space (PCI Local Bus 3.0, §6.2.2).
+const COMMAND: u16 = 4;
+/// It may answer to memory accesses.
+const COMMAND_MEMORY: u16 = 1 << 1;
+/// It may read and write memory by itself.
+const COMMAND_MASTER: u16 = 1 << 2;
+
+/// How a function interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptKind {
+    /// One message a vector (PCI Local Bus 3.0, §6.8.2).
+    Msix,
+    /// One message.
+    Msi,
+    /// A pin, which the kernel masks when it comes: [`Device::unmask_pin`].
+    Pin,
+}
+
+impl InterruptKind {
+    fn index(self) -> u32 {
+        match self {
+            Self::Msix => abi::IRQ_MSIX,
+            Self::Msi => abi::IRQ_MSI,
+            Self::Pin => abi::IRQ_INTX,
+        }
+    }
+
+    /// The word for it in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Msix => "MSI-X",
+            Self::Msi => "MSI",
+            Self::Pin => "INTx",
+        }
+    }
+}
+
+/// An open function. Closing it ends its DMA.
+#[derive(Debug)]
+pub struct Device {
+    // First: the device closes before the space goes.
+    fd: OwnedFd,
+    space: Arc<Space>,
+    address: PciAddress,
+    can_reset: bool,
+    config_offset: u64,
+    config_len: u64,
+}
+
+impl Device {
+    pub(super) fn new(address: PciAddress, fd: OwnedFd, space: Arc<Space>) -> Result<Self> {
+        let what = || format!("ask for PCI function {address}");
+        let mut info = abi::DeviceInfo::sized();
+        call(&fd, abi::DEVICE_GET_INFO, &mut info)
+            .map_err(|error| Error::from_io(what(), error))?;
+        if info.flags & abi::DEVICE_IS_PCI == 0 {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                what(),
+                "it is no PCI device",
+            ));
+        }
+        let mut device = Self {
+            fd,
+            space,
+            address,
+            can_reset: info.flags & abi::DEVICE_CAN_RESET != 0,
+            config_offset: 0,
+            config_len: 0,
+        };
+        let config = device.region(abi::CONFIG_REGION)?;
+        (device.config_offset, device.config_len) = (config.offset, config.len);
+        Ok(device)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> PciAddress {
+        self.address
+    }
+
+    /// The addresses that it reaches.
+    pub fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    fn region(&self, index: u32) -> Result<abi::RegionInfo> {
+        let mut info = abi::RegionInfo::sized();
+        info.index = index;
+        call(&self.fd, abi::DEVICE_GET_REGION_INFO, &mut info).map_err(|error| {
+            let what = format!("ask for region {index} of PCI function {}", self.address);
+            Error::from_io(what, error)
+        })?;
+        Ok(info)
+    }
+
+    /// Maps BAR `index`, 0 to 5.
+    ///
+    /// # Errors
+    /// `NotFound` if it is empty or no memory.
+    pub fn map_bar(&self, index: u8) -> Result<Mapping> {
+        let what = || format!("map BAR {index} of PCI function {}", self.address);
+        let info = match index {
+            0..=5 => self.region(index.into())?,
+            _ => return Err(Error::new(ErrorKind::InvalidInput, what(), "there are six")),
+        };
+        if info.len == 0 || info.flags & abi::REGION_CAN_MAP == 0 {
+            let why = "it is empty or cannot be mapped";
+            return Err(Error::new(ErrorKind::NotFound, what(), why));
+        }
+        let (Ok(len), Ok(offset)) = (usize::try_from(info.len), i64::try_from(info.offset)) else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                what(),
+                "it is too large",
+            ));
+        };
+        Mapping::device(self.fd.as_fd(), len, offset)
+    }
+
+    /// Reads the configuration space from `offset` on; what is not there reads as all ones.
+    pub fn read_config(&self, offset: u16, bytes: &mut [u8]) {
+        bytes.fill(0xff);
+        let end = u64::from(offset) + bytes.len() as u64;
+        if end > self.config_len {
+            return;
+        }
+        let at = (self.config_offset + u64::from(offset)) as i64;
+        // SAFETY: reads at most the slice's length into it. A failure leaves all ones or what came.
+        unsafe {
+            libc::pread(
+                self.fd.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                at,
+            )
+        };
+    }
+
+    fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()> {
+        let at = (self.config_offset + u64::from(offset)) as i64;
+        // SAFETY: writes from a live slice to a descriptor that we own.
+        let written =
+            unsafe { libc::pwrite(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at) };
+        if usize::try_from(written) == Ok(bytes.len()) {
+            return Ok(());
+        }
+        let what = format!("write the configuration of PCI function {}", self.address);
+        Err(Error::last_os(what))
+    }
+
+    /// Lets the function read and write memory by itself, or stops it; it answers to memory
+    /// accesses in either case.
+    pub fn set_bus_master(&self, on: bool) -> Result<()> {
+        let mut bytes = [0; 2];
+        self.read_config(COMMAND, &mut bytes);
+        let mut command = u16::from_le_bytes(bytes) | COMMAND_MEMORY;
+        match on {
+            true => command |= COMMAND_MASTER,
+            false => command &= !COMMAND_MASTER,
+        }
+        self.write_config(COMMAND, &command.to_le_bytes())
+    }
+
+    /// Resets the function; false where the bus has no way to.
+    pub fn reset(&self) -> Result<bool> {
+        if !self.can_reset {
+            return Ok(false);
+        }
+        // SAFETY: an ioctl without argument on a descriptor that we own.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), abi::DEVICE_RESET) } {
+            0.. => Ok(true),
+            _ => {
+                let what = format!("reset PCI function {}", self.address);
+                Err(Error::last_os(what))
+            }
+        }
+    }
+
+    /// The best kind of interrupt that the function has, and how many of it; none for a function
+    /// that cannot interrupt.
+    pub fn interrupts(&self) -> Option<(InterruptKind, u32)> {
+        [InterruptKind::Msix, InterruptKind::Msi, InterruptKind::Pin]
+            .into_iter()
+            .find_map(|kind| {
+                let mut info = abi::IrqInfo::sized();
+                info.index = kind.index();
+                call(&self.fd, abi::DEVICE_GET_IRQ_INFO, &mut info).ok()?;
+                (info.count != 0).then_some((kind, info.count))
+            })
+    }
+
+    /// Has the first interrupts of a kind signal these eventfds, at most 32. The kernel keeps its
+    /// own reference to each.
+    pub fn set_interrupts(&self, kind: InterruptKind, events: &[Arc<EventFd>]) -> Result<()> {
+        let mut set = IrqSet {
+            size: 0,
+            flags: abi::IRQ_DATA_EVENTFD | abi::IRQ_TRIGGER,
+            index: kind.index(),
+            start: 0,
+            count: events.len().min(abi::IRQ_SET_MAX) as u32,
+            events: [-1; abi::IRQ_SET_MAX],
+        };
+        for (slot, event) in set.events.iter_mut().zip(events) {
+            *slot = event.as_fd().as_raw_fd();
+        }
+        self.set_irqs(set, "set")
+    }
+
+    /// Ends the interrupts of a kind.
+    pub fn clear_interrupts(&self, kind: InterruptKind) -> Result<()> {
+        let set = IrqSet {
+            size: 0,
+            flags: abi::IRQ_DATA_NONE | abi::IRQ_TRIGGER,
+            index: kind.index(),
+            start: 0,
+            count: 0,
+            events: [-1; abi::IRQ_SET_MAX],
+        };
+        self.set_irqs(set, "end")
+    }
+
+    /// Lets the pin interrupt again.
+    pub fn unmask_pin(&self) -> Result<()> {
+        let set = IrqSet {
+            size: 0,
+            flags: abi::IRQ_DATA_NONE | abi::IRQ_UNMASK,
+            index: abi::IRQ_INTX,
+            start: 0,
+            count: 1,
+            events: [-1; abi::IRQ_SET_MAX],
+        };
+        self.set_irqs(set, "unmask")
+    }
+
+    fn set_irqs(&self, mut set: IrqSet, verb: &str) -> Result<()> {
+        let events = match set.flags & abi::IRQ_DATA_EVENTFD {
+            0 => 0,
+            _ => set.count as usize,
+        };
+        set.size = (std::mem::offset_of!(IrqSet, events) + events * size_of::<i32>()) as u32;
+        call(&self.fd, abi::DEVICE_SET_IRQS, &mut set).map_err(|error: io::Error| {
+            let what = format!("{verb} interrupts of PCI function {}", self.address);
+            Error::from_io(what, error)
+        })
+    }
+}
