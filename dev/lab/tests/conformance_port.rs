@@ -23,6 +23,7 @@ rigs![
     afxdp_native,
     afxdp_generic,
     xdplive,
+    model_igb,
     igb_zero_copy,
     virtio_zero_copy,
     e1000_generic,

@@ -5,4 +5,5 @@ pub(crate) mod afxdp;
 mod clock;
 pub(crate) mod file;
 pub(crate) mod memory;
+pub(crate) mod vfio;
 pub(crate) mod xdplive;

@@ -67,6 +67,11 @@ pub trait PortControl: Send {
     /// Takes one event that happened since the last call, if there was one. Never blocks.
     fn event(&mut self) -> Option<PortEvent>;
 
+    /// Whether the link is up, where the port asks the card itself.
+    fn link_is_up(&mut self) -> Option<bool> {
+        None
+    }
+
     /// What was obtained. May grow while a file is read (interfaces met on the way).
     fn describe(&self) -> PortDescription;
 

@@ -25,6 +25,7 @@
 mod account;
 mod backend;
 mod control;
+pub mod model;
 mod open;
 mod options;
 mod rx;
@@ -45,9 +46,9 @@ pub use account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, 
 pub use control::{Capabilities, PortControl, PortDescription, PortEvent};
 pub use open::{BACKENDS, Backend, Port, PortName, open};
 pub use options::{
-    AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, PortOptions, TapBy,
-    TimestampSource,
+    AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,
+    TapBy, TimestampSource,
 };
 pub use rx::{Packet, PacketMut, Ready, RxBackend, RxBatch, RxQueue};
-pub use slot::{Slot, Vlan};
+pub use slot::{Checksum, Slot, Vlan};
 pub use tx::{TxBackend, TxBatch, TxQueue};

@@ -7,7 +7,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::backend;
 use crate::control::{Capabilities, PortControl};
-use crate::options::{AttachMode, BindMode, Fanout, PortOptions, TapBy, TimestampSource};
+use crate::options::{AttachMode, BindMode, Fanout, IommuBy, PortOptions, TapBy, TimestampSource};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
@@ -60,6 +60,7 @@ pub const BACKENDS: &[Backend] = &[
     backend::afxdp::BACKEND,
     backend::afpacket::BACKEND,
     backend::xdplive::BACKEND,
+    backend::vfio::BACKEND,
     backend::file::BACKEND,
 ];
 
@@ -174,6 +175,7 @@ const OPTION_NAMES: &[&str] = &[
     "fanout=hash|hash-defrag|lb|cpu|qm|rollover",
     "rss_hash=yes|no",
     "qdisc_bypass=yes|no",
+    "iommu=auto|type1|iommufd",
 ];
 
 fn apply(options: &mut PortOptions, key: &str, value: &str) -> std::result::Result<(), String> {
@@ -202,6 +204,7 @@ fn apply(options: &mut PortOptions, key: &str, value: &str) -> std::result::Resu
         "fanout" => options.fanout = value.parse().map_err(|()| bad())?,
         "rss_hash" => options.rss_hash = yes()?,
         "qdisc_bypass" => options.qdisc_bypass = yes()?,
+        "iommu" => options.iommu = value.parse().map_err(|()| bad())?,
         _ => return Err(format!("there is no option {key:?}")),
     }
     Ok(())
@@ -241,6 +244,7 @@ words!(Fanout {
     "hash" => Hash, "hash-defrag" => HashDefrag, "lb" => RoundRobin, "cpu" => Cpu, "qm" => Queue,
     "rollover" => Rollover,
 });
+words!(IommuBy { "auto" => Auto, "type1" => Type1, "iommufd" => Iommufd, });
 words!(TimestampSource {
     "auto" => Auto, "device" => Device, "kernel" => Kernel, "batch" => Batch, "none" => None,
 });

@@ -104,6 +104,18 @@ pub enum Fanout {
     Rollover,
 }
 
+/// By which of the kernel's interfaces a card is taken in user space (VFIO).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IommuBy {
+    /// iommufd where the kernel has it, else type 1.
+    #[default]
+    Auto,
+    /// A container and the group of the card.
+    Type1,
+    /// iommufd, or fail (Since Linux 6.6).
+    Iommufd,
+}
+
 /// The packets that a filter is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterTarget {
@@ -190,6 +202,8 @@ pub struct PortOptions {
     pub rss_hash: bool,
     /// Send past the interface's queueing discipline (AF_PACKET): less cost, no traffic shaping.
     pub qdisc_bypass: bool,
+    /// By which of the kernel's interfaces a card is taken (VFIO).
+    pub iommu: IommuBy,
     /// How long the kernel may hold back packets to fill a block (AF_PACKET).
     pub block_timeout: Duration,
     /// A name for the port's interface in capture files.
@@ -219,6 +233,7 @@ impl Default for PortOptions {
             fanout: Fanout::Hash,
             rss_hash: false,
             qdisc_bypass: true,
+            iommu: IommuBy::Auto,
             block_timeout: Duration::from_millis(10),
             label: None,
         }

@@ -8,7 +8,7 @@ use ring::{Frame, Pool};
 use sys::Result;
 
 use crate::account::RxCounters;
-use crate::slot::{Slot, Vlan};
+use crate::slot::{Checksum, Slot, Vlan};
 
 /// What waiting ended with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,6 +350,18 @@ impl<'b> Packet<'b> {
     #[inline]
     pub fn vlan(&self) -> Option<Vlan> {
         self.head().has(Slot::VLAN).then_some(self.head().vlan)
+    }
+
+    /// What the card says of its checksums.
+    #[inline]
+    pub fn checksum(&self) -> Checksum {
+        let head = self.head();
+        match () {
+            () if head.has(Slot::CHECKSUM_BAD) => Checksum::Bad,
+            () if head.has(Slot::CHECKSUM_GOOD) => Checksum::Good,
+            () if head.has(Slot::CHECKSUM_PARTIAL) => Checksum::Partial,
+            () => Checksum::Unknown,
+        }
     }
 
     /// Whether the host itself sent it.

@@ -11,6 +11,19 @@ pub struct Vlan {
     pub tci: u16,
 }
 
+/// What the card says of a packet's IP and transport checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Nothing: it did not look, or does not know the protocol.
+    Unknown,
+    /// Those that it checked are right.
+    Good,
+    /// One of them is wrong.
+    Bad,
+    /// The transport checksum covers only the pseudo header so far: the packet never was on a wire.
+    Partial,
+}
+
 /// What a backend fills in for each packet. One cache line holds a slot, so a batch walks memory
 /// once.
 ///
@@ -45,6 +58,12 @@ impl Slot {
     pub(crate) const OUTGOING: u16 = 1 << 3;
     /// The packet goes on in the next slot.
     pub(crate) const CONTINUES: u16 = 1 << 4;
+    /// The card has checked the packet's checksums, and they are right.
+    pub(crate) const CHECKSUM_GOOD: u16 = 1 << 5;
+    /// The card has checked the packet's checksums, and one is wrong.
+    pub(crate) const CHECKSUM_BAD: u16 = 1 << 6;
+    /// The transport checksum is not finished: it came from a program on the same machine.
+    pub(crate) const CHECKSUM_PARTIAL: u16 = 1 << 7;
 
     /// A slot over `cap_len` bytes at `data`, without metadata.
     #[inline]

@@ -31,6 +31,8 @@ pub enum Joint {
     Wire(&'static str, &'static str),
     /// Two cards of the guest on one wire, with one queue each, and the name of the ports on both.
     Cards([&'static str; 2], &'static str),
+    /// Two device models of this kind and a thread that is the wire, driven by the card's driver.
+    Models(&'static str),
 }
 
 impl Joint {
@@ -39,7 +41,7 @@ impl Joint {
         match self {
             Joint::Wire(tx, rx) => Some([tx, rx]),
             Joint::Cards(_, name) => Some([name, name]),
-            Joint::Loop(_) | Joint::File(_) => None,
+            Joint::Loop(_) | Joint::File(_) | Joint::Models(_) => None,
         }
     }
 }
@@ -144,6 +146,15 @@ pub const RIGS: &[Rig] = &[
         ],
     },
     Rig {
+        name: "model_igb",
+        scheme: "vfio",
+        joint: Joint::Models("igb"),
+        holds: 900,
+        shrink: |options| options.ring_len = 64,
+        needs: || Ok(()),
+        excused: MODEL_EXCUSED,
+    },
+    Rig {
         name: "igb_zero_copy",
         scheme: "afxdp",
         joint: Joint::Cards(["igb0", "igb1"], "afxdp:{}?attach=native&bind=zero-copy"),
@@ -173,6 +184,23 @@ pub const RIGS: &[Rig] = &[
         needs: crate::guest::inside,
         excused: CARD_EXCUSED,
     },
+];
+
+const MODEL_EXCUSED: &[(&str, &str)] = &[
+    ("end", "a card never ends"),
+    (
+        "link_flap",
+        "a model is no interface; its driver's own tests pull the wire",
+    ),
+    ("mtu_change", "nobody sets the MTU of a card in user space"),
+    (
+        "deletion",
+        "a model is no interface; its driver's own tests pull the card",
+    ),
+    (
+        "kill_and_restart",
+        "both ends are in one process; the guest's suite kills",
+    ),
 ];
 
 const CARD_EXCUSED: &[(&str, &str)] = &[

@@ -139,7 +139,7 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
         account.delivered == received as u64,
         "{received} were received: {account:?}"
     );
-    if line.pair.is_some() {
+    if line.is_wire() {
         ensure!(
             account.lost() > 0,
             "this was to be an overload: {account:?}"

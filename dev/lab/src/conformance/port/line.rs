@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use port::model::ModelWire;
 use port::{Direction, Packet, Port, PortAccount, PortOptions, QueueAccount, Ready, RxQueue};
 use port::{TxAccount, TxQueue};
 use ring::{Pool, PoolConfig};
@@ -35,6 +36,8 @@ pub struct Line {
     options: PortOptions,
     /// Used by both ports.
     pub pool: Pool,
+    /// The models, where there are such. They outlive the ports.
+    models: Option<ModelWire>,
 }
 
 impl Line {
@@ -63,6 +66,10 @@ impl Line {
             Joint::Cards([left, right], _) => Some(Pair::of_cards(left, right, mtu, 1)?),
             _ => None,
         };
+        let models = match rig.joint {
+            Joint::Models(kind) => Some(ModelWire::new(kind).map_err(told)?),
+            _ => None,
+        };
         let plan = match &pair {
             // To a third station: the host behind the tap must not answer.
             Some(pair) => Udp {
@@ -89,6 +96,7 @@ impl Line {
             file: None,
             options,
             pool,
+            models,
         };
         line.open_ports()?;
         Ok(line)
@@ -105,8 +113,19 @@ impl Line {
                 self.open_rx()?;
                 self.open_tx()?;
             }
+            Joint::Models(_) => {
+                let models = self.models.as_ref().context("no models")?;
+                let [left, right] = models.ends();
+                self.rx = Some(right.open(&self.directed(Direction::Rx)).map_err(told)?);
+                self.tx = Some(left.open(&self.directed(Direction::Tx)).map_err(told)?);
+            }
         }
         Ok(())
+    }
+
+    /// Whether the ends know nothing of each other, so that a packet without a reader is lost.
+    pub fn is_wire(&self) -> bool {
+        self.pair.is_some() || self.models.is_some()
     }
 
     /// Opens the receiving port of a wire.

@@ -1,0 +1,89 @@
+//! The cards that have a driver here, by PCI id.
+
+use sys::pci::PciFunction;
+use sys::{Error, ErrorKind, Result};
+
+use super::function::VfioFunction;
+use super::igb::Igb;
+use super::{BACKEND, assemble};
+use crate::open::{Port, PortName};
+use crate::options::PortOptions;
+
+/// A row of the table.
+pub(super) struct Card {
+    vendor: u16,
+    device: u16,
+    /// Its name for people.
+    name: &'static str,
+    /// Makes a port of it.
+    pub open: fn(VfioFunction, &PortName, &PortOptions) -> Result<Port>,
+}
+
+const INTEL: u16 = 0x8086;
+
+/// Every card that can be opened. A driver is a folder here and its rows.
+const CARDS: &[Card] = &[
+    igb(0x10c9, "Intel 82576"),
+    igb(0x10e6, "Intel 82576 fiber"),
+    igb(0x10e7, "Intel 82576 SerDes"),
+    igb(0x10e8, "Intel 82576 quad copper"),
+    igb(0x1526, "Intel 82576 quad copper ET2"),
+    igb(0x150a, "Intel 82576 NS"),
+    igb(0x1518, "Intel 82576 NS SerDes"),
+    igb(0x150d, "Intel 82576 quad SerDes"),
+];
+
+const fn igb(device: u16, name: &'static str) -> Card {
+    Card {
+        vendor: INTEL,
+        device,
+        name,
+        open: |function, name, options| {
+            let via = function.via();
+            let driver = <Igb<VfioFunction> as super::Driver>::open(function)?;
+            assemble(driver, name, options, via)
+        },
+    }
+}
+
+/// The row of a card.
+pub(super) fn find((vendor, device): (u16, u16)) -> Option<&'static Card> {
+    CARDS
+        .iter()
+        .find(|card| (card.vendor, card.device) == (vendor, device))
+}
+
+/// The error for a function that no row knows.
+pub(super) fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
+    let what = format!("open {}:{}", BACKEND.scheme, pci.address());
+    let why = match pci.class() {
+        Ok(class) if class >> 16 != 0x02 => {
+            format!("{vendor:04x}:{device:04x} is no network card (class {class:06x})")
+        }
+        _ => format!("there is no driver for {vendor:04x}:{device:04x} here"),
+    };
+    let mut names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
+    names.dedup();
+    Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
+        "drivers: {}; with the kernel's driver the card works as afxdp:INTERFACE",
+        names.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_card_has_one_row() {
+        for (at, card) in CARDS.iter().enumerate() {
+            let same = |other: &Card| (other.vendor, other.device) == (card.vendor, card.device);
+            assert_eq!(CARDS.iter().position(same), Some(at), "{}", card.name);
+        }
+        assert_eq!(
+            find((0x8086, 0x10c9)).map(|card| card.name),
+            Some("Intel 82576")
+        );
+        assert!(find((0x8086, 0xffff)).is_none());
+    }
+}

@@ -1,0 +1,253 @@
+//! The control side: the account, events of the link, the end of the intake.
+//!
+//! `seen` is the card's word (its statistics registers), `delivered` the program's thread's, `in
+//! flight` a walk over the descriptors: three that do not know of each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sys::Result;
+
+use super::core::Core;
+use super::driver::{CardCounters, Driver, Health};
+use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
+use crate::control::{PortControl, PortDescription, PortEvent};
+
+/// The link is asked for this often at the most: reading a register takes a microsecond.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What the control side knows of a queue.
+pub(super) struct QueueView {
+    number: u32,
+    rx: Option<RxView>,
+    tx: Option<Arc<TxCounters>>,
+    /// Packets left in the ring when the queue was closed.
+    pub closed: Arc<AtomicU64>,
+}
+
+struct RxView {
+    counters: Arc<RxCounters>,
+    waiting: Box<dyn Fn() -> u32 + Send + Sync>,
+}
+
+impl QueueView {
+    /// Of queue `number`, without either end.
+    pub(super) fn new(number: u32) -> Self {
+        Self {
+            number,
+            rx: None,
+            tx: None,
+            closed: Arc::default(),
+        }
+    }
+
+    pub(super) fn watch_rx(
+        &mut self,
+        counters: Arc<RxCounters>,
+        waiting: Box<dyn Fn() -> u32 + Send + Sync>,
+    ) {
+        self.rx = Some(RxView { counters, waiting });
+    }
+
+    pub(super) fn watch_tx(&mut self, counters: Arc<TxCounters>) {
+        self.tx = Some(counters);
+    }
+
+    /// All but what the card says.
+    fn rx_account(&self) -> Option<QueueAccount> {
+        let view = self.rx.as_ref()?;
+        let closed = self.closed.load(Ordering::Relaxed);
+        let mut queue = QueueAccount {
+            queue_index: self.number,
+            delivered: view.counters.delivered.get(),
+            delivered_bytes: view.counters.delivered_bytes.get(),
+            ..QueueAccount::default()
+        };
+        let mut drop = |reason: DropReason, count| queue.dropped[reason as usize] += count;
+        drop(DropReason::Filter, view.counters.filtered.get());
+        drop(DropReason::Invalid, view.counters.invalid.get());
+        drop(DropReason::TooLong, view.counters.too_long.get());
+        drop(DropReason::Closed, closed);
+        // A closed queue's ring stays as it was: what is in it has been counted.
+        if closed == 0 {
+            queue.in_flight = (view.waiting)().into();
+        }
+        Some(queue)
+    }
+
+    fn tx_account(&self) -> Option<TxAccount> {
+        let counters = self.tx.as_ref()?;
+        Some(TxAccount {
+            queue_index: self.number,
+            sent: counters.sent.get(),
+            sent_bytes: counters.sent_bytes.get(),
+            failed: counters.failed.get(),
+            copied: counters.copied.get(),
+        })
+    }
+}
+
+pub(super) struct Control<D: Driver> {
+    core: Arc<Core<D>>,
+    queues: Vec<QueueView>,
+    description: PortDescription,
+    link_up: bool,
+    gone_told: bool,
+    looked: Instant,
+}
+
+impl<D: Driver> Control<D> {
+    pub(super) fn new(
+        core: Arc<Core<D>>,
+        queues: Vec<QueueView>,
+        description: PortDescription,
+    ) -> Self {
+        let link_up = core.driver().link().up;
+        Self {
+            core,
+            queues,
+            description,
+            link_up,
+            gone_told: false,
+            looked: Instant::now(),
+        }
+    }
+}
+
+/// Adds what the card says to what the queues say.
+fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
+    // Without a count of the card's a packet is seen when it lies in the ring.
+    let known = |queue: &QueueAccount| {
+        queue.delivered + queue.dropped_total() + queue.in_flight + queue.passed
+    };
+    for (at, queue) in queues.iter_mut().enumerate() {
+        let by_card = card.rx.get(at).and_then(|counted| counted.received);
+        queue.seen = by_card.unwrap_or_else(|| known(queue));
+    }
+    let by_queue = card.rx.iter().any(|queue| queue.received.is_some());
+    if let (false, Some(received)) = (by_queue, card.received) {
+        // The card counts over all queues: their sum is its word. The first one has the rest, so
+        // that a difference shows there.
+        if let Some((first, others)) = queues.split_first_mut() {
+            let of_others: u64 = others.iter().map(|queue| queue.seen).sum();
+            first.seen = received.saturating_sub(of_others);
+        }
+    }
+    for (queue, counted) in queues.iter_mut().zip(&card.rx) {
+        queue.seen += counted.no_descriptor;
+        queue.dropped[DropReason::FillEmpty as usize] += counted.no_descriptor;
+    }
+    if let Some(first) = queues.first_mut() {
+        // Before any queue was chosen.
+        let errors: u64 = card.errors.iter().map(|(_, count)| count).sum();
+        first.seen += card.missed + errors;
+        first.dropped[DropReason::RingFull as usize] += card.missed;
+        first.dropped[DropReason::Interface as usize] += errors;
+    }
+}
+
+impl<D: Driver> PortControl for Control<D> {
+    fn account(&mut self) -> Result<PortAccount> {
+        // The reader's counters first and the card's last: what moves meanwhile shows as missing
+        // for a moment, never as counted twice.
+        let mut rx: Vec<_> = self
+            .queues
+            .iter()
+            .filter_map(QueueView::rx_account)
+            .collect();
+        let card = self.core.driver().counters();
+        add_card(&mut rx, &card);
+        let interface_seen = card.received.map(|received| received + card.missed);
+        Ok(PortAccount {
+            rx,
+            tx: self
+                .queues
+                .iter()
+                .filter_map(QueueView::tx_account)
+                .collect(),
+            interface_seen,
+        })
+    }
+
+    fn event(&mut self) -> Option<PortEvent> {
+        if self.looked.elapsed() < LOOK_EVERY || self.gone_told {
+            return None;
+        }
+        self.looked = Instant::now();
+        let health = self.core.driver().health();
+        if health != Health::Running && self.core.notice(health) {
+            self.gone_told = true;
+            return Some(PortEvent::DeviceGone);
+        }
+        let up = self.core.driver().link().up;
+        if up == self.link_up {
+            return None;
+        }
+        self.link_up = up;
+        Some(match up {
+            true => PortEvent::LinkUp,
+            false => PortEvent::LinkDown,
+        })
+    }
+
+    fn link_is_up(&mut self) -> Option<bool> {
+        Some(self.core.driver().link().up)
+    }
+
+    fn describe(&self) -> PortDescription {
+        self.description.clone()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.core.driver().stop_intake()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::driver::QueueCounters;
+    use super::*;
+
+    #[test]
+    fn the_cards_word_is_seen() {
+        let queue = |queue_index, delivered, in_flight| QueueAccount {
+            queue_index,
+            delivered,
+            in_flight,
+            ..QueueAccount::default()
+        };
+        let mut card = CardCounters {
+            received: Some(100),
+            missed: 7,
+            errors: vec![("CRCERRS", 2), ("RLEC", 1)],
+            ..CardCounters::default()
+        };
+        card.rx = vec![
+            QueueCounters {
+                received: None,
+                no_descriptor: 4,
+            },
+            QueueCounters::default(),
+        ];
+        let mut queues = [queue(0, 60, 0), queue(1, 30, 10)];
+        add_card(&mut queues, &card);
+        assert_eq!(queues.map(|queue| queue.imbalance()), [0, 0]);
+        assert_eq!(queues[0].seen, 60 + 4 + 7 + 3);
+        assert_eq!(queues[0].dropped[DropReason::RingFull as usize], 7);
+        // A packet that the card counts and nobody has is missed.
+        let mut queues = [queue(0, 59, 0), queue(1, 30, 10)];
+        add_card(&mut queues, &card);
+        assert_eq!(queues.map(|queue| queue.imbalance()), [1, 0]);
+        // By queue, where the card does.
+        card.rx[0].received = Some(61);
+        card.rx[1].received = Some(40);
+        let mut queues = [queue(0, 60, 0), queue(1, 30, 10)];
+        add_card(&mut queues, &card);
+        assert_eq!(queues.map(|queue| queue.imbalance()), [1, 0]);
+        // Not at all.
+        let mut queues = [queue(0, 60, 1)];
+        add_card(&mut queues, &CardCounters::default());
+        assert_eq!((queues[0].seen, queues[0].imbalance()), (61, 0));
+    }
+}

@@ -1,0 +1,141 @@
+//! What the queues and the control side of a port have in common: the card itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::FrameCache;
+use sys::{Error, ErrorKind, Result};
+
+use super::dma::PoolDma;
+use super::driver::{
+    Driver, DriverRx, DriverTx, Function, Health, Interrupt, LinkState, Queues, Settings,
+};
+
+/// A started card. Goes down when the last of queues and control is dropped, in whatever order.
+pub(super) struct Core<D: Driver> {
+    // In the order in which they must go: rings, the card, then the frames.
+    left: Mutex<Queues<D::Rx, D::Tx>>,
+    driver: Mutex<D>,
+    frames: Arc<PoolDma>,
+    /// The card was found reset or gone.
+    failed: AtomicBool,
+}
+
+/// A started card with what it gave: its queues and its interrupts.
+type Started<D> = (
+    Core<D>,
+    Vec<<D as Driver>::Rx>,
+    Vec<<D as Driver>::Tx>,
+    Vec<Interrupt>,
+);
+
+impl<D: Driver> Core<D> {
+    /// Starts the card with all frames mapped.
+    pub(super) fn start(
+        driver: D,
+        settings: &Settings,
+        frames: Arc<PoolDma>,
+    ) -> Result<Started<D>> {
+        // From here on dropping the core stops the card, also when starting fails half way.
+        let core = Self {
+            left: Mutex::new(Queues {
+                rx: Vec::new(),
+                tx: Vec::new(),
+            }),
+            driver: Mutex::new(driver),
+            frames,
+            failed: AtomicBool::new(false),
+        };
+        let mut interrupts = match settings.rx_count {
+            0 => Vec::new(),
+            count => core.driver().function().interrupts(count)?,
+        };
+        interrupts.truncate(settings.rx_count as usize);
+        let queues = core
+            .driver()
+            .start(settings, &core.frames, interrupts.len() as u32)?;
+        Ok((core, queues.rx, queues.tx, interrupts))
+    }
+
+    /// The driver, for the control side.
+    pub(super) fn driver(&self) -> MutexGuard<'_, D> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn frames(&self) -> &Arc<PoolDma> {
+        &self.frames
+    }
+
+    /// The state of the link in words.
+    pub(super) fn link_text(&self) -> String {
+        match self.driver().link() {
+            LinkState { up: false, .. } => "down".into(),
+            LinkState { speed_mbps: 0, .. } => "up".into(),
+            LinkState {
+                speed_mbps,
+                full_duplex,
+                ..
+            } => {
+                let duplex = if full_duplex { "full" } else { "half" };
+                format!("{speed_mbps} Mbit/s, {duplex} duplex")
+            }
+        }
+    }
+
+    /// Remembers what a queue found, and says whether the port is of no more use.
+    pub(super) fn notice(&self, health: Health) -> bool {
+        if health != Health::Running {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        self.has_failed()
+    }
+
+    /// Whether the card was found reset or gone.
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The error that says so.
+    #[cold]
+    pub(super) fn failure(&self, what: &str) -> Error {
+        let why = match self.driver().health() {
+            Health::Gone => "the card does not answer any more",
+            _ => "something reset the card under us",
+        };
+        Error::new(ErrorKind::Gone, what, why).with_hint("open the port again")
+    }
+
+    /// Keeps what a closed queue leaves: the card may still write there.
+    pub(super) fn leave_rx(&self, queue: D::Rx) {
+        self.left().rx.push(queue);
+    }
+
+    /// The same of a sending queue.
+    pub(super) fn leave_tx(&self, queue: D::Tx) {
+        self.left().tx.push(queue);
+    }
+
+    fn left(&self) -> MutexGuard<'_, Queues<D::Rx, D::Tx>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Driver> Drop for Core<D> {
+    fn drop(&mut self) {
+        self.driver().shut_down();
+        // The card touches nothing any more: what it held is free.
+        let mut cache = FrameCache::new(self.frames.pool().clone());
+        let mut back = |index: u32| {
+            // SAFETY: the card has been shut down, so it is done with the frame.
+            unsafe { cache.reclaim(index) };
+        };
+        let mut left = self.left();
+        for queue in &mut left.rx {
+            queue.drain(&mut back);
+        }
+        for queue in &mut left.tx {
+            queue.drain(&mut back);
+        }
+    }
+}

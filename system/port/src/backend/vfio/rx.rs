@@ -1,0 +1,294 @@
+//! The receiving end of a queue, for any driver.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ring::{Frame, FrameCache, Pool};
+use sys::{Error, ErrorKind, Result};
+
+use super::super::clock::now_ns;
+use super::core::Core;
+use super::dma::before_sleep_check;
+use super::driver::{Driver, DriverRx, Interrupt, Refused};
+use crate::account::RxCounters;
+use crate::rx::{Ready, RxBackend};
+use crate::slot::Slot;
+
+/// Token of a slot whose frame has been detached.
+const DETACHED: u64 = u64::MAX;
+
+/// Empty calls after which the card is asked whether it still is as it was.
+const CHECK_EVERY: u32 = 4096;
+
+/// The longest look for packets before sleeping: about what a sleep with its interrupt costs.
+const SPIN_MAX: Duration = Duration::from_micros(50);
+
+/// Sleep between looks where there are no interrupts, and longest sleep anywhere before the card is
+/// asked for its health.
+const NAP: Duration = Duration::from_micros(100);
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// What a queue does beyond its descriptors.
+pub(super) struct RxSettings {
+    pub snaplen: u32,
+    /// Take the time once a batch.
+    pub stamp: bool,
+}
+
+pub(super) struct Rx<D: Driver> {
+    /// Always there until the queue is dropped.
+    queue: Option<D::Rx>,
+    cache: FrameCache,
+    /// Frames of refused packets, between harvest and the next offer.
+    back: Vec<u32>,
+    snaplen: u32,
+    stamp: bool,
+    idle_calls: u32,
+    /// How long to look before sleeping: grows when looking paid off.
+    spin: Duration,
+    interrupt: Option<Interrupt>,
+    counters: Arc<RxCounters>,
+    /// Packets left in the ring at the end.
+    closed: Arc<AtomicU64>,
+    core: Arc<Core<D>>,
+}
+
+impl<D: Driver> Rx<D> {
+    pub(super) fn new(
+        queue: D::Rx,
+        core: Arc<Core<D>>,
+        interrupt: Option<Interrupt>,
+        settings: RxSettings,
+        counters: Arc<RxCounters>,
+        closed: Arc<AtomicU64>,
+    ) -> Self {
+        let mut rx = Self {
+            queue: Some(queue),
+            cache: FrameCache::new(core.frames().pool().clone()),
+            back: Vec::new(),
+            snaplen: match settings.snaplen {
+                0 => u32::MAX,
+                len => len,
+            },
+            stamp: settings.stamp,
+            idle_calls: 0,
+            spin: Duration::ZERO,
+            interrupt,
+            counters,
+            closed,
+            core,
+        };
+        rx.refill();
+        rx
+    }
+
+    #[inline(always)]
+    fn queue(&mut self) -> &mut D::Rx {
+        self.queue.as_mut().expect("taken out on drop only")
+    }
+
+    /// Offers free frames for all vacant entries.
+    fn refill(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        let mut vacant = queue.vacant();
+        while vacant != 0
+            && let Some(index) = self.cache.take_for_device()
+        {
+            queue.offer(index);
+            vacant -= 1;
+        }
+        queue.publish();
+    }
+
+    /// Counts refused packets and gives their frames back.
+    #[cold]
+    fn refuse(&mut self, refused: Refused) {
+        for index in self.back.drain(..) {
+            // SAFETY: `harvest` claimed it and made no slot of it.
+            unsafe { self.cache.give_index(index) };
+        }
+        self.counters.invalid.add(refused.errors + refused.invalid);
+        self.counters.too_long.add(refused.too_long);
+        self.refill();
+    }
+
+    /// Nothing there: offer frames that have come back, look after the card.
+    #[cold]
+    fn idle(&mut self) -> Result<()> {
+        self.refill();
+        self.idle_calls = self.idle_calls.wrapping_add(1);
+        match self.idle_calls.is_multiple_of(CHECK_EVERY) || self.core.has_failed() {
+            true => self.check("receive packets"),
+            false => Ok(()),
+        }
+    }
+
+    fn check(&mut self, what: &str) -> Result<()> {
+        let health = self.queue().health();
+        match self.core.notice(health) {
+            true => Err(self.core.failure(what)),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks for a packet for as long as that has paid off lately.
+    fn spin(&mut self, end: Instant) -> bool {
+        let start = Instant::now();
+        let until = end.min(start + self.spin);
+        loop {
+            if self.queue().is_ready() {
+                self.spin = (self.spin * 2).clamp(Duration::from_micros(1), SPIN_MAX);
+                return true;
+            }
+            if Instant::now() >= until {
+                self.spin /= 2;
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until the card interrupts, at most `timeout`.
+    fn sleep(&mut self, timeout: Duration) -> Result<()> {
+        let Some(interrupt) = &self.interrupt else {
+            thread::sleep(timeout.min(NAP));
+            return Ok(());
+        };
+        let queue = self.queue.as_mut().expect("taken out on drop only");
+        interrupt.event.take();
+        if let Some(unmask) = &interrupt.unmask {
+            unmask()?;
+        }
+        queue.arm();
+        before_sleep_check();
+        // A packet that came between the last look and the arming has told nobody.
+        let result = match queue.is_ready() {
+            true => Ok(true),
+            false => interrupt.event.wait(timeout),
+        };
+        queue.disarm();
+        result.map(drop)
+    }
+}
+
+/// Makes the segments of a packet tell its whole length, and cuts them to the snaplen together.
+fn cut(slots: &mut [Slot], snaplen: u32) {
+    let mut room = snaplen;
+    for slot in slots {
+        slot.cap_len = slot.cap_len.min(room);
+        room = match slot.has(Slot::CONTINUES) {
+            true => room - slot.cap_len,
+            false => snaplen,
+        };
+    }
+}
+
+impl<D: Driver> RxBackend for Rx<D> {
+    #[inline]
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+        let start = slots.len();
+        let mut refused = Refused::default();
+        let queue = self.queue.as_mut().expect("taken out on drop only");
+        queue.harvest(slots, max, &mut self.back, &mut refused);
+        if !self.back.is_empty() || refused != Refused::default() {
+            self.refuse(refused);
+        }
+        if slots.len() == start {
+            return self.idle();
+        }
+        if self.snaplen != u32::MAX {
+            cut(&mut slots[start..], self.snaplen);
+        }
+        if self.stamp {
+            let time_ns = now_ns(libc::CLOCK_REALTIME);
+            for slot in &mut slots[start..] {
+                slot.time_ns = time_ns;
+                slot.flags |= Slot::TIME;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn release(&mut self, slots: &mut Vec<Slot>) {
+        // Straight back to the card: no shared state is touched but the ring.
+        let queue = self.queue.as_mut().expect("taken out on drop only");
+        let mut vacant = queue.vacant();
+        for slot in slots.iter() {
+            if slot.token == DETACHED {
+                continue;
+            }
+            let index = slot.token as u32;
+            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+            if vacant != 0 && unsafe { self.cache.pool().lend_index(index) } {
+                queue.offer(index);
+                vacant -= 1;
+            } else {
+                // SAFETY: as above.
+                unsafe { self.cache.give_index(index) };
+            }
+        }
+        slots.clear();
+        match vacant {
+            0 => queue.publish(),
+            // Some frames were kept, or there were too few before.
+            _ => self.refill(),
+        }
+    }
+
+    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
+        let pool = self.cache.pool();
+        let index = u32::try_from(slot.token).map_err(|_| {
+            let what = "detach a packet";
+            Error::new(ErrorKind::InvalidInput, what, "it was detached before")
+        })?;
+        // SAFETY: `fill` claimed the index for this slot, which forgets it below.
+        let mut frame = unsafe { pool.adopt(index) };
+        let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
+        let offset = offset as u64 - pool.addr_of(index);
+        pool.set_range(&mut frame, offset as u32, slot.cap_len);
+        slot.token = DETACHED;
+        slot.cap_len = 0;
+        Ok(frame)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        let end = Instant::now() + timeout;
+        if self.queue().is_ready() || self.spin(end) {
+            return Ok(Ready::Packets);
+        }
+        self.refill();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Ready::Timeout);
+            }
+            self.sleep(left.min(SLEEP_MAX))?;
+            if self.queue().is_ready() {
+                return Ok(Ready::Packets);
+            }
+            self.check("wait for packets")?;
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        Some(self.cache.pool())
+    }
+
+    fn ring_len(&self) -> Option<u32> {
+        self.queue.as_ref().map(DriverRx::ring_len)
+    }
+}
+
+impl<D: Driver> Drop for Rx<D> {
+    fn drop(&mut self) {
+        if let Some(mut queue) = self.queue.take() {
+            queue.disarm();
+            let left = queue.watch()();
+            self.closed.fetch_add(left.into(), Ordering::Relaxed);
+            self.core.leave_rx(queue);
+        }
+    }
+}

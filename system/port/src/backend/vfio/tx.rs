@@ -1,0 +1,317 @@
+//! The sending end of a queue, for any driver.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ring::{Frame, FrameCache, Pool};
+use sys::{Error, ErrorKind, Result};
+
+use super::core::Core;
+use super::driver::{Driver, DriverTx, Limits, TxPart};
+use crate::account::TxCounters;
+use crate::slot::Slot;
+use crate::tx::TxBackend;
+
+/// Room left before a packet, as AF_XDP leaves it: for headers to be put in front, also by drivers.
+const HEADROOM: u32 = 256;
+/// Sleep between looks at the completions while waiting.
+const NAP: Duration = Duration::from_micros(50);
+/// How long closing waits for what was submitted.
+const CLOSE_WAIT: Duration = Duration::from_millis(100);
+/// Fewer entries free than this many packets' worth: completions are looked at.
+const RECLAIM_BELOW: u32 = 256;
+
+pub(super) struct Tx<D: Driver> {
+    /// Always there until the queue is dropped.
+    queue: Option<D::Tx>,
+    cache: FrameCache,
+    /// The pool of foreign frames met last.
+    foreign: Option<FrameCache>,
+    packet_lens: std::ops::RangeInclusive<u32>,
+    segments_max: u32,
+    counters: Arc<TxCounters>,
+    core: Arc<Core<D>>,
+}
+
+impl<D: Driver> Tx<D> {
+    pub(super) fn new(
+        queue: D::Tx,
+        core: Arc<Core<D>>,
+        limits: &Limits,
+        counters: Arc<TxCounters>,
+    ) -> Self {
+        Self {
+            queue: Some(queue),
+            cache: FrameCache::new(core.frames().pool().clone()),
+            foreign: None,
+            packet_lens: limits.packet_len_min..=limits.packet_len_max,
+            segments_max: limits.segments_max,
+            counters,
+            core,
+        }
+    }
+
+    /// Takes back the frames that have been sent.
+    #[inline]
+    fn reclaim(&mut self) {
+        let cache = &mut self.cache;
+        let queue = self.queue.as_mut().expect("taken out on drop only");
+        queue.reclaim(|index| {
+            // SAFETY: the card has completed it: it is done with the frame.
+            unsafe { cache.reclaim(index) };
+        });
+    }
+
+    #[inline(always)]
+    fn queue(&mut self) -> &mut D::Tx {
+        self.queue.as_mut().expect("taken out on drop only")
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let health = self.queue().health();
+        match self.core.notice(health) {
+            true => Err(self.core.failure("send packets")),
+            false => Ok(()),
+        }
+    }
+
+    /// Moves the segments of a packet from slots to the ring and returns its length; `None` if it
+    /// cannot be sent at all, and its frames are free again.
+    fn post_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
+        let packet_len: u32 = slots.iter().map(|slot| slot.cap_len).sum();
+        let sendable = self.packet_lens.contains(&packet_len)
+            && slots.len() <= self.segments_max as usize
+            && slots.iter().all(|slot| slot.cap_len != 0);
+        for (at, slot) in slots.iter().enumerate() {
+            let index = slot.token as u32;
+            if !sendable {
+                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+                unsafe { self.cache.give_index(index) };
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { self.cache.pool().lend_index(index) };
+            self.queue().post(TxPart {
+                index,
+                offset: HEADROOM,
+                len: slot.cap_len,
+                packet_len,
+                is_first: at == 0,
+                is_last: at + 1 == slots.len(),
+            });
+        }
+        sendable.then_some(packet_len)
+    }
+
+    /// A frame of this queue's pool with the same packet; gives the foreign one back to its pool.
+    /// `Err` is the frame again: no room now.
+    fn copied(&mut self, frame: Frame) -> Result<std::result::Result<Frame, Frame>> {
+        let tag = frame.pool_tag();
+        let known = self.foreign.as_ref().map(|cache| cache.pool().tag());
+        if known != Some(tag) {
+            let pool = Pool::find(tag).ok_or_else(|| {
+                let why = "its pool is gone";
+                Error::new(ErrorKind::InvalidInput, "send a frame", why)
+            })?;
+            self.foreign = Some(FrameCache::new(pool));
+        }
+        let Some(foreign) = &mut self.foreign else {
+            return Ok(Err(frame));
+        };
+        let Some(mut copy) = self.cache.take() else {
+            return Ok(Err(frame));
+        };
+        let (pool, len) = (self.cache.pool(), frame.len());
+        if len > pool.frame_len() - HEADROOM {
+            let why = format!("{len} bytes do not fit this queue's frames");
+            let _ = foreign.give(frame);
+            let _ = self.cache.give(copy);
+            self.counters.failed.add(1);
+            return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
+        }
+        pool.set_range(&mut copy, HEADROOM, len);
+        pool.bytes_mut(&mut copy)
+            .copy_from_slice(foreign.pool().bytes(&frame));
+        let _ = foreign.give(frame);
+        self.counters.copied.add(1);
+        Ok(Ok(copy))
+    }
+}
+
+/// Slots that make up the first packet.
+fn segment_count(slots: &[Slot]) -> usize {
+    let last = slots.iter().position(|slot| !slot.has(Slot::CONTINUES));
+    last.map_or(slots.len(), |last| last + 1)
+}
+
+impl<D: Driver> TxBackend for Tx<D> {
+    #[inline]
+    fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+        let want = u32::try_from(max).unwrap_or(u32::MAX);
+        if self.queue().room() < want.saturating_add(RECLAIM_BELOW) {
+            self.reclaim();
+        }
+        let room = self.queue().room().min(want);
+        slots.reserve(room as usize);
+        let pool = self.cache.pool().clone();
+        let len = pool.frame_len() - HEADROOM;
+        for _ in 0..room {
+            let Some(index) = self.cache.take_index() else {
+                break;
+            };
+            let place = pool.addr_of(index) + u64::from(HEADROOM);
+            // SAFETY: the index is one of the pool's, and the headroom is within its frame.
+            let data = unsafe { pool.base().add(place as usize) };
+            slots.push(Slot::new(data, len, len, index.into()));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
+        let (mut sent, mut bytes, mut failed) = (0, 0, 0);
+        let mut at = 0;
+        while at < filled {
+            let slot = &slots[at];
+            let (index, len) = (slot.token as u32, slot.cap_len);
+            if slot.has(Slot::CONTINUES) {
+                let packet = &slots[at..at + segment_count(&slots[at..filled])];
+                at += packet.len();
+                match self.post_pieces(packet) {
+                    Some(len) => (sent, bytes) = (sent + 1, bytes + u64::from(len)),
+                    None => failed += 1,
+                }
+                continue;
+            }
+            at += 1;
+            if !self.packet_lens.contains(&len) {
+                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+                unsafe { self.cache.give_index(index) };
+                failed += 1;
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { self.cache.pool().lend_index(index) };
+            self.queue().post(TxPart {
+                index,
+                offset: HEADROOM,
+                len,
+                packet_len: len,
+                is_first: true,
+                is_last: true,
+            });
+            (sent, bytes) = (sent + 1, bytes + u64::from(len));
+        }
+        for slot in &slots[filled..] {
+            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+            unsafe { self.cache.give_index(slot.token as u32) };
+        }
+        slots.clear();
+        self.queue().publish();
+        if sent != 0 {
+            self.counters.sent.add(sent);
+            self.counters.sent_bytes.add(bytes);
+        }
+        if failed != 0 {
+            self.counters.failed.add(failed);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
+        if self.queue().room() == 0 {
+            // Before the card can complete it must know of what was posted.
+            self.queue().publish();
+            self.reclaim();
+            if self.queue().room() == 0 {
+                return Ok(Some(frame));
+            }
+        }
+        let frame = match frame.pool_tag() == self.cache.pool().tag() {
+            true => frame,
+            false => match self.copied(frame)? {
+                Ok(copy) => copy,
+                Err(frame) => {
+                    self.queue().publish();
+                    self.reclaim();
+                    return Ok(Some(frame));
+                }
+            },
+        };
+        let (offset, len) = (frame.offset(), frame.len());
+        if !self.packet_lens.contains(&len) {
+            let _ = self.cache.give(frame);
+            self.counters.failed.add(1);
+            return Ok(None);
+        }
+        let index = self.cache.pool().lend(frame);
+        self.queue().post(TxPart {
+            index,
+            offset,
+            len,
+            packet_len: len,
+            is_first: true,
+            is_last: true,
+        });
+        self.counters.sent.add(1);
+        self.counters.sent_bytes.add(len.into());
+        Ok(None)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<()> {
+        self.queue().publish();
+        if self.core.has_failed() {
+            return Err(self.core.failure("send packets"));
+        }
+        self.reclaim();
+        Ok(())
+    }
+
+    fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
+        let end = Instant::now() + timeout;
+        loop {
+            self.flush()?;
+            let done = if all {
+                self.queue().pending() == 0
+            } else {
+                self.queue().room() != 0 && {
+                    let index = self.cache.take_index();
+                    // SAFETY: just taken, and nothing was made of it.
+                    index.is_some_and(|index| unsafe { self.cache.give_index(index) })
+                }
+            };
+            if done {
+                return Ok(true);
+            }
+            self.check()?;
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            thread::sleep(NAP);
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        Some(self.cache.pool())
+    }
+}
+
+impl<D: Driver> Drop for Tx<D> {
+    fn drop(&mut self) {
+        if self.queue().pending() != 0 && !self.core.has_failed() {
+            // The link may be down; then what is left counts as failed.
+            let _ = self.wait(true, CLOSE_WAIT);
+        }
+        if let Some(queue) = self.queue.take() {
+            let left = u64::from(queue.pending()).min(self.counters.sent.get());
+            if left != 0 {
+                self.counters.sent.add(left.wrapping_neg());
+                self.counters.failed.add(left);
+            }
+            self.core.leave_tx(queue);
+        }
+    }
+}
