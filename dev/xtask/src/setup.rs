@@ -59,6 +59,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
         "libpcap0.8",
         &[Set::Demo, Set::Test, Set::Bench],
     ),
+    (Program("pcap-config"), "libpcap-dev", &[Set::Bench]),
     (Program("ping"), "iputils-ping", &[Set::Test, Set::Fixture]),
     (
         Program("tcpdump"),
