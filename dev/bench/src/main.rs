@@ -5,7 +5,7 @@
 //! quote ratios.
 #![forbid(unsafe_code)]
 
-mod cpu;
+mod bursts;
 mod link;
 mod machine;
 mod mix;

@@ -51,8 +51,8 @@ pub enum Pacing {
     Wait,
     /// Spin: least delay, a core a queue.
     Spin,
-    /// Under steady load sleep on the clock until a batch has gathered, at most a millisecond; else
-    /// wait.
+    /// Under steady load sleep on the clock until a batch has gathered, at most four milliseconds;
+    /// else wait.
     #[default]
     Gather,
 }
@@ -62,7 +62,7 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Packets that `Gather` lets gather at the most: enough to make a wake-up cheap.
 const GATHER_PACKETS: u64 = 512;
 /// Bounds of a sleep on the clock.
-const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000;
+const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000;
 
 /// How long `drain` waits for a block that the kernel has begun; several times the usual timeout.
 const DRAIN_WAIT: Duration = Duration::from_millis(50);
@@ -190,7 +190,7 @@ impl Load {
         }
         // Below 64 packets a millisecond a wake-up for each few packets is cheaper than the delay
         // is worth.
-        let thin = self.packets < 64 || ns_for_a_batch > 8 * GATHER_NS.end();
+        let thin = self.packets < 64 || ns_for_a_batch > 2 * GATHER_NS.end();
         // A sleep shorter than the timer's slack would overrun it: then look again at once.
         let ns = if ns_for_a_batch < GATHER_NS.start() / 4 {
             0

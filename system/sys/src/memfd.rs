@@ -49,7 +49,9 @@ impl MemoryFile {
                 Err(_) => {}
             }
         }
-        Self::create(name, len.next_multiple_of(4096), 0)
+        let mut file = Self::create(name, len.next_multiple_of(4096), 0)?;
+        file.huge = huge != HugePages::Never && file.mapping.collapse();
+        Ok(file)
     }
 
     fn create(name: &CStr, len: usize, flags: u32) -> Result<Self> {

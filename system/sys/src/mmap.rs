@@ -4,6 +4,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use crate::memfd::HUGE_PAGE_LEN;
 use crate::{Error, Result};
 
 /// A mapped range of memory, unmapped on drop.
@@ -30,10 +31,21 @@ impl Mapping {
         prot: i32,
         flags: i32,
     ) -> Result<Self> {
+        Self::map_near(std::ptr::null_mut(), fd, len, offset, prot, flags)
+    }
+
+    fn map_near(
+        hint: *mut libc::c_void,
+        fd: Option<BorrowedFd<'_>>,
+        len: usize,
+        offset: i64,
+        prot: i32,
+        flags: i32,
+    ) -> Result<Self> {
         let raw = fd.map_or(-1, |fd| fd.as_raw_fd());
-        // SAFETY: a null hint lets the kernel choose the place; no existing mapping is replaced (no
-        // MAP_FIXED).
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, raw, offset) };
+        // SAFETY: an address is only a hint, the kernel chooses the place; no existing mapping is
+        // replaced (no MAP_FIXED).
+        let base = unsafe { libc::mmap(hint, len, prot, flags, raw, offset) };
         if base == libc::MAP_FAILED {
             return Err(Error::last_os(format!("map {len} bytes")));
         }
@@ -42,16 +54,37 @@ impl Mapping {
     }
 
     /// Maps `len` bytes of `fd` from `offset`, shared and writable, page tables filled at once so
-    /// that the packet path takes no page fault.
+    /// that the packet path takes no page fault. What is as long as a huge page begins where one
+    /// can, so that [`Mapping::collapse`] may work.
     pub fn shared(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        Self::map(
-            Some(fd),
-            len,
-            offset,
-            prot,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-        )
+        let mut hint = std::ptr::null_mut();
+        if len >= HUGE_PAGE_LEN {
+            // Found by mapping more than is needed for a moment.
+            let room = Self::map(
+                None,
+                len + HUGE_PAGE_LEN,
+                0,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            )?;
+            let start = room.base.as_ptr();
+            hint = start.wrapping_add(start.align_offset(HUGE_PAGE_LEN)).cast();
+        }
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Self::map_near(hint, Some(fd), len, offset, prot, flags)
+    }
+
+    /// Asks the kernel to put huge pages under this mapping of memory: a packet then costs a
+    /// translation less, and none have to be reserved beforehand. True if it did (since Linux
+    /// 6.1, `MADV_COLLAPSE`), for all but a last piece that is shorter than a huge page.
+    pub fn collapse(&self) -> bool {
+        /// `MADV_COLLAPSE` in `include/uapi/asm-generic/mman-common.h`.
+        const COLLAPSE: i32 = 25;
+        let len = self.len / HUGE_PAGE_LEN * HUGE_PAGE_LEN;
+        let start = self.base.as_ptr();
+        // SAFETY: the range is within the mapping; what it holds stays the same.
+        len != 0 && unsafe { libc::madvise(start.cast(), len, COLLAPSE) == 0 }
     }
 
     /// Maps `len` bytes of a device's registers from `offset`, shared and writable. They are no

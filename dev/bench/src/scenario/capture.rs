@@ -1,25 +1,25 @@
 //! `capture`: what receiving and writing to nowhere costs, by packet size; and the highest rate
 //! without loss. Figures 4 and 5 of the zero-copy paper, redrawn.
 //!
-//! The cost is that of the whole machine while packets come at a fixed rate, less the cost of the
-//! same sending with nobody listening, a packet. It counts whoever does the work: the reader, the
-//! sender, or the kernel in between.
+//! The cost is the processor time of sender, kernel and reader together while packets come at a fixed
+//! rate, less that of the same sending with nobody listening, a packet. It counts whoever does the
+//! work. "Nobody" is measured before and after the readers of a round.
 //!
 //! A veth pair has no DMA and copies in every mode. What a mode costs depends on how packets enter:
 //! as socket buffers (an AF_PACKET sender) or as XDP frames (`xdplive:`), so both are tried.
 
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::process::{Process, Signal};
 use lab::veth::{Pair, Veth};
 
 use super::{Plan, Scenario};
-use crate::cpu::Reading;
+use crate::bursts::Load;
 use crate::rounds::{Outcome, Table};
-use crate::{link, program};
+use crate::{bursts, link, program};
 
 /// The row in the table.
 pub const SCENARIO: Scenario = Scenario {
@@ -32,10 +32,14 @@ pub const SCENARIO: Scenario = Scenario {
 const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1514, 9000];
 /// Sizes at which the highest rate is looked for.
 const RATE_SIZES: [u32; 4] = [64, 512, 1514, 9000];
+/// Longest packet that goes as one XDP frame through `xdplive:`.
+const XDP_FRAME_MAX: u32 = 3300;
 /// Packets a second at which the cost is taken: low enough that nobody loses any.
-const COST_PPS: u32 = 150_000;
+const COST_PPS: u32 = 200_000;
 /// Rates tried for the highest without loss; the first is as fast as it goes.
-const RATES: [&str; 6] = ["max", "600kpps", "400kpps", "250kpps", "150kpps", "80kpps"];
+const RATES: [&str; 8] = [
+    "max", "1500kpps", "1Mpps", "800kpps", "600kpps", "400kpps", "200kpps", "80kpps",
+];
 
 /// How packets enter.
 #[derive(Clone, Copy)]
@@ -65,6 +69,9 @@ struct Subject {
     args: Vec<String>,
     /// What ends it.
     signal: Signal,
+    /// How long after the last packet it is ended: those that gather packets lose what they have
+    /// not looked at.
+    drain: Duration,
     /// Finds the number of packets in what it said.
     received: fn(&str) -> Option<u64>,
 }
@@ -98,7 +105,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
         outcome.tables.extend([cost, rate]);
     }
     outcome.notes.push(format!(
-        "cost at {COST_PPS} packets a second; packets for another station, as a mirror port \
+        "cost at {COST_PPS} packets a second, sent a burst each millisecond; packets for another station, as a mirror port \
          carries them; a pair for \
          packets of 9000 bytes has an MTU of 9000, the others 1500"
     ));
@@ -127,39 +134,59 @@ fn measure(
     rate: &mut Table,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    let mut base = None;
-    for subject in subjects("right0")? {
-        let pps = format!("{COST_PPS}pps");
-        let one = one(plan, sender, size, &subject, &pps);
+    if sender.scheme == "xdplive" && size > XDP_FRAME_MAX {
+        let text = format!("no XDP frames of {size} bytes: one is at most a page");
+        note(notes, text);
+        return Ok(());
+    }
+    let subjects = subjects("right0")?;
+    let mut base = Vec::new();
+    let mut found = Vec::new();
+    for subject in subjects.iter().chain(subjects.first()) {
+        let one = costs(plan, sender, size, subject);
         match one {
-            Ok(run) if subject.label == NOBODY => base = Some(run.busy_us),
-            Ok(run) => {
-                cost.add(
-                    subject.label,
-                    size,
-                    run.busy_us - base.context("nobody comes first")?,
-                );
-                if run.lost() > 0 {
-                    note(
-                        notes,
-                        format!("{}: lost {} at {size} bytes", subject.label, run.lost()),
-                    );
+            Ok((busy_us, _)) if subject.label == NOBODY => base.push(busy_us),
+            Ok((busy_us, lost)) => {
+                found.push((subject.label, busy_us));
+                if lost > 0 {
+                    let at = format!("{COST_PPS} packets of {size} bytes a second");
+                    note(notes, format!("{}: lost {lost} at {at}", subject.label));
                 }
             }
             Err(error) => {
-                cost.add(subject.label, size, f64::NAN);
-                note(
-                    notes,
-                    format!("{} at {size} bytes: {error:#}", subject.label),
-                );
+                found.push((subject.label, f64::NAN));
+                let label = subject.label;
+                note(notes, format!("{label} at {size} bytes: {error:#}"));
                 continue;
             }
         }
         if with_rates && RATE_SIZES.contains(&size) && subject.label != NOBODY {
-            rate.add(subject.label, size, highest(plan, sender, size, &subject)?);
+            rate.add(subject.label, size, highest(plan, sender, size, subject)?);
         }
     }
+    let base_us = base.iter().sum::<f64>() / base.len() as f64;
+    for (label, busy_us) in found {
+        cost.add(label, size, busy_us - base_us);
+    }
     Ok(())
+}
+
+/// Processor time a packet in microseconds, and packets lost.
+fn costs(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<(f64, u64)> {
+    let pair = pair(sender, size)?;
+    let mut reader = start_reader(&pair, subject)?;
+    let load = Load {
+        scheme: sender.scheme,
+        len: size.min(9_004) as usize - 4,
+        pps: COST_PPS,
+        seconds: plan.seconds,
+    };
+    let sent = bursts::send(&pair, load, reader.as_ref().map(Process::pid))?;
+    let received = match &mut reader {
+        Some(reader) => count(reader, subject)?,
+        None => sent.all,
+    };
+    Ok((sent.busy_us(), sent.all.saturating_sub(received)))
 }
 
 fn note(notes: &mut Vec<String>, text: String) {
@@ -181,10 +208,8 @@ fn highest(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<
     Ok(0.0)
 }
 
-/// What one run gave.
+/// What one run at a rate gave.
 struct Run {
-    /// Processor time of the machine a packet, in microseconds.
-    busy_us: f64,
     /// Packets a second in the window, in millions.
     mpps: f64,
     sent: u64,
@@ -197,42 +222,45 @@ impl Run {
     }
 }
 
-fn one(plan: &Plan, sender: Sender, size: u32, subject: &Subject, rate: &str) -> Result<Run> {
-    let mtu = if size > 1514 { 9000 } else { 1500 };
-    let mut veth = Veth::new().mtu(mtu);
+fn pair(sender: Sender, size: u32) -> Result<Pair> {
+    let mut veth = Veth::new().mtu(if size > 1514 { 9000 } else { 1500 });
     if sender.scheme == "xdplive" {
         // XDP frames are only taken where somebody polls: a program, or GRO.
         veth = veth.gro();
     }
-    let pair = veth.create()?;
-    let mut reader = start_reader(&pair, subject)?;
+    Ok(veth.create()?)
+}
+
+fn one(plan: &Plan, sender: Sender, size: u32, subject: &Subject, rate: &str) -> Result<Run> {
+    let pair = pair(sender, size)?;
+    let mut reader = start_reader(&pair, subject)?.context("nobody has no rate")?;
     let first = link::stats(&pair.right)?;
     let mut source = start_sender(&pair, sender, size, rate, plan.seconds + 0.6)?;
     sleep(Duration::from_millis(350));
-    let (cpu, before) = (Reading::take()?, link::stats(&pair.right)?);
+    let (start, before) = (Instant::now(), link::stats(&pair.right)?);
     sleep(Duration::from_secs_f64(plan.seconds));
-    let (cpu_after, after) = (Reading::take()?, link::stats(&pair.right)?);
+    let (elapsed, after) = (start.elapsed(), link::stats(&pair.right)?);
     source.wait(Duration::from_secs(10))?.checked()?;
-    sleep(Duration::from_millis(150));
     let sent = link::stats(&pair.right)?.rx_packets - first.rx_packets;
     let packets = after.rx_packets - before.rx_packets;
     ensure!(packets > 0, "nothing arrived in the window");
-    let received = match &mut reader {
-        Some(reader) => {
-            let finished = reader.stop(subject.signal, Duration::from_secs(10))?;
-            let status = finished.status;
-            let said = finished.stdout + &finished.stderr;
-            (subject.received)(&said).with_context(|| format!("{status}, no number in: {said}"))?
-        }
-        None => sent,
-    };
-    ensure!(received > 0, "it says that it received nothing");
     Ok(Run {
-        busy_us: cpu_after.busy_since(&cpu) / packets as f64 * 1e6,
-        mpps: packets as f64 / cpu_after.elapsed_since(&cpu) / 1e6,
+        mpps: packets as f64 / elapsed.as_secs_f64() / 1e6,
         sent,
-        received,
+        received: count(&mut reader, subject)?,
     })
+}
+
+/// Ends a reader and takes from its words how many packets it received.
+fn count(reader: &mut Process, subject: &Subject) -> Result<u64> {
+    sleep(subject.drain);
+    let finished = reader.stop(subject.signal, Duration::from_secs(10))?;
+    let status = finished.status;
+    let said = finished.stdout + &finished.stderr;
+    let received =
+        (subject.received)(&said).with_context(|| format!("{status}, no number in: {said}"))?;
+    ensure!(received > 0, "it says that it received nothing");
+    Ok(received)
 }
 
 fn start_reader(pair: &Pair, subject: &Subject) -> Result<Option<Process>> {
@@ -287,6 +315,7 @@ fn subjects(interface: &str) -> Result<Vec<Subject>> {
         label,
         args: line.split_whitespace().map(str::to_owned).collect(),
         signal: Signal::SIGINT,
+        drain: Duration::from_millis(1200),
         received: captured,
     };
     let ours = program::barewire()?.display().to_string();
@@ -323,10 +352,10 @@ fn subjects(interface: &str) -> Result<Vec<Subject>> {
             format!("afxdp:{interface}?attach=native"),
         ),
     ] {
-        all.push(subject(
-            label,
-            format!("{ours} capture {port} -w /dev/null"),
-        ));
+        all.push(Subject {
+            drain: Duration::from_millis(150),
+            ..subject(label, format!("{ours} capture {port} -w /dev/null"))
+        });
     }
     Ok(all)
 }
