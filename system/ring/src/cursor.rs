@@ -16,8 +16,17 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU32, Cell, Ordering};
 
-/// The memory of a ring, wherever it lies. `keep` owns it.
-#[derive(Clone)]
+/// One end's hold on the memory of a ring, wherever it lies. `keep` owns it.
+///
+/// It becomes a [`Producer`] or a [`Consumer`] and is used up by that; it cannot be cloned. So safe
+/// code cannot make two ends of a kind, which would both write the same entries:
+///
+/// ```compile_fail
+/// fn two_producers(memory: ring::RingMemory<u64>) {
+///     let first = ring::Producer::new(memory.clone());
+///     let second = ring::Producer::new(memory);
+/// }
+/// ```
 pub struct RingMemory<T> {
     producer: *const AtomicU32,
     consumer: *const AtomicU32,
@@ -37,8 +46,8 @@ impl<T: Copy> RingMemory<T> {
     /// # Safety
     /// The pointers must be aligned and valid for atomic access (indices, flags) and for
     /// `entry_count` values of `T` (entries) as long as `keep` lives; every bit pattern must be
-    /// a valid `T`; at most one [`Producer`] and one [`Consumer`] may exist for the memory, the
-    /// kernel being one of them where it is the other side.
+    /// a valid `T`; of all values made for this memory at most one may become a [`Producer`] and
+    /// one a [`Consumer`], the kernel being one of them where it is the other side.
     ///
     /// # Panics
     /// If `entry_count` is not a power of two.

@@ -112,9 +112,15 @@ fn shared(entry_count: u32) -> (Arc<Shared>, RingMemory<u64>) {
         words: [0, 0, 0].map(AtomicU32::new),
         entries: (0..entry_count).map(|n| Cell::new(n.into())).collect(),
     });
-    // SAFETY: the words and entries live in the Arc that is passed as keeper, and are aligned; each
-    // test makes one end only.
-    let memory = unsafe {
+    let memory = end(&shared, entry_count);
+    (shared, memory)
+}
+
+/// A hold on that memory, for one end.
+fn end(shared: &Arc<Shared>, entry_count: u32) -> RingMemory<u64> {
+    // SAFETY: the words and entries live in the Arc that is passed as keeper, and are aligned; no
+    // test makes two ends of a kind.
+    unsafe {
         RingMemory::from_raw(
             shared.words[0].as_ptr(),
             shared.words[1].as_ptr(),
@@ -123,8 +129,7 @@ fn shared(entry_count: u32) -> (Arc<Shared>, RingMemory<u64>) {
             entry_count,
             shared.clone(),
         )
-    };
-    (shared, memory)
+    }
 }
 
 /// Whatever the other side writes into its index, no more is granted than the ring holds, and every
@@ -164,10 +169,10 @@ fn an_end_goes_on_where_the_memory_stands() {
     let (shared, memory) = shared(8);
     shared.words[0].store(13, Ordering::Relaxed);
     shared.words[1].store(11, Ordering::Relaxed);
-    let mut consumer = Consumer::new(memory.clone());
+    let mut consumer = Consumer::new(memory);
     assert_eq!(consumer.peek(8), 2);
     assert_eq!((consumer.read(0), consumer.read(1)), (3, 4));
-    let mut producer = Producer::new(memory);
+    let mut producer = Producer::new(end(&shared, 8));
     assert_eq!(producer.reserve(8), 6);
     assert_eq!(producer.pending(), 2);
 }
