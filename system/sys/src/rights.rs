@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, KernelVersion, Result};
 
 /// Capability numbers that a program may wish to keep (Linux `include/uapi/linux/capability.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,21 @@ pub fn has(capability: Capability) -> bool {
     mask.is_some_and(|mask| mask & (1 << capability as u32) != 0)
 }
 
+/// What reading a BPF map takes once rights are given up: nothing since Linux 5.19, which lets
+/// every holder of a descriptor read; before it CAP_BPF, where unprivileged BPF is off (as Debian
+/// has it).
+pub fn to_read_maps() -> Option<Capability> {
+    let setting = std::fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled");
+    let is_off = setting.is_ok_and(|text| text.trim() != "0");
+    let version = KernelVersion::running();
+    needed_to_read_maps(version, is_off)
+}
+
+fn needed_to_read_maps(version: Option<KernelVersion>, is_off: bool) -> Option<Capability> {
+    let is_old = version.is_some_and(|version| version < KernelVersion::new(5, 19));
+    (is_old && is_off).then_some(Capability::Bpf)
+}
+
 #[repr(C)]
 struct CapHeader {
     version: u32,
@@ -107,19 +122,26 @@ struct CapData {
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
 /// Gives up rights for good: becomes `user` if one is given (groups included), keeps no capability
-/// but those named, and lets no later `execve` bring any back.
+/// but those named (of which it keeps those that it has), and lets no later `execve` bring any
+/// back.
 ///
 /// Call it before threads are started: the capability sets are the calling thread's (and those of
 /// threads it starts later).
 ///
 /// # Errors
-/// `Permission` if the user cannot be changed; nothing is half done that matters: the caller should
-/// end.
+/// `Permission` if the user cannot be changed, or if a capability to be kept would be lost by that;
+/// nothing is half done that matters: the caller should end.
 pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
     let what = || "give up rights".to_owned();
+    let kept = keep.iter().fold(0u64, |mask, &c| mask | 1 << c as u32) & permitted();
     // SAFETY: plain system calls with integers.
     unsafe {
         if let Some(user) = user {
+            // Without this the permitted set is emptied when all three user ids leave 0
+            // (capabilities(7), "Effect of user ID changes on capabilities"). `execve` resets it.
+            if kept != 0 && libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 {
+                return Err(Error::last_os(what()));
+            }
             let root = libc::geteuid() == 0;
             if root && libc::setgroups(1, &user.gid) < 0
                 || libc::setresgid(user.gid, user.gid, user.gid) < 0
@@ -134,7 +156,7 @@ pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
             return Err(Error::last_os(what()));
         }
     }
-    let kept = keep.iter().fold(0u64, |mask, &c| mask | 1 << c as u32) & permitted();
+    // The change of user emptied the effective set in any case: this raises what is kept.
     let words = [kept as u32, (kept >> 32) as u32];
     let data = words.map(|word| CapData {
         effective: word,
@@ -149,6 +171,8 @@ pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
     if unsafe { libc::syscall(libc::SYS_capset, &header, data.as_ptr()) } < 0 {
         return Err(Error::last_os(what()));
     }
+    // SAFETY: a plain system call with integers. It is no error: a kernel that set it clears it.
+    unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0) };
     Ok(())
 }
 
@@ -182,6 +206,17 @@ mod tests {
             User::find("no such user").unwrap_err().kind(),
             ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn old_kernels_want_a_right_to_read_maps() {
+        let needed = |major, minor, is_off| {
+            needed_to_read_maps(Some(KernelVersion::new(major, minor)), is_off)
+        };
+        assert_eq!(needed(5, 18, true), Some(Capability::Bpf));
+        assert_eq!(needed(5, 10, false), None);
+        assert_eq!(needed(5, 19, true), None);
+        assert_eq!(needed(6, 1, true), None);
     }
 
     #[test]
