@@ -494,7 +494,7 @@ fn random_programs_mean_the_same_as_cbpf_on_a_socket() {
         let insns: Vec<_> = program
             .insns()
             .iter()
-            .map(|&cbpf::Insn { code, jt, jf, k }| sys::libpcap::ClassicInsn { code, jt, jf, k })
+            .map(|&cbpf::Insn { code, jt, jf, k }| sys::bpf::ClassicInsn { code, jt, jf, k })
             .collect();
         sys::bpf::attach_classic(receiver.as_fd(), &insns)
             .unwrap_or_else(|e| panic!("{e}\n{what}"));

@@ -12,7 +12,7 @@ mod map;
 mod object;
 mod program;
 
-pub use classic::attach_classic;
+pub use classic::{ClassicInsn, attach_classic};
 pub use link::{Link, LinkInfo};
 pub use map::{Map, MapMemory, MapSpec, MapType, UpdateMode, possible_cpu_count};
 pub use object::{ObjectKind, object_ids, open_by_id};

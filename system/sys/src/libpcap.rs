@@ -6,26 +6,13 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::bpf::ClassicInsn;
 use crate::{Error, ErrorKind, Result};
 
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 
 /// `PCAP_NETMASK_UNKNOWN`: `ip broadcast` is then an error, not a guess.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
-
-/// One cBPF instruction, in the layout of `struct bpf_insn`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct ClassicInsn {
-    /// What to do.
-    pub code: u16,
-    /// How many instructions to skip if a condition holds.
-    pub jt: u8,
-    /// How many instructions to skip if it does not.
-    pub jf: u8,
-    /// The constant.
-    pub k: u32,
-}
 
 /// `struct bpf_program`.
 #[repr(C)]

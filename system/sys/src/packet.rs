@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use crate::bpf::{ClassicInsn, attach_classic};
 use crate::mmap::Mapping;
 use crate::{Error, ErrorKind, Result};
 
@@ -34,29 +35,6 @@ const FANOUT_FLAG_UNIQUE_ID: u32 = 0x2000;
 /// Since Linux 6.2; kernels before it ignore the bit.
 const FANOUT_FLAG_IGNORE_OUTGOING: u32 = 0x4000;
 const FANOUT_FLAG_DEFRAG: u32 = 0x8000;
-
-/// `BPF_MAXINSNS`: more instructions than this the kernel refuses.
-const FILTER_LEN_MAX: usize = 4096;
-
-/// One instruction of a classic BPF filter, as `struct sock_filter`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct FilterInstruction {
-    /// Operation.
-    pub code: u16,
-    /// Instructions to skip when the condition holds.
-    pub jt: u8,
-    /// Instructions to skip when it does not.
-    pub jf: u8,
-    /// Operand.
-    pub k: u32,
-}
-
-#[repr(C)]
-struct FilterProgram {
-    len: u16,
-    instructions: *const FilterInstruction,
-}
 
 /// A TPACKET_V3 receive ring (`struct tpacket_req3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -402,19 +380,8 @@ impl PacketSocket {
     ///
     /// # Errors
     /// `InvalidInput` for a program that the kernel's checker refuses.
-    pub fn attach_filter(&self, instructions: &[FilterInstruction]) -> Result<()> {
-        let what = "attach a socket filter";
-        let len = instructions.len();
-        if len == 0 || len > FILTER_LEN_MAX {
-            let why = format!("it has {len} instructions, not 1 to {FILTER_LEN_MAX}");
-            return Err(Error::new(ErrorKind::InvalidInput, what, why));
-        }
-        let program = FilterProgram {
-            len: len as u16,
-            instructions: instructions.as_ptr(),
-        };
-        // The kernel copies the instructions during the call.
-        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, what)
+    pub fn attach_filter(&self, instructions: &[ClassicInsn]) -> Result<()> {
+        attach_classic(self.fd.as_fd(), instructions)
     }
 
     /// Replaces the filter by a loaded eBPF program of type socket filter.

@@ -2,8 +2,25 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::libpcap::ClassicInsn;
 use crate::{Error, ErrorKind, Result};
+
+/// One cBPF instruction, in the layout of the kernel's `struct sock_filter` and libpcap's `struct
+/// bpf_insn`, which are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct ClassicInsn {
+    /// What to do.
+    pub code: u16,
+    /// How many instructions to skip if a condition holds.
+    pub jt: u8,
+    /// How many instructions to skip if it does not.
+    pub jf: u8,
+    /// The constant.
+    pub k: u32,
+}
+
+/// `BPF_MAXINSNS`: more instructions than this the kernel refuses.
+const INSN_COUNT_MAX: usize = 4096;
 
 /// `struct sock_fprog`.
 #[repr(C)]
@@ -19,12 +36,13 @@ struct Program {
 /// `InvalidInput` for a program that the kernel's checker refuses.
 pub fn attach_classic(socket: BorrowedFd<'_>, insns: &[ClassicInsn]) -> Result<()> {
     let what = "attach a socket filter";
-    let Ok(len) = u16::try_from(insns.len()) else {
-        let why = format!("it has {} instructions", insns.len());
+    let len = insns.len();
+    if len == 0 || len > INSN_COUNT_MAX {
+        let why = format!("it has {len} instructions, not 1 to {INSN_COUNT_MAX}");
         return Err(Error::new(ErrorKind::InvalidInput, what, why));
-    };
+    }
     let program = Program {
-        len,
+        len: len as u16,
         insns: insns.as_ptr(),
     };
     // SAFETY: the option takes a `sock_fprog`; the kernel copies `len` instructions, which are

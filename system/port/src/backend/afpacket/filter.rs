@@ -13,15 +13,16 @@ use bpf::ebpf::Reg::{R0, R1, R2, R6, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Width};
 use bpf::translate::{TranslateError, emit_skb};
 use sys::bpf::{
-    Map, MapMemory, MapSpec, MapType, Program, ProgramSpec, ProgramType, possible_cpu_count,
+    ClassicInsn, Map, MapMemory, MapSpec, MapType, Program, ProgramSpec, ProgramType,
+    possible_cpu_count,
 };
-use sys::packet::{FilterInstruction, PacketSocket};
+use sys::packet::PacketSocket;
 use sys::{Error, ErrorKind, Result};
 
 use crate::options::PortOptions;
 
 /// `ret #0`: nothing passes.
-pub(super) const REJECT_ALL: &[FilterInstruction] = &[ret(0)];
+pub(super) const REJECT_ALL: &[ClassicInsn] = &[ret(0)];
 
 /// `BPF_RET | BPF_K`.
 const RET_K: u16 = 0x06;
@@ -30,12 +31,12 @@ const PACKET_OUTGOING: u32 = 4;
 /// Bytes between two processors' counters: they must not share a cache line.
 const COUNTER_LEN: u32 = 64;
 
-const fn ret(k: u32) -> FilterInstruction {
+const fn ret(k: u32) -> ClassicInsn {
     plain(RET_K, k)
 }
 
-const fn plain(code: u16, k: u32) -> FilterInstruction {
-    FilterInstruction {
+const fn plain(code: u16, k: u32) -> ClassicInsn {
+    ClassicInsn {
         code,
         jt: 0,
         jf: 0,
@@ -123,7 +124,7 @@ impl SocketFilter {
     }
 
     /// As cBPF; nothing if everything passes whole.
-    pub(super) fn classic(&self) -> Vec<FilterInstruction> {
+    pub(super) fn classic(&self) -> Vec<ClassicInsn> {
         let mut instructions = Vec::new();
         if self.rejects_outgoing() {
             instructions.extend(reject_outgoing());
@@ -242,7 +243,7 @@ fn atomic_add() -> bpf::ebpf::Insn {
 
 /// `if (skb->pkt_type == PACKET_OUTGOING) return 0; A = 0;`, since a program may count on A being 0
 /// at first.
-fn reject_outgoing() -> [FilterInstruction; 4] {
+fn reject_outgoing() -> [ClassicInsn; 4] {
     /// `SKF_AD_OFF + SKF_AD_PKTTYPE`: loads from here read the packet's type, not its bytes.
     const PACKET_TYPE: u32 = cbpf::ANCILLARY_BASE.wrapping_add(4);
     /// `BPF_LD | BPF_B | BPF_ABS`, `BPF_LD | BPF_IMM`, `BPF_JMP | BPF_JEQ | BPF_K`.
@@ -251,7 +252,7 @@ fn reject_outgoing() -> [FilterInstruction; 4] {
     const JUMP_EQUAL: u16 = 0x15;
     [
         plain(LOAD_BYTE, PACKET_TYPE),
-        FilterInstruction {
+        ClassicInsn {
             jf: 1,
             ..plain(JUMP_EQUAL, PACKET_OUTGOING)
         },
@@ -261,8 +262,8 @@ fn reject_outgoing() -> [FilterInstruction; 4] {
 }
 
 /// The same instruction, keeping at most `snaplen` bytes where it returns a constant.
-fn convert(from: &cbpf::Insn, snaplen: u32) -> FilterInstruction {
-    FilterInstruction {
+fn convert(from: &cbpf::Insn, snaplen: u32) -> ClassicInsn {
+    ClassicInsn {
         code: from.code,
         jt: from.jt,
         jf: from.jf,
