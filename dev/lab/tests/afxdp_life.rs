@@ -167,8 +167,10 @@ fn what_cannot_be_had_is_refused_with_a_reason() {
             ErrorKind::NotFound,
             "no such interface",
         ),
-        ("afxdp:{}/2", ErrorKind::NotFound, "queues 0 to 1"),
-        ("afxdp:{}?queues=3", ErrorKind::NotFound, "queues 0 to 1"),
+        ("afxdp:{}/2", ErrorKind::NotFound, "no queue 2: "),
+        ("afxdp:{}/2", ErrorKind::NotFound, "has 2 queues, 0 to 1"),
+        ("afxdp:{}?queues=3", ErrorKind::NotFound, "3 queues"),
+        ("afxdp:{}?queues=3", ErrorKind::NotFound, "has 2 queues"),
         ("afxdp:{}?bind=zero-copy", ErrorKind::Unsupported, "veth"),
         (
             "afxdp:{}?bind=zero-copy&attach=generic",
@@ -227,6 +229,46 @@ fn a_queue_that_another_socket_holds_is_refused() {
     assert_eq!(pair.right.xdp().unwrap(), None);
     drop(first);
     drop(open_default(&pair.right));
+}
+
+/// Several queues, the last of which cannot be had: nothing stays behind of the others.
+#[test]
+fn what_opens_half_way_leaves_nothing_behind() {
+    require!(skip::lab());
+    let pair = Veth::new().queues(2).create().unwrap();
+    let sending = PortOptions {
+        direction: port::Direction::Tx,
+        ..PortOptions::default()
+    };
+    let holder = open(&pair.right, "afxdp:{}/1", &sending);
+    let pool = ring::Pool::new(ring::PoolConfig {
+        frame_count: 4096,
+        ..ring::PoolConfig::default()
+    })
+    .unwrap();
+    let before = pool.counts();
+    for direction in [port::Direction::Rx, port::Direction::Both] {
+        let options = PortOptions {
+            direction,
+            pool: Some(pool.clone()),
+            ..PortOptions::default()
+        };
+        let error = try_open(&pair.right, "afxdp:{}", &options).err();
+        let error = error.expect("queue 1 is somebody else's");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains("queue 1"), "{error}");
+        assert_eq!(pair.right.xdp().unwrap(), None, "the program is off");
+        assert_eq!(pool.counts(), before, "every frame is back");
+    }
+    drop(holder);
+    let options = PortOptions {
+        pool: Some(pool.clone()),
+        ..PortOptions::default()
+    };
+    let mut port = open(&pair.right, "afxdp:{}", &options);
+    exchange(&pair, &mut port, 8, 0, 200);
+    drop(port);
+    assert_eq!(pool.counts(), before);
 }
 
 #[test]

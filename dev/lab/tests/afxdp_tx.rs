@@ -179,7 +179,10 @@ fn a_link_that_is_down_is_told_and_nothing_is_forgotten() {
     let (mut control, tx) = (port.control, port.tx);
     drop(tx);
     let account = control.account().unwrap().tx_total();
-    assert_eq!((account.sent, account.failed), (1, 2));
+    assert_eq!(
+        (account.sent, account.sent_bytes, account.failed),
+        (1, 60, 2)
+    );
 }
 
 #[test]
@@ -204,10 +207,19 @@ fn what_the_device_refuses_is_counted() {
     send_all(&mut port.tx[0], &udp, 0, &[60; 100]);
     // Without a carrier every packet is refused, one by one.
     pair.right.set_down().unwrap();
-    send_all(&mut port.tx[0], &udp, 100, &[60; 1000]);
+    let lengths: Vec<usize> = (0..1000).map(|at| 60 + at % 700).collect();
+    send_all(&mut port.tx[0], &udp, 100, &lengths);
     let tx = port.control.account().unwrap().tx_total();
-    assert_eq!((tx.sent, tx.failed), (100, 1000));
+    assert_eq!((tx.sent, tx.sent_bytes, tx.failed), (100, 6000, 1000));
     assert_eq!(pair.left.counters().unwrap().tx_packets, 100);
+    // What was refused is not counted again when others leave.
+    pair.right.set_up().unwrap();
+    pair.left.wait_up(LIMIT).unwrap();
+    send_all(&mut port.tx[0], &udp, 1100, &[70; 10]);
+    let (mut control, tx) = (port.control, port.tx);
+    drop(tx);
+    let tx = control.account().unwrap().tx_total();
+    assert_eq!((tx.sent, tx.sent_bytes, tx.failed), (110, 6700, 1000));
 }
 
 #[test]

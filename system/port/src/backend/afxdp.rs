@@ -72,15 +72,25 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let monitor = LinkMonitor::open()?;
     let route = netlink::Socket::route()?;
 
-    let attachment = plan.attach(&device, options)?;
-    let attachment = attachment.map(Arc::new);
-    let opened = bind::bind_all(&device, options, &plan, &pool, attachment.as_deref())?;
+    let mut opening = Opening {
+        attachment: plan.attach(&device, options)?.map(Arc::new),
+        queues: Vec::new(),
+    };
+    let attachment = opening.attachment.clone();
+    bind::bind_all(
+        &device,
+        options,
+        &plan,
+        &pool,
+        attachment.as_deref(),
+        &mut opening.queues,
+    )?;
     let promiscuous = match plan.has_rx && options.promiscuous {
         true => Promiscuous::hold(device.link.index).ok(),
         false => None,
     };
     if let (true, Some(attachment)) = (plan.has_rx, &attachment) {
-        for queue in &opened {
+        for queue in &opening.queues {
             let socket = queue.shared.socket.as_fd();
             attachment
                 .redirect
@@ -88,17 +98,34 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
                 .set(queue.shared.spec.queue_index, socket)?;
         }
     }
+    // Complete: nothing is left for the guard.
+    opening.attachment = None;
     Ok(assemble(Parts {
         name,
         options,
         device,
         pool,
         attachment,
-        opened,
+        opened: std::mem::take(&mut opening.queues),
         monitor,
         route,
         promiscuous,
     }))
+}
+
+/// What has been opened so far. Dropped half-way, the program leaves the interface before the first
+/// socket closes: it would go on taking packets for sockets that are no more.
+struct Opening {
+    attachment: Option<Arc<Attachment>>,
+    queues: Vec<Queue>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(attachment) = &self.attachment {
+            attachment.detach();
+        }
+    }
 }
 
 struct Parts<'a> {
@@ -145,12 +172,8 @@ fn assemble(parts: Parts<'_>) -> Port {
     };
     let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());
     let busy_poll = options.busy_poll_budget.is_some();
-    for Queue {
-        shared,
-        rx: rx_parts,
-        tx: tx_parts,
-    } in opened
-    {
+    for queue in opened {
+        let (shared, rx_parts, tx_parts) = queue.into_ends();
         let queue_index = shared.spec.queue_index;
         let mut view = QueueView {
             shared: shared.clone(),

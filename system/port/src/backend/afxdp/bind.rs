@@ -6,7 +6,7 @@ use sys::{Error, ErrorKind, Result};
 
 use super::attach::{Attachment, Device};
 use super::plan::Plan;
-use super::socket::{self, Queue, SocketSpec};
+use super::socket::{self, Queue, Shared, SocketSpec};
 use crate::options::{BindMode, PortOptions};
 
 /// How long one busy-polling call may look for packets, in µs.
@@ -15,14 +15,16 @@ const BUSY_POLL_US: u32 = 20;
 /// about 250 packets.
 const SEND_BUFFER_LEN: u32 = 8 << 20;
 
-/// Binds a socket to each queue; the first one finds out how, the others must follow.
+/// Binds a socket to each queue and puts it into `opened`; the first one finds out how, the others
+/// must follow. After an error `opened` has those that were bound before it.
 pub(super) fn bind_all(
     device: &Device,
     options: &PortOptions,
     plan: &Plan,
     pool: &Pool,
     attachment: Option<&Attachment>,
-) -> Result<Vec<Queue>> {
+    opened: &mut Vec<Queue>,
+) -> Result<()> {
     let native = match attachment {
         Some(attachment) => attachment.mode == xdp::AttachMode::Native,
         None => device
@@ -45,7 +47,6 @@ pub(super) fn bind_all(
         modes.extend(frags.then_some((zero_copy, true)));
         modes.extend((!device.needs_frags(zero_copy)).then_some((zero_copy, false)));
     }
-    let mut opened: Vec<Queue> = Vec::new();
     for &queue_index in &plan.queues {
         let mut last = modes.is_empty().then(|| frame_too_short(device));
         for &(zero_copy, multi_buffer) in &modes {
@@ -66,8 +67,8 @@ pub(super) fn bind_all(
             };
             match socket::open(pool, &spec) {
                 Ok(queue) => {
-                    prepare(&queue, options, plan)?;
                     opened.push(queue);
+                    prepare(&opened[opened.len() - 1].shared, options, plan)?;
                     last = None;
                     break;
                 }
@@ -90,13 +91,13 @@ pub(super) fn bind_all(
             modes = vec![(first.shared.spec.zero_copy, first.shared.spec.multi_buffer)];
         }
     }
-    Ok(opened)
+    Ok(())
 }
 
 /// Settings of a socket beyond its binding.
-fn prepare(queue: &Queue, options: &PortOptions, plan: &Plan) -> Result<()> {
-    let socket = &queue.shared.socket;
-    if plan.has_tx && !queue.shared.zero_copy {
+fn prepare(shared: &Shared, options: &PortOptions, plan: &Plan) -> Result<()> {
+    let socket = &shared.socket;
+    if plan.has_tx && !shared.zero_copy {
         socket.set_tx_budget(plan.ring_len);
         socket.set_send_buffer(SEND_BUFFER_LEN);
     }

@@ -25,7 +25,8 @@ pub(super) fn describe(parts: &Parts<'_>) -> PortDescription {
         .iter()
         .map(|queue| queue.shared.spec.queue_index.to_string())
         .collect();
-    facts.push(("queues", queues.join(",")));
+    let word = if queues.len() == 1 { "queue" } else { "queues" };
+    facts.push((word, queues.join(",")));
     if let Some(queue) = parts.opened.first() {
         let (shared, spec) = (&queue.shared, &queue.shared.spec);
         let mode = if shared.zero_copy {
@@ -58,7 +59,7 @@ pub(super) fn describe(parts: &Parts<'_>) -> PortDescription {
         link_type: 1,
         facts,
         memory_len: pool.memory_len(),
-        interfaces: Vec::new(),
+        interfaces: vec![(1, device.link.name.clone())],
     }
 }
 

@@ -24,6 +24,10 @@ pub(super) fn choose_queues(
 ) -> Result<Vec<u32>> {
     let interface = &device.link.name;
     let channels = Ethtool::open()?.channels(interface).ok().flatten();
+    let hint = match channels {
+        Some(_) => format!("ethtool -L {interface} sets the number of queues"),
+        None => format!("afxdp:{interface} takes all that there are"),
+    };
     let in_use = channels.map_or(0, |c| c.combined + c.rx.max(c.tx));
     let in_use = match in_use {
         0 => device.link.rx_queue_max.max(device.link.tx_queue_max),
@@ -36,22 +40,24 @@ pub(super) fn choose_queues(
             format!("open afxdp:{}", name.target),
             why,
         )
-        .with_hint(format!("ethtool -L {interface} sets the number of queues"))
+        .with_hint(hint.clone())
     };
-    let has = |count| match count {
-        1 => format!("{interface} has one queue, 0"),
-        _ => format!("{interface} has queues 0 to {}", count - 1),
+    let has = match in_use {
+        1 => format!("{interface} has 1 queue, number 0"),
+        _ => format!("{interface} has {in_use} queues, 0 to {}", in_use - 1),
     };
     if let Some(queue) = name.queue {
         if queue >= in_use {
-            return Err(refuse(has(in_use)));
+            return Err(refuse(format!("there is no queue {queue}: {has}")));
         }
         return Ok(vec![queue]);
     }
     let count = match (options.queue_count, options.direction) {
         (0, Direction::Tx) => 1,
         (0, _) => in_use,
-        (count, _) if count > in_use => return Err(refuse(has(in_use))),
+        (count, _) if count > in_use => {
+            return Err(refuse(format!("{count} queues are asked for, and {has}")));
+        }
         (count, _) => count,
     };
     Ok((0..count).collect())

@@ -90,11 +90,34 @@ pub(super) struct TxParts {
     pub view: Arc<RingMap>,
 }
 
-/// A bound socket, taken apart for its owners.
+/// A bound socket with its ends, until they go to their owners. Dropped before that (a port that
+/// could not be opened after all), it gives back what was lent to the kernel.
 pub(super) struct Queue {
     pub shared: Arc<Shared>,
-    pub rx: Option<RxParts>,
-    pub tx: Option<TxParts>,
+    rx: Option<RxParts>,
+    tx: Option<TxParts>,
+}
+
+impl Queue {
+    /// The ends, for their owners, who answer for the frames from here on.
+    pub(super) fn into_ends(mut self) -> (Arc<Shared>, Option<RxParts>, Option<TxParts>) {
+        (self.shared.clone(), self.rx.take(), self.tx.take())
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Each ring is unmapped here; the socket closes with `shared`, and then the frames that are
+        // left with it are free again.
+        if let Some(RxParts { rx, fill, lent }) = self.rx.take() {
+            drop((rx, fill));
+            self.shared.leave(lent);
+        }
+        if let Some(parts) = self.tx.take() {
+            drop((parts.tx, parts.completion, parts.view));
+            self.shared.leave(parts.lent);
+        }
+    }
 }
 
 impl Shared {
@@ -143,30 +166,59 @@ impl Shared {
 
 /// Whole packets between the two indices of a ring of descriptors. Both sides may move meanwhile.
 pub(super) fn packets_in(map: &RingMap) -> u64 {
+    let (producer, consumer) = indices(map);
+    packets_between(map, consumer, producer).0
+}
+
+/// The producer's and the consumer's index; both run freely and wrap.
+pub(super) fn indices(map: &RingMap) -> (u32, u32) {
     use std::sync::atomic::AtomicU32;
     // SAFETY: aligned words inside the mapping (checked when it was made), accessed atomically by
     // all sides.
-    let (producer, consumer) = unsafe {
+    unsafe {
         (
             (*map.producer().cast::<AtomicU32>()).load(Ordering::Acquire),
             (*map.consumer().cast::<AtomicU32>()).load(Ordering::Acquire),
         )
-    };
-    let mask = map.entry_count() - 1;
-    let count = producer.wrapping_sub(consumer).min(map.entry_count());
-    let mut packets = 0;
+    }
+}
+
+/// Whole packets from one index of a ring of descriptors up to another, and their bytes.
+pub(super) fn packets_between(map: &RingMap, from: u32, to: u32) -> (u64, u64) {
+    let count = to.wrapping_sub(from).min(map.entry_count());
+    let (mut packets, mut bytes) = (0, 0);
     for at in 0..count {
-        let slot = consumer.wrapping_add(at) & mask;
-        // SAFETY: the mask keeps the index in the ring; a volatile read of integers that another
-        // side may write gives some value, which is only counted.
-        let descriptor = unsafe {
-            map.entries::<Descriptor>()
-                .add(slot as usize)
-                .read_volatile()
-        };
+        let descriptor = descriptor(map, from.wrapping_add(at));
+        bytes += u64::from(descriptor.len);
         packets += u64::from(descriptor.options & PACKET_CONTINUES == 0);
     }
-    packets
+    (packets, bytes)
+}
+
+/// The packet that begins at an index of a ring of descriptors: its bytes, and where the next one
+/// begins.
+pub(super) fn packet_at(map: &RingMap, start: u32) -> (u64, u32) {
+    let (mut at, mut bytes) = (start, 0);
+    for _ in 0..map.entry_count() {
+        let descriptor = descriptor(map, at);
+        bytes += u64::from(descriptor.len);
+        at = at.wrapping_add(1);
+        if descriptor.options & PACKET_CONTINUES == 0 {
+            break;
+        }
+    }
+    (bytes, at)
+}
+
+fn descriptor(map: &RingMap, index: u32) -> Descriptor {
+    let slot = index & (map.entry_count() - 1);
+    // SAFETY: the mask keeps the index in the ring; a volatile read of integers that another side
+    // may write gives some value, which is only counted.
+    unsafe {
+        map.entries::<Descriptor>()
+            .add(slot as usize)
+            .read_volatile()
+    }
 }
 
 /// A ring over mapped memory.

@@ -9,7 +9,7 @@ use sys::xsk::{Descriptor, PACKET_CONTINUES, PACKET_HEADROOM, RingMap};
 use sys::{Error, ErrorKind, Result};
 
 use super::lent::Lent;
-use super::socket::{Shared, TxParts, packets_in};
+use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
 use crate::slot::Slot;
 use crate::tx::TxBackend;
@@ -39,6 +39,9 @@ pub(super) struct Tx {
     staged: u32,
     /// Shown to the kernel since the last kick.
     unkicked: bool,
+    /// In copy mode: the ring's index up to which the kernel is known to have taken packets. It
+    /// tells of those that it refused only with the next that it sends.
+    taken: u32,
     /// The pool of foreign frames met last.
     foreign: Option<FrameCache>,
     busy_poll: bool,
@@ -61,6 +64,7 @@ impl Tx {
             view,
         } = parts;
         Self {
+            taken: indices(&view).1,
             tx,
             completion,
             view,
@@ -132,6 +136,7 @@ impl Tx {
         for _ in 0..KICKS_MAX {
             self.counters.kicks.add(1);
             let before = self.tx.pending();
+            self.catch_up();
             let Err(error) = self.shared.socket.kick_tx() else {
                 return Ok(());
             };
@@ -150,8 +155,8 @@ impl Tx {
                 // In copy mode: the device refused a packet, and it is gone. In zero-copy: the
                 // driver is busy.
                 Some(libc::EBUSY) if !self.shared.zero_copy => {
-                    self.counters.sent.add(1u64.wrapping_neg());
-                    self.counters.failed.add(1);
+                    let len = self.refused_len();
+                    self.uncount(1, len);
                     self.reclaim();
                     if self.tx.pending() == 0 {
                         return Ok(());
@@ -171,12 +176,47 @@ impl Tx {
                     return Err(Error::new(ErrorKind::Io, "send packets", why)
                         .with_hint("what was submitted leaves when it is up again"));
                 }
-                _ => return Err(Error::from_io("send packets", error)),
+                _ => {
+                    // Whatever it was, what is in the ring is still there to be sent.
+                    self.unkicked = true;
+                    return Err(Error::from_io("send packets", error));
+                }
             }
         }
         // What is left is sent by the next flush or wait.
         self.unkicked = true;
         Ok(())
+    }
+
+    /// Moves `taken` on to where the kernel says that it is, if that is further.
+    fn catch_up(&mut self) {
+        let (_, consumer) = indices(&self.view);
+        if is_beyond(consumer, self.taken) {
+            self.taken = consumer;
+        }
+    }
+
+    /// Bytes of the packet that the last call took and did not send (`NET_XMIT_DROP` in
+    /// `__xsk_generic_xmit`, `net/xdp/xsk.c`): the last one before the consumer's index, if packets
+    /// were sent before it; else the index stands where it was, and it is the first that was not
+    /// taken yet.
+    fn refused_len(&mut self) -> u64 {
+        let (_, consumer) = indices(&self.view);
+        let mut len = 0;
+        for _ in 0..self.tx.entry_count() {
+            (len, self.taken) = packet_at(&self.view, self.taken);
+            if !is_beyond(consumer, self.taken) {
+                break;
+            }
+        }
+        len
+    }
+
+    /// Packets that were counted as sent failed after all.
+    fn uncount(&self, packets: u64, bytes: u64) {
+        self.counters.sent.add(packets.wrapping_neg());
+        self.counters.sent_bytes.add(bytes.wrapping_neg());
+        self.counters.failed.add(packets);
     }
 
     /// Moves the segments of a packet from slots to the ring and returns its length; `None` if it
@@ -257,6 +297,11 @@ impl Tx {
     fn wants_kick(&self) -> bool {
         self.unkicked && (self.tx.need_wakeup() || self.busy_poll || !self.shared.spec.need_wakeup)
     }
+}
+
+/// Whether a ring's index lies behind another; they wrap.
+fn is_beyond(index: u32, other: u32) -> bool {
+    index.wrapping_sub(other).cast_signed() > 0
 }
 
 /// Slots that make up the first packet.
@@ -395,10 +440,14 @@ impl Drop for Tx {
         if self.staged != 0 || self.lent.count() != 0 {
             let _ = self.wait(true, CLOSE_WAIT);
         }
-        let left = packets_in(&self.view);
+        match self.shared.zero_copy {
+            // There the index tells everything at once, and may have gone round meanwhile.
+            true => self.taken = indices(&self.view).1,
+            false => self.catch_up(),
+        }
+        let (left, bytes) = packets_between(&self.view, self.taken, indices(&self.view).0);
         if left != 0 {
-            self.counters.sent.add(left.wrapping_neg());
-            self.counters.failed.add(left);
+            self.uncount(left, bytes);
         }
         let empty = Lent::new(0);
         self.shared.leave(std::mem::replace(&mut self.lent, empty));
