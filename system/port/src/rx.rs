@@ -53,6 +53,9 @@ pub trait RxBackend: Send {
     }
 }
 
+/// Slots by which a batch may exceed its size, so that its last packet is whole.
+const SEGMENTS_BEYOND: usize = 64;
+
 /// One receiving queue, owned by one thread.
 pub struct RxQueue {
     backend: Box<dyn RxBackend>,
@@ -74,7 +77,7 @@ impl RxQueue {
         counters: Arc<RxCounters>,
     ) -> Self {
         let batch_max = batch_max.clamp(1, 4096);
-        let slots = Vec::with_capacity(batch_max + 32);
+        let slots = Vec::with_capacity(batch_max + SEGMENTS_BEYOND);
         Self {
             backend,
             slots,
@@ -189,7 +192,7 @@ impl Drop for RxQueue {
 
 /// Slots that make up the first packet.
 #[inline]
-fn segment_count(slots: &[Slot]) -> usize {
+pub(crate) fn segment_count(slots: &[Slot]) -> usize {
     let mut count = 1;
     while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
         count += 1;

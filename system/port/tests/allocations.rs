@@ -1,5 +1,5 @@
-//! Once warm, moving packets through the memory ring allocates nothing: a counting allocator says
-//! so.
+//! Once warm, moving packets through a port allocates nothing: a counting allocator says so. Here
+//! for the memory ring, files, and as root packet sockets.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -127,4 +127,163 @@ fn filtering_allocates_nothing_once_warm() {
         "{moved:?}, {filtered} filtered"
     );
     assert_eq!(count, 0);
+}
+
+/// A pcap file of so many packets, in a folder of the system's; removed when dropped.
+struct Capture(std::path::PathBuf);
+
+impl Capture {
+    fn path(name: &str) -> Capture {
+        let id = std::process::id();
+        Self(std::env::temp_dir().join(format!("bw-allocations-{id}-{name}")))
+    }
+
+    fn new(name: &str, count: u32, packed: bool) -> Self {
+        let mut bytes = Vec::new();
+        let head: [u32; 6] = [0xa1b2_3c4d, 0x0004_0002, 0, 0, 262_144, 1];
+        head.iter()
+            .for_each(|word| bytes.extend(word.to_le_bytes()));
+        for number in 0..count {
+            let len = 60 + number * 131 % 1400;
+            [number, 0, len, len]
+                .iter()
+                .for_each(|word| bytes.extend(word.to_le_bytes()));
+            bytes.extend((0..len).map(|at| (at ^ number) as u8));
+        }
+        if packed {
+            let fast = flate2::Compression::fast();
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), fast);
+            std::io::Write::write_all(&mut encoder, &bytes).unwrap();
+            bytes = encoder.finish().unwrap();
+        }
+        let capture = Self::path(name);
+        std::fs::write(&capture.0, bytes).unwrap();
+        capture
+    }
+
+    fn name(&self) -> String {
+        format!("file:{}", self.0.display())
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Receives until `count` packets came, and looks at each.
+fn receive(port: &mut Port, count: usize) -> u64 {
+    let (mut received, mut sum) = (0, 0);
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while received < count {
+        let rx = &mut port.rx[0];
+        rx.wait(Duration::from_millis(10)).unwrap();
+        let batch = rx.receive().unwrap();
+        received += batch.len();
+        for packet in batch.iter() {
+            sum += u64::from(packet.bytes()[0]) + u64::from(packet.wire_len());
+        }
+        assert!(std::time::Instant::now() < until, "{received} of {count}");
+    }
+    sum
+}
+
+/// Mapped, and through the buffer behind a decompressor.
+#[test]
+fn reading_a_file_allocates_nothing_once_warm() {
+    for (name, packed) in [("plain.pcap", false), ("packed.pcap.gz", true)] {
+        let capture = Capture::new(name, 20_000, packed);
+        let mut port = port::open(&capture.name(), &PortOptions::default()).unwrap();
+        receive(&mut port, 1000);
+        let mut sum = 0;
+        let count = allocations(|| sum = receive(&mut port, 15_000));
+        assert_eq!(count, 0, "{name}");
+        assert!(sum > 0);
+    }
+}
+
+#[test]
+fn writing_a_file_allocates_nothing_once_warm() {
+    for name in ["written.pcap", "written.pcapng"] {
+        let capture = Capture::path(name);
+        let options = PortOptions {
+            direction: port::Direction::Tx,
+            ..PortOptions::default()
+        };
+        let mut port = port::open(&capture.name(), &options).unwrap();
+        let mut write = |rounds: usize| {
+            let tx = &mut port.tx[0];
+            for round in 0..rounds {
+                let mut batch = tx.reserve(64).unwrap();
+                for at in 0..batch.room() {
+                    assert!(batch.write(&[0x5a; 1514][..60 + (round * 37 + at) % 1400]));
+                }
+                batch.submit().unwrap();
+                tx.flush().unwrap();
+            }
+        };
+        write(50);
+        assert_eq!(allocations(|| write(500)), 0, "{name}");
+    }
+}
+
+/// The loopback interface of a namespace of this thread's own, up.
+fn own_loopback() -> bool {
+    // SAFETY: plain system calls; the structure is plain data and lives through the call.
+    unsafe {
+        if libc::geteuid() != 0 || libc::unshare(libc::CLONE_NEWNET) != 0 {
+            return false;
+        }
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        assert!(socket >= 0);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        (request.ifr_name[0], request.ifr_name[1]) = (b'l' as _, b'o' as _);
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as _;
+        let result = libc::ioctl(socket, libc::SIOCSIFFLAGS, &request);
+        libc::close(socket);
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+    true
+}
+
+/// Both means of receiving, and the sending ring.
+#[test]
+fn packet_sockets_allocate_nothing_once_warm() {
+    if !own_loopback() {
+        eprintln!("SKIPPED: packet_sockets_allocate_nothing_once_warm: needs root");
+        return;
+    }
+    for tap in ["tpacket", "bpf"] {
+        let options = PortOptions {
+            direction: port::Direction::Both,
+            ..PortOptions::default()
+        };
+        let name = format!("afpacket:lo?tap={tap}&outgoing=no&block_timeout_ms=1");
+        let mut port = match port::open(&name, &options) {
+            Ok(port) => port,
+            Err(error) if error.kind() == sys::ErrorKind::Unsupported => {
+                eprintln!("SKIPPED: packet_sockets_allocate_nothing_once_warm: {error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        // To nobody: an unassigned EtherType.
+        let mut packet = [0; 200];
+        (packet[12], packet[13]) = (0x88, 0xb5);
+        let mut exchange = |rounds: usize| {
+            for _ in 0..rounds {
+                let mut batch = port.tx[0].reserve(32).unwrap();
+                let mut count = 0;
+                while count < 32 && batch.write(&packet) {
+                    count += 1;
+                }
+                batch.submit().unwrap();
+                port.tx[0].flush().unwrap();
+                receive(&mut port, count);
+            }
+        };
+        exchange(20);
+        assert_eq!(allocations(|| exchange(100)), 0, "{tap}");
+    }
 }

@@ -4,18 +4,20 @@
 //! ring carries descriptors of frames of one pool.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::{Consumer, Frame, FrameCache, Pool, PoolConfig, Producer};
 use sys::{Error, ErrorKind, Result};
 
-use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
+use crate::account::{
+    Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
+};
 use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
 use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, PortOptions};
-use crate::rx::{Ready, RxBackend, RxQueue};
+use crate::rx::{Ready, RxBackend, RxQueue, segment_count};
 use crate::slot::Slot;
 use crate::tx::{TxBackend, TxQueue};
 
@@ -44,8 +46,13 @@ struct Descriptor {
 /// front.
 const HEADROOM: u32 = 256;
 
-/// Pieces of one packet: 64 KiB in frames of 2048 bytes with their headroom take 37.
+/// Pieces of one packet at the most, and never more than the ring holds: 64 KiB in frames of 2048
+/// bytes with their headroom take 37. A longer packet is refused by the sender, and by the receiver
+/// too: it would wait for the end of one that never fits.
 const SEGMENT_COUNT_MAX: u32 = 64;
+
+/// Frames sent one by one that share a reading of the clock, unless they are flushed before.
+const FRAMES_A_CLOCK: u32 = 64;
 
 /// Token of a slot whose frame has been detached.
 const DETACHED: u64 = u64::MAX;
@@ -74,8 +81,12 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let (producer, consumer) = ring::spsc(ring_len);
     let rx_counters = Arc::new(RxCounters::default());
     let tx_counters = Arc::new(TxCounters::default());
+    let segment_max = ring_len.min(SEGMENT_COUNT_MAX);
+    let packet_len_max = segment_max.saturating_mul(pool.frame_len() - HEADROOM);
     let ends = Arc::new(Ends {
         pool: pool.clone(),
+        taken: Taken::default(),
+        closed: AtomicU64::new(0),
         rest: Mutex::new(None),
         tx_closed: AtomicBool::new(false),
         rx_closed: AtomicBool::new(false),
@@ -88,7 +99,10 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     };
     let rx = Rx {
         snaplen,
+        segment_max: segment_max as usize,
+        skipping: false,
         consumer: ManuallyDrop::new(consumer),
+        pool: pool.clone(),
         cache: FrameCache::new(pool.clone()),
         ends: ends.clone(),
         counters: rx_counters.clone(),
@@ -99,6 +113,9 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         cache: FrameCache::new(pool.clone()),
         ends: ends.clone(),
         stamp,
+        time_ns: 0,
+        frames_stamped: 0,
+        segment_max: segment_max as usize,
         counters: tx_counters.clone(),
     };
     let control = Control {
@@ -128,14 +145,24 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
             detach_moves: true,
             timestamps: stamp,
             multi_buffer: true,
+            packet_len_max,
             ..Capabilities::default()
         },
     })
 }
 
+/// A count of its own, on lines that the sender does not read.
+#[derive(Default)]
+#[repr(align(128))]
+struct Taken(Counter);
+
 /// What the two ends tell each other beside the ring.
 struct Ends {
     pool: Pool,
+    /// Packets that were read out of the ring by the receiver, whatever became of them there.
+    taken: Taken,
+    /// Packets taken out when nobody was there to read them any more.
+    closed: AtomicU64,
     /// The reading end, once its queue is dropped: what a sender puts in at that very moment is
     /// taken out by whoever goes last.
     rest: Mutex<Option<Consumer<Descriptor>>>,
@@ -147,32 +174,66 @@ struct Ends {
     stopped: AtomicBool,
 }
 
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let rest = self.rest.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(consumer) = rest {
-            drain(consumer, &mut FrameCache::new(self.pool.clone()));
+impl Ends {
+    fn rest(&self) -> MutexGuard<'_, Option<Consumer<Descriptor>>> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back what was put into the ring when the receiver had gone.
+    fn sweep(&self) {
+        if let Some(consumer) = self.rest().as_mut()
+            && consumer.peek(1) != 0
+        {
+            let packets = drain(consumer, &mut FrameCache::new(self.pool.clone()));
+            self.closed.fetch_add(packets, Ordering::Relaxed);
         }
     }
 }
 
-/// Takes back what lies in the ring unread.
-fn drain(consumer: &mut Consumer<Descriptor>, cache: &mut FrameCache) {
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.sweep();
+    }
+}
+
+/// Takes back what lies in the ring unread; how many packets it was.
+fn drain(consumer: &mut Consumer<Descriptor>, cache: &mut FrameCache) -> u64 {
     let count = consumer.peek(u32::MAX);
+    let mut packets = 0;
     for at in 0..count {
+        let descriptor = consumer.read(at);
         // SAFETY: the sender submitted the frame and no longer touches it; nobody else reads the
         // ring.
-        unsafe { cache.reclaim(consumer.read(at).index) };
+        unsafe { cache.reclaim(descriptor.index) };
+        packets += u64::from(!descriptor.continues);
     }
     consumer.release(count);
+    packets
 }
 
 struct Rx {
     snaplen: u32,
+    segment_max: usize,
+    /// The start of the packet that is next in the ring was refused.
+    skipping: bool,
     consumer: ManuallyDrop<Consumer<Descriptor>>,
+    pool: Pool,
     cache: FrameCache,
     ends: Arc<Ends>,
     counters: Arc<RxCounters>,
+}
+
+/// Gives the frames of a packet back of which a segment was refused: those read so far, and the one
+/// that the descriptor names.
+#[cold]
+fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: Descriptor) {
+    for slot in read {
+        // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+        unsafe { cache.give_index(slot.token as u32) };
+    }
+    // SAFETY: the sender submitted the frame and no longer touches it; a frame that it does not
+    // hold stays whose it is.
+    unsafe { cache.reclaim(descriptor.index) };
 }
 
 impl RxBackend for Rx {
@@ -183,10 +244,10 @@ impl RxBackend for Rx {
         let start = slots.len();
         let mut keep = start;
         let mut whole = 0;
-        let mut refused = 0u64;
+        let (mut taken, mut refused) = (0u64, 0u64);
         // What snaplen leaves of the packet whose segments are being read.
         let mut rest = self.snaplen;
-        let pool = self.cache.pool();
+        let pool = &self.pool;
         for at in 0..count {
             // Beyond the batch's size only as long as not one packet is whole.
             if at >= max && keep > start {
@@ -195,11 +256,19 @@ impl RxBackend for Rx {
             let d = self.consumer.read(at);
             // The index came out of shared memory: the owner table has the last word.
             let offset = u32::from(d.offset);
-            // SAFETY: the sender submitted the frame and no longer touches it.
-            if offset > pool.frame_len() || !unsafe { pool.claim_index(d.index) } {
-                refused += 1;
+            if self.skipping
+                || offset > pool.frame_len()
+                || d.continues && slots.len() - keep + 1 >= self.segment_max
+                // SAFETY: the sender submitted the frame and no longer touches it.
+                || !unsafe { pool.claim_index(d.index) }
+            {
+                // None of it is delivered: the next packet must not look like its end.
+                refuse(&mut self.cache, slots.drain(keep..), d);
+                self.skipping = d.continues;
+                taken += u64::from(!d.continues);
+                refused += u64::from(!d.continues);
                 rest = self.snaplen;
-                (whole, keep) = (at + 1, slots.len());
+                whole = at + 1;
                 continue;
             }
             let len = d.len.min(pool.frame_len() - offset).min(rest);
@@ -219,6 +288,7 @@ impl RxBackend for Rx {
             slots.push(slot);
             if !d.continues {
                 (whole, keep) = (at + 1, slots.len());
+                taken += 1;
             }
         }
         // A packet whose last segment is not there yet waits for the next batch.
@@ -227,6 +297,9 @@ impl RxBackend for Rx {
             unsafe { pool.lend_index(unfinished.token as u32) };
         }
         self.consumer.release(whole);
+        if taken != 0 {
+            self.ends.taken.0.add(taken);
+        }
         if refused != 0 {
             self.counters.invalid.add(refused);
         }
@@ -289,14 +362,11 @@ impl RxBackend for Rx {
 impl Drop for Rx {
     fn drop(&mut self) {
         self.ends.rx_closed.store(true, Ordering::Release);
-        drain(&mut self.consumer, &mut self.cache);
+        let mut rest = self.ends.rest();
+        let packets = drain(&mut self.consumer, &mut self.cache);
+        self.ends.closed.fetch_add(packets, Ordering::Relaxed);
         // SAFETY: taken only here, and `self` is not used again.
-        let consumer = unsafe { ManuallyDrop::take(&mut self.consumer) };
-        *self
-            .ends
-            .rest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(consumer);
+        *rest = Some(unsafe { ManuallyDrop::take(&mut self.consumer) });
     }
 }
 
@@ -305,6 +375,11 @@ struct Tx {
     cache: FrameCache,
     ends: Arc<Ends>,
     stamp: bool,
+    /// The time of frames sent one by one.
+    time_ns: u64,
+    /// How many more of them have it.
+    frames_stamped: u32,
+    segment_max: usize,
     counters: Arc<TxCounters>,
 }
 
@@ -317,6 +392,17 @@ impl Tx {
         SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64)
+    }
+
+    /// The time for a frame: that of the first one since the last flush, of so many.
+    #[inline]
+    fn frame_ns(&mut self) -> u64 {
+        if self.frames_stamped == 0 {
+            self.time_ns = self.now_ns();
+            self.frames_stamped = FRAMES_A_CLOCK;
+        }
+        self.frames_stamped -= 1;
+        self.time_ns
     }
 
     fn is_open(&self) -> bool {
@@ -348,45 +434,57 @@ impl TxBackend for Tx {
     fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
         let open = self.is_open();
         let time_ns = if filled == 0 { 0 } else { self.now_ns() };
-        let (mut sent, mut packets, mut bytes) = (0, 0, 0);
-        for (at, slot) in slots.drain(..).enumerate() {
-            let index = slot.token as u32;
-            if at >= filled || !open {
-                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-                unsafe { self.cache.give_index(index) };
+        let (mut written, mut packets, mut bytes, mut failed) = (0, 0, 0, 0);
+        let mut at = 0;
+        while at < filled {
+            let count = segment_count(&slots[at..filled]);
+            let packet = &slots[at..at + count];
+            at += count;
+            if !open || count > self.segment_max {
+                failed += 1;
+                for slot in packet {
+                    // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+                    unsafe { self.cache.give_index(slot.token as u32) };
+                }
                 continue;
             }
-            // SAFETY: as above.
-            unsafe { self.cache.pool().lend_index(index) };
-            let continues = slot.has(Slot::CONTINUES);
-            self.producer.write(
-                sent,
-                Descriptor {
+            for (segment, slot) in packet.iter().enumerate() {
+                let index = slot.token as u32;
+                // SAFETY: as above.
+                unsafe { self.cache.pool().lend_index(index) };
+                let descriptor = Descriptor {
                     index,
                     offset: HEADROOM as u16,
-                    continues,
+                    continues: segment + 1 < count,
                     len: slot.cap_len,
                     wire_len: slot.wire_len,
                     time_ns,
-                },
-            );
-            sent += 1;
-            packets += u64::from(!continues);
-            bytes += u64::from(slot.cap_len);
+                };
+                self.producer.write(written, descriptor);
+                written += 1;
+                bytes += u64::from(slot.cap_len);
+            }
+            packets += 1;
         }
-        self.producer.submit(sent);
-        if open {
+        for slot in &slots[filled..] {
+            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+            unsafe { self.cache.give_index(slot.token as u32) };
+        }
+        slots.clear();
+        // Counted before they can be received: an account in between has them in flight.
+        if packets != 0 {
             self.counters.sent.add(packets);
             self.counters.sent_bytes.add(bytes);
-        } else {
-            self.counters.failed.add(filled as u64);
         }
+        if failed != 0 {
+            self.counters.failed.add(failed);
+        }
+        self.producer.submit(written);
         Ok(())
     }
 
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
-        let pool = self.cache.pool().clone();
-        if frame.pool_tag() != pool.tag() {
+        if frame.pool_tag() != self.cache.pool().tag() {
             let why = "the frame is of another pool";
             return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
         }
@@ -399,8 +497,8 @@ impl TxBackend for Tx {
             return Ok(Some(frame));
         }
         let (offset, len) = (frame.offset() as u16, frame.len());
-        let time_ns = self.now_ns();
-        let index = pool.lend(frame);
+        let time_ns = self.frame_ns();
+        let index = self.cache.pool().lend(frame);
         let descriptor = Descriptor {
             index,
             offset,
@@ -410,13 +508,14 @@ impl TxBackend for Tx {
             time_ns,
         };
         self.producer.write(0, descriptor);
-        self.producer.submit(1);
         self.counters.sent.add(1);
         self.counters.sent_bytes.add(len.into());
+        self.producer.submit(1);
         Ok(None)
     }
 
     fn flush(&mut self) -> Result<()> {
+        self.frames_stamped = 0;
         Ok(())
     }
 
@@ -454,8 +553,9 @@ struct Control {
 
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
-        // Receiver's counters first: what is sent in between shows as in flight, never as a
-        // negative number.
+        self.ends.sweep();
+        // Receiver's counters first: what moves in between shows as missing for a moment or as in
+        // flight, never as counted twice.
         let (rx, tx) = (&self.rx_counters, &self.tx_counters);
         let mut queue = QueueAccount {
             delivered: rx.delivered.get(),
@@ -464,10 +564,13 @@ impl PortControl for Control {
         };
         queue.dropped[DropReason::Filter as usize] = rx.filtered.get();
         queue.dropped[DropReason::Invalid as usize] = rx.invalid.get();
+        let closed = self.ends.closed.load(Ordering::Relaxed);
+        queue.dropped[DropReason::Closed as usize] = closed;
+        // What went into the ring and did not come out, by counts taken at the ring; what became of
+        // it afterwards is counted elsewhere.
+        let out = self.ends.taken.0.get() + closed;
         queue.seen = tx.sent.get();
-        queue.in_flight = queue
-            .seen
-            .saturating_sub(queue.delivered + queue.dropped_total());
+        queue.in_flight = queue.seen.saturating_sub(out);
         let sending = TxAccount {
             sent: tx.sent.get(),
             sent_bytes: tx.sent_bytes.get(),
@@ -502,3 +605,6 @@ impl PortControl for Control {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

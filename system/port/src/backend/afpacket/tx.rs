@@ -292,11 +292,13 @@ impl Tx {
         count
     }
 
-    fn cache(&mut self) -> Option<&mut FrameCache> {
+    /// Whether frames with this tag are of our pool, for which there is a cache from then on.
+    fn knows(&mut self, tag: u32) -> bool {
         if self.cache.is_none() {
-            self.cache = Some(FrameCache::new(self.pool.get()?.clone()));
+            self.cache = self.pool.get().cloned().map(FrameCache::new);
         }
-        self.cache.as_mut()
+        let cache = self.cache.as_ref();
+        cache.is_some_and(|cache| cache.pool().tag() == tag)
     }
 
     /// Whether everything has left the ring.
@@ -336,17 +338,20 @@ impl TxBackend for Tx {
     }
 
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
-        let tag = frame.pool_tag();
-        let Some(pool) = self.pool.get().filter(|pool| pool.tag() == tag).cloned() else {
+        if !self.knows(frame.pool_tag()) {
             let why = "the frame is of another pool";
             return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why)
                 .with_hint("open both ports with the same pool"));
-        };
+        }
         if self.waiting == self.frame_count || self.status(self.waiting) != AVAILABLE {
             self.kick()?;
             return Ok(Some(frame));
         }
-        let packet = pool.bytes(&frame);
+        // Out of `self` while the packet in it is looked at.
+        let Some(mut cache) = self.cache.take() else {
+            return Ok(Some(frame));
+        };
+        let packet = cache.pool().bytes(&frame);
         if packet.len() <= self.room() as usize && self.fits(packet) {
             let from = NonNull::from(packet).cast::<u8>();
             // SAFETY: the frame after the waiting ones is available, so ours, and has the room.
@@ -359,10 +364,9 @@ impl TxBackend for Tx {
         } else {
             self.counters.failed.add(1);
         }
-        if let Some(cache) = self.cache() {
-            // It is of this pool, so it is taken.
-            let _ = cache.give(frame);
-        }
+        // It is of this pool, so it is taken.
+        let _ = cache.give(frame);
+        self.cache = Some(cache);
         if self.waiting >= KICK_AT {
             self.kick()?;
         }
