@@ -75,6 +75,13 @@ pub trait PortControl: Send {
     /// What was obtained. May grow while a file is read (interfaces met on the way).
     fn describe(&self) -> PortDescription;
 
+    /// The interfaces of [`PortDescription`] from number `known` on: what is new to who knows so
+    /// many. A file may have tens of thousands; who meets one at a time must not be given all.
+    fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
+        let all = self.describe().interfaces;
+        all.into_iter().skip(known).collect()
+    }
+
     /// Stops the intake: no new packets enter the rings, those in them can still be received.
     /// Called before the last batches are read, so that the account closes exactly.
     fn stop(&mut self) -> Result<()>;

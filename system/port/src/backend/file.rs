@@ -18,6 +18,7 @@ mod tx;
 pub(crate) mod writer;
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -51,6 +52,10 @@ pub(crate) const BACKEND: Backend = Backend {
 
 /// Packets looked at for one batch where a filter rejects most of them, so that a call ends soon.
 const LOOK_MAX: u64 = 1 << 16;
+
+/// Bytes kept of an interface's name. Linux's have 15, names in captures of other systems some
+/// more; a file may have 64 KiB for each of 65,536.
+const NAME_LEN_MAX: usize = 128;
 
 /// Frames of the pool into which packets are copied that a program wants to keep: 4 MiB.
 const KEEP_FRAME_COUNT: u32 = 1024;
@@ -104,6 +109,7 @@ fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
         section: 0,
         options: options.clone(),
         programs: Vec::new(),
+        programs_by_link: HashMap::new(),
         snaplen: if options.snaplen == 0 {
             u32::MAX
         } else {
@@ -182,6 +188,8 @@ struct Rx {
     options: PortOptions,
     /// The filter of each interface, by its index in the port.
     programs: Vec<Option<Arc<Program>>>,
+    /// The filter for each link type met.
+    programs_by_link: HashMap<u16, Option<Arc<Program>>>,
     snaplen: u32,
     end: Option<End>,
     /// The end was told to the program.
@@ -218,7 +226,7 @@ impl Rx {
     }
 
     fn what(&self) -> String {
-        format!("read {}", self.path)
+        format!("read {}", source::shown(&self.path))
     }
 
     /// Anything but a packet.
@@ -237,7 +245,7 @@ impl Rx {
             self.indices.clear();
         }
         let name = self.source.rest().get(found.name.clone()).unwrap_or(&[]);
-        let name = String::from_utf8_lossy(name).into_owned();
+        let name = short_name(name);
         let entry = (found.interface.link.0, name);
         let mut known = self
             .shared
@@ -275,22 +283,17 @@ impl Rx {
     }
 
     /// The filter for a link type; the one of an interface before, if it has the same.
-    fn program(&self, link_type: u16) -> Result<Option<Arc<Program>>> {
-        let known = self
-            .shared
-            .interfaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let same = known.iter().position(|(link, _)| *link == link_type);
-        if let Some(program) = same.and_then(|at| self.programs.get(at)) {
+    fn program(&mut self, link_type: u16) -> Result<Option<Arc<Program>>> {
+        if let Some(program) = self.programs_by_link.get(&link_type) {
             return Ok(program.clone());
         }
-        drop(known);
         let target = FilterTarget {
             link_type,
             tap: None,
         };
-        Ok(self.options.for_packets(target)?.filter.map(Arc::new))
+        let program = self.options.for_packets(target)?.filter.map(Arc::new);
+        self.programs_by_link.insert(link_type, program.clone());
+        Ok(program)
     }
 
     fn at_end(&mut self, more: More) {
@@ -502,6 +505,19 @@ impl RxBackend for Rx {
     }
 }
 
+/// The start of an interface's name, as text.
+fn short_name(name: &[u8]) -> String {
+    let cut = name.get(..NAME_LEN_MAX).unwrap_or(name);
+    let text = String::from_utf8_lossy(cut);
+    match cut.len() < name.len() {
+        // A character may have been cut in two.
+        true => text
+            .trim_end_matches(char::REPLACEMENT_CHARACTER)
+            .to_owned(),
+        false => text.into_owned(),
+    }
+}
+
 struct Control {
     path: String,
     counters: Arc<RxCounters>,
@@ -514,7 +530,9 @@ struct Control {
 
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
-        // What was delivered first, what was seen last: the difference is never negative.
+        // What was delivered first, what was seen last: the difference is never negative. There is
+        // no ring in which packets could wait: what was read from the file and not yet handed over
+        // is missing for a moment, and what is missing at the end was lost by a fault of ours.
         let mut queue = QueueAccount {
             delivered: self.counters.delivered.get(),
             delivered_bytes: self.counters.delivered_bytes.get(),
@@ -522,8 +540,6 @@ impl PortControl for Control {
         };
         queue.dropped[DropReason::Filter as usize] = self.counters.filtered.get();
         queue.seen = self.shared.seen.get();
-        let known = queue.delivered + queue.dropped_total();
-        queue.in_flight = queue.seen.saturating_sub(known);
         Ok(PortAccount {
             rx: vec![queue],
             tx: Vec::new(),
@@ -556,6 +572,15 @@ impl PortControl for Control {
             memory_len: self.memory_len,
             interfaces,
         }
+    }
+
+    fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
+        let all = self
+            .shared
+            .interfaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.get(known..).unwrap_or_default().to_vec()
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
 /// Bytes read ahead for a decompressor, and while the kind of a file is found out.
@@ -183,10 +183,81 @@ impl Compression {
     }
 }
 
+/// A gzip file: any number of members behind each other (RFC 1952 §2.2).
+///
+/// Not `MultiGzDecoder`: that says of bytes behind the last member that the file is cut, or that
+/// its header is wrong, which is neither.
+pub(super) struct Gzip {
+    /// The member being read; there is always one, but while the next is begun.
+    member: Option<GzDecoder<Input>>,
+    /// The member has ended.
+    ended: bool,
+    /// It is not the first member and has given nothing yet: a header that is none is garbage.
+    fresh: bool,
+}
+
+impl Gzip {
+    fn new(input: Input) -> Self {
+        Self {
+            member: Some(GzDecoder::new(input)),
+            ended: false,
+            fresh: false,
+        }
+    }
+
+    fn input(&self) -> Option<&Input> {
+        self.member.as_ref().map(GzDecoder::get_ref)
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some(member) = &mut self.member else {
+                return Ok(0);
+            };
+            if !self.ended {
+                match member.read(into) {
+                    Ok(0) => self.ended = true,
+                    Err(error) if self.fresh && error.kind() == io::ErrorKind::InvalidInput => {
+                        return Err(garbage());
+                    }
+                    other => {
+                        self.fresh &= other.is_err();
+                        return other;
+                    }
+                }
+            }
+            let input = member.get_mut();
+            let bytes = input.fill_buf()?;
+            match bytes.first() {
+                None => return Ok(0),
+                // gzip(1) takes zeros as padding, as tapes had it.
+                Some(0) => {
+                    let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
+                    input.consume(zeros);
+                }
+                Some(0x1f) => {
+                    let input = self.member.take().map(GzDecoder::into_inner);
+                    self.member = input.map(GzDecoder::new);
+                    (self.ended, self.fresh) = (false, true);
+                }
+                Some(_) => return Err(garbage()),
+            }
+        }
+    }
+}
+
+/// What stands behind the last member is none.
+fn garbage() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "trailing garbage behind the compressed data, all of which was read",
+    )
+}
+
 /// An input as the bytes of the capture.
 pub(super) enum Stream {
     Plain(Input),
-    Gzip(Box<MultiGzDecoder<Input>>),
+    Gzip(Box<Gzip>),
     Zstd(Box<ZstdDecoder<'static, Input>>),
 }
 
@@ -194,7 +265,7 @@ impl Stream {
     pub(super) fn new(input: Input, compression: Compression) -> io::Result<Self> {
         Ok(match compression {
             Compression::None => Self::Plain(input),
-            Compression::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
+            Compression::Gzip => Self::Gzip(Box::new(Gzip::new(input))),
             Compression::Zstd => {
                 let mut decoder = ZstdDecoder::with_buffer(input)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
@@ -216,16 +287,12 @@ impl Stream {
         }
     }
 
-    fn input(&self) -> &Input {
-        match self {
-            Self::Plain(input) => input,
-            Self::Gzip(decoder) => decoder.get_ref(),
-            Self::Zstd(decoder) => decoder.get_ref(),
-        }
-    }
-
     /// As [`Input::wait`].
     pub(super) fn wait(&self, timeout: Duration) -> bool {
-        self.input().wait(timeout)
+        match self {
+            Self::Plain(input) => input.wait(timeout),
+            Self::Gzip(gzip) => gzip.input().is_none_or(|input| input.wait(timeout)),
+            Self::Zstd(decoder) => decoder.get_ref().wait(timeout),
+        }
     }
 }

@@ -47,6 +47,14 @@ struct Buffered {
     full: bool,
 }
 
+/// A file's name as it is told to people.
+pub(super) fn shown(path: &str) -> &str {
+    match path {
+        "-" => "standard input",
+        path => path,
+    }
+}
+
 /// What asking for more bytes gave.
 #[derive(Debug)]
 pub(super) enum More {
@@ -66,7 +74,7 @@ impl Source {
     /// # Errors
     /// Those of opening and of the first read; `Unsupported` for a compression that is not read.
     pub(super) fn open(path: &str) -> Result<Self> {
-        let what = || format!("open {path}");
+        let what = || format!("open {}", shown(path));
         let open = || match path {
             // A descriptor of our own for the same open file: closing it leaves standard input.
             "-" => {
@@ -185,7 +193,7 @@ impl Source {
             let input = Input::new(file.try_clone()?, Some(*at as u64));
             Ok(Bytes::Buffered(Buffered::new(Stream::Plain(input))?))
         };
-        self.bytes = switch().map_err(|e| Error::from_io(format!("read {path}"), e))?;
+        self.bytes = switch().map_err(|e| Error::from_io(format!("read {}", shown(path)), e))?;
         self.memory_len = BUFFER_LEN;
         Ok(())
     }

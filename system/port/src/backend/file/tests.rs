@@ -217,6 +217,41 @@ fn every_way_of_reading_gives_the_same_packets() {
     }
 }
 
+/// Bytes behind the last member of a gzip file are named as what they are, and all packets come.
+#[test]
+fn trailing_garbage_behind_gzip_is_told_and_nothing_is_lost() {
+    let (file, _) = pcap_file(100);
+    let expected = expected(100, false);
+    let half = file.len() / 2;
+    let members = [gzip(&file[..half]), gzip(&file[half..])].concat();
+    for packed in [gzip(&file), members] {
+        for garbage in [
+            &b"garbage"[..],
+            &[0, 0, 7],
+            &[0x1f, 0x8c, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        ] {
+            let bytes = [&packed[..], garbage].concat();
+            let temp = Temp::new(&bytes);
+            for (rows, result) in [read_all(&temp.name()), read_pipe(bytes, 61)] {
+                let error = result.unwrap_err();
+                assert!(rows == expected, "{garbage:?}: {} packets", rows.len());
+                assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("trailing garbage"), "{garbage:?}: {text}");
+                assert!(text.contains("after 100 packets"), "{text}");
+            }
+        }
+        // Zeros are padding, as for gzip(1).
+        let (rows, result) = read_pipe([&packed[..], &[0; 700]].concat(), 61);
+        result.unwrap();
+        assert!(rows == expected);
+        // A member that is cut is cut, the first or a later one.
+        let (_, result) = read_pipe(packed[..packed.len() - 9].to_vec(), 61);
+        let text = result.unwrap_err().to_string();
+        assert!(!text.contains("garbage"), "{text}");
+    }
+}
+
 #[test]
 fn plain_files_are_mapped_and_said_to_be() {
     let temp = Temp::new(&pcapng_file(5).0);
@@ -243,6 +278,49 @@ fn plain_files_are_mapped_and_said_to_be() {
         "{text:?}"
     );
     assert!(text.memory_len > 0);
+}
+
+/// A hostile file: as many interfaces as there may be, in many sections, each with another link
+/// type and a name of tens of thousands of bytes.
+#[test]
+fn many_interfaces_with_long_names_stay_small() {
+    let mut buffer = vec![0; 70_000];
+    let mut file = Vec::new();
+    let (mut count, long) = (0_u16, "\u{e9}".repeat(30_000));
+    for _ in 0..3 {
+        let section = pcapng::SectionInfo::default();
+        let len = pcapng::emit_section(&mut buffer, &section).unwrap();
+        file.extend(&buffer[..len]);
+        for number in 0..200 {
+            // A few that are really long: the file need not be.
+            let name = if number % 50 == 0 { &long[..] } else { "x" };
+            let info = pcapng::InterfaceInfo::new(LinkType(1000 + count), 0, name);
+            let len = pcapng::emit_interface(&mut buffer, &info).unwrap();
+            file.extend(&buffer[..len]);
+            count += 1;
+        }
+        let info = pcapng::PacketInfo {
+            interface: 199,
+            wire_len: 1,
+            ..Default::default()
+        };
+        let len = pcapng::emit_packet(&mut buffer, &info, &[1], "").unwrap();
+        file.extend(&buffer[..len]);
+    }
+    let temp = Temp::new(&file);
+    let mut port = open(&temp.name(), &PortOptions::default()).unwrap();
+    let mut rows = Vec::new();
+    drain(&mut port, &mut rows).unwrap();
+    let interfaces: Vec<u16> = rows.iter().map(|row| row.3).collect();
+    assert_eq!(interfaces, [199, 399, 599]);
+    let all = port.control.describe().interfaces;
+    assert_eq!(all.len(), 600);
+    assert!(all.iter().all(|(_, name)| name.len() <= 128));
+    assert_eq!(all[0], (1000, "\u{e9}".repeat(64)));
+    // Who knows some is told of the others only.
+    assert_eq!(port.control.interfaces(598), all[598..]);
+    assert_eq!(port.control.interfaces(600), []);
+    assert_eq!(port.control.interfaces(usize::MAX), []);
 }
 
 #[test]

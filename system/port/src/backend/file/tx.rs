@@ -52,7 +52,7 @@ impl Tx {
         writer.interface(FileInterface {
             link_type: 1,
             name: options.label.clone().unwrap_or_default(),
-            filter: String::new(),
+            filter: "".into(),
         })?;
         let cache = FrameCache::new(pool);
         let flushed = Instant::now();

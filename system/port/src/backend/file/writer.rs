@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sys::{Error, ErrorKind, Result};
 use wire::file::pcap::Precision;
@@ -114,8 +115,9 @@ pub struct FileInterface {
     pub link_type: u16,
     /// Its name.
     pub name: String,
-    /// The expression by which packets were chosen.
-    pub filter: String,
+    /// The expression by which packets were chosen; shared, because a file may have thousands of
+    /// interfaces with the same.
+    pub filter: Arc<str>,
 }
 
 /// What is written of a packet beside its bytes.

@@ -152,7 +152,7 @@ fn several_interfaces_names_and_link_types() {
     let raw = FileInterface {
         link_type: 101,
         name: "two".into(),
-        filter: String::new(),
+        filter: "".into(),
     };
     let two = writer.interface(raw.clone()).unwrap();
     wanted.extend(fill(&mut writer, two, 10));
