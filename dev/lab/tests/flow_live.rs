@@ -2,6 +2,7 @@
 //! `afxdp:`; two directions in two queues become one flow; overload and the end of the interface
 //! are told; the terminal is left as it was.
 
+use std::io::BufRead;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -133,6 +134,63 @@ fn a_tap_sees_both_directions() {
         (&8.into(), &5.into())
     );
     assert_eq!(flow["reverse"]["packets"], 5);
+}
+
+/// Nobody reads the lines while packets come: packets are metered on, records beyond the room for
+/// them are dropped and counted, and the books balance.
+#[test]
+fn a_reader_who_sleeps_costs_records_and_no_packets() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let end = &pair.right;
+    let mut command = end.ns.command(barewire().unwrap());
+    command.args(["flows", "--json", "--idle-timeout", "200ms", &end.ifname]);
+    command.args(["udp", "port", "9"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert!(line.contains("of memory"), "{line}");
+    // Two rounds of as many flows as there are ports: 24 MB of lines.
+    const FLOWS: u16 = 30_000;
+    const COUNT: u64 = 2 * FLOWS as u64;
+    let udp = Udp::between(&pair.left, &pair.right).flows(FLOWS);
+    pour(&pair, &udp, COUNT);
+    std::thread::sleep(Duration::from_millis(1700));
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let (last, flows) = lines.split_last().unwrap();
+    let summary: Value = serde_json::from_str(last).unwrap();
+    let number = |name: &str| {
+        summary[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name}: {last}"))
+    };
+    assert_eq!(number("packets"), COUNT, "{last}");
+    assert_eq!(
+        (number("lost"), &summary["imbalance"]),
+        (0, &0.into()),
+        "{last}"
+    );
+    assert_eq!(number("records"), flows.len() as u64);
+    assert!(number("records_dropped") > 0, "{last}");
+    let refused: u64 = summary["refused"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|count| count.as_u64().unwrap())
+        .sum();
+    let sum = number("packets_in_records") + number("packets_in_dropped") + refused;
+    assert_eq!(sum, COUNT, "{last}");
+    assert!(flows.iter().all(|line| line.ends_with('}')));
 }
 
 /// Idle flows end while the probe runs, without another packet.

@@ -515,6 +515,29 @@ fn a_dry_run_sends_nothing_and_tells_what_would_be() {
         "{}",
         finished.stdout
     );
+    // Of a damaged file what is before the damage, and where that is.
+    let mut bytes = std::fs::read(file.path()).unwrap();
+    let len = bytes.len() - 1;
+    bytes.truncate(len);
+    std::fs::write(file.path(), &bytes).unwrap();
+    let finished = send(&pair, &[name, left, "--dry-run"]);
+    assert_eq!(finished.code(), Some(3), "{}", finished.stderr);
+    let plan = &finished.stdout;
+    assert!(plan.contains("would send 999 packets"), "{plan}");
+    assert!(
+        finished.stderr.contains("after 999 packets"),
+        "{}",
+        finished.stderr
+    );
+    assert!(finished.stderr.contains("byte "), "{}", finished.stderr);
+    let finished = send(&pair, &[name, left, "--dry-run", "--json"]);
+    assert_eq!(finished.code(), Some(3), "{}", finished.stderr);
+    let told = summary(&finished);
+    assert_eq!(told["packets"], 999);
+    assert!(
+        told["error"].as_str().unwrap().contains("after 999"),
+        "{told}"
+    );
     assert_eq!(pair.right.counters().unwrap().since(&before).rx_packets, 0);
 }
 

@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use port::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
 use runtime::Pacing;
+use sys::rights::{self, Capability};
+use sys::{Error, ErrorKind, Result};
 
 /// Where the XDP program goes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -83,6 +85,28 @@ pub struct PortArgs {
     /// Become this user once the port is open
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+}
+
+/// The right that a port's counters take, if any: those of `afxdp:` are in a map of its program.
+pub fn to_read_counters(scheme: &str) -> Option<Capability> {
+    let is_in_a_map = scheme == "afxdp";
+    is_in_a_map.then(rights::to_read_maps).flatten()
+}
+
+/// Looks whether threads may run on these processors, before anything is opened.
+///
+/// # Errors
+/// `InvalidInput` for one that the machine has not, or that this process may not use.
+pub fn check_cpus(cpus: &[usize]) -> Result<()> {
+    let allowed = sys::affinity::allowed_cpus();
+    let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) else {
+        return Ok(());
+    };
+    let list: Vec<String> = allowed.iter().map(usize::to_string).collect();
+    let why = "the machine has none of that number, or this process may not use it";
+    let what = format!("pin a thread to processor {cpu}");
+    Err(Error::new(ErrorKind::InvalidInput, what, why)
+        .with_hint(format!("these can be used: {}", list.join(", "))))
 }
 
 impl PortArgs {

@@ -14,7 +14,7 @@ use flow::top::{self, Order, Total};
 use flow::{EndReason, FlowKey, Record};
 use port::PortDescription;
 use ratatui::DefaultTerminal;
-use runtime::flows::{Outlet, Status};
+use runtime::flows::{Fate, Outlet, Status};
 use sys::{Error, Result};
 
 use crate::cmd::flows::event_text;
@@ -189,8 +189,8 @@ impl Live {
 }
 
 impl Outlet for Live {
-    fn ended(&mut self, _: &Record, _: EndReason) -> Result<()> {
-        Ok(())
+    fn ended(&mut self, _: &Record, _: EndReason) -> Result<Fate> {
+        Ok(Fate::Told)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

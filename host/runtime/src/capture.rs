@@ -2,13 +2,14 @@
 //!
 //! A thread a queue. They share what they fill, under a lock taken once a batch; with one queue
 //! nobody ever waits for it. With several, packets of different queues follow each other batch by
-//! batch: each queue's are in order, the whole is not quite.
+//! batch: each queue's are in order, the whole is not quite. The control side has a lock of its
+//! own, which is held while the kernel is asked for counters: no packet waits for that.
 
 mod print;
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -122,29 +123,39 @@ pub struct Outcome {
     pub error: Option<Error>,
 }
 
+/// The control side. Threads of queues take it only to learn of an interface of a file, whose
+/// control side asks nobody.
+type Control = Mutex<Box<dyn PortControl>>;
+
 /// What the threads share.
 struct Shared {
     sink: Sink,
-    control: Box<dyn PortControl>,
     totals: Totals,
+    /// Writing has failed: what comes now is surplus.
+    failed: bool,
     /// Link type and name of each interface of the port.
     links: Vec<(u16, String)>,
     /// The number of each in the file.
     written_as: Vec<u32>,
-    filter: String,
+    filter: Arc<str>,
     is_live: bool,
     flushed: Instant,
 }
 
 impl Shared {
     /// Learns of interfaces up to `index`: files tell of them while they are read.
-    fn learn(&mut self, index: usize) -> Result<()> {
-        let text = self.control.describe();
-        self.links = text.interfaces;
-        if self.links.is_empty() && self.is_live {
-            // A device is its own only interface.
-            self.links.push((text.link_type, text.target));
-        }
+    fn learn(&mut self, index: usize, control: &Control) -> Result<()> {
+        self.links.extend({
+            let control = lock(control);
+            let new = control.interfaces(self.links.len());
+            if new.is_empty() && self.links.is_empty() && self.is_live {
+                // A device is its own only interface.
+                let text = control.describe();
+                vec![(text.link_type, text.target)]
+            } else {
+                new
+            }
+        });
         if let Sink::File(writer) = &mut self.sink {
             for (link_type, name) in self.links.iter().skip(self.written_as.len()) {
                 self.written_as.push(writer.interface(FileInterface {
@@ -161,18 +172,30 @@ impl Shared {
         Ok(())
     }
 
-    fn packet(&mut self, packet: &Packet<'_>, options: &Options, now_ns: u64) -> Result<Verdict> {
+    /// Takes a packet, which is counted in one of the totals whatever happens.
+    fn packet(
+        &mut self,
+        packet: &Packet<'_>,
+        options: &Options,
+        control: &Control,
+        now_ns: u64,
+    ) -> Result<Verdict> {
         let index = usize::from(packet.interface_index());
-        if index >= self.links.len() {
-            self.learn(index)?;
+        if index >= self.links.len()
+            && let Err(error) = self.learn(index, control)
+        {
+            self.totals.surplus += 1;
+            return Err(error);
         }
         let time_ns = packet.time_ns().unwrap_or(now_ns);
+        let mut failure = None;
         match &mut self.sink {
             Sink::File(writer) => {
                 let outgoing = packet.is_outgoing();
                 let outgoing = (options.is_live || outgoing).then_some(outgoing);
                 // Missing where the file could not take the interface: that error ends the capture.
                 let Some(&interface) = self.written_as.get(index) else {
+                    self.totals.surplus += 1;
                     return Ok(Verdict::Finish);
                 };
                 match writer.packet(packet, interface, outgoing, now_ns) {
@@ -183,9 +206,12 @@ impl Shared {
                         return Ok(Verdict::Finish);
                     }
                     Err(error) => {
-                        // The error counts it among the packets lost, so it was captured.
-                        self.totals.packets += 1;
-                        return Err(error);
+                        // The error may count it among the packets lost: then it was captured.
+                        if writer.written().packets + writer.waiting() <= self.totals.packets {
+                            self.totals.surplus += 1;
+                            return Err(error);
+                        }
+                        failure = Some(error);
                     }
                 }
             }
@@ -199,7 +225,7 @@ impl Shared {
                 };
                 printer.packet(packet, &context);
                 if printer.waiting() >= TEXT_LEN {
-                    self.flush()?;
+                    failure = self.flush().err();
                 }
             }
             Sink::Count => {}
@@ -209,6 +235,9 @@ impl Shared {
         totals.bytes += u64::from(packet.cap_len());
         totals.first_ns.get_or_insert(time_ns);
         totals.last_ns = Some(time_ns);
+        if let Some(error) = failure {
+            return Err(error);
+        }
         Ok(match options.count {
             Some(count) if totals.packets >= count => Verdict::Finish,
             _ => Verdict::Continue,
@@ -227,9 +256,8 @@ impl Shared {
         }
     }
 
-    /// Takes the account; a file gets the counters too, for whenever it ends.
-    fn account(&mut self) -> Result<PortAccount> {
-        let account = self.control.account()?;
+    /// Gives a file the counters of the account, for whenever it ends.
+    fn note(&mut self, account: &PortAccount) {
         if let Sink::File(writer) = &mut self.sink {
             let total = account.rx_total();
             let by_interface = total.dropped[DropReason::Interface as usize];
@@ -240,13 +268,12 @@ impl Shared {
                 writer.statistics(*interface, total.seen, by_interface, lost);
             }
         }
-        Ok(account)
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A thread that panicked is a bug of ours that its join tells; the data is whole.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The clock, for packets without a time.
@@ -258,6 +285,7 @@ fn now_ns() -> u64 {
 /// What a queue's thread runs.
 struct Worker<'a> {
     shared: &'a Mutex<Shared>,
+    control: &'a Control,
     options: &'a Options,
     /// The last packet wanted was seen: what comes now is surplus.
     finished: bool,
@@ -267,6 +295,7 @@ impl Engine for Worker<'_> {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         let mut shared = lock(self.shared);
         let mut now = 0;
+        let mut failure = None;
         for packet in batch.iter() {
             let is_wanted = match self.options.way {
                 Way::Both => true,
@@ -279,7 +308,7 @@ impl Engine for Worker<'_> {
             }
             // Another thread may have taken the last one.
             let count = self.options.count.unwrap_or(u64::MAX);
-            self.finished |= shared.totals.packets >= count;
+            self.finished |= shared.failed || shared.totals.packets >= count;
             if self.finished {
                 shared.totals.surplus += 1;
                 continue;
@@ -288,10 +317,19 @@ impl Engine for Worker<'_> {
             if now == 0 && self.options.is_live && packet.time_ns().is_none() {
                 now = now_ns();
             }
-            let verdict = shared.packet(&packet, self.options, now)?;
-            self.finished = verdict == Verdict::Finish;
+            match shared.packet(&packet, self.options, self.control, now) {
+                Ok(verdict) => self.finished = verdict == Verdict::Finish,
+                Err(error) => {
+                    // The rest of the batch was delivered too, and is counted.
+                    shared.failed = true;
+                    failure = Some(error);
+                }
+            }
         }
-        if self.options.unbuffered {
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if self.options.unbuffered && !shared.failed {
             shared.flush()?;
         }
         Ok(match self.finished {
@@ -302,7 +340,7 @@ impl Engine for Worker<'_> {
 
     fn idle(&mut self) -> Result<Verdict> {
         let mut shared = lock(self.shared);
-        if shared.flushed.elapsed() >= self.options.linger {
+        if shared.flushed.elapsed() >= self.options.linger && !shared.failed {
             shared.flush()?;
         }
         Ok(Verdict::Continue)
@@ -318,13 +356,14 @@ pub fn run(
     mut notice: impl FnMut(Notice<'_>),
 ) -> Outcome {
     let Port { rx, control, .. } = port;
+    let control: Control = Mutex::new(control);
     let shared = Mutex::new(Shared {
         sink,
-        control,
         totals: Totals::default(),
+        failed: false,
         links: Vec::new(),
         written_as: Vec::new(),
-        filter: options.filter.clone(),
+        filter: options.filter.as_str().into(),
         is_live: options.is_live,
         flushed: Instant::now(),
     });
@@ -337,25 +376,37 @@ pub fn run(
         }
     };
     // Interfaces without packets are told too: a live port has its one from the start.
-    keep(learn_first(&shared));
+    keep(learn_first(&shared, &control));
     let queues = if stop.is_set() {
         rx
     } else {
-        receive(rx, &shared, options, stop, &mut notice, &mut keep)
+        let threads = Threads {
+            shared: &shared,
+            control: &control,
+            options,
+            stop,
+        };
+        threads.receive(rx, &mut notice, &mut keep)
     };
-    keep(lock(&shared).control.stop());
+    keep(lock(&control).stop());
     for mut rx in queues {
         let mut worker = Worker {
             shared: &shared,
+            control: &control,
             options,
             finished: false,
         };
         keep(worker::drain(&mut rx, &mut worker));
     }
     let mut shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    keep(shared.flush());
-    let account = shared.account().unwrap_or_default();
-    let description = shared.control.describe();
+    if !shared.failed {
+        keep(shared.flush());
+    }
+    let (account, description) = {
+        let mut control = lock(&control);
+        (control.account().unwrap_or_default(), control.describe())
+    };
+    shared.note(&account);
     let written = match shared.sink {
         Sink::File(writer) => {
             let so_far = writer.written();
@@ -375,86 +426,111 @@ pub fn run(
     }
 }
 
-fn learn_first(shared: &Mutex<Shared>) -> Result<()> {
+fn learn_first(shared: &Mutex<Shared>, control: &Control) -> Result<()> {
     let mut shared = lock(shared);
-    if !shared.is_live && shared.control.describe().interfaces.is_empty() {
+    if !shared.is_live && lock(control).interfaces(0).is_empty() {
         return Ok(());
     }
-    shared.learn(0)
+    shared.learn(0, control)
 }
 
-/// Runs a thread a queue until all have ended, and gives back the queues that may hold more.
-fn receive(
-    queues: Vec<RxQueue>,
-    shared: &Mutex<Shared>,
-    options: &Options,
-    stop: &Stop,
-    notice: &mut impl FnMut(Notice<'_>),
-    keep: &mut impl FnMut(Result<()>),
-) -> Vec<RxQueue> {
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
-    let (send, ended) = mpsc::channel();
-    let mut rest = Vec::new();
-    thread::scope(|scope| {
-        let mut running = queues.len();
-        for (index, mut rx) in queues.into_iter().enumerate() {
-            let send = send.clone();
-            let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
-            scope.spawn(move || {
-                let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
-                let mut worker = Worker {
-                    shared,
-                    options,
-                    finished: false,
-                };
-                let result =
-                    pinned.and_then(|()| worker::run(&mut rx, &mut worker, stop, options.pacing));
-                let _ = send.send((rx, result));
-            });
-        }
-        drop(send);
-        let mut tick = Instant::now() + TICK;
-        while running > 0 {
-            let next = deadline.map_or(tick, |deadline| deadline.min(tick));
-            match ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok((rx, result)) => {
-                    running -= 1;
-                    match result {
-                        Ok(Ended::Input) => {}
-                        Ok(Ended::Finished) => stop.set(),
-                        Ok(Ended::Stopped) => rest.push(rx),
-                        Err(error) => keep(Err(error)),
+/// What runs the threads of the queues.
+#[derive(Clone, Copy)]
+struct Threads<'a> {
+    shared: &'a Mutex<Shared>,
+    control: &'a Control,
+    options: &'a Options,
+    stop: &'a Stop,
+}
+
+impl Threads<'_> {
+    /// Runs a thread a queue until all have ended, and gives back the queues that may hold more.
+    fn receive(
+        self,
+        queues: Vec<RxQueue>,
+        notice: &mut impl FnMut(Notice<'_>),
+        keep: &mut impl FnMut(Result<()>),
+    ) -> Vec<RxQueue> {
+        let Threads {
+            shared,
+            control,
+            options,
+            stop,
+        } = self;
+        let deadline = options.duration.map(|duration| Instant::now() + duration);
+        let (send, ended) = mpsc::channel();
+        let mut rest = Vec::new();
+        thread::scope(|scope| {
+            let mut running = queues.len();
+            for (index, mut rx) in queues.into_iter().enumerate() {
+                let send = send.clone();
+                let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
+                scope.spawn(move || {
+                    let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
+                    let mut worker = Worker {
+                        shared,
+                        control,
+                        options,
+                        finished: false,
+                    };
+                    let result = pinned
+                        .and_then(|()| worker::run(&mut rx, &mut worker, stop, options.pacing));
+                    let _ = send.send((rx, result));
+                });
+            }
+            drop(send);
+            let mut tick = Instant::now() + TICK;
+            while running > 0 {
+                let next = deadline.map_or(tick, |deadline| deadline.min(tick));
+                match ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    Ok((rx, result)) => {
+                        running -= 1;
+                        match result {
+                            Ok(Ended::Input) => {}
+                            Ok(Ended::Finished) => stop.set(),
+                            Ok(Ended::Stopped) => rest.push(rx),
+                            Err(error) => keep(Err(error)),
+                        }
                     }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    // A thread panicked; leaving the scope tells it.
+                    Err(RecvTimeoutError::Disconnected) => break,
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                // A thread panicked; leaving the scope tells it.
-                Err(RecvTimeoutError::Disconnected) => break,
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    stop.set();
+                }
+                if Instant::now() >= tick {
+                    tick += TICK;
+                    keep(self.tick(notice));
+                }
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                stop.set();
-            }
-            if Instant::now() >= tick {
-                tick += TICK;
-                keep(self::tick(shared, notice));
-            }
-        }
-    });
-    rest
+        });
+        rest
+    }
+
+    /// What is done once a second. The two locks are never held together, so that no packet waits
+    /// while the kernel is asked.
+    fn tick(&self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
+        let (events, account) = {
+            let mut control = lock(self.control);
+            let events: Vec<PortEvent> = std::iter::from_fn(|| control.event()).collect();
+            (events, control.account()?)
+        };
+        let totals = {
+            let mut shared = lock(self.shared);
+            shared.note(&account);
+            shared.totals
+        };
+        events
+            .into_iter()
+            .for_each(|event| notice(Notice::Event(event)));
+        notice(Notice::Progress {
+            totals,
+            account: &account,
+        });
+        Ok(())
+    }
 }
 
-/// What is done once a second.
-fn tick(shared: &Mutex<Shared>, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
-    let (totals, account, events) = {
-        let mut shared = lock(shared);
-        let events: Vec<PortEvent> = std::iter::from_fn(|| shared.control.event()).collect();
-        (shared.totals, shared.account()?, events)
-    };
-    events
-        .into_iter()
-        .for_each(|event| notice(Notice::Event(event)));
-    notice(Notice::Progress {
-        totals,
-        account: &account,
-    });
-    Ok(())
-}
+#[cfg(test)]
+mod tests;

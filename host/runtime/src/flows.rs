@@ -3,8 +3,9 @@
 //! A worker owns its queue and its table; nothing on its path is shared or locked. Ended flows go
 //! to the collector in buffers that come back to be used again, so memory has a bound: where the
 //! collector is slower than the packets, the worker waits for a buffer, and what its queue then
-//! loses is in the queue's account. Figures and the largest live flows are left where the collector
-//! finds them, ten times a second.
+//! loses is in the queue's account. So an outlet of a live port does not wait for whoever reads it:
+//! it says [`Fate::Dropped`] of a record that finds no room, and that is counted. Figures and the
+//! largest live flows are left where the collector finds them, ten times a second.
 //!
 //! With more than one queue, the two directions of a flow may go through different tables (a card's
 //! hash need not be symmetric); [`flow::Merger`] makes them one record.
@@ -20,6 +21,7 @@ use flow::top::{Order, Top};
 use flow::{EndReason, Merger, MeterConfig, MeterStats, Record};
 use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
 use sys::{Error, ErrorKind, Result};
+use wire::LinkType;
 
 use crate::worker::Ended;
 use crate::{Pacing, Stop};
@@ -75,13 +77,22 @@ impl Config {
     }
 }
 
+/// What an outlet did with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is on its way.
+    Told,
+    /// Its reader is too slow: there was no room, and the record is counted as dropped.
+    Dropped,
+}
+
 /// Where the results go. Called by the collector only.
 pub trait Outlet {
     /// A flow has ended.
     ///
     /// # Errors
     /// End the probe.
-    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<()>;
+    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate>;
 
     /// About ten times a second.
     ///
@@ -176,10 +187,14 @@ pub struct Report {
     pub account: PortAccount,
     /// Each queue's figures.
     pub queues: Vec<QueueStatus>,
-    /// Records given to the outlet.
+    /// Records given to the outlet, which took them.
     pub records: u64,
     /// Packets in them.
     pub packets_in_records: u64,
+    /// Records for which the outlet had no room.
+    pub records_dropped: u64,
+    /// Packets in them.
+    pub packets_in_dropped: u64,
     /// Pairs of one-way records from different queues made one.
     pub merged: u64,
     /// Sums over all flows.
@@ -198,7 +213,10 @@ impl Report {
         let total = QueueStatus::total(&self.queues);
         let delivered = self.account.rx_total().delivered;
         let taken = total.meter.packets + total.unmetered;
-        let accounted = self.packets_in_records + total.meter.refused_total() + total.unmetered;
+        let accounted = self.packets_in_records
+            + self.packets_in_dropped
+            + total.meter.refused_total()
+            + total.unmetered;
         let between = |more: u64, less: u64| more.wrapping_sub(less) as i64;
         match between(delivered, taken) {
             0 => between(taken, accounted),
@@ -243,6 +261,15 @@ enum Message {
 pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) -> Result<Report> {
     let start = Instant::now();
     let description = port.control.describe();
+    let is_live = description.scheme != "file";
+    let mut links: Vec<LinkType> = description
+        .interfaces
+        .iter()
+        .map(|(link, _)| LinkType(*link))
+        .collect();
+    if links.is_empty() && is_live {
+        links.push(LinkType(description.link_type));
+    }
     let shared = Arc::new(Shared {
         switch: Switch {
             stop: stop.clone(),
@@ -250,7 +277,7 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
         },
         budget: config.count.map(AtomicU64::new),
         intake_stopped: AtomicBool::new(false),
-        is_live: description.scheme != "file",
+        is_live,
         control: Mutex::new(port.control),
     });
     let queue_count = port.rx.len();
@@ -279,6 +306,7 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
             messages: sender.clone(),
             empties: empty_receiver,
             status,
+            links: links.clone(),
         };
         let thread = std::thread::Builder::new()
             .name(format!("flows-{index}"))
@@ -306,6 +334,8 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
             top: Top::new(config.top_count, config.order),
             records: 0,
             packets: 0,
+            records_dropped: 0,
+            packets_dropped: 0,
             error: None,
         },
         running: queue_count,
@@ -345,17 +375,29 @@ struct Out<'a> {
     top: Top,
     records: u64,
     packets: u64,
+    records_dropped: u64,
+    packets_dropped: u64,
     error: Option<Error>,
 }
 
 impl flow::Sink for Out<'_> {
     fn ended(&mut self, record: &Record, reason: EndReason) {
-        self.records += 1;
-        self.packets += record.packets();
         self.top.add(record);
-        if self.error.is_none() {
-            self.error = self.outlet.ended(record, reason).err();
-        }
+        let fate = match self.error {
+            None => self.outlet.ended(record, reason),
+            Some(_) => Ok(Fate::Dropped),
+        };
+        // A record that the outlet failed with did not get out either.
+        let fate = fate.unwrap_or_else(|error| {
+            self.error = Some(error);
+            Fate::Dropped
+        });
+        let (records, packets) = match fate {
+            Fate::Told => (&mut self.records, &mut self.packets),
+            Fate::Dropped => (&mut self.records_dropped, &mut self.packets_dropped),
+        };
+        *records += 1;
+        *packets += record.packets();
     }
 }
 
@@ -483,6 +525,8 @@ impl Collector<'_> {
             queues: self.published.iter().map(|s| lock(s).clone()).collect(),
             records: self.out.records,
             packets_in_records: self.out.packets,
+            records_dropped: self.out.records_dropped,
+            packets_in_dropped: self.out.packets_dropped,
             merged: self.merger.as_ref().map_or(0, Merger::merged),
             top: self.out.top,
             error: self.out.error.or(self.error),

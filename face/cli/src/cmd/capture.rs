@@ -17,7 +17,7 @@ use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
 use wire::{LinkType, Timestamp};
 
-use crate::args::PortArgs;
+use crate::args::{PortArgs, check_cpus};
 use crate::report::{account_json, bytes, si, write_account};
 
 /// Arguments.
@@ -230,6 +230,7 @@ fn usage(what: &str) -> ! {
 /// Captures.
 pub fn run(args: &Args) -> Result<()> {
     args.check();
+    check_cpus(&args.port.cpus)?;
     let (name, filter) = args.names()?;
     let stop = Stop::on_signals()?;
     let user = args.port.user.as_deref().map(User::find).transpose()?;
@@ -240,11 +241,10 @@ pub fn run(args: &Args) -> Result<()> {
     if is_live || user.is_some() {
         // Files of a set that are begun later may lie where root alone may write: as root, that
         // one right stays.
-        let keep: &[Capability] = match user {
-            Some(_) => &[],
-            None => &[Capability::DacOverride],
-        };
-        rights::give_up(user.as_ref(), keep)?;
+        let files = user.is_none().then_some(Capability::DacOverride);
+        let counters = crate::args::to_read_counters(scheme);
+        let keep: Vec<Capability> = files.into_iter().chain(counters).collect();
+        rights::give_up(user.as_ref(), &keep)?;
     }
     args.tell_start(&name, &port, is_live, &filter);
     let options = args.options(is_live, filter);
@@ -422,15 +422,15 @@ impl Args {
     /// As tcpdump does, so that whoever waits for the capture to stand knows.
     fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
         let text = port.control.describe();
-        let verb = if is_live {
-            "listening on"
-        } else {
-            "reading from file"
-        };
         let target = if text.target.is_empty() {
             name
         } else {
             &text.target
+        };
+        let (verb, target) = match is_live {
+            true => ("listening on", target),
+            false if target == "-" => ("reading from", "standard input"),
+            false => ("reading from file", target),
         };
         let snaplen = match self.snaplen {
             0 => wire::file::MAX_PACKET_LEN,
@@ -479,11 +479,11 @@ impl Args {
             let _ = writeln!(text, "{} packets went the other way", totals.other_way);
         }
         if is_live && totals.surplus != 0 {
-            let _ = writeln!(
-                text,
-                "{} packets received after the last one wanted",
-                totals.surplus
-            );
+            let after = match outcome.error {
+                None => "the last one wanted",
+                Some(_) => "the failure",
+            };
+            let _ = writeln!(text, "{} packets received after {after}", totals.surplus);
         }
         if let Some(Written {
             packets,

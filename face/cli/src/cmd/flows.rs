@@ -18,7 +18,7 @@ use sys::{Error, Result, rights};
 pub use plain::event_text;
 pub use report::{duration, ends, protocol_name};
 
-use crate::args::PortArgs;
+use crate::args::{PortArgs, check_cpus};
 use crate::live::Live;
 
 /// Arguments.
@@ -124,6 +124,7 @@ Examples:
 
 /// Runs the probe and tells what it found.
 pub fn run(args: &Args) -> Result<()> {
+    check_cpus(&args.port_args.cpus)?;
     let user = match &args.port_args.user {
         Some(name) => Some(rights::User::find(name)?),
         None => None,
@@ -134,14 +135,16 @@ pub fn run(args: &Args) -> Result<()> {
         options.filter_source = Some(filter::source(&expression));
     }
     let port = port::open(&args.port, &options)?;
-    let is_file = PortName::parse(&args.port)?.scheme == "file";
-    rights::give_up(user.as_ref(), &[])?;
+    let scheme = PortName::parse(&args.port)?.scheme;
+    let is_file = scheme == "file";
+    let keep = crate::args::to_read_counters(scheme);
+    rights::give_up(user.as_ref(), keep.as_slice())?;
     let stop = Stop::on_signals()?;
     let queue_count = port.rx.len();
     let config = args.config(queue_count);
     let description = port.control.describe();
     let memory = report::Memory {
-        tables: config.memory_len(queue_count),
+        tables: config.memory_len(queue_count) + if args.json { json::MEMORY_LEN } else { 0 },
         port: description.memory_len,
     };
     let view = !args.json && !args.plain && !is_file && io::stdout().is_terminal();
@@ -155,7 +158,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.json {
         plain::start(&args.port, &description, queue_count, &memory);
-        let mut outlet = json::Lines::new(io::stdout());
+        let mut outlet = json::Lines::new(io::stdout(), !is_file)?;
         let report = flows::run(port, &config, &stop, &mut outlet)?;
         return outlet.summary(report, &args.port, &memory);
     }

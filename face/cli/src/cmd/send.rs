@@ -11,6 +11,7 @@ use runtime::send::{Generated, Limits, Replay, ReplayOptions, Report, Source, Ta
 use sys::{Error, ErrorKind, Result, rights};
 use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
+use crate::args::check_cpus;
 use show::Progress;
 use template::TemplateArgs;
 
@@ -206,6 +207,7 @@ fn usage(what: &str) -> ! {
 
 /// Sends.
 pub fn run(args: &Args) -> Result<()> {
+    check_cpus(args.cpu.as_slice())?;
     let (file, name) = match (args.names.as_slice(), args.template.is_given()) {
         ([file, name], false) => (Some(file.as_str()), name),
         ([name], true) => (None, name),
@@ -427,9 +429,9 @@ fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
     let pace = args.pace(true);
     if args.dry_run {
         let stop = Stop::on_signals()?;
-        let survey = runtime::send::survey(file, &options, show::SAMPLE_COUNT, &stop)?;
+        let (survey, damage) = runtime::send::survey(file, &options, show::SAMPLE_COUNT, &stop)?;
         let plan = show::Plan::of_capture(&survey, args.pace.rounds, pace, &args.limits());
-        return show::dry_run(file, &destination.ports[0], &plan, args.json);
+        return show::dry_run(file, &destination.ports[0], &plan, args.json, damage);
     }
     let port = destination.open(0)?;
     // Of that, too, a VLAN tag is left out.
@@ -476,7 +478,7 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
     let pace = args.pace(false);
     if args.dry_run {
         let plan = show::Plan::of_generator(&mut generator, &template, pace, &args.limits());
-        return show::dry_run("generated", &destination.ports[0], &plan, args.json);
+        return show::dry_run("generated", &destination.ports[0], &plan, args.json, None);
     }
     let port = destination.open(generator.packet_len_max())?;
     give_up(args)?;
@@ -486,9 +488,13 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
 
 fn give_up(args: &Args) -> Result<()> {
     let user = args.user.as_deref().map(rights::User::find).transpose()?;
-    // Without another user: files are read on, and live frames are run, by what is kept.
-    let keep = [rights::Capability::DacOverride, rights::Capability::Bpf];
-    rights::give_up(user.as_ref(), &keep)
+    // Without another user: files are read on, and live frames are run (before Linux 5.19), by what
+    // is kept. Another user has only its own rights.
+    let keep: &[rights::Capability] = match user {
+        Some(_) => &[],
+        None => &[rights::Capability::DacOverride, rights::Capability::Bpf],
+    };
+    rights::give_up(user.as_ref(), keep)
 }
 
 fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) -> Result<Report> {

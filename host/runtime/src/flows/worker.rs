@@ -36,6 +36,8 @@ pub(super) struct Plan {
     pub(super) messages: SyncSender<Message>,
     pub(super) empties: Receiver<Vec<(Record, EndReason)>>,
     pub(super) status: Arc<Mutex<QueueStatus>>,
+    /// Link types of the interfaces known at the start.
+    pub(super) links: Vec<LinkType>,
 }
 
 /// The life of a worker.
@@ -67,7 +69,7 @@ fn work_on(plan: Plan) -> Result<Ended> {
     let mut engine = FlowEngine {
         capacity: meter.table().capacity() as u64,
         meter,
-        links: Vec::new(),
+        links: plan.links,
         outbox: Outbox {
             index: plan.index,
             buffer: Vec::with_capacity(BUFFER_LEN),
@@ -215,20 +217,17 @@ impl FlowEngine {
         budget.is_some_and(|budget| budget.load(Ordering::Relaxed) == 0)
     }
 
-    /// A file may have several interfaces, met on the way.
+    /// A file may have several interfaces, met on the way; a device's is known from the start, so
+    /// that nobody waits here while the kernel is asked for counters.
     #[cold]
     fn learn_link(&mut self, interface: u16) -> LinkType {
-        let description = lock(&self.shared.control).describe();
-        self.links = description
-            .interfaces
-            .iter()
-            .map(|(link, _)| LinkType(*link))
-            .collect();
-        if self.links.is_empty() {
-            self.links.push(LinkType(description.link_type));
-        }
+        let new = lock(&self.shared.control).interfaces(self.links.len());
+        self.links
+            .extend(new.iter().map(|(link, _)| LinkType(*link)));
         let known = self.links.get(usize::from(interface)).copied();
-        known.unwrap_or(LinkType(description.link_type))
+        known
+            .or(self.links.first().copied())
+            .unwrap_or(LinkType::ETHERNET)
     }
 
     /// Looks a little further for the largest live flows.

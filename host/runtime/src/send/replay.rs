@@ -466,7 +466,13 @@ impl Reader {
                 // Interfaces may turn up on the way through a pcapng file.
                 let index = usize::from(packet.interface_index());
                 if index >= self.links.len() {
-                    self.links = links_of(&port.control.describe());
+                    let new = port.control.interfaces(self.links.len());
+                    self.links
+                        .extend(new.iter().map(|(link, _)| LinkType(*link)));
+                    if self.links.is_empty() {
+                        let link_type = port.control.describe().link_type;
+                        self.links.push(LinkType(link_type));
+                    }
                 }
                 let link = self.links.get(index).copied().unwrap_or(LinkType::ETHERNET);
                 self.options.add(&packet, link, &mut chunk);
@@ -503,14 +509,6 @@ impl Reader {
     fn give(&self, message: Message) -> std::result::Result<(), Closed> {
         self.to_sender.send(message).map_err(|_| Closed)
     }
-}
-
-fn links_of(description: &port::PortDescription) -> Vec<LinkType> {
-    if description.interfaces.is_empty() {
-        return vec![LinkType(description.link_type)];
-    }
-    let links = description.interfaces.iter().map(|i| LinkType(i.0));
-    links.collect()
 }
 
 impl ReplayOptions {
@@ -572,16 +570,17 @@ pub struct Survey {
     pub samples: Vec<Vec<u8>>,
 }
 
-/// Reads a capture to its end without sending anything. `sample_count` packets are kept.
+/// Reads a capture to its end without sending anything. `sample_count` packets are kept. Beside
+/// what was found stands the error that ended the reading early, if one did.
 ///
 /// # Errors
-/// As [`Replay::open`], and damage in the file.
+/// As [`Replay::open`].
 pub fn survey(
     name: &str,
     options: &ReplayOptions,
     sample_count: usize,
     stop: &Stop,
-) -> Result<Survey> {
+) -> Result<(Survey, Option<Error>)> {
     let once = ReplayOptions {
         round_count: 1,
         cache_len: 0,
@@ -590,8 +589,13 @@ pub fn survey(
     let mut replay = Replay::open(name, &once)?.start()?;
     let mut survey = Survey::default();
     let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    let mut damage = None;
     while !stop.is_set() {
-        match replay.next()? {
+        let next = replay.next().unwrap_or_else(|error| {
+            damage = Some(error);
+            Next::End
+        });
+        match next {
             Next::Packet { len, time_ns, .. } => {
                 survey.packets += 1;
                 survey.bytes += len as u64;
@@ -612,5 +616,5 @@ pub fn survey(
     survey.too_long = replay.left.too_long;
     survey.not_sendable = replay.left.not_sendable;
     survey.cut = replay.left.cut;
-    Ok(survey)
+    Ok((survey, damage))
 }

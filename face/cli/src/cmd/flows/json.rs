@@ -1,69 +1,172 @@
 //! `--json`: a line a flow, and the summary.
+//!
+//! A thread of its own writes, so that a reader who is slow or asleep holds up no packet: lines
+//! wait in a queue of pieces with a bound, and a record of a live port that finds no room there is
+//! dropped and counted. Of a file nothing is dropped: it waits.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::JoinHandle;
 
 use flow::encode::json;
 use flow::{EndReason, Record};
-use runtime::flows::{Outlet, QueueStatus, Report, Status};
+use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
 use serde_json::{Map, Value, json};
-use sys::Result;
+use sys::{Error, Result};
 use wire::Reason;
 
 use super::report::Memory;
 use super::{ended_early, write_error};
 use crate::report::account_json;
 
-/// Written out when so full, and ten times a second.
-const BUFFER_LEN: usize = 64 << 10;
+/// Bytes of a piece: written out when so full, and ten times a second.
+const PIECE_LEN: usize = 64 << 10;
+/// Pieces that wait for the reader: 8 MiB, some twenty thousand records.
+const PIECES_MAX: usize = 128;
+/// A line more than fits a piece.
+const LINE_LEN: usize = 1024;
+
+/// Bytes of memory that the lines take at the most: those that wait, one being written, one being
+/// filled.
+pub const MEMORY_LEN: usize = (PIECES_MAX + 2) * (PIECE_LEN + LINE_LEN);
 
 /// Lines on their way out.
-pub struct Lines<W: Write> {
-    out: W,
-    buffer: Vec<u8>,
+pub struct Lines {
+    piece: Vec<u8>,
+    /// A record without room is dropped; else it waits.
+    may_drop: bool,
+    writer: Option<Writer>,
 }
 
-impl<W: Write> Lines<W> {
-    /// To standard output.
-    pub fn new(out: W) -> Self {
-        Self {
-            out,
-            buffer: Vec::with_capacity(BUFFER_LEN + 1024),
+/// The thread that writes.
+struct Writer {
+    pieces: SyncSender<Vec<u8>>,
+    empties: Receiver<Vec<u8>>,
+    /// Pieces that wait or are being written.
+    waiting: Arc<AtomicUsize>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Lines {
+    /// To `out`, by a thread that is started here.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn new(mut out: impl Write + Send + 'static, may_drop: bool) -> Result<Self> {
+        let (pieces, to_write) = sync_channel::<Vec<u8>>(PIECES_MAX);
+        // Bounded by the pieces that there are.
+        let (written, empties) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let left = waiting.clone();
+        let write = move || -> io::Result<()> {
+            for mut piece in to_write {
+                out.write_all(&piece).and_then(|()| out.flush())?;
+                left.fetch_sub(1, Ordering::Relaxed);
+                piece.clear();
+                // Nobody takes it any more at the end.
+                let _ = written.send(piece);
+            }
+            Ok(())
+        };
+        let thread = std::thread::Builder::new()
+            .name("flows-out".into())
+            .spawn(write)
+            .map_err(|e| Error::from_io("start a thread for the output", e))?;
+        Ok(Self {
+            piece: Vec::with_capacity(PIECE_LEN + LINE_LEN),
+            may_drop,
+            writer: Some(Writer {
+                pieces,
+                empties,
+                waiting,
+                thread,
+            }),
+        })
+    }
+
+    /// Hands the piece to the writer; false if there is no room and `wait` does not allow to wait
+    /// for it.
+    fn hand_over(&mut self, wait: bool) -> Result<bool> {
+        let Some(writer) = &self.writer else {
+            return Ok(false);
+        };
+        let piece = std::mem::take(&mut self.piece);
+        writer.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = match wait {
+            true => writer.pieces.send(piece).map_err(|_| None),
+            false => writer.pieces.try_send(piece).map_err(|error| match error {
+                TrySendError::Full(piece) => Some(piece),
+                TrySendError::Disconnected(_) => None,
+            }),
+        };
+        match sent {
+            Ok(()) => {
+                let empty = writer.empties.try_recv();
+                self.piece = empty.unwrap_or_else(|_| Vec::with_capacity(PIECE_LEN + LINE_LEN));
+                Ok(true)
+            }
+            Err(Some(piece)) => {
+                writer.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.piece = piece;
+                Ok(false)
+            }
+            // The writer has ended, and says why.
+            Err(None) => self.end().map(|()| false),
         }
     }
 
-    fn write(&mut self) -> Result<()> {
-        let written = self
-            .out
-            .write_all(&self.buffer)
-            .and_then(|()| self.out.flush());
-        self.buffer.clear();
+    /// Waits until all is written.
+    fn end(&mut self) -> Result<()> {
+        let Some(Writer { pieces, thread, .. }) = self.writer.take() else {
+            return Ok(());
+        };
+        drop(pieces);
+        let written = thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the writing thread ended in a panic")));
         written.map_err(write_error)
     }
 
     /// The last line: totals and the account.
+    ///
+    /// # Errors
+    /// What ended the probe early; else that the lines cannot be written.
     pub fn summary(mut self, report: Report, name: &str, memory: &Memory) -> Result<()> {
         let line = summary(&report, name, memory);
-        self.buffer.extend(line.to_string().as_bytes());
-        self.buffer.push(b'\n');
-        let written = self.write();
+        self.piece.extend(line.to_string().as_bytes());
+        self.piece.push(b'\n');
+        let written = self.hand_over(true).and_then(|_| self.end());
+        if report.records_dropped != 0 && written.is_ok() {
+            eprintln!(
+                "{} records with {} packets were dropped: whoever reads them is too slow",
+                report.records_dropped, report.packets_in_dropped
+            );
+        }
         ended_early(report.error).and(written)
     }
 }
 
-impl<W: Write> Outlet for Lines<W> {
-    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<()> {
-        json::line(record, reason, &mut self.buffer);
-        if self.buffer.len() >= BUFFER_LEN {
-            return self.write();
+impl Outlet for Lines {
+    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate> {
+        // What is forced out at the end holds up nobody.
+        let wait = !self.may_drop || reason == EndReason::Forced;
+        if self.piece.len() >= PIECE_LEN && !self.hand_over(wait)? {
+            return Ok(Fate::Dropped);
         }
-        Ok(())
+        json::line(record, reason, &mut self.piece);
+        Ok(Fate::Told)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
-        if self.buffer.is_empty() {
-            return Ok(());
+        let writer = self.writer.as_ref();
+        // Small pieces would take the places of full ones.
+        let is_behind = writer.is_none_or(|w| w.waiting.load(Ordering::Relaxed) != 0);
+        if !self.piece.is_empty() && !is_behind {
+            self.hand_over(false)?;
         }
-        self.write()
+        Ok(())
     }
 }
 
@@ -100,6 +203,8 @@ fn summary(report: &Report, name: &str, memory: &Memory) -> Value {
         "flows": table.flows,
         "records": report.records,
         "packets_in_records": report.packets_in_records,
+        "records_dropped": report.records_dropped,
+        "packets_in_dropped": report.packets_in_dropped,
         "halves_merged": report.merged,
         "ended": ended,
         "refused": by_reason(&meter.refused),
@@ -118,4 +223,132 @@ fn summary(report: &Report, name: &str, memory: &Memory) -> Value {
         "account": account_json(&report.account),
         "error": report.error.as_ref().map(ToString::to_string),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Mutex;
+    use std::sync::mpsc::Sender;
+
+    use flow::{HashKey, Input, Meter, MeterConfig};
+    use wire::LinkType;
+
+    use super::*;
+
+    /// A reader who reads nothing until told.
+    struct Asleep {
+        wake: Receiver<()>,
+        read: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Asleep {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // An error means: awake for good.
+            let _ = self.wake.recv();
+            self.read.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn asleep() -> (Asleep, Sender<()>, Arc<Mutex<Vec<u8>>>) {
+        let (wake, sleeping) = channel();
+        let read = Arc::default();
+        let asleep = Asleep {
+            wake: sleeping,
+            read: Arc::clone(&read),
+        };
+        (asleep, wake, read)
+    }
+
+    /// A record of one packet.
+    fn record() -> Record {
+        struct Keep(Vec<Record>);
+        impl flow::Sink for Keep {
+            fn ended(&mut self, record: &Record, _: EndReason) {
+                self.0.push(*record);
+            }
+        }
+        let mut config = MeterConfig::new(HashKey::from_bytes(&[1; 64]));
+        config.table.flow_count_max = 16;
+        let mut meter = Meter::new(&config).unwrap();
+        let mut head = [0; wire::ipv4::HEADER_LEN];
+        wire::ipv4::Header {
+            src: Ipv4Addr::new(192, 0, 2, 1),
+            dst: Ipv4Addr::new(192, 0, 2, 2),
+            protocol: 253,
+            ttl: 64,
+            traffic_class: 0,
+            id: 1,
+            payload_len: 0,
+        }
+        .emit(&mut head);
+        let input = Input {
+            link: LinkType::RAW,
+            bytes: &head,
+            wire_len: 20,
+            time_ns: 1,
+            vlan: None,
+            interface: 0,
+        };
+        let mut keep = Keep(Vec::new());
+        meter.observe(&input, &mut keep);
+        meter.flush(&mut keep);
+        meter.finish(&mut keep);
+        assert_eq!(keep.0.len(), 1);
+        keep.0[0]
+    }
+
+    #[test]
+    fn a_reader_who_sleeps_costs_records_and_no_time() {
+        let record = record();
+        let (asleep, wake, read) = asleep();
+        let mut lines = Lines::new(asleep, true).unwrap();
+        let (mut told, mut dropped) = (0, 0);
+        while dropped < 1000 {
+            match lines.ended(&record, EndReason::Idle).unwrap() {
+                Fate::Told => told += 1,
+                Fate::Dropped => dropped += 1,
+            }
+            assert!(told < 1_000_000, "the queue has a bound");
+        }
+        drop(wake);
+        // At the end nothing is dropped.
+        for _ in 0..10_000 {
+            let fate = lines.ended(&record, EndReason::Forced).unwrap();
+            assert_eq!(fate, Fate::Told);
+            told += 1;
+        }
+        assert!(lines.hand_over(true).unwrap());
+        lines.end().unwrap();
+        let read = read.lock().unwrap();
+        assert_eq!(read.iter().filter(|&&byte| byte == b'\n').count(), told);
+    }
+
+    #[test]
+    fn a_reader_who_has_left_is_told_as_an_error() {
+        struct Gone;
+        impl Write for Gone {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::Error::from_raw_os_error(32))
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let record = record();
+        let mut lines = Lines::new(Gone, true).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let error = loop {
+            match lines.ended(&record, EndReason::Idle) {
+                Ok(_) => assert!(std::time::Instant::now() < until),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.os_code(), Some(32));
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flow::{EndReason, Record};
 use port::{PortDescription, PortEvent};
-use runtime::flows::{Outlet, Status};
+use runtime::flows::{Fate, Outlet, Status};
 use sys::Result;
 
 use super::report::Memory;
@@ -79,8 +79,8 @@ pub fn start(name: &str, description: &PortDescription, queue_count: usize, memo
 }
 
 impl Outlet for Rates {
-    fn ended(&mut self, _: &Record, _: EndReason) -> Result<()> {
-        Ok(())
+    fn ended(&mut self, _: &Record, _: EndReason) -> Result<Fate> {
+        Ok(Fate::Told)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

@@ -139,16 +139,30 @@ pub fn pace_words(pace: Pace) -> String {
     }
 }
 
-/// Prints the plan.
-pub fn dry_run(from: &str, to: &str, plan: &Plan, as_json: bool) -> Result<()> {
+/// Prints the plan. Of a damaged capture it is the part before the damage; the error is given back.
+///
+/// # Errors
+/// The damage, else that the plan cannot be written.
+pub fn dry_run(
+    from: &str,
+    to: &str,
+    plan: &Plan,
+    as_json: bool,
+    damage: Option<Error>,
+) -> Result<()> {
     let mut out = Vec::new();
     let written = match as_json {
-        true => writeln!(out, "{}", plan_json(from, to, plan)),
+        true => {
+            let mut value = plan_json(from, to, plan);
+            value["error"] = damage.as_ref().map(ToString::to_string).into();
+            writeln!(out, "{value}")
+        }
         false => plan_text(&mut out, from, to, plan),
     };
-    written
+    let written = written
         .and_then(|()| io::stdout().write_all(&out))
-        .map_err(|e| Error::from_io("write the plan", e))
+        .map_err(|e| Error::from_io("write the plan", e));
+    damage.map_or(Ok(()), Err).and(written)
 }
 
 fn plan_text(out: &mut Vec<u8>, from: &str, to: &str, plan: &Plan) -> io::Result<()> {
@@ -311,6 +325,9 @@ pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
             "not_sendable": report.not_sendable, "cut": report.cut,
             "slipped_seconds": report.slipped_ns as f64 / 1e9, "ended": report.ended.word(),
         });
+        if report.slipped_ns != 0 {
+            eprintln!("the rate was not reached\nhint: {}", faster(port));
+        }
         return writeln!(io::stdout(), "{line}")
             .map_err(|e| Error::from_io("write the summary", e));
     }
@@ -341,11 +358,24 @@ fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()
             out,
             "fell behind by {seconds:.3} s: the rate was not reached"
         )?;
-        if !port.starts_with("xdplive:") {
-            writeln!(out, "hint: xdplive: and afxdp: send faster than afpacket:")?;
-        }
+        writeln!(out, "hint: {}", faster(port))?;
     }
     Ok(())
+}
+
+/// What to do about a rate that was not reached.
+fn faster(port: &str) -> &'static str {
+    match port.split_once(':').map(|(scheme, _)| scheme) {
+        Some("xdplive") => "--rate max shows what can be had here; a receiver with GRO takes more",
+        Some("afxdp") => {
+            "xdplive: sends faster where the driver takes XDP frames; --rate max shows what can be \
+             had here"
+        }
+        Some("file" | "memory") => "--rate max shows what can be had here",
+        _ => {
+            "xdplive: and afxdp: send faster than afpacket:; --rate max shows what can be had here"
+        }
+    }
 }
 
 #[cfg(test)]
@@ -407,7 +437,13 @@ mod tests {
         let mut out = Vec::new();
         summary_text(&mut out, &report, "memory:").unwrap();
         let text = String::from_utf8(out).unwrap();
-        for part in ["10 packets", "5 pps", "left out 3", "behind by 0.500 s"] {
+        for part in [
+            "10 packets",
+            "5 pps",
+            "left out 3",
+            "behind by 0.500 s",
+            "hint: --rate max",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
