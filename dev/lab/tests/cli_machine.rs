@@ -125,3 +125,39 @@ fn man_pages_and_completions_cover_every_command() {
     std::fs::remove_dir_all(folder).unwrap();
     assert_eq!(run(None, &["--no-such-flag"]).code(), Some(2));
 }
+
+#[test]
+fn help_of_a_command_is_its_help() {
+    for name in ["capture", "send", "flows", "devices", "doctor"] {
+        let [asked, flag] = [["help", name], [name, "--help"]].map(|args| run(None, &args));
+        assert_eq!(asked.code(), Some(0), "{}", asked.stderr);
+        assert_eq!(asked.stdout, flag.stdout, "{name}");
+        assert!(flag.stdout.contains("Usage: barewire"), "{}", flag.stdout);
+    }
+}
+
+#[test]
+fn processors_are_looked_at_before_anything_is_opened() {
+    for args in [
+        &["capture", "no-such-if", "--cpus", "0,999"][..],
+        &["flows", "no-such-if", "--cpus", "999"],
+        &["send", "--udp", "no-such-if", "--cpu", "999"],
+    ] {
+        let finished = run(None, args);
+        assert_eq!(finished.code(), Some(1), "{args:?}: {}", finished.stderr);
+        let text = &finished.stderr;
+        assert!(text.contains("processor 999"), "{args:?}: {text}");
+        assert!(text.contains("hint: these can be used: "), "{text}");
+    }
+}
+
+#[test]
+fn a_queue_that_is_not_there_is_named() {
+    lab::require!(skip::lab());
+    let ns = Netns::new().unwrap();
+    let finished = run(Some(&ns), &["capture", "afxdp:lo/99"]);
+    assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
+    let why = "there is no queue 99: lo has 1 queue, number 0";
+    assert!(finished.stderr.contains(why), "{}", finished.stderr);
+    assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
+}

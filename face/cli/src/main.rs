@@ -11,7 +11,7 @@ use clap::Parser;
 
 /// Packets between the wire and a program, at the cost of the wire alone.
 #[derive(Parser)]
-#[command(name = "barewire", version, about, disable_help_subcommand = true)]
+#[command(name = "barewire", version, about)]
 #[command(after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]

@@ -48,7 +48,9 @@ impl Interface {
             .max(1)
     }
 
-    /// How AF_XDP can be had here, best first, in the kernel's words.
+    /// How AF_XDP can be had here as far as the driver says, best first, in the kernel's words.
+    /// Zero-copy may still fail when a queue is bound, where the device itself does not allow it
+    /// (virtio without `VIRTIO_F_ACCESS_PLATFORM`, say); trying would reset the card.
     pub fn attach_modes(&self) -> Vec<&'static str> {
         let features = self.xdp_features.unwrap_or_default();
         let mut modes = Vec::new();

@@ -99,7 +99,7 @@ fn write_text(out: &mut impl Write, interface: &Interface) -> io::Result<()> {
         )?;
     }
     row("RSS", rss(interface))?;
-    row("AF_XDP", interface.attach_modes().join(", "))?;
+    row("AF_XDP", modes(interface))?;
     row("metadata", metadata(interface))?;
     if interface.offloads.is_some_and(|o| o.lro) {
         row(
@@ -116,6 +116,13 @@ fn write_text(out: &mut impl Write, interface: &Interface) -> io::Result<()> {
             .iter()
             .try_for_each(|holder| row("XDP now", held_by(holder, &link.name))),
     }
+}
+
+/// The modes that the driver names. Whether the device goes along with zero-copy shows only when a
+/// queue is bound, which resets some cards.
+fn modes(interface: &Interface) -> String {
+    let modes = interface.attach_modes().join(", ");
+    modes.replace("zero-copy", "zero-copy (if the device allows)")
 }
 
 fn queues(interface: &Interface) -> String {
