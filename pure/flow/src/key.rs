@@ -170,6 +170,12 @@ impl FlowKey {
         }
     }
 
+    /// The address of a side as bytes: of IPv4 the first four, the others are zero.
+    #[inline]
+    pub fn addr_bytes(&self, side: Side) -> &[u8; 16] {
+        &self.addr[side as usize]
+    }
+
     /// The port of a side. Protocols without ports have 0; ICMP has its type with the side that
     /// sent it and the code, or the type of the answer, with the other (see the head of the
     /// module).

@@ -14,14 +14,20 @@
 //! terms.
 #![forbid(unsafe_code)]
 
+pub mod decode;
+pub mod element;
 pub mod encode;
 mod expire;
 mod fragment;
 mod hash;
 mod key;
+#[doc(hidden)]
+pub mod laws;
 mod merge;
 mod meter;
 mod record;
+#[cfg(test)]
+mod sample;
 mod table;
 pub mod top;
 

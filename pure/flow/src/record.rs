@@ -235,6 +235,7 @@ impl Record {
     }
 
     /// What a side sent.
+    #[inline]
     pub fn sent_by(&self, side: Side) -> Counters {
         let at = side as usize;
         if self.packets[at] == 0 {

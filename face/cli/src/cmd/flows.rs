@@ -1,6 +1,8 @@
 //! `barewire flows`: the flows of a port, as they end, as a live view, or as a table at the end.
 
+mod export;
 mod json;
+mod metrics;
 mod plain;
 mod report;
 
@@ -53,6 +55,8 @@ pub struct Args {
 
     #[command(flatten)]
     flow: FlowArgs,
+    #[command(flatten)]
+    export: export::ExportArgs,
     #[command(flatten)]
     port_args: PortArgs,
 }
@@ -120,6 +124,7 @@ Examples:
   barewire flows trace.pcap
   barewire flows trace.pcap --json | jq -c 'select(.type==\"flow\" and .bytes > 1000000)'
   barewire flows eth0 --duration 60s
+  barewire flows eth0 --plain --export ipfix:udp://192.0.2.1:4739 --export csv:flows.csv
   barewire flows afxdp:eth0 --queues 2 --cpus 2,3 udp port 53";
 
 /// Runs the probe and tells what it found.
@@ -138,35 +143,51 @@ pub fn run(args: &Args) -> Result<()> {
     let scheme = PortName::parse(&args.port)?.scheme;
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
+    let has_vlan = args.flow.key.contains(&KeyPart::Vlan);
+    let mut exporters = args.export.start(&port.control.describe(), has_vlan)?;
+    let mut metrics = args.export.metrics()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;
     let stop = Stop::on_signals()?;
     let queue_count = port.rx.len();
     let config = args.config(queue_count);
     let description = port.control.describe();
     let memory = report::Memory {
-        tables: config.memory_len(queue_count) + if args.json { json::MEMORY_LEN } else { 0 },
+        tables: config.memory_len(queue_count)
+            + args.export.memory_len()
+            + if args.json { json::MEMORY_LEN } else { 0 },
         port: description.memory_len,
     };
     let view = !args.json && !args.plain && !is_file && io::stdout().is_terminal();
+    let probe = |outlet: &mut dyn Outlet| {
+        let mut outlet = export::Exporting {
+            inner: outlet,
+            exporters: &mut exporters,
+            metrics: &mut metrics,
+        };
+        let report = flows::run(port, &config, &stop, &mut outlet)?;
+        let accounts = export::finish(exporters.take(), &report);
+        Ok::<_, Error>((report, accounts))
+    };
     if view && io::stdin().is_terminal() {
         let mut live = Live::start(&args.port, &description, memory.total(), config.order)?;
-        let report = flows::run(port, &config, &stop, &mut live);
+        let ended = probe(&mut live);
         // The table at the end goes to the terminal as it was before.
         let order = live.order();
         drop(live);
-        return report::tell(report?, args.top, order, &memory);
-    }
-    if args.json {
-        plain::start(&args.port, &description, queue_count, &memory);
-        let mut outlet = json::Lines::new(io::stdout(), !is_file)?;
-        let report = flows::run(port, &config, &stop, &mut outlet)?;
-        return outlet.summary(report, &args.port, &memory);
+        let (report, accounts) = ended?;
+        return report::tell(report, args.top, order, &memory, &accounts);
     }
     plain::start(&args.port, &description, queue_count, &memory);
+    if args.json {
+        let mut outlet = json::Lines::new(io::stdout(), !is_file)?;
+        let (report, accounts) = probe(&mut outlet)?;
+        return outlet.summary(report, &args.port, &memory, &accounts);
+    }
     let mut outlet = plain::Rates::new(&args.port, is_file);
-    let report = flows::run(port, &config, &stop, &mut outlet as &mut dyn Outlet);
+    let ended = probe(&mut outlet);
     outlet.end();
-    report::tell(report?, args.top, config.order, &memory)
+    let (report, accounts) = ended?;
+    report::tell(report, args.top, config.order, &memory, &accounts)
 }
 
 impl Args {

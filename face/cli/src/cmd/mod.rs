@@ -22,7 +22,7 @@ pub enum Command {
     /// Replay a capture, or send generated packets, at a rate
     Send(Box<send::Args>),
     /// Show the flows of an interface or a capture
-    Flows(flows::Args),
+    Flows(Box<flows::Args>),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a folder

@@ -114,15 +114,16 @@ pub fn number(mut value: u64, out: &mut Vec<u8>) {
     out.extend(&digits[at..]);
 }
 
-fn padded(mut value: u64, digits: &mut [u8]) {
+/// A number in so many digits, with zeros before it.
+pub(super) fn padded(mut value: u64, digits: &mut [u8]) {
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (value % 10) as u8;
         value /= 10;
     }
 }
 
-/// A time as a string: RFC 3339 in UTC with nanoseconds.
-fn time(time_ns: u64, out: &mut Vec<u8>) {
+/// A time as a string: RFC 3339 in UTC with nanoseconds, in quotes.
+pub(super) fn time(time_ns: u64, out: &mut Vec<u8>) {
     let time = Timestamp(time_ns);
     let mut text = *b"\"0000-00-00T00:00:00.000000000Z\"";
     let (year, month, day) = time.date();
@@ -138,7 +139,7 @@ fn time(time_ns: u64, out: &mut Vec<u8>) {
 }
 
 /// An address as people write it (RFC 5952 for IPv6).
-fn address(address: IpAddr, out: &mut Vec<u8>) {
+pub(super) fn address(address: IpAddr, out: &mut Vec<u8>) {
     use std::io::Write;
     match address {
         IpAddr::V4(v4) => {

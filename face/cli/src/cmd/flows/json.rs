@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 
+use export::Account;
 use flow::encode::json;
 use flow::{EndReason, Record};
 use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
@@ -17,6 +18,7 @@ use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 use wire::Reason;
 
+use super::export::accounts_json;
 use super::report::Memory;
 use super::{ended_early, write_error};
 use crate::report::account_json;
@@ -133,8 +135,15 @@ impl Lines {
     ///
     /// # Errors
     /// What ended the probe early; else that the lines cannot be written.
-    pub fn summary(mut self, report: Report, name: &str, memory: &Memory) -> Result<()> {
-        let line = summary(&report, name, memory);
+    pub fn summary(
+        mut self,
+        report: Report,
+        name: &str,
+        memory: &Memory,
+        exports: &[(String, Account)],
+    ) -> Result<()> {
+        let mut line = summary(&report, name, memory);
+        line["exports"] = accounts_json(exports);
         self.piece.extend(line.to_string().as_bytes());
         self.piece.push(b'\n');
         let written = self.hand_over(true).and_then(|_| self.end());

@@ -2,12 +2,14 @@
 
 use std::io::{self, Write};
 
+use export::Account;
 use flow::EndReason;
 use flow::top::{Order, Total};
 use runtime::flows::{QueueStatus, Report};
 use sys::Result;
 use wire::{Reason, Timestamp};
 
+use super::export::write_accounts;
 use super::{ended_early, write_error};
 use crate::report::{bytes, si, write_account};
 
@@ -30,7 +32,13 @@ impl Memory {
 ///
 /// # Errors
 /// What ended it early, once everything else is told; or that standard output cannot be written.
-pub fn tell(report: Report, count: usize, order: Order, memory: &Memory) -> Result<()> {
+pub fn tell(
+    report: Report,
+    count: usize,
+    order: Order,
+    memory: &Memory,
+    exports: &[(String, Account)],
+) -> Result<()> {
     let mut out = Vec::new();
     let written = write_top(&mut out, &report, count, order)
         .and_then(|()| io::stdout().write_all(&out))
@@ -38,6 +46,7 @@ pub fn tell(report: Report, count: usize, order: Order, memory: &Memory) -> Resu
     let mut err = Vec::new();
     // Writing into a vector cannot fail; that nobody reads standard error is no reason to fail.
     drop(write_totals(&mut err, &report, memory));
+    drop(write_accounts(&mut err, exports));
     drop(io::stderr().write_all(&err));
     ended_early(report.error).and(written)
 }

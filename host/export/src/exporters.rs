@@ -1,0 +1,268 @@
+//! All destinations of a probe: who gets which records, and what became of them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flow::element::Column;
+use flow::encode::Sum;
+use flow::{EndReason, Record};
+use sys::{Error, Result};
+
+use crate::account::{Account, DropReason};
+use crate::lane::{Batch, Lane, Shared, lock};
+use crate::target::Target;
+
+/// Records in a batch.
+const BATCH_LEN: usize = 256;
+/// Records that may wait for a destination unless told.
+const QUEUE_LEN: usize = 64 << 10;
+/// How long a file's reader waits for a destination that takes nothing.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Who gets which records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FanOut {
+    /// Everybody gets all.
+    #[default]
+    All,
+    /// Each gets its part, by a hash of the key: all records of a flow go to the same one, also in
+    /// the next run.
+    Hash,
+}
+
+/// What formats are told beside the records.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Who gets which records.
+    pub fan_out: FanOut,
+    /// One of so many packets was looked at.
+    pub sampling: u32,
+    /// The interface of packets, as the kernel numbers it; 0 if not known.
+    pub interface: u32,
+    /// Names of interfaces.
+    pub interfaces: Vec<(u32, String)>,
+    /// Columns that the key asks for.
+    pub columns: Vec<Column>,
+    /// Whether the input can wait: then full queues are waited for.
+    pub can_wait: bool,
+}
+
+/// What the metering process says of itself, for options records.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Observed {
+    /// Flows begun.
+    pub flows: u64,
+    /// Packets in no flow.
+    pub ignored_packets: u64,
+    /// Packets lost before they were seen.
+    pub dropped_packets: u64,
+    /// No more will come.
+    pub(crate) is_over: bool,
+}
+
+/// One destination, from outside.
+struct Handle {
+    name: String,
+    batch: Vec<(Record, EndReason)>,
+    /// `None` once the end was said.
+    queue: Option<SyncSender<Batch>>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Handed over and dropped since the account was last told.
+    offered: Sum,
+    queue_full: Sum,
+}
+
+/// The destinations of a probe. [`Exporters::finish`] ends them; dropped, they end too.
+pub struct Exporters {
+    handles: Vec<Handle>,
+    /// With [`FanOut::All`]: one batch for all.
+    batch: Vec<(Record, EndReason)>,
+    fan_out: FanOut,
+    can_wait: bool,
+}
+
+impl Exporters {
+    /// Opens all destinations and starts a thread each. Connections are made there.
+    ///
+    /// # Errors
+    /// Where a file cannot be written, a certificate not be read, a protocol is not there.
+    pub fn start(targets: &[Target], setup: &Setup) -> Result<Exporters> {
+        let mut handles = Vec::new();
+        for target in targets {
+            let sink = (target.sink.open)(target)?;
+            let encoder = (target.format.make)(target, setup);
+            let records = target.options.queue.unwrap_or(QUEUE_LEN);
+            let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
+            let shared = Arc::new(Shared::default());
+            let lane = Lane::new(target, encoder, sink, batches, shared.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("export-{}", handles.len()))
+                .spawn(move || lane.run())
+                .map_err(|e| Error::from_io("start a thread for an export", e))?;
+            handles.push(Handle {
+                name: target.text.clone(),
+                batch: Vec::new(),
+                queue: Some(queue),
+                shared,
+                thread: Some(thread),
+                offered: Sum::default(),
+                queue_full: Sum::default(),
+            });
+        }
+        Ok(Exporters {
+            handles,
+            batch: Vec::with_capacity(BATCH_LEN),
+            fan_out: setup.fan_out,
+            can_wait: setup.can_wait,
+        })
+    }
+
+    /// Bytes of memory that queues may take at the most.
+    pub fn memory_len(targets: &[Target]) -> usize {
+        let records = targets.iter().map(|target| {
+            let queue = target.options.queue.unwrap_or(QUEUE_LEN);
+            (queue.div_ceil(BATCH_LEN) + 2) * BATCH_LEN
+        });
+        records.sum::<usize>() * size_of::<(Record, EndReason)>()
+    }
+
+    /// Hands over a record.
+    #[inline]
+    pub fn ended(&mut self, record: &Record, reason: EndReason) {
+        if self.fan_out == FanOut::Hash {
+            return self.ended_by_hash(record, reason);
+        }
+        self.batch.push((*record, reason));
+        if self.batch.len() == BATCH_LEN {
+            self.flush();
+        }
+    }
+
+    fn ended_by_hash(&mut self, record: &Record, reason: EndReason) {
+        // Without a secret: the same in every run.
+        let mut hasher = DefaultHasher::new();
+        record.key().hash(&mut hasher);
+        let count = self.handles.len().max(1) as u64;
+        let index = (hasher.finish() % count) as usize;
+        let Some(handle) = self.handles.get_mut(index) else {
+            return;
+        };
+        handle.batch.push((*record, reason));
+        if handle.batch.len() == BATCH_LEN {
+            let batch = std::mem::replace(&mut handle.batch, Vec::with_capacity(BATCH_LEN));
+            handle.hand_over(Arc::new(batch), self.can_wait);
+        }
+    }
+
+    /// Hands over what is gathered.
+    pub fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_LEN));
+            let batch = Arc::new(batch);
+            for handle in &mut self.handles {
+                handle.hand_over(batch.clone(), self.can_wait);
+            }
+        }
+        for handle in &mut self.handles {
+            if !handle.batch.is_empty() {
+                let batch = std::mem::take(&mut handle.batch);
+                handle.hand_over(Arc::new(batch), self.can_wait);
+            }
+        }
+    }
+
+    /// Hands over what is gathered, and tells how the metering stands. About ten times a second.
+    pub fn pulse(&mut self, observed: Observed) {
+        self.flush();
+        for handle in &mut self.handles {
+            handle.tell();
+            let mut told = lock(&handle.shared.observed);
+            *told = Observed {
+                is_over: told.is_over,
+                ..observed
+            };
+        }
+    }
+
+    /// Destinations and their accounts, as they stand.
+    pub fn accounts(&mut self) -> Vec<(String, Account)> {
+        let accounts = self.handles.iter_mut().map(|handle| {
+            handle.tell();
+            let account = lock(&handle.shared.account).clone();
+            (handle.name.clone(), account)
+        });
+        accounts.collect()
+    }
+
+    /// Sends everything that can be sent, and ends. A collector that is not there is waited for
+    /// some seconds.
+    pub fn finish(&mut self, observed: Observed) -> Vec<(String, Account)> {
+        self.pulse(observed);
+        self.end();
+        self.accounts()
+    }
+
+    fn end(&mut self) {
+        for handle in &mut self.handles {
+            lock(&handle.shared.observed).is_over = true;
+            handle.queue = None;
+        }
+        for handle in &mut self.handles {
+            if let Some(thread) = handle.thread.take()
+                && thread.join().is_err()
+            {
+                let mut account = lock(&handle.shared.account);
+                account.last_failure = Some("a fault of this program: its thread panicked".into());
+            }
+        }
+    }
+}
+
+impl Drop for Exporters {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Handle {
+    fn hand_over(&mut self, batch: Batch, can_wait: bool) {
+        let mut sum = Sum::default();
+        for (record, _) in batch.iter() {
+            sum.count(record);
+        }
+        self.offered.add(&sum);
+        let Some(queue) = &self.queue else {
+            self.queue_full.add(&sum);
+            return;
+        };
+        let until = can_wait.then(|| Instant::now() + WAIT_MAX);
+        let mut batch = batch;
+        loop {
+            match queue.try_send(batch) {
+                Ok(()) => return,
+                Err(TrySendError::Full(back)) if until.is_some_and(|at| Instant::now() < at) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    batch = back;
+                }
+                Err(_) => {
+                    self.queue_full.add(&sum);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Brings the account up to date.
+    fn tell(&mut self) {
+        let mut account = lock(&self.shared.account);
+        account.offered.add(&std::mem::take(&mut self.offered));
+        account.dropped[DropReason::QueueFull as usize].add(&std::mem::take(&mut self.queue_full));
+    }
+}
+
+#[cfg(test)]
+mod tests;

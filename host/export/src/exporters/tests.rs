@@ -1,0 +1,277 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::thread;
+
+use flow::decode::ipfix::{Decoder, Header};
+use flow::element::REVERSE_ENTERPRISE;
+use flow::{HashKey, Input, Meter, MeterConfig};
+use wire::LinkType;
+
+use super::*;
+
+/// So many flows of one packet and every third with an answer, made by a meter.
+fn records(count: u16) -> Vec<(Record, EndReason)> {
+    let mut config = MeterConfig::new(HashKey::from_seed(1));
+    config.table.flow_count_max = u32::from(count).max(64) * 2;
+    let mut meter = Meter::new(&config).unwrap();
+    let mut records = Vec::new();
+    let mut sink = |record: &Record, reason| records.push((*record, reason));
+    for n in 0..count {
+        for way in 0..2 {
+            if way == 1 && n % 3 != 0 {
+                continue;
+            }
+            let (source, destination) = if way == 0 { (1, 2) } else { (2, 1) };
+            let ports = if way == 0 { [n, 53] } else { [53, n] };
+            let mut bytes = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0];
+            bytes.extend([10, 0, 0, source, 10, 0, 0, destination]);
+            bytes.extend(ports.iter().flat_map(|port| port.to_be_bytes()));
+            bytes.extend([0, 8, 0, 0]);
+            let input = Input {
+                link: LinkType::RAW,
+                bytes: &bytes,
+                wire_len: bytes.len() as u32,
+                time_ns: 1_700_000_000_000_000_000,
+                vlan: None,
+                interface: 0,
+            };
+            meter.observe(&input, &mut sink);
+        }
+    }
+    meter.finish(&mut sink);
+    assert_eq!(records.len(), usize::from(count));
+    records
+}
+
+fn setup() -> Setup {
+    Setup {
+        sampling: 1,
+        can_wait: true,
+        ..Setup::default()
+    }
+}
+
+fn export(url: &str, records: &[(Record, EndReason)], setup: &Setup) -> Account {
+    let target = Target::parse(url).unwrap();
+    let mut exporters = Exporters::start(&[target], setup).unwrap();
+    for (record, reason) in records {
+        exporters.ended(record, *reason);
+    }
+    let (_, account) = exporters.finish(Observed::default()).remove(0);
+    assert_eq!(account.waiting(), 0, "{account:?}");
+    account
+}
+
+/// What a collector finds in a stream of messages.
+#[derive(Default)]
+struct Found {
+    decoder: Decoder,
+    flows: u64,
+    packets: u64,
+    exported: u64,
+}
+
+impl Found {
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let len = Header::parse(bytes).unwrap().len;
+            let (flows, packets) = (&mut self.flows, &mut self.packets);
+            let exported = &mut self.exported;
+            self.decoder
+                .message(&bytes[..len], &mut |record| {
+                    if record.scope_count != 0 {
+                        *exported = (*exported).max(record.unsigned(0, 42).unwrap_or(0));
+                        return;
+                    }
+                    *flows += 1;
+                    *packets += record.unsigned(0, 2).unwrap();
+                    *packets += record.unsigned(REVERSE_ENTERPRISE, 2).unwrap_or(0);
+                })
+                .unwrap();
+            bytes = &bytes[len..];
+        }
+    }
+}
+
+#[test]
+fn udp_brings_everything_in_datagrams() {
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    collector
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let port = collector.local_addr().unwrap().port();
+    let reader = thread::spawn(move || {
+        let (mut found, mut buffer) = (Found::default(), [0; 65536]);
+        // The exporter begins a little later.
+        let until = Instant::now() + Duration::from_secs(20);
+        while found.exported == 0 && Instant::now() < until {
+            if let Ok(len) = collector.recv(&mut buffer) {
+                assert!(len <= 600);
+                found.read(&buffer[..len]);
+            }
+        }
+        found
+    });
+    let records = records(3000);
+    // A pace at which no socket's buffer runs over.
+    let url = format!("ipfix:udp://127.0.0.1:{port}?mtu=600&rate=5000");
+    let account = export(&url, &records, &setup());
+    let found = reader.join().unwrap();
+    assert_eq!((account.exported.flows, found.flows), (3000, 3000));
+    assert_eq!((account.exported.packets, found.packets), (4000, 4000));
+    assert_eq!((found.decoder.missed, found.decoder.unknown_sets), (0, 0));
+    assert_eq!(found.exported, 3000);
+}
+
+/// A collector that leaves and comes back: what it did not get whole it gets in the next session,
+/// which has numbers and templates of its own.
+#[test]
+fn tcp_connects_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let reader = thread::spawn(move || {
+        let mut sessions = Vec::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        // The templates, and away.
+        let mut head = [0; 16];
+        stream.read_exact(&mut head).unwrap();
+        let mut bytes = head.to_vec();
+        bytes.resize(
+            Header::parse(&[&head[..], &[0; 65536]].concat())
+                .unwrap()
+                .len,
+            0,
+        );
+        stream.read_exact(&mut bytes[16..]).unwrap();
+        sessions.push(bytes);
+        drop(stream);
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        sessions.push(bytes);
+        sessions
+    });
+    let target = Target::parse(&format!("ipfix:tcp://127.0.0.1:{port}")).unwrap();
+    let mut exporters = Exporters::start(&[target], &setup()).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while exporters.accounts()[0].1.messages == 0 {
+        assert!(Instant::now() < until, "no connection");
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(200));
+    let records = records(2000);
+    for (record, reason) in &records {
+        exporters.ended(record, *reason);
+    }
+    let (_, account) = exporters.finish(Observed::default()).remove(0);
+    let sessions = reader.join().unwrap();
+    assert_eq!((account.sessions, account.waiting()), (2, 0), "{account:?}");
+    assert_eq!(account.exported.flows, 2000);
+    let mut found = Found::default();
+    found.read(&sessions[1]);
+    assert_eq!((found.flows, found.packets), (2000, 2666 + 1));
+    assert_eq!(found.decoder.missed, 0);
+    assert_eq!(Header::parse(&sessions[1]).unwrap().sequence, 0);
+    // Withdrawn at the end.
+    assert_eq!(found.decoder.template_count(), 0);
+}
+
+/// Nobody is there: the queue holds what it may, the rest is dropped at once, and at the end what
+/// waited is told as not delivered. Nothing blocks the one who hands over.
+#[test]
+fn a_collector_that_never_comes_is_accounted_for() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let records = records(4000);
+    let setup = Setup {
+        can_wait: false,
+        ..setup()
+    };
+    let target = Target::parse(&format!("ipfix:tcp://127.0.0.1:{port}?queue=512")).unwrap();
+    let mut exporters = Exporters::start(&[target], &setup).unwrap();
+    let began = Instant::now();
+    for (record, reason) in &records {
+        exporters.ended(record, *reason);
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "it waited");
+    let (_, account) = exporters.finish(Observed::default()).remove(0);
+    assert_eq!((account.offered.flows, account.exported.flows), (4000, 0));
+    let dropped = |reason: DropReason| account.dropped[reason as usize].flows;
+    assert!(dropped(DropReason::Unreachable) >= 512, "{account:?}");
+    assert!(dropped(DropReason::QueueFull) >= 3000, "{account:?}");
+    assert_eq!(account.waiting(), 0);
+    assert!(account.failures > 0 && account.last_failure.is_some());
+}
+
+#[test]
+fn by_hash_each_flow_has_one_destination() {
+    let folder = std::env::temp_dir().join(format!("barewire-export-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |n: usize| folder.join(format!("{n}.ipfix"));
+    let records = records(3000);
+    let setup = Setup {
+        fan_out: FanOut::Hash,
+        ..setup()
+    };
+    let urls = [0, 1, 2].map(|n| Target::parse(&format!("ipfix:{}", path(n).display())).unwrap());
+    let mut exporters = Exporters::start(&urls, &setup).unwrap();
+    for (record, reason) in records.iter().chain(&records) {
+        exporters.ended(record, *reason);
+    }
+    let accounts = exporters.finish(Observed::default());
+    let mut flows = 0;
+    for (n, (_, account)) in accounts.iter().enumerate() {
+        let mut found = Found::default();
+        found.read(&std::fs::read(path(n)).unwrap());
+        assert_eq!(found.flows, account.exported.flows);
+        // Every record was given twice.
+        assert!(
+            found.flows % 2 == 0 && found.flows > 1000,
+            "{}",
+            found.flows
+        );
+        flows += found.flows;
+    }
+    assert_eq!(flows, 6000);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let account = export("csv:/dev/full", &records(500), &setup());
+    let lost = account.dropped[DropReason::WriteFailed as usize];
+    assert_eq!((account.exported.flows, lost.flows), (0, 500));
+    assert!(account.last_failure.unwrap().contains("space"));
+    let missing = Target::parse("csv:/nonexistent/flows.csv").unwrap();
+    let error = Exporters::start(&[missing], &setup()).err().unwrap();
+    assert!(
+        error.to_string().contains("/nonexistent/flows.csv"),
+        "{error}"
+    );
+}
+
+#[test]
+fn lines_go_over_tcp_as_they_are() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let reader = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        // A collector may say things; they are passed over.
+        drop(stream.write_all(b"thanks"));
+        text
+    });
+    let account = export(
+        &format!("csv:tcp://127.0.0.1:{port}"),
+        &records(700),
+        &setup(),
+    );
+    assert_eq!(account.exported.flows, 700);
+    let text = reader.join().unwrap();
+    assert!(text.starts_with("start,"));
+    assert_eq!(text.lines().count(), 701);
+}

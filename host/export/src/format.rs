@@ -1,0 +1,127 @@
+//! Formats by name, and how each is made.
+
+use flow::element::OWN_ENTERPRISE;
+use flow::encode::{Encode, csv, eve, ipfix, json, lines, netflow5, netflow9};
+
+use crate::exporters::Setup;
+use crate::sink::FILE;
+use crate::target::Target;
+
+/// A format.
+pub struct Format {
+    /// What stands before the first colon.
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    /// Schemes of the sinks that it can go to.
+    pub sinks: &'static [&'static str],
+    /// Options that only this format has.
+    pub options: &'static [&'static str],
+    /// The port unless told; 0: must be told.
+    pub port: u16,
+    /// Makes an encoder.
+    pub make: fn(&Target, &Setup) -> Box<dyn Encode>,
+}
+
+/// All formats.
+pub static FORMATS: &[Format] = &[
+    Format {
+        name: "ipfix",
+        about: "IPFIX (RFC 7011), biflows by RFC 5103; a file is one by RFC 5655",
+        sinks: &["udp", "tcp", "tls", "sctp", FILE],
+        options: &["domain", "uniflow", "fields", "enterprise"],
+        port: 4739,
+        make: make_ipfix,
+    },
+    Format {
+        name: "netflow9",
+        about: "NetFlow version 9 (RFC 3954), a record for each direction",
+        sinks: &["udp"],
+        options: &["domain", "fields"],
+        port: 2055,
+        make: make_netflow9,
+    },
+    Format {
+        name: "netflow5",
+        about: "NetFlow version 5: IPv4 only",
+        sinks: &["udp"],
+        options: &["domain"],
+        port: 2055,
+        make: |target, setup| {
+            let domain = target.options.domain;
+            Box::new(netflow5::Encoder::new(
+                domain,
+                setup.sampling,
+                setup.interface,
+            ))
+        },
+    },
+    Format {
+        name: "json",
+        about: "a line of JSON for each record, as barewire flows --json prints them",
+        sinks: &["udp", "tcp", "tls", FILE],
+        options: &[],
+        port: 0,
+        make: |target, _| make_lines(json::line, "", target),
+    },
+    Format {
+        name: "eve",
+        about: "a line of JSON for each record with the fields of Suricata's EVE",
+        sinks: &["udp", "tcp", "tls", FILE],
+        options: &[],
+        port: 0,
+        make: |target, _| make_lines(eve::line, "", target),
+    },
+    Format {
+        name: "csv",
+        about: "comma-separated values, names of columns first",
+        sinks: &["tcp", "tls", FILE],
+        options: &[],
+        port: 0,
+        make: |target, _| make_lines(csv::line, csv::HEAD, target),
+    },
+];
+
+/// A format by its name.
+pub fn find(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| format.name == name)
+}
+
+fn message_len_max(target: &Target) -> usize {
+    target.options.mtu.unwrap_or(target.sink.message_len_max)
+}
+
+fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
+    let mut extra = setup.columns.clone();
+    extra.extend(&target.options.fields);
+    Box::new(ipfix::Encoder::new(ipfix::Config {
+        domain: target.options.domain,
+        message_len_max: message_len_max(target),
+        is_biflow: !target.options.is_uniflow,
+        extra,
+        sampling: setup.sampling,
+        interface: setup.interface,
+        interfaces: setup.interfaces.clone(),
+        own_enterprise: target.options.enterprise.unwrap_or(OWN_ENTERPRISE),
+        is_reliable: target.sink.is_reliable,
+        // A file that is read again from its start needs them to the end.
+        withdraws: target.sink.is_reliable && target.sink.scheme != FILE,
+    }))
+}
+
+fn make_netflow9(target: &Target, setup: &Setup) -> Box<dyn Encode> {
+    let mut extra = setup.columns.clone();
+    extra.extend(&target.options.fields);
+    Box::new(netflow9::Encoder::new(netflow9::Config {
+        domain: target.options.domain,
+        message_len_max: message_len_max(target),
+        extra,
+        sampling: setup.sampling,
+        interface: setup.interface,
+        interfaces: setup.interfaces.clone(),
+    }))
+}
+
+fn make_lines(write: lines::WriteLine, head: &'static str, target: &Target) -> Box<dyn Encode> {
+    Box::new(lines::Encoder::new(write, head, message_len_max(target)))
+}

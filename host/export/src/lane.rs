@@ -1,0 +1,377 @@
+//! The thread of one destination: takes batches from its queue, encodes, sends, connects again.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use flow::encode::{Encode, Refusal, Statistics, Sum};
+use flow::{EndReason, Record};
+
+use crate::account::{Account, DropReason};
+use crate::exporters::Observed;
+use crate::sink::{FILE, Sent, Sink};
+use crate::target::Target;
+
+/// Records on their way to one destination or several.
+pub(crate) type Batch = Arc<Vec<(Record, EndReason)>>;
+
+/// The first pause before a connection is tried again; it doubles up to the second.
+const BACKOFF_MIN: Duration = Duration::from_millis(250);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// How long a record waits for others to fill its message.
+const FLUSH: Duration = Duration::from_millis(500);
+/// How often templates and statistics are repeated unless told: a compromise between the 600
+/// seconds of RFC 6728 and a collector that was started anew.
+const REFRESH: Duration = Duration::from_secs(60);
+/// A thread looks up at least so often.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the end waits for a collector that is not there.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// What the thread and its owner share; locked once a message or a batch.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) account: Mutex<Account>,
+    pub(crate) observed: Mutex<Observed>,
+}
+
+/// A poisoned lock means that a thread panicked; its data is still the best there is.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's state.
+pub(crate) struct Lane {
+    pub(crate) encoder: Box<dyn Encode>,
+    pub(crate) sink: Box<dyn Sink>,
+    pub(crate) batches: Receiver<Batch>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) refresh: Duration,
+    pub(crate) rate: Option<u32>,
+    /// Records that could not be sent were lost here, or on a disk.
+    pub(crate) lost_as: DropReason,
+}
+
+impl Lane {
+    /// A lane to a target.
+    pub(crate) fn new(
+        target: &Target,
+        encoder: Box<dyn Encode>,
+        sink: Box<dyn Sink>,
+        batches: Receiver<Batch>,
+        shared: Arc<Shared>,
+    ) -> Lane {
+        Lane {
+            encoder,
+            sink,
+            batches,
+            shared,
+            refresh: target.options.refresh.unwrap_or(REFRESH),
+            rate: target.options.rate,
+            lost_as: if target.sink.scheme == FILE {
+                DropReason::WriteFailed
+            } else {
+                DropReason::SendFailed
+            },
+        }
+    }
+
+    /// The life of the thread: until the queue has no sender any more and is empty.
+    pub(crate) fn run(self) {
+        Running {
+            is_connected: false,
+            backoff: BACKOFF_MIN,
+            next_attempt: Instant::now(),
+            next_refresh: Instant::now() + self.refresh,
+            next_flush: None,
+            may_send: Instant::now(),
+            refused: *self.encoder.refused(),
+            lane: self,
+        }
+        .run();
+    }
+}
+
+struct Running {
+    lane: Lane,
+    is_connected: bool,
+    backoff: Duration,
+    next_attempt: Instant,
+    next_refresh: Instant,
+    /// When what the encoder holds is sent in any case.
+    next_flush: Option<Instant>,
+    /// Not before, for the rate's sake.
+    may_send: Instant,
+    /// Refusals that are in the account.
+    refused: [Sum; Refusal::COUNT],
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos() as u64)
+}
+
+impl Running {
+    fn run(&mut self) {
+        let mut left: Option<(Batch, usize)> = None;
+        let mut end: Option<Instant> = None;
+        loop {
+            if !self.is_connected && !self.connect() {
+                let late = end.is_some_and(|end| Instant::now() >= end);
+                if late {
+                    break;
+                }
+                // The queue fills meanwhile. Whether its sender is gone can be seen only by
+                // taking from it, so one batch is in hand.
+                if left.is_none() {
+                    match self.lane.batches.recv_timeout(LOOK) {
+                        Ok(batch) => left = Some((batch, 0)),
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => {
+                            if self.lane.encoder.held().flows == 0 {
+                                break;
+                            }
+                            end.get_or_insert(Instant::now() + LINGER);
+                            std::thread::sleep(LOOK);
+                        }
+                    }
+                } else {
+                    if self.is_over() {
+                        end.get_or_insert(Instant::now() + LINGER);
+                    }
+                    std::thread::sleep(LOOK);
+                }
+                continue;
+            }
+            if let Some((batch, at)) = left.take() {
+                let taken = self.give(&batch[at..]);
+                if at + taken < batch.len() {
+                    left = Some((batch, at + taken));
+                }
+                continue;
+            }
+            match self.lane.batches.recv_timeout(self.patience()) {
+                Ok(batch) => left = Some((batch, 0)),
+                Err(RecvTimeoutError::Timeout) => self.due(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    if self.send() {
+                        break;
+                    }
+                    // Not connected any more: once around.
+                    end.get_or_insert(Instant::now() + LINGER);
+                }
+            }
+        }
+        self.finish(left);
+    }
+
+    /// Whether the owner has said that this is the end: the exporters' flag.
+    fn is_over(&self) -> bool {
+        lock(&self.lane.shared.observed).is_over
+    }
+
+    /// Hands records to the encoder and sends what is full. Gives how many were taken.
+    fn give(&mut self, records: &[(Record, EndReason)]) -> usize {
+        let mut taken = 0;
+        while taken < records.len() {
+            taken += self.lane.encoder.take(&records[taken..]);
+            if taken < records.len() && !self.send() {
+                break;
+            }
+        }
+        self.count_refused();
+        if self.lane.encoder.held().flows != 0 {
+            self.next_flush.get_or_insert(Instant::now() + FLUSH);
+        }
+        if Instant::now() >= self.next_refresh {
+            self.due();
+        }
+        taken
+    }
+
+    /// Until something is due.
+    fn patience(&self) -> Duration {
+        let next = self
+            .next_flush
+            .map_or(self.next_refresh, |f| f.min(self.next_refresh));
+        next.saturating_duration_since(Instant::now()).min(LOOK)
+    }
+
+    /// What is due by the clock.
+    fn due(&mut self) {
+        let now = Instant::now();
+        if self.next_flush.is_some_and(|at| now >= at) && !self.send() {
+            return;
+        }
+        if now >= self.next_refresh {
+            self.next_refresh = now + self.lane.refresh;
+            if self.send() {
+                let statistics = self.statistics();
+                let messages = self.lane.encoder.refresh(now_ns(), &statistics);
+                self.send_control(messages);
+            }
+        }
+    }
+
+    /// Begins a session if it is time to; says whether there is one.
+    fn connect(&mut self) -> bool {
+        if Instant::now() < self.next_attempt {
+            return false;
+        }
+        match self.lane.sink.connect() {
+            Ok(()) => {
+                self.is_connected = true;
+                self.next_refresh = Instant::now() + self.lane.refresh;
+                {
+                    let mut account = lock(&self.lane.shared.account);
+                    account.sessions += 1;
+                    account.is_connected = true;
+                }
+                let messages = self.lane.encoder.begin_session(now_ns());
+                if self.send_control(messages) {
+                    self.backoff = BACKOFF_MIN;
+                }
+                self.is_connected
+            }
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// The session is over, or none came about.
+    fn failed(&mut self, error: &std::io::Error) {
+        self.is_connected = false;
+        self.next_attempt = Instant::now() + self.backoff;
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        let mut account = lock(&self.lane.shared.account);
+        account.is_connected = false;
+        account.failures += 1;
+        account.last_failure = Some(error.to_string());
+    }
+
+    /// Sends what the encoder holds. False: the session broke, and it still holds it.
+    fn send(&mut self) -> bool {
+        self.next_flush = None;
+        let held = self.lane.encoder.held();
+        if held.flows == 0 {
+            return self.is_connected;
+        }
+        if !self.is_connected {
+            return false;
+        }
+        self.keep_rate(held.flows);
+        let message = self.lane.encoder.message(now_ns());
+        let len = message.len() as u64;
+        match self.lane.sink.send(message) {
+            Sent::Done => {
+                let mut account = lock(&self.lane.shared.account);
+                account.exported.add(&held);
+                account.messages += 1;
+                account.bytes += len;
+                account.refused_by_host = self.lane.sink.refused_by_host();
+            }
+            Sent::Lost(error) => {
+                let mut account = lock(&self.lane.shared.account);
+                account.dropped[self.lane.lost_as as usize].add(&held);
+                account.failures += 1;
+                account.last_failure = Some(error.to_string());
+            }
+            Sent::Broken(error) => {
+                self.failed(&error);
+                return false;
+            }
+        }
+        self.lane.encoder.next();
+        true
+    }
+
+    /// Sends templates or options.
+    fn send_control(&mut self, messages: Vec<Vec<u8>>) -> bool {
+        for message in messages {
+            match self.lane.sink.send(&message) {
+                Sent::Done => {
+                    let mut account = lock(&self.lane.shared.account);
+                    account.messages += 1;
+                    account.bytes += message.len() as u64;
+                }
+                Sent::Lost(error) => {
+                    let mut account = lock(&self.lane.shared.account);
+                    account.failures += 1;
+                    account.last_failure = Some(error.to_string());
+                }
+                Sent::Broken(error) => {
+                    self.failed(&error);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Waits until so many records may go.
+    fn keep_rate(&mut self, flows: u64) {
+        let Some(rate) = self.lane.rate else { return };
+        let now = Instant::now();
+        if self.may_send > now {
+            std::thread::sleep(self.may_send - now);
+        }
+        let takes = Duration::from_secs_f64(flows as f64 / f64::from(rate));
+        // A pause is not made up for.
+        self.may_send = self.may_send.max(now) + takes;
+    }
+
+    fn count_refused(&mut self) {
+        let refused = *self.lane.encoder.refused();
+        if refused == self.refused {
+            return;
+        }
+        let mut account = lock(&self.lane.shared.account);
+        for (at, sum) in refused.iter().enumerate() {
+            account.dropped[at] = *sum;
+        }
+        self.refused = refused;
+    }
+
+    fn statistics(&self) -> Statistics {
+        let observed = *lock(&self.lane.shared.observed);
+        Statistics {
+            observed_flows: observed.flows,
+            ignored_packets: observed.ignored_packets,
+            dropped_packets: observed.dropped_packets,
+            ..lock(&self.lane.shared.account).statistics()
+        }
+    }
+
+    /// The last words, and what could not be said.
+    fn finish(&mut self, mut left: Option<(Batch, usize)>) {
+        self.count_refused();
+        if self.is_connected {
+            let statistics = self.statistics();
+            let messages = self.lane.encoder.end_session(now_ns(), &statistics);
+            if self.send_control(messages)
+                && let Err(error) = self.lane.sink.close()
+            {
+                let mut account = lock(&self.lane.shared.account);
+                account.failures += 1;
+                account.last_failure = Some(error.to_string());
+            }
+        }
+        let mut lost = self.lane.encoder.held();
+        loop {
+            if let Some((batch, at)) = left.take() {
+                for (record, _) in &batch[at..] {
+                    lost.count(record);
+                }
+            }
+            match self.lane.batches.try_recv() {
+                Ok(batch) => left = Some((batch, 0)),
+                Err(_) => break,
+            }
+        }
+        let mut account = lock(&self.lane.shared.account);
+        account.dropped[DropReason::Unreachable as usize].add(&lost);
+        account.is_connected = false;
+    }
+}

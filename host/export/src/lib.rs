@@ -1,0 +1,30 @@
+//! Where flow records go: a format of [`flow::encode`] joined to a socket or a file, each pair in a
+//! thread of its own.
+//!
+//! The probe's collector hands over records in batches through a queue with a bound. What does not
+//! fit is dropped and counted, or waited for, as the input allows: a live interface cannot wait, a
+//! file can. Whatever happens, records in = records exported + records dropped by reason
+//! ([`Account`]), once all is done.
+//!
+//! A destination is a URL, `FORMAT:SCHEME://HOST:PORT?OPTION=VALUE&…` or `FORMAT:PATH`. Formats are
+//! rows of [`FORMATS`], sinks are rows of [`SINKS`]; a new one is a file and a row.
+#![forbid(unsafe_code)]
+
+mod account;
+mod exporters;
+mod file;
+mod format;
+mod lane;
+pub mod prometheus;
+mod sctp;
+mod sink;
+mod target;
+mod tcp;
+mod tls;
+mod udp;
+
+pub use account::{Account, DropReason};
+pub use exporters::{Exporters, FanOut, Observed, Setup};
+pub use format::{FORMATS, Format};
+pub use sink::{SINKS, Sink, SinkRow};
+pub use target::{Options, Place, Target};

@@ -1,0 +1,116 @@
+//! Where messages go.
+
+use std::io;
+
+use sys::Result;
+
+use crate::target::Target;
+
+/// What became of a message.
+#[derive(Debug)]
+pub enum Sent {
+    /// It is on its way, or written.
+    Done,
+    /// It is lost, but the next one may not be.
+    Lost(io::Error),
+    /// The session is over; the message has not arrived whole, and belongs into the next one.
+    Broken(io::Error),
+}
+
+/// A destination. One thread owns it; its calls may block, each for a few seconds at most.
+pub trait Sink: Send {
+    /// Begins a session. Called again after [`Sent::Broken`], not before a pause.
+    ///
+    /// # Errors
+    /// When that is not possible now.
+    fn connect(&mut self) -> io::Result<()>;
+
+    /// Sends a whole message.
+    fn send(&mut self, message: &[u8]) -> Sent;
+
+    /// Times that the host said that nobody listens.
+    fn refused_by_host(&self) -> u64 {
+        0
+    }
+
+    /// Ends the session, all that was sent being out.
+    ///
+    /// # Errors
+    /// When the end could not be told, or not be written.
+    fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A kind of sink.
+pub struct SinkRow {
+    /// What stands before `://`; files have none.
+    pub scheme: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    /// Whether nothing is lost and nothing comes twice within a session: no templates are repeated.
+    pub is_reliable: bool,
+    /// The most bytes of a message unless told.
+    pub message_len_max: usize,
+    /// Options that only this sink has.
+    pub options: &'static [&'static str],
+    /// Makes it. Connects nothing yet; finds out what can be found out before.
+    pub open: fn(&Target) -> Result<Box<dyn Sink>>,
+}
+
+/// Bytes of a message over UDP: an MTU of 1500 less what tunnels commonly take.
+const DATAGRAM_LEN: usize = 1400;
+/// Where there is no MTU; a message of IPFIX has 65535 at most.
+const STREAM_LEN: usize = 16 << 10;
+
+/// All kinds.
+pub static SINKS: &[SinkRow] = &[
+    SinkRow {
+        scheme: "udp",
+        about: "datagrams; templates are repeated",
+        is_reliable: false,
+        message_len_max: DATAGRAM_LEN,
+        options: &["mtu", "refresh"],
+        open: crate::udp::open,
+    },
+    SinkRow {
+        scheme: "tcp",
+        about: "a connection, made again when it breaks",
+        is_reliable: true,
+        message_len_max: STREAM_LEN,
+        options: &[],
+        open: crate::tcp::open,
+    },
+    SinkRow {
+        scheme: "tls",
+        about: "TLS over TCP; ca= whom to trust, cert= and key= who we are, name= of the collector",
+        is_reliable: true,
+        message_len_max: STREAM_LEN,
+        options: &["ca", "cert", "key", "name"],
+        open: crate::tls::open,
+    },
+    SinkRow {
+        scheme: "sctp",
+        about: "an association, where the kernel has SCTP",
+        is_reliable: true,
+        message_len_max: DATAGRAM_LEN,
+        options: &["mtu"],
+        open: crate::sctp::open,
+    },
+    SinkRow {
+        scheme: FILE,
+        about: "a file, or - for standard output",
+        is_reliable: true,
+        message_len_max: 32 << 10,
+        options: &[],
+        open: crate::file::open,
+    },
+];
+
+/// The scheme of files.
+pub const FILE: &str = "file";
+
+/// A row by its scheme.
+pub fn find(scheme: &str) -> Option<&'static SinkRow> {
+    SINKS.iter().find(|row| row.scheme == scheme)
+}

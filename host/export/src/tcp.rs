@@ -1,0 +1,100 @@
+//! TCP: messages one behind the other (RFC 7011 §10.4). Also what TLS is over.
+
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use socket2::SockRef;
+use sys::Result;
+
+use crate::sink::{Sent, Sink};
+use crate::target::Target;
+
+/// How long a connection may take to be made.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// How long a collector may take nothing.
+const WRITE_MAX: Duration = Duration::from_secs(5);
+/// `MSG_DONTWAIT | MSG_PEEK` of Linux.
+const PEEK: i32 = 0x40 | 0x02;
+
+struct Tcp {
+    host: String,
+    port: u16,
+    stream: Option<TcpStream>,
+}
+
+/// The destination of a target.
+pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
+    let (host, port) = crate::udp::host_of(target)?;
+    Ok(Box::new(Tcp {
+        host,
+        port,
+        stream: None,
+    }))
+}
+
+/// Connects to the first address of the name that answers.
+pub(crate) fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+            Ok(stream) => {
+                stream.set_write_timeout(Some(WRITE_MAX))?;
+                stream.set_read_timeout(Some(WRITE_MAX))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whether something can be read.
+///
+/// # Errors
+/// [`closed`] if the other side has ended the connection: without this the first message after that
+/// would be written, and lost.
+pub(crate) fn has_input(stream: &TcpStream) -> io::Result<bool> {
+    let mut byte = [MaybeUninit::<u8>::uninit()];
+    match SockRef::from(stream).recv_with_flags(&mut byte, PEEK) {
+        Ok(0) => Err(closed()),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The other side has ended the connection.
+pub(crate) fn closed() -> io::Error {
+    let kind = io::ErrorKind::ConnectionAborted;
+    io::Error::new(kind, "the collector has closed the connection")
+}
+
+impl Sink for Tcp {
+    fn connect(&mut self) -> io::Result<()> {
+        self.stream = Some(connect(&self.host, self.port)?);
+        Ok(())
+    }
+
+    fn send(&mut self, message: &[u8]) -> Sent {
+        let Some(stream) = &mut self.stream else {
+            return Sent::Broken(io::ErrorKind::NotConnected.into());
+        };
+        match has_input(stream).and_then(|_| stream.write_all(message)) {
+            Ok(()) => Sent::Done,
+            Err(error) => {
+                // Half a message may be out: the connection is of no use any more.
+                self.stream = None;
+                Sent::Broken(error)
+            }
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        match self.stream.take() {
+            Some(stream) => stream.shutdown(Shutdown::Write),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! TLS over TCP (RFC 7011 §11.3): the collector is authenticated by its certificate, and so are we
+//! where `cert=` and `key=` are given.
+
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use sys::{Error, ErrorKind, Result};
+
+use crate::sink::{Sent, Sink};
+use crate::target::Target;
+use crate::tcp;
+
+/// Where Debian, and most others, keep the certificates that the system trusts.
+const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+struct Tls {
+    host: String,
+    port: u16,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+    stream: Option<StreamOwned<ClientConnection, TcpStream>>,
+}
+
+/// The destination of a target: certificates are read here, before rights are given up.
+pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
+    let (host, port) = crate::udp::host_of(target)?;
+    let options = &target.options;
+    let name = options.name.clone().unwrap_or_else(|| host.clone());
+    let name = ServerName::try_from(name.clone()).map_err(|_| {
+        let what = format!("export to {:?}", target.text);
+        let why = format!("{name:?} cannot be the name in a certificate");
+        Error::new(ErrorKind::InvalidInput, what, why).with_hint("name= gives another one")
+    })?;
+    let config = config(options.ca.as_deref(), &options.cert, &options.key)?;
+    Ok(Box::new(Tls {
+        host,
+        port,
+        name,
+        config: Arc::new(config),
+        stream: None,
+    }))
+}
+
+fn config(
+    ca: Option<&Path>,
+    cert: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+) -> Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let path = ca.unwrap_or(Path::new(SYSTEM_CA));
+    let (added, _) = roots.add_parsable_certificates(certificates(path)?);
+    if added == 0 {
+        return Err(unreadable(path, "there is no certificate in it".into()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| unreadable(path, e.to_string()))?
+        .with_root_certificates(roots);
+    let (Some(cert), Some(key)) = (cert, key) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates(cert)?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, e.to_string()))?;
+    builder
+        .with_client_auth_cert(chain, private)
+        .map_err(|e| unreadable(cert, e.to_string()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let all = CertificateDer::pem_file_iter(path).map_err(|e| unreadable(path, e.to_string()))?;
+    all.collect::<std::result::Result<_, _>>()
+        .map_err(|e| unreadable(path, e.to_string()))
+}
+
+fn unreadable(path: &Path, why: String) -> Error {
+    let what = format!("use {} for TLS", path.display());
+    Error::new(ErrorKind::InvalidInput, what, why)
+        .with_hint("files in PEM are wanted: ca= whom to trust, cert= and key= who we are")
+}
+
+impl Sink for Tls {
+    fn connect(&mut self) -> io::Result<()> {
+        let mut socket = tcp::connect(&self.host, self.port)?;
+        let mut connection = ClientConnection::new(self.config.clone(), self.name.clone())
+            .map_err(io::Error::other)?;
+        // Whoever is there must prove it before anything is sent.
+        while connection.is_handshaking() {
+            connection.complete_io(&mut socket)?;
+        }
+        self.stream = Some(StreamOwned::new(connection, socket));
+        Ok(())
+    }
+
+    fn send(&mut self, message: &[u8]) -> Sent {
+        let Some(stream) = &mut self.stream else {
+            return Sent::Broken(io::ErrorKind::NotConnected.into());
+        };
+        match write(stream, message) {
+            Ok(()) => Sent::Done,
+            Err(error) => {
+                self.stream = None;
+                Sent::Broken(error)
+            }
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let Some(mut stream) = self.stream.take() else {
+            return Ok(());
+        };
+        stream.conn.send_close_notify();
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock)?;
+        }
+        stream.sock.shutdown(Shutdown::Write)
+    }
+}
+
+fn write(stream: &mut StreamOwned<ClientConnection, TcpStream>, message: &[u8]) -> io::Result<()> {
+    // What the collector sends (tickets, a farewell) is read before, or a close would show late.
+    while tcp::has_input(&stream.sock)? {
+        stream.conn.read_tls(&mut stream.sock)?;
+        let state = stream
+            .conn
+            .process_new_packets()
+            .map_err(io::Error::other)?;
+        if state.peer_has_closed() {
+            return Err(tcp::closed());
+        }
+    }
+    stream.write_all(message)?;
+    stream.flush()
+}

@@ -1,0 +1,97 @@
+//! UDP: a datagram a message (RFC 7011 §10.3).
+
+use std::io;
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::time::Duration;
+
+use socket2::SockRef;
+use sys::{Error, ErrorKind, Result};
+
+use crate::sink::{Sent, Sink};
+use crate::target::{Place, Target};
+
+/// How long a datagram may wait for room in the socket's buffer.
+const SEND_MAX: Duration = Duration::from_secs(1);
+/// Room for what is sent in one go; the kernel gives what it allows.
+const BUFFER_LEN: usize = 4 << 20;
+
+struct Udp {
+    host: String,
+    port: u16,
+    socket: Option<UdpSocket>,
+    refused: u64,
+}
+
+/// The destination of a target.
+pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
+    let (host, port) = host_of(target)?;
+    Ok(Box::new(Udp {
+        host,
+        port,
+        socket: None,
+        refused: 0,
+    }))
+}
+
+/// The host and port of a target.
+pub(crate) fn host_of(target: &Target) -> Result<(String, u16)> {
+    match &target.place {
+        Place::Host(host, port) => Ok((host.clone(), *port)),
+        Place::Path(_) => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("export to {:?}", target.text),
+            "a host is wanted, not a path",
+        )),
+    }
+}
+
+impl Sink for Udp {
+    fn connect(&mut self) -> io::Result<()> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+            let any = if address.is_ipv4() {
+                "0.0.0.0:0"
+            } else {
+                "[::]:0"
+            };
+            // Connected, so that the host's "nobody listens" is heard.
+            let socket = UdpSocket::bind(any).and_then(|s| s.connect(address).map(|()| s));
+            match socket {
+                Ok(socket) => {
+                    socket.set_write_timeout(Some(SEND_MAX))?;
+                    // Less room is no reason to fail.
+                    drop(SockRef::from(&socket).set_send_buffer_size(BUFFER_LEN));
+                    self.socket = Some(socket);
+                    return Ok(());
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn send(&mut self, message: &[u8]) -> Sent {
+        let Some(socket) = &self.socket else {
+            return Sent::Broken(io::ErrorKind::NotConnected.into());
+        };
+        loop {
+            match socket.send(message) {
+                Ok(_) => return Sent::Done,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The answer to an earlier datagram; this one has not been sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    self.refused += 1;
+                    return match socket.send(message) {
+                        Ok(_) => Sent::Done,
+                        Err(error) => Sent::Lost(error),
+                    };
+                }
+                Err(error) => return Sent::Lost(error),
+            }
+        }
+    }
+
+    fn refused_by_host(&self) -> u64 {
+        self.refused
+    }
+}

@@ -1,0 +1,410 @@
+//! Information elements: what of a flow can be exported, and under which numbers.
+//!
+//! An element is one row of [`FIELDS`]: its name, number, type, semantics and units (RFC 7012, the
+//! IANA registry) and the function that reads it from a record. Encoders know no field of a record;
+//! they walk rows. The row of a new field of a record is all that its export needs.
+//!
+//! Rows come in two forms that say the same. As a function behind a pointer they serve lists of
+//! fields that are chosen at run time. As a type each they are fused, field by field, into one
+//! function for each of the [standard templates](STANDARD): that costs two or three instructions a
+//! field.
+
+use crate::expire::EndReason;
+use crate::key::{FlowKey, Side};
+use crate::record::{Counters, Record};
+
+mod standard;
+
+pub use standard::{STANDARD, Standard, standard_index};
+
+/// The enterprise number of reverse elements (RFC 5103 §6.1).
+pub const REVERSE_ENTERPRISE: u32 = 29305;
+/// The enterprise number under which elements of our own go out unless told: the one that RFC 5612
+/// sets aside for documentation, since barewire has none. Collectors learn their names by RFC 5610.
+pub const OWN_ENTERPRISE: u32 = 32473;
+
+/// A length that is written with each value (RFC 7011 §7).
+pub const VARIABLE_LEN: u16 = u16::MAX;
+
+/// Abstract data types, with the numbers of RFC 5610 §3.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum DataType {
+    OctetArray = 0,
+    Unsigned8 = 1,
+    Unsigned16 = 2,
+    Unsigned32 = 3,
+    Unsigned64 = 4,
+    Float64 = 10,
+    MacAddress = 12,
+    String = 13,
+    DateTimeSeconds = 14,
+    DateTimeMilliseconds = 15,
+    DateTimeMicroseconds = 16,
+    DateTimeNanoseconds = 17,
+    Ipv4Address = 18,
+    Ipv6Address = 19,
+}
+
+/// Semantics, with the numbers of RFC 5610 §3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Semantics {
+    Default = 0,
+    Quantity = 1,
+    TotalCounter = 2,
+    DeltaCounter = 3,
+    Identifier = 4,
+    Flags = 5,
+}
+
+/// Units, with the numbers of RFC 5610 §3.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+#[allow(missing_docs)]
+pub enum Units {
+    None = 0,
+    Octets = 2,
+    Packets = 3,
+    Seconds = 5,
+    Milliseconds = 6,
+    Microseconds = 7,
+    Nanoseconds = 8,
+    Hops = 11,
+}
+
+/// An information element as a registry has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// The name, in the manner of the registry.
+    pub name: &'static str,
+    /// The number, below 32768.
+    pub id: u16,
+    /// 0 for the IANA registry; [`OWN_ENTERPRISE`] for ours, which a configuration may replace.
+    pub enterprise: u32,
+    /// Bytes on the wire, or [`VARIABLE_LEN`].
+    pub len: u16,
+    /// How the bytes are to be read.
+    pub data_type: DataType,
+    /// What the value means.
+    pub semantics: Semantics,
+    /// What it is counted in.
+    pub units: Units,
+    /// One sentence.
+    pub about: &'static str,
+}
+
+/// Which way a directed value is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Way {
+    /// What the source of the exported record sent.
+    Forward = 0,
+    /// What came back.
+    Reverse = 1,
+}
+
+/// A record as it is exported: seen from one of its sides.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The record.
+    pub record: &'a Record,
+    /// Why it ended.
+    pub reason: EndReason,
+    /// The side that is the source.
+    pub source: Side,
+    /// The interface where packets were seen, as the kernel numbers it; 0 is not known.
+    pub interface: u32,
+    /// Forward and reverse counters.
+    pub sent: [Counters; 2],
+}
+
+impl<'a> View<'a> {
+    /// A record seen from a side. `interface` counts unless the key has one.
+    #[inline(always)]
+    pub fn new(record: &'a Record, reason: EndReason, source: Side, interface: u32) -> View<'a> {
+        View {
+            record,
+            reason,
+            source,
+            interface,
+            sent: [record.sent_by(source), record.sent_by(source.other())],
+        }
+    }
+
+    /// What one way sent.
+    #[inline(always)]
+    pub fn counters(&self, way: Way) -> &Counters {
+        &self.sent[way as usize]
+    }
+
+    #[inline(always)]
+    fn key(&self) -> &FlowKey {
+        self.record.key()
+    }
+
+    #[inline(always)]
+    fn addr4(&self, side: Side) -> [u8; 4] {
+        let [a, b, c, d, ..] = *self.key().addr_bytes(side);
+        [a, b, c, d]
+    }
+
+    #[inline(always)]
+    fn icmp(&self) -> [u8; 2] {
+        let kind = self.key().port(self.source) as u8;
+        [kind, self.key().icmp_code(self.source)]
+    }
+}
+
+const NS_IN_MS: u64 = 1_000_000;
+
+/// Seconds between 1900 and 1970: where NTP's time begins (RFC 5905 §6).
+const NTP_OFFSET_S: u64 = 2_208_988_800;
+
+/// A time as 32 bits of seconds since 1900 and 32 bits of fraction (RFC 7011 §6.1.9, §6.1.10).
+#[inline]
+fn ntp(time_ns: u64) -> [u8; 8] {
+    let seconds = (time_ns / 1_000_000_000).wrapping_add(NTP_OFFSET_S) << 32;
+    // Rounded up, so that a reader who cuts the fraction to nanoseconds has the same number.
+    let fraction = ((time_ns % 1_000_000_000) << 32).div_ceil(1_000_000_000);
+    (seconds | fraction).to_be_bytes()
+}
+
+/// The same for microseconds: the lowest eleven bits of the fraction are zero (RFC 7011 §6.1.9).
+#[inline]
+fn ntp_micro(time_ns: u64) -> [u8; 8] {
+    let micro = time_ns / 1000 * 1000;
+    let up = u64::from_be_bytes(ntp(micro)) + 0x7ff;
+    (up & !0x7ff).to_be_bytes()
+}
+
+/// A row: an element, and where its value comes from.
+#[derive(Debug)]
+pub struct Field {
+    /// What it is.
+    pub element: Element,
+    /// Whether there is a reverse value (RFC 5103 §6.1): not of keys and of what both directions
+    /// share.
+    pub is_directed: bool,
+    /// Writes the value at the start of the slice and gives its length; `None` when there is no
+    /// room. A value of variable length is written without its length.
+    pub put: fn(&View<'_>, Way, &mut [u8]) -> Option<usize>,
+}
+
+/// Makes a type for each row, and the table of all rows. A fixed row gives an array.
+macro_rules! fields {
+    ($(
+        $(#[doc = $about:literal])+
+        $type:ident = $name:literal $id:literal $(@$private:ident)?
+            $data:ident $semantics:ident $units:ident [$len:literal] $way:ident
+            |$view:ident, $at:ident| $value:expr;
+    )*) => {
+        /// A type a row.
+        pub(crate) mod field {
+            $(
+                $(#[doc = $about])+
+                pub struct $type;
+            )*
+        }
+
+        $(
+            impl field::$type {
+                pub(crate) const LEN: usize = $len;
+                pub(crate) const FIELD: &'static Field = &Field {
+                    element: Element {
+                        name: $name,
+                        id: $id,
+                        enterprise: fields!(@enterprise $($private)?),
+                        len: $len,
+                        data_type: DataType::$data,
+                        semantics: Semantics::$semantics,
+                        units: Units::$units,
+                        about: concat!($($about),+).trim_ascii(),
+                    },
+                    is_directed: fields!(@directed $way),
+                    put: |view, way, out| {
+                        let out = out.first_chunk_mut::<{ field::$type::LEN }>()?;
+                        *out = field::$type::value(view, way);
+                        Some($len)
+                    },
+                };
+
+                #[inline(always)]
+                pub(crate) fn value($view: &View<'_>, $at: Way) -> [u8; $len] {
+                    $value
+                }
+            }
+        )*
+
+        /// All rows with a fixed length. New ones are added at the end of their group; names and
+        /// numbers do not change.
+        pub static FIELDS: &[&Field] = &[$(field::$type::FIELD),*];
+    };
+    (@enterprise) => { 0 };
+    (@enterprise own) => { OWN_ENTERPRISE };
+    (@directed directed) => { true };
+    (@directed shared) => { false };
+}
+
+fields! {
+    /// IPv4 address of the source
+    SourceIpv4 = "sourceIPv4Address" 8 Ipv4Address Default None [4] shared
+        |v, _w| v.addr4(v.source);
+    /// IPv4 address of the destination
+    DestinationIpv4 = "destinationIPv4Address" 12 Ipv4Address Default None [4] shared
+        |v, _w| v.addr4(v.source.other());
+    /// IPv6 address of the source
+    SourceIpv6 = "sourceIPv6Address" 27 Ipv6Address Default None [16] shared
+        |v, _w| *v.key().addr_bytes(v.source);
+    /// IPv6 address of the destination
+    DestinationIpv6 = "destinationIPv6Address" 28 Ipv6Address Default None [16] shared
+        |v, _w| *v.key().addr_bytes(v.source.other());
+    /// Port of the source
+    SourcePort = "sourceTransportPort" 7 Unsigned16 Identifier None [2] shared
+        |v, _w| v.key().port(v.source).to_be_bytes();
+    /// Port of the destination
+    DestinationPort = "destinationTransportPort" 11 Unsigned16 Identifier None [2] shared
+        |v, _w| v.key().port(v.source.other()).to_be_bytes();
+    /// Type and code of ICMP
+    IcmpTypeCode4 = "icmpTypeCodeIPv4" 32 Unsigned16 Identifier None [2] shared
+        |v, _w| v.icmp();
+    /// Type and code of ICMPv6
+    IcmpTypeCode6 = "icmpTypeCodeIPv6" 139 Unsigned16 Identifier None [2] shared
+        |v, _w| v.icmp();
+    /// IP protocol behind all extension headers
+    Protocol = "protocolIdentifier" 4 Unsigned8 Identifier None [1] shared
+        |v, _w| [v.key().protocol()];
+    /// 4 or 6
+    IpVersion = "ipVersion" 60 Unsigned8 Identifier None [1] shared
+        |v, _w| [v.key().ip_version()];
+    /// Interface where the packets were seen, 0 if not known
+    IngressInterface = "ingressInterface" 10 Unsigned32 Identifier None [4] shared
+        |v, _w| {
+            let keyed = u32::from(v.key().interface());
+            if keyed == 0 { v.interface } else { keyed }.to_be_bytes()
+        };
+    /// Id of the outer VLAN tag
+    Vlan = "vlanId" 58 Unsigned16 Identifier None [2] shared
+        |v, _w| v.key().vlan()[0].to_be_bytes();
+    /// Id of the outer VLAN tag
+    Dot1qVlan = "dot1qVlanId" 243 Unsigned16 Identifier None [2] shared
+        |v, _w| v.key().vlan()[0].to_be_bytes();
+    /// Id of the inner VLAN tag
+    Dot1qCustomerVlan = "dot1qCustomerVlanId" 245 Unsigned16 Identifier None [2] shared
+        |v, _w| v.key().vlan()[1].to_be_bytes();
+    /// Bytes
+    Octets = "octetDeltaCount" 1 Unsigned64 DeltaCounter Octets [8] directed
+        |v, w| v.counters(w).bytes.to_be_bytes();
+    /// Packets
+    Packets = "packetDeltaCount" 2 Unsigned64 DeltaCounter Packets [8] directed
+        |v, w| v.counters(w).packets.to_be_bytes();
+    /// Bytes since the flow began; the same as the delta, for collectors that know only totals
+    OctetsTotal = "octetTotalCount" 85 Unsigned64 TotalCounter Octets [8] directed
+        |v, w| v.counters(w).bytes.to_be_bytes();
+    /// Packets since the flow began; likewise
+    PacketsTotal = "packetTotalCount" 86 Unsigned64 TotalCounter Packets [8] directed
+        |v, w| v.counters(w).packets.to_be_bytes();
+    /// Bytes behind the transport header
+    PayloadOctets = "payloadOctetDeltaCount" 1 @own Unsigned64 DeltaCounter Octets [8]
+        directed |v, w| v.counters(w).payload_bytes.to_be_bytes();
+    /// Union of the TCP flags
+    TcpControlBits = "tcpControlBits" 6 Unsigned16 Flags None [2] directed
+        |v, w| v.counters(w).tcp_flags.to_be_bytes();
+    /// Union of the TCP flags in eight bits, AE left out
+    TcpControlBits8 = "tcpControlBits" 6 Unsigned16 Flags None [1] directed
+        |v, w| [v.counters(w).tcp_flags as u8];
+    /// Least TTL or hop limit
+    MinimumTtl = "minimumTTL" 52 Unsigned8 Default Hops [1] directed
+        |v, w| [v.counters(w).ttl_min];
+    /// Time of the first packet
+    StartMs = "flowStartMilliseconds" 152 DateTimeMilliseconds Default Milliseconds [8] directed
+        |v, w| (v.counters(w).first_ns / NS_IN_MS).to_be_bytes();
+    /// Time of the last packet
+    EndMs = "flowEndMilliseconds" 153 DateTimeMilliseconds Default Milliseconds [8] directed
+        |v, w| (v.counters(w).last_ns / NS_IN_MS).to_be_bytes();
+    /// Time of the first packet
+    StartUs = "flowStartMicroseconds" 154 DateTimeMicroseconds Default Microseconds [8] directed
+        |v, w| ntp_micro(v.counters(w).first_ns);
+    /// Time of the last packet
+    EndUs = "flowEndMicroseconds" 155 DateTimeMicroseconds Default Microseconds [8] directed
+        |v, w| ntp_micro(v.counters(w).last_ns);
+    /// Time of the first packet
+    StartNs = "flowStartNanoseconds" 156 DateTimeNanoseconds Default Nanoseconds [8] directed
+        |v, w| ntp(v.counters(w).first_ns);
+    /// Time of the last packet
+    EndNs = "flowEndNanoseconds" 157 DateTimeNanoseconds Default Nanoseconds [8] directed
+        |v, w| ntp(v.counters(w).last_ns);
+    /// From the first packet of both directions to the last
+    DurationMs = "flowDurationMilliseconds" 161 Unsigned32 Default Milliseconds [4] shared
+        |v, _w| {
+            let ms = v.record.duration_ns() / NS_IN_MS;
+            u32::try_from(ms).unwrap_or(u32::MAX).to_be_bytes()
+        };
+    /// Why the flow ended
+    EndReasonOf = "flowEndReason" 136 Unsigned8 Identifier None [1] shared
+        |v, _w| [v.reason as u8];
+    /// 1: the source began; 2: the destination did
+    BiflowDirection = "biflowDirection" 239 Unsigned8 Identifier None [1] shared
+        |v, _w| [if v.source == v.record.initiator() { 1 } else { 2 }];
+}
+
+/// A field and the way it is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// The row.
+    pub field: &'static Field,
+    /// Forward, or reverse.
+    pub way: Way,
+}
+
+impl Column {
+    /// The column of this name: that of an element, or `reverse` before it (`reverseMinimumTTL`),
+    /// as RFC 5103 §6.1 has it.
+    pub fn find(name: &str) -> Option<Column> {
+        let find = |name: &str| {
+            let mut rows = FIELDS.iter().copied();
+            rows.find(|row| row.element.name.eq_ignore_ascii_case(name))
+        };
+        if let Some(field) = find(name) {
+            return Some(Column {
+                field,
+                way: Way::Forward,
+            });
+        }
+        let field = find(name.strip_prefix("reverse")?)?;
+        field.is_directed.then_some(Column {
+            field,
+            way: Way::Reverse,
+        })
+    }
+
+    /// The number of the element that goes on the wire, and its enterprise. `own` stands for ours.
+    /// The reverse of an element of ours has 0x4000 added to its number, because there is one
+    /// enterprise number only (RFC 5103 §6.1 leaves the matter to the enterprise).
+    pub fn wire_id(&self, own: u32) -> (u16, u32) {
+        let element = &self.field.element;
+        match (element.enterprise, self.way) {
+            (0, Way::Forward) => (element.id, 0),
+            (0, Way::Reverse) => (element.id, REVERSE_ENTERPRISE),
+            (_, Way::Forward) => (element.id, own),
+            (_, Way::Reverse) => (element.id | OWN_REVERSE, own),
+        }
+    }
+
+    /// The name, with `reverse` before it where it is one.
+    pub fn name(&self) -> String {
+        let name = self.field.element.name;
+        match self.way {
+            Way::Forward => name.to_owned(),
+            Way::Reverse => format!("reverse{}{}", name[..1].to_ascii_uppercase(), &name[1..]),
+        }
+    }
+}
+
+/// Set in the number of reverse elements of our own.
+pub const OWN_REVERSE: u16 = 0x4000;
+
+#[cfg(test)]
+mod tests;

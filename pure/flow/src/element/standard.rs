@@ -1,0 +1,98 @@
+//! The standard templates: for each shape of a flow one list of fields, fused into one function.
+
+use super::{Column, View, Way, field};
+use crate::expire::EndReason;
+use crate::key::Side;
+use crate::record::Record;
+
+/// A list of fields that is known at build time.
+pub struct Standard {
+    /// The columns in order.
+    pub columns: &'static [Column],
+    /// Bytes of a record.
+    pub len: usize,
+    /// Writes a record, seen from `source`, at the start of `out`, which must have `len` bytes at
+    /// the least: otherwise nothing is written and the answer is false.
+    pub put: fn(&Record, EndReason, Side, u32, &mut [u8]) -> bool,
+}
+
+macro_rules! standard {
+    ($($name:ident: [$($forward:ident)*] [$($reverse:ident)*];)*) => {
+        $(
+            #[allow(non_snake_case)]
+            mod $name {
+                use super::*;
+
+                pub(super) const LEN: usize =
+                    0 $(+ field::$forward::LEN)* $(+ field::$reverse::LEN)*;
+                pub(super) const COLUMNS: &[Column] = &[
+                    $(Column { field: field::$forward::FIELD, way: Way::Forward },)*
+                    $(Column { field: field::$reverse::FIELD, way: Way::Reverse },)*
+                ];
+
+                pub(super) fn put(
+                    record: &Record,
+                    reason: EndReason,
+                    source: Side,
+                    interface: u32,
+                    out: &mut [u8],
+                ) -> bool {
+                    let Some(out) = out.first_chunk_mut::<LEN>() else {
+                        return false;
+                    };
+                    let view = View::new(record, reason, source, interface);
+                    let mut at = 0;
+                    $(
+                        out[at..at + field::$forward::LEN]
+                            .copy_from_slice(&field::$forward::value(&view, Way::Forward));
+                        at += field::$forward::LEN;
+                    )*
+                    $(
+                        out[at..at + field::$reverse::LEN]
+                            .copy_from_slice(&field::$reverse::value(&view, Way::Reverse));
+                        at += field::$reverse::LEN;
+                    )*
+                    at == LEN
+                }
+            }
+        )*
+
+        /// The standard templates; [`standard_index`] says which serves a flow.
+        pub static STANDARD: &[Standard] = &[
+            $(Standard { columns: $name::COLUMNS, len: $name::LEN, put: $name::put },)*
+        ];
+    };
+}
+
+// In the order that `standard_index` counts on: version, then ICMP, then whether both directions
+// are in it.
+standard! {
+    ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets] [];
+    ipv4_both: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets]
+        [MinimumTtl TcpControlBits StartMs EndMs Packets Octets];
+    icmp4: [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
+        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
+    icmp4_both: [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
+        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets]
+        [MinimumTtl StartMs EndMs Packets Octets];
+    ipv6: [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets] [];
+    ipv6_both: [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets]
+        [MinimumTtl TcpControlBits StartMs EndMs Packets Octets];
+    icmp6: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
+        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
+    icmp6_both: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
+        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets]
+        [MinimumTtl StartMs EndMs Packets Octets];
+}
+
+/// Which of [`STANDARD`] serves a flow.
+#[inline]
+pub fn standard_index(record: &Record, is_both: bool) -> usize {
+    let key = record.key();
+    let version = usize::from(key.ip_version() == 6) * 4;
+    version + usize::from(key.is_icmp()) * 2 + usize::from(is_both)
+}

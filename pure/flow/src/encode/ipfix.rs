@@ -1,0 +1,390 @@
+//! IPFIX: records as messages of RFC 7011, biflows as RFC 5103 has them.
+//!
+//! Flows with packets of both sides are one data record with reverse elements; flows of one side
+//! are a record without them. In uniflow mode each side is a record of its own, for collectors that
+//! pass reverse elements over. Counters are deltas.
+
+use super::{Encode, Refusal, Statistics, Sum};
+use crate::element::{Column, OWN_ENTERPRISE, STANDARD, VARIABLE_LEN, View, standard_index};
+use crate::expire::EndReason;
+use crate::key::Side;
+use crate::record::Record;
+
+mod options;
+mod write;
+
+use write::Writer;
+
+/// The version in the header of a message.
+pub const VERSION: u16 = 10;
+/// Version, length, export time, sequence number, observation domain (RFC 7011 §3.1).
+pub const HEADER_LEN: usize = 16;
+/// Set id and length (RFC 7011 §3.3.2).
+pub const SET_HEADER_LEN: usize = 4;
+/// Id of sets of templates.
+pub const TEMPLATE_SET: u16 = 2;
+/// Id of sets of options templates.
+pub const OPTIONS_TEMPLATE_SET: u16 = 3;
+/// The first id of a template.
+pub const TEMPLATE_ID_MIN: u16 = 256;
+/// The least that [`Config::message_len_max`] may be.
+pub const MESSAGE_LEN_MIN: usize = 256;
+/// Columns beside the standard ones.
+pub const EXTRA_MAX: usize = 64;
+
+/// How records are written.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Id of the observation domain.
+    pub domain: u32,
+    /// Bytes of a message. Over UDP it must fit the MTU; a record that does not fit is refused.
+    pub message_len_max: usize,
+    /// Both directions in one record (RFC 5103).
+    pub is_biflow: bool,
+    /// Columns behind the standard ones. In uniflow mode reverse ones are left out.
+    pub extra: Vec<Column>,
+    /// One of so many packets was looked at; told in any case.
+    pub sampling: u32,
+    /// The interface of packets, 0 if not known.
+    pub interface: u32,
+    /// Names of interfaces, told in options records.
+    pub interfaces: Vec<(u32, String)>,
+    /// The enterprise number for elements of our own.
+    pub own_enterprise: u32,
+    /// Whether nothing is lost within a session: templates are not repeated.
+    pub is_reliable: bool,
+    /// Whether templates are withdrawn at the end: never over UDP (RFC 7011 §8.4).
+    pub withdraws: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            domain: 0,
+            message_len_max: 1400,
+            is_biflow: true,
+            extra: Vec::new(),
+            sampling: 1,
+            interface: 0,
+            interfaces: Vec::new(),
+            own_enterprise: OWN_ENTERPRISE,
+            is_reliable: false,
+            withdraws: false,
+        }
+    }
+}
+
+/// No set is open.
+const NO_SET: usize = usize::MAX;
+
+/// The encoder.
+pub struct Encoder {
+    config: Config,
+    /// The message, from its start to `at`.
+    buffer: Vec<u8>,
+    at: usize,
+    /// Where the open set begins, and the index of its template.
+    set_at: usize,
+    set_index: usize,
+    /// Data records in the message.
+    record_count: u32,
+    /// Data records sent before the message.
+    sequence: u32,
+    held: Sum,
+    refused: [Sum; Refusal::COUNT],
+    /// Extra columns of records with one direction, and with both.
+    extra: [Vec<Column>; 2],
+}
+
+impl Encoder {
+    /// An encoder. Lengths out of range are brought into it. Extra columns beyond [`EXTRA_MAX`]
+    /// are left out, and those with which a template would not fit into a message.
+    pub fn new(config: Config) -> Encoder {
+        let limit = config
+            .message_len_max
+            .clamp(MESSAGE_LEN_MIN, usize::from(u16::MAX));
+        // Id and count, then eight bytes a column at the most.
+        let room = (limit - HEADER_LEN - SET_HEADER_LEN - 4) / 8;
+        let standard = STANDARD.iter().map(|s| s.columns.len()).max();
+        let room = room.saturating_sub(standard.unwrap_or(0)).min(EXTRA_MAX);
+        let all = config.extra.iter().copied().take(room);
+        let both: Vec<Column> = all.collect();
+        let one = both.iter().copied();
+        let one = one.filter(|column| column.way == crate::element::Way::Forward);
+        Encoder {
+            buffer: vec![0; limit],
+            at: HEADER_LEN,
+            set_at: HEADER_LEN,
+            set_index: NO_SET,
+            record_count: 0,
+            sequence: 0,
+            held: Sum::default(),
+            refused: [Sum::default(); Refusal::COUNT],
+            extra: [one.collect(), both],
+            config,
+        }
+    }
+
+    /// Data records sent before the message that is being made.
+    pub fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    /// The templates that are used: those of both directions for biflows only.
+    fn used(&self) -> impl Iterator<Item = usize> + use<> {
+        let step = if self.config.is_biflow { 1 } else { 2 };
+        (0..STANDARD.len()).step_by(step)
+    }
+
+    /// The columns of a template by its index in [`STANDARD`].
+    fn columns(&self, index: usize) -> impl Iterator<Item = &Column> {
+        let extra = &self.extra[index & 1];
+        STANDARD[index].columns.iter().chain(extra)
+    }
+
+    /// Adds one data record, or `count` of one side each. False when there is no room.
+    #[inline]
+    fn push(&mut self, record: &Record, reason: EndReason, side: Side, is_both: bool) -> bool {
+        let index = standard_index(record, is_both);
+        let standard = &STANDARD[index];
+        if index != self.set_index && !self.open_set(index) {
+            return false;
+        }
+        let Some(out) = self.buffer.get_mut(self.at..) else {
+            return false;
+        };
+        if !(standard.put)(record, reason, side, self.config.interface, out) {
+            return false;
+        }
+        let mut len = standard.len;
+        if !self.extra[index & 1].is_empty() {
+            match self.push_extra(record, reason, side, index, self.at + len) {
+                Some(more) => len += more,
+                None => return false,
+            }
+        }
+        self.at += len;
+        self.record_count += 1;
+        true
+    }
+
+    #[inline(never)]
+    fn push_extra(
+        &mut self,
+        record: &Record,
+        reason: EndReason,
+        side: Side,
+        index: usize,
+        start: usize,
+    ) -> Option<usize> {
+        let view = View::new(record, reason, side, self.config.interface);
+        let mut at = start;
+        for column in &self.extra[index & 1] {
+            let out = self.buffer.get_mut(at..)?;
+            at += if column.field.element.len == VARIABLE_LEN {
+                put_variable(column, &view, out)?
+            } else {
+                (column.field.put)(&view, column.way, out)?
+            };
+        }
+        Some(at - start)
+    }
+
+    /// Ends the open set and begins that of another template.
+    #[inline(never)]
+    fn open_set(&mut self, index: usize) -> bool {
+        if self.at + SET_HEADER_LEN > self.buffer.len() {
+            return false;
+        }
+        self.close_set();
+        let id = TEMPLATE_ID_MIN + index as u16;
+        self.buffer[self.at..self.at + 2].copy_from_slice(&id.to_be_bytes());
+        self.set_at = self.at;
+        self.set_index = index;
+        self.at += SET_HEADER_LEN;
+        true
+    }
+
+    /// Writes the length of the open set. A set without records is taken back.
+    fn close_set(&mut self) {
+        if self.set_index == NO_SET {
+            return;
+        }
+        let len = self.at - self.set_at;
+        if len == SET_HEADER_LEN {
+            self.at = self.set_at;
+        } else {
+            // The buffer is no longer than the length field can say.
+            self.buffer[self.set_at + 2..self.set_at + 4]
+                .copy_from_slice(&(len as u16).to_be_bytes());
+        }
+        self.set_index = NO_SET;
+    }
+
+    /// Both sides of a record, or the one that sent, as records of their own.
+    fn push_sides(&mut self, record: &Record, reason: EndReason) -> bool {
+        let initiator = record.initiator();
+        // A flow of which nothing was sent does not exist; it would be told as sent by both.
+        let sides = [initiator, initiator.other()];
+        let mark = (self.at, self.set_at, self.set_index, self.record_count);
+        for side in sides {
+            if record.sent_by(side).packets != 0 && !self.push(record, reason, side, false) {
+                // Both or none. A set that was ended meanwhile is the same when ended again.
+                (self.at, self.set_at, self.set_index, self.record_count) = mark;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The time in seconds, as messages have it.
+    fn seconds(time_ns: u64) -> u32 {
+        (time_ns / 1_000_000_000) as u32
+    }
+
+    fn writer(&self, time_ns: u64) -> Writer {
+        Writer::new(
+            self.buffer.len(),
+            self.config.domain,
+            Self::seconds(time_ns),
+            self.sequence,
+        )
+    }
+
+    /// Messages with all templates.
+    fn templates(&self, writer: &mut Writer) {
+        for index in self.used() {
+            let id = TEMPLATE_ID_MIN + index as u16;
+            let columns: Vec<&Column> = self.columns(index).collect();
+            let mut record = Vec::new();
+            record.extend(id.to_be_bytes());
+            record.extend((columns.len() as u16).to_be_bytes());
+            for column in columns {
+                let (id, enterprise) = column.wire_id(self.config.own_enterprise);
+                write::specifier(&mut record, id, column.field.element.len, enterprise);
+            }
+            writer.record(TEMPLATE_SET, &record, false);
+        }
+        options::templates(writer);
+    }
+}
+
+/// A value with its length before it (RFC 7011 §7).
+fn put_variable(column: &Column, view: &View<'_>, out: &mut [u8]) -> Option<usize> {
+    const LONG: usize = 3;
+    let len = (column.field.put)(view, column.way, out.get_mut(LONG..)?)?;
+    if len < 255 {
+        out[0] = len as u8;
+        out.copy_within(LONG..LONG + len, 1);
+        return Some(1 + len);
+    }
+    out[0] = 255;
+    out[1..LONG].copy_from_slice(&u16::try_from(len).ok()?.to_be_bytes());
+    Some(LONG + len)
+}
+
+impl Encode for Encoder {
+    fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        for (count, (record, reason)) in records.iter().enumerate() {
+            let fits = if self.config.is_biflow && !record.is_one_way() {
+                self.push(record, *reason, record.initiator(), true)
+            } else {
+                self.push_sides(record, *reason)
+            };
+            if fits {
+                self.held.count(record);
+            } else if self.record_count != 0 {
+                return count;
+            } else {
+                // Not even alone.
+                self.at = HEADER_LEN;
+                self.set_index = NO_SET;
+                self.refused[Refusal::TooLarge as usize].count(record);
+            }
+        }
+        records.len()
+    }
+
+    fn message(&mut self, time_ns: u64) -> &[u8] {
+        if self.record_count == 0 {
+            return &[];
+        }
+        self.close_set();
+        let header = write::header(
+            self.at,
+            Self::seconds(time_ns),
+            self.sequence,
+            self.config.domain,
+        );
+        self.buffer[..HEADER_LEN].copy_from_slice(&header);
+        &self.buffer[..self.at]
+    }
+
+    fn held(&self) -> Sum {
+        self.held
+    }
+
+    fn next(&mut self) {
+        self.sequence = self.sequence.wrapping_add(self.record_count);
+        self.record_count = 0;
+        self.at = HEADER_LEN;
+        self.set_index = NO_SET;
+        self.held = Sum::default();
+    }
+
+    fn begin_session(&mut self, time_ns: u64) -> Vec<Vec<u8>> {
+        self.sequence = 0;
+        let mut writer = self.writer(time_ns);
+        self.templates(&mut writer);
+        options::facts(&self.config, self.all_columns(), &mut writer);
+        self.finish(writer)
+    }
+
+    fn refresh(&mut self, time_ns: u64, statistics: &Statistics) -> Vec<Vec<u8>> {
+        let mut writer = self.writer(time_ns);
+        if !self.config.is_reliable {
+            self.templates(&mut writer);
+            options::facts(&self.config, self.all_columns(), &mut writer);
+        }
+        options::statistics(&self.config, statistics, &mut writer);
+        self.finish(writer)
+    }
+
+    fn end_session(&mut self, time_ns: u64, statistics: &Statistics) -> Vec<Vec<u8>> {
+        let mut writer = self.writer(time_ns);
+        options::statistics(&self.config, statistics, &mut writer);
+        if self.config.withdraws {
+            // All templates of a kind: the id of the set with no fields (RFC 7011 §8.1).
+            for kind in [TEMPLATE_SET, OPTIONS_TEMPLATE_SET] {
+                let mut record = Vec::new();
+                record.extend(kind.to_be_bytes());
+                record.extend(0_u16.to_be_bytes());
+                writer.record(kind, &record, false);
+            }
+        }
+        self.finish(writer)
+    }
+
+    fn refused(&self) -> &[Sum; Refusal::COUNT] {
+        &self.refused
+    }
+}
+
+impl Encoder {
+    /// Columns of all templates, for the description of our own.
+    fn all_columns(&self) -> Vec<Column> {
+        self.used()
+            .flat_map(|index| self.columns(index))
+            .copied()
+            .collect()
+    }
+
+    fn finish(&mut self, writer: Writer) -> Vec<Vec<u8>> {
+        let (messages, sequence) = writer.finish();
+        self.sequence = sequence;
+        messages
+    }
+}
+
+#[cfg(test)]
+mod tests;

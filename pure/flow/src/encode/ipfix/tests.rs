@@ -1,0 +1,242 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::decode::ipfix::{DataRecord, Decoder, Header};
+use crate::element::{REVERSE_ENTERPRISE, Way};
+use crate::sample::record;
+
+const NOW_NS: u64 = 1_700_000_100_000_000_000;
+
+/// Values of a record by enterprise and number.
+type Values = BTreeMap<(u32, u16), Vec<u8>>;
+
+/// Messages as a transport would carry them.
+struct Wire {
+    messages: Vec<Vec<u8>>,
+    len_max: usize,
+}
+
+impl Wire {
+    fn new(len_max: usize) -> Wire {
+        Wire {
+            messages: Vec::new(),
+            len_max,
+        }
+    }
+
+    fn send(&mut self, messages: Vec<Vec<u8>>) {
+        self.messages.extend(messages);
+    }
+
+    fn send_all(&mut self, encoder: &mut Encoder, records: &[(Record, EndReason)]) {
+        let mut rest = records;
+        loop {
+            let taken = encoder.take(rest);
+            rest = &rest[taken..];
+            let message = encoder.message(NOW_NS).to_vec();
+            assert!(message.len() <= self.len_max, "{}", message.len());
+            if !message.is_empty() {
+                self.messages.push(message);
+            }
+            encoder.next();
+            if rest.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Reads all messages but those that `lose` names; gives data records and what is missing.
+    fn read(&self, lose: impl Fn(usize) -> bool) -> (Vec<Values>, Decoder) {
+        let (mut decoder, mut found) = (Decoder::new(), Vec::new());
+        for (at, message) in self.messages.iter().enumerate() {
+            if lose(at) {
+                continue;
+            }
+            let header = decoder
+                .message(message, &mut |record: &DataRecord<'_>| {
+                    let values = record.values();
+                    let mut map: Values = values
+                        .map(|(field, value)| ((field.enterprise, field.id), value.to_vec()))
+                        .collect();
+                    map.insert((u32::MAX, 0), record.template_id.to_be_bytes().to_vec());
+                    map.insert((u32::MAX, 1), vec![record.scope_count as u8]);
+                    found.push(map);
+                })
+                .unwrap();
+            assert_eq!(header.len, message.len());
+        }
+        (found, decoder)
+    }
+}
+
+fn number(map: &Values, enterprise: u32, id: u16) -> u64 {
+    let value = map.get(&(enterprise, id));
+    value.map_or(0, |v| {
+        v.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    })
+}
+
+fn mixture(count: u32) -> Vec<(Record, EndReason)> {
+    (0..count)
+        .map(|n| {
+            let version = if n % 3 == 0 { 6 } else { 4 };
+            let protocol = [6, 17, if version == 4 { 1 } else { 58 }][n as usize % 7 % 3];
+            let record = record(version, protocol, [n % 5 + 1, n % 4]);
+            (record, EndReason::ALL[n as usize % 5])
+        })
+        .collect()
+}
+
+#[test]
+fn what_goes_in_comes_out() {
+    for is_biflow in [true, false] {
+        for len_max in [MESSAGE_LEN_MIN, 512, 1400, 65535] {
+            let mut encoder = Encoder::new(Config {
+                is_biflow,
+                message_len_max: len_max,
+                domain: 77,
+                interface: 3,
+                extra: vec![
+                    Column::find("payloadOctetDeltaCount").unwrap(),
+                    Column::find("reversePayloadOctetDeltaCount").unwrap(),
+                ],
+                ..Config::default()
+            });
+            let mut wire = Wire::new(len_max);
+            wire.send(encoder.begin_session(NOW_NS));
+            let records = mixture(1000);
+            wire.send_all(&mut encoder, &records);
+            let statistics = Statistics {
+                exported_flows: 1000,
+                ..Statistics::default()
+            };
+            wire.send(encoder.refresh(NOW_NS, &statistics));
+            let (found, decoder) = wire.read(|_| false);
+            assert_eq!((decoder.missed, decoder.unknown_sets), (0, 0));
+            let flows: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] == [0]).collect();
+            let sum = |enterprise, id| flows.iter().map(|m| number(m, enterprise, id)).sum::<u64>();
+            let packets: u64 = records.iter().map(|(r, _)| r.packets()).sum();
+            let bytes: u64 = records.iter().map(|(r, _)| r.bytes()).sum();
+            assert_eq!(sum(0, 2) + sum(REVERSE_ENTERPRISE, 2), packets);
+            assert_eq!(sum(0, 1) + sum(REVERSE_ENTERPRISE, 1), bytes);
+            let payload = sum(OWN_ENTERPRISE, 1) + sum(OWN_ENTERPRISE, 0x4001);
+            let truth = records
+                .iter()
+                .map(|(r, _)| r.forward().payload_bytes + r.reverse().payload_bytes);
+            assert_eq!(payload, truth.sum::<u64>());
+            let both = records.iter().filter(|(r, _)| !r.is_one_way()).count();
+            assert_eq!(flows.len(), if is_biflow { 1000 } else { 1000 + both });
+            if !is_biflow {
+                assert_eq!(sum(REVERSE_ENTERPRISE, 2), 0);
+            }
+            // The first TCP flow of IPv4, word for word.
+            let is_first = |m: &&&Values| {
+                m.contains_key(&(0, 8)) && number(m, 0, 4) == 6 && number(m, 0, 2) > 1
+            };
+            let map = flows.iter().find(is_first).unwrap();
+            assert_eq!(map[&(0, 8)], [1, 1, 1, 1]);
+            assert_eq!(map[&(0, 12)], [2, 2, 2, 2]);
+            assert_eq!((number(map, 0, 7), number(map, 0, 11)), (5000, 80));
+            assert_eq!(number(map, 0, 152), 1_700_000_000_123);
+            assert_eq!(number(map, 0, 153), 1_700_000_061_500);
+            assert_eq!((number(map, 0, 52), number(map, 0, 10)), (63, 3));
+            assert_eq!((number(map, 0, 6), map[&(0, 6)].len()), (0x118, 2));
+            // Options: what is own is named, the rate is told, and so is the account.
+            let options: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] != [0]).collect();
+            let rate = options.iter().find(|m| m.contains_key(&(0, 304))).unwrap();
+            assert_eq!((number(rate, 0, 304), number(rate, 0, 310)), (3, 1));
+            let named: Vec<_> = options.iter().filter_map(|m| m.get(&(0, 341))).collect();
+            assert!(named.iter().any(|name| *name == b"payloadOctetDeltaCount"));
+            assert_eq!(
+                named
+                    .iter()
+                    .any(|name| *name == b"reversePayloadOctetDeltaCount"),
+                is_biflow
+            );
+            let account = options.iter().find(|m| m.contains_key(&(0, 42))).unwrap();
+            assert_eq!(
+                (number(account, 0, 42), number(account, 0, 149)),
+                (1000, 77)
+            );
+        }
+    }
+}
+
+/// A collector's reckoning of what it lost is the number of records in the messages that were
+/// lost.
+#[test]
+fn loss_shows_in_the_sequence() {
+    let mut encoder = Encoder::new(Config::default());
+    let mut wire = Wire::new(1400);
+    wire.send(encoder.begin_session(NOW_NS));
+    let before = wire.messages.len();
+    for records in mixture(2000).chunks(300) {
+        wire.send_all(&mut encoder, records);
+        wire.send(encoder.refresh(NOW_NS, &Statistics::default()));
+    }
+    let (all, decoder) = wire.read(|_| false);
+    assert_eq!(decoder.missed, 0);
+    let last = wire.messages.len() - 1;
+    let (some, decoder) = wire.read(|at| at > before && at < last && at % 7 == 0);
+    assert!(some.len() < all.len());
+    assert_eq!(decoder.missed, (all.len() - some.len()) as u64);
+}
+
+/// A session that breaks: the message that was not sent goes into the next one, whose numbers begin
+/// at 0 again.
+#[test]
+fn a_new_session_starts_anew() {
+    let config = Config {
+        is_reliable: true,
+        withdraws: true,
+        ..Config::default()
+    };
+    let mut encoder = Encoder::new(config);
+    let mut wire = Wire::new(1400);
+    wire.send(encoder.begin_session(NOW_NS));
+    let records = mixture(40);
+    let taken = encoder.take(&records);
+    assert!(taken > 0 && taken < 40);
+    let held = encoder.held();
+    assert_eq!(held.flows as usize, taken);
+    assert!(!encoder.message(NOW_NS).is_empty());
+    wire.messages.clear();
+    wire.send(encoder.begin_session(NOW_NS));
+    assert_eq!(Header::parse(&wire.messages[0]).unwrap().sequence, 0);
+    wire.messages.push(encoder.message(NOW_NS).to_vec());
+    encoder.next();
+    wire.send_all(&mut encoder, &records[taken..]);
+    let (found, decoder) = wire.read(|_| false);
+    let flows = found.iter().filter(|m| m[&(u32::MAX, 1)] == [0]).count();
+    assert_eq!((flows, decoder.missed, decoder.unknown_sets), (40, 0, 0));
+    assert!(decoder.template_count() > 8);
+    // The end: everything is withdrawn; statistics alone are sent again, not templates.
+    assert_eq!(encoder.refresh(NOW_NS, &Statistics::default()).len(), 1);
+    wire.send(encoder.end_session(NOW_NS, &Statistics::default()));
+    let (_, decoder) = wire.read(|_| false);
+    assert_eq!(decoder.template_count(), 0);
+}
+
+#[test]
+fn a_record_too_large_is_refused_and_counted() {
+    let column = Column::find("sourceIPv6Address").unwrap();
+    let mut encoder = Encoder::new(Config {
+        message_len_max: 512,
+        extra: vec![column; EXTRA_MAX + 9],
+        ..Config::default()
+    });
+    let records = mixture(10);
+    assert_eq!(encoder.take(&records), 10);
+    assert!(encoder.message(NOW_NS).is_empty());
+    let refused = encoder.refused()[Refusal::TooLarge as usize];
+    assert_eq!(refused.flows, 10);
+    assert_eq!(encoder.held(), Sum::default());
+    assert!(
+        Column {
+            way: Way::Reverse,
+            ..column
+        }
+        .wire_id(0)
+        .1 == REVERSE_ENTERPRISE
+    );
+}

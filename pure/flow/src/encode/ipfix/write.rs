@@ -1,0 +1,102 @@
+//! Messages that come now and then: templates and options. They may allocate.
+
+use super::{HEADER_LEN, SET_HEADER_LEN, VERSION};
+
+/// The header of a message.
+pub(super) fn header(len: usize, seconds: u32, sequence: u32, domain: u32) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    header[..2].copy_from_slice(&VERSION.to_be_bytes());
+    header[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    header[4..8].copy_from_slice(&seconds.to_be_bytes());
+    header[8..12].copy_from_slice(&sequence.to_be_bytes());
+    header[12..].copy_from_slice(&domain.to_be_bytes());
+    header
+}
+
+/// A field specifier (RFC 7011 §3.2).
+pub(super) fn specifier(out: &mut Vec<u8>, id: u16, len: u16, enterprise: u32) {
+    const HAS_ENTERPRISE: u16 = 0x8000;
+    let bit = if enterprise == 0 { 0 } else { HAS_ENTERPRISE };
+    out.extend((id | bit).to_be_bytes());
+    out.extend(len.to_be_bytes());
+    if enterprise != 0 {
+        out.extend(enterprise.to_be_bytes());
+    }
+}
+
+/// Puts records of any kind into as many messages as they need.
+pub(super) struct Writer {
+    messages: Vec<Vec<u8>>,
+    /// Where the open set of the last message begins, and its id.
+    set: Option<(usize, u16)>,
+    len_max: usize,
+    domain: u32,
+    seconds: u32,
+    /// Data records before the end of the last message.
+    sequence: u32,
+}
+
+impl Writer {
+    pub(super) fn new(len_max: usize, domain: u32, seconds: u32, sequence: u32) -> Writer {
+        Writer {
+            messages: Vec::new(),
+            set: None,
+            len_max,
+            domain,
+            seconds,
+            sequence,
+        }
+    }
+
+    /// Adds a record to a set of this id. Data records count in the sequence. A record that does
+    /// not fit into a message alone is left out: what barewire itself writes does.
+    pub(super) fn record(&mut self, set_id: u16, record: &[u8], is_data: bool) {
+        let opens = self.set.is_none_or(|(_, id)| id != set_id);
+        let more = record.len() + if opens { SET_HEADER_LEN } else { 0 };
+        let len = self.messages.last().map_or(usize::MAX, Vec::len);
+        if len.saturating_add(more) > self.len_max {
+            if HEADER_LEN + SET_HEADER_LEN + record.len() > self.len_max {
+                return;
+            }
+            self.close();
+            self.messages
+                .push(header(0, self.seconds, self.sequence, self.domain).to_vec());
+        }
+        let Some(message) = self.messages.last_mut() else {
+            return;
+        };
+        if self.set.is_none_or(|(_, id)| id != set_id) {
+            close_set(message, self.set);
+            self.set = Some((message.len(), set_id));
+            message.extend(set_id.to_be_bytes());
+            message.extend([0; 2]);
+        }
+        message.extend(record);
+        if is_data {
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+    }
+
+    /// Ends the last message.
+    fn close(&mut self) {
+        let set = self.set.take();
+        if let Some(message) = self.messages.last_mut() {
+            close_set(message, set);
+            let len = message.len() as u16;
+            message[2..4].copy_from_slice(&len.to_be_bytes());
+        }
+    }
+
+    /// The messages, and the data records sent when they have gone.
+    pub(super) fn finish(mut self) -> (Vec<Vec<u8>>, u32) {
+        self.close();
+        (self.messages, self.sequence)
+    }
+}
+
+fn close_set(message: &mut [u8], set: Option<(usize, u16)>) {
+    if let Some((at, _)) = set {
+        let len = (message.len() - at) as u16;
+        message[at + 2..at + 4].copy_from_slice(&len.to_be_bytes());
+    }
+}

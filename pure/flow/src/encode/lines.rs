@@ -1,0 +1,114 @@
+//! Formats of lines of text: a line a record, as many of them in a message as fit.
+
+use super::{Encode, Refusal, Statistics, Sum};
+use crate::expire::EndReason;
+use crate::record::Record;
+
+/// Appends the line of a record, with its line feed.
+pub type WriteLine = fn(&Record, EndReason, &mut Vec<u8>);
+
+/// The encoder.
+pub struct Encoder {
+    write: WriteLine,
+    head: &'static str,
+    limit: usize,
+    buffer: Vec<u8>,
+    held: Sum,
+    refused: [Sum; Refusal::COUNT],
+}
+
+impl Encoder {
+    /// Messages of at most `limit` bytes; `head` begins every session.
+    pub fn new(write: WriteLine, head: &'static str, limit: usize) -> Encoder {
+        Encoder {
+            write,
+            head,
+            limit,
+            // The line that does not fit any more is written first.
+            buffer: Vec::with_capacity(limit + 4096),
+            held: Sum::default(),
+            refused: [Sum::default(); Refusal::COUNT],
+        }
+    }
+}
+
+impl Encode for Encoder {
+    fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        for (count, (record, reason)) in records.iter().enumerate() {
+            let before = self.buffer.len();
+            (self.write)(record, *reason, &mut self.buffer);
+            if self.buffer.len() <= self.limit {
+                self.held.count(record);
+                continue;
+            }
+            self.buffer.truncate(before);
+            if before != 0 {
+                return count;
+            }
+            self.refused[Refusal::TooLarge as usize].count(record);
+        }
+        records.len()
+    }
+
+    fn message(&mut self, _: u64) -> &[u8] {
+        &self.buffer
+    }
+
+    fn held(&self) -> Sum {
+        self.held
+    }
+
+    fn next(&mut self) {
+        self.buffer.clear();
+        self.held = Sum::default();
+    }
+
+    fn begin_session(&mut self, _: u64) -> Vec<Vec<u8>> {
+        if self.head.is_empty() {
+            return Vec::new();
+        }
+        vec![self.head.as_bytes().to_vec()]
+    }
+
+    fn refresh(&mut self, _: u64, _: &Statistics) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    fn end_session(&mut self, _: u64, _: &Statistics) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    fn refused(&self) -> &[Sum; Refusal::COUNT] {
+        &self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::record;
+
+    #[test]
+    fn lines_are_never_split() {
+        let records: Vec<_> = (1..100)
+            .map(|n| (record(4, 17, [n % 9 + 1, n % 3]), EndReason::Idle))
+            .collect();
+        let mut encoder = Encoder::new(crate::encode::json::line, "", 1000);
+        let (mut rest, mut text) = (&records[..], Vec::new());
+        while !rest.is_empty() {
+            rest = &rest[encoder.take(rest)..];
+            assert!(encoder.message(0).len() <= 1000 && encoder.message(0).ends_with(b"}\n"));
+            text.extend_from_slice(encoder.message(0));
+            encoder.next();
+        }
+        let mut whole = Vec::new();
+        for (record, reason) in &records {
+            crate::encode::json::line(record, *reason, &mut whole);
+        }
+        assert_eq!(text, whole);
+        let mut small = Encoder::new(crate::encode::json::line, "", 10);
+        assert_eq!(small.take(&records), records.len());
+        let refused = small.refused()[Refusal::TooLarge as usize];
+        assert_eq!((refused.flows, small.message(0).len()), (99, 0));
+    }
+}

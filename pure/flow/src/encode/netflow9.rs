@@ -1,0 +1,360 @@
+//! NetFlow version 9 (RFC 3954): templates as in IPFIX, one direction a record, times in
+//! milliseconds of uptime, sequence numbers that count messages.
+
+use super::uptime::Uptime;
+use super::{Encode, Refusal, Statistics, Sum};
+use crate::element::{Column, Field, VARIABLE_LEN, View, Way, field};
+use crate::expire::EndReason;
+use crate::key::Side;
+use crate::record::Record;
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 20;
+/// Id and length of a flowset.
+const SET_HEADER_LEN: usize = 4;
+const TEMPLATE_SET: u16 = 0;
+const OPTIONS_TEMPLATE_SET: u16 = 1;
+/// Templates: IPv4, IPv6; options: sampling, statistics, interfaces.
+const IPV4: u16 = 256;
+const IPV6: u16 = 257;
+const SAMPLING: u16 = 260;
+const STATISTICS: u16 = 261;
+const INTERFACE: u16 = 262;
+/// FIRST_SWITCHED and LAST_SWITCHED, and the ports, which hold type and code of ICMP.
+const FIRST: u16 = 22;
+const LAST: u16 = 21;
+const SOURCE_PORT: u16 = 7;
+const DESTINATION_PORT: u16 = 11;
+/// Bytes of the fields that are not rows: two times, two ports.
+const OWN_LEN: usize = 12;
+/// Bytes of an interface's name.
+const NAME_LEN: usize = 32;
+/// The least that a message may be limited to.
+pub const MESSAGE_LEN_MIN: usize = 256;
+
+const V4: &[&Field] = &[field::SourceIpv4::FIELD, field::DestinationIpv4::FIELD];
+const V6: &[&Field] = &[field::SourceIpv6::FIELD, field::DestinationIpv6::FIELD];
+const COMMON: &[&Field] = &[
+    field::Packets::FIELD,
+    field::Octets::FIELD,
+    field::IngressInterface::FIELD,
+    field::Protocol::FIELD,
+    field::TcpControlBits8::FIELD,
+    field::MinimumTtl::FIELD,
+    field::EndReasonOf::FIELD,
+];
+
+/// How records are written.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Source id.
+    pub domain: u32,
+    /// Bytes of a message; it must fit the MTU.
+    pub message_len_max: usize,
+    /// Columns behind the standard ones: forward elements of fixed length with IANA numbers;
+    /// others are left out.
+    pub extra: Vec<Column>,
+    /// One of so many packets was looked at; told in any case.
+    pub sampling: u32,
+    /// The interface of packets, 0 if not known.
+    pub interface: u32,
+    /// Names of interfaces, told in options records.
+    pub interfaces: Vec<(u32, String)>,
+}
+
+/// The encoder.
+pub struct Encoder {
+    config: Config,
+    /// Fields of IPv4 and of IPv6.
+    fields: [Vec<&'static Field>; 2],
+    lens: [usize; 2],
+    buffer: Vec<u8>,
+    limit: usize,
+    /// Where the open flowset begins, and its id.
+    set: Option<(usize, u16)>,
+    record_count: u16,
+    /// Messages before this one.
+    sequence: u32,
+    uptime: Uptime,
+    held: Sum,
+    refused: [Sum; Refusal::COUNT],
+}
+
+impl Encoder {
+    /// An encoder. Lengths out of range are brought into it.
+    pub fn new(config: Config) -> Encoder {
+        let limit = config
+            .message_len_max
+            .clamp(MESSAGE_LEN_MIN, usize::from(u16::MAX));
+        let extra: Vec<&'static Field> = config
+            .extra
+            .iter()
+            .filter(|column| column.way == Way::Forward)
+            .map(|column| column.field)
+            .filter(|field| field.element.enterprise == 0 && field.element.len != VARIABLE_LEN)
+            // Four bytes of each template, which must fit into a message with the rest.
+            .take((limit - 160) / 4)
+            .collect();
+        let fields = [V4, V6].map(|addresses| [addresses, COMMON, &extra].concat());
+        let len = |of: &[&Field]| of.iter().map(|f| usize::from(f.element.len)).sum::<usize>();
+        let lens = [len(&fields[0]) + OWN_LEN, len(&fields[1]) + OWN_LEN];
+        Encoder {
+            fields,
+            lens,
+            buffer: Vec::with_capacity(limit),
+            limit,
+            set: None,
+            record_count: 0,
+            sequence: 0,
+            uptime: Uptime::default(),
+            held: Sum::default(),
+            refused: [Sum::default(); Refusal::COUNT],
+            config,
+        }
+    }
+
+    fn push(&mut self, record: &Record, reason: EndReason, side: Side) {
+        let is_six = record.key().ip_version() == 6;
+        let id = if is_six { IPV6 } else { IPV4 };
+        if self.buffer.is_empty() {
+            self.buffer.resize(HEADER_LEN, 0);
+        }
+        if self.set.is_none_or(|(_, open)| open != id) {
+            close_set(&mut self.buffer, self.set);
+            self.set = Some((self.buffer.len(), id));
+            self.buffer.extend(id.to_be_bytes());
+            self.buffer.extend([0; 2]);
+        }
+        let view = View::new(record, reason, side, self.config.interface);
+        let key = record.key();
+        let port = if key.is_icmp() {
+            // The custom: type and code in the place of the destination's port.
+            [
+                0,
+                u16::from_be_bytes([key.port(side) as u8, key.icmp_code(side)]),
+            ]
+        } else {
+            [key.port(side), key.port(side.other())]
+        };
+        let sent = view.counters(Way::Forward);
+        let span = self.uptime.span(sent.first_ns, sent.last_ns);
+        self.buffer.extend(span.first.to_be_bytes());
+        self.buffer.extend(span.last.to_be_bytes());
+        self.buffer.extend(port[0].to_be_bytes());
+        self.buffer.extend(port[1].to_be_bytes());
+        for field in &self.fields[usize::from(is_six)] {
+            let start = self.buffer.len();
+            let len = usize::from(field.element.len);
+            self.buffer.resize(start + len, 0);
+            // Fixed lengths are written whole.
+            let _whole = (field.put)(&view, Way::Forward, &mut self.buffer[start..]);
+        }
+        self.record_count += 1;
+    }
+
+    /// Bytes that the records of a flow take in the message at most.
+    fn need(&self, record: &Record) -> usize {
+        let len = self.lens[usize::from(record.key().ip_version() == 6)];
+        let sides = if record.is_one_way() { 1 } else { 2 };
+        const PADDING_MAX: usize = 3;
+        sides * len + SET_HEADER_LEN + 2 * PADDING_MAX
+    }
+
+    fn header(&self, count: u16, time_ns: u64) -> [u8; HEADER_LEN] {
+        let (uptime, instant_ms) = self.uptime.instant(time_ns);
+        let mut head = [0; HEADER_LEN];
+        head[..2].copy_from_slice(&9_u16.to_be_bytes());
+        head[2..4].copy_from_slice(&count.to_be_bytes());
+        head[4..8].copy_from_slice(&uptime.to_be_bytes());
+        head[8..12].copy_from_slice(&((instant_ms / 1000) as u32).to_be_bytes());
+        head[12..16].copy_from_slice(&self.sequence.to_be_bytes());
+        head[16..].copy_from_slice(&self.config.domain.to_be_bytes());
+        head
+    }
+
+    /// Messages of flowsets: each an id and the records in it.
+    fn control(&mut self, time_ns: u64, sets: &[(u16, Vec<Vec<u8>>)]) -> Vec<Vec<u8>> {
+        let mut messages: Vec<(Vec<u8>, u16)> = Vec::new();
+        for (id, records) in sets {
+            let mut open = None;
+            for record in records {
+                let full = |(message, _): &(Vec<u8>, u16)| {
+                    message.len() + record.len() + SET_HEADER_LEN + 3 > self.limit
+                };
+                if messages.last().is_none_or(full) {
+                    if let Some((message, _)) = messages.last_mut() {
+                        close_set(message, open.take());
+                    }
+                    messages.push((vec![0; HEADER_LEN], 0));
+                }
+                let Some((message, count)) = messages.last_mut() else {
+                    continue;
+                };
+                if open.is_none() {
+                    open = Some((message.len(), *id));
+                    message.extend(id.to_be_bytes());
+                    message.extend([0; 2]);
+                }
+                message.extend(record);
+                *count += 1;
+            }
+            if let Some((message, _)) = messages.last_mut() {
+                close_set(message, open);
+            }
+        }
+        let mut done = Vec::new();
+        for (mut message, count) in messages {
+            let head = self.header(count, time_ns);
+            message[..HEADER_LEN].copy_from_slice(&head);
+            self.sequence = self.sequence.wrapping_add(1);
+            done.push(message);
+        }
+        done
+    }
+
+    /// Templates, sampling, interfaces; statistics where there are any.
+    fn facts(&mut self, time_ns: u64, statistics: Option<&Statistics>) -> Vec<Vec<u8>> {
+        let templates = [(IPV4, 0), (IPV6, 1)].map(|(id, at)| {
+            let own = [
+                (FIRST, 4),
+                (LAST, 4),
+                (SOURCE_PORT, 2),
+                (DESTINATION_PORT, 2),
+            ];
+            let rows = self.fields[at].iter();
+            let rows = rows.map(|field| (field.element.id, field.element.len));
+            let all: Vec<(u16, u16)> = own.into_iter().chain(rows).collect();
+            numbers([id, all.len() as u16].into_iter().chain(pairs(&all)))
+        });
+        // Scope: system (1) or interface (2), four bytes (RFC 3954 §6.1).
+        let options = [
+            (SAMPLING, 1, vec![(34, 4), (35, 1)]),
+            (STATISTICS, 1, vec![(40, 8), (41, 8), (42, 8)]),
+            (INTERFACE, 2, vec![(82, NAME_LEN as u16)]),
+        ];
+        let options = options.map(|(id, scope, fields)| {
+            let head = [id, 4, 4 * fields.len() as u16, scope, 4];
+            numbers(head.into_iter().chain(pairs(&fields)))
+        });
+        let mut sampling = self.config.domain.to_be_bytes().to_vec();
+        sampling.extend(self.config.sampling.max(1).to_be_bytes());
+        // Random.
+        sampling.push(2);
+        let names = self.config.interfaces.iter().map(|(index, name)| {
+            let mut record = index.to_be_bytes().to_vec();
+            let mut text = [0; NAME_LEN];
+            // One byte of the end stays 0.
+            let len = name.len().min(NAME_LEN - 1);
+            text[..len].copy_from_slice(&name.as_bytes()[..len]);
+            record.extend(text);
+            record
+        });
+        let account = statistics.map(|s| {
+            let mut record = self.config.domain.to_be_bytes().to_vec();
+            for value in [s.exported_octets, s.exported_messages, s.exported_flows] {
+                record.extend(value.to_be_bytes());
+            }
+            record
+        });
+        let sets = [
+            (TEMPLATE_SET, templates.to_vec()),
+            (OPTIONS_TEMPLATE_SET, options.to_vec()),
+            (SAMPLING, vec![sampling]),
+            (INTERFACE, names.collect()),
+            (STATISTICS, account.into_iter().collect()),
+        ];
+        self.control(time_ns, &sets)
+    }
+}
+
+/// Ids and lengths, one after the other.
+fn pairs(fields: &[(u16, u16)]) -> impl Iterator<Item = u16> {
+    fields.iter().flat_map(|(id, len)| [*id, *len])
+}
+
+fn numbers(numbers: impl Iterator<Item = u16>) -> Vec<u8> {
+    numbers.flat_map(u16::to_be_bytes).collect()
+}
+
+/// Pads a flowset to words and writes its length (RFC 3954 §5.3).
+fn close_set(message: &mut Vec<u8>, set: Option<(usize, u16)>) {
+    if let Some((at, _)) = set {
+        message.resize(message.len().next_multiple_of(4), 0);
+        let len = (message.len() - at) as u16;
+        message[at + 2..at + 4].copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+impl Encode for Encoder {
+    fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        for (count, (record, reason)) in records.iter().enumerate() {
+            let is_first = self.record_count == 0;
+            let need = self.need(record);
+            if self.buffer.len().max(HEADER_LEN) + need > self.limit {
+                if !is_first {
+                    return count;
+                }
+                self.refused[Refusal::TooLarge as usize].count(record);
+                continue;
+            }
+            if !self.uptime.accept(record, is_first) {
+                if !is_first {
+                    return count;
+                }
+                self.refused[Refusal::OutOfRange as usize].count(record);
+                continue;
+            }
+            let first = record.initiator();
+            for side in [first, first.other()] {
+                if record.sent_by(side).packets != 0 {
+                    self.push(record, *reason, side);
+                }
+            }
+            self.held.count(record);
+        }
+        records.len()
+    }
+
+    fn message(&mut self, time_ns: u64) -> &[u8] {
+        if self.record_count == 0 {
+            return &[];
+        }
+        close_set(&mut self.buffer, self.set.take());
+        let head = self.header(self.record_count, time_ns);
+        self.buffer[..HEADER_LEN].copy_from_slice(&head);
+        &self.buffer
+    }
+
+    fn held(&self) -> Sum {
+        self.held
+    }
+
+    fn next(&mut self) {
+        if self.record_count != 0 {
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+        self.record_count = 0;
+        self.set = None;
+        self.buffer.clear();
+        self.held = Sum::default();
+    }
+
+    fn begin_session(&mut self, time_ns: u64) -> Vec<Vec<u8>> {
+        self.facts(time_ns, None)
+    }
+
+    fn refresh(&mut self, time_ns: u64, statistics: &Statistics) -> Vec<Vec<u8>> {
+        self.facts(time_ns, Some(statistics))
+    }
+
+    fn end_session(&mut self, time_ns: u64, statistics: &Statistics) -> Vec<Vec<u8>> {
+        self.facts(time_ns, Some(statistics))
+    }
+
+    fn refused(&self) -> &[Sum; Refusal::COUNT] {
+        &self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+use std::collections::HashMap;
+
+use super::*;
+use crate::sample::record;
+
+const NOW_NS: u64 = 1_700_000_100_000_000_000;
+
+fn short(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
+}
+
+/// Packets, bytes, records.
+type Sums = (u64, u64, u64);
+
+/// Sums of packets and bytes by version of IP, and the sequence numbers.
+fn read(messages: &[Vec<u8>]) -> (HashMap<u16, Sums>, Vec<u32>) {
+    let mut templates: HashMap<u16, Vec<(u16, u16)>> = HashMap::new();
+    let (mut sums, mut sequence) = (HashMap::new(), Vec::new());
+    for message in messages {
+        assert_eq!(short(message, 0), 9);
+        sequence.push(u32::from_be_bytes(message[12..16].try_into().unwrap()));
+        let (mut rest, mut count) = (&message[20..], 0);
+        while !rest.is_empty() {
+            let (id, len) = (short(rest, 0), usize::from(short(rest, 2)));
+            assert_eq!(len % 4, 0);
+            let mut set = &rest[4..len];
+            rest = &rest[len..];
+            if id == 0 {
+                while set.len() >= 4 {
+                    let fields = usize::from(short(set, 2));
+                    let list = (0..fields).map(|n| (short(set, 4 + 4 * n), short(set, 6 + 4 * n)));
+                    templates.insert(short(set, 0), list.collect());
+                    set = &set[4 + 4 * fields..];
+                    count += 1;
+                }
+            } else if let Some(fields) = templates.get(&id) {
+                let width: usize = fields.iter().map(|(_, len)| usize::from(*len)).sum();
+                for record in set.chunks_exact(width) {
+                    let entry: &mut Sums = sums.entry(id).or_default();
+                    let mut at = 0;
+                    for (field, len) in fields {
+                        let value = &record[at..at + usize::from(*len)];
+                        let value = value.iter().fold(0_u64, |n, b| n << 8 | u64::from(*b));
+                        match field {
+                            1 => entry.1 += value,
+                            2 => entry.0 += value,
+                            4 => assert!([6, 17, 50, 1, 58].contains(&value)),
+                            _ => {}
+                        }
+                        at += usize::from(*len);
+                    }
+                    entry.2 += 1;
+                    count += 1;
+                }
+            } else if id == 1 {
+                assert_eq!(short(set, 2), 4);
+                count += 3;
+            } else {
+                count += 1;
+            }
+        }
+        assert_eq!(short(message, 2), count);
+    }
+    (sums, sequence)
+}
+
+#[test]
+fn what_goes_in_comes_out() {
+    for len_max in [0, 512, 1400] {
+        let mut encoder = Encoder::new(Config {
+            domain: 9,
+            message_len_max: len_max,
+            extra: vec![Column::find("vlanId").unwrap()],
+            sampling: 1,
+            interface: 2,
+            interfaces: Vec::new(),
+        });
+        let records: Vec<(Record, EndReason)> = (0..500)
+            .map(|n| {
+                let version = if n % 3 == 0 { 6 } else { 4 };
+                let record = record(
+                    version,
+                    [6, 17, 50, if version == 4 { 1 } else { 58 }][n % 4],
+                    [n as u32 % 5 + 1, n as u32 % 3],
+                );
+                (record, EndReason::Idle)
+            })
+            .collect();
+        let mut messages = encoder.begin_session(NOW_NS);
+        let mut rest = &records[..];
+        while !rest.is_empty() {
+            rest = &rest[encoder.take(rest)..];
+            let message = encoder.message(NOW_NS).to_vec();
+            assert!(message.len() <= len_max.max(MESSAGE_LEN_MIN));
+            messages.push(message);
+            encoder.next();
+        }
+        messages.extend(encoder.refresh(NOW_NS, &Statistics::default()));
+        let (sums, sequence) = read(&messages);
+        assert_eq!(sequence, (0..messages.len() as u32).collect::<Vec<_>>());
+        for (id, version) in [(IPV4, 4), (IPV6, 6)] {
+            let of = records
+                .iter()
+                .filter(|(r, _)| r.key().ip_version() == version);
+            let (mut packets, mut bytes, mut sides) = (0, 0, 0);
+            for (record, _) in of {
+                packets += record.packets();
+                bytes += record.bytes();
+                sides += if record.is_one_way() { 1 } else { 2 };
+            }
+            assert_eq!(sums[&id], (packets, bytes, sides));
+        }
+    }
+}
