@@ -15,7 +15,7 @@ use crate::record::{Counters, Record};
 
 mod standard;
 
-pub use standard::{STANDARD, Standard, standard_index};
+pub use standard::{STANDARD, Standard, UNIFLOW, standard_index};
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).
 pub const REVERSE_ENTERPRISE: u32 = 29305;

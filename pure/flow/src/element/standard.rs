@@ -17,7 +17,7 @@ pub struct Standard {
 }
 
 macro_rules! standard {
-    ($($name:ident: [$($forward:ident)*] [$($reverse:ident)*];)*) => {
+    ($(#[$about:meta])* $all:ident; $($name:ident: [$($forward:ident)*] [$($reverse:ident)*];)*) => {
         $(
             #[allow(non_snake_case)]
             mod $name {
@@ -57,8 +57,8 @@ macro_rules! standard {
             }
         )*
 
-        /// The standard templates; [`standard_index`] says which serves a flow.
-        pub static STANDARD: &[Standard] = &[
+        $(#[$about])*
+        pub static $all: &[Standard] = &[
             $(Standard { columns: $name::COLUMNS, len: $name::LEN, put: $name::put },)*
         ];
     };
@@ -67,6 +67,8 @@ macro_rules! standard {
 // In the order that `standard_index` counts on: version, then ICMP, then whether both directions
 // are in it.
 standard! {
+    /// The standard templates; [`standard_index`] says which serves a flow.
+    STANDARD;
     ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
         BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets] [];
     ipv4_both: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
@@ -87,6 +89,22 @@ standard! {
     icmp6_both: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
         BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets]
         [MinimumTtl StartMs EndMs Packets Octets];
+}
+
+// Flags in eight bits: the collectors that need uniflows read no others.
+standard! {
+    /// The same for records of one direction each, at half the index.
+    UNIFLOW;
+    uniflow_ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl TcpControlBits8 IngressInterface StartMs EndMs Packets Octets]
+        [];
+    uniflow_icmp4: [SourceIpv4 DestinationIpv4 IcmpTypeCode4 Protocol EndReasonOf
+        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
+    uniflow_ipv6: [SourceIpv6 DestinationIpv6 SourcePort DestinationPort Protocol EndReasonOf
+        BiflowDirection MinimumTtl TcpControlBits8 IngressInterface StartMs EndMs Packets Octets]
+        [];
+    uniflow_icmp6: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
+        BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
 }
 
 /// Which of [`STANDARD`] serves a flow.

@@ -10,36 +10,39 @@ fn fused_templates_equal_their_rows() {
         for protocol in [6, 17, if version == 4 { 1 } else { 58 }] {
             for (is_both, sent) in [(false, [3, 0]), (true, [3, 2])] {
                 let record = record(version, protocol, sent);
-                let standard = &STANDARD[standard_index(&record, is_both)];
-                let mut fused = vec![0xa5; standard.len];
-                let source = record.initiator();
-                assert!((standard.put)(
-                    &record,
-                    EndReason::Idle,
-                    source,
-                    7,
-                    &mut fused
-                ));
-                let view = View::new(&record, EndReason::Idle, source, 7);
-                let mut rows = vec![0x5a; standard.len];
-                let mut at = 0;
-                for column in standard.columns {
-                    at += (column.field.put)(&view, column.way, &mut rows[at..]).unwrap();
+                let index = standard_index(&record, is_both);
+                let standards = [&STANDARD[index], &UNIFLOW[index / 2]];
+                for standard in standards.into_iter().take(if is_both { 1 } else { 2 }) {
+                    let mut fused = vec![0xa5; standard.len];
+                    let source = record.initiator();
+                    assert!((standard.put)(
+                        &record,
+                        EndReason::Idle,
+                        source,
+                        7,
+                        &mut fused
+                    ));
+                    let view = View::new(&record, EndReason::Idle, source, 7);
+                    let mut rows = vec![0x5a; standard.len];
+                    let mut at = 0;
+                    for column in standard.columns {
+                        at += (column.field.put)(&view, column.way, &mut rows[at..]).unwrap();
+                    }
+                    assert_eq!((at, &fused), (standard.len, &rows));
+                    let mut short = vec![0; standard.len - 1];
+                    assert!(!(standard.put)(
+                        &record,
+                        EndReason::Idle,
+                        source,
+                        7,
+                        &mut short
+                    ));
+                    assert!(short.iter().all(|byte| *byte == 0));
+                    let is_six = standard.columns[0].field.element.id == 27;
+                    assert_eq!(is_six, version == 6);
+                    let has_reverse = standard.columns.iter().any(|c| c.way == Way::Reverse);
+                    assert_eq!(has_reverse, is_both);
                 }
-                assert_eq!((at, &fused), (standard.len, &rows));
-                let mut short = vec![0; standard.len - 1];
-                assert!(!(standard.put)(
-                    &record,
-                    EndReason::Idle,
-                    source,
-                    7,
-                    &mut short
-                ));
-                assert!(short.iter().all(|byte| *byte == 0));
-                let is_six = standard.columns[0].field.element.id == 27;
-                assert_eq!(is_six, version == 6);
-                let has_reverse = standard.columns.iter().any(|c| c.way == Way::Reverse);
-                assert_eq!(has_reverse, is_both);
             }
         }
     }

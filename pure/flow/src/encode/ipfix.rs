@@ -5,7 +5,9 @@
 //! pass reverse elements over. Counters are deltas.
 
 use super::{Encode, Refusal, Statistics, Sum};
-use crate::element::{Column, OWN_ENTERPRISE, STANDARD, VARIABLE_LEN, View, standard_index};
+use crate::element::{
+    Column, OWN_ENTERPRISE, STANDARD, Standard, UNIFLOW, VARIABLE_LEN, View, standard_index,
+};
 use crate::expire::EndReason;
 use crate::key::Side;
 use crate::record::Record;
@@ -130,6 +132,15 @@ impl Encoder {
         self.sequence
     }
 
+    #[inline(always)]
+    fn standard(&self, index: usize) -> &'static Standard {
+        if self.config.is_biflow {
+            &STANDARD[index]
+        } else {
+            &UNIFLOW[index / 2]
+        }
+    }
+
     /// The templates that are used: those of both directions for biflows only.
     fn used(&self) -> impl Iterator<Item = usize> + use<> {
         let step = if self.config.is_biflow { 1 } else { 2 };
@@ -139,14 +150,14 @@ impl Encoder {
     /// The columns of a template by its index in [`STANDARD`].
     fn columns(&self, index: usize) -> impl Iterator<Item = &Column> {
         let extra = &self.extra[index & 1];
-        STANDARD[index].columns.iter().chain(extra)
+        self.standard(index).columns.iter().chain(extra)
     }
 
     /// Adds one data record, or `count` of one side each. False when there is no room.
     #[inline]
     fn push(&mut self, record: &Record, reason: EndReason, side: Side, is_both: bool) -> bool {
         let index = standard_index(record, is_both);
-        let standard = &STANDARD[index];
+        let standard = self.standard(index);
         if index != self.set_index && !self.open_set(index) {
             return false;
         }

@@ -70,6 +70,8 @@ pub(super) fn templates(writer: &mut Writer) {
         for &(id, len) in scope.iter().chain(*fields) {
             specifier(&mut record, id, len, 0);
         }
+        // A set each: pmacct 1.7 loses its way behind the first one of a set.
+        writer.end_set();
         writer.record(OPTIONS_TEMPLATE_SET, &record, false);
     }
 }

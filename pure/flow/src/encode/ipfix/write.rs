@@ -77,6 +77,14 @@ impl Writer {
         }
     }
 
+    /// The next record begins a set.
+    pub(super) fn end_set(&mut self) {
+        let set = self.set.take();
+        if let Some(message) = self.messages.last_mut() {
+            close_set(message, set);
+        }
+    }
+
     /// Ends the last message.
     fn close(&mut self) {
         let set = self.set.take();
