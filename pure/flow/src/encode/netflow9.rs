@@ -162,6 +162,8 @@ impl Encoder {
 
     fn header(&self, count: u16, time_ns: u64) -> [u8; HEADER_LEN] {
         let (uptime, instant_ms) = self.uptime.instant(time_ns);
+        // The time of day has whole seconds only: the uptime must be that of the second.
+        let uptime = uptime.saturating_sub((instant_ms % 1000) as u32);
         let mut head = [0; HEADER_LEN];
         head[..2].copy_from_slice(&9_u16.to_be_bytes());
         head[2..4].copy_from_slice(&count.to_be_bytes());
@@ -256,13 +258,12 @@ impl Encoder {
             }
             record
         });
-        let sets = [
-            (TEMPLATE_SET, templates.to_vec()),
-            (OPTIONS_TEMPLATE_SET, options.to_vec()),
-            (SAMPLING, vec![sampling]),
-            (INTERFACE, names.collect()),
-            (STATISTICS, account.into_iter().collect()),
-        ];
+        let mut sets = vec![(TEMPLATE_SET, templates.to_vec())];
+        // A flowset each: pmacct 1.7 loses its way behind the first one of a flowset.
+        sets.extend(options.map(|options| (OPTIONS_TEMPLATE_SET, vec![options])));
+        sets.push((SAMPLING, vec![sampling]));
+        sets.push((INTERFACE, names.collect()));
+        sets.push((STATISTICS, account.into_iter().collect()));
         self.control(time_ns, &sets)
     }
 }
