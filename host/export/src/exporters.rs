@@ -69,6 +69,8 @@ struct Handle {
     batch: Vec<(Record, EndReason)>,
     /// `None` once the end was said.
     queue: Option<SyncSender<Batch>>,
+    /// What the thread will be; `None` once it runs.
+    lane: Option<Lane>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Handed over and dropped since the account was last told.
@@ -86,11 +88,12 @@ pub struct Exporters {
 }
 
 impl Exporters {
-    /// Opens all destinations and starts a thread each. Connections are made there.
+    /// Opens all destinations: makes files, reads certificates. Connections are made later, by the
+    /// threads that [`Exporters::start`] starts.
     ///
     /// # Errors
     /// Where a file cannot be written, a certificate not be read, a protocol is not there.
-    pub fn start(targets: &[Target], setup: &Setup) -> Result<Exporters> {
+    pub fn open(targets: &[Target], setup: &Setup) -> Result<Exporters> {
         let mut handles = Vec::new();
         for target in targets {
             let sink = (target.sink.open)(target)?;
@@ -99,16 +102,13 @@ impl Exporters {
             let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
             let shared = Arc::new(Shared::default());
             let lane = Lane::new(target, encoder, sink, batches, shared.clone());
-            let thread = std::thread::Builder::new()
-                .name(format!("export-{}", handles.len()))
-                .spawn(move || lane.run())
-                .map_err(|e| Error::from_io("start a thread for an export", e))?;
             handles.push(Handle {
                 name: target.text.clone(),
                 batch: Vec::new(),
                 queue: Some(queue),
+                lane: Some(lane),
                 shared,
-                thread: Some(thread),
+                thread: None,
                 offered: Sum::default(),
                 queue_full: Sum::default(),
             });
@@ -119,6 +119,25 @@ impl Exporters {
             fan_out: setup.fan_out,
             can_wait: setup.can_wait,
         })
+    }
+
+    /// Starts a thread for each destination. Rights are a thread's own: whoever gives some up does so
+    /// before.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub fn start(&mut self) -> Result<()> {
+        for (index, handle) in self.handles.iter_mut().enumerate() {
+            let Some(lane) = handle.lane.take() else {
+                continue;
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("export-{index}"))
+                .spawn(move || lane.run())
+                .map_err(|e| Error::from_io("start a thread for an export", e))?;
+            handle.thread = Some(thread);
+        }
+        Ok(())
     }
 
     /// Bytes of memory that queues may take at the most.

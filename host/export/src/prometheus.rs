@@ -80,6 +80,8 @@ impl Page {
 
 /// The endpoint. Dropped, it ends.
 pub struct Endpoint {
+    /// `None` once the thread has it.
+    listener: Option<TcpListener>,
     address: SocketAddr,
     page: Arc<Mutex<String>>,
     is_over: Arc<AtomicBool>,
@@ -87,11 +89,12 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens on an address, `127.0.0.1:9100` for example.
+    /// Listens on an address, `127.0.0.1:9100` for example. Nobody is answered before
+    /// [`Endpoint::start`].
     ///
     /// # Errors
     /// When that cannot be listened on.
-    pub fn start(address: SocketAddr) -> Result<Endpoint> {
+    pub fn bind(address: SocketAddr) -> Result<Endpoint> {
         let what = || format!("serve figures on {address}");
         let listener = TcpListener::bind(address).map_err(|e| Error::from_io(what(), e))?;
         listener
@@ -100,19 +103,30 @@ impl Endpoint {
         let address = listener
             .local_addr()
             .map_err(|e| Error::from_io(what(), e))?;
-        let page = Arc::new(Mutex::new(String::new()));
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (shown, ends) = (page.clone(), is_over.clone());
+        Ok(Endpoint {
+            listener: Some(listener),
+            address,
+            page: Arc::default(),
+            is_over: Arc::default(),
+            thread: None,
+        })
+    }
+
+    /// Starts the thread that answers.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&mut self) -> Result<()> {
+        let Some(listener) = self.listener.take() else {
+            return Ok(());
+        };
+        let (shown, ends) = (self.page.clone(), self.is_over.clone());
         let thread = std::thread::Builder::new()
             .name("metrics".into())
             .spawn(move || serve(&listener, &shown, &ends))
             .map_err(|e| Error::from_io("start a thread for figures", e))?;
-        Ok(Endpoint {
-            address,
-            page,
-            is_over,
-            thread: Some(thread),
-        })
+        self.thread = Some(thread);
+        Ok(())
     }
 
     /// Where it listens.
@@ -197,7 +211,8 @@ mod tests {
 
     #[test]
     fn the_last_page_is_served() {
-        let endpoint = Endpoint::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.start().unwrap();
         let mut page = Page::default();
         page.family("x_total", Kind::Counter, "what");
         page.value("x_total", &[("to", "a\"b\\c\nd"), ("by", "y")], 7);

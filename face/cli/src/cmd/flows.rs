@@ -144,9 +144,16 @@ pub fn run(args: &Args) -> Result<()> {
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
     let has_vlan = args.flow.key.contains(&KeyPart::Vlan);
-    let mut exporters = args.export.start(&port.control.describe(), has_vlan)?;
+    let mut exporters = args.export.open(&port.control.describe(), has_vlan)?;
     let mut metrics = args.export.metrics()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;
+    // Rights are a thread's own: these begin without.
+    if let Some(exporters) = &mut exporters {
+        exporters.start()?;
+    }
+    if let Some(metrics) = &mut metrics {
+        metrics.start()?;
+    }
     let stop = Stop::on_signals()?;
     let queue_count = port.rx.len();
     let config = args.config(queue_count);

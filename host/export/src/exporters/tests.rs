@@ -51,9 +51,15 @@ fn setup() -> Setup {
     }
 }
 
+fn start(targets: &[Target], setup: &Setup) -> Result<Exporters> {
+    let mut exporters = Exporters::open(targets, setup)?;
+    exporters.start()?;
+    Ok(exporters)
+}
+
 fn export(url: &str, records: &[(Record, EndReason)], setup: &Setup) -> Account {
     let target = Target::parse(url).unwrap();
-    let mut exporters = Exporters::start(&[target], setup).unwrap();
+    let mut exporters = start(&[target], setup).unwrap();
     for (record, reason) in records {
         exporters.ended(record, *reason);
     }
@@ -152,7 +158,7 @@ fn tcp_connects_again() {
         sessions
     });
     let target = Target::parse(&format!("ipfix:tcp://127.0.0.1:{port}")).unwrap();
-    let mut exporters = Exporters::start(&[target], &setup()).unwrap();
+    let mut exporters = start(&[target], &setup()).unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     while exporters.accounts()[0].1.messages == 0 {
         assert!(Instant::now() < until, "no connection");
@@ -191,7 +197,7 @@ fn a_collector_that_never_comes_is_accounted_for() {
         ..setup()
     };
     let target = Target::parse(&format!("ipfix:tcp://127.0.0.1:{port}?queue=512")).unwrap();
-    let mut exporters = Exporters::start(&[target], &setup).unwrap();
+    let mut exporters = start(&[target], &setup).unwrap();
     let began = Instant::now();
     for (record, reason) in &records {
         exporters.ended(record, *reason);
@@ -217,7 +223,7 @@ fn by_hash_each_flow_has_one_destination() {
         ..setup()
     };
     let urls = [0, 1, 2].map(|n| Target::parse(&format!("ipfix:{}", path(n).display())).unwrap());
-    let mut exporters = Exporters::start(&urls, &setup).unwrap();
+    let mut exporters = start(&urls, &setup).unwrap();
     for (record, reason) in records.iter().chain(&records) {
         exporters.ended(record, *reason);
     }
@@ -246,7 +252,7 @@ fn a_full_disk_is_told() {
     assert_eq!((account.exported.flows, lost.flows), (0, 500));
     assert!(account.last_failure.unwrap().contains("space"));
     let missing = Target::parse("csv:/nonexistent/flows.csv").unwrap();
-    let error = Exporters::start(&[missing], &setup()).err().unwrap();
+    let error = Exporters::open(&[missing], &setup()).err().unwrap();
     assert!(
         error.to_string().contains("/nonexistent/flows.csv"),
         "{error}"

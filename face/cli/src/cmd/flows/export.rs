@@ -54,7 +54,7 @@ fn parse_target(text: &str) -> std::result::Result<Target, String> {
 impl ExportArgs {
     /// Opens the destinations. Files are made and certificates read here, before rights are given
     /// up. `None` if there are none.
-    pub fn start(&self, port: &PortDescription, has_vlan: bool) -> Result<Option<Exporters>> {
+    pub fn open(&self, port: &PortDescription, has_vlan: bool) -> Result<Option<Exporters>> {
         if self.export.is_empty() {
             return Ok(None);
         }
@@ -85,7 +85,7 @@ impl ExportArgs {
             setup.interface = index;
             setup.interfaces.push((index, port.target.clone()));
         }
-        Exporters::start(&self.export, &setup).map(Some)
+        Exporters::open(&self.export, &setup).map(Some)
     }
 
     /// Serves figures, if that is asked for.
@@ -93,7 +93,7 @@ impl ExportArgs {
         let Some(address) = self.metrics else {
             return Ok(None);
         };
-        let endpoint = Endpoint::start(address)?;
+        let endpoint = Endpoint::bind(address)?;
         eprintln!("figures at http://{}/metrics", endpoint.address());
         Ok(Some(Metrics::new(endpoint)))
     }

@@ -27,6 +27,14 @@ impl Metrics {
         }
     }
 
+    /// Starts to answer.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(&mut self) -> sys::Result<()> {
+        self.endpoint.start()
+    }
+
     /// Whether it is time for another page.
     pub fn is_due(&self) -> bool {
         self.told.is_none_or(|at| at.elapsed() >= INTERVAL)
