@@ -127,6 +127,14 @@ impl Timeouts {
         }
     }
 
+    /// The same where the flow's last packet has this time.
+    #[inline(always)]
+    pub(crate) fn left_at(&self, record: &Record, end_ns: u64) -> u64 {
+        let passed_ns = end_ns.saturating_sub(record.start_ns());
+        let active_ns = self.active_ns.saturating_sub(passed_ns);
+        active_ns.min(self.quiet_ns(record.class()))
+    }
+
     /// Whether a packet of this time is still within the active timeout of a record.
     #[inline]
     pub(crate) fn is_within(&self, record: &Record, time_ns: u64) -> bool {

@@ -5,14 +5,14 @@
 //! flow of its first fragment. Later fragments are counted in that flow. Those that come before the
 //! first are held back: their counts, not their bytes. If the first comes within [`HOLD_NS`], they
 //! join its flow; if not, or when their place is needed, they are orphans and count in a flow with
-//! ports 0. Nothing is reassembled, and overlaps do not matter: each fragment is one packet with
-//! its own bytes.
+//! ports 0 that is marked. Nothing is reassembled: each fragment is one packet with its own bytes,
+//! and where pieces overlap (RFC 5722, RFC 3128), that is counted and changes nothing.
 
 use wire::Dissection;
 
 use crate::expire;
 use crate::hash::HashKey;
-use crate::record::Amount;
+use crate::record::{Amount, ORPHAN};
 use crate::table::Observed;
 
 /// How long a datagram is remembered after its latest fragment: as long as Linux waits for the rest
@@ -37,6 +37,8 @@ pub struct FragmentStats {
     pub held: u64,
     /// Datagrams forgotten because their place was needed.
     pub evicted: u64,
+    /// Fragments with bytes that an earlier one of their datagram had too.
+    pub overlaps: u64,
 }
 
 impl FragmentStats {
@@ -48,6 +50,7 @@ impl FragmentStats {
         self.orphans += other.orphans;
         self.held += other.held;
         self.evicted += other.evicted;
+        self.overlaps += other.overlaps;
     }
 }
 
@@ -101,9 +104,71 @@ struct Entry {
     like: Observed,
     /// Counts held back; none once the first fragment has come.
     held: Amount,
+    pieces: Pieces,
     seen: u32,
     used: bool,
     first_came: bool,
+}
+
+/// What part of a datagram a fragment is, in units of eight bytes: its first, and the one behind
+/// its last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+}
+
+impl Piece {
+    pub(crate) fn of(level: &Dissection) -> Piece {
+        let from = level.fragment_offset >> 3;
+        let len = if level.transport_offset != 0 {
+            let end = u32::from(level.ip_offset) + level.ip_total_len;
+            end.saturating_sub(level.transport_offset.into())
+        } else {
+            level.payload_len
+        };
+        let units = len.div_ceil(8).min(8192) as u16;
+        Piece {
+            from,
+            to: from + units,
+        }
+    }
+}
+
+/// The parts of a datagram that have come, as long as they are few ranges; what does not fit is
+/// not looked at.
+#[derive(Clone, Copy, Default)]
+struct Pieces {
+    count: u8,
+    ranges: [Piece; 6],
+}
+
+impl Pieces {
+    /// Adds one, and says whether some of it was there.
+    fn add(&mut self, piece: Piece) -> bool {
+        let mut all = piece;
+        let mut overlaps = false;
+        let mut at = 0;
+        while at < usize::from(self.count) {
+            let range = self.ranges[at];
+            overlaps |= piece.from < range.to && range.from < piece.to;
+            if all.from <= range.to && range.from <= all.to {
+                // They touch: one range.
+                all.from = all.from.min(range.from);
+                all.to = all.to.max(range.to);
+                self.count -= 1;
+                self.ranges[at] = self.ranges[usize::from(self.count)];
+                at = 0;
+            } else {
+                at += 1;
+            }
+        }
+        if let Some(free) = self.ranges.get_mut(usize::from(self.count)) {
+            *free = all;
+            self.count += 1;
+        }
+        overlaps
+    }
 }
 
 /// Fragments on their way into a flow: what they look like, and how many.
@@ -113,8 +178,8 @@ pub(crate) type Released = (Observed, Amount);
 pub(crate) enum Later {
     /// Count it in the flow of this packet.
     Follow(Observed),
-    /// It is held back.
-    Held,
+    /// It is held back; something else may have had to give way.
+    Held(Option<Released>),
 }
 
 /// The table of datagrams.
@@ -191,54 +256,75 @@ impl Fragments {
     /// to give way becomes orphans.
     pub(crate) fn first(
         &mut self,
-        datagram: &Datagram,
+        (datagram, piece): (&Datagram, Piece),
         like: &Observed,
         clock_ns: u64,
         key: &HashKey,
-        release: &mut impl FnMut(Released),
-    ) {
+    ) -> Option<Released> {
         self.stats.first += 1;
+        let mut released = None;
         let at = self.place(datagram, key);
         let entry = &mut self.entries[at];
         let same = entry.used && entry.datagram == *datagram;
-        if same && entry.held.packets != 0 && !entry.is_old(clock_ns) {
+        let known = same && !entry.is_old(clock_ns);
+        let mut pieces = if known {
+            entry.pieces
+        } else {
+            Pieces::default()
+        };
+        self.stats.overlaps += u64::from(pieces.add(piece));
+        if known && entry.held.packets != 0 {
             let packets = u64::from(entry.held.packets);
             self.stats.held -= packets;
             self.stats.joined += packets;
-            release((*like, entry.held));
+            released = Some((*like, entry.held));
             entry.held = Amount::NONE;
         } else if entry.used {
-            self.orphan(at, !same, release);
+            released = self.orphan(at, !same);
         }
         self.entries[at] = Entry {
             like: *like,
+            pieces,
             seen: expire::tick(clock_ns),
             used: true,
             first_came: true,
             ..Entry::empty(datagram)
         };
+        released
     }
 
     /// A later fragment. `orphan` is what it looks like as long as its flow is not known: with
     /// ports 0.
     pub(crate) fn later(
         &mut self,
-        datagram: &Datagram,
+        (datagram, piece): (&Datagram, Piece),
         orphan: &Observed,
         clock_ns: u64,
         key: &HashKey,
-        release: &mut impl FnMut(Released),
     ) -> Later {
         let at = self.place(datagram, key);
-        let entry = &self.entries[at];
+        let entry = &mut self.entries[at];
         let same = entry.used && entry.datagram == *datagram && !entry.is_old(clock_ns);
+        if same {
+            self.stats.overlaps += u64::from(entry.pieces.add(piece));
+        }
+        let entry = &self.entries[at];
+        let mut released = None;
         if same && entry.first_came {
             let like = Observed {
                 tcp_flags: 0,
+                tcp_options: 0,
+                tcp_mss: 0,
+                tcp_seq_len: 0,
                 time_ns: orphan.time_ns,
                 bytes: orphan.bytes,
                 payload_bytes: orphan.payload_bytes,
                 ttl: orphan.ttl,
+                traffic_class: orphan.traffic_class,
+                marks: orphan.marks,
+                ip_options: orphan.ip_options,
+                payload_offset: orphan.payload_offset,
+                input_index: orphan.input_index,
                 ..entry.like
             };
             self.stats.followed += 1;
@@ -247,9 +333,12 @@ impl Fragments {
         }
         if !same {
             let evicted = entry.used && entry.datagram != *datagram;
-            self.orphan(at, evicted, release);
+            released = self.orphan(at, evicted);
+            let mut pieces = Pieces::default();
+            pieces.add(piece);
             self.entries[at] = Entry {
                 like: *orphan,
+                pieces,
                 used: true,
                 ..Entry::empty(datagram)
             };
@@ -258,21 +347,24 @@ impl Fragments {
         entry.seen = expire::tick(clock_ns);
         entry.held.add(orphan);
         self.stats.held += 1;
-        Later::Held
+        Later::Held(released)
     }
 
     /// Lets go of what an entry holds back.
-    fn orphan(&mut self, at: usize, evicted: bool, release: &mut impl FnMut(Released)) {
+    fn orphan(&mut self, at: usize, evicted: bool) -> Option<Released> {
+        let mut released = None;
         let entry = &mut self.entries[at];
         self.stats.evicted += u64::from(evicted && entry.used);
         if entry.held.packets != 0 {
             let packets = u64::from(entry.held.packets);
             self.stats.held -= packets;
             self.stats.orphans += packets;
-            release((entry.like, entry.held));
+            entry.like.marks |= ORPHAN;
+            released = Some((entry.like, entry.held));
             entry.held = Amount::NONE;
         }
         entry.used = false;
+        released
     }
 
     /// Looks at the next `count` entries and lets go of what was held back too long.
@@ -289,8 +381,11 @@ impl Fragments {
             let at = self.hand;
             self.hand = (at + 1) & (self.entry_count - 1);
             let entry = &self.entries[at];
-            if entry.used && entry.is_old(clock_ns) {
-                self.orphan(at, false, release);
+            if entry.used
+                && entry.is_old(clock_ns)
+                && let Some(released) = self.orphan(at, false)
+            {
+                release(released);
             }
         }
     }
@@ -298,7 +393,9 @@ impl Fragments {
     /// The end of input: nothing is held back any longer.
     pub(crate) fn finish(&mut self, release: &mut impl FnMut(Released)) {
         for at in 0..self.entries.len() {
-            self.orphan(at, false, release);
+            if let Some(released) = self.orphan(at, false) {
+                release(released);
+            }
         }
     }
 }
@@ -309,6 +406,7 @@ impl Entry {
             datagram: *datagram,
             like: Observed::NONE,
             held: Amount::NONE,
+            pieces: Pieces::default(),
             seen: 0,
             used: false,
             first_came: false,
@@ -327,8 +425,12 @@ impl Amount {
         payload_bytes: 0,
         first_ns: u64::MAX,
         last_ns: 0,
-        tcp_flags: 0,
         ttl_min: u8::MAX,
+        ttl_max: 0,
+        ip_flags: 0,
+        len_min: u16::MAX,
+        len_max: 0,
+        ip_options: 0,
     };
 
     fn add(&mut self, packet: &Observed) {
@@ -338,5 +440,11 @@ impl Amount {
         self.first_ns = self.first_ns.min(packet.time_ns);
         self.last_ns = self.last_ns.max(packet.time_ns);
         self.ttl_min = self.ttl_min.min(packet.ttl);
+        self.ttl_max = self.ttl_max.max(packet.ttl);
+        self.ip_flags |= packet.marks & 7;
+        let len = packet.bytes.min(u32::from(u16::MAX)) as u16;
+        self.len_min = self.len_min.min(len);
+        self.len_max = self.len_max.max(len);
+        self.ip_options |= packet.ip_options;
     }
 }

@@ -118,6 +118,25 @@ impl FlowKey {
         (key, if swap { Side::B } else { Side::A })
     }
 
+    /// The key of one direction: A is who sends.
+    #[inline]
+    pub(crate) fn one_way(
+        src: &[u8; 16],
+        dst: &[u8; 16],
+        ports: Ports,
+        protocol: u8,
+        version: u8,
+    ) -> FlowKey {
+        FlowKey {
+            addr: [*src, *dst],
+            port: [ports.src, ports.dst],
+            protocol,
+            version,
+            interface: 0,
+            vlan: [0; 2],
+        }
+    }
+
     /// Makes the VLAN ids part of the key.
     #[inline]
     pub(crate) fn set_vlan(&mut self, outer: u16, inner: u16) {
@@ -224,6 +243,46 @@ impl FlowKey {
     #[inline]
     pub fn is_icmp(&self) -> bool {
         matches!((self.version, self.protocol), (4, 1) | (6, 58))
+    }
+}
+
+/// Parts of a key that few ask for. 24 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct KeyExtra {
+    /// MAC addresses of the stations that A and B were sent by; zero without Ethernet.
+    pub mac: [[u8; 6]; 2],
+    /// The label (20 bits) on top of the MPLS stack.
+    pub mpls_label: u32,
+    /// Number of the tunnel around the IP header that names the flow (VXLAN or GENEVE network,
+    /// GTP-U endpoint, GRE key and so on), or, where that header is the outermost one, behind it.
+    pub tunnel_id: u32,
+    /// Type of service or traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+    unused: [u8; 3],
+}
+
+impl KeyExtra {
+    /// Nothing asked for.
+    pub const NONE: KeyExtra = KeyExtra {
+        mac: [[0; 6]; 2],
+        mpls_label: 0,
+        tunnel_id: 0,
+        traffic_class: 0,
+        unused: [0; 3],
+    };
+
+    /// The bytes as words, for hashing.
+    pub(crate) fn words(&self) -> [u64; 3] {
+        let mac = |side: usize| {
+            let [a, b, c, d, e, f] = self.mac[side];
+            u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+        };
+        [
+            mac(0) | u64::from(self.traffic_class) << 48,
+            mac(1),
+            u64::from(self.mpls_label) | u64::from(self.tunnel_id) << 32,
+        ]
     }
 }
 

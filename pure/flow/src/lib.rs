@@ -9,15 +9,19 @@
 //! a meter is made and [`Meter::memory_len`] says how much; nothing is allocated for a packet or a
 //! flow.
 //!
-//! What holds whatever comes in: packets given = packets refused (by reason) + packets in records
-//! of ended flows + packets in flows that go on + fragments held back. [`Meter::stats`] has all the
-//! terms.
+//! What holds whatever comes in: packets given + packets counted twice (in a tunnel's flow and in
+//! the one inside) = packets refused (by reason) + packets left out by sampling + packets in
+//! records of ended flows + packets in flows that go on + fragments held back. [`Meter::stats`]
+//! has all the terms.
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod conservation;
 pub mod decode;
 pub mod element;
 pub mod encode;
 mod expire;
+mod extra;
 mod fragment;
 mod hash;
 mod key;
@@ -28,14 +32,20 @@ mod meter;
 mod record;
 #[cfg(test)]
 mod sample;
+mod sampling;
 mod table;
 pub mod top;
 
 pub use expire::{EndReason, Timeouts};
+pub use extra::{
+    BIN_COUNT, ByteCounts, Extra, ExtraConfig, Inspect, OwnedExtra, PacketNote, Timing, entropy,
+    gap_bin, len_bin,
+};
 pub use fragment::FragmentStats;
 pub use hash::HashKey;
-pub use key::{FlowKey, Side};
+pub use key::{FlowKey, KeyExtra, Side};
 pub use merge::Merger;
-pub use meter::{Input, Level, Meter, MeterConfig, MeterStats, Octets};
+pub use meter::{Input, KeyParts, Level, Meter, MeterConfig, MeterStats, Octets};
 pub use record::{Counters, Record};
-pub use table::{BATCH_MAX, Observed, OutOfMemory, Sink, Table, TableConfig, TableStats};
+pub use sampling::{Sampler, Sampling};
+pub use table::{BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats};

@@ -11,15 +11,19 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::collections::vec_deque::VecDeque;
 
 use crate::expire::EndReason;
-use crate::key::FlowKey;
+use crate::extra::{Extra, OwnedExtra};
+use crate::key::{FlowKey, KeyExtra};
 use crate::record::Record;
 use crate::table::Sink;
 
+/// The whole key.
+type Key = (FlowKey, KeyExtra);
+
 /// Halves waiting for their other half.
 pub struct Merger {
-    halves: HashMap<FlowKey, Half>,
+    halves: HashMap<Key, Half>,
     /// In the order of coming; keys that are gone are skipped.
-    order: VecDeque<(FlowKey, u64)>,
+    order: VecDeque<(Key, u64)>,
     half_count_max: usize,
     hold_ns: u64,
     clock_ns: u64,
@@ -28,6 +32,7 @@ pub struct Merger {
 
 struct Half {
     record: Record,
+    extra: Option<OwnedExtra>,
     reason: EndReason,
     /// When it came, by the merger's clock.
     came_ns: u64,
@@ -57,37 +62,63 @@ impl Merger {
         self.halves.len()
     }
 
-    /// Takes an ended flow; passes on what is whole.
+    /// Takes an ended flow; passes on what is whole. Flows of one direction each are passed on as
+    /// they are.
     pub fn push(&mut self, record: &Record, reason: EndReason, out: &mut dyn Sink) {
+        self.push_with(record, None, reason, out);
+    }
+
+    /// The same with what was recorded beyond the record.
+    pub fn push_with(
+        &mut self,
+        record: &Record,
+        extra: Option<&Extra<'_>>,
+        reason: EndReason,
+        out: &mut dyn Sink,
+    ) {
         self.clock_ns = self.clock_ns.max(record.end_ns());
-        if !record.is_one_way() {
-            out.ended(record, reason);
+        if !record.is_one_way() || record.is_uniflow() {
+            match extra {
+                Some(extra) => out.ended_with(record, extra, reason),
+                None => out.ended(record, reason),
+            }
             return;
         }
         let came_ns = self.clock_ns;
         let half = Half {
             record: *record,
+            extra: extra.map(|extra| {
+                let mut owned = OwnedExtra::default();
+                owned.set(extra);
+                owned
+            }),
             reason,
             came_ns,
         };
-        match self.halves.entry(*record.key()) {
+        let more = extra.and_then(|extra| extra.key).copied();
+        let key = (*record.key(), more.unwrap_or(KeyExtra::NONE));
+        match self.halves.entry(key) {
             Entry::Vacant(place) => {
                 place.insert(half);
             }
             Entry::Occupied(mut held) => {
                 if is_other_half(&held.get().record, record, self.hold_ns) {
-                    let mut whole = held.remove().record;
-                    whole.merge(record);
+                    let mut whole = held.remove();
+                    if let (Some(mine), Some(theirs)) = (&mut whole.extra, extra) {
+                        let later_ns = record.start_ns() as i64 - whole.record.start_ns() as i64;
+                        mine.merge(theirs, later_ns / 1000);
+                    }
+                    whole.record.merge(record);
+                    whole.reason = reason;
                     self.merged += 1;
-                    out.ended(&whole, reason);
+                    whole.pass_on(out);
                     return;
                 }
                 // An earlier flow of the same side.
-                let old = held.insert(half);
-                out.ended(&old.record, old.reason);
+                held.insert(half).pass_on(out);
             }
         }
-        self.order.push_back((*record.key(), came_ns));
+        self.order.push_back((key, came_ns));
         self.expire(out);
     }
 
@@ -112,7 +143,7 @@ impl Merger {
                 .is_some_and(|half| half.came_ns == came_ns)
                 && let Some(half) = self.halves.remove(&key)
             {
-                out.ended(&half.record, half.reason);
+                half.pass_on(out);
             }
         }
     }
@@ -126,8 +157,17 @@ impl Merger {
                 .is_some_and(|half| half.came_ns == came_ns)
                 && let Some(half) = self.halves.remove(&key)
             {
-                out.ended(&half.record, half.reason);
+                half.pass_on(out);
             }
+        }
+    }
+}
+
+impl Half {
+    fn pass_on(&self, out: &mut dyn Sink) {
+        match &self.extra {
+            Some(extra) => out.ended_with(&self.record, &extra.get(), self.reason),
+            None => out.ended(&self.record, self.reason),
         }
     }
 }
@@ -146,7 +186,7 @@ fn is_other_half(a: &Record, b: &Record, hold_ns: u64) -> bool {
 mod tests {
     use super::*;
     use crate::key::{Ports, Side};
-    use crate::record::Amount;
+    use crate::record::tests::{Sent, add};
 
     const S: u64 = 1_000_000_000;
 
@@ -157,17 +197,17 @@ mod tests {
             is_answer: false,
         };
         let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6);
-        let mut record = Record::new(key, side);
-        let amount = Amount {
+        let mut record = Record::new(key, side, false, false);
+        let sent = Sent {
             packets,
             bytes: 10,
             payload_bytes: 1,
             first_ns: start_s * S,
             last_ns: (start_s + 1) * S,
             tcp_flags: 0,
-            ttl_min: 1,
+            ttl: 1,
         };
-        record.add(side, &amount, 0);
+        add(&mut record, side, &sent);
         record
     }
 

@@ -1,11 +1,17 @@
 //! From packets to observations: dissection, key, fragments; batches to the table.
 
-use wire::{Dissection, LinkType, Reason, dissect, dissect_inner};
+use wire::tcp::{Tcp, TcpOption, flag};
+use wire::{Dissection, LayerKind, LinkType, Reason, dissect, dissect_inner};
 
-use crate::fragment::{Datagram, FragmentStats, Fragments, Later};
+use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
+use crate::fragment::{Datagram, FragmentStats, Fragments, Later, Piece};
 use crate::hash::HashKey;
-use crate::key::{self, FlowKey};
-use crate::table::{BATCH_MAX, Observed, OutOfMemory, Sink, Table, TableConfig, TableStats};
+use crate::key::{self, FlowKey, KeyExtra, Side};
+use crate::record::{FRAGMENT, LATER};
+use crate::sampling::{Sampler, Sampling};
+use crate::table::{
+    Alone, BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
+};
 
 /// Which IP header of a packet names its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +21,8 @@ pub enum Level {
     Outer,
     /// The innermost, inside all tunnels. What an ICMP error quotes is no tunnel.
     Inner,
+    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside.
+    Both,
 }
 
 /// What is counted as bytes.
@@ -25,6 +33,27 @@ pub enum Octets {
     Ip,
     /// The whole packet from the link header on (IPFIX layer2OctetDeltaCount).
     Packet,
+}
+
+/// Rarer parts of the key. They are kept beside the records and cost 24 bytes a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyParts {
+    /// The MAC addresses of an Ethernet header.
+    pub mac: bool,
+    /// The label on top of the MPLS stack.
+    pub mpls: bool,
+    /// The number of the tunnel ([`KeyExtra::tunnel_id`]).
+    pub tunnel: bool,
+    /// Type of service or traffic class, so that the two directions of a flow are apart where
+    /// theirs differ.
+    pub traffic_class: bool,
+}
+
+impl KeyParts {
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.mac || self.mpls || self.tunnel || self.traffic_class
+    }
 }
 
 /// How a meter is made.
@@ -40,6 +69,12 @@ pub struct MeterConfig {
     pub key_vlan: bool,
     /// Whether the interface of the capture is part of the key.
     pub key_interface: bool,
+    /// Which rarer parts the key has.
+    pub key_extra: KeyParts,
+    /// What is recorded beyond the record.
+    pub extra: ExtraConfig,
+    /// Which packets are metered.
+    pub sampling: Sampling,
     /// Fragmented datagrams remembered at one time.
     pub datagram_count_max: u32,
     /// The secret of the hash.
@@ -55,14 +90,25 @@ impl MeterConfig {
             octets: Octets::Ip,
             key_vlan: false,
             key_interface: false,
+            key_extra: KeyParts::default(),
+            extra: ExtraConfig::default(),
+            sampling: Sampling::All,
             datagram_count_max: 4096,
             hash_key,
         }
     }
 
+    /// Bytes that a flow takes: its record, its share of the index, and what was asked for beyond.
+    pub fn flow_len(&self) -> usize {
+        const INDEX: usize = 16;
+        size_of::<crate::Record>() + INDEX + self.extra.flow_len(self.key_extra.any())
+    }
+
     /// Bytes that a meter made like this takes.
     pub fn memory_len(&self) -> usize {
+        let flows = self.table.flow_count_max.clamp(1, 1 << 28) as usize;
         Table::memory_len_for(self.table.flow_count_max)
+            + flows * self.extra.flow_len(self.key_extra.any())
             + Fragments::memory_len_for(self.datagram_count_max)
             + size_of::<Meter>()
             + BATCH_MAX * size_of::<Observed>()
@@ -97,6 +143,10 @@ pub struct MeterStats {
     /// Packets with an IP header whose transport header could not be read; they are in flows, with
     /// ports 0.
     pub without_ports: [u64; Reason::COUNT],
+    /// Packets that sampling left out.
+    pub unsampled: u64,
+    /// Packets that count in two flows, that of a tunnel and that inside it.
+    pub twice: u64,
     /// Packets waiting for their batch to fill.
     pub waiting: u64,
     /// Fragments.
@@ -119,8 +169,12 @@ impl MeterStats {
     /// What is missing (positive) or counted twice (negative) between the packets given and where
     /// they are: 0 when the account adds up.
     pub fn imbalance(&self) -> i64 {
-        let known = self.refused_total() + self.waiting + self.fragments.held + self.table.packets;
-        self.packets.wrapping_sub(known) as i64
+        let known = self.refused_total()
+            + self.unsampled
+            + self.waiting
+            + self.fragments.held
+            + self.table.packets;
+        (self.packets + self.twice).wrapping_sub(known) as i64
     }
 
     /// Adds another meter's counts.
@@ -132,10 +186,58 @@ impl MeterStats {
         for (sum, count) in self.without_ports.iter_mut().zip(other.without_ports) {
             *sum += count;
         }
+        self.unsampled += other.unsampled;
+        self.twice += other.twice;
         self.waiting += other.waiting;
         self.fragments.add(&other.fragments);
         self.table.add(&other.table);
     }
+}
+
+/// Levels of a packet that are kept at one time.
+const LEVEL_COUNT: usize = 5;
+
+/// Which of a packet's levels name flows.
+#[derive(Clone, Copy)]
+struct Named {
+    /// The outermost one with an IP header.
+    outer: usize,
+    /// The innermost one.
+    inner: usize,
+    /// Number of the tunnel around that, where it is in one.
+    tunnel_id: Option<u32>,
+}
+
+impl Named {
+    /// The packet's first level.
+    fn first() -> Named {
+        Named {
+            outer: 0,
+            inner: 0,
+            tunnel_id: None,
+        }
+    }
+}
+
+/// Runs something with what goes on beside the table, which is one of three things, with code for
+/// each.
+macro_rules! watched {
+    ($meter:ident, $watch:ident => $body:expr) => {
+        if let Some(mut extras) = $meter.extras.take() {
+            let $watch = &mut Watching {
+                extras: &mut extras,
+                inputs: &[],
+            };
+            $body;
+            $meter.extras = Some(extras);
+        } else if $meter.profile == Profile::Counters {
+            let $watch = &mut Alone::<false>;
+            $body
+        } else {
+            let $watch = &mut Alone::<true>;
+            $body
+        }
+    };
 }
 
 /// The metering process of one thread.
@@ -144,13 +246,22 @@ pub struct Meter {
     octets: Octets,
     key_vlan: bool,
     key_interface: bool,
+    key_extra: Option<KeyParts>,
+    uniflow: bool,
+    /// All packets are metered.
+    is_all: bool,
+    sampler: Sampler,
     hash_key: HashKey,
     memory_len: usize,
+    profile: Profile,
     table: Table,
     fragments: Fragments,
     batch: Vec<Observed>,
-    levels: [Dissection; 3],
+    extras: Option<Box<Extras>>,
+    levels: [Dissection; LEVEL_COUNT],
     packets: u64,
+    unsampled: u64,
+    twice: u64,
     refused: [u64; Reason::COUNT],
     without_ports: [u64; Reason::COUNT],
 }
@@ -161,26 +272,57 @@ impl Meter {
     /// # Errors
     /// If there is not so much memory.
     pub fn new(config: &MeterConfig) -> Result<Meter, OutOfMemory> {
+        let table = Table::new(&config.table)?;
+        let with_key = config.key_extra.any();
+        let extras = if with_key || config.extra != ExtraConfig::default() {
+            let extras = Extras::new(&config.extra, with_key, table.capacity())?;
+            Some(Box::new(extras))
+        } else {
+            None
+        };
         Ok(Meter {
             level: config.level,
             octets: config.octets,
             key_vlan: config.key_vlan,
             key_interface: config.key_interface,
+            key_extra: with_key.then_some(config.key_extra),
+            uniflow: config.table.uniflow,
+            is_all: config.sampling == Sampling::All,
+            sampler: Sampler::new(config.sampling, &config.hash_key),
             hash_key: config.hash_key.clone(),
             memory_len: config.memory_len(),
-            table: Table::new(&config.table)?,
+            profile: config.table.profile,
+            table,
             fragments: Fragments::new(config.datagram_count_max),
-            batch: Vec::with_capacity(BATCH_MAX),
-            levels: [Dissection::EMPTY; 3],
+            // A packet in a tunnel may count twice.
+            batch: Vec::with_capacity(BATCH_MAX + 1),
+            extras,
+            levels: [Dissection::EMPTY; LEVEL_COUNT],
             packets: 0,
+            unsampled: 0,
+            twice: 0,
             refused: [0; Reason::COUNT],
             without_ports: [0; Reason::COUNT],
         })
     }
 
-    /// Bytes of memory that it takes and will ever take.
+    /// Bytes of memory that it takes and will ever take, an inspector's not included.
     pub fn memory_len(&self) -> usize {
         self.memory_len
+    }
+
+    /// Whether more than records was asked for, so that packets should be given by
+    /// [`Meter::observe_all`].
+    pub fn has_extras(&self) -> bool {
+        self.extras.is_some()
+    }
+
+    /// Gives it somebody who looks at the first packets of flows; there are
+    /// [`ExtraConfig::inspect_count`] of them. Without that nothing happens.
+    pub fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {
+        if let Some(extras) = &mut self.extras {
+            extras.set_inspector(inspector);
+        }
     }
 
     /// Its table.
@@ -194,6 +336,8 @@ impl Meter {
             packets: self.packets,
             refused: self.refused,
             without_ports: self.without_ports,
+            unsampled: self.unsampled,
+            twice: self.twice,
             waiting: self.batch.len() as u64,
             fragments: *self.fragments.stats(),
             table: *self.table.stats(),
@@ -201,36 +345,123 @@ impl Meter {
     }
 
     /// Takes a packet. It may wait for others until its batch is full: call [`Meter::flush`] after
-    /// the last one at hand.
+    /// the last one at hand. Where more than the record was asked for, packets are handled faster
+    /// by [`Meter::observe_all`].
     #[inline]
     pub fn observe(&mut self, input: &Input<'_>, sink: &mut dyn Sink) {
+        if self.extras.is_some() {
+            self.observe_all(std::slice::from_ref(input), sink);
+        } else if self.profile == Profile::Counters {
+            self.take(input, 0, &mut Alone::<false>, sink);
+        } else {
+            self.take(input, 0, &mut Alone::<true>, sink);
+        }
+    }
+
+    /// Takes packets, any number, and lets none of them wait.
+    pub fn observe_all(&mut self, inputs: &[Input<'_>], sink: &mut dyn Sink) {
+        let Some(mut extras) = self.extras.take() else {
+            for input in inputs {
+                self.observe(input, sink);
+            }
+            return self.flush(sink);
+        };
+        for chunk in inputs.chunks(BATCH_MAX) {
+            let mut watch = Watching {
+                extras: &mut extras,
+                inputs: chunk,
+            };
+            for (at, input) in chunk.iter().enumerate() {
+                self.take(input, at as u8, &mut watch, sink);
+            }
+            self.flush_with(&mut watch, sink);
+        }
+        self.extras = Some(extras);
+    }
+
+    #[inline(always)]
+    fn take<W: Watch>(
+        &mut self,
+        input: &Input<'_>,
+        input_index: u8,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         self.packets += 1;
+        if !self.is_all && !self.sampler.takes_packet(input.time_ns) {
+            self.unsampled += 1;
+            return;
+        }
         dissect(input.link, input.bytes, input.wire_len, &mut self.levels[0]);
         let first = &self.levels[0];
-        let descend = first.ip_version == 0
-            || (self.level == Level::Inner && first.inner != wire::LayerKind::None);
-        let best = if descend {
+        let descend =
+            first.ip_version == 0 || (self.level != Level::Outer && first.inner != LayerKind::None);
+        let source = (input, input_index);
+        let named = if descend {
             match self.descend(input.bytes) {
-                Ok(best) => best,
+                Ok(named) => named,
                 Err(reason) => {
                     self.refused[reason as usize] += 1;
                     return;
                 }
             }
         } else {
-            0
+            Named::first()
         };
-        let level = &self.levels[best];
-        let ports = key::ports(level);
-        let (mut key, side) = FlowKey::new(
-            &level.src,
-            &level.dst,
-            ports,
-            level.ip_protocol,
-            level.ip_version,
-        );
+        if named.inner != named.outer && self.level == Level::Both {
+            self.twice += 1;
+            self.count_outer(source, named.outer, watch, sink);
+        }
+        self.count(source, (named.inner, named.tunnel_id), watch, sink);
+    }
+
+    #[inline(never)]
+    fn count_outer<W: Watch>(
+        &mut self,
+        source: (&Input<'_>, u8),
+        at: usize,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
+        self.count(source, (at, None), watch, sink);
+    }
+
+    /// Counts a packet in the flow of one of its levels.
+    #[inline(always)]
+    fn count<W: Watch>(
+        &mut self,
+        (input, input_index): (&Input<'_>, u8),
+        (at, tunnel_id): (usize, Option<u32>),
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
+        let level = &self.levels[at];
+        let mut ports = key::ports(level);
+        let ends = (&level.src, &level.dst);
+        let (protocol, version) = (level.ip_protocol, level.ip_version);
+        let (mut key, side) = if self.uniflow {
+            ports.is_answer = false;
+            let key = FlowKey::one_way(ends.0, ends.1, ports, protocol, version);
+            (key, Side::A)
+        } else {
+            FlowKey::new(ends.0, ends.1, ports, protocol, version)
+        };
         if self.key_vlan || self.key_interface {
             self.extend_key(&mut key, input);
+        }
+        let mut hash = self.hash_key.hash(&key.words());
+        let key_extra = match self.key_extra {
+            None => KeyExtra::NONE,
+            Some(parts) => {
+                let extra = self.extra_key(parts, (at, tunnel_id), input, side);
+                let [a, b, c] = extra.words();
+                hash = self.hash_key.hash(&[a, b, c, hash, 0, 0]);
+                extra
+            }
+        };
+        if !self.is_all && !self.sampler.takes_flow(hash) {
+            self.unsampled += 1;
+            return;
         }
         let bytes = match self.octets {
             Octets::Ip => level.ip_total_len.min(
@@ -240,70 +471,105 @@ impl Meter {
             ),
             Octets::Packet => self.levels[0].wire_len,
         };
-        let observed = Observed {
+        let flags = level.tcp_flags;
+        let fragmented = level.fragment as u8 | self.levels[0].fragment as u8;
+        let mut observed = Observed {
             key,
             side,
             is_answer: ports.is_answer,
-            tcp_flags: level.tcp_flags,
-            hash: self.hash_key.hash(&key.words()),
+            tcp_flags: flags,
+            hash,
             time_ns: input.time_ns,
             bytes,
             payload_bytes: level.payload_len,
             ttl: level.ttl,
+            input_index,
+            key_extra,
+            ..Observed::NONE
         };
+        if W::DETAIL {
+            let options = level.tcp_options;
+            observed.traffic_class = level.traffic_class;
+            observed.marks = level.ip_flags;
+            observed.payload_offset = level.payload_offset;
+            observed.ip_options = level.ip_options;
+            if protocol == 6 && level.layer_mask & LayerKind::Tcp.bit() != 0 {
+                observed.tcp_window = level.tcp_window;
+                observed.tcp_seq = level.tcp_seq;
+                observed.tcp_seq_len =
+                    level.payload_len + u32::from(flags & flag::FIN) + u32::from(flags >> 1 & 1);
+                observed.tcp_options =
+                    options as u32 & 0x7fff_ffff | ((options >> 34) as u32) << 31;
+                if flags & flag::SYN != 0 {
+                    observed.tcp_mss = announced_mss(level, input.bytes);
+                }
+            }
+        }
         if level.reason != Reason::Complete {
             self.without_ports[level.reason as usize] += 1;
         }
-        let fragmented = level.fragment as u8 | self.levels[0].fragment as u8;
-        if fragmented != 0 && !self.fragment(best, observed, sink) {
-            return;
+        if fragmented != 0 {
+            self.fragment(at, observed, watch, sink);
+        } else {
+            self.push(observed, watch, sink);
         }
-        self.push(observed, sink);
     }
 
-    #[inline]
-    fn push(&mut self, observed: Observed, sink: &mut dyn Sink) {
+    #[inline(always)]
+    fn push<W: Watch>(&mut self, observed: Observed, watch: &mut W, sink: &mut dyn Sink) {
         self.batch.push(observed);
-        if self.batch.len() == BATCH_MAX {
-            self.flush(sink);
+        if self.batch.len() >= BATCH_MAX {
+            self.flush_with(watch, sink);
         }
     }
 
     /// Hands what waits to the table.
     pub fn flush(&mut self, sink: &mut dyn Sink) {
-        self.table.observe(&self.batch, sink);
+        watched!(self, watch => self.flush_with(watch, sink));
+    }
+
+    /// Hands what waits to the table, and looks for fragments that were held too long.
+    #[inline(never)]
+    fn flush_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
+        self.table.observe_with(&self.batch, watch, sink);
         self.batch.clear();
         if self.fragments.stats().held != 0 {
             let clock_ns = self.table.clock_ns();
             let table = &mut self.table;
             self.fragments
                 .sweep(clock_ns, BATCH_MAX, &mut |(like, held)| {
-                    table.observe_held(&like, &held, sink);
+                    table.observe_held((&like, &held), watch, sink);
                 });
         }
     }
 
-    /// Looks for the level that names the flow, and returns where it is in `levels`; `levels[0]`
-    /// stays the outermost one. Without an IP header it returns why the last level ended.
+    /// Looks for the levels that name flows; `levels[0]` stays the packet's first. Without an IP
+    /// header it returns why the last level ended.
     #[inline(never)]
-    fn descend(&mut self, packet: &[u8]) -> Result<usize, Reason> {
-        let mut best = (self.levels[0].ip_version != 0).then_some(0);
+    fn descend(&mut self, packet: &[u8]) -> Result<Named, Reason> {
+        let mut found = (self.levels[0].ip_version != 0).then_some(Named::first());
         let mut at = 0;
         loop {
-            if let Some(best) = best
+            if let Some(named) = found
                 && self.level == Level::Outer
             {
-                return Ok(best);
+                return Ok(named);
             }
-            let outer = self.levels[at];
-            // Neither the outermost nor the best so far may be overwritten.
-            let next = if best == Some(1) { 2 } else { 1 };
-            if outer.inner_is_quote || !dissect_inner(packet, &outer, &mut self.levels[next]) {
-                return best.ok_or(outer.reason);
+            let around = self.levels[at];
+            let kept = found.unwrap_or(Named::first());
+            // There are two places more than may be in use.
+            let is_free = |slot: &usize| ![0, at, kept.outer, kept.inner].contains(slot);
+            let next = (1..LEVEL_COUNT).find(is_free).unwrap_or(at);
+            if around.inner_is_quote || !dissect_inner(packet, &around, &mut self.levels[next]) {
+                return found.ok_or(around.reason);
             }
             at = next;
             if self.levels[at].ip_version != 0 {
-                best = Some(at);
+                found = Some(Named {
+                    outer: found.map_or(at, |named| named.outer),
+                    inner: at,
+                    tunnel_id: Some(around.tunnel_id),
+                });
             }
         }
     }
@@ -322,9 +588,45 @@ impl Meter {
         }
     }
 
-    /// A fragment. Says whether it is to go on as it is; `level` is the one that names the flow.
+    /// The rarer parts of the key.
     #[inline(never)]
-    fn fragment(&mut self, level: usize, observed: Observed, sink: &mut dyn Sink) -> bool {
+    fn extra_key(
+        &self,
+        parts: KeyParts,
+        (at, tunnel_id): (usize, Option<u32>),
+        input: &Input<'_>,
+        side: Side,
+    ) -> KeyExtra {
+        let (outermost, level) = (&self.levels[0], &self.levels[at]);
+        let mut extra = KeyExtra::NONE;
+        if parts.mac
+            && outermost.layer_kinds[0] == LayerKind::Ethernet
+            && let Some([to, from]) = input.bytes.as_chunks::<6>().0.first_chunk::<2>()
+        {
+            extra.mac[side as usize] = *from;
+            extra.mac[side.other() as usize] = *to;
+        }
+        if parts.mpls {
+            extra.mpls_label = outermost.mpls_label;
+        }
+        if parts.tunnel {
+            extra.tunnel_id = tunnel_id.unwrap_or(level.tunnel_id);
+        }
+        if parts.traffic_class {
+            extra.traffic_class = level.traffic_class;
+        }
+        extra
+    }
+
+    /// A fragment, counted or held back. `level` is the one that names the flow.
+    #[inline(never)]
+    fn fragment<W: Watch>(
+        &mut self,
+        level: usize,
+        mut observed: Observed,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         // Of a fragmented datagram within a tunnel within a fragmented datagram the outer one is
         // followed.
         let outermost = &self.levels[0];
@@ -333,66 +635,73 @@ impl Meter {
         } else {
             outermost
         };
-        let datagram = Datagram::of(level);
+        let (datagram, piece) = (Datagram::of(level), Piece::of(level));
+        let part = (&datagram, piece);
         let is_later = level.fragment.is_later();
+        observed.marks |= FRAGMENT | if is_later { LATER } else { 0 };
         let clock_ns = self.table.clock_ns().max(observed.time_ns);
-        let (table, batch) = (&mut self.table, &mut self.batch);
-        let mut release = |(like, held): (Observed, _)| {
-            // What came before must be in the table.
-            table.observe(batch, sink);
-            batch.clear();
-            table.observe_held(&like, &held, sink);
+        let (fragments, key) = (&mut self.fragments, &self.hash_key);
+        let (follows, released) = if is_later {
+            match fragments.later(part, &observed, clock_ns, key) {
+                Later::Follow(like) => (Some(like), None),
+                Later::Held(released) => (None, released),
+            }
+        } else {
+            let released = fragments.first(part, &observed, clock_ns, key);
+            (None, released)
         };
-        if !is_later {
-            self.fragments
-                .first(&datagram, &observed, clock_ns, &self.hash_key, &mut release);
-            return true;
+        if let Some((like, held)) = released {
+            // What came before must be in the table.
+            self.table.observe_with(&self.batch, watch, sink);
+            self.batch.clear();
+            self.table.observe_held((&like, &held), watch, sink);
         }
-        let later =
-            self.fragments
-                .later(&datagram, &observed, clock_ns, &self.hash_key, &mut release);
-        if let Later::Follow(observed) = later {
-            self.push(observed, sink);
+        match (is_later, follows) {
+            (false, _) => self.push(observed, watch, sink),
+            (true, Some(like)) => self.push(like, watch, sink),
+            (true, None) => {}
         }
-        false
     }
 
     /// Tells the time when no packets come, some ten times a second at most. Give a time that no
     /// packet to come will be before: the clock less what the device may hold back.
     pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn Sink) {
-        self.flush(sink);
-        self.table.tick(clock_ns, sink);
-        let clock_ns = self.table.clock_ns();
-        let table = &mut self.table;
-        self.fragments
-            .sweep(clock_ns, usize::MAX, &mut |(like, held)| {
-                table.observe_held(&like, &held, sink);
+        watched!(self, watch => {
+            self.flush_with(watch, sink);
+            self.table.tick_with(clock_ns, watch, sink);
+            let clock_ns = self.table.clock_ns();
+            let table = &mut self.table;
+            self.fragments.sweep(clock_ns, usize::MAX, &mut |(like, held)| {
+                table.observe_held((&like, &held), watch, sink);
             });
+        });
     }
 
     /// The end of input: every flow ends. The meter may be used on.
     pub fn finish(&mut self, sink: &mut dyn Sink) {
-        self.flush(sink);
-        let table = &mut self.table;
-        self.fragments.finish(&mut |(like, held)| {
-            table.observe_held(&like, &held, sink);
+        watched!(self, watch => {
+            self.flush_with(watch, sink);
+            let table = &mut self.table;
+            self.fragments.finish(&mut |(like, held)| {
+                table.observe_held((&like, &held), watch, sink);
+            });
+            self.table.finish_with(watch, sink);
         });
-        self.table.finish(sink);
     }
 }
 
-impl Observed {
-    pub(crate) const NONE: Observed = Observed {
-        key: FlowKey::NONE,
-        side: key::Side::A,
-        is_answer: false,
-        tcp_flags: 0,
-        hash: 0,
-        time_ns: 0,
-        bytes: 0,
-        payload_bytes: 0,
-        ttl: 0,
+/// The maximum segment size that a SYN announces; 0 without one.
+#[inline(never)]
+fn announced_mss(level: &Dissection, packet: &[u8]) -> u16 {
+    let segment = packet.get(usize::from(level.transport_offset)..);
+    let Some(Ok(header)) = segment.map(Tcp::parse) else {
+        return 0;
     };
+    let found = header.options().find_map(|option| match option {
+        TcpOption::MaxSegmentSize(size) => Some(size),
+        _ => None,
+    });
+    found.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,62 +1,112 @@
-//! The record of a biflow: 128 bytes, two cache lines.
+//! The record of a biflow: 176 bytes, so that with its share of the index a flow costs 192.
+//!
+//! What both directions share comes first, then 52 bytes for each direction, so a packet touches
+//! the head and one side. Sums are kept in 48 bits, times of the last packet as a distance from the
+//! first, and rare counts in 16 bits that stop at their greatest value; a record in which a sum
+//! would no longer fit ends, and the next one goes on.
 
 use crate::expire::Class;
 use crate::key::{FlowKey, Side};
 use crate::table::Observed;
 
+mod side;
+
+use side::Direction;
+pub(crate) use side::{FRAGMENT, LATER, ORPHAN};
+
 /// TCP flags (RFC 9293 §3.1).
 pub(crate) const FIN: u16 = 0x01;
 pub(crate) const SYN: u16 = 0x02;
 pub(crate) const RST: u16 = 0x04;
+pub(crate) const PSH: u16 = 0x08;
 pub(crate) const ACK: u16 = 0x10;
 
-/// What is counted of one direction.
+/// What is known of one direction. The names in parentheses are those of the IPFIX information
+/// elements that carry the value. What the probe was not asked to record is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets; fragments count one each.
+    /// Packets; fragments count one each (packetDeltaCount).
     pub packets: u64,
-    /// Bytes: IP headers and all behind them, or whole packets, as the meter was told.
+    /// Bytes: IP headers and all behind them, or whole packets, as the meter was told
+    /// (octetDeltaCount, layer2OctetDeltaCount).
     pub bytes: u64,
     /// Bytes of payload, behind the transport header.
     pub payload_bytes: u64,
-    /// Time of the earliest packet, in nanoseconds since the Unix epoch; 0 without packets.
+    /// Time of the earliest packet, in nanoseconds since the Unix epoch; 0 without packets
+    /// (flowStartNanoseconds).
     pub first_ns: u64,
-    /// Time of the latest packet.
+    /// Time of the latest packet (flowEndNanoseconds).
     pub last_ns: u64,
-    /// Union of the TCP flags: the lower 12 bits of bytes 12 and 13 of the header.
+    /// Union of the TCP flags: the lower 12 bits of bytes 12 and 13 of the header
+    /// (tcpControlBits).
     pub tcp_flags: u16,
-    /// Least TTL or hop limit; 0 without packets.
+    /// The lower eight flags of the side's first packet (initialTCPFlags).
+    pub tcp_flags_first: u8,
+    /// Those of the packet that came last.
+    pub tcp_flags_last: u8,
+    /// Least TTL or hop limit; 0 without packets (minimumTTL).
     pub ttl_min: u8,
+    /// Greatest TTL or hop limit (maximumTTL).
+    pub ttl_max: u8,
+    /// Type of service or traffic class of the side's first packet (ipClassOfService).
+    pub traffic_class: u8,
+    /// Union of the flags of the IPv4 header: 4 reserved, 2 don't fragment, 1 more fragments
+    /// (fragmentFlags, there shifted left by five).
+    pub ip_flags: u8,
+    /// Bytes of the smallest packet, counted as `bytes` are; 65535 is that or more
+    /// (minimumIpTotalLength).
+    pub len_min: u16,
+    /// Bytes of the largest packet; 65535 is that or more (maximumIpTotalLength).
+    pub len_max: u16,
+    /// Fragments among the packets; 8191 is that or more.
+    pub fragments: u16,
+    /// Set of TCP options: bit n for kind n (tcpOptions). Kinds 0 to 30 and 34: all below 64 that
+    /// are assigned.
+    pub tcp_options: u64,
+    /// Window of the side's first packet, as sent (tcpWindowSize).
+    pub tcp_window: u16,
+    /// Maximum segment size that the side announced; 0 if it did not.
+    pub tcp_mss: u16,
+    /// Segments with bytes that had come before; 65535 is that or more.
+    pub retransmissions: u16,
+    /// Segments that came after later ones; 65535 is that or more.
+    pub out_of_order: u16,
+    /// How long the side took for its answer in the TCP handshake, as seen from here, in
+    /// microseconds, to one part in 2048; 0 if not seen: the responder for SYN+ACK behind SYN, the
+    /// initiator for ACK behind SYN+ACK.
+    pub handshake_us: u32,
 }
 
 /// A biflow. Directions are kept by [`Side`]; [`Record::initiator`] says which side began.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C, align(64))]
+#[repr(C, align(16))]
 pub struct Record {
     key: FlowKey,
     /// The table's clock at the last packet, in ticks. In a free record: the next free one.
     seen: u32,
     /// `u64::MAX` without packets.
     first_ns: [u64; 2],
-    last_ns: [u64; 2],
-    bytes: [u64; 2],
-    payload_bytes: [u64; 2],
-    packets: [u32; 2],
-    tcp_flags: [u16; 2],
-    /// 255 without packets.
-    ttl_min: [u8; 2],
+    /// Of both sides.
+    ip_options: u32,
     class: Class,
     state: u8,
+    /// Of each side's first packet.
+    traffic_class: [u8; 2],
+    sides: [Direction; 2],
 }
 
-const _: () = assert!(size_of::<Record>() == 128);
+const _: () = assert!(size_of::<Record>() == 176);
 
 /// B began.
 const INITIATOR_B: u8 = 1 << 0;
-/// A SYN has told who began.
-const SYN_SEEN: u8 = 1 << 1;
+/// Who began was told by the packets: a SYN, or the answer to a question.
+const KNOWN: u8 = 1 << 1;
+/// Only one direction: of a meter without biflows.
+const UNIFLOW: u8 = 1 << 2;
+/// Has fragments whose first one did not come.
+const ORPHANS: u8 = 1 << 3;
 
-/// What packets add to one direction of a record.
+/// Packets that were held back and come together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     pub(crate) packets: u32,
@@ -64,86 +114,179 @@ pub(crate) struct Amount {
     pub(crate) payload_bytes: u64,
     pub(crate) first_ns: u64,
     pub(crate) last_ns: u64,
-    pub(crate) tcp_flags: u16,
     pub(crate) ttl_min: u8,
+    pub(crate) ttl_max: u8,
+    pub(crate) ip_flags: u8,
+    pub(crate) len_min: u16,
+    pub(crate) len_max: u16,
+    pub(crate) ip_options: u32,
 }
 
 impl Record {
     /// A flow without packets yet, begun by `initiator` as far as known.
     #[inline]
-    pub(crate) fn new(key: FlowKey, initiator: Side) -> Record {
+    pub(crate) fn new(key: FlowKey, initiator: Side, known: bool, uniflow: bool) -> Record {
+        let mut state = if initiator == Side::B { INITIATOR_B } else { 0 };
+        state |= if known { KNOWN } else { 0 };
+        state |= if uniflow { UNIFLOW } else { 0 };
         Record {
             key,
             seen: 0,
             first_ns: [u64::MAX; 2],
-            last_ns: [0; 2],
-            bytes: [0; 2],
-            payload_bytes: [0; 2],
-            packets: [0; 2],
-            tcp_flags: [0; 2],
-            ttl_min: [u8::MAX; 2],
+            ip_options: 0,
             class: Class::of(key.protocol()),
-            state: if initiator == Side::B { INITIATOR_B } else { 0 },
+            state,
+            traffic_class: [0; 2],
+            sides: [Direction::EMPTY; 2],
         }
     }
 
-    /// Adds packets that `side` sent. `seen` is the table's clock in ticks.
-    #[inline]
-    pub(crate) fn add(&mut self, side: Side, amount: &Amount, seen: u32) {
-        let at = side as usize;
-        self.seen = seen;
-        self.first_ns[at] = self.first_ns[at].min(amount.first_ns);
-        self.last_ns[at] = self.last_ns[at].max(amount.last_ns);
-        self.bytes[at] = self.bytes[at].saturating_add(amount.bytes);
-        self.payload_bytes[at] = self.payload_bytes[at].saturating_add(amount.payload_bytes);
-        self.packets[at] += amount.packets;
-        self.ttl_min[at] = self.ttl_min[at].min(amount.ttl_min);
-        self.tcp_flags[at] |= amount.tcp_flags;
-        if amount.tcp_flags & (FIN | SYN | RST) != 0 {
-            self.turn(side, amount.tcp_flags);
-        }
+    /// Whether a packet of this side and time needs no more than [`Record::add_one`]: it is not the
+    /// side's first or earliest, and everything has room.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, packet: &Observed) -> bool {
+        let at = packet.side as usize;
+        packet.time_ns.wrapping_sub(self.first_ns[at]) < side::REACH_NS && self.sides[at].goes_on()
     }
 
-    /// Adds one packet. The same as [`Record::add`] with an amount of one packet, without making
-    /// one.
-    #[inline]
-    pub(crate) fn add_one(&mut self, packet: &Observed, seen: u32) {
+    /// Adds a packet for which [`Record::is_plain`] holds.
+    #[inline(always)]
+    pub(crate) fn add_one<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
         let at = packet.side as usize;
         self.seen = seen;
-        self.first_ns[at] = self.first_ns[at].min(packet.time_ns);
-        self.last_ns[at] = self.last_ns[at].max(packet.time_ns);
-        // 2^32 packets of 2^32 bytes fit.
-        self.bytes[at] += u64::from(packet.bytes);
-        self.payload_bytes[at] += u64::from(packet.payload_bytes);
-        self.packets[at] += 1;
-        self.ttl_min[at] = self.ttl_min[at].min(packet.ttl);
-        self.tcp_flags[at] |= packet.tcp_flags;
-        if packet.tcp_flags & (FIN | SYN | RST) != 0 {
-            self.turn(packet.side, packet.tcp_flags);
+        let flags = packet.tcp_flags;
+        let known = self.sides[at].tcp_flags();
+        // What is new in the union, or begins or ends a connection.
+        if (flags & !known) | (flags & (FIN | SYN | RST)) != 0 {
+            self.turn::<DETAIL>(packet);
+        }
+        let passed_ns = packet.time_ns.wrapping_sub(self.first_ns[at]);
+        let side = &mut self.sides[at];
+        if DETAIL {
+            side.detail(packet, passed_ns);
+            self.ip_options |= packet.ip_options;
+        }
+        side.count::<DETAIL>(packet, passed_ns);
+    }
+
+    /// Adds a packet, whatever it is; [`Record::has_room`] holds.
+    pub(crate) fn add_any<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
+        self.open(packet.side, packet.time_ns);
+        let at = packet.side as usize;
+        if DETAIL && self.sides[at].packets() == 0 {
+            self.traffic_class[at] = packet.traffic_class;
+            self.sides[at].begin(packet);
+        }
+        if packet.marks & ORPHAN != 0 {
+            self.state |= ORPHANS;
+        }
+        self.add_one::<DETAIL>(packet, seen);
+    }
+
+    /// Adds packets that were held back. They are fragments, like `packet`.
+    pub(crate) fn add_held<const DETAIL: bool>(
+        &mut self,
+        packet: &Observed,
+        held: &Amount,
+        seen: u32,
+    ) {
+        let at = packet.side as usize;
+        self.seen = seen;
+        self.open(packet.side, held.first_ns);
+        let last_ns = held.last_ns - self.first_ns[at];
+        if DETAIL {
+            if self.sides[at].packets() == 0 {
+                self.traffic_class[at] = packet.traffic_class;
+            }
+            self.sides[at].held_detail(held);
+            self.ip_options |= held.ip_options;
+        }
+        self.sides[at].add_held(held, last_ns);
+        if packet.marks & ORPHAN != 0 {
+            self.state |= ORPHANS;
         }
     }
 
-    /// A packet that begins or ends a connection.
+    /// Makes the time of a side's first packet no later than this.
+    fn open(&mut self, side: Side, time_ns: u64) {
+        let at = side as usize;
+        let first_ns = self.first_ns[at];
+        if time_ns < first_ns {
+            if first_ns != u64::MAX {
+                self.sides[at].stretch(first_ns - time_ns);
+            }
+            self.first_ns[at] = time_ns;
+        }
+    }
+
+    /// A packet with flags that are new, or that begins or ends a connection. Before it is counted.
     #[inline(never)]
-    fn turn(&mut self, side: Side, flags: u16) {
-        if flags & SYN != 0 && self.state & SYN_SEEN == 0 {
+    fn turn<const DETAIL: bool>(&mut self, packet: &Observed) {
+        let (side, flags) = (packet.side, packet.tcp_flags);
+        let (at, to) = (side as usize, side.other() as usize);
+        if flags & SYN != 0 && self.state & (KNOWN | UNIFLOW) == 0 {
             let initiator = if flags & ACK == 0 { side } else { side.other() };
             self.state &= !INITIATOR_B;
-            self.state |= SYN_SEEN;
+            self.state |= KNOWN;
             if initiator == Side::B {
                 self.state |= INITIATOR_B;
             }
         }
-        let [a, b] = self.tcp_flags;
-        if a & b & FIN != 0 || (a | b) & RST != 0 {
+        let (mine, theirs) = (self.sides[at].tcp_flags(), self.sides[to].tcp_flags());
+        if DETAIL {
+            // An answer to SYN while there was nothing but SYN; an answer to SYN+ACK likewise.
+            let answers_syn = flags & (SYN | ACK) == SYN | ACK
+                && mine == 0
+                && theirs & (SYN | ACK | FIN | RST) == SYN;
+            let answers_both = flags & (SYN | ACK | RST) == ACK
+                && mine & (SYN | ACK) == SYN
+                && theirs & (SYN | ACK | PSH | FIN | RST) == SYN | ACK;
+            if answers_syn || answers_both {
+                let asked_ns = self.last_ns(to);
+                if let Some(waited_ns) = packet.time_ns.checked_sub(asked_ns) {
+                    self.sides[at].set_handshake(waited_ns);
+                }
+            }
+            if flags & SYN != 0 && packet.tcp_mss != 0 {
+                self.sides[at].set_mss(packet.tcp_mss);
+            }
+        }
+        self.sides[at].join_flags(flags);
+        self.close_if_over();
+    }
+
+    fn close_if_over(&mut self) {
+        let [a, b] = [self.sides[0].tcp_flags(), self.sides[1].tcp_flags()];
+        let over = if self.state & UNIFLOW == 0 {
+            a & b & FIN | (a | b) & RST
+        } else {
+            (a | b) & (FIN | RST)
+        };
+        if over != 0 {
             self.class = Class::Closed;
         }
     }
 
-    /// Whether so many packets more can be counted.
+    /// Whether these packets can be counted.
     #[inline]
-    pub(crate) fn has_room(&self, side: Side, packets: u32) -> bool {
-        self.packets[side as usize] <= u32::MAX - packets
+    pub(crate) fn has_room(&self, side: Side, packets: u32, first_ns: u64, last_ns: u64) -> bool {
+        let at = side as usize;
+        let first = self.first_ns[at];
+        let spread_ns = if first == u64::MAX {
+            last_ns - first_ns
+        } else {
+            self.last_ns(at).max(last_ns) - first.min(first_ns)
+        };
+        self.sides[at].has_room_for(packets) && spread_ns < side::REACH_NS
+    }
+
+    #[inline]
+    fn last_ns(&self, at: usize) -> u64 {
+        if self.first_ns[at] == u64::MAX {
+            0
+        } else {
+            self.first_ns[at] + self.sides[at].last_ns()
+        }
     }
 
     #[inline]
@@ -169,30 +312,39 @@ impl Record {
     }
 
     /// Takes in another record of the same flow: counters add up, times widen, flags join. Who
-    /// began is kept from the one that saw a SYN, else from the earlier one. Used where the two
+    /// began is kept from the one whose packets told, else from the earlier one. Used where the two
     /// directions of a flow went through different tables.
     pub fn merge(&mut self, other: &Record) {
-        let other_knows = other.state & SYN_SEEN != 0;
+        let other_knows = other.state & KNOWN != 0;
         let other_is_earlier = other.start_ns() < self.start_ns();
-        if self.state & SYN_SEEN == 0 && (other_knows || other_is_earlier) {
-            self.state = (self.state & !INITIATOR_B) | (other.state & (INITIATOR_B | SYN_SEEN));
+        if self.state & KNOWN == 0 && (other_knows || other_is_earlier) {
+            let who = INITIATOR_B | KNOWN;
+            self.state = (self.state & !who) | (other.state & who);
         }
+        self.state |= other.state & ORPHANS;
         if other.is_closed() {
             self.class = Class::Closed;
         }
+        self.ip_options |= other.ip_options;
         for at in 0..2 {
-            self.first_ns[at] = self.first_ns[at].min(other.first_ns[at]);
-            self.last_ns[at] = self.last_ns[at].max(other.last_ns[at]);
-            self.bytes[at] = self.bytes[at].saturating_add(other.bytes[at]);
-            self.payload_bytes[at] = self.payload_bytes[at].saturating_add(other.payload_bytes[at]);
-            self.packets[at] = self.packets[at].saturating_add(other.packets[at]);
-            self.tcp_flags[at] |= other.tcp_flags[at];
-            self.ttl_min[at] = self.ttl_min[at].min(other.ttl_min[at]);
+            if other.sides[at].packets() == 0 {
+                continue;
+            }
+            if self.sides[at].packets() == 0 {
+                self.sides[at] = other.sides[at];
+                self.first_ns[at] = other.first_ns[at];
+                self.traffic_class[at] = other.traffic_class[at];
+                continue;
+            }
+            let last_ns = self.last_ns(at).max(other.last_ns(at));
+            if other.first_ns[at] < self.first_ns[at] {
+                self.first_ns[at] = other.first_ns[at];
+                self.traffic_class[at] = other.traffic_class[at];
+            }
+            let spread_ns = last_ns - self.first_ns[at];
+            self.sides[at].merge(&other.sides[at], spread_ns);
         }
-        let [a, b] = self.tcp_flags;
-        if a & b & FIN != 0 {
-            self.class = Class::Closed;
-        }
+        self.close_if_over();
     }
 
     /// The key.
@@ -202,7 +354,9 @@ impl Record {
     }
 
     /// The side that began: of a TCP connection the one that sent SYN (or did not send SYN+ACK), of
-    /// an ICMP exchange the one that asked, else the sender of the first packet seen.
+    /// an ICMP exchange the one that asked; of a TCP connection whose beginning was not seen, the
+    /// one whose port is not below 1024 if the other's is; else the sender of the first packet
+    /// seen.
     #[inline]
     pub fn initiator(&self) -> Side {
         if self.state & INITIATOR_B == 0 {
@@ -210,6 +364,27 @@ impl Record {
         } else {
             Side::B
         }
+    }
+
+    /// Whether the packets themselves told who began (SYN, SYN+ACK, an ICMP answer). If not, the
+    /// initiator is the best guess (biflowDirection).
+    #[inline]
+    pub fn is_initiator_known(&self) -> bool {
+        self.state & KNOWN != 0
+    }
+
+    /// Whether it is one direction of a connection, because the meter was told to keep the
+    /// directions apart.
+    #[inline]
+    pub fn is_uniflow(&self) -> bool {
+        self.state & UNIFLOW != 0
+    }
+
+    /// Whether there are fragments in it whose first one did not come, so that their ports are not
+    /// known.
+    #[inline]
+    pub fn has_orphans(&self) -> bool {
+        self.state & ORPHANS != 0
     }
 
     /// Whether TCP has ended it: a reset, or FIN from both sides.
@@ -221,34 +396,60 @@ impl Record {
     /// Whether only one side has sent.
     #[inline]
     pub fn is_one_way(&self) -> bool {
-        self.packets[0] == 0 || self.packets[1] == 0
+        self.sides[0].packets() == 0 || self.sides[1].packets() == 0
     }
 
     /// The side that sent, if only one did; else A.
     #[inline]
     pub(crate) fn sender(&self) -> Side {
-        if self.packets[0] == 0 {
+        if self.sides[0].packets() == 0 {
             Side::B
         } else {
             Side::A
         }
     }
 
+    /// Set of IPv4 options of both directions: bit n for option number n (ipv4Options counts its
+    /// bits in another order: RFC 7012's registry).
+    #[inline]
+    pub fn ipv4_options(&self) -> u32 {
+        if self.key.ip_version() == 4 {
+            self.ip_options
+        } else {
+            0
+        }
+    }
+
+    /// Set of IPv6 extension headers of both directions, as in ipv6ExtensionHeaders: the bits are
+    /// those of `wire::ipv6_ext::bit`.
+    #[inline]
+    pub fn ipv6_extension_headers(&self) -> u32 {
+        if self.key.ip_version() == 6 {
+            self.ip_options
+        } else {
+            0
+        }
+    }
+
+    /// Round trip of the TCP handshake in microseconds: SYN to SYN+ACK, and SYN+ACK to ACK; none if
+    /// one of them was not seen.
+    pub fn handshake_us(&self) -> Option<u32> {
+        let [a, b] = [self.sides[0].handshake_us(), self.sides[1].handshake_us()];
+        (a != 0 && b != 0).then(|| a.saturating_add(b))
+    }
+
     /// What a side sent.
     #[inline]
     pub fn sent_by(&self, side: Side) -> Counters {
         let at = side as usize;
-        if self.packets[at] == 0 {
+        if self.sides[at].packets() == 0 {
             return Counters::default();
         }
         Counters {
-            packets: self.packets[at].into(),
-            bytes: self.bytes[at],
-            payload_bytes: self.payload_bytes[at],
             first_ns: self.first_ns[at],
-            last_ns: self.last_ns[at],
-            tcp_flags: self.tcp_flags[at],
-            ttl_min: self.ttl_min[at],
+            last_ns: self.last_ns(at),
+            traffic_class: self.traffic_class[at],
+            ..self.sides[at].counters()
         }
     }
 
@@ -265,13 +466,13 @@ impl Record {
     /// Packets of both directions.
     #[inline]
     pub fn packets(&self) -> u64 {
-        u64::from(self.packets[0]) + u64::from(self.packets[1])
+        u64::from(self.sides[0].packets()) + u64::from(self.sides[1].packets())
     }
 
     /// Bytes of both directions.
     #[inline]
     pub fn bytes(&self) -> u64 {
-        self.bytes[0].saturating_add(self.bytes[1])
+        self.sides[0].bytes() + self.sides[1].bytes()
     }
 
     /// Time of the earliest packet, in nanoseconds since the Unix epoch.
@@ -283,7 +484,7 @@ impl Record {
     /// Time of the latest packet.
     #[inline]
     pub fn end_ns(&self) -> u64 {
-        self.last_ns[0].max(self.last_ns[1])
+        self.last_ns(0).max(self.last_ns(1))
     }
 
     /// From the earliest to the latest packet.
@@ -307,9 +508,12 @@ impl std::fmt::Debug for Record {
 }
 
 impl Record {
-    /// Loads both cache lines.
+    /// Loads the cache lines that a packet of this side will touch.
     #[inline(always)]
-    pub(crate) fn touch(&self) -> u64 {
-        u64::from(self.seen) | self.payload_bytes[0]
+    pub(crate) fn touch(&self, side: Side) -> u64 {
+        u64::from(self.seen) | self.first_ns[0] | self.sides[side as usize].touch()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,12 +1,11 @@
 //! The table: an index of cache lines over a slab of records, updated in batches.
 //!
 //! *Layout.* A line of 64 bytes has eight ways, each a 16-bit tag, a 16-bit deadline and the number
-//! of a record. There is a line for every four records at most, so half of the ways are free when
-//! the table is full. A flow lives in its home line (from the upper bits of its hash) or, where
-//! that is full, in one of the three behind it; the tag says how many lines it was moved. Lookups
-//! go on to the next line only while a line is full. A record is two more lines. A flow therefore
-//! costs 128 bytes and between 16 and 32 of index, and a packet of a known flow touches three cache
-//! lines.
+//! of a record. There is a line for every four records, so half of the ways are free when the table
+//! is full. A flow lives in its home line (from the upper bits of its hash) or, where that is full,
+//! in one of the three behind it; the tag says how many lines it was moved. Lookups go on to the
+//! next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a packet of
+//! a known flow touches the line, the head of the record and one of its sides.
 //!
 //! *Batches.* Passes over up to [`BATCH_MAX`] packets each do one thing for all: load the home
 //! lines, match the tags, load the records, update. The loads of one pass do not depend on each
@@ -24,6 +23,15 @@
 use crate::expire::{self, EndReason, Timeouts};
 use crate::key::{FlowKey, Side};
 use crate::record::{self, Amount, Record};
+
+mod config;
+mod observed;
+mod watch;
+
+pub use config::{OutOfMemory, Profile, TableConfig, TableStats};
+pub use observed::Observed;
+pub use watch::Sink;
+pub(crate) use watch::{Alone, Watch};
 
 /// Packets that one pass handles together. More do not hide more latency.
 pub const BATCH_MAX: usize = 32;
@@ -101,126 +109,6 @@ impl Line {
     }
 }
 
-/// A packet, as far as a flow cares.
-#[derive(Clone, Copy, Debug)]
-pub struct Observed {
-    /// Which flow.
-    pub key: FlowKey,
-    /// Who sent it.
-    pub side: Side,
-    /// Whether it answers something, so that the receiver began the flow (ICMP replies). TCP tells
-    /// by its flags.
-    pub is_answer: bool,
-    /// TCP flags: the lower 12 bits of bytes 12 and 13 of the header; 0 of other protocols.
-    pub tcp_flags: u16,
-    /// Hash of the key.
-    pub hash: u64,
-    /// When, in nanoseconds since the Unix epoch.
-    pub time_ns: u64,
-    /// Bytes to count.
-    pub bytes: u32,
-    /// Bytes of them that are payload.
-    pub payload_bytes: u32,
-    /// TTL or hop limit.
-    pub ttl: u8,
-}
-
-impl Observed {
-    #[inline(always)]
-    fn amount(&self) -> Amount {
-        Amount {
-            packets: 1,
-            bytes: self.bytes.into(),
-            payload_bytes: self.payload_bytes.into(),
-            first_ns: self.time_ns,
-            last_ns: self.time_ns,
-            tcp_flags: self.tcp_flags,
-            ttl_min: self.ttl,
-        }
-    }
-}
-
-/// Where ended flows go.
-pub trait Sink {
-    /// A flow has ended.
-    fn ended(&mut self, record: &Record, reason: EndReason);
-}
-
-impl<F: FnMut(&Record, EndReason)> Sink for F {
-    fn ended(&mut self, record: &Record, reason: EndReason) {
-        self(record, reason);
-    }
-}
-
-/// How a table is made.
-#[derive(Clone, Copy, Debug)]
-pub struct TableConfig {
-    /// Flows at one time, at least 1 and at most 2^28.
-    pub flow_count_max: u32,
-    /// When flows end.
-    pub timeouts: Timeouts,
-}
-
-impl Default for TableConfig {
-    /// 2^20 flows: 144 MiB.
-    fn default() -> Self {
-        TableConfig {
-            flow_count_max: 1 << 20,
-            timeouts: Timeouts::default(),
-        }
-    }
-}
-
-/// The system does not give so much memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory {
-    /// Bytes wanted.
-    pub len: usize,
-}
-
-impl std::fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the flow table needs {} MiB of memory", self.len >> 20)
-    }
-}
-
-impl std::error::Error for OutOfMemory {}
-
-/// What a table has counted since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableStats {
-    /// Packets given.
-    pub packets: u64,
-    /// Packets in records of ended flows.
-    pub packets_ended: u64,
-    /// Flows begun.
-    pub flows: u64,
-    /// Flows ended, by [`EndReason`].
-    pub ended: [u64; EndReason::COUNT],
-    /// Of those that ended for lack of resources: because the lines were full while records were
-    /// still free.
-    pub crowded: u64,
-    /// Packets whose time was before the table's clock.
-    pub late: u64,
-    /// Flows in the table now.
-    pub live: u64,
-}
-
-impl TableStats {
-    /// Adds another table's counts.
-    pub fn add(&mut self, other: &TableStats) {
-        self.packets += other.packets;
-        self.packets_ended += other.packets_ended;
-        self.flows += other.flows;
-        for (sum, count) in self.ended.iter_mut().zip(other.ended) {
-            *sum += count;
-        }
-        self.crowded += other.crowded;
-        self.late += other.late;
-        self.live += other.live;
-    }
-}
-
 /// A way of a line.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -253,9 +141,9 @@ pub struct Table {
     record_count_max: usize,
     /// First of the freed records.
     free: u32,
-    /// To the right of the hash, giving the home line.
-    shift: u32,
     timeouts: Timeouts,
+    profile: Profile,
+    uniflow: bool,
     clock_ns: u64,
     /// Next line that expiry looks at.
     hand: usize,
@@ -277,17 +165,23 @@ impl Table {
         };
         let (mut lines, mut records) = (Vec::new(), Vec::new());
         lines.try_reserve_exact(line_count).map_err(failed)?;
+        (config.reserved)(lines.as_ptr() as usize, line_count * size_of::<Line>());
         lines.resize(line_count, Line::EMPTY);
         records
             .try_reserve_exact(record_count_max)
             .map_err(failed)?;
+        (config.reserved)(
+            records.as_ptr() as usize,
+            record_count_max * size_of::<Record>(),
+        );
         Ok(Table {
             lines,
             records,
             record_count_max,
             free: NONE,
-            shift: 64 - line_count.trailing_zeros(),
             timeouts: config.timeouts.clamped(),
+            profile: config.profile,
+            uniflow: config.uniflow,
             clock_ns: 0,
             hand: 0,
             owed_ns: 0,
@@ -295,12 +189,9 @@ impl Table {
         })
     }
 
-    /// A power of two, at least [`REACH`].
+    /// Half of the ways stay free. At least [`REACH`].
     fn line_count(record_count_max: usize) -> usize {
-        record_count_max
-            .div_ceil(WAYS / 2)
-            .next_power_of_two()
-            .max(REACH)
+        record_count_max.div_ceil(WAYS / 2).max(REACH)
     }
 
     /// Bytes that a table of this many flows takes.
@@ -356,12 +247,25 @@ impl Table {
 
     /// Takes packets, in their order. Any number; they are handled [`BATCH_MAX`] at a time.
     pub fn observe(&mut self, packets: &[Observed], sink: &mut dyn Sink) {
-        for batch in packets.chunks(BATCH_MAX) {
-            self.batch(batch, sink);
+        match self.profile {
+            Profile::Counters => self.observe_with(packets, &mut Alone::<false>, sink),
+            Profile::Standard => self.observe_with(packets, &mut Alone::<true>, sink),
         }
     }
 
-    fn batch(&mut self, packets: &[Observed], sink: &mut dyn Sink) {
+    /// The same, watched.
+    pub(crate) fn observe_with<W: Watch>(
+        &mut self,
+        packets: &[Observed],
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
+        for batch in packets.chunks(BATCH_MAX) {
+            self.batch(batch, watch, sink);
+        }
+    }
+
+    fn batch<W: Watch>(&mut self, packets: &[Observed], watch: &mut W, sink: &mut dyn Sink) {
         let before_ns = self.clock_ns;
         let mut guesses = [Guess {
             line: 0,
@@ -397,32 +301,50 @@ impl Table {
         // Third pass: load the records. A short loop by itself, so that many loads fit into the
         // processor's window at once.
         let mut touched = 0;
-        for guess in &guesses[..packets.len().min(BATCH_MAX)] {
+        for (packet, guess) in packets.iter().zip(&guesses) {
             if let Some(record) = self.records.get(guess.record as usize) {
-                touched |= record.touch();
+                touched |= record.touch(packet.side);
             }
         }
         std::hint::black_box(touched);
         // Fourth pass: update, in order.
         for (packet, guess) in packets.iter().zip(&guesses) {
-            self.one(packet, *guess, sink);
+            self.one(packet, *guess, watch, sink);
         }
         self.stats.packets += packets.len() as u64;
         // The first time of all is no passing of time.
         if before_ns != 0 {
             self.owe(self.clock_ns - before_ns);
         }
-        self.walk(packets.len() * 2 + 8, sink);
+        self.walk(packets.len() * 2 + 8, watch, sink);
     }
 
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
-        // `shift` is at most 62: there are at least four lines.
-        (hash >> (self.shift & 63)) as usize & (self.lines.len() - 1)
+        // The upper half of the hash as a fraction of the lines: always below their number, which
+        // is less than 2^27.
+        (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
+    }
+
+    /// The line so many behind this one.
+    #[inline(always)]
+    fn behind(&self, line: usize, by: usize) -> usize {
+        let at = line + by;
+        if at >= self.lines.len() {
+            at - self.lines.len()
+        } else {
+            at
+        }
     }
 
     #[inline(always)]
-    fn one(&mut self, packet: &Observed, guess: Guess, sink: &mut dyn Sink) {
+    fn one<W: Watch>(
+        &mut self,
+        packet: &Observed,
+        guess: Guess,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         if packet.time_ns >= self.clock_ns {
             self.clock_ns = packet.time_ns;
         } else {
@@ -435,6 +357,7 @@ impl Table {
             && let Some(line) = self.lines.get_mut(guess.line as usize)
             && line.records[way] == guess.record
             && record.key() == &packet.key
+            && watch.is_same(guess.record, packet)
         {
             // Two steps before its deadline a flow cannot be over. Whatever is not plain is looked
             // at closely.
@@ -445,38 +368,64 @@ impl Table {
             let plain = expire::until(line.deadlines[way], now) >= 2
                 && expire::is_recent(tick, record.seen())
                 && packet.tcp_flags & record::SYN == 0
-                && record.has_room(packet.side, 1)
+                && record.is_plain(packet)
                 && self.timeouts.is_within(record, packet.time_ns);
             if plain {
-                record.add_one(packet, tick);
-                let (left_ns, _) = self.timeouts.left(record);
+                watch.packet(guess.record, record, packet);
+                if W::DETAIL {
+                    record.add_one::<true>(packet, tick);
+                } else {
+                    record.add_one::<false>(packet, tick);
+                }
+                // Of a packet that is not late the time is the flow's end.
+                let end_ns = if packet.time_ns == self.clock_ns {
+                    packet.time_ns
+                } else {
+                    record.end_ns()
+                };
+                let left_ns = self.timeouts.left_at(record, end_ns);
                 line.deadlines[way] = expire::deadline(self.clock_ns, left_ns);
                 return;
             }
         }
-        self.slow(packet, &packet.amount(), sink);
+        self.slow(packet, None, watch, sink);
     }
 
     /// Adds packets that were held back (fragments whose first came late or never), as if they came
     /// now.
-    pub(crate) fn observe_held(&mut self, like: &Observed, amount: &Amount, sink: &mut dyn Sink) {
+    pub(crate) fn observe_held<W: Watch>(
+        &mut self,
+        (like, amount): (&Observed, &Amount),
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         self.stats.packets += u64::from(amount.packets);
-        self.slow(like, amount, sink);
+        self.slow(like, Some(amount), watch, sink);
     }
 
     /// Everything but the plain case: new flows, flows past their end, flows away from home.
     #[inline(never)]
-    fn slow(&mut self, packet: &Observed, amount: &Amount, sink: &mut dyn Sink) {
-        let (hash, key) = (packet.hash, &packet.key);
+    fn slow<W: Watch>(
+        &mut self,
+        packet: &Observed,
+        held: Option<&Amount>,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
+        let (packets, first_ns, last_ns) = match held {
+            Some(held) => (held.packets, held.first_ns, held.last_ns),
+            None => (1, packet.time_ns, packet.time_ns),
+        };
+        let hash = packet.hash;
         let (place, record) = loop {
-            match self.search(hash, key) {
+            match self.search(packet, watch) {
                 Search::Found(place, record) => break (place, record),
                 Search::Free(place, away) => {
                     if let Some(record) = self.take_record() {
                         let line = &mut self.lines[place.line];
                         line.tags[place.way] = tag_of(hash) | away << AWAY_SHIFT;
                         line.records[place.way] = record;
-                        self.begin(record, packet);
+                        self.begin(record, packet, watch);
                         break (place, record);
                     }
                     let Some(victim) = self.victim(hash, 2) else {
@@ -488,17 +437,17 @@ impl Table {
                         let line = &mut self.lines[victim.line];
                         line.tags[victim.way] = tag_of(hash);
                         let record = line.records[victim.way];
-                        self.tell(record, reason, sink);
-                        self.begin(record, packet);
+                        self.tell(record, reason, watch, sink);
+                        self.begin(record, packet, watch);
                         break (victim, record);
                     }
-                    self.evict(victim, sink);
+                    self.evict(victim, watch, sink);
                 }
                 Search::Crowded => {
                     // Again if the room made goes to a flow that was moved past these lines.
                     self.stats.crowded += u64::from(self.len() < self.record_count_max);
                     match self.victim(hash, REACH) {
-                        Some(victim) => self.evict(victim, sink),
+                        Some(victim) => self.evict(victim, watch, sink),
                         None => return,
                     }
                 }
@@ -507,39 +456,51 @@ impl Table {
         let old = &self.records[record as usize];
         let ended = if old.packets() == 0 {
             None
-        } else if let Some(reason) = self
-            .timeouts
-            .ended_before(old, amount.first_ns, self.clock_ns)
-        {
+        } else if let Some(reason) = self.timeouts.ended_before(old, first_ns, self.clock_ns) {
             Some(reason)
-        } else if old.is_closed() && is_opening(amount.tcp_flags) {
+        } else if old.is_closed() && held.is_none() && is_opening(packet.tcp_flags) {
             Some(EndReason::EndOfFlow)
-        } else if !old.has_room(packet.side, amount.packets) {
+        } else if !old.has_room(packet.side, packets, first_ns, last_ns) {
             Some(EndReason::Active)
         } else {
             None
         };
         if let Some(reason) = ended {
             // The next record takes the same place.
-            self.tell(record, reason, sink);
-            self.begin(record, packet);
+            self.tell(record, reason, watch, sink);
+            self.begin(record, packet, watch);
         }
-        let record = &mut self.records[record as usize];
-        record.add(packet.side, amount, expire::tick(self.clock_ns));
+        let index = record;
+        let record = &mut self.records[index as usize];
+        let tick = expire::tick(self.clock_ns);
+        match held {
+            Some(held) if W::DETAIL => record.add_held::<true>(packet, held, tick),
+            Some(held) => record.add_held::<false>(packet, held, tick),
+            None => {
+                watch.packet(index, record, packet);
+                if W::DETAIL {
+                    record.add_any::<true>(packet, tick);
+                } else {
+                    record.add_any::<false>(packet, tick);
+                }
+            }
+        }
         let (left_ns, _) = self.timeouts.left(record);
         self.lines[place.line].deadlines[place.way] = expire::deadline(self.clock_ns, left_ns);
     }
 
-    fn search(&self, hash: u64, key: &FlowKey) -> Search {
-        let home = self.home(hash);
-        let tag = tag_of(hash);
+    fn search<W: Watch>(&self, packet: &Observed, watch: &W) -> Search {
+        let home = self.home(packet.hash);
+        let tag = tag_of(packet.hash);
         for away in 0..REACH {
-            let at = (home + away) & (self.lines.len() - 1);
+            let at = self.behind(home, away);
             let line = &self.lines[at];
             let mut ways = line.find(tag | (away as u16) << AWAY_SHIFT);
             while let Some(way) = ways.first() {
                 let record = line.records[way % WAYS];
-                if self.records[record as usize].key() == key {
+                if self.records[record as usize].key() == &packet.key
+                    && watch.is_same(record, packet)
+                {
                     return Search::Found(Place { line: at, way }, record);
                 }
                 ways = ways.rest();
@@ -551,13 +512,16 @@ impl Table {
         Search::Crowded
     }
 
-    fn begin(&mut self, record: u32, packet: &Observed) {
-        let initiator = if packet.is_answer {
+    fn begin<W: Watch>(&mut self, record: u32, packet: &Observed, watch: &mut W) {
+        let other_began = !self.uniflow && (packet.is_answer || packet.is_of_server());
+        let initiator = if other_began {
             packet.side.other()
         } else {
             packet.side
         };
-        self.records[record as usize] = Record::new(packet.key, initiator);
+        let known = packet.is_answer && !self.uniflow;
+        self.records[record as usize] = Record::new(packet.key, initiator, known, self.uniflow);
+        watch.began(record, packet);
         self.stats.flows += 1;
         self.stats.live += 1;
     }
@@ -570,25 +534,38 @@ impl Table {
         }
         if self.records.len() < self.record_count_max {
             // Within the capacity reserved at the start: no allocation.
-            self.records.push(Record::new(FlowKey::NONE, Side::A));
+            self.records
+                .push(Record::new(FlowKey::NONE, Side::A, false, false));
             return Some(self.records.len() as u32 - 1);
         }
         None
     }
 
     /// Hands a flow to the sink. Its record and place are the caller's.
-    fn tell(&mut self, record: u32, reason: EndReason, sink: &mut dyn Sink) {
-        let record = &self.records[record as usize];
+    fn tell<W: Watch>(
+        &mut self,
+        index: u32,
+        reason: EndReason,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
+        let record = &self.records[index as usize];
         self.stats.live -= 1;
         self.stats.packets_ended += record.packets();
         self.stats.ended[reason as usize] += 1;
-        sink.ended(record, reason);
+        watch.ended(index, record, reason, sink);
     }
 
     /// Ends a flow and frees its record and place.
-    fn end(&mut self, place: Place, reason: EndReason, sink: &mut dyn Sink) {
+    fn end<W: Watch>(
+        &mut self,
+        place: Place,
+        reason: EndReason,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         let record = self.lines[place.line].records[place.way];
-        self.tell(record, reason, sink);
+        self.tell(record, reason, watch, sink);
         self.records[record as usize].free(self.free);
         self.free = record;
         self.remove(place);
@@ -604,7 +581,7 @@ impl Table {
             if away >= reach && best.is_some() {
                 break;
             }
-            let at = (home + away) & (self.lines.len() - 1);
+            let at = self.behind(home, away);
             if let Some((until, way)) = self.lines[at].nearest(now)
                 && best.is_none_or(|(least, _)| until < least)
             {
@@ -625,9 +602,9 @@ impl Table {
         }
     }
 
-    fn evict(&mut self, place: Place, sink: &mut dyn Sink) {
+    fn evict<W: Watch>(&mut self, place: Place, watch: &mut W, sink: &mut dyn Sink) {
         let reason = self.reason_to_go(place);
-        self.end(place, reason, sink);
+        self.end(place, reason, watch, sink);
     }
 
     /// Frees a way. Flows that were moved on because this line was full come back, so that a search
@@ -656,7 +633,7 @@ impl Table {
     /// A flow behind this line that would live in it if it could, and how far behind.
     fn moved_past(&self, line: usize) -> Option<(Place, u16)> {
         for by in 1..REACH as u16 {
-            let at = (line + usize::from(by)) & (self.lines.len() - 1);
+            let at = self.behind(line, usize::from(by));
             let line = &self.lines[at];
             if let Some(way) = (0..WAYS).find(|&way| line.tags[way] >> AWAY_SHIFT >= by) {
                 return Some((Place { line: at, way }, by));
@@ -672,11 +649,21 @@ impl Table {
     /// Tells the time when no packets come, and ends flows that are over. Looks at the whole index
     /// if it is long enough since the last time, so call it some ten times a second at most.
     pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn Sink) {
+        self.tick_with(clock_ns, &mut Alone::<true>, sink);
+    }
+
+    /// The same, watched.
+    pub(crate) fn tick_with<W: Watch>(
+        &mut self,
+        clock_ns: u64,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         if self.clock_ns != 0 && clock_ns > self.clock_ns {
             self.owe(clock_ns - self.clock_ns);
         }
         self.clock_ns = self.clock_ns.max(clock_ns);
-        self.walk(self.lines.len(), sink);
+        self.walk(self.lines.len(), watch, sink);
     }
 
     fn owe(&mut self, passed_ns: u64) {
@@ -685,7 +672,7 @@ impl Table {
 
     /// Looks for ended flows in as many lines as the time that passed asks for, at most
     /// `line_count_max`.
-    fn walk(&mut self, line_count_max: usize, sink: &mut dyn Sink) {
+    fn walk<W: Watch>(&mut self, line_count_max: usize, watch: &mut W, sink: &mut dyn Sink) {
         let line_count = self.lines.len() as u64;
         let owed = (self.owed_ns * line_count) >> 30;
         let count = owed.min(line_count_max as u64);
@@ -698,7 +685,7 @@ impl Table {
         let now = expire::deadline_now(self.clock_ns);
         for _ in 0..count {
             let at = self.hand;
-            self.hand = (at + 1) & (self.lines.len() - 1);
+            self.hand = self.behind(at, 1);
             let line = &self.lines[at];
             let mut passed = 0;
             for way in 0..WAYS {
@@ -706,13 +693,13 @@ impl Table {
                 passed |= u32::from(over) << way;
             }
             if passed != 0 {
-                self.end_passed(at, sink);
+                self.end_passed(at, watch, sink);
             }
         }
     }
 
     #[inline(never)]
-    fn end_passed(&mut self, at: usize, sink: &mut dyn Sink) {
+    fn end_passed<W: Watch>(&mut self, at: usize, watch: &mut W, sink: &mut dyn Sink) {
         let now = expire::deadline_now(self.clock_ns);
         let mut way = 0;
         while way < WAYS {
@@ -725,7 +712,7 @@ impl Table {
             let (left_ns, reason) = self.timeouts.left(&self.records[record as usize]);
             if expire::is_over(self.clock_ns, self.records[record as usize].seen(), left_ns) {
                 // Another flow may come back into this way: look again.
-                self.end(Place { line: at, way }, reason, sink);
+                self.end(Place { line: at, way }, reason, watch, sink);
             } else {
                 // Only the wrap of the deadline can say so.
                 self.lines[at].deadlines[way] = expire::deadline(self.clock_ns, left_ns);
@@ -737,6 +724,11 @@ impl Table {
     /// The end of input: every flow ends, those past their timeout by it, the others forced. The
     /// table is then empty and may be used on.
     pub fn finish(&mut self, sink: &mut dyn Sink) {
+        self.finish_with(&mut Alone::<true>, sink);
+    }
+
+    /// The same, watched.
+    pub(crate) fn finish_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
         for index in 0..self.records.len() {
             let record = &self.records[index];
             if !record.is_live() {
@@ -745,7 +737,7 @@ impl Table {
             let (left_ns, reason) = self.timeouts.left(record);
             let over = expire::is_over(self.clock_ns, record.seen(), left_ns);
             let reason = if over { reason } else { EndReason::Forced };
-            self.tell(index as u32, reason, sink);
+            self.tell(index as u32, reason, watch, sink);
         }
         self.records.clear();
         self.free = NONE;

@@ -239,7 +239,7 @@ impl TopScan {
 mod tests {
     use super::*;
     use crate::key::Ports;
-    use crate::record::Amount;
+    use crate::record::tests::{Sent, add};
 
     fn record(flow: u16, bytes: u64) -> Record {
         let ports = Ports {
@@ -248,17 +248,17 @@ mod tests {
             is_answer: false,
         };
         let (key, side) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6);
-        let mut record = Record::new(key, side);
-        let amount = Amount {
+        let mut record = Record::new(key, side, false, false);
+        let sent = Sent {
             packets: 1,
             bytes,
             payload_bytes: 1,
             first_ns: 5,
             last_ns: 5,
             tcp_flags: 0,
-            ttl_min: 1,
+            ttl: 1,
         };
-        record.add(side, &amount, 0);
+        add(&mut record, side, &sent);
         record
     }
 
@@ -319,13 +319,11 @@ mod tests {
             let packet = crate::Observed {
                 key: *one.key(),
                 side: one.initiator(),
-                is_answer: false,
-                tcp_flags: 0,
                 hash: key.hash(&one.key().words()),
                 time_ns: 1,
                 bytes: u32::from(flow) * 7 % 1000,
-                payload_bytes: 0,
                 ttl: 1,
+                ..crate::Observed::NONE
             };
             table.observe(&[packet], &mut |_: &Record, _| panic!());
         }

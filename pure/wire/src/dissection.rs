@@ -112,6 +112,8 @@ pub struct Dissection {
     pub inner: LayerKind,
     /// Whether the inner packet is not tunnelled but quoted by an ICMP error message.
     pub inner_is_quote: bool,
+    /// The flags of the IPv4 header: 4 reserved, 2 don't fragment, 1 more fragments.
+    pub ip_flags: u8,
     /// Whether `src_port` and `dst_port` were read: a packet may be cut before them.
     pub ports_read: bool,
     /// IPv4 identification, or the identification of the IPv6 fragment header.
@@ -177,6 +179,7 @@ impl Dissection {
         transport_offset: 0,
         inner: LayerKind::None,
         inner_is_quote: false,
+        ip_flags: 0,
         ports_read: false,
         inner_offset: 0,
         inner_len: 0,

@@ -305,6 +305,7 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
     out.traffic_class = head[1];
     out.ip_total_len = total as u32;
     out.fragment_id = u32::from(be16(head[4], head[5]));
+    out.ip_flags = head[6] >> 5;
     out.ttl = head[8];
     out.ip_protocol = head[9];
     out.src[..4].copy_from_slice(&head[12..16]);

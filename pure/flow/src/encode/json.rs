@@ -8,12 +8,20 @@ use std::net::IpAddr;
 
 use wire::Timestamp;
 
+mod extra;
+
 use crate::expire::EndReason;
+use crate::extra::Extra;
 use crate::key::FlowKey;
 use crate::record::{Counters, Record};
 
 /// Appends a line, with its line feed.
 pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
+    line_with(record, &Extra::default(), reason, out);
+}
+
+/// Appends a line with what was recorded beyond the record.
+pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Vec<u8>) {
     let key = record.key();
     let initiator = record.initiator();
     let (forward, reverse) = (record.forward(), record.reverse());
@@ -45,6 +53,9 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
         number(second.into(), out);
     }
     extra_key(key, out);
+    if let Some(key) = extra.key {
+        extra::key(key, initiator, out);
+    }
     counters(&forward, key, out);
     out.extend(b",\"reverse\":{\"packets\":");
     number(reverse.packets, out);
@@ -59,7 +70,32 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
     }
     out.extend(b"},\"end_reason\":\"");
     out.extend(reason.name().as_bytes());
-    out.extend(b"\"}\n");
+    out.push(b'"');
+    member("ipv4_options", record.ipv4_options().into(), out);
+    member(
+        "ipv6_extension_headers",
+        record.ipv6_extension_headers().into(),
+        out,
+    );
+    member("rtt_us", record.handshake_us().unwrap_or(0).into(), out);
+    if record.has_orphans() {
+        out.extend(b",\"orphans\":true");
+    }
+    if record.is_uniflow() {
+        out.extend(b",\"uniflow\":true");
+    }
+    extra::rest(extra, record, out);
+    out.extend(b"}\n");
+}
+
+/// A member with a number, unless that is 0.
+fn member(name: &str, value: u64, out: &mut Vec<u8>) {
+    if value != 0 {
+        out.extend(b",\"");
+        out.extend(name.as_bytes());
+        out.extend(b"\":");
+        number(value, out);
+    }
 }
 
 fn extra_key(key: &FlowKey, out: &mut Vec<u8>) {
@@ -89,14 +125,40 @@ fn counters(counters: &Counters, key: &FlowKey, out: &mut Vec<u8>) {
 }
 
 fn rest(counters: &Counters, key: &FlowKey, out: &mut Vec<u8>) {
-    out.extend(b",\"payload_bytes\":");
-    number(counters.payload_bytes, out);
+    // Without details there is nothing but packets, bytes, times, and TCP flags.
+    let has_details = counters.len_max != 0;
+    if has_details {
+        out.extend(b",\"payload_bytes\":");
+        number(counters.payload_bytes, out);
+    }
     if key.protocol() == 6 {
         out.extend(b",\"tcp_flags\":");
         number(counters.tcp_flags.into(), out);
     }
+    if !has_details {
+        return;
+    }
     out.extend(b",\"ttl_min\":");
     number(counters.ttl_min.into(), out);
+    out.extend(b",\"ttl_max\":");
+    number(counters.ttl_max.into(), out);
+    out.extend(b",\"len_min\":");
+    number(counters.len_min.into(), out);
+    out.extend(b",\"len_max\":");
+    number(counters.len_max.into(), out);
+    member("tos", counters.traffic_class.into(), out);
+    member("ip_flags", counters.ip_flags.into(), out);
+    member("fragments", counters.fragments.into(), out);
+    if key.protocol() == 6 {
+        member("tcp_flags_first", counters.tcp_flags_first.into(), out);
+        member("tcp_flags_last", counters.tcp_flags_last.into(), out);
+        member("tcp_options", counters.tcp_options, out);
+        member("tcp_window", counters.tcp_window.into(), out);
+        member("tcp_mss", counters.tcp_mss.into(), out);
+        member("retransmissions", counters.retransmissions.into(), out);
+        member("out_of_order", counters.out_of_order.into(), out);
+        member("handshake_us", counters.handshake_us.into(), out);
+    }
 }
 
 /// A decimal number.
@@ -159,22 +221,22 @@ pub(super) fn address(address: IpAddr, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::key::Ports;
-    use crate::record::Amount;
+    use crate::record::tests::{Sent, add};
 
-    fn text(key: FlowKey, sent: [u32; 2]) -> String {
-        let mut record = Record::new(key, crate::Side::A);
-        for (side, packets) in [crate::Side::A, crate::Side::B].into_iter().zip(sent) {
-            let amount = Amount {
+    fn text(key: FlowKey, counts: [u32; 2]) -> String {
+        let mut record = Record::new(key, crate::Side::A, false, false);
+        for (side, packets) in [crate::Side::A, crate::Side::B].into_iter().zip(counts) {
+            let sent = Sent {
                 packets,
                 bytes: u64::from(packets) * 100,
                 payload_bytes: 7,
                 first_ns: 1_700_000_000_000_000_001,
                 last_ns: 1_700_000_061_500_000_000,
                 tcp_flags: 0x19,
-                ttl_min: 63,
+                ttl: 63,
             };
             if packets != 0 {
-                record.add(side, &amount, 0);
+                add(&mut record, side, &sent);
             }
         }
         let mut out = Vec::new();
@@ -201,8 +263,11 @@ mod tests {
                 r#""dst":"202:202:202:202:202:202:202:202","src_port":5000,"dst_port":80,"#,
                 r#""vlan":5,"vlan_inner":6,"#,
                 r#""packets":3,"bytes":300,"payload_bytes":7,"tcp_flags":25,"ttl_min":63,"#,
+                r#""ttl_max":63,"len_min":100,"len_max":100,"#,
+                r#""tcp_flags_first":25,"tcp_flags_last":25,"#,
                 r#""reverse":{"packets":2,"bytes":200,"payload_bytes":7,"#,
-                r#""tcp_flags":25,"ttl_min":63,"start":"2023-11-14T22:13:20.000000001Z","#,
+                r#""tcp_flags":25,"ttl_min":63,"ttl_max":63,"len_min":100,"len_max":100,"#,
+                r#""tcp_flags_first":25,"tcp_flags_last":25,"start":"2023-11-14T22:13:20.000000001Z","#,
                 r#""end":"2023-11-14T22:14:21.500000000Z"},"#,
                 r#""end_reason":"idle"}"#,
                 "\n"

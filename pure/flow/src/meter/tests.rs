@@ -1,7 +1,7 @@
 //! The meter: what a packet counts for, fragments, and packets that belong to no flow.
 
 use super::*;
-use crate::{EndReason, Record, Side};
+use crate::{EndReason, Extra, OwnedExtra, PacketNote, Record, Side, entropy};
 use std::net::IpAddr;
 
 const S: u64 = 1_000_000_000;
@@ -350,4 +350,264 @@ fn whatever_comes_in_the_account_adds_up() {
         assert!(stats.fragments.joined > 0 && stats.fragments.orphans > 0);
         assert!(stats.table.ended[EndReason::Resources as usize] > 0);
     }
+}
+
+/// The records and what was recorded beyond them, of packets a millisecond apart, given together.
+fn with_extras(config: &MeterConfig, packets: &[Vec<u8>]) -> Vec<(Record, OwnedExtra)> {
+    #[derive(Default)]
+    struct Taken(Vec<(Record, OwnedExtra)>);
+    impl Sink for Taken {
+        fn ended(&mut self, _: &Record, _: EndReason) {
+            panic!("extras were asked for");
+        }
+
+        fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) {
+            let mut owned = OwnedExtra::default();
+            owned.set(extra);
+            self.0.push((*record, owned));
+        }
+    }
+    let mut meter = Meter::new(config).unwrap();
+    let mut taken = Taken::default();
+    let inputs: Vec<Input<'_>> = packets
+        .iter()
+        .enumerate()
+        .map(|(at, bytes)| input(bytes, S + at as u64 * 1_000_000))
+        .collect();
+    meter.observe_all(&inputs, &mut taken);
+    meter.finish(&mut taken);
+    assert_eq!(meter.stats().imbalance(), 0);
+    taken.0.sort_by_key(|(record, _)| record.start_ns());
+    taken.0
+}
+
+#[test]
+fn directions_are_apart_when_asked() {
+    let packets = [
+        ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x12, 0)),
+        ipv4(1, 2, 6, 2, 0, &tcp(5000, 80, 0x10, 100)),
+        ipv4(2, 1, 6, 2, 0, &tcp(80, 5000, 0x11, 0)),
+    ];
+    let mut uniflow = config();
+    uniflow.table.uniflow = true;
+    let (records, _) = records(&uniflow, &packets);
+    assert_eq!(records.len(), 2);
+    let source = |record: &Record| record.key().port(record.initiator());
+    // The sender is the source, whoever began; its own FIN ends its flow.
+    assert_eq!((source(&records[0]), source(&records[1])), (80, 5000));
+    assert!(records[0].is_closed() && !records[1].is_closed());
+    assert!(
+        records
+            .iter()
+            .all(|r| r.is_uniflow() && r.reverse().packets == 0)
+    );
+}
+
+#[test]
+fn the_side_that_began_is_found_in_the_middle_too() {
+    let source = |packets: &[Vec<u8>]| {
+        let (records, _) = records(&config(), packets);
+        let record = records[0];
+        (
+            record.key().port(record.initiator()),
+            record.is_initiator_known(),
+        )
+    };
+    let data = ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x18, 5));
+    let syn = ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x02, 0));
+    let both = ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x12, 0));
+    let high = ipv4(2, 1, 6, 1, 0, &tcp(8080, 5000, 0x18, 5));
+    assert_eq!(source(std::slice::from_ref(&data)), (5000, false));
+    assert_eq!(source(&[high]), (8080, false));
+    assert_eq!(source(std::slice::from_ref(&syn)), (80, true));
+    assert_eq!(source(&[both]), (5000, true));
+    assert_eq!(source(&[data, syn]), (80, true));
+}
+
+/// IPv4 in GRE with a key, in IPv4.
+fn tunnelled(key: u8, inner: &[u8]) -> Vec<u8> {
+    let ip = &inner[14..];
+    let gre = [&[0x20, 0, 8, 0, 0, 0, 0, key], ip].concat();
+    ipv4(100, 101, 47, 1, 0, &gre)
+}
+
+#[test]
+fn a_packet_in_a_tunnel_counts_at_the_levels_asked_for() {
+    let inner = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
+    let packets = [
+        tunnelled(7, &inner),
+        inner,
+        tunnelled(8, &ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2))),
+    ];
+    let flows = |level: Level, by_tunnel: bool| {
+        let mut config = config();
+        config.level = level;
+        config.key_extra.tunnel = by_tunnel;
+        let mut meter = Meter::new(&config).unwrap();
+        let mut flows = Vec::new();
+        let mut sink = |r: &Record, _| flows.push((r.key().protocol(), r.packets(), r.bytes()));
+        for bytes in &packets {
+            meter.observe(&input(bytes, S), &mut sink);
+        }
+        meter.finish(&mut sink);
+        let stats = meter.stats();
+        assert_eq!(stats.imbalance(), 0);
+        flows.sort_unstable();
+        (flows, stats.twice)
+    };
+    assert_eq!(
+        flows(Level::Outer, false),
+        (vec![(17, 1, 30), (47, 2, 116)], 0)
+    );
+    assert_eq!(flows(Level::Inner, false), (vec![(17, 3, 90)], 0));
+    assert_eq!(
+        flows(Level::Both, false),
+        (vec![(17, 3, 90), (47, 2, 116)], 2)
+    );
+    let by_tunnel = (vec![(17, 1, 30), (17, 1, 30), (17, 1, 30)], 0);
+    assert_eq!(flows(Level::Inner, true), by_tunnel);
+}
+
+#[test]
+fn rarer_parts_of_the_key_tell_flows_apart() {
+    let plain = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
+    let mut mac = plain.clone();
+    mac[11] = 9;
+    let mut tos = plain.clone();
+    tos[15] = 0xb8;
+    let mut mpls = plain[..12].to_vec();
+    mpls.extend([0x88, 0x47, 0, 0x12, 0x31, 64]);
+    mpls.extend(&plain[14..]);
+    let packets = [plain, mac, tos, mpls];
+    let keys = |parts: KeyParts| -> Vec<KeyExtra> {
+        let mut config = config();
+        config.key_extra = parts;
+        let flows = with_extras(&config, &packets);
+        flows
+            .iter()
+            .map(|(_, extra)| *extra.get().key.unwrap())
+            .collect()
+    };
+    let mac = keys(KeyParts {
+        mac: true,
+        ..KeyParts::default()
+    });
+    let (a, b) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    let mut macs: Vec<_> = mac.iter().map(|key| key.mac).collect();
+    for mac in &mut macs {
+        mac.sort_unstable();
+    }
+    assert_eq!(macs, [[b, a], [b, [2, 0, 0, 0, 0, 9]]]);
+    let tos = keys(KeyParts {
+        traffic_class: true,
+        ..KeyParts::default()
+    });
+    let classes: Vec<u8> = tos.iter().map(|key| key.traffic_class).collect();
+    assert_eq!(classes, [0, 0xb8]);
+    let mpls = keys(KeyParts {
+        mpls: true,
+        ..KeyParts::default()
+    });
+    let labels: Vec<u32> = mpls.iter().map(|key| key.mpls_label).collect();
+    assert_eq!(labels, [0, 0x123]);
+}
+
+#[test]
+fn first_packets_gaps_and_bytes_are_recorded() {
+    let mut config = config();
+    config.extra.packet_count = 3;
+    config.extra.timing = true;
+    config.extra.bytes = true;
+    let mut packets: Vec<Vec<u8>> = (0..40)
+        .map(|_| ipv4(1, 2, 17, 1, 0, &udp(1, 2, 20)))
+        .collect();
+    packets.insert(1, ipv4(2, 1, 17, 1, 0, &udp(2, 1, 100)));
+    let flows = with_extras(&config, &packets);
+    let (record, extra) = (&flows[0].0, flows[0].1.get());
+    let note = |ms: u32, payload_len, side: Side| PacketNote {
+        time_us: ms * 1000,
+        payload_len,
+        tcp_flags: 0,
+        side: side as u8,
+    };
+    let (from, to) = (record.initiator(), record.initiator().other());
+    assert_eq!(
+        extra.packets,
+        [note(0, 20, from), note(1, 100, to), note(2, 20, from)]
+    );
+    let timing = &extra.timing.unwrap()[from as usize];
+    assert_eq!(timing.gap_count(), 39);
+    assert_eq!(
+        (timing.gap_min_ns, timing.gap_max_ns),
+        (1_000_000, 2_000_000)
+    );
+    let (mean, deviation) = timing.gap_mean_deviation_ns();
+    let expected = (42.0 / 39.0 - (40.0f64 / 39.0).powi(2)).sqrt() * 1e6;
+    assert!((mean - 40e6 / 39.0).abs() < 1.0 && (deviation - expected).abs() < 1.0);
+    assert_eq!(timing.len_mean_deviation(&record.forward()), (48.0, 0.0));
+    assert_eq!(timing.len_bins, [0, 40, 0, 0, 0, 0, 0, 0]);
+    let counts = &extra.bytes.unwrap()[from as usize];
+    assert_eq!((counts[0xa5], counts.iter().sum::<u32>()), (800, 800));
+    assert_eq!(entropy(counts), 0.0);
+    assert_eq!(entropy(&[1; 256]), 8.0);
+}
+
+#[test]
+fn pieces_that_overlap_are_counted_and_nothing_else() {
+    let first = ipv4(1, 2, 17, 7, MF, &udp(5, 6, 24));
+    let mut last = ipv4(1, 2, 17, 7, 4, &[0; 40]);
+    let (records, stats) = records(&config(), &[first.clone(), last.clone()]);
+    assert_eq!((records.len(), stats.fragments.overlaps), (1, 0));
+    assert_eq!(records[0].forward().fragments, 2);
+    // Offset 24 instead of 32: eight bytes come twice.
+    last[21] = 3;
+    let overlapping = [first.clone(), last.clone(), first.clone()];
+    let (records, stats) = super::tests::records(&config(), &overlapping);
+    assert_eq!((records.len(), stats.fragments.overlaps), (1, 2));
+    assert_eq!(records[0].packets(), 3);
+    // Before the first one as well.
+    let (records, stats) = super::tests::records(&config(), &[last, first]);
+    assert_eq!((records.len(), stats.fragments.overlaps), (1, 1));
+}
+
+#[test]
+fn orphans_are_marked() {
+    let later = ipv4(1, 2, 17, 7, 4, &[0; 40]);
+    let (records, stats) = records(&config(), &[later]);
+    assert!(records[0].has_orphans());
+    assert_eq!(
+        (stats.fragments.orphans, records[0].forward().fragments),
+        (1, 1)
+    );
+}
+
+#[test]
+fn what_sampling_leaves_out_is_counted() {
+    let packets: Vec<Vec<u8>> = (0..100)
+        .map(|n| ipv4(1, 2, 17, 1, 0, &udp(n, 9, 2)))
+        .collect();
+    let mut config = config();
+    config.sampling = Sampling::Count(10);
+    let mut meter = Meter::new(&config).unwrap();
+    let mut records = 0;
+    for (at, bytes) in packets.iter().enumerate() {
+        meter.observe(&input(bytes, S + at as u64), &mut |_: &Record, _| panic!());
+    }
+    meter.finish(&mut |_: &Record, _| records += 1);
+    assert_eq!((records, meter.stats().unsampled), (10, 90));
+    assert_eq!(meter.stats().imbalance(), 0);
+}
+
+#[test]
+fn options_and_segment_size_are_recorded() {
+    let mut syn = tcp(5000, 80, 0x02, 8);
+    syn[12] = 0x70;
+    syn[20..].copy_from_slice(&[2, 4, 5, 0xb4, 4, 2, 34, 2]);
+    let mut packet = ipv4(1, 2, 6, 1, 0x4000, &syn);
+    packet[15] = 0x10;
+    let (records, _) = records(&config(), &[packet]);
+    let sent = records[0].forward();
+    assert_eq!((sent.tcp_mss, sent.tcp_window), (1460, 256));
+    assert_eq!(sent.tcp_options, 1 << 2 | 1 << 4 | 1 << 34);
+    assert_eq!((sent.ip_flags, sent.traffic_class), (2, 0x10));
 }

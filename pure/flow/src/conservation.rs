@@ -1,0 +1,207 @@
+//! The law of conservation: whatever packets come in, however a meter is made, each is counted
+//! where it belongs. Called by tests and by the fuzz target; panics where the law is broken. Not
+//! part of the interface.
+
+use wire::LinkType;
+
+use crate::extra::{Extra, Inspect};
+use crate::record::Record;
+use crate::table::{Observed, Profile, Sink};
+use crate::{EndReason, HashKey, Input, Level, Meter, MeterConfig, MeterStats, Octets, Sampling};
+
+/// What has come out of a meter.
+#[derive(Default)]
+struct Taken {
+    records: u64,
+    packets: u64,
+    bytes: u64,
+    note_count_max: usize,
+    is_uniflow: bool,
+}
+
+impl Taken {
+    fn check(&mut self, record: &Record) {
+        let (forward, reverse) = (record.forward(), record.reverse());
+        self.records += 1;
+        self.packets += record.packets();
+        self.bytes += record.bytes();
+        assert!(record.packets() > 0, "an empty record");
+        assert_eq!(record.packets(), forward.packets + reverse.packets);
+        assert!(record.start_ns() <= record.end_ns());
+        assert_eq!(record.is_uniflow(), self.is_uniflow);
+        assert!(!self.is_uniflow || reverse.packets == 0);
+        for sent in [forward, reverse] {
+            assert!(sent.first_ns <= sent.last_ns);
+            assert!(sent.payload_bytes <= sent.bytes);
+            assert!(sent.ttl_min <= sent.ttl_max && sent.len_min <= sent.len_max);
+            assert!(u64::from(sent.fragments) <= sent.packets);
+            let repeated = u64::from(sent.retransmissions) + u64::from(sent.out_of_order);
+            assert!(repeated <= sent.packets);
+            let (least, most) = (u64::from(sent.len_min), u64::from(sent.len_max));
+            let is_small = most < u64::from(u16::MAX);
+            assert!(sent.bytes >= least * sent.packets);
+            assert!(most == 0 || !is_small || sent.bytes <= most * sent.packets);
+        }
+    }
+}
+
+impl Sink for Taken {
+    fn ended(&mut self, record: &Record, _: EndReason) {
+        self.check(record);
+    }
+
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) {
+        self.check(record);
+        assert!(extra.packets.len() <= self.note_count_max);
+        assert!(extra.packets.len() as u64 <= record.packets());
+        if let Some(timing) = extra.timing {
+            for (timing, side) in timing.iter().zip([crate::Side::A, crate::Side::B]) {
+                let packets = record.sent_by(side).packets;
+                let counted: u64 = timing.len_bins.iter().map(|n| u64::from(*n)).sum();
+                assert!(counted <= packets && timing.gap_count() <= packets.saturating_sub(1));
+            }
+        }
+        if let Some(bytes) = extra.bytes {
+            for (counts, side) in bytes.iter().zip([crate::Side::A, crate::Side::B]) {
+                let counted: u64 = counts.iter().map(|n| u64::from(*n)).sum();
+                assert!(counted <= record.sent_by(side).payload_bytes);
+            }
+        }
+    }
+}
+
+/// Says how many packets it has been given.
+struct Counting;
+
+impl Inspect for Counting {
+    fn packet(
+        &mut self,
+        handle: &mut u32,
+        nth: u8,
+        record: &Record,
+        packet: &Observed,
+        payload: &[u8],
+    ) -> bool {
+        assert_eq!(*handle, u32::from(nth));
+        assert!(record.packets() >= u64::from(nth));
+        assert!(payload.len() <= packet.payload_bytes as usize);
+        *handle += 1;
+        true
+    }
+
+    fn ended(&mut self, handle: u32, record: &Record, found: &mut Vec<u8>) {
+        assert!(u64::from(handle) <= record.packets());
+        found.push(handle as u8);
+    }
+}
+
+fn config([how, extra, sampling, size]: [u8; 4]) -> MeterConfig {
+    const MS: u64 = 1_000_000;
+    let bit = |byte: u8, at: u8| byte >> at & 1 != 0;
+    let mut config = MeterConfig::new(HashKey::from_seed(size.into()));
+    config.level = [Level::Outer, Level::Inner, Level::Both][usize::from(how % 3)];
+    config.table.profile = if bit(how, 2) {
+        Profile::Counters
+    } else {
+        Profile::Standard
+    };
+    config.table.uniflow = bit(how, 3);
+    config.octets = if bit(how, 4) {
+        Octets::Packet
+    } else {
+        Octets::Ip
+    };
+    config.key_vlan = bit(how, 5);
+    config.key_interface = bit(how, 6);
+    config.extra.packet_count = extra & 3;
+    config.extra.timing = bit(extra, 2);
+    config.extra.bytes = bit(extra, 3);
+    config.extra.inspect_count = extra >> 4 & 3;
+    config.key_extra.mac = bit(extra, 6);
+    config.key_extra.tunnel = bit(extra, 7);
+    config.key_extra.mpls = bit(how, 7);
+    let interval = u32::from(sampling >> 3);
+    config.sampling = match sampling & 7 {
+        1 => Sampling::Count(interval),
+        2 => Sampling::Random(interval),
+        3 => Sampling::Hash(interval),
+        4 => Sampling::Time {
+            every_ns: 1 + u64::from(interval) * MS,
+            open_ns: 3 * MS,
+        },
+        _ => Sampling::All,
+    };
+    config.table.flow_count_max = u32::from(size) % 64 + 1;
+    config.table.timeouts.active_ns = 2000 * MS;
+    config.table.timeouts.set_idle_ns(500 * MS);
+    config.table.timeouts.linger_ns = 100 * MS;
+    config.datagram_count_max = 4;
+    config
+}
+
+fn balance(stats: &MeterStats, taken: &Taken) {
+    assert_eq!(stats.imbalance(), 0, "{stats:?}");
+    assert_eq!(stats.table.packets_ended, taken.packets);
+    let ended: u64 = stats.table.ended.iter().sum();
+    assert_eq!(stats.table.flows, ended + stats.table.live);
+    assert_eq!(ended, taken.records);
+}
+
+/// A meter (four bytes) and packets, each with its length, the time since the one before in steps
+/// of 2^24 ns (17 ms; from 128 on backwards), how many bytes the capture cut off, and what is done
+/// besides: 1 tick, 2 the end of input, as when a probe starts again, 4 not Ethernet but raw IP.
+pub fn law(input: &[u8]) {
+    let Some((head, mut rest)) = input.split_first_chunk::<4>() else {
+        return;
+    };
+    let config = config(*head);
+    let Ok(mut meter) = Meter::new(&config) else {
+        return;
+    };
+    meter.set_inspector(Box::new(Counting));
+    let mut taken = Taken {
+        note_count_max: config.extra.packet_count.into(),
+        is_uniflow: config.table.uniflow,
+        ..Taken::default()
+    };
+    let (mut time_ns, mut given) = (1_700_000_000_000_000_000u64, 0);
+    while let Some((&[len, step, cut, what], tail)) = rest.split_first_chunk::<4>() {
+        let (bytes, tail) = tail.split_at(usize::from(len).min(tail.len()));
+        rest = tail;
+        time_ns = time_ns.wrapping_add_signed(i64::from(step as i8) << 24);
+        let packet = Input {
+            link: if what & 4 == 0 {
+                LinkType::ETHERNET
+            } else {
+                LinkType::RAW
+            },
+            bytes,
+            wire_len: bytes.len() as u32 + u32::from(cut),
+            time_ns,
+            vlan: (what & 8 != 0).then_some(5),
+            interface: u16::from(what >> 4),
+        };
+        meter.observe(&packet, &mut taken);
+        given += 1;
+        if what & 1 != 0 {
+            meter.tick(time_ns, &mut taken);
+        }
+        if what & 2 != 0 {
+            meter.finish(&mut taken);
+            assert!(meter.table().is_empty());
+        }
+        balance(&meter.stats(), &taken);
+    }
+    meter.finish(&mut taken);
+    let stats = meter.stats();
+    balance(&stats, &taken);
+    assert_eq!(stats.packets, given);
+    assert_eq!(
+        (stats.waiting, stats.fragments.held, stats.table.live),
+        (0, 0, 0)
+    );
+    assert_eq!(
+        given + stats.twice,
+        taken.packets + stats.refused_total() + stats.unsampled
+    );
+}

@@ -1,0 +1,86 @@
+//! Extras that outlive the flow: on their way to a collector, or held back for the other half.
+
+use crate::extra::{ByteCounts, Extra, PacketNote, Timing};
+use crate::key::KeyExtra;
+
+/// A copy of an [`Extra`], whose memory is used again for the next one.
+#[derive(Clone, Debug, Default)]
+pub struct OwnedExtra {
+    key: Option<KeyExtra>,
+    packets: Vec<PacketNote>,
+    timing: Option<Box<[Timing; 2]>>,
+    bytes: Option<Box<ByteCounts>>,
+    application: Vec<u8>,
+}
+
+impl OwnedExtra {
+    /// Takes a copy.
+    pub fn set(&mut self, extra: &Extra<'_>) {
+        self.key = extra.key.copied();
+        self.packets.clear();
+        self.packets.extend_from_slice(extra.packets);
+        copy(&mut self.timing, extra.timing);
+        copy(&mut self.bytes, extra.bytes);
+        self.application.clear();
+        self.application.extend_from_slice(extra.application);
+    }
+
+    /// As it was given.
+    pub fn get(&self) -> Extra<'_> {
+        Extra {
+            key: self.key.as_ref(),
+            packets: &self.packets,
+            timing: self.timing.as_deref(),
+            bytes: self.bytes.as_deref(),
+            application: &self.application,
+        }
+    }
+
+    /// Takes in the extras of the other half of the flow, which began so much later than this one
+    /// (or earlier, if negative), in microseconds. The list of packets stays as long as the longer
+    /// of both.
+    pub fn merge(&mut self, other: &Extra<'_>, later_us: i64) {
+        let count = self.packets.len().max(other.packets.len());
+        let shift = |note: &PacketNote, by: i64| {
+            let time = (i64::from(note.time_us) + by).clamp(0, u32::MAX.into());
+            PacketNote {
+                time_us: time as u32,
+                ..*note
+            }
+        };
+        let mut packets: Vec<PacketNote> = self
+            .packets
+            .iter()
+            .map(|note| shift(note, (-later_us).max(0)))
+            .collect();
+        packets.extend(
+            other
+                .packets
+                .iter()
+                .map(|note| shift(note, later_us.max(0))),
+        );
+        packets.sort_by_key(|note| note.time_us);
+        packets.truncate(count);
+        self.packets = packets;
+        if let (Some(timing), Some(more)) = (&mut self.timing, other.timing) {
+            for (side, more) in timing.iter_mut().zip(more) {
+                side.merge(more);
+            }
+        }
+        if let (Some(bytes), Some(more)) = (&mut self.bytes, other.bytes) {
+            for (count, more) in bytes.iter_mut().flatten().zip(more.iter().flatten()) {
+                *count = count.saturating_add(*more);
+            }
+        }
+        if self.application.is_empty() {
+            self.application.extend_from_slice(other.application);
+        }
+    }
+}
+
+fn copy<T: Copy>(place: &mut Option<Box<T>>, value: Option<&T>) {
+    match (place.as_deref_mut(), value) {
+        (Some(place), Some(value)) => *place = *value,
+        (_, value) => *place = value.map(|value| Box::new(*value)),
+    }
+}

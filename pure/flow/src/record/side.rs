@@ -1,0 +1,315 @@
+//! One direction of a record: 52 bytes.
+
+use super::{Amount, Counters, SYN};
+use crate::table::Observed;
+
+/// Marks of a packet: it is a fragment.
+pub(crate) const FRAGMENT: u8 = 1 << 3;
+/// Its first fragment did not come.
+pub(crate) const ORPHAN: u8 = 1 << 4;
+/// It is not the first fragment.
+pub(crate) const LATER: u8 = 1 << 5;
+/// The flags of the IPv4 header among the marks.
+const IP_FLAGS: u8 = 7;
+
+/// How far the last packet of a side may be from its first: 39 hours.
+pub(super) const REACH_NS: u64 = 1 << 47;
+
+/// The upper bit of `flags`: `next_seq` is known. Below are the 12 bits of the header.
+const SEQ_KNOWN: u16 = 1 << 15;
+const FLAGS: u16 = 0x0fff;
+/// Of `fragments`, the count; the IP flags are above it.
+const COUNT: u16 = 0x1fff;
+const IP_FLAGS_SHIFT: u32 = 13;
+
+/// A segment that comes so soon after a later one was overtaken, not sent again, where the round
+/// trip is not known.
+const OVERTAKEN_NS: u64 = 3_000_000;
+
+/// Sums are split into their lower 32 and their upper 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Direction {
+    packets: u32,
+    bytes_low: u32,
+    payload_low: u32,
+    /// Distance of the last packet from the first, in nanoseconds.
+    last_low: u32,
+    /// The TCP sequence number behind all that has come.
+    next_seq: u32,
+    /// Bit n for kind n below 31; bit 31 for kind 34.
+    tcp_options: u32,
+    bytes_high: u16,
+    payload_high: u16,
+    last_high: u16,
+    flags: u16,
+    /// 65535 without packets.
+    len_min: u16,
+    len_max: u16,
+    fragments: u16,
+    window: u16,
+    mss: u16,
+    retransmissions: u16,
+    out_of_order: u16,
+    /// Microseconds: 12 bits shifted by the upper four.
+    handshake: u16,
+    flags_first: u8,
+    flags_last: u8,
+    /// 255 without packets.
+    ttl_min: u8,
+    ttl_max: u8,
+}
+
+const _: () = assert!(size_of::<Direction>() == 52);
+
+#[inline(always)]
+fn join(low: u32, high: u16) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[inline(always)]
+fn split(value: u64) -> (u32, u16) {
+    (value as u32, (value >> 32) as u16)
+}
+
+impl Direction {
+    pub(super) const EMPTY: Direction = Direction {
+        packets: 0,
+        bytes_low: 0,
+        payload_low: 0,
+        last_low: 0,
+        next_seq: 0,
+        tcp_options: 0,
+        bytes_high: 0,
+        payload_high: 0,
+        last_high: 0,
+        flags: 0,
+        len_min: u16::MAX,
+        len_max: 0,
+        fragments: 0,
+        window: 0,
+        mss: 0,
+        retransmissions: 0,
+        out_of_order: 0,
+        handshake: 0,
+        flags_first: 0,
+        flags_last: 0,
+        ttl_min: u8::MAX,
+        ttl_max: 0,
+    };
+
+    #[inline(always)]
+    pub(super) fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> u64 {
+        join(self.bytes_low, self.bytes_high)
+    }
+
+    #[inline(always)]
+    pub(super) fn last_ns(&self) -> u64 {
+        join(self.last_low, self.last_high)
+    }
+
+    #[inline(always)]
+    pub(super) fn tcp_flags(&self) -> u16 {
+        self.flags & FLAGS
+    }
+
+    #[inline(always)]
+    pub(super) fn touch(&self) -> u64 {
+        u64::from(self.packets) | u64::from(self.ttl_max)
+    }
+
+    /// Whether there are packets, and another one can be counted.
+    #[inline(always)]
+    pub(super) fn goes_on(&self) -> bool {
+        self.packets.wrapping_sub(1) < u32::MAX - 1
+            && (self.bytes_high | self.payload_high) & 1 << 15 == 0
+    }
+
+    /// Whether so many packets can be counted: of 2^32 bytes at most, and 2^15 of them.
+    pub(super) fn has_room_for(&self, packets: u32) -> bool {
+        self.packets <= u32::MAX - packets && (self.bytes_high | self.payload_high) & 1 << 15 == 0
+    }
+
+    /// What only the side's first packet tells.
+    pub(super) fn begin(&mut self, packet: &Observed) {
+        self.flags_first = packet.tcp_flags as u8;
+        self.window = packet.tcp_window;
+    }
+
+    /// Counts a packet that comes so long after the side's first.
+    #[inline(always)]
+    pub(super) fn count<const DETAIL: bool>(&mut self, packet: &Observed, passed_ns: u64) {
+        self.packets += 1;
+        (self.bytes_low, self.bytes_high) = split(self.bytes() + u64::from(packet.bytes));
+        (self.last_low, self.last_high) = split(self.last_ns().max(passed_ns));
+        if DETAIL {
+            let payload = join(self.payload_low, self.payload_high);
+            (self.payload_low, self.payload_high) =
+                split(payload + u64::from(packet.payload_bytes));
+        }
+    }
+
+    /// What the standard record holds beyond counters. Before the packet is counted.
+    #[inline(always)]
+    pub(super) fn detail(&mut self, packet: &Observed, passed_ns: u64) {
+        self.ttl_min = self.ttl_min.min(packet.ttl);
+        self.ttl_max = self.ttl_max.max(packet.ttl);
+        let len = packet.bytes.min(u32::from(u16::MAX)) as u16;
+        self.len_min = self.len_min.min(len);
+        self.len_max = self.len_max.max(len);
+        self.fragments |= u16::from(packet.marks & IP_FLAGS) << IP_FLAGS_SHIFT;
+        if packet.marks & FRAGMENT != 0 {
+            self.add_fragments(1);
+        }
+        self.tcp_options |= packet.tcp_options;
+        self.flags_last = packet.tcp_flags as u8;
+        if packet.tcp_seq_len != 0 {
+            if packet.tcp_seq == self.next_seq && self.flags & SEQ_KNOWN != 0 {
+                self.next_seq = packet.tcp_seq.wrapping_add(packet.tcp_seq_len);
+            } else {
+                self.out_of_sequence(packet, passed_ns);
+            }
+        }
+    }
+
+    /// A segment that does not begin where the ones before it end. What begins earlier was sent
+    /// again, or, if the latest packet of the side came only just before, was overtaken on the way
+    /// (Wireshark's rule of thumb: 3 ms, or the round trip of the handshake).
+    #[inline(never)]
+    fn out_of_sequence(&mut self, packet: &Observed, passed_ns: u64) {
+        let end = packet.tcp_seq.wrapping_add(packet.tcp_seq_len);
+        let ahead = packet.tcp_seq.wrapping_sub(self.next_seq) as i32;
+        if self.flags & SEQ_KNOWN == 0 || ahead > 0 {
+            self.flags |= SEQ_KNOWN;
+            self.next_seq = end;
+            return;
+        }
+        // A keep-alive repeats the last byte.
+        if ahead == -1 && packet.tcp_seq_len == 1 && packet.tcp_flags & SYN == 0 {
+            return;
+        }
+        let round_trip_ns = u64::from(self.handshake_us()) * 1000;
+        let near_ns = if round_trip_ns == 0 {
+            OVERTAKEN_NS
+        } else {
+            round_trip_ns
+        };
+        let is_near = passed_ns.saturating_sub(self.last_ns()) < near_ns;
+        let repeats_syn = packet.tcp_flags & SYN != 0;
+        if is_near && !repeats_syn {
+            self.out_of_order = self.out_of_order.saturating_add(1);
+        } else {
+            self.retransmissions = self.retransmissions.saturating_add(1);
+        }
+        if end.wrapping_sub(self.next_seq) as i32 > 0 {
+            self.next_seq = end;
+        }
+    }
+
+    fn add_fragments(&mut self, count: u32) {
+        let sum = (u32::from(self.fragments & COUNT).saturating_add(count)).min(COUNT.into());
+        self.fragments = self.fragments & !COUNT | sum as u16;
+    }
+
+    /// The first packet turned out to be earlier by so much.
+    pub(super) fn stretch(&mut self, by_ns: u64) {
+        (self.last_low, self.last_high) = split(self.last_ns() + by_ns);
+    }
+
+    /// Adds fragments that were held back; the last of them came so long after the side's first
+    /// packet.
+    pub(super) fn add_held(&mut self, held: &Amount, last_ns: u64) {
+        self.packets += held.packets;
+        (self.bytes_low, self.bytes_high) = split(self.bytes() + held.bytes);
+        (self.last_low, self.last_high) = split(self.last_ns().max(last_ns));
+    }
+
+    /// What the standard record holds of them.
+    pub(super) fn held_detail(&mut self, held: &Amount) {
+        let payload = join(self.payload_low, self.payload_high) + held.payload_bytes;
+        (self.payload_low, self.payload_high) = split(payload);
+        self.ttl_min = self.ttl_min.min(held.ttl_min);
+        self.ttl_max = self.ttl_max.max(held.ttl_max);
+        self.len_min = self.len_min.min(held.len_min);
+        self.len_max = self.len_max.max(held.len_max);
+        self.fragments |= u16::from(held.ip_flags) << IP_FLAGS_SHIFT;
+        self.add_fragments(held.packets);
+    }
+
+    pub(super) fn join_flags(&mut self, flags: u16) {
+        self.flags |= flags & FLAGS;
+    }
+
+    pub(super) fn set_mss(&mut self, mss: u16) {
+        self.mss = mss;
+    }
+
+    pub(super) fn set_handshake(&mut self, waited_ns: u64) {
+        let us = (waited_ns / 1000).clamp(1, 0xfff << 15);
+        let shift = (64 - us.leading_zeros()).saturating_sub(12);
+        self.handshake = (us >> shift) as u16 | (shift as u16) << 12;
+    }
+
+    pub(super) fn handshake_us(&self) -> u32 {
+        u32::from(self.handshake & 0xfff) << (self.handshake >> 12)
+    }
+
+    /// Takes in another record's side; the last packet of both came so long after the first.
+    pub(super) fn merge(&mut self, other: &Direction, last_ns: u64) {
+        const SUM_MAX: u64 = (1 << 48) - 1;
+        let payload = |side: &Direction| join(side.payload_low, side.payload_high);
+        let bytes = (self.bytes() + other.bytes()).min(SUM_MAX);
+        let payload = (payload(self) + payload(other)).min(SUM_MAX);
+        self.packets = self.packets.saturating_add(other.packets);
+        (self.bytes_low, self.bytes_high) = split(bytes);
+        (self.payload_low, self.payload_high) = split(payload);
+        (self.last_low, self.last_high) = split(last_ns.min(SUM_MAX));
+        self.tcp_options |= other.tcp_options;
+        self.flags |= other.flags;
+        self.len_min = self.len_min.min(other.len_min);
+        self.len_max = self.len_max.max(other.len_max);
+        self.fragments |= other.fragments & !COUNT;
+        self.add_fragments((other.fragments & COUNT).into());
+        let add = |one: u16, two: u16| one.saturating_add(two);
+        self.retransmissions = add(self.retransmissions, other.retransmissions);
+        self.out_of_order = add(self.out_of_order, other.out_of_order);
+        self.mss = self.mss.max(other.mss);
+        self.handshake = self.handshake.max(other.handshake);
+        self.ttl_min = self.ttl_min.min(other.ttl_min);
+        self.ttl_max = self.ttl_max.max(other.ttl_max);
+    }
+
+    /// All but the times. Without detail the extremes were never touched, and are told as 0.
+    pub(super) fn counters(&self) -> Counters {
+        let has_detail = self.len_max != 0 || self.len_min != u16::MAX;
+        let options = u64::from(self.tcp_options);
+        Counters {
+            packets: self.packets.into(),
+            bytes: self.bytes(),
+            payload_bytes: join(self.payload_low, self.payload_high),
+            first_ns: 0,
+            last_ns: 0,
+            tcp_flags: self.tcp_flags(),
+            tcp_flags_first: self.flags_first,
+            tcp_flags_last: self.flags_last,
+            ttl_min: if has_detail { self.ttl_min } else { 0 },
+            ttl_max: self.ttl_max,
+            traffic_class: 0,
+            ip_flags: (self.fragments >> IP_FLAGS_SHIFT) as u8,
+            len_min: if has_detail { self.len_min } else { 0 },
+            len_max: self.len_max,
+            fragments: self.fragments & COUNT,
+            tcp_options: options & 0x7fff_ffff | (options >> 31) << 34,
+            tcp_window: self.window,
+            tcp_mss: self.mss,
+            retransmissions: self.retransmissions,
+            out_of_order: self.out_of_order,
+            handshake_us: self.handshake_us(),
+        }
+    }
+}

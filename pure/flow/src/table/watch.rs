@@ -1,0 +1,67 @@
+//! Who is told what happens in a table.
+
+use crate::expire::EndReason;
+use crate::extra::Extra;
+use crate::record::Record;
+use crate::table::Observed;
+
+/// Where ended flows go.
+pub trait Sink {
+    /// A flow has ended.
+    fn ended(&mut self, record: &Record, reason: EndReason);
+
+    /// A flow has ended of which more than the record was asked for. Without this the record alone
+    /// is taken.
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        let _ = extra;
+        self.ended(record, reason);
+    }
+}
+
+/// What goes on beside the records of a table, by the number of the record. The code is made for
+/// each, so that a table by itself pays for nothing.
+pub(crate) trait Watch {
+    /// Whether records hold more than counters.
+    const DETAIL: bool;
+
+    /// Whether a packet is of this flow, whose key is the packet's.
+    fn is_same(&self, record: u32, packet: &Observed) -> bool;
+
+    /// A flow begins here.
+    fn began(&mut self, record: u32, packet: &Observed);
+
+    /// A packet is about to be counted.
+    fn packet(&mut self, index: u32, record: &Record, packet: &Observed);
+
+    /// A flow has ended: the sink is to know.
+    fn ended(&mut self, index: u32, record: &Record, reason: EndReason, sink: &mut dyn Sink);
+}
+
+/// Nothing goes on beside the records.
+pub(crate) struct Alone<const DETAIL: bool>;
+
+impl<const D: bool> Watch for Alone<D> {
+    const DETAIL: bool = D;
+
+    #[inline(always)]
+    fn is_same(&self, _: u32, _: &Observed) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn began(&mut self, _: u32, _: &Observed) {}
+
+    #[inline(always)]
+    fn packet(&mut self, _: u32, _: &Record, _: &Observed) {}
+
+    #[inline(always)]
+    fn ended(&mut self, _: u32, record: &Record, reason: EndReason, sink: &mut dyn Sink) {
+        sink.ended(record, reason);
+    }
+}
+
+impl<F: FnMut(&Record, EndReason)> Sink for F {
+    fn ended(&mut self, record: &Record, reason: EndReason) {
+        self(record, reason);
+    }
+}
