@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flow::top::{Order, Top};
-use flow::{EndReason, Merger, MeterConfig, MeterStats, Record};
+use flow::{
+    EndReason, Extra, Merger, MeterConfig, MeterStats, OwnedExtra, Record, Sampler, Sampling,
+};
 use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
@@ -28,7 +30,7 @@ use crate::{Pacing, Stop};
 
 /// Flows in one buffer.
 const BUFFER_LEN: usize = 256;
-/// Buffers of a worker: 1.1 MiB.
+/// Buffers of a worker: 1.5 MiB, and what was asked for beyond records.
 const BUFFER_COUNT: usize = 32;
 /// One-way flows held back for their other half, when there are several queues.
 const HALF_COUNT_MAX: usize = 1 << 16;
@@ -52,6 +54,8 @@ pub struct Config {
     pub count: Option<u64>,
     /// End after so long.
     pub duration: Option<Duration>,
+    /// Which records go to the outlet.
+    pub record_sampling: Sampling,
     /// The largest flows to keep sums of.
     pub top_count: usize,
     /// What makes a flow large.
@@ -65,11 +69,12 @@ impl Config {
     /// Bytes of memory that the probe takes with this number of queues, the port's own not
     /// included.
     pub fn memory_len(&self, queue_count: usize) -> usize {
-        let buffers = BUFFER_COUNT * BUFFER_LEN * size_of::<(Record, EndReason)>();
+        let extra = self.meter.flow_len() - size_of::<Record>();
+        let buffers = BUFFER_COUNT * BUFFER_LEN * (size_of::<(Record, EndReason)>() + extra);
         // A map keeps an eighth of its places free and doubles; so twice the entries, and the queue
         // beside it.
         let halves = if queue_count > 1 {
-            HALF_COUNT_MAX * (2 * (size_of::<Record>() + 80) + 2 * 64)
+            HALF_COUNT_MAX * (2 * (size_of::<Record>() + size_of::<OwnedExtra>() + 104) + 2 * 88)
         } else {
             0
         };
@@ -93,6 +98,21 @@ pub trait Outlet {
     /// # Errors
     /// End the probe.
     fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate>;
+
+    /// A flow has ended of which more than the record was asked for. Without this the record alone
+    /// is taken.
+    ///
+    /// # Errors
+    /// End the probe.
+    fn ended_with(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<Fate> {
+        let _ = extra;
+        self.ended(record, reason)
+    }
 
     /// About ten times a second.
     ///
@@ -195,6 +215,10 @@ pub struct Report {
     pub records_dropped: u64,
     /// Packets in them.
     pub packets_in_dropped: u64,
+    /// Records that sampling left out.
+    pub unsampled_records: u64,
+    /// Packets in them.
+    pub unsampled_record_packets: u64,
     /// Pairs of one-way records from different queues made one.
     pub merged: u64,
     /// Sums over all flows.
@@ -213,12 +237,15 @@ impl Report {
         let total = QueueStatus::total(&self.queues);
         let delivered = self.account.rx_total().delivered;
         let taken = total.meter.packets + total.unmetered;
+        let taken = taken + total.meter.twice;
         let accounted = self.packets_in_records
             + self.packets_in_dropped
+            + self.unsampled_record_packets
             + total.meter.refused_total()
+            + total.meter.unsampled
             + total.unmetered;
         let between = |more: u64, less: u64| more.wrapping_sub(less) as i64;
-        match between(delivered, taken) {
+        match between(delivered + total.meter.twice, taken) {
             0 => between(taken, accounted),
             missing => missing,
         }
@@ -245,11 +272,42 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What workers tell the collector.
 enum Message {
     /// Flows ended; the buffer goes back to the worker.
-    Ended(usize, Vec<(Record, EndReason)>),
+    Ended(usize, Buffer),
     /// The worker's queue has come to its end, or was asked to.
     Paused,
     /// The worker is done, and says how it ended.
     Done(Result<Ended>),
+}
+
+/// Ended flows on their way, and back again empty.
+#[derive(Default)]
+struct Buffer {
+    records: Vec<(Record, EndReason)>,
+    /// One for each record, if anything beyond records was asked for. They stay when the buffer is
+    /// emptied: their memory is used again.
+    extras: Vec<OwnedExtra>,
+    has_extras: bool,
+}
+
+impl Buffer {
+    fn new() -> Buffer {
+        Buffer {
+            records: Vec::with_capacity(BUFFER_LEN),
+            ..Buffer::default()
+        }
+    }
+
+    fn push(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
+        if let Some(extra) = extra {
+            self.has_extras = true;
+            let at = self.records.len();
+            if self.extras.len() <= at {
+                self.extras.resize_with(at + 1, OwnedExtra::default);
+            }
+            self.extras[at].set(extra);
+        }
+        self.records.push((*record, reason));
+    }
 }
 
 /// Runs a probe until the input ends, its limits are reached, or somebody says stop. The caller has
@@ -289,7 +347,7 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
         let (empty_sender, empty_receiver) = sync_channel(BUFFER_COUNT);
         for _ in 1..BUFFER_COUNT {
             // The channel has room for all buffers there are.
-            drop(empty_sender.try_send(Vec::with_capacity(BUFFER_LEN)));
+            drop(empty_sender.try_send(Buffer::new()));
         }
         empties.push(empty_sender);
         let status = Arc::new(Mutex::new(QueueStatus {
@@ -332,10 +390,13 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
         out: Out {
             outlet,
             top: Top::new(config.top_count, config.order),
+            sampler: (config.record_sampling != Sampling::All)
+                .then(|| Sampler::new(config.record_sampling, &config.meter.hash_key)),
             records: 0,
             packets: 0,
             records_dropped: 0,
             packets_dropped: 0,
+            unsampled: [0; 2],
             error: None,
         },
         running: queue_count,
@@ -373,20 +434,31 @@ fn wall_clock_ns() -> u64 {
 struct Out<'a> {
     outlet: &'a mut dyn Outlet,
     top: Top,
+    sampler: Option<Sampler>,
     records: u64,
     packets: u64,
     records_dropped: u64,
     packets_dropped: u64,
+    /// Records that sampling left out, and packets in them.
+    unsampled: [u64; 2],
     error: Option<Error>,
 }
 
-impl flow::Sink for Out<'_> {
-    fn ended(&mut self, record: &Record, reason: EndReason) {
+impl Out<'_> {
+    /// Whether a record goes out.
+    fn takes(&mut self, record: &Record) -> bool {
         self.top.add(record);
-        let fate = match self.error {
-            None => self.outlet.ended(record, reason),
-            Some(_) => Ok(Fate::Dropped),
-        };
+        let sampler = self.sampler.as_mut();
+        if sampler.is_some_and(|s| !s.takes_record(record.key(), record.end_ns())) {
+            self.unsampled[0] += 1;
+            self.unsampled[1] += record.packets();
+            return false;
+        }
+        true
+    }
+
+    /// Counts a record by what became of it.
+    fn note(&mut self, record: &Record, fate: Result<Fate>) {
         // A record that the outlet failed with did not get out either.
         let fate = fate.unwrap_or_else(|error| {
             self.error = Some(error);
@@ -401,12 +473,34 @@ impl flow::Sink for Out<'_> {
     }
 }
 
+impl flow::Sink for Out<'_> {
+    fn ended(&mut self, record: &Record, reason: EndReason) {
+        if self.takes(record) {
+            let fate = match self.error {
+                None => self.outlet.ended(record, reason),
+                Some(_) => Ok(Fate::Dropped),
+            };
+            self.note(record, fate);
+        }
+    }
+
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        if self.takes(record) {
+            let fate = match self.error {
+                None => self.outlet.ended_with(record, extra, reason),
+                Some(_) => Ok(Fate::Dropped),
+            };
+            self.note(record, fate);
+        }
+    }
+}
+
 struct Collector<'a> {
     start: Instant,
     duration: Option<Duration>,
     shared: Arc<Shared>,
     published: Vec<Arc<Mutex<QueueStatus>>>,
-    empties: Vec<SyncSender<Vec<(Record, EndReason)>>>,
+    empties: Vec<SyncSender<Buffer>>,
     merger: Option<Merger>,
     out: Out<'a>,
     /// Workers that have not ended.
@@ -448,12 +542,21 @@ impl Collector<'_> {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Ended(index, mut buffer) => {
-                for (record, reason) in buffer.drain(..) {
-                    match &mut self.merger {
-                        Some(merger) => merger.push(&record, reason, &mut self.out),
-                        None => flow::Sink::ended(&mut self.out, &record, reason),
+                for (at, (record, reason)) in buffer.records.drain(..).enumerate() {
+                    let extra = match buffer.has_extras {
+                        true => buffer.extras.get(at).map(OwnedExtra::get),
+                        false => None,
+                    };
+                    let out = &mut self.out;
+                    match (&mut self.merger, &extra) {
+                        (Some(merger), extra) => {
+                            merger.push_with(&record, extra.as_ref(), reason, out);
+                        }
+                        (None, Some(extra)) => flow::Sink::ended_with(out, &record, extra, reason),
+                        (None, None) => flow::Sink::ended(out, &record, reason),
                     }
                 }
+                buffer.has_extras = false;
                 // The worker may be gone; its channel has room for all its buffers.
                 drop(self.empties[index].try_send(buffer));
             }
@@ -527,6 +630,8 @@ impl Collector<'_> {
             packets_in_records: self.out.packets,
             records_dropped: self.out.records_dropped,
             packets_in_dropped: self.out.packets_dropped,
+            unsampled_records: self.out.unsampled[0],
+            unsampled_record_packets: self.out.unsampled[1],
             merged: self.merger.as_ref().map_or(0, Merger::merged),
             top: self.out.top,
             error: self.out.error.or(self.error),

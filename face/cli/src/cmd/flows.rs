@@ -1,5 +1,6 @@
 //! `barewire flows`: the flows of a port, as they end, as a live view, or as a table at the end.
 
+mod choice;
 mod export;
 mod json;
 mod metrics;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use flow::top::Order;
-use flow::{HashKey, Level, MeterConfig, Octets};
+use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, Sampling};
 use port::{Direction, PortName};
 use runtime::flows::{Config, Outlet};
 use runtime::{Stop, filter, flows};
@@ -68,17 +69,38 @@ struct FlowArgs {
     /// A flow that goes on longer than this is told in several records
     #[arg(long, default_value = "300s", value_parser = parse_timeout, value_name = "TIME")]
     active_timeout: Duration,
-    /// A flow without a packet for so long has ended [default: 30s, ICMP 10s]
-    #[arg(long, value_parser = parse_timeout, value_name = "TIME")]
-    idle_timeout: Option<Duration>,
-    /// Flows at one time for each queue, 144 to 160 bytes each: 100000, 500k, 4M [default:
-    /// 1048576; with more than four queues they share four times that]
+    /// A flow without a packet for so long has ended: 60s, or by protocol: tcp=120s,udp=15s (also
+    /// icmp, other) [default: 30s, ICMP 10s]
+    #[arg(long, value_parser = choice::idle, value_delimiter = ',', value_name = "TIME")]
+    idle_timeout: Vec<choice::Idle>,
+    /// After FIN from both sides, or RST, a TCP connection has ended when there was no packet for
+    /// so long, or a SYN comes
+    #[arg(long, default_value = "2s", value_parser = parse_timeout, value_name = "TIME")]
+    linger: Duration,
+    /// Flows at one time for each queue, 192 bytes each and what --fields adds: 100000, 500k, 4M
+    /// [default: 1048576; with more than four queues they share four times that]
     #[arg(long, value_parser = parse_table_size, value_name = "N")]
     table_size: Option<u32>,
-    /// Parts of the key beside addresses, ports and protocol: vlan, interface (of a capture file)
+    /// What is recorded: counters (packets, bytes, times, TCP flags; fastest), standard; and beyond
+    /// that packets=N (the first N packets), timing (gaps and lengths), bytes (histogram and
+    /// entropy of the payload), full (all of these)
+    #[arg(long, value_parser = choice::field, value_delimiter = ',', default_value = "standard",
+          value_name = "FIELDS")]
+    fields: Vec<choice::Field>,
+    /// Parts of the key beside addresses, ports and protocol: interface is that of a capture file
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     key: Vec<KeyPart>,
-    /// Which IP header of a tunnelled packet names its flow
+    /// The two directions of a connection are flows of their own
+    #[arg(long)]
+    uniflow: bool,
+    /// Meter one packet in N: 100 or count:100 (each hundredth), random:100, hash:100 (all packets
+    /// of one flow in a hundred), time:1s/10ms (10 ms of each second)
+    #[arg(long, value_parser = choice::sampling, value_name = "HOW")]
+    sample: Option<Sampling>,
+    /// Tell one record in N, chosen in the same ways
+    #[arg(long, value_parser = choice::sampling, value_name = "HOW")]
+    sample_records: Option<Sampling>,
+    /// Which IP header of a tunnelled packet names its flow; with both it counts in two flows
     #[arg(long, value_enum, default_value = "outer")]
     level: LevelArg,
     /// Which bytes count: the IP datagram, or the whole packet with its link header
@@ -97,12 +119,17 @@ enum Sort {
 enum KeyPart {
     Vlan,
     Interface,
+    Mac,
+    Mpls,
+    Tunnel,
+    Tos,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LevelArg {
     Outer,
     Inner,
+    Both,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -203,14 +230,25 @@ impl Args {
         meter.table.flow_count_max = self.flow.table_size.unwrap_or(default_size(queue_count));
         let timeouts = &mut meter.table.timeouts;
         timeouts.active_ns = self.flow.active_timeout.as_nanos() as u64;
-        if let Some(idle) = self.flow.idle_timeout {
-            timeouts.set_idle_ns(idle.as_nanos() as u64);
+        for idle in &self.flow.idle_timeout {
+            idle.apply(timeouts);
         }
+        timeouts.linger_ns = self.flow.linger.as_nanos() as u64;
+        choice::apply_fields(&self.flow.fields, &mut meter);
+        meter.table.uniflow = self.flow.uniflow;
+        meter.sampling = self.flow.sample.unwrap_or_default();
+        meter.key_extra = KeyParts {
+            mac: self.flow.key.contains(&KeyPart::Mac),
+            mpls: self.flow.key.contains(&KeyPart::Mpls),
+            tunnel: self.flow.key.contains(&KeyPart::Tunnel),
+            traffic_class: self.flow.key.contains(&KeyPart::Tos),
+        };
         meter.key_vlan = self.flow.key.contains(&KeyPart::Vlan);
         meter.key_interface = self.flow.key.contains(&KeyPart::Interface);
         meter.level = match self.flow.level {
             LevelArg::Outer => Level::Outer,
             LevelArg::Inner => Level::Inner,
+            LevelArg::Both => Level::Both,
         };
         meter.octets = match self.flow.octets {
             OctetsArg::Ip => Octets::Ip,
@@ -222,6 +260,7 @@ impl Args {
             cpus: self.port_args.cpus.clone(),
             count: self.count,
             duration: self.duration,
+            record_sampling: self.flow.sample_records.unwrap_or_default(),
             top_count: self.top.clamp(1, TOP_MAX),
             order: match self.sort {
                 Sort::Bytes => Order::Bytes,

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flow::top::TopScan;
-use flow::{EndReason, Input, Meter, Record, Sink};
+use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, Sink};
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
-use super::{BUFFER_LEN, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns};
+use super::{
+    BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
+};
 use crate::worker::{self, Ended, Engine, Verdict};
 
 /// How often figures are published and the clock is told to the table.
@@ -26,6 +28,15 @@ const SCAN_STEP_IDLE: usize = 16 << 10;
 /// back.
 const BEHIND_NS: u64 = 1_000_000_000;
 
+const NO_INPUT: Input<'static> = Input {
+    link: LinkType::ETHERNET,
+    bytes: &[],
+    wire_len: 0,
+    time_ns: 0,
+    vlan: None,
+    interface: 0,
+};
+
 /// What a worker is given.
 pub(super) struct Plan {
     pub(super) index: usize,
@@ -34,7 +45,7 @@ pub(super) struct Plan {
     pub(super) cpu: Option<usize>,
     pub(super) shared: Arc<Shared>,
     pub(super) messages: SyncSender<Message>,
-    pub(super) empties: Receiver<Vec<(Record, EndReason)>>,
+    pub(super) empties: Receiver<Buffer>,
     pub(super) status: Arc<Mutex<QueueStatus>>,
     /// Link types of the interfaces known at the start.
     pub(super) links: Vec<LinkType>,
@@ -61,18 +72,21 @@ fn work_on(plan: Plan) -> Result<Ended> {
         })?;
     }
     // Made here, so that its memory is near this thread's processor.
-    let meter = Meter::new(&plan.config.meter).map_err(|e| {
+    let mut config = plan.config.meter.clone();
+    config.table.reserved = sys::advice::large_pages;
+    let meter = Meter::new(&config).map_err(|e| {
         drop(plan.messages.send(Message::Paused));
         let error = Error::new(ErrorKind::NoSpace, "make the flow table", e.to_string());
         error.with_hint("a smaller --table-size, or fewer queues")
     })?;
     let mut engine = FlowEngine {
         capacity: meter.table().capacity() as u64,
+        has_extras: meter.has_extras(),
         meter,
         links: plan.links,
         outbox: Outbox {
             index: plan.index,
-            buffer: Vec::with_capacity(BUFFER_LEN),
+            buffer: Buffer::new(),
             messages: plan.messages.clone(),
             empties: plan.empties,
             is_gone: false,
@@ -120,6 +134,8 @@ struct FlowEngine {
     unmetered: u64,
     draining: bool,
     capacity: u64,
+    /// More than records is asked for, so packets are given to the meter together.
+    has_extras: bool,
     scan: Option<Scan>,
     pulse_at: Instant,
 }
@@ -142,6 +158,8 @@ impl Engine for FlowEngine {
         }
         std::hint::black_box(touched);
         let mut clock_ns = None;
+        let mut together: [Input<'_>; BATCH_MAX] = [NO_INPUT; BATCH_MAX];
+        let mut count_together = 0;
         for packet in batch.iter().take(allowed as usize) {
             let time_ns = match packet.time_ns() {
                 Some(time_ns) => time_ns,
@@ -162,7 +180,20 @@ impl Engine for FlowEngine {
                 vlan: packet.vlan().map(|vlan| vlan.tci & 0xfff),
                 interface,
             };
-            self.meter.observe(&input, &mut self.outbox);
+            if !self.has_extras {
+                self.meter.observe(&input, &mut self.outbox);
+                continue;
+            }
+            together[count_together] = input;
+            count_together += 1;
+            if count_together == BATCH_MAX {
+                self.meter.observe_all(&together, &mut self.outbox);
+                count_together = 0;
+            }
+        }
+        if count_together != 0 {
+            let rest = &together[..count_together];
+            self.meter.observe_all(rest, &mut self.outbox);
         }
         self.meter.flush(&mut self.outbox);
         if self.scan.is_some() {
@@ -269,9 +300,9 @@ impl FlowEngine {
 /// Ended flows on their way to the collector.
 struct Outbox {
     index: usize,
-    buffer: Vec<(Record, EndReason)>,
+    buffer: Buffer,
     messages: SyncSender<Message>,
-    empties: Receiver<Vec<(Record, EndReason)>>,
+    empties: Receiver<Buffer>,
     /// The collector is gone.
     is_gone: bool,
 }
@@ -279,16 +310,25 @@ struct Outbox {
 impl Sink for Outbox {
     #[inline]
     fn ended(&mut self, record: &Record, reason: EndReason) {
-        self.buffer.push((*record, reason));
-        if self.buffer.len() == BUFFER_LEN {
-            self.send();
-        }
+        self.push(record, None, reason);
+    }
+
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        self.push(record, Some(extra), reason);
     }
 }
 
 impl Outbox {
+    #[inline]
+    fn push(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
+        self.buffer.push(record, extra, reason);
+        if self.buffer.records.len() == BUFFER_LEN {
+            self.send();
+        }
+    }
+
     fn send(&mut self) {
-        if self.buffer.is_empty() {
+        if self.buffer.records.is_empty() {
             return;
         }
         let full = std::mem::take(&mut self.buffer);
@@ -297,7 +337,7 @@ impl Outbox {
             Ok(empty) if sent.is_ok() => self.buffer = empty,
             _ => {
                 self.is_gone = true;
-                self.buffer.clear();
+                self.buffer.records.clear();
             }
         }
     }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use export::Account;
 use flow::encode::json;
-use flow::{EndReason, Record};
+use flow::{EndReason, Extra, Record};
 use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
@@ -159,12 +159,21 @@ impl Lines {
 
 impl Outlet for Lines {
     fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate> {
+        self.ended_with(record, &Extra::default(), reason)
+    }
+
+    fn ended_with(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<Fate> {
         // What is forced out at the end holds up nobody.
         let wait = !self.may_drop || reason == EndReason::Forced;
         if self.piece.len() >= PIECE_LEN && !self.hand_over(wait)? {
             return Ok(Fate::Dropped);
         }
-        json::line(record, reason, &mut self.piece);
+        json::line_with(record, extra, reason, &mut self.piece);
         Ok(Fate::Told)
     }
 
@@ -221,8 +230,12 @@ fn summary(report: &Report, name: &str, memory: &Memory) -> Value {
         "fragments": {
             "first": meter.fragments.first, "followed": meter.fragments.followed,
             "joined": meter.fragments.joined, "orphans": meter.fragments.orphans,
-            "evicted": meter.fragments.evicted,
+            "evicted": meter.fragments.evicted, "overlaps": meter.fragments.overlaps,
         },
+        "unsampled": meter.unsampled,
+        "unsampled_records": report.unsampled_records,
+        "unsampled_record_packets": report.unsampled_record_packets,
+        "counted_twice": meter.twice,
         "late": table.late,
         "crowded": table.crowded,
         "unmetered": total.unmetered,

@@ -235,11 +235,23 @@ pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> i
     if fragments.first + fragments.followed + fragments.orphans != 0 {
         writeln!(
             out,
-            "fragments: {} first, {} later ones in their flows, {} without a first one (ports 0)",
+            "fragments: {} first, {} later ones in their flows, {} without a first one (ports 0), \
+             {} overlap others",
             fragments.first,
             fragments.followed + fragments.joined,
-            fragments.orphans
+            fragments.orphans,
+            fragments.overlaps
         )?;
+    }
+    if meter.unsampled + report.unsampled_records != 0 {
+        writeln!(
+            out,
+            "sampling left out {} packets, and {} records with {} packets",
+            meter.unsampled, report.unsampled_records, report.unsampled_record_packets
+        )?;
+    }
+    if meter.twice != 0 {
+        writeln!(out, "{} packets in tunnels count in two flows", meter.twice)?;
     }
     if total.unmetered != 0 {
         writeln!(
@@ -257,12 +269,21 @@ pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> i
     writeln!(out)?;
     write_account(out, &report.account)?;
     match report.imbalance() {
-        0 => writeln!(
-            out,
-            "delivered = {} in records + {} in no flow: adds up",
-            report.packets_in_records,
-            meter.refused_total() + total.unmetered,
-        ),
+        0 => {
+            let elsewhere = meter.refused_total()
+                + total.unmetered
+                + meter.unsampled
+                + report.unsampled_record_packets;
+            let twice = match meter.twice {
+                0 => String::new(),
+                count => format!(" - {count} counted twice"),
+            };
+            writeln!(
+                out,
+                "delivered = {} in records + {elsewhere} in no flow{twice}: adds up",
+                report.packets_in_records,
+            )
+        }
         missing => writeln!(
             out,
             "delivered and records differ by {missing} packets: this is a fault of this program"

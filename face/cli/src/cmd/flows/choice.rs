@@ -1,0 +1,181 @@
+//! What is recorded, when flows end, and what is left out: arguments with a small language of
+//! their own.
+
+use std::time::Duration;
+
+use flow::{ExtraConfig, MeterConfig, Profile, Sampling, Timeouts};
+
+use super::{parse_duration, parse_timeout};
+
+/// Packets remembered of a flow, where no number is given.
+const PACKET_COUNT: u8 = 10;
+
+/// An idle timeout, for a protocol or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    protocol: Option<Protocol>,
+    time: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Udp,
+    Icmp,
+    Other,
+}
+
+impl Idle {
+    /// Sets it.
+    pub fn apply(&self, timeouts: &mut Timeouts) {
+        let ns = self.time.as_nanos() as u64;
+        match self.protocol {
+            None => timeouts.set_idle_ns(ns),
+            Some(Protocol::Tcp) => timeouts.idle_tcp_ns = ns,
+            Some(Protocol::Udp) => timeouts.idle_udp_ns = ns,
+            Some(Protocol::Icmp) => timeouts.idle_icmp_ns = ns,
+            Some(Protocol::Other) => timeouts.idle_other_ns = ns,
+        }
+    }
+}
+
+/// `30s`, or `tcp=120s`.
+pub fn idle(text: &str) -> Result<Idle, String> {
+    let Some((name, time)) = text.split_once('=') else {
+        return Ok(Idle {
+            protocol: None,
+            time: parse_timeout(text)?,
+        });
+    };
+    let protocol = match name {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        "icmp" => Protocol::Icmp,
+        "other" => Protocol::Other,
+        _ => return Err(format!("{name:?} is none of tcp, udp, icmp, other")),
+    };
+    Ok(Idle {
+        protocol: Some(protocol),
+        time: parse_timeout(time)?,
+    })
+}
+
+/// What is to be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Counters,
+    Standard,
+    Packets(u8),
+    Timing,
+    Bytes,
+    Full,
+}
+
+/// One of a list of fields.
+pub fn field(text: &str) -> Result<Field, String> {
+    let (name, count) = match text.split_once('=') {
+        Some((name, count)) => (name, Some(count)),
+        None => (text, None),
+    };
+    match (name, count) {
+        ("counters", None) => Ok(Field::Counters),
+        ("standard", None) => Ok(Field::Standard),
+        ("packets", None) => Ok(Field::Packets(PACKET_COUNT)),
+        ("packets", Some(count)) => match count.parse() {
+            Ok(count @ 1..) => Ok(Field::Packets(count)),
+            _ => Err("packets=N takes a number from 1 to 255".into()),
+        },
+        ("timing", None) => Ok(Field::Timing),
+        ("bytes", None) => Ok(Field::Bytes),
+        ("full", None) => Ok(Field::Full),
+        _ => Err(format!(
+            "{text:?} is none of counters, standard, packets=N, timing, bytes, full"
+        )),
+    }
+}
+
+/// Makes a meter record them. Whatever is beyond the record needs the standard one.
+pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
+    meter.table.profile = match fields {
+        [Field::Counters] => Profile::Counters,
+        _ => Profile::Standard,
+    };
+    let extra = &mut meter.extra;
+    for field in fields {
+        match field {
+            Field::Counters | Field::Standard => {}
+            Field::Packets(count) => extra.packet_count = *count,
+            Field::Timing => extra.timing = true,
+            Field::Bytes => extra.bytes = true,
+            Field::Full => {
+                *extra = ExtraConfig {
+                    packet_count: extra.packet_count.max(PACKET_COUNT),
+                    timing: true,
+                    bytes: true,
+                    ..*extra
+                }
+            }
+        }
+    }
+}
+
+/// `100`, `count:100`, `random:100`, `hash:100`, `time:1s/10ms`.
+pub fn sampling(text: &str) -> Result<Sampling, String> {
+    let (how, rate) = text.split_once(':').unwrap_or(("count", text));
+    if how == "time" {
+        let (every, open) = rate
+            .split_once('/')
+            .ok_or("time needs a period and the part of it that is taken: time:1s/10ms")?;
+        let (every, open) = (parse_duration(every)?, parse_duration(open)?);
+        if open > every {
+            return Err("the part that is taken is longer than the period".into());
+        }
+        return Ok(Sampling::Time {
+            every_ns: every.as_nanos() as u64,
+            open_ns: open.as_nanos() as u64,
+        });
+    }
+    let interval = match rate.parse::<u32>() {
+        Ok(interval @ 1..) => interval,
+        _ => return Err(format!("{rate:?} is not a number above 0")),
+    };
+    match how {
+        _ if interval == 1 => Ok(Sampling::All),
+        "count" => Ok(Sampling::Count(interval)),
+        "random" => Ok(Sampling::Random(interval)),
+        "hash" => Ok(Sampling::Hash(interval)),
+        _ => Err(format!("{how:?} is none of count, random, hash, time")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_choices() {
+        let second = |seconds| Duration::from_secs(seconds);
+        let tcp = Idle {
+            protocol: Some(Protocol::Tcp),
+            time: second(120),
+        };
+        assert_eq!(idle("tcp=2m"), Ok(tcp));
+        assert_eq!(idle("5").map(|idle| idle.time), Ok(second(5)));
+        assert!(idle("tcp=2h").is_err() && idle("gre=1s").is_err());
+        assert_eq!(field("packets=30"), Ok(Field::Packets(30)));
+        for bad in ["packets=0", "packets=256", "timing=1", "all", ""] {
+            assert!(field(bad).is_err(), "{bad}");
+        }
+        assert_eq!(sampling("100"), Ok(Sampling::Count(100)));
+        assert_eq!(sampling("hash:7"), Ok(Sampling::Hash(7)));
+        assert_eq!(sampling("random:1"), Ok(Sampling::All));
+        let time = Sampling::Time {
+            every_ns: 1_000_000_000,
+            open_ns: 10_000_000,
+        };
+        assert_eq!(sampling("time:1s/10ms"), Ok(time));
+        for bad in ["0", "-1", "time:1s", "time:1s/2s", "often:3", ""] {
+            assert!(sampling(bad).is_err(), "{bad}");
+        }
+    }
+}
