@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bursts;
+mod cpu;
 mod link;
 mod machine;
 mod mix;

@@ -1,6 +1,7 @@
 //! What is measured. A new scenario is a file here and a row in [`SCENARIOS`].
 
 mod capture;
+mod flows;
 mod memory;
 mod send;
 pub mod wire;
@@ -34,6 +35,7 @@ pub struct Scenario {
 /// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     capture::SCENARIO,
+    flows::SCENARIO,
     send::SCENARIO,
     wire::SCENARIO,
     memory::SCENARIO,
