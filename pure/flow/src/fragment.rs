@@ -322,6 +322,8 @@ impl Fragments {
                 ttl: orphan.ttl,
                 traffic_class: orphan.traffic_class,
                 marks: orphan.marks,
+                ip_flags: orphan.ip_flags,
+                len: orphan.len,
                 ip_options: orphan.ip_options,
                 payload_offset: orphan.payload_offset,
                 input_index: orphan.input_index,
@@ -441,10 +443,9 @@ impl Amount {
         self.last_ns = self.last_ns.max(packet.time_ns);
         self.ttl_min = self.ttl_min.min(packet.ttl);
         self.ttl_max = self.ttl_max.max(packet.ttl);
-        self.ip_flags |= packet.marks & 7;
-        let len = packet.bytes.min(u32::from(u16::MAX)) as u16;
-        self.len_min = self.len_min.min(len);
-        self.len_max = self.len_max.max(len);
+        self.ip_flags |= packet.ip_flags;
+        self.len_min = self.len_min.min(packet.len);
+        self.len_max = self.len_max.max(packet.len);
         self.ip_options |= packet.ip_options;
     }
 }

@@ -7,7 +7,7 @@ use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
 use crate::fragment::{Datagram, FragmentStats, Fragments, Later, Piece};
 use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra, Side};
-use crate::record::{FRAGMENT, LATER};
+use crate::record::{FRAGMENT, IP_FLAGS_SHIFT, LATER};
 use crate::sampling::{Sampler, Sampling};
 use crate::table::{
     Alone, BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
@@ -473,7 +473,11 @@ impl Meter {
         };
         let flags = level.tcp_flags;
         let fragmented = level.fragment as u8 | self.levels[0].fragment as u8;
-        let mut observed = Observed {
+        // Of other protocols the fields of TCP are zero.
+        let is_tcp = level.layer_mask & LayerKind::Tcp.bit() != 0;
+        let moves = level.payload_len + u32::from(flags & flag::FIN) + u32::from(flags >> 1 & 1);
+        let options = level.tcp_options;
+        let observed = Observed {
             key,
             side,
             is_answer: ports.is_answer,
@@ -483,28 +487,24 @@ impl Meter {
             bytes,
             payload_bytes: level.payload_len,
             ttl: level.ttl,
+            traffic_class: level.traffic_class,
+            marks: 0,
+            ip_flags: u16::from(level.ip_flags) << IP_FLAGS_SHIFT,
+            len: bytes.min(u32::from(u16::MAX)) as u16,
+            tcp_window: level.tcp_window,
+            tcp_mss: if W::DETAIL && flags & flag::SYN != 0 {
+                announced_mss(level, input.bytes)
+            } else {
+                0
+            },
+            tcp_seq: level.tcp_seq,
+            tcp_seq_len: if is_tcp { moves } else { 0 },
+            tcp_options: options as u32 & 0x7fff_ffff | ((options >> 34) as u32) << 31,
+            ip_options: level.ip_options,
+            payload_offset: level.payload_offset,
             input_index,
             key_extra,
-            ..Observed::NONE
         };
-        if W::DETAIL {
-            let options = level.tcp_options;
-            observed.traffic_class = level.traffic_class;
-            observed.marks = level.ip_flags;
-            observed.payload_offset = level.payload_offset;
-            observed.ip_options = level.ip_options;
-            if protocol == 6 && level.layer_mask & LayerKind::Tcp.bit() != 0 {
-                observed.tcp_window = level.tcp_window;
-                observed.tcp_seq = level.tcp_seq;
-                observed.tcp_seq_len =
-                    level.payload_len + u32::from(flags & flag::FIN) + u32::from(flags >> 1 & 1);
-                observed.tcp_options =
-                    options as u32 & 0x7fff_ffff | ((options >> 34) as u32) << 31;
-                if flags & flag::SYN != 0 {
-                    observed.tcp_mss = announced_mss(level, input.bytes);
-                }
-            }
-        }
         if level.reason != Reason::Complete {
             self.without_ports[level.reason as usize] += 1;
         }

@@ -12,7 +12,7 @@ use crate::table::Observed;
 mod side;
 
 use side::Direction;
-pub(crate) use side::{FRAGMENT, LATER, ORPHAN};
+pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN};
 
 /// TCP flags (RFC 9293 §3.1).
 pub(crate) const FIN: u16 = 0x01;
@@ -116,7 +116,7 @@ pub(crate) struct Amount {
     pub(crate) last_ns: u64,
     pub(crate) ttl_min: u8,
     pub(crate) ttl_max: u8,
-    pub(crate) ip_flags: u8,
+    pub(crate) ip_flags: u16,
     pub(crate) len_min: u16,
     pub(crate) len_max: u16,
     pub(crate) ip_options: u32,

@@ -9,8 +9,6 @@ pub(crate) const FRAGMENT: u8 = 1 << 3;
 pub(crate) const ORPHAN: u8 = 1 << 4;
 /// It is not the first fragment.
 pub(crate) const LATER: u8 = 1 << 5;
-/// The flags of the IPv4 header among the marks.
-const IP_FLAGS: u8 = 7;
 
 /// How far the last packet of a side may be from its first: 39 hours.
 pub(super) const REACH_NS: u64 = 1 << 47;
@@ -20,39 +18,36 @@ const SEQ_KNOWN: u16 = 1 << 15;
 const FLAGS: u16 = 0x0fff;
 /// Of `fragments`, the count; the IP flags are above it.
 const COUNT: u16 = 0x1fff;
-const IP_FLAGS_SHIFT: u32 = 13;
+pub(crate) const IP_FLAGS_SHIFT: u32 = 13;
 
 /// A segment that comes so soon after a later one was overtaken, not sent again, where the round
 /// trip is not known.
 const OVERTAKEN_NS: u64 = 3_000_000;
 
-/// Sums are split into their lower 32 and their upper 16 bits.
+/// Three sums share a word with a number of 16 bits each, so that adding to one is one addition;
+/// room is made sure of before, so it never reaches the upper bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, packed(4))]
 pub(super) struct Direction {
+    /// Bytes; above them the segment size announced.
+    bytes_mss: u64,
+    /// Bytes of payload; above them the window of the first packet.
+    payload_window: u64,
+    /// Distance of the last packet from the first, in nanoseconds; above it the handshake's answer
+    /// in microseconds: 12 bits shifted by the upper four.
+    last_handshake: u64,
     packets: u32,
-    bytes_low: u32,
-    payload_low: u32,
-    /// Distance of the last packet from the first, in nanoseconds.
-    last_low: u32,
     /// The TCP sequence number behind all that has come.
     next_seq: u32,
     /// Bit n for kind n below 31; bit 31 for kind 34.
     tcp_options: u32,
-    bytes_high: u16,
-    payload_high: u16,
-    last_high: u16,
     flags: u16,
     /// 65535 without packets.
     len_min: u16,
     len_max: u16,
     fragments: u16,
-    window: u16,
-    mss: u16,
     retransmissions: u16,
     out_of_order: u16,
-    /// Microseconds: 12 bits shifted by the upper four.
-    handshake: u16,
     flags_first: u8,
     flags_last: u8,
     /// 255 without packets.
@@ -62,36 +57,35 @@ pub(super) struct Direction {
 
 const _: () = assert!(size_of::<Direction>() == 52);
 
-#[inline(always)]
-fn join(low: u32, high: u16) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
+/// The bits of a sum.
+const SUM: u64 = (1 << 48) - 1;
+const UPPER_SHIFT: u32 = 48;
+/// The highest bit of a sum: what sets it is the last that is added.
+const FULL: u64 = 1 << 47;
 
 #[inline(always)]
-fn split(value: u64) -> (u32, u16) {
-    (value as u32, (value >> 32) as u16)
+fn upper(word: u64) -> u16 {
+    (word >> UPPER_SHIFT) as u16
+}
+
+fn set_upper(word: u64, value: u16) -> u64 {
+    word & SUM | u64::from(value) << UPPER_SHIFT
 }
 
 impl Direction {
     pub(super) const EMPTY: Direction = Direction {
+        bytes_mss: 0,
+        payload_window: 0,
+        last_handshake: 0,
         packets: 0,
-        bytes_low: 0,
-        payload_low: 0,
-        last_low: 0,
         next_seq: 0,
         tcp_options: 0,
-        bytes_high: 0,
-        payload_high: 0,
-        last_high: 0,
         flags: 0,
         len_min: u16::MAX,
         len_max: 0,
         fragments: 0,
-        window: 0,
-        mss: 0,
         retransmissions: 0,
         out_of_order: 0,
-        handshake: 0,
         flags_first: 0,
         flags_last: 0,
         ttl_min: u8::MAX,
@@ -105,12 +99,12 @@ impl Direction {
 
     #[inline(always)]
     pub(super) fn bytes(&self) -> u64 {
-        join(self.bytes_low, self.bytes_high)
+        self.bytes_mss & SUM
     }
 
     #[inline(always)]
     pub(super) fn last_ns(&self) -> u64 {
-        join(self.last_low, self.last_high)
+        self.last_handshake & SUM
     }
 
     #[inline(always)]
@@ -127,42 +121,57 @@ impl Direction {
     #[inline(always)]
     pub(super) fn goes_on(&self) -> bool {
         self.packets.wrapping_sub(1) < u32::MAX - 1
-            && (self.bytes_high | self.payload_high) & 1 << 15 == 0
+            && (self.bytes_mss | self.payload_window) & FULL == 0
     }
 
     /// Whether so many packets can be counted: of 2^32 bytes at most, and 2^15 of them.
     pub(super) fn has_room_for(&self, packets: u32) -> bool {
-        self.packets <= u32::MAX - packets && (self.bytes_high | self.payload_high) & 1 << 15 == 0
+        self.packets <= u32::MAX - packets && (self.bytes_mss | self.payload_window) & FULL == 0
     }
 
     /// What only the side's first packet tells.
     pub(super) fn begin(&mut self, packet: &Observed) {
         self.flags_first = packet.tcp_flags as u8;
-        self.window = packet.tcp_window;
+        (self.ttl_min, self.ttl_max) = (packet.ttl, packet.ttl);
+        self.payload_window = set_upper(self.payload_window, packet.tcp_window);
     }
 
     /// Counts a packet that comes so long after the side's first.
     #[inline(always)]
     pub(super) fn count<const DETAIL: bool>(&mut self, packet: &Observed, passed_ns: u64) {
         self.packets += 1;
-        (self.bytes_low, self.bytes_high) = split(self.bytes() + u64::from(packet.bytes));
-        (self.last_low, self.last_high) = split(self.last_ns().max(passed_ns));
+        self.bytes_mss += u64::from(packet.bytes);
+        self.reach(passed_ns);
         if DETAIL {
-            let payload = join(self.payload_low, self.payload_high);
-            (self.payload_low, self.payload_high) =
-                split(payload + u64::from(packet.payload_bytes));
+            self.payload_window += u64::from(packet.payload_bytes);
+        }
+    }
+
+    /// A packet came so long after the first.
+    #[inline(always)]
+    fn reach(&mut self, passed_ns: u64) {
+        // The upper bits are the same on both sides of the comparison.
+        let reached = self.last_handshake & !SUM | passed_ns;
+        if reached > self.last_handshake {
+            self.last_handshake = reached;
         }
     }
 
     /// What the standard record holds beyond counters. Before the packet is counted.
     #[inline(always)]
     pub(super) fn detail(&mut self, packet: &Observed, passed_ns: u64) {
-        self.ttl_min = self.ttl_min.min(packet.ttl);
-        self.ttl_max = self.ttl_max.max(packet.ttl);
-        let len = packet.bytes.min(u32::from(u16::MAX)) as u16;
-        self.len_min = self.len_min.min(len);
-        self.len_max = self.len_max.max(len);
-        self.fragments |= u16::from(packet.marks & IP_FLAGS) << IP_FLAGS_SHIFT;
+        // Branches that are hardly ever taken cost less than extremes that are stored each time.
+        if packet.ttl != self.ttl_min {
+            self.ttl_min = self.ttl_min.min(packet.ttl);
+            self.ttl_max = self.ttl_max.max(packet.ttl);
+        }
+        if packet.len < self.len_min {
+            self.len_min = packet.len;
+        }
+        if packet.len > self.len_max {
+            self.len_max = packet.len;
+        }
+        self.fragments |= packet.ip_flags;
         if packet.marks & FRAGMENT != 0 {
             self.add_fragments(1);
         }
@@ -218,26 +227,25 @@ impl Direction {
 
     /// The first packet turned out to be earlier by so much.
     pub(super) fn stretch(&mut self, by_ns: u64) {
-        (self.last_low, self.last_high) = split(self.last_ns() + by_ns);
+        self.last_handshake += by_ns;
     }
 
     /// Adds fragments that were held back; the last of them came so long after the side's first
     /// packet.
     pub(super) fn add_held(&mut self, held: &Amount, last_ns: u64) {
         self.packets += held.packets;
-        (self.bytes_low, self.bytes_high) = split(self.bytes() + held.bytes);
-        (self.last_low, self.last_high) = split(self.last_ns().max(last_ns));
+        self.bytes_mss += held.bytes;
+        self.reach(last_ns);
     }
 
     /// What the standard record holds of them.
     pub(super) fn held_detail(&mut self, held: &Amount) {
-        let payload = join(self.payload_low, self.payload_high) + held.payload_bytes;
-        (self.payload_low, self.payload_high) = split(payload);
+        self.payload_window += held.payload_bytes;
         self.ttl_min = self.ttl_min.min(held.ttl_min);
         self.ttl_max = self.ttl_max.max(held.ttl_max);
         self.len_min = self.len_min.min(held.len_min);
         self.len_max = self.len_max.max(held.len_max);
-        self.fragments |= u16::from(held.ip_flags) << IP_FLAGS_SHIFT;
+        self.fragments |= held.ip_flags;
         self.add_fragments(held.packets);
     }
 
@@ -246,29 +254,32 @@ impl Direction {
     }
 
     pub(super) fn set_mss(&mut self, mss: u16) {
-        self.mss = mss;
+        self.bytes_mss = set_upper(self.bytes_mss, mss);
     }
 
     pub(super) fn set_handshake(&mut self, waited_ns: u64) {
         let us = (waited_ns / 1000).clamp(1, 0xfff << 15);
         let shift = (64 - us.leading_zeros()).saturating_sub(12);
-        self.handshake = (us >> shift) as u16 | (shift as u16) << 12;
+        let kept = (us >> shift) as u16 | (shift as u16) << 12;
+        self.last_handshake = set_upper(self.last_handshake, kept);
     }
 
     pub(super) fn handshake_us(&self) -> u32 {
-        u32::from(self.handshake & 0xfff) << (self.handshake >> 12)
+        let kept = upper(self.last_handshake);
+        u32::from(kept & 0xfff) << (kept >> 12)
     }
 
     /// Takes in another record's side; the last packet of both came so long after the first.
     pub(super) fn merge(&mut self, other: &Direction, last_ns: u64) {
-        const SUM_MAX: u64 = (1 << 48) - 1;
-        let payload = |side: &Direction| join(side.payload_low, side.payload_high);
-        let bytes = (self.bytes() + other.bytes()).min(SUM_MAX);
-        let payload = (payload(self) + payload(other)).min(SUM_MAX);
+        let add = |one: u64, two: u64| {
+            let sum = ((one & SUM) + (two & SUM)).min(SUM);
+            sum | u64::from(upper(one).max(upper(two))) << UPPER_SHIFT
+        };
+        self.bytes_mss = add(self.bytes_mss, other.bytes_mss);
+        self.payload_window = add(self.payload_window, other.payload_window);
+        self.last_handshake =
+            add(self.last_handshake, other.last_handshake) & !SUM | last_ns.min(SUM);
         self.packets = self.packets.saturating_add(other.packets);
-        (self.bytes_low, self.bytes_high) = split(bytes);
-        (self.payload_low, self.payload_high) = split(payload);
-        (self.last_low, self.last_high) = split(last_ns.min(SUM_MAX));
         self.tcp_options |= other.tcp_options;
         self.flags |= other.flags;
         self.len_min = self.len_min.min(other.len_min);
@@ -278,8 +289,6 @@ impl Direction {
         let add = |one: u16, two: u16| one.saturating_add(two);
         self.retransmissions = add(self.retransmissions, other.retransmissions);
         self.out_of_order = add(self.out_of_order, other.out_of_order);
-        self.mss = self.mss.max(other.mss);
-        self.handshake = self.handshake.max(other.handshake);
         self.ttl_min = self.ttl_min.min(other.ttl_min);
         self.ttl_max = self.ttl_max.max(other.ttl_max);
     }
@@ -291,7 +300,7 @@ impl Direction {
         Counters {
             packets: self.packets.into(),
             bytes: self.bytes(),
-            payload_bytes: join(self.payload_low, self.payload_high),
+            payload_bytes: self.payload_window & SUM,
             first_ns: 0,
             last_ns: 0,
             tcp_flags: self.tcp_flags(),
@@ -305,8 +314,8 @@ impl Direction {
             len_max: self.len_max,
             fragments: self.fragments & COUNT,
             tcp_options: options & 0x7fff_ffff | (options >> 31) << 34,
-            tcp_window: self.window,
-            tcp_mss: self.mss,
+            tcp_window: upper(self.payload_window),
+            tcp_mss: upper(self.bytes_mss),
             retransmissions: self.retransmissions,
             out_of_order: self.out_of_order,
             handshake_us: self.handshake_us(),

@@ -29,6 +29,7 @@ pub(crate) fn add(record: &mut Record, side: Side, sent: &Sent) {
                 sent.first_ns
             },
             bytes: share(sent.bytes),
+            len: share(sent.bytes) as u16,
             payload_bytes: share(sent.payload_bytes),
             tcp_flags: sent.tcp_flags,
             ttl: sent.ttl,
@@ -69,6 +70,7 @@ fn connection(segments: &[(bool, u16, u32, u32, u64)]) -> Record {
             tcp_window: ms as u16 + 1,
             payload_bytes: len,
             bytes: 60 + len,
+            len: 60 + len as u16,
             time_ns: 1_700_000_000_000 * MS + ms * MS,
             ttl: 60,
             ..Observed::NONE

@@ -27,9 +27,13 @@ pub struct Observed {
     pub ttl: u8,
     /// Type of service or traffic class.
     pub traffic_class: u8,
-    /// Flags of the IPv4 header (4 reserved, 2 don't fragment, 1 more fragments), 8 for a fragment,
-    /// 16 for one whose first did not come, 32 for one that is not the first.
+    /// 8 for a fragment, 16 for one whose first did not come, 32 for one that is not the first.
     pub marks: u8,
+    /// Flags of the IPv4 header (4 reserved, 2 don't fragment, 1 more fragments), shifted left by
+    /// 13.
+    pub ip_flags: u16,
+    /// `bytes`, 65535 at most.
+    pub len: u16,
     /// TCP window as sent.
     pub tcp_window: u16,
     /// Maximum segment size announced, 0 without.
@@ -64,6 +68,8 @@ impl Observed {
         ttl: 0,
         traffic_class: 0,
         marks: 0,
+        ip_flags: 0,
+        len: 0,
         tcp_window: 0,
         tcp_mss: 0,
         tcp_seq: 0,

@@ -271,6 +271,7 @@ fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, ste
         }
         p.is_answer = protocol == 1 && random.below(2) == 0;
         p.bytes = random.below(9000) as u32;
+        p.len = p.bytes as u16;
         p.ttl = random.below(255) as u8;
 
         clock = clock.max(time);
