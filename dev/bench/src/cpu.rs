@@ -10,7 +10,9 @@ const TICKS_A_SECOND: f64 = 100.0;
 pub fn of_children() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
     // Behind the name, which may contain anything: state is field 3, cutime and cstime 16 and 17.
-    let (_, fields) = text.rsplit_once(')').context("no name in /proc/self/stat")?;
+    let (_, fields) = text
+        .rsplit_once(')')
+        .context("no name in /proc/self/stat")?;
     let ticks = fields
         .split_whitespace()
         .skip(13)
