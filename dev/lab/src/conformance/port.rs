@@ -155,6 +155,33 @@ pub const RIGS: &[Rig] = &[
         excused: MODEL_EXCUSED,
     },
     Rig {
+        name: "model_e1000",
+        scheme: "vfio",
+        joint: Joint::Models("e1000"),
+        holds: 900,
+        shrink: |options| options.ring_len = 64,
+        needs: || Ok(()),
+        excused: MODEL_EXCUSED,
+    },
+    Rig {
+        name: "model_virtio_split",
+        scheme: "vfio",
+        joint: Joint::Models("virtio_split"),
+        holds: 900,
+        shrink: |options| options.ring_len = 64,
+        needs: || Ok(()),
+        excused: VIRTIO_EXCUSED,
+    },
+    Rig {
+        name: "model_virtio_packed",
+        scheme: "vfio",
+        joint: Joint::Models("virtio_packed"),
+        holds: 900,
+        shrink: |options| options.ring_len = 64,
+        needs: || Ok(()),
+        excused: VIRTIO_EXCUSED,
+    },
+    Rig {
         name: "igb_zero_copy",
         scheme: "afxdp",
         joint: Joint::Cards(["igb0", "igb1"], "afxdp:{}?attach=native&bind=zero-copy"),
@@ -201,6 +228,24 @@ const MODEL_EXCUSED: &[(&str, &str)] = &[
         "kill_and_restart",
         "both ends are in one process; the guest's suite kills",
     ),
+];
+
+const VIRTIO_EXCUSED: &[(&str, &str)] = &[
+    ("end", "a device never ends"),
+    (
+        "link_flap",
+        "a model is no interface; its driver's own tests pull the wire",
+    ),
+    ("mtu_change", "nobody sets the MTU of a card in user space"),
+    (
+        "deletion",
+        "a model is no interface; its driver's own tests pull the card",
+    ),
+    (
+        "kill_and_restart",
+        "both ends are in one process; the guest's suite kills",
+    ),
+    ("overload", "a virtio device counts nothing that it loses"),
 ];
 
 const CARD_EXCUSED: &[(&str, &str)] = &[

@@ -23,12 +23,16 @@ mod control;
 mod core;
 mod dma;
 mod driver;
+mod e1000;
 mod function;
 mod igb;
+#[cfg(test)]
+mod laws;
 mod model;
 mod registers;
 mod rx;
 mod tx;
+mod virtio;
 pub(crate) mod wire;
 
 use std::sync::Arc;

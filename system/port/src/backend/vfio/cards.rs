@@ -3,9 +3,11 @@
 use sys::pci::PciFunction;
 use sys::{Error, ErrorKind, Result};
 
+use super::e1000::E1000;
 use super::function::VfioFunction;
 use super::igb::Igb;
-use super::{BACKEND, assemble};
+use super::virtio::{Packed, Split, VirtioNet, is_packed};
+use super::{BACKEND, Driver, assemble};
 use crate::open::{Port, PortName};
 use crate::options::PortOptions;
 
@@ -20,6 +22,7 @@ pub(super) struct Card {
 }
 
 const INTEL: u16 = 0x8086;
+const VIRTIO: u16 = 0x1af4;
 
 /// Every card that can be opened. A driver is a folder here and its rows.
 const CARDS: &[Card] = &[
@@ -31,17 +34,57 @@ const CARDS: &[Card] = &[
     igb(0x150a, "Intel 82576 NS"),
     igb(0x1518, "Intel 82576 NS SerDes"),
     igb(0x150d, "Intel 82576 quad SerDes"),
+    e1000(0x100e, "Intel 82540EM"),
+    e1000(0x1015, "Intel 82540EM LOM"),
+    e1000(0x1016, "Intel 82540EP LOM"),
+    e1000(0x1017, "Intel 82540EP"),
+    e1000(0x101e, "Intel 82540EP LP"),
+    e1000(0x100f, "Intel 82545EM"),
+    e1000(0x1026, "Intel 82545GM"),
+    e1000(0x1010, "Intel 82546EB"),
+    e1000(0x1079, "Intel 82546GB"),
+    virtio(0x1041, "virtio-net"),
+    virtio(0x1000, "virtio-net, transitional"),
 ];
+
+/// Makes a port by one driver.
+fn open<D: Driver<Function = VfioFunction>>(
+    function: VfioFunction,
+    name: &PortName,
+    options: &PortOptions,
+) -> Result<Port> {
+    let via = function.via();
+    assemble(D::open(function)?, name, options, via)
+}
 
 const fn igb(device: u16, name: &'static str) -> Card {
     Card {
         vendor: INTEL,
         device,
         name,
-        open: |function, name, options| {
-            let via = function.via();
-            let driver = <Igb<VfioFunction> as super::Driver>::open(function)?;
-            assemble(driver, name, options, via)
+        open: open::<Igb<VfioFunction>>,
+    }
+}
+
+const fn e1000(device: u16, name: &'static str) -> Card {
+    Card {
+        vendor: INTEL,
+        device,
+        name,
+        open: open::<E1000<VfioFunction>>,
+    }
+}
+
+/// VIRTIO 1.2 §4.1.2: 0x1040 and the device type, or the transitional number. Which rings it has is
+/// asked of the device.
+const fn virtio(device: u16, name: &'static str) -> Card {
+    Card {
+        vendor: VIRTIO,
+        device,
+        name,
+        open: |function, name, options| match is_packed(&function)? {
+            true => open::<VirtioNet<VfioFunction, Packed>>(function, name, options),
+            false => open::<VirtioNet<VfioFunction, Split>>(function, name, options),
         },
     }
 }

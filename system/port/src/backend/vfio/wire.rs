@@ -8,8 +8,10 @@ use std::time::Duration;
 use sys::{Error, ErrorKind, Result};
 
 use super::driver::Driver;
+use super::e1000::{E1000, E1000Model};
 use super::igb::{Igb, IgbModel};
 use super::model::{Model, ModelCard};
+use super::virtio::{Packed, Ring, Split, VirtioModel, VirtioNet};
 use super::{BACKEND, WRONG_ADDRESSES, assemble};
 use crate::open::{Port, PortName};
 use crate::options::PortOptions;
@@ -95,13 +97,38 @@ fn played<M: Model, D: Driver<Function = ModelCard<M>>>(card: ModelCard<M>) -> A
 }
 
 /// Every model that there is.
-const KINDS: &[Kind] = &[Kind {
-    name: "igb",
-    make: |mac| {
-        let card = ModelCard::new(|memory, events| IgbModel::new(memory, events, mac));
-        played::<IgbModel, Igb<ModelCard<IgbModel>>>(card)
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "igb",
+        make: |mac| {
+            let card = ModelCard::new(|memory, events| IgbModel::new(memory, events, mac));
+            played::<IgbModel, Igb<ModelCard<IgbModel>>>(card)
+        },
     },
-}];
+    Kind {
+        name: "e1000",
+        make: |mac| {
+            let card = ModelCard::new(|memory, events| E1000Model::new(memory, events, mac));
+            played::<E1000Model, E1000<ModelCard<E1000Model>>>(card)
+        },
+    },
+    Kind {
+        name: "virtio_split",
+        make: virtio::<Split>,
+    },
+    Kind {
+        name: "virtio_packed",
+        make: virtio::<Packed>,
+    },
+];
+
+/// A device that offers everything, driven with these rings.
+fn virtio<R: Ring>(mac: [u8; 6]) -> Arc<dyn Player> {
+    let card = ModelCard::new(|memory, events| {
+        VirtioModel::new(memory, events, VirtioModel::EVERYTHING, mac)
+    });
+    played::<VirtioModel, VirtioNet<ModelCard<VirtioModel>, R>>(card)
+}
 
 impl ModelEnd {
     /// A card of this kind (`igb`, …) with this address.

@@ -1,0 +1,158 @@
+//! Registers and bits of the 8254x family, by the sections of Intel's "PCI/PCI-X Family of Gigabit
+//! Ethernet Controllers Software Developer's Manual" (317453), chapter 13.
+
+/// Device control (13.4.1).
+pub(super) const CTRL: u32 = 0x0000;
+/// Full duplex, where it is forced.
+pub(super) const CTRL_FD: u32 = 1 << 0;
+/// Takes speed from the PHY.
+pub(super) const CTRL_ASDE: u32 = 1 << 5;
+/// Set link up.
+pub(super) const CTRL_SLU: u32 = 1 << 6;
+/// Speed and duplex are forced.
+pub(super) const CTRL_FRCSPD: u32 = 1 << 11;
+/// See above.
+pub(super) const CTRL_FRCDPX: u32 = 1 << 12;
+/// Resets everything but the PHY and the PCI configuration; clears itself.
+pub(super) const CTRL_RST: u32 = 1 << 26;
+/// Flow control, receiving and sending.
+pub(super) const CTRL_RFCE: u32 = 1 << 27;
+/// See above.
+pub(super) const CTRL_TFCE: u32 = 1 << 28;
+/// Takes VLAN tags out of packets.
+pub(super) const CTRL_VME: u32 = 1 << 30;
+
+/// Device status (13.4.2).
+pub(super) const STATUS: u32 = 0x0008;
+/// Full duplex.
+pub(super) const STATUS_FD: u32 = 1 << 0;
+/// Link up.
+pub(super) const STATUS_LU: u32 = 1 << 1;
+/// Speed: 10, 100, 1000, 1000 Mb/s.
+pub(super) const STATUS_SPEED_SHIFT: u32 = 6;
+
+/// EEPROM read (13.4.4): start, done, address, data, as on the 82540, 82545 and 82546.
+pub(super) const EERD: u32 = 0x0014;
+/// Starts a read.
+pub(super) const EERD_START: u32 = 1 << 0;
+/// The data is there.
+pub(super) const EERD_DONE: u32 = 1 << 4;
+/// Place of the word's address, and of its data.
+pub(super) const EERD_ADDRESS_SHIFT: u32 = 8;
+/// See above.
+pub(super) const EERD_DATA_SHIFT: u32 = 16;
+
+/// VLAN Ethertype (13.4.12).
+pub(super) const VET: u32 = 0x0038;
+
+/// Interrupt cause (13.4.17): clears when it is read.
+pub(super) const ICR: u32 = 0x00c0;
+/// Interrupt mask, set (13.4.20) and clear (13.4.21).
+pub(super) const IMS: u32 = 0x00d0;
+/// See above.
+pub(super) const IMC: u32 = 0x00d8;
+/// Receive descriptors run low, the receiver ran over, a packet has been received.
+pub(super) const INT_RXDMT0: u32 = 1 << 4;
+/// See above.
+pub(super) const INT_RXO: u32 = 1 << 6;
+/// See above.
+pub(super) const INT_RXT0: u32 = 1 << 7;
+
+/// Receive control (13.4.22).
+pub(super) const RCTL: u32 = 0x0100;
+/// Receives.
+pub(super) const RCTL_EN: u32 = 1 << 1;
+/// All unicast packets.
+pub(super) const RCTL_UPE: u32 = 1 << 3;
+/// All multicast packets.
+pub(super) const RCTL_MPE: u32 = 1 << 4;
+/// Packets longer than 1522 bytes.
+pub(super) const RCTL_LPE: u32 = 1 << 5;
+/// Broadcast packets.
+pub(super) const RCTL_BAM: u32 = 1 << 15;
+/// Takes the frame check sequence off. With BSIZE and BSEX at 0 buffers have 2048 bytes.
+pub(super) const RCTL_SECRC: u32 = 1 << 26;
+
+/// Transmit control (13.4.33).
+pub(super) const TCTL: u32 = 0x0400;
+/// Sends.
+pub(super) const TCTL_EN: u32 = 1 << 1;
+/// Pads short packets.
+pub(super) const TCTL_PSP: u32 = 1 << 3;
+/// Collision threshold 15 and distance 64, for full duplex.
+pub(super) const TCTL_COLLISIONS: u32 = 15 << 4 | 64 << 12;
+/// Sends again after a late collision.
+pub(super) const TCTL_RTLC: u32 = 1 << 24;
+/// Gap between packets (13.4.34): the values of IEEE 802.3 for 10/100/1000BASE-T.
+pub(super) const TIPG: u32 = 0x0410;
+/// See above.
+pub(super) const TIPG_COPPER: u32 = 10 | 8 << 10 | 6 << 20;
+
+/// Receive descriptors: base (13.4.25, 13.4.26), length in bytes (13.4.27), head (13.4.28), tail
+/// (13.4.29), interrupt delays (13.4.30 and following).
+pub(super) const RDBAL: u32 = 0x2800;
+/// See above.
+pub(super) const RDBAH: u32 = 0x2804;
+/// See above.
+pub(super) const RDLEN: u32 = 0x2808;
+/// See above.
+pub(super) const RDH: u32 = 0x2810;
+/// See above.
+pub(super) const RDT: u32 = 0x2818;
+/// See above.
+pub(super) const RDTR: u32 = 0x2820;
+/// See above.
+pub(super) const RADV: u32 = 0x282c;
+
+/// Transmit descriptors, in the same order (13.4.35 and following).
+pub(super) const TDBAL: u32 = 0x3800;
+/// See above.
+pub(super) const TDBAH: u32 = 0x3804;
+/// See above.
+pub(super) const TDLEN: u32 = 0x3808;
+/// See above.
+pub(super) const TDH: u32 = 0x3810;
+/// See above.
+pub(super) const TDT: u32 = 0x3818;
+/// See above.
+pub(super) const TIDV: u32 = 0x3820;
+/// See above.
+pub(super) const TADV: u32 = 0x382c;
+
+/// Receive checksum control (13.4, RXCSUM): checks IP, and TCP and UDP.
+pub(super) const RXCSUM: u32 = 0x5000;
+/// See above.
+pub(super) const RXCSUM_IPOFL: u32 = 1 << 8;
+/// See above.
+pub(super) const RXCSUM_TUOFL: u32 = 1 << 9;
+
+/// Multicast table (13.5.1), 128 words.
+pub(super) const MTA: u32 = 0x5200;
+/// See above.
+pub(super) const MTA_COUNT: u32 = 128;
+/// Receive addresses (13.5.2, 13.5.3): 16 pairs of a low and a high word.
+pub(super) const RAL: u32 = 0x5400;
+/// See above.
+pub(super) const RAH: u32 = 0x5404;
+/// See above.
+pub(super) const RA_COUNT: u32 = 16;
+/// The address counts.
+pub(super) const RAH_AV: u32 = 1 << 31;
+
+/// Statistics (13.7): all clear when they are read. Missed packets: no room in the card's memory.
+pub(super) const MPC: u32 = 0x4010;
+/// Good packets received.
+pub(super) const GPRC: u32 = 0x4074;
+/// Good packets sent.
+pub(super) const GPTC: u32 = 0x4080;
+/// Errors, by the manual's names.
+pub(super) const ERRORS: &[(&str, u32)] = &[
+    ("CRC", 0x4000),
+    ("alignment", 0x4004),
+    ("symbol", 0x4008),
+    ("RX", 0x400c),
+    ("undersize", 0x40a4),
+    ("fragment", 0x40a8),
+    ("oversize", 0x40ac),
+    ("jabber", 0x40b0),
+];

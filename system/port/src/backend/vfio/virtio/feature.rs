@@ -1,0 +1,185 @@
+//! Which features are asked for, and which not and why (VIRTIO 1.2 §2.2, §5.1.3, §6).
+
+use sys::{Error, ErrorKind, Result};
+
+/// A set of feature bits, by number.
+pub(super) type Features = u64;
+
+/// Packets without a finished checksum may be received (§5.1.6.4).
+#[cfg(test)]
+pub(super) const GUEST_CSUM: Features = 1 << 1;
+/// The device says how large packets may be.
+pub(super) const MTU: Features = 1 << 3;
+/// The device has an address.
+pub(super) const MAC: Features = 1 << 5;
+/// A packet may lie in several receive buffers.
+pub(super) const MRG_RXBUF: Features = 1 << 15;
+/// The configuration has a status field.
+pub(super) const STATUS: Features = 1 << 16;
+/// There is a control queue.
+pub(super) const CTRL_VQ: Features = 1 << 17;
+/// The control queue sets the receive mode.
+pub(super) const CTRL_RX: Features = 1 << 18;
+/// It can stop all kinds of packets: how the intake is ended.
+pub(super) const CTRL_RX_EXTRA: Features = 1 << 20;
+/// Several queue pairs.
+pub(super) const MQ: Features = 1 << 22;
+/// Notifications are suppressed by position (§2.7.7, §2.7.10, §2.8.10).
+pub(super) const EVENT_IDX: Features = 1 << 29;
+/// The device follows VIRTIO 1.0 or later.
+pub(super) const VERSION_1: Features = 1 << 32;
+/// The device reaches memory through the platform's IOMMU.
+pub(super) const ACCESS_PLATFORM: Features = 1 << 33;
+/// Packed virtqueues.
+pub(super) const RING_PACKED: Features = 1 << 34;
+/// One feature bit: what this driver does about it.
+pub(super) struct Feature {
+    /// Its number.
+    pub bit: u8,
+    /// Its name in the specification, without `VIRTIO_F_` and `VIRTIO_NET_F_`.
+    pub name: &'static str,
+    /// Why it is not asked for; nothing where it is.
+    pub refused: Option<&'static str>,
+}
+
+const fn accept(bit: u8, name: &'static str) -> Feature {
+    let refused = None;
+    Feature { bit, name, refused }
+}
+
+const fn refuse(bit: u8, name: &'static str, why: &'static str) -> Feature {
+    let refused = Some(why);
+    Feature { bit, name, refused }
+}
+
+const NO_SEGMENTS: &str = "packets are sent as they are, none is to be cut by the device";
+const NO_MERGED: &str = "a packet must be what was on the wire, not several joined";
+const NO_NEED: &str = "nothing here would use it";
+
+/// Every feature that the specification names for this device. A bit that is not here is not asked
+/// for either.
+pub(super) const FEATURES: &[Feature] = &[
+    refuse(0, "CSUM", "packets are sent with their checksums"),
+    accept(1, "GUEST_CSUM"),
+    refuse(2, "CTRL_GUEST_OFFLOADS", "offloads stay as negotiated"),
+    accept(3, "MTU"),
+    accept(5, "MAC"),
+    refuse(7, "GUEST_TSO4", NO_MERGED),
+    refuse(8, "GUEST_TSO6", NO_MERGED),
+    refuse(9, "GUEST_ECN", NO_MERGED),
+    refuse(10, "GUEST_UFO", NO_MERGED),
+    refuse(11, "HOST_TSO4", NO_SEGMENTS),
+    refuse(12, "HOST_TSO6", NO_SEGMENTS),
+    refuse(13, "HOST_ECN", NO_SEGMENTS),
+    refuse(14, "HOST_UFO", NO_SEGMENTS),
+    accept(15, "MRG_RXBUF"),
+    accept(16, "STATUS"),
+    accept(17, "CTRL_VQ"),
+    accept(18, "CTRL_RX"),
+    refuse(19, "CTRL_VLAN", "packets of every VLAN are received"),
+    accept(20, "CTRL_RX_EXTRA"),
+    refuse(21, "GUEST_ANNOUNCE", "a port has no addresses to announce"),
+    accept(22, "MQ"),
+    refuse(23, "CTRL_MAC_ADDR", "the address stays as it is"),
+    refuse(
+        28,
+        "INDIRECT_DESC",
+        "a packet takes one or two descriptors, and a table is one more read",
+    ),
+    accept(29, "EVENT_IDX"),
+    accept(32, "VERSION_1"),
+    accept(33, "ACCESS_PLATFORM"),
+    accept(34, "RING_PACKED"),
+    refuse(
+        35,
+        "IN_ORDER",
+        "buffers are checked one by one as they come back",
+    ),
+    accept(36, "ORDER_PLATFORM"),
+    refuse(37, "SR_IOV", NO_NEED),
+    refuse(38, "NOTIFICATION_DATA", NO_NEED),
+    refuse(39, "NOTIF_CONFIG_DATA", NO_NEED),
+    refuse(40, "RING_RESET", "the whole device is reset, or nothing"),
+    refuse(53, "NOTF_COAL", "notifications are off while polling"),
+    refuse(54, "GUEST_USO4", NO_MERGED),
+    refuse(55, "GUEST_USO6", NO_MERGED),
+    refuse(56, "HOST_USO", NO_SEGMENTS),
+    refuse(
+        57,
+        "HASH_REPORT",
+        "the header would be 20 bytes, and few devices know a hash",
+    ),
+    refuse(59, "GUEST_HDRLEN", NO_SEGMENTS),
+    refuse(60, "RSS", "the device's own steering keeps flows together"),
+    refuse(61, "RSC_EXT", NO_MERGED),
+    refuse(62, "STANDBY", "there is no primary device"),
+    refuse(63, "SPEED_DUPLEX", NO_NEED),
+];
+
+/// All that are asked for where they are offered.
+pub(super) fn wanted() -> Features {
+    let wanted = FEATURES.iter().filter(|feature| feature.refused.is_none());
+    wanted.fold(0, |set, feature| set | 1 << feature.bit)
+}
+
+/// What to ask for of what is offered, as §5.1.3.1 ties features to each other.
+///
+/// # Errors
+/// `Unsupported` for a device without VERSION_1: it has only the legacy interface.
+pub(super) fn choose(offered: Features) -> Result<Features> {
+    let mut chosen = offered & wanted();
+    if chosen & VERSION_1 == 0 {
+        let why = "it does not offer VIRTIO_F_VERSION_1: it has the legacy interface only";
+        return Err(
+            Error::new(ErrorKind::Unsupported, "start a virtio-net device", why)
+                .with_hint("with QEMU: -device virtio-net-pci,disable-legacy=on"),
+        );
+    }
+    if chosen & CTRL_VQ == 0 {
+        chosen &= !(CTRL_RX | CTRL_RX_EXTRA | MQ);
+    }
+    Ok(chosen)
+}
+
+/// The names of a set's features, for people.
+pub(super) fn names(set: Features) -> String {
+    let named = FEATURES
+        .iter()
+        .filter(|feature| set >> feature.bit & 1 != 0);
+    let names: Vec<_> = named.map(|feature| feature.name).collect();
+    names.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_understood_is_not_asked_for() {
+        let chosen = choose(Features::MAX).unwrap();
+        assert_eq!(chosen, wanted());
+        // A feature that changes what packets or rings look like must never slip in.
+        for bit in [7, 8, 10, 11, 28, 35, 38, 57, 61] {
+            assert_eq!(chosen >> bit & 1, 0, "bit {bit}");
+        }
+        let mut bits: Vec<_> = FEATURES.iter().map(|feature| feature.bit).collect();
+        bits.dedup();
+        assert_eq!(bits.len(), FEATURES.len(), "every bit once, in order");
+        assert!(bits.is_sorted());
+    }
+
+    #[test]
+    fn features_that_need_the_control_queue_fall_with_it() {
+        assert_eq!(choose(VERSION_1 | MQ | CTRL_RX).unwrap(), VERSION_1);
+        let all = VERSION_1 | MQ | CTRL_RX | CTRL_VQ;
+        assert_eq!(choose(all).unwrap(), all);
+        assert_eq!(names(VERSION_1 | MAC), "MAC VERSION_1");
+    }
+
+    #[test]
+    fn a_legacy_device_is_refused() {
+        let error = choose(MAC | MRG_RXBUF).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("legacy"), "{error}");
+    }
+}

@@ -1,0 +1,48 @@
+//! What stands in front of every packet (VIRTIO 1.2 §5.1.6, `struct virtio_net_hdr`).
+//!
+//! ```text
+//!  0      1         2         4          6           8            10
+//!  | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers |
+//! ```
+
+/// Its bytes: with VERSION_1 `num_buffers` is always there, and without HASH_REPORT nothing more.
+pub(super) const HEADER_LEN: u32 = 12;
+
+/// The checksum is to be finished from `csum_start` on (§5.1.6.4).
+pub(super) const NEEDS_CSUM: u8 = 1;
+/// The device has checked the checksum.
+pub(super) const DATA_VALID: u8 = 2;
+
+/// A received packet's header, read once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub flags: u8,
+    pub num_buffers: u16,
+}
+
+/// Reads a received packet's header.
+///
+/// # Safety
+/// `HEADER_LEN` bytes at `at` are there and ours.
+#[inline(always)]
+pub(super) unsafe fn read(at: *const u8) -> Header {
+    // SAFETY: the caller's word; any bytes are a value. Alignment is not assumed.
+    let (flags, count) = unsafe { (at.read_volatile(), at.add(10).cast::<[u8; 2]>().read()) };
+    Header {
+        flags,
+        num_buffers: u16::from_le_bytes(count),
+    }
+}
+
+/// Writes the header of a packet to be sent: nothing asked for (§5.1.6.2).
+///
+/// # Safety
+/// `HEADER_LEN` bytes at `at` are there and ours.
+#[inline(always)]
+pub(super) unsafe fn write(at: *mut u8) {
+    // SAFETY: the caller's word.
+    unsafe {
+        at.cast::<[u8; HEADER_LEN as usize]>()
+            .write([0; HEADER_LEN as usize])
+    };
+}

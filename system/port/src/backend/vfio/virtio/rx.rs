@@ -1,0 +1,279 @@
+//! A receiving queue (VIRTIO 1.2 §5.1.6.3, §5.1.6.4).
+//!
+//! ```text
+//!  frame: | room | header (12) | packet …          |      the first buffer of a packet
+//!  frame: | room | … packet …                      |      the others (MRG_RXBUF)
+//!                ^ here the device begins to write
+//! ```
+
+use std::sync::Arc;
+
+use super::super::dma::PoolDma;
+use super::super::driver::{DriverRx, Health, Refused};
+use super::super::registers::Registers;
+use super::HEADROOM;
+use super::header::{self, HEADER_LEN, Header};
+use super::ring::{Element, Ring, Used};
+use super::transport::{Doorbell, Transport};
+use crate::slot::Slot;
+
+/// Where in a frame the device begins to write.
+pub(super) const START: u32 = HEADROOM - HEADER_LEN;
+
+/// A receiving queue's ring and what it needs to make slots.
+pub(crate) struct VirtioRx<G, R> {
+    ring: R,
+    bell: Doorbell<G>,
+    transport: Transport<G>,
+    frames: Arc<PoolDma>,
+    ring_len: u32,
+    /// Bytes of a buffer, the header's included.
+    buffer_len: u32,
+    packet_len_max: u32,
+    mergeable: bool,
+    /// A packet that was taken and did not fit the batch any more; its frames are ours.
+    kept: Vec<Slot>,
+}
+
+/// What a queue is made of.
+pub(super) struct RxParts<G, R> {
+    pub ring: R,
+    pub bell: Doorbell<G>,
+    pub transport: Transport<G>,
+    pub frames: Arc<PoolDma>,
+    pub ring_len: u32,
+    pub packet_len_max: u32,
+    pub mergeable: bool,
+}
+
+impl<G: Registers, R: Ring> VirtioRx<G, R> {
+    pub(super) fn new(parts: RxParts<G, R>) -> Self {
+        Self {
+            buffer_len: parts.frames.pool().frame_len() - START,
+            ring: parts.ring,
+            bell: parts.bell,
+            transport: parts.transport,
+            frames: parts.frames,
+            ring_len: parts.ring_len,
+            packet_len_max: parts.packet_len_max,
+            mergeable: parts.mergeable,
+            kept: Vec::new(),
+        }
+    }
+
+    /// A slot over a claimed frame, from where the device began to write.
+    #[inline(always)]
+    fn slot(&self, frame: u32, skip: u32, len: u32) -> Slot {
+        let pool = self.frames.pool();
+        let offset = pool.addr_of(frame) as usize + (START + skip) as usize;
+        // SAFETY: the frame is one that we offered, so the pool's, and START + skip is within it.
+        let data = unsafe { pool.base().add(offset) };
+        Slot::new(data, len, len, frame.into())
+    }
+
+    /// Takes a used buffer's frame back; `None` if the owner table knows nothing of it.
+    #[inline(always)]
+    fn claim(&mut self, id: u16) -> Option<u32> {
+        let frame = self.ring.book_mut().leave_one(id)?;
+        // SAFETY: the device has used the buffer, so it is done with the frame.
+        let claimed = unsafe { self.frames.pool().claim_index(frame) };
+        claimed.then_some(frame)
+    }
+
+    #[inline(always)]
+    fn read_header(&self, frame: u32) -> Header {
+        let pool = self.frames.pool();
+        let offset = pool.addr_of(frame) as usize + START as usize;
+        // SAFETY: the frame is claimed; the header lies within it (START + HEADER_LEN is HEADROOM).
+        unsafe { header::read(pool.base().add(offset).as_ptr()) }
+    }
+
+    /// Takes the rest of a packet of several buffers (§5.1.6.3.1), whose first slot is the last of
+    /// `slots`. False if it is no packet, or too long; its frames are in `back` then.
+    ///
+    /// A device shows a packet's buffers all at once (§2.8.9; with one step of `used.idx` where
+    /// queues are split), so one that is not there yet is a lie.
+    #[cold]
+    fn gather(
+        &mut self,
+        count: u16,
+        slots: &mut Vec<Slot>,
+        back: &mut Vec<u32>,
+        refused: &mut Refused,
+    ) -> bool {
+        let first = slots.len() - 1;
+        let mut sound = count != 0 && u32::from(count) <= self.ring_len;
+        let mut len = slots[first].cap_len;
+        for _ in 1..if sound { count } else { 1 } {
+            let (id, part) = match self.ring.next_used() {
+                Used::Buffer { id, len } => (id, len),
+                Used::Foreign => {
+                    sound = false;
+                    continue;
+                }
+                Used::Nothing => {
+                    sound = false;
+                    break;
+                }
+            };
+            let Some(frame) = self.claim(id) else {
+                sound = false;
+                continue;
+            };
+            let fits = part != 0 && part <= self.buffer_len;
+            sound &= fits;
+            len = len.saturating_add(part);
+            slots.push(self.slot(frame, 0, if fits { part } else { 0 }));
+        }
+        if sound && len <= self.packet_len_max {
+            let last = slots.len() - 1;
+            for slot in &mut slots[first..last] {
+                slot.flags |= Slot::CONTINUES;
+            }
+            for slot in &mut slots[first..] {
+                slot.wire_len = len;
+            }
+            return true;
+        }
+        match sound {
+            true => refused.too_long += 1,
+            false => refused.invalid += 1,
+        }
+        back.extend(slots.drain(first..).map(|slot| slot.token as u32));
+        false
+    }
+}
+
+impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
+    fn ring_len(&self) -> u32 {
+        self.ring_len
+    }
+
+    #[inline(always)]
+    fn vacant(&self) -> u32 {
+        self.ring.book().room()
+    }
+
+    fn headroom(&self) -> u32 {
+        START
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, index: u32) {
+        self.ring.offer(Element {
+            iova: self.frames.address(index, START),
+            len: self.buffer_len,
+            frame: index,
+        });
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        if self.ring.publish() {
+            self.bell.ring();
+        }
+    }
+
+    #[inline]
+    fn harvest(
+        &mut self,
+        slots: &mut Vec<Slot>,
+        max: usize,
+        back: &mut Vec<u32>,
+        refused: &mut Refused,
+    ) {
+        let start = slots.len();
+        let end = start.saturating_add(max);
+        slots.append(&mut self.kept);
+        while slots.len() < end {
+            let (id, len) = match self.ring.next_used() {
+                Used::Buffer { id, len } => (id, len),
+                Used::Nothing => break,
+                Used::Foreign => {
+                    refused.invalid += 1;
+                    continue;
+                }
+            };
+            let Some(frame) = self.claim(id) else {
+                refused.invalid += 1;
+                continue;
+            };
+            if len < HEADER_LEN || len > self.buffer_len {
+                back.push(frame);
+                refused.invalid += 1;
+                continue;
+            }
+            let header = self.read_header(frame);
+            let len = len - HEADER_LEN;
+            let mut slot = self.slot(frame, HEADER_LEN, len);
+            slot.flags = checksum_flags(header.flags);
+            if self.mergeable && header.num_buffers != 1 {
+                let first = slots.len();
+                slots.push(slot);
+                if self.gather(header.num_buffers, slots, back, refused)
+                    && slots.len() > end
+                    && first > start
+                {
+                    // A part of a packet is never given: it waits for the next batch.
+                    self.kept.extend(slots.drain(first..));
+                    break;
+                }
+                continue;
+            }
+            if len > self.packet_len_max {
+                back.push(frame);
+                refused.too_long += 1;
+                continue;
+            }
+            slots.push(slot);
+        }
+        self.ring.mark();
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.kept.is_empty() || self.ring.has_used()
+    }
+
+    fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {
+        // Buffers: a packet in several counts for as many until it is harvested.
+        self.ring.watch()
+    }
+
+    fn health(&mut self) -> Health {
+        self.transport.health()
+    }
+
+    fn arm(&mut self) {
+        self.ring.listen(true);
+    }
+
+    fn disarm(&mut self) {
+        self.ring.listen(false);
+    }
+
+    fn drain(&mut self, frame: &mut dyn FnMut(u32)) {
+        for slot in self.kept.drain(..) {
+            let index = slot.token as u32;
+            // SAFETY: the slot held the frame, and ends here.
+            if unsafe { self.frames.pool().lend_index(index) } {
+                frame(index);
+            }
+        }
+        self.ring.book_mut().leave_all(frame);
+    }
+}
+
+/// What the header says of the checksum (§5.1.6.4), as slots say it.
+#[inline(always)]
+fn checksum_flags(flags: u8) -> u16 {
+    const FLAGS: [u16; 4] = [
+        0,
+        // NEEDS_CSUM: the field holds the sum of the pseudo-header; the packet never was on a wire.
+        Slot::CHECKSUM_PARTIAL,
+        // DATA_VALID.
+        Slot::CHECKSUM_GOOD,
+        Slot::CHECKSUM_PARTIAL,
+    ];
+    const { assert!(header::NEEDS_CSUM == 1 && header::DATA_VALID == 2) };
+    FLAGS[usize::from(flags & 3)]
+}

@@ -1,0 +1,511 @@
+//! The virtio-net driver on its model: the laws over every set of features that changes what rings
+//! or packets look like, and what only virtio has.
+
+use std::time::Duration;
+
+use super::feature::*;
+use super::model::{Lie, MTU, PAIRS, QUEUE_LEN, VirtioModel};
+use super::*;
+use crate::backend::vfio::driver::{DriverRx, DriverTx};
+use crate::backend::vfio::laws::{RING_LEN, Rig, Stand, laws, packet, settings};
+use crate::backend::vfio::model::{Fault, ModelCard};
+use crate::slot::Slot;
+
+/// Which ring goes with which feature bit.
+trait Kind: Ring {
+    const PACKED: bool;
+}
+
+impl Kind for Split {
+    const PACKED: bool = false;
+}
+
+impl Kind for Packed {
+    const PACKED: bool = true;
+}
+
+/// A device with one kind of ring, with or without mergeable buffers and event indices.
+struct VirtioRig<R, const MERGE: bool, const EVENT: bool>(R);
+
+const ADDRESS: [u8; 6] = [0x52, 0x54, 0x00, 0xba, 0x04, 0x00];
+
+/// What every device of the tests offers.
+const BASE: Features = VERSION_1
+    | ACCESS_PLATFORM
+    | MAC
+    | STATUS
+    | feature::MTU
+    | CTRL_VQ
+    | CTRL_RX
+    | CTRL_RX_EXTRA
+    | MQ
+    | GUEST_CSUM;
+
+impl<R: Kind, const MERGE: bool, const EVENT: bool> Rig for VirtioRig<R, MERGE, EVENT> {
+    type Model = VirtioModel;
+    type Driver = VirtioNet<ModelCard<VirtioModel>, R>;
+
+    const JUMBO: bool = MERGE;
+
+    fn card() -> ModelCard<VirtioModel> {
+        let mut offered = BASE;
+        offered |= if R::PACKED { RING_PACKED } else { 0 };
+        offered |= if MERGE { MRG_RXBUF } else { 0 };
+        offered |= if EVENT { EVENT_IDX } else { 0 };
+        // And much that must not be taken up.
+        offered |= 1 | 1 << 7 | 1 << 11 | 1 << 28 | 1 << 35 | 1 << 57;
+        card(offered)
+    }
+
+    fn room(frame_len: u32) -> usize {
+        (frame_len - HEADROOM) as usize
+    }
+
+    fn receive(model: &mut VirtioModel, queue: u32, packet: &[u8]) -> bool {
+        model.receive_on(queue, packet)
+    }
+
+    fn fault(model: &mut VirtioModel, fault: Option<Fault>) {
+        model.set_fault(fault);
+    }
+
+    fn break_down(model: &mut VirtioModel) {
+        model.need_reset();
+    }
+
+    fn vanish(model: &mut VirtioModel) {
+        model.vanish();
+    }
+
+    fn doorbells(model: &VirtioModel) -> u32 {
+        model.doorbells
+    }
+
+    fn violations(model: &VirtioModel) -> &[String] {
+        &model.violations
+    }
+}
+
+fn card(offered: Features) -> ModelCard<VirtioModel> {
+    ModelCard::new(|memory, events| VirtioModel::new(memory, events, offered, ADDRESS))
+}
+
+/// All laws on each set of features, and the tests below on it too.
+macro_rules! sets {
+    ($($name:ident: $ring:ty, $merge:literal, $event:literal;)*) => {
+        $(
+            mod $name {
+                use super::*;
+
+                type Set = VirtioRig<$ring, $merge, $event>;
+
+                laws!(Set);
+
+                #[test]
+                fn ids_that_are_lies() {
+                    super::ids_that_are_lies::<Set>();
+                }
+
+                #[test]
+                fn many_rounds() {
+                    super::many_rounds::<Set>();
+                }
+
+                #[test]
+                fn sleeping() {
+                    super::sleeping::<Set>();
+                }
+
+                #[test]
+                fn several_pairs() {
+                    super::several_pairs::<Set>();
+                }
+            }
+        )*
+    };
+}
+
+sets! {
+    split_plain: Split, false, false;
+    split_merge: Split, true, false;
+    split_event: Split, true, true;
+    packed_plain: Packed, false, false;
+    packed_merge: Packed, true, false;
+    packed_event: Packed, true, true;
+}
+
+type Merge = VirtioRig<Split, true, true>;
+type MergePacked = VirtioRig<Packed, true, true>;
+
+/// Ids that were never offered, or are given back twice, are counted and change nothing.
+fn ids_that_are_lies<R: Rig<Model = VirtioModel>>() {
+    for lie in [
+        Lie::Id(u32::from(QUEUE_LEN)),
+        Lie::Id(RING_LEN),
+        Lie::Id(0xffff),
+        Lie::Id(u32::MAX),
+        Lie::Twice,
+    ] {
+        let mut stand = Stand::<R>::usual();
+        stand.card.with(|model| model.lie = Some(lie));
+        assert!(stand.arrive(0, &packet(1, 100)));
+        let got = stand.take(0, 64);
+        assert_eq!(got.len(), usize::from(lie == Lie::Twice), "{lie:?}");
+        assert_eq!(stand.refused.invalid, 1, "{lie:?}");
+        // Of what is sent: the queue says that it needs a reset, and no frame goes home twice.
+        stand.card.with(|model| model.lie = Some(lie));
+        assert!(stand.post(0, &packet(1, 100), &[], 64));
+        stand.flush(0);
+        assert_eq!(stand.tx[0].health(), Health::Reset, "{lie:?}");
+        assert_eq!(stand.rx[0].health(), Health::Running);
+        stand.driver.shut_down();
+        let cache = &mut stand.cache;
+        // SAFETY: the device has been shut down.
+        let mut back = |index| assert!(unsafe { cache.reclaim(index) }, "{index}");
+        stand.rx[0].drain(&mut back);
+        stand.tx[0].drain(&mut back);
+        let counts = stand.pool.counts();
+        assert_eq!((counts.device, counts.user), (0, 0), "{lie:?}: {counts:?}");
+    }
+}
+
+/// Past the end of 16-bit indices and of wrap counters, both ways.
+fn many_rounds<R: Rig>() {
+    let mut stand = Stand::<R>::usual();
+    let (frame, burst) = (packet(1, 60), RING_LEN - 1);
+    for round in 0..(0x1_0000 + 2000) / burst {
+        for _ in 0..burst {
+            assert!(stand.arrive(0, &frame), "round {round}");
+            assert!(stand.post(0, &frame, &[], 64), "round {round}");
+        }
+        assert_eq!(stand.take(0, 1000).len() as u32, burst, "round {round}");
+        stand.refill(0);
+        assert_eq!(stand.flush(0).len() as u32, burst, "round {round}");
+    }
+    stand.end();
+}
+
+/// No interrupts while polling, one when asked for.
+fn sleeping<R: Rig<Model = VirtioModel>>() {
+    let card = R::card();
+    let interrupt = card.interrupts(1).unwrap().remove(0);
+    let mut stand = Stand::<R>::of(card, &settings::<R>(1));
+    stand.refill(0);
+    let woken = |wait| interrupt.event.wait(Duration::from_millis(wait)).unwrap();
+    for number in 0..3 * RING_LEN {
+        assert!(stand.arrive(0, &packet(number, 60)));
+        assert_eq!(stand.receive(0).len(), 1);
+    }
+    assert!(!woken(0), "an interrupt while polling");
+    assert!(stand.arrive(0, &packet(1, 60)));
+    stand.rx[0].arm();
+    assert!(
+        stand.rx[0].is_ready(),
+        "what came before is seen by the last look"
+    );
+    assert_eq!(stand.receive(0).len(), 1);
+    stand.rx[0].arm();
+    assert!(!stand.rx[0].is_ready());
+    assert!(stand.arrive(0, &packet(1, 60)));
+    assert!(woken(1000));
+    interrupt.event.take();
+    stand.rx[0].disarm();
+    assert_eq!(stand.receive(0).len(), 1);
+    assert!(stand.arrive(0, &packet(1, 60)));
+    assert!(!woken(0), "an interrupt after disarming");
+    stand.end();
+}
+
+/// Each queue has its own packets.
+fn several_pairs<R: Rig<Model = VirtioModel>>() {
+    let mut stand = Stand::<R>::new(&settings::<R>(3));
+    assert_eq!(stand.card.with(|model| model.pairs), 3);
+    for queue in 0..3 {
+        stand.refill(queue);
+    }
+    for number in 0..30 {
+        assert!(stand.arrive(number % 3, &packet(number, 100)));
+        assert!(stand.post(number as usize % 3, &packet(number, 100), &[], 64));
+    }
+    for queue in 0..3 {
+        let got = stand.receive(queue as usize);
+        let numbers = (0..30).filter(|number| number % 3 == queue);
+        assert!(
+            got.iter().map(|got| &got.bytes).eq(&numbers
+                .clone()
+                .map(|number| packet(number, 100))
+                .collect::<Vec<_>>())
+        );
+        let left = stand.flush(queue as usize);
+        assert!(
+            left.into_iter()
+                .eq(numbers.map(|number| packet(number, 100)))
+        );
+    }
+    assert!(!stand.arrive(3, &packet(1, 100)));
+    stand.end();
+}
+
+#[test]
+fn the_status_goes_as_the_specification_says() {
+    let stand = Stand::<Merge>::usual();
+    stand.card.with(|model| {
+        // Opening and starting, each with a reset first (§3.1.1).
+        assert_eq!(model.history, [0, 1, 3, 0, 1, 3, 11, 15]);
+        assert_eq!(model.accepted, BASE | MRG_RXBUF | EVENT_IDX);
+    });
+    let card = stand.card.clone();
+    stand.end();
+    assert_eq!(card.with(|model| *model.history.last().unwrap()), 0);
+}
+
+#[test]
+fn packed_queues_are_used_where_they_are_offered() {
+    assert!(is_packed(&MergePacked::card()).unwrap());
+    assert!(!is_packed(&Merge::card()).unwrap());
+    // A packed device can be driven with split queues; not the other way round.
+    let stand = Stand::<Merge>::of(MergePacked::card(), &settings::<Merge>(1));
+    assert_eq!(stand.card.with(|model| model.accepted) & RING_PACKED, 0);
+    stand.end();
+    let error = VirtioNet::<_, Packed>::open(Merge::card()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn devices_that_cannot_be_driven_are_refused() {
+    let refused = |card: ModelCard<VirtioModel>| match VirtioNet::<_, Split>::open(card) {
+        Ok(_) => panic!("opened"),
+        Err(error) => error,
+    };
+    let error = refused(card(BASE & !VERSION_1));
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.hint().is_some(), "{error}");
+    let short = card(BASE);
+    short.with(|model| model.queue_len = 16);
+    assert_eq!(refused(short).kind(), ErrorKind::Unsupported);
+    let gone = card(BASE);
+    gone.with(VirtioModel::vanish);
+    assert_eq!(refused(gone).kind(), ErrorKind::Io);
+}
+
+#[test]
+fn one_that_does_not_agree_is_refused() {
+    let card = Merge::card();
+    let stand = Stand::<Merge>::new(&settings::<Merge>(1));
+    let mut driver = VirtioNet::<_, Split>::open(card.clone()).unwrap();
+    // Between meeting and starting it offers something else.
+    card.with(|model| model.offered = VERSION_1 | 1 << 40);
+    let error = driver
+        .start(&settings::<Merge>(1), &stand.frames, 1)
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    driver.shut_down();
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused() {
+    type Plain = VirtioRig<Split, false, false>;
+    let stand = Stand::<Plain>::usual();
+    let usual = settings::<Plain>(1);
+    for wrong in [
+        Settings {
+            rx_count: 5,
+            tx_count: 5,
+            ..usual.clone()
+        },
+        Settings {
+            rx_count: 1,
+            tx_count: 2,
+            ..usual.clone()
+        },
+        Settings {
+            first: 1,
+            ..usual.clone()
+        },
+        Settings {
+            ring_len: 2048,
+            ..usual.clone()
+        },
+        Settings {
+            ring_len: 48,
+            ..usual.clone()
+        },
+        Settings {
+            packet_len_max: 9018,
+            ..usual
+        },
+    ] {
+        let mut driver = VirtioNet::<_, Split>::open(Plain::card()).unwrap();
+        let error = driver.start(&wrong, &stand.frames, 1).err();
+        assert!(error.is_some(), "{wrong:?}");
+    }
+    let limits = VirtioNet::<_, Split>::open(Plain::card()).unwrap().limits();
+    assert_eq!(
+        (limits.rx_count, limits.tx_count),
+        (PAIRS.into(), PAIRS.into())
+    );
+    assert_eq!(limits.ring_len_max, QUEUE_LEN.into());
+    // Without mergeable buffers a packet must fit one frame, and so must the MTU agreed upon.
+    assert_eq!(limits.packet_len_max as usize, Plain::room(2048));
+    assert_eq!(stand.card.with(|model| model.accepted) & feature::MTU, 0);
+    let limits = VirtioNet::<_, Split>::open(Merge::card()).unwrap().limits();
+    assert_eq!(limits.packet_len_max, u32::from(MTU) + 18);
+    stand.end();
+}
+
+#[test]
+fn the_receive_modes_are_as_told() {
+    for (promiscuous, multicast) in [(true, true), (false, true), (false, false)] {
+        let mut stand = Stand::<Merge>::new(&Settings {
+            promiscuous,
+            multicast,
+            ..settings::<Merge>(1)
+        });
+        stand.refill(0);
+        let modes = stand.card.with(|model| model.modes);
+        assert_eq!(modes, [promiscuous, multicast, false, false, false, false]);
+        let mut other = packet(1, 100);
+        other[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        assert_eq!(stand.arrive(0, &other), promiscuous);
+        other[..6].copy_from_slice(&ADDRESS);
+        assert!(stand.arrive(0, &other));
+        stand.end();
+    }
+}
+
+#[test]
+fn a_control_queue_that_does_not_obey() {
+    for lie in [Lie::Answer(1), Lie::Answer(0x55), Lie::Silence] {
+        let card = Merge::card();
+        let stand = Stand::<Merge>::usual();
+        let mut driver = VirtioNet::<_, Split>::open(card.clone()).unwrap();
+        card.with(|model| model.lie = Some(lie));
+        let error = driver
+            .start(&settings::<Merge>(1), &stand.frames, 1)
+            .err()
+            .unwrap();
+        let expected = match lie {
+            Lie::Silence => ErrorKind::Io,
+            _ => ErrorKind::Unsupported,
+        };
+        assert_eq!(error.kind(), expected, "{lie:?}: {error}");
+        driver.shut_down();
+        stand.end();
+    }
+}
+
+#[test]
+fn a_device_without_a_control_queue_works() {
+    let stand = Stand::<Merge>::of(card(VERSION_1 | MRG_RXBUF), &settings::<Merge>(1));
+    assert_eq!(stand.driver.limits().rx_count, 1);
+    assert_eq!(stand.driver.mac(), [2, 0, 0, 0, 0, 1]);
+    let mut stand = stand;
+    stand.refill(0);
+    assert!(stand.arrive(0, &packet(1, 100)));
+    assert_eq!(stand.receive(0).len(), 1);
+    // Without the field the link is up.
+    assert!(stand.driver.link().up);
+    stand.end();
+}
+
+fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
+    for count in [0, 2, 3, RING_LEN as u16, RING_LEN as u16 + 1, 0xffff] {
+        let mut stand = Stand::<R>::usual();
+        stand
+            .card
+            .with(|model| model.lie = Some(Lie::NumBuffers(count)));
+        assert!(stand.arrive(0, &packet(1, 100)));
+        assert_eq!(stand.take(0, 64), [], "{count}");
+        assert_eq!(stand.refused.invalid, 1, "{count}");
+        stand.refill(0);
+        assert!(stand.arrive(0, &packet(2, 5000)));
+        assert_eq!(stand.receive(0)[0].bytes, packet(2, 5000), "{count}");
+        // Two packets, and the first says that the second is a part of it.
+        stand
+            .card
+            .with(|model| model.lie = Some(Lie::NumBuffers(2)));
+        assert!(stand.arrive(0, &packet(3, 100)));
+        assert!(stand.arrive(0, &packet(4, 100)));
+        let got = stand.receive(0);
+        assert_eq!(got.len(), 1);
+        assert_eq!((got[0].segments, got[0].bytes.len()), (2, 212));
+        stand.end();
+    }
+}
+
+#[test]
+fn counts_of_buffers_that_are_lies_split() {
+    counts_of_buffers_that_are_lies::<Merge>();
+}
+
+#[test]
+fn counts_of_buffers_that_are_lies_packed() {
+    counts_of_buffers_that_are_lies::<MergePacked>();
+}
+
+#[test]
+fn an_index_that_jumps_is_bounded() {
+    for by in [1, 63, 64, 300, 0x7fff, 0xffff] {
+        let mut stand = Stand::<Merge>::usual();
+        let watch = stand.rx[0].watch();
+        stand.card.with(|model| model.lie = Some(Lie::Jump(by)));
+        assert!(stand.arrive(0, &packet(1, 100)));
+        assert!(watch() <= RING_LEN);
+        // Whatever the entries say, a frame comes back once, and each batch ends.
+        let mut frames = 0;
+        for _ in 0..20 {
+            frames += stand.take(0, 4096).len();
+        }
+        assert!(frames <= RING_LEN as usize);
+        // A jump of 2^16 - 1 and a packet are no step at all.
+        assert!(stand.refused.invalid > 0 || by == 0xffff, "{by}");
+        stand.driver.shut_down();
+        let cache = &mut stand.cache;
+        // SAFETY: the device has been shut down.
+        stand.rx[0].drain(&mut |index| assert!(unsafe { cache.reclaim(index) }));
+        let counts = stand.pool.counts();
+        assert_eq!((counts.device, counts.user), (0, 0), "{by}: {counts:?}");
+    }
+}
+
+#[test]
+fn what_the_header_says_of_the_checksum_is_told() {
+    let mut stand = Stand::<Merge>::usual();
+    for (flags, told) in [
+        (0, 0),
+        (1, Slot::CHECKSUM_PARTIAL),
+        (2, Slot::CHECKSUM_GOOD),
+        (3, Slot::CHECKSUM_PARTIAL),
+        (0xfc, 0),
+    ] {
+        stand.card.with(|model| model.flags = flags);
+        assert!(stand.arrive(0, &packet(1, 100)));
+        assert_eq!(stand.receive(0)[0].flags, told, "{flags:#x}");
+    }
+    stand.end();
+}
+
+#[test]
+fn a_configuration_that_changes_is_read_again() {
+    let mut stand = Stand::<Merge>::usual();
+    stand.card.with(|model| model.unsteady = 3);
+    assert!(stand.driver.link().up);
+    assert_eq!(stand.card.with(|model| model.unsteady), 0);
+    stand.end();
+}
+
+#[test]
+fn polling_tells_the_device_nothing_that_it_did_not_ask_for() {
+    let mut stand = Stand::<Merge>::usual();
+    assert!(stand.arrive(0, &packet(0, 100)));
+    stand.receive(0);
+    let before = stand.card.with(|model| model.doorbells);
+    for number in 0..500 {
+        assert!(stand.arrive(0, &packet(number, 100)));
+        assert_eq!(stand.receive(0).len(), 1);
+    }
+    // The device has buffers and does not ask for news of more.
+    assert_eq!(stand.card.with(|model| model.doorbells), before);
+    stand.end();
+}

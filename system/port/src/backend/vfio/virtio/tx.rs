@@ -1,0 +1,177 @@
+//! A sending queue (VIRTIO 1.2 §5.1.6.2).
+//!
+//! The header goes into the frame in front of the packet, and both are one element. Where a packet
+//! begins too near to its frame's first byte, or lies in several frames, it becomes a chain whose
+//! first element is a header of zeroes that all packets share: the device only reads it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+use super::super::dma::{DmaArray, PoolDma};
+use super::super::driver::{DriverTx, Health, TxPart};
+use super::super::registers::Registers;
+use super::header::{self, HEADER_LEN};
+use super::ring::{Element, NO_FRAME, Ring, Used};
+use super::transport::{Doorbell, Transport};
+
+/// A sending queue's ring.
+pub(crate) struct VirtioTx<G, R> {
+    ring: R,
+    bell: Doorbell<G>,
+    transport: Transport<G>,
+    frames: Arc<PoolDma>,
+    ring_len: u32,
+    /// Twelve zeroes.
+    header: Arc<DmaArray<AtomicU8>>,
+    /// Frames posted and not reclaimed.
+    parts: u32,
+    /// Parts that are not in the ring yet: of a packet whose last part is still to come, or behind
+    /// one that needs more descriptors than are free. In order; at most as many as the ring has
+    /// entries.
+    waiting: VecDeque<TxPart>,
+    /// Elements of the packet at hand.
+    chain: Vec<Element>,
+    /// The device gave back what it did not have.
+    lied: bool,
+}
+
+/// What a queue is made of.
+pub(super) struct TxParts<G, R> {
+    pub ring: R,
+    pub bell: Doorbell<G>,
+    pub transport: Transport<G>,
+    pub frames: Arc<PoolDma>,
+    pub ring_len: u32,
+    pub header: Arc<DmaArray<AtomicU8>>,
+}
+
+impl<G: Registers, R: Ring> VirtioTx<G, R> {
+    pub(super) fn new(parts: TxParts<G, R>) -> Self {
+        Self {
+            ring: parts.ring,
+            bell: parts.bell,
+            transport: parts.transport,
+            frames: parts.frames,
+            ring_len: parts.ring_len,
+            header: parts.header,
+            parts: 0,
+            waiting: VecDeque::with_capacity(parts.ring_len as usize),
+            chain: Vec::with_capacity(32),
+            lied: false,
+        }
+    }
+
+    /// Moves whole packets from `waiting` into the ring, as long as there is room.
+    #[cold]
+    fn advance(&mut self) {
+        while let Some(last) = self.waiting.iter().position(|part| part.is_last) {
+            self.chain.clear();
+            self.chain.push(Element {
+                iova: self.header.iova(),
+                len: HEADER_LEN,
+                frame: NO_FRAME,
+            });
+            for part in self.waiting.iter().take(last + 1) {
+                self.chain.push(Element {
+                    iova: self.frames.address(part.index, part.offset),
+                    len: part.len,
+                    frame: part.index,
+                });
+            }
+            if !self.ring.offer_chain(&self.chain, false) {
+                return;
+            }
+            self.waiting.drain(..=last);
+        }
+    }
+}
+
+impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
+    fn ring_len(&self) -> u32 {
+        self.ring_len
+    }
+
+    #[inline(always)]
+    fn room(&self) -> u32 {
+        let waiting = self.waiting.len() as u32;
+        self.ring.book().room().saturating_sub(waiting)
+    }
+
+    fn pending(&self) -> u32 {
+        self.parts
+    }
+
+    #[inline(always)]
+    fn post(&mut self, part: TxPart) {
+        self.parts += 1;
+        let whole = part.is_first && part.is_last && part.offset >= HEADER_LEN;
+        if !whole || !self.waiting.is_empty() {
+            self.waiting.push_back(part);
+            if part.is_last {
+                self.advance();
+            }
+            return;
+        }
+        let pool = self.frames.pool();
+        let start = part.offset - HEADER_LEN;
+        let at = pool.addr_of(part.index) as usize + start as usize;
+        // SAFETY: the caller lends the frame, which is the pool's; the header ends where the packet
+        // begins, so it is within the frame.
+        unsafe { header::write(pool.base().add(at).as_ptr()) };
+        self.ring.offer(Element {
+            iova: self.frames.address(part.index, start),
+            len: part.len + HEADER_LEN,
+            frame: part.index,
+        });
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        if self.ring.publish() {
+            self.bell.ring();
+        }
+    }
+
+    #[inline]
+    fn reclaim(&mut self, mut frame: impl FnMut(u32)) {
+        let mut parts = self.parts;
+        for _ in 0..self.ring_len {
+            match self.ring.next_used() {
+                Used::Buffer { id, .. } => self.ring.book_mut().leave(id, |index| {
+                    if index != NO_FRAME {
+                        parts -= 1;
+                        frame(index);
+                    }
+                }),
+                Used::Nothing => break,
+                Used::Foreign => self.lied = true,
+            }
+        }
+        self.parts = parts;
+        if !self.waiting.is_empty() {
+            self.advance();
+            self.publish();
+        }
+    }
+
+    fn health(&mut self) -> Health {
+        match self.transport.health() {
+            // Which descriptors are free is no longer known: only a reset helps.
+            Health::Running if self.lied => Health::Reset,
+            health => health,
+        }
+    }
+
+    fn drain(&mut self, frame: &mut dyn FnMut(u32)) {
+        for part in self.waiting.drain(..) {
+            frame(part.index);
+        }
+        self.ring.book_mut().leave_all(|index| {
+            if index != NO_FRAME {
+                frame(index);
+            }
+        });
+        self.parts = 0;
+    }
+}
