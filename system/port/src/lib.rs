@@ -42,13 +42,16 @@ pub mod file {
     pub use wire::file::pcap::Precision;
 }
 
-pub use account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
+pub use backend::vfio::card_name as user_mode_card;
+pub use account::{
+    Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
+};
 pub use control::{Capabilities, PortControl, PortDescription, PortEvent};
-pub use open::{BACKENDS, Backend, Port, PortName, open};
+pub use open::{BACKENDS, Backend, Port, PortName, open, shared_pool};
 pub use options::{
     AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,
     TapBy, TimestampSource,
 };
-pub use rx::{Packet, PacketMut, Ready, RxBackend, RxBatch, RxQueue};
+pub use rx::{Forwarded, Packet, PacketMut, Ready, RxBackend, RxBatch, RxQueue};
 pub use slot::{Checksum, Slot, Vlan};
 pub use tx::{TxBackend, TxBatch, TxQueue};

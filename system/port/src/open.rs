@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ring::{Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
 
 use crate::backend;
@@ -50,6 +51,9 @@ pub struct Backend {
     pub needs: &'static str,
     /// Whether `/N` at the end of the target names a queue.
     pub queues: bool,
+    /// The frames that a port makes for itself when it is given no pool, where a pool of somebody
+    /// else's would do: how many, and how long. `None` for one that has nothing to share.
+    pub frames: fn(&PortName, &PortOptions) -> Result<Option<PoolConfig>>,
     /// Opens a port.
     pub open: fn(&PortName, &PortOptions) -> Result<Port>,
 }
@@ -137,6 +141,41 @@ impl PortName {
 /// # Errors
 /// Each says what was tried, why it failed, and has a hint.
 pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
+    let (backend, parsed, options) = prepare(name, options)?;
+    (backend.open)(&parsed, &options)
+}
+
+/// One pool for several ports, to be given to each in [`PortOptions::pool`], so that packets go
+/// from one to the other without a copy. `None` if fewer than two of them have frames.
+///
+/// # Errors
+/// As [`open`], for what can be told before anything is opened; `NoSpace` where memory is short.
+pub fn shared_pool(ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
+    let mut frames = Vec::new();
+    for (name, options) in ports {
+        let (backend, parsed, options) = prepare(name, options)?;
+        frames.extend((backend.frames)(&parsed, &options)?);
+    }
+    if frames.len() < 2 {
+        return Ok(None);
+    }
+    let sum = frames.iter().map(|config| config.frame_count).sum::<u32>();
+    let most = frames.iter().map(|config| config.frame_count).max();
+    let config = PoolConfig {
+        // No port lends its device more than half of a pool that has other users.
+        frame_count: sum.max(most.unwrap_or(0).saturating_mul(2)),
+        frame_len: frames
+            .iter()
+            .map(|config| config.frame_len)
+            .max()
+            .unwrap_or(0),
+        huge_pages: frames[0].huge_pages,
+    };
+    Pool::new(config).map(Some)
+}
+
+/// The backend of a name, the name taken apart, and the options with those in the name.
+fn prepare(name: &str, options: &PortOptions) -> Result<(&'static Backend, PortName, PortOptions)> {
     let parsed = PortName::parse(name)?;
     let mut options = options.clone();
     for (key, value) in &parsed.options {
@@ -153,7 +192,7 @@ pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
             let why = format!("the backend {:?} is not part of this build", parsed.scheme);
             Error::new(ErrorKind::Unsupported, format!("open {name:?}"), why)
         })?;
-    (backend.open)(&parsed, &options)
+    Ok((backend, parsed, options))
 }
 
 /// Options that may stand in a name.

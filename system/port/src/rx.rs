@@ -1,5 +1,7 @@
 //! Receiving: a queue gives batches of borrowed packets.
 
+mod forward;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,9 @@ use ring::{Frame, Pool};
 use sys::Result;
 
 use crate::account::RxCounters;
-use crate::slot::{Checksum, Slot, Vlan};
+use crate::slot::{Checksum, Slot, Vlan, segment_count};
+
+pub use forward::Forwarded;
 
 /// What waiting ended with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,12 @@ pub trait RxBackend: Send {
 
     /// The pool of its frames, or the one it copies into.
     fn pool(&self) -> Option<&Pool>;
+
+    /// Whether every slot lies in a frame of [`pool`](Self::pool) that another queue may take over:
+    /// `release` then leaves those alone whose token is `Slot::DETACHED`.
+    fn lends_frames(&self) -> bool {
+        false
+    }
 
     /// Whether the kernel gathers packets by itself before it wakes a reader: then sleeping on the
     /// clock only adds wake-ups.
@@ -127,6 +137,7 @@ impl RxQueue {
         }
         Ok(RxBatch {
             queue: self,
+            start: 0,
             packets: packets as usize,
         })
     }
@@ -190,16 +201,6 @@ impl Drop for RxQueue {
     }
 }
 
-/// Slots that make up the first packet.
-#[inline]
-pub(crate) fn segment_count(slots: &[Slot]) -> usize {
-    let mut count = 1;
-    while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
-        count += 1;
-    }
-    count
-}
-
 /// # Safety
 /// The slot's queue must own the memory, and nobody may write it meanwhile.
 #[inline]
@@ -212,6 +213,8 @@ unsafe fn slot_bytes(slot: &Slot) -> &[u8] {
 #[must_use]
 pub struct RxBatch<'q> {
     queue: &'q mut RxQueue,
+    /// First slot of the first packet that is still in the batch.
+    start: usize,
     packets: usize,
 }
 
@@ -231,7 +234,7 @@ impl RxBatch<'_> {
     /// The packets, in the order of arrival.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Packet<'_>> {
-        let mut rest: &[Slot] = &self.queue.slots;
+        let mut rest: &[Slot] = &self.queue.slots[self.start..];
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
@@ -245,7 +248,7 @@ impl RxBatch<'_> {
     /// The packets, to be changed in place.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = PacketMut<'_>> {
-        let mut rest: &mut [Slot] = &mut self.queue.slots;
+        let mut rest: &mut [Slot] = &mut self.queue.slots[self.start..];
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
@@ -264,7 +267,7 @@ impl RxBatch<'_> {
     /// `InvalidInput` for an index out of range or a packet in several segments, `NoSpace` if the
     /// pool is empty.
     pub fn detach(&mut self, index: usize) -> Result<Frame> {
-        let mut at = 0;
+        let mut at = self.start;
         for _ in 0..index.min(self.packets) {
             at += segment_count(&self.queue.slots[at..]);
         }

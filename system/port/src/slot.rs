@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 
+use ring::Pool;
+
 /// A VLAN tag that the card or the kernel took out of the packet and reports beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
@@ -65,6 +67,9 @@ impl Slot {
     /// The transport checksum is not finished: it came from a program on the same machine.
     pub(crate) const CHECKSUM_PARTIAL: u16 = 1 << 7;
 
+    /// The token of a slot whose frame has gone elsewhere: there is nothing to release.
+    pub(crate) const DETACHED: u64 = u64::MAX;
+
     /// A slot over `cap_len` bytes at `data`, without metadata.
     #[inline]
     pub(crate) fn new(data: NonNull<u8>, cap_len: u32, wire_len: u32, token: u64) -> Self {
@@ -85,6 +90,35 @@ impl Slot {
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
+
+    /// Where its bytes lie in a pool: which frame, and how far from the frame's start. `None` if
+    /// they are not within one frame of it.
+    #[inline]
+    pub(crate) fn place_in(&self, pool: &Pool) -> Option<(u32, u32)> {
+        let addr = (self.data.as_ptr() as usize).checked_sub(pool.base().as_ptr() as usize)?;
+        let (index, offset) = pool.locate(addr as u64)?;
+        (self.cap_len <= pool.frame_len() - offset).then_some((index, offset))
+    }
+}
+
+/// Slots that make up the first packet.
+#[inline]
+pub(crate) fn segment_count(slots: &[Slot]) -> usize {
+    let mut count = 1;
+    while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
+        count += 1;
+    }
+    count
+}
+
+/// How many of the first `room` slots are whole packets.
+#[inline]
+pub(crate) fn whole_packets(slots: &[Slot], room: usize) -> usize {
+    let mut count = room.min(slots.len());
+    while count != 0 && slots[count - 1].has(Slot::CONTINUES) {
+        count -= 1;
+    }
+    count
 }
 
 const _: () = assert!(size_of::<Slot>() <= 64, "a slot fits a cache line");

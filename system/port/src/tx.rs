@@ -24,6 +24,18 @@ pub trait TxBackend: Send {
     /// back: no room now.
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>>;
 
+    /// Takes packets over from a receiving queue without a copy. The slots are whole packets in
+    /// frames of this queue's pool, and the receiving queue holds them. Returns how many slots were
+    /// taken, up to the end of a packet and fewer where there is no room; taken slots get the token
+    /// `Slot::DETACHED`. A packet that can never be sent is taken and counted as failed, and its
+    /// frames stay with the receiving queue.
+    ///
+    /// `None`, which is what a backend says that has not got this: they have to be copied.
+    fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
+        let _ = slots;
+        Ok(None)
+    }
+
     /// Starts the device on what was submitted.
     fn flush(&mut self) -> Result<()>;
 
@@ -95,6 +107,12 @@ impl TxQueue {
         self.backend.send(frame)
     }
 
+    /// As [`TxBackend::transfer`].
+    #[inline]
+    pub(crate) fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
+        self.backend.transfer(slots)
+    }
+
     /// Starts the device on what was submitted since the last flush.
     #[inline]
     pub fn flush(&mut self) -> Result<()> {
@@ -158,30 +176,42 @@ impl TxBatch<'_> {
             self.advance(packet.len());
             return true;
         }
-        self.write_segments(packet)
+        self.write_pieces(packet.len(), std::iter::once(packet))
     }
 
-    fn write_segments(&mut self, packet: &[u8]) -> bool {
+    /// As [`write`](Self::write), for a packet of `len` bytes that lies in several pieces.
+    pub fn write_pieces<'p>(&mut self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool {
         let first = self.filled;
-        let mut rest = packet;
-        while !rest.is_empty() {
-            let Some(buffer) = self.buffer() else {
-                for slot in &mut self.queue.slots[first..self.filled] {
-                    slot.flags &= !Slot::CONTINUES;
+        // Bytes in the buffer at hand, and bytes that it holds.
+        let (mut at, Some(mut room)) = (0, self.buffer().map(|buffer| buffer.len())) else {
+            return false;
+        };
+        for mut rest in pieces {
+            while !rest.is_empty() {
+                if at == room {
+                    self.advance(at);
+                    let Some(next) = self.buffer().map(|buffer| buffer.len()) else {
+                        // Filled to the brim, so they hold as much as before.
+                        for slot in &mut self.queue.slots[first..self.filled] {
+                            slot.flags &= !Slot::CONTINUES;
+                        }
+                        self.filled = first;
+                        return false;
+                    };
+                    self.queue.slots[self.filled - 1].flags |= Slot::CONTINUES;
+                    (at, room) = (0, next);
                 }
-                self.filled = first;
-                return false;
-            };
-            let len = rest.len().min(buffer.len());
-            let (now, later) = rest.split_at(len);
-            buffer[..len].copy_from_slice(now);
-            self.advance(len);
-            let slot = &mut self.queue.slots[self.filled - 1];
-            slot.wire_len = packet.len() as u32;
-            if !later.is_empty() {
-                slot.flags |= Slot::CONTINUES;
+                let (now, later) = rest.split_at(rest.len().min(room - at));
+                if let Some(buffer) = self.buffer() {
+                    buffer[at..at + now.len()].copy_from_slice(now);
+                }
+                at += now.len();
+                rest = later;
             }
-            rest = later;
+        }
+        self.advance(at);
+        for slot in &mut self.queue.slots[first..self.filled] {
+            slot.wire_len = len as u32;
         }
         true
     }

@@ -20,11 +20,13 @@ const GROUP_LINK: u32 = 1;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_STATS64: u16 = 23;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -103,6 +105,9 @@ pub struct Link {
     pub address: Vec<u8>,
     /// Kind of virtual interface (`veth`, `bond`, …); empty for a card.
     pub kind: String,
+    /// The interface that it stands on or, for a veth, the other end (`IFLA_LINK`), if that is in
+    /// this namespace; 0 if there is none.
+    pub linked: u32,
     /// Receiving queues that it was made with; fewer may be in use, see
     /// [`Ethtool::channels`](crate::ethtool::Ethtool::channels).
     pub rx_queue_max: u32,
@@ -194,8 +199,11 @@ impl Link {
             flags: word(8),
             ..Self::default()
         };
+        let mut elsewhere = false;
         for (kind, value) in reply.attributes(INFO_LEN) {
             match kind {
+                IFLA_LINK => link.linked = number_u32(value),
+                IFLA_LINK_NETNSID => elsewhere = true,
                 IFLA_ADDRESS => link.address = value.to_vec(),
                 IFLA_IFNAME => link.name = text(value),
                 IFLA_MTU => link.mtu = number_u32(value),
@@ -209,6 +217,9 @@ impl Link {
                 IFLA_XDP => link.xdp = parse_xdp(value),
                 _ => {}
             }
+        }
+        if elsewhere {
+            link.linked = 0;
         }
         Some(link)
     }

@@ -39,6 +39,7 @@ pub(crate) const BACKEND: Backend = Backend {
     example: "afpacket:eth0",
     needs: "CAP_NET_RAW; with CAP_BPF and Linux 5.12 the cheaper ring; Linux 3.2 at least",
     queues: false,
+    frames: |_, _| Ok(None),
     open,
 };
 

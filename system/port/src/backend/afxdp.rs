@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ring::Pool;
+use ring::{Pool, PoolConfig};
 use sys::Result;
 use sys::link::{LinkMonitor, Promiscuous};
 use sys::netlink;
@@ -55,8 +55,20 @@ pub(crate) const BACKEND: Backend = Backend {
     example: "afxdp:eth0/3",
     needs: "Linux 5.9; root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF while opening",
     queues: true,
+    frames,
     open,
 };
+
+/// The frames that a port of its own would have.
+fn frames(name: &PortName, options: &PortOptions) -> Result<Option<PoolConfig>> {
+    let options = &PortOptions {
+        pool: None,
+        ..options.clone()
+    };
+    let device = Device::find(&name.target, options)?;
+    let queues = plan::choose_queues(name, options, &device)?;
+    Plan::new(options, queues).map(|plan| Some(plan.frames(&device)))
+}
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let ethernet = FilterTarget {

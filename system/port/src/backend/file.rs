@@ -47,6 +47,7 @@ pub(crate) const BACKEND: Backend = Backend {
     example: "file:x.pcapng",
     needs: "nothing",
     queues: false,
+    frames: |_, _| Ok(None),
     open,
 };
 

@@ -17,8 +17,8 @@ use crate::account::{
 use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
 use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, PortOptions};
-use crate::rx::{Ready, RxBackend, RxQueue, segment_count};
-use crate::slot::Slot;
+use crate::rx::{Ready, RxBackend, RxQueue};
+use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::{TxBackend, TxQueue};
 
 /// The row in the table of backends.
@@ -28,6 +28,7 @@ pub(crate) const BACKEND: Backend = Backend {
     example: "memory:",
     needs: "nothing",
     queues: false,
+    frames,
     open,
 };
 
@@ -54,10 +55,7 @@ const SEGMENT_COUNT_MAX: u32 = 64;
 /// Frames sent one by one that share a reading of the clock, unless they are flushed before.
 const FRAMES_A_CLOCK: u32 = 64;
 
-/// Token of a slot whose frame has been detached.
-const DETACHED: u64 = u64::MAX;
-
-fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
+fn ring_len(options: &PortOptions) -> Result<u32> {
     let ring_len = if options.ring_len == 0 {
         1024
     } else {
@@ -70,13 +68,21 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
             "ring longer than 2^20",
         ));
     }
-    let ring_len = ring_len.next_power_of_two();
-    let pool = match &options.pool {
-        Some(pool) => pool.clone(),
-        None => Pool::new(PoolConfig {
-            frame_count: 2 * ring_len,
-            ..PoolConfig::default()
-        })?,
+    Ok(ring_len.next_power_of_two())
+}
+
+fn frames(_: &PortName, options: &PortOptions) -> Result<Option<PoolConfig>> {
+    Ok(Some(PoolConfig {
+        frame_count: 2 * ring_len(options)?,
+        ..PoolConfig::default()
+    }))
+}
+
+fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
+    let ring_len = ring_len(options)?;
+    let pool = match (&options.pool, frames(name, options)?) {
+        (Some(pool), _) => pool.clone(),
+        (None, config) => Pool::new(config.unwrap_or_default())?,
     };
     let (producer, consumer) = ring::spsc(ring_len);
     let rx_counters = Arc::new(RxCounters::default());
@@ -309,7 +315,7 @@ impl RxBackend for Rx {
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
         for slot in slots.drain(..) {
-            if slot.token != DETACHED {
+            if slot.token != Slot::DETACHED {
                 // SAFETY: the slot's frame is held by this batch, and the slot ends here.
                 unsafe { self.cache.give_index(slot.token as u32) };
             }
@@ -331,7 +337,7 @@ impl RxBackend for Rx {
         let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
         let offset = offset as u64 - pool.addr_of(index);
         pool.set_range(&mut frame, offset as u32, slot.cap_len);
-        slot.token = DETACHED;
+        slot.token = Slot::DETACHED;
         slot.cap_len = 0;
         Ok(frame)
     }
@@ -356,6 +362,10 @@ impl RxBackend for Rx {
 
     fn pool(&self) -> Option<&Pool> {
         Some(self.cache.pool())
+    }
+
+    fn lends_frames(&self) -> bool {
+        true
     }
 }
 
@@ -512,6 +522,56 @@ impl TxBackend for Tx {
         self.counters.sent_bytes.add(len.into());
         self.producer.submit(1);
         Ok(None)
+    }
+
+    fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
+        let open = self.is_open();
+        let room = match open {
+            true => self.producer.reserve(slots.len() as u32) as usize,
+            false => slots.len(),
+        };
+        let taken = whole_packets(slots, room);
+        let time_ns = if taken == 0 { 0 } else { self.now_ns() };
+        let (mut sent, mut packets, mut bytes, mut failed) = (0, 0, 0, 0);
+        let mut rest = &mut slots[..taken];
+        while !rest.is_empty() {
+            let (packet, tail) = rest.split_at_mut(segment_count(rest));
+            rest = tail;
+            let pool = self.cache.pool();
+            let fits = packet.len() <= self.segment_max
+                && packet.iter().all(|slot| slot.place_in(pool).is_some());
+            if !open || !fits {
+                failed += 1;
+                continue;
+            }
+            for slot in packet {
+                let Some((index, offset)) = slot.place_in(pool) else {
+                    continue;
+                };
+                // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets
+                // it below.
+                unsafe { pool.lend_index(index) };
+                slot.token = Slot::DETACHED;
+                let descriptor = Descriptor {
+                    index,
+                    offset: offset as u16,
+                    continues: slot.has(Slot::CONTINUES),
+                    len: slot.cap_len,
+                    wire_len: slot.wire_len,
+                    time_ns,
+                };
+                self.producer.write(sent, descriptor);
+                sent += 1;
+                bytes += u64::from(slot.cap_len);
+            }
+            packets += 1;
+        }
+        // Counted before they can be received: an account in between has them in flight.
+        self.counters.sent.add(packets);
+        self.counters.sent_bytes.add(bytes);
+        self.counters.failed.add(failed);
+        self.producer.submit(sent);
+        Ok(Some(taken))
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -63,6 +63,7 @@ pub(crate) const BACKEND: Backend = Backend {
     needs: "an IOMMU; the card bound to vfio-pci; root, or the nodes below /dev/vfio and \
             locked memory",
     queues: true,
+    frames: |_, options| Ok(Some(frames(options, QUEUES_MAX, 1 << 16))),
     open,
 };
 
@@ -139,12 +140,8 @@ fn settings(
     })
 }
 
-/// The pool to be used: the one given, or one that fills all rings and leaves as much again for
-/// those who hold packets.
-fn pool(options: &PortOptions, limits: &Limits) -> Result<Pool> {
-    if let Some(pool) = &options.pool {
-        return Ok(pool.clone());
-    }
+/// Frames that fill all rings and leave as many again for those who hold packets.
+fn frames(options: &PortOptions, queues_max: u32, ring_len_max: u32) -> PoolConfig {
     let ring_len = match options.ring_len {
         0 => RING_LEN,
         len => len.min(1 << 16),
@@ -152,13 +149,26 @@ fn pool(options: &PortOptions, limits: &Limits) -> Result<Pool> {
     let queues = match (options.direction.has_rx(), options.direction.has_tx()) {
         (true, true) => 2,
         _ => 1,
-    } * options.queue_count.clamp(1, limits.rx_count.max(1));
-    let rings = ring_len.next_power_of_two().min(limits.ring_len_max) * queues;
-    Pool::new(PoolConfig {
+    } * options.queue_count.clamp(1, queues_max.max(1));
+    let rings = ring_len.next_power_of_two().min(ring_len_max) * queues;
+    PoolConfig {
         frame_count: (2 * rings).clamp(512, 1 << 20),
         huge_pages: HugePages::Try,
         ..PoolConfig::default()
-    })
+    }
+}
+
+/// The pool to be used: the one given, or one of its own.
+fn pool(options: &PortOptions, limits: &Limits) -> Result<Pool> {
+    match &options.pool {
+        Some(pool) => Ok(pool.clone()),
+        None => Pool::new(frames(options, limits.rx_count, limits.ring_len_max)),
+    }
+}
+
+/// The name of a card that there is a driver for here, by its vendor and device id.
+pub fn card_name(id: (u16, u16)) -> Option<&'static str> {
+    cards::find(id).map(|card| card.name)
 }
 
 /// Makes a port of a driver: maps the pool, starts the card, hands its queues to their owners.

@@ -35,6 +35,7 @@ pub(crate) const BACKEND: Backend = Backend {
     needs: "CAP_BPF and CAP_NET_ADMIN; Linux 5.18; a driver that takes XDP frames (veth: GRO or \
             XDP at the other end)",
     queues: false,
+    frames: |_, _| Ok(None),
     open,
 };
 

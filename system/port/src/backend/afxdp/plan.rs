@@ -126,11 +126,16 @@ impl Plan {
     pub(super) fn pool(&self, options: &PortOptions, device: &Device) -> Result<Pool> {
         match &options.pool {
             Some(pool) => Ok(pool.clone()),
-            None => Pool::new(PoolConfig {
-                frame_count: self.frame_count,
-                frame_len: device.frame_len,
-                ..PoolConfig::default()
-            }),
+            None => Pool::new(self.frames(device)),
+        }
+    }
+
+    /// What a pool of our own is made of.
+    pub(super) fn frames(&self, device: &Device) -> PoolConfig {
+        PoolConfig {
+            frame_count: self.frame_count,
+            frame_len: device.frame_len,
+            ..PoolConfig::default()
         }
     }
 

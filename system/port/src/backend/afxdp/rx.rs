@@ -18,9 +18,6 @@ use crate::account::RxCounters;
 use crate::rx::{Ready, RxBackend};
 use crate::slot::{Slot, Vlan};
 
-/// Token of a slot whose frame has been detached.
-const DETACHED: u64 = u64::MAX;
-
 /// Most segments of a packet: what the kernel puts into one (`MAX_SKB_FRAGS` + 1, at most 46 by its
 /// configuration).
 const SEGMENTS_MAX: u32 = 64;
@@ -333,7 +330,7 @@ impl RxBackend for Rx {
         let room = self.fill.reserve(slots.len() as u32);
         let mut count = 0;
         for slot in slots.iter() {
-            if slot.token == DETACHED {
+            if slot.token == Slot::DETACHED {
                 continue;
             }
             let index = slot.token as u32;
@@ -364,7 +361,7 @@ impl RxBackend for Rx {
         let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
         let offset = offset as u64 - pool.addr_of(index);
         pool.set_range(&mut frame, offset as u32, slot.cap_len);
-        slot.token = DETACHED;
+        slot.token = Slot::DETACHED;
         slot.cap_len = 0;
         Ok(frame)
     }
@@ -389,6 +386,10 @@ impl RxBackend for Rx {
 
     fn pool(&self) -> Option<&Pool> {
         Some(self.cache.pool())
+    }
+
+    fn lends_frames(&self) -> bool {
+        true
     }
 
     fn ring_len(&self) -> Option<u32> {

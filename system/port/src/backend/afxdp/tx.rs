@@ -11,7 +11,7 @@ use sys::{Error, ErrorKind, Result};
 use super::lent::Lent;
 use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
-use crate::slot::Slot;
+use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::TxBackend;
 
 /// Shortest packet: an Ethernet header. The kernel drops shorter ones without a word, or without
@@ -241,6 +241,31 @@ impl Tx {
         sendable.then_some(len)
     }
 
+    /// Moves a packet of another queue's into the ring and returns its length; `None` if it cannot
+    /// be sent at all, and its frames stay where they are.
+    #[inline]
+    fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
+        let len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
+        let whole = packet.len() == 1;
+        let sendable = len >= PACKET_LEN_MIN
+            && (whole || self.shared.spec.multi_buffer && packet.len() <= SEGMENTS_MAX)
+            && packet
+                .iter()
+                .all(|slot| slot.cap_len != 0 && slot.place_in(self.cache.pool()).is_some());
+        if !sendable {
+            return None;
+        }
+        let count = packet.len();
+        for (at, slot) in packet.iter_mut().enumerate() {
+            let (index, offset) = slot.place_in(self.cache.pool())?;
+            // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
+            unsafe { self.cache.pool().lend_index(index) };
+            slot.token = Slot::DETACHED;
+            self.stage(index, offset, slot.cap_len, at + 1 < count);
+        }
+        Some(len)
+    }
+
     /// A frame of this queue's pool with the same packet; gives the foreign one back to its pool.
     fn copy_frame(&mut self, frame: Frame) -> Result<Option<Frame>> {
         let tag = frame.pool_tag();
@@ -302,12 +327,6 @@ impl Tx {
 /// Whether a ring's index lies behind another; they wrap.
 fn is_beyond(index: u32, other: u32) -> bool {
     index.wrapping_sub(other).cast_signed() > 0
-}
-
-/// Slots that make up the first packet.
-fn segment_count(slots: &[Slot]) -> usize {
-    let last = slots.iter().position(|slot| !slot.has(Slot::CONTINUES));
-    last.map_or(slots.len(), |last| last + 1)
 }
 
 impl TxBackend for Tx {
@@ -391,6 +410,32 @@ impl TxBackend for Tx {
         }
         self.stage_frame(frame);
         Ok(None)
+    }
+
+    fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
+        let mut room = self.room(slots.len() as u32) as usize;
+        if room < slots.len() {
+            self.reclaim();
+            room = self.room(slots.len() as u32) as usize;
+        }
+        let taken = whole_packets(slots, room);
+        let (mut sent, mut bytes, mut failed) = (0, 0, 0);
+        let mut rest = &mut slots[..taken];
+        while !rest.is_empty() {
+            let (packet, tail) = rest.split_at_mut(segment_count(rest));
+            rest = tail;
+            match self.take_over(packet) {
+                Some(len) => (sent, bytes) = (sent + 1, bytes + u64::from(len)),
+                None => failed += 1,
+            }
+        }
+        if self.shared.zero_copy {
+            self.publish();
+        }
+        self.counters.sent.add(sent);
+        self.counters.sent_bytes.add(bytes);
+        self.counters.failed.add(failed);
+        Ok(Some(taken))
     }
 
     #[inline]

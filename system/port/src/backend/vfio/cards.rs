@@ -16,7 +16,7 @@ pub(super) struct Card {
     vendor: u16,
     device: u16,
     /// Its name for people.
-    name: &'static str,
+    pub name: &'static str,
     /// Makes a port of it.
     pub open: fn(VfioFunction, &PortName, &PortOptions) -> Result<Port>,
 }

@@ -17,7 +17,7 @@ use crate::rx::{Ready, RxBackend};
 use crate::slot::Slot;
 
 /// Token of a slot whose frame has been detached.
-const DETACHED: u64 = u64::MAX;
+const DETACHED: u64 = Slot::DETACHED;
 
 /// Empty calls after which the card is asked whether it still is as it was.
 const CHECK_EVERY: u32 = 4096;
@@ -275,6 +275,10 @@ impl<D: Driver> RxBackend for Rx<D> {
 
     fn pool(&self) -> Option<&Pool> {
         Some(self.cache.pool())
+    }
+
+    fn lends_frames(&self) -> bool {
+        true
     }
 
     fn ring_len(&self) -> Option<u32> {

@@ -10,7 +10,7 @@ use sys::{Error, ErrorKind, Result};
 use super::core::Core;
 use super::driver::{Driver, DriverTx, Limits, TxPart};
 use crate::account::TxCounters;
-use crate::slot::Slot;
+use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::TxBackend;
 
 /// Room left before a packet, as AF_XDP leaves it: for headers to be put in front, also by drivers.
@@ -104,6 +104,38 @@ impl<D: Driver> Tx<D> {
         sendable.then_some(packet_len)
     }
 
+    /// Posts a packet of another queue's and returns its length; `None` if it cannot be sent at all,
+    /// and its frames stay where they are.
+    #[inline]
+    fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
+        let packet_len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
+        let sendable = self.packet_lens.contains(&packet_len)
+            && packet.len() <= self.segments_max as usize
+            && packet
+                .iter()
+                .all(|slot| slot.cap_len != 0 && slot.place_in(self.cache.pool()).is_some());
+        if !sendable {
+            return None;
+        }
+        let count = packet.len();
+        for (at, slot) in packet.iter_mut().enumerate() {
+            let (index, offset) = slot.place_in(self.cache.pool())?;
+            // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
+            unsafe { self.cache.pool().lend_index(index) };
+            slot.token = Slot::DETACHED;
+            let len = slot.cap_len;
+            self.queue().post(TxPart {
+                index,
+                offset,
+                len,
+                packet_len,
+                is_first: at == 0,
+                is_last: at + 1 == count,
+            });
+        }
+        Some(packet_len)
+    }
+
     /// A frame of this queue's pool with the same packet; gives the foreign one back to its pool.
     /// `Err` is the frame again: no room now.
     fn copied(&mut self, frame: Frame) -> Result<std::result::Result<Frame, Frame>> {
@@ -137,12 +169,6 @@ impl<D: Driver> Tx<D> {
         self.counters.copied.add(1);
         Ok(Ok(copy))
     }
-}
-
-/// Slots that make up the first packet.
-fn segment_count(slots: &[Slot]) -> usize {
-    let last = slots.iter().position(|slot| !slot.has(Slot::CONTINUES));
-    last.map_or(slots.len(), |last| last + 1)
 }
 
 impl<D: Driver> TxBackend for Tx<D> {
@@ -258,6 +284,27 @@ impl<D: Driver> TxBackend for Tx<D> {
         self.counters.sent.add(1);
         self.counters.sent_bytes.add(len.into());
         Ok(None)
+    }
+
+    fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
+        if (self.queue().room() as usize) < slots.len() + RECLAIM_BELOW as usize {
+            self.reclaim();
+        }
+        let taken = whole_packets(slots, self.queue().room() as usize);
+        let (mut sent, mut bytes, mut failed) = (0, 0, 0);
+        let mut rest = &mut slots[..taken];
+        while !rest.is_empty() {
+            let (packet, tail) = rest.split_at_mut(segment_count(rest));
+            rest = tail;
+            match self.take_over(packet) {
+                Some(len) => (sent, bytes) = (sent + 1, bytes + u64::from(len)),
+                None => failed += 1,
+            }
+        }
+        self.counters.sent.add(sent);
+        self.counters.sent_bytes.add(bytes);
+        self.counters.failed.add(failed);
+        Ok(Some(taken))
     }
 
     #[inline]

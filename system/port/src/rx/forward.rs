@@ -1,0 +1,155 @@
+//! Packets of a batch that go on to a sending queue: their frames move where both queues have the
+//! same pool, else they are copied.
+
+use std::ptr;
+
+use ring::Pool;
+use sys::Result;
+
+use super::{Packet, RxBatch};
+use crate::slot::{Slot, Vlan, segment_count};
+use crate::tx::TxQueue;
+
+/// Bytes before the place of a VLAN tag: the two addresses (IEEE 802.3 §3.1.1).
+const ADDRESSES_LEN: usize = 12;
+/// Bytes of a VLAN tag (IEEE 802.1Q §9.3).
+const TAG_LEN: usize = 4;
+/// Bytes that the smallest buffer of any sending queue holds.
+const BUFFER_LEN_MIN: u32 = 1024;
+
+/// What was handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Packets that are the sending queue's now, or were refused by it and counted as failed.
+    pub packets: usize,
+    /// Their bytes, with VLAN tags.
+    pub bytes: u64,
+    /// Those of them that were copied.
+    pub copied: usize,
+}
+
+impl RxBatch<'_> {
+    /// Leaves the first `count` packets out: they go back to the device with the batch.
+    pub fn skip(&mut self, count: usize) {
+        for _ in 0..count.min(self.packets) {
+            self.start += segment_count(&self.queue.slots[self.start..]);
+            self.packets -= 1;
+        }
+    }
+
+    /// Hands the first `count` packets over to a sending queue, in order, and leaves them out of
+    /// the batch. Fewer where the queue has no room: the rest stay in the batch. A VLAN tag that
+    /// lies beside a packet is put back into it. Nothing moves before the queue's flush.
+    ///
+    /// # Errors
+    /// The sending queue's.
+    pub fn forward(&mut self, tx: &mut TxQueue, count: usize) -> Result<Forwarded> {
+        let count = count.min(self.packets);
+        if count == 0 {
+            return Ok(Forwarded::default());
+        }
+        match self.move_frames(tx, count)? {
+            Some(forwarded) => Ok(forwarded),
+            None => self.copy_packets(tx, count),
+        }
+    }
+
+    /// `None` if the two queues share no frames.
+    fn move_frames(&mut self, tx: &mut TxQueue, count: usize) -> Result<Option<Forwarded>> {
+        let pool = match self.queue.backend.pool() {
+            Some(pool) if self.queue.backend.lends_frames() => pool.clone(),
+            _ => return Ok(None),
+        };
+        if tx.pool().is_none_or(|other| other.tag() != pool.tag()) {
+            return Ok(None);
+        }
+        let mut end = self.start;
+        for _ in 0..count {
+            end += segment_count(&self.queue.slots[end..]);
+        }
+        let slots = &mut self.queue.slots[self.start..end];
+        for slot in slots.iter_mut().filter(|slot| slot.has(Slot::VLAN)) {
+            restore_tag(slot, &pool);
+        }
+        let Some(taken) = tx.transfer(slots)? else {
+            return Ok(None);
+        };
+        let taken = &slots[..taken.min(slots.len())];
+        let mut forwarded = Forwarded::default();
+        for slot in taken {
+            forwarded.packets += usize::from(!slot.has(Slot::CONTINUES));
+            forwarded.bytes += u64::from(slot.cap_len);
+        }
+        self.start += taken.len();
+        self.packets -= forwarded.packets;
+        Ok(Some(forwarded))
+    }
+
+    fn copy_packets(&mut self, tx: &mut TxQueue, count: usize) -> Result<Forwarded> {
+        let len_of = |packet: &Packet<'_>| packet.cap_len() / BUFFER_LEN_MIN;
+        let more: u32 = self.iter().take(count).map(|packet| len_of(&packet)).sum();
+        let mut out = tx.reserve(count + more as usize)?;
+        let mut forwarded = Forwarded::default();
+        for packet in self.iter().take(count) {
+            let Some(len) = write(&mut out, &packet) else {
+                break;
+            };
+            forwarded.packets += 1;
+            forwarded.bytes += len as u64;
+        }
+        out.submit()?;
+        forwarded.copied = forwarded.packets;
+        tx.counters().copied.add(forwarded.copied as u64);
+        self.skip(forwarded.packets);
+        Ok(forwarded)
+    }
+}
+
+/// Copies a packet, its tag included; its length, or `None` if there is no room.
+fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize> {
+    let len = packet.cap_len() as usize;
+    let Some(vlan) = packet.vlan() else {
+        let done = match packet.is_whole() {
+            true => out.write(packet.bytes()),
+            false => out.write_pieces(len, packet.segments()),
+        };
+        return done.then_some(len);
+    };
+    let first = packet.bytes();
+    let (addresses, rest) = first.split_at(first.len().min(ADDRESSES_LEN));
+    let tag = tag(vlan);
+    let head = [addresses, &tag, rest].into_iter();
+    let len = len + TAG_LEN;
+    out.write_pieces(len, head.chain(packet.segments().skip(1)))
+        .then_some(len)
+}
+
+fn tag(vlan: Vlan) -> [u8; TAG_LEN] {
+    let ([a, b], [c, d]) = (vlan.tpid.to_be_bytes(), vlan.tci.to_be_bytes());
+    [a, b, c, d]
+}
+
+/// Puts the tag that lies beside a packet back, into the room before it. A packet without that room
+/// is made empty, which no device sends: without its tag it would go to another network.
+fn restore_tag(slot: &mut Slot, pool: &Pool) {
+    slot.flags &= !Slot::VLAN;
+    let room = slot.place_in(pool).map_or(0, |(_, offset)| offset as usize);
+    if room < TAG_LEN || (slot.cap_len as usize) < ADDRESSES_LEN {
+        slot.cap_len = 0;
+        return;
+    }
+    let tag = tag(slot.vlan);
+    // SAFETY: the slot's queue holds the frame, in which the packet has at least the two addresses
+    // and so much room before it (checked above).
+    unsafe {
+        let new = slot.data.sub(TAG_LEN);
+        ptr::copy(slot.data.as_ptr(), new.as_ptr(), ADDRESSES_LEN);
+        ptr::copy_nonoverlapping(tag.as_ptr(), new.add(ADDRESSES_LEN).as_ptr(), TAG_LEN);
+        slot.data = new;
+    }
+    slot.cap_len += TAG_LEN as u32;
+    slot.wire_len += TAG_LEN as u32;
+}
+
+#[cfg(test)]
+mod tests;
