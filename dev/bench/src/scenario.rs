@@ -2,6 +2,7 @@
 
 mod capture;
 mod flows;
+mod forward;
 mod memory;
 mod send;
 pub mod wire;
@@ -37,6 +38,7 @@ pub const SCENARIOS: &[Scenario] = &[
     capture::SCENARIO,
     flows::SCENARIO,
     send::SCENARIO,
+    forward::SCENARIO,
     wire::SCENARIO,
     memory::SCENARIO,
 ];

@@ -19,6 +19,7 @@
 pub mod conformance;
 pub mod corpus;
 pub mod guest;
+pub mod inline;
 pub mod netns;
 pub mod oracle;
 pub mod packet;
@@ -27,6 +28,7 @@ pub mod random;
 pub mod skip;
 pub mod veth;
 
+pub use inline::Inline;
 pub use netns::Netns;
 pub use process::{Finished, Process};
 pub use veth::{End, Pair, Veth};

@@ -5,6 +5,7 @@ pub mod capture;
 pub mod doctor;
 pub mod filter;
 pub mod flows;
+pub mod forward;
 pub mod pace;
 pub mod send;
 pub mod stop;

@@ -1,8 +1,12 @@
-//! What a network interface is and can do, read from the kernel; nothing is changed.
+//! What a network interface is and can do, read from the kernel; and cards that change hands, which
+//! is all that is changed here.
 #![forbid(unsafe_code)]
 
+pub mod bind;
+mod card;
 mod holder;
 mod interface;
 
+pub use card::{Card, cards, cards_in};
 pub use holder::XdpHolder;
 pub use interface::{Interface, has_default_route, interface, interfaces};

@@ -42,10 +42,10 @@ pub mod file {
     pub use wire::file::pcap::Precision;
 }
 
-pub use backend::vfio::card_name as user_mode_card;
 pub use account::{
     Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
 };
+pub use backend::vfio::card_name as user_mode_card;
 pub use control::{Capabilities, PortControl, PortDescription, PortEvent};
 pub use open::{BACKENDS, Backend, Port, PortName, open, shared_pool};
 pub use options::{

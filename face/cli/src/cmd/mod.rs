@@ -5,7 +5,9 @@ mod capture;
 mod devices;
 mod doctor;
 pub mod flows;
+mod forward;
 mod generate;
+mod nic;
 mod send;
 
 use sys::Result;
@@ -21,8 +23,12 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Replay a capture, or send generated packets, at a rate
     Send(Box<send::Args>),
+    /// Pass packets from one port to another, or both ways, without copying them where that can be
+    Forward(Box<forward::Args>),
     /// Show the flows of an interface or a capture
     Flows(Box<flows::Args>),
+    /// List network cards, and give them to user-mode drivers or back to the kernel
+    Nic(nic::Args),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArgs),
     /// Write the man pages into a folder
@@ -36,7 +42,9 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Devices(args) => devices::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Send(args) => send::run(args),
+        Command::Forward(args) => forward::run(args),
         Command::Flows(args) => flows::run(args),
+        Command::Nic(args) => nic::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     }

@@ -1,0 +1,91 @@
+//! What the tests of `barewire forward` share.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::time::Duration;
+
+pub use lab::inline::{X, Y};
+use lab::process::{Process, Signal, barewire};
+use lab::{End, Inline, Netns, Veth};
+use serde_json::Value;
+
+/// How long a program may take here; nothing is measured by it.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Three namespaces in a row, of which the one in the middle forwards.
+pub struct Path(Inline);
+
+impl Path {
+    pub fn new(veth: &Veth) -> Path {
+        Path(Inline::new(veth).unwrap())
+    }
+
+    pub fn a(&self) -> &End {
+        self.0.a()
+    }
+
+    pub fn b(&self) -> &End {
+        self.0.b()
+    }
+
+    /// The namespace of the box.
+    pub fn ns(&self) -> &Netns {
+        self.0.ns()
+    }
+
+    /// What `ip` says of an interface of the box.
+    pub fn link(&self, name: &str) -> Value {
+        self.0.link(name).unwrap()
+    }
+
+    /// Starts `barewire forward` in the box and waits until it forwards.
+    pub fn forward(&self, args: &[&str]) -> Forward {
+        let process = self
+            .ns()
+            .spawn(barewire().unwrap(), [&["forward", "--json"], args].concat())
+            .unwrap();
+        process.wait_stderr("forwarding", LIMIT).unwrap();
+        // A program that was just attached takes a moment (veth turns NAPI on).
+        self.a().wait_up(LIMIT).unwrap();
+        self.b().wait_up(LIMIT).unwrap();
+        Forward { process }
+    }
+}
+
+/// A running `barewire forward`.
+pub struct Forward {
+    pub process: Process,
+}
+
+impl Forward {
+    /// Ends it as Ctrl-C does and gives its account back, which adds up.
+    pub fn stop(mut self) -> Value {
+        let finished = self.process.stop(Signal::SIGINT, LIMIT).unwrap();
+        totals(&finished.checked().unwrap().stdout)
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(mut self) -> Value {
+        let finished = self.process.wait(LIMIT).unwrap();
+        totals(&finished.checked().unwrap().stdout)
+    }
+}
+
+/// The last line of standard output, after a look at whether every packet is accounted for.
+pub fn totals(stdout: &str) -> Value {
+    let line = stdout.lines().last().unwrap_or_default();
+    let told: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {stdout}"));
+    assert_eq!(told["type"], "totals", "{told}");
+    for way in told["directions"].as_array().unwrap() {
+        assert_eq!(way["imbalance"], 0, "{told}");
+    }
+    for port in told["ports"].as_array().unwrap() {
+        assert_eq!(port["account"]["total"]["imbalance"], 0, "{told}");
+    }
+    told
+}
+
+/// A number in JSON.
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}

@@ -1,0 +1,331 @@
+//! What is told while packets are forwarded, and at the end: for people on standard error, for
+//! programs as JSON on standard output.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use port::{Port, PortEvent};
+use runtime::Ended;
+use runtime::forward::{Flow, Opened, Outcome};
+use serde_json::{Map, Value, json};
+use sys::{Error, Result};
+
+use crate::report::{account_json, si, write_account};
+
+/// The view of one run.
+pub struct Show<'a> {
+    names: [&'a str; 2],
+    json: bool,
+    on_terminal: bool,
+    is_drawn: bool,
+    before: Vec<Flow>,
+    began: Instant,
+    at: Instant,
+    /// The reader of standard output has left.
+    error: Option<Error>,
+    /// What was last said about sending that fails.
+    failing: [Option<String>; 2],
+}
+
+impl<'a> Show<'a> {
+    /// Says what is about to happen.
+    pub fn start(names: [&'a str; 2], both: bool, json: bool, opened: &Opened) -> Self {
+        let [a, b] = opened.sides.each_ref().map(|side| &side.port);
+        let (arrow, lanes) = match both {
+            true => (
+                "and",
+                a.rx.len().min(b.tx.len()) + b.rx.len().min(a.tx.len()),
+            ),
+            false => ("to", a.rx.len().min(b.tx.len())),
+        };
+        let means = match opened.is_shared {
+            true => "without a copy",
+            false => "by copying",
+        };
+        let threads = match lanes {
+            1 => "1 thread".to_owned(),
+            count => format!("{count} threads"),
+        };
+        let between = if both { "between" } else { "from" };
+        eprintln!(
+            "forwarding {between} {} {arrow} {}, {threads}, {means}",
+            names[0], names[1]
+        );
+        for (name, port) in names.iter().zip([a, b]) {
+            if let Some(line) = facts(port) {
+                eprintln!("{name}: {line}");
+            }
+        }
+        for warning in &opened.warnings {
+            eprintln!("warning: {warning}");
+        }
+        let now = Instant::now();
+        Self {
+            names,
+            json,
+            on_terminal: io::stderr().is_terminal(),
+            is_drawn: false,
+            before: Vec::new(),
+            began: now,
+            at: now,
+            error: None,
+            failing: [None, None],
+        }
+    }
+
+    /// The direction's two names.
+    fn way(&self, index: usize) -> [&'a str; 2] {
+        let [a, b] = self.names;
+        if index == 0 { [a, b] } else { [b, a] }
+    }
+
+    /// Tells the rates of the second that has passed.
+    pub fn progress(&mut self, flows: &[Flow]) {
+        let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
+        self.at = Instant::now();
+        self.before.resize(flows.len(), Flow::default());
+        if self.json {
+            let line = self.rates_json(flows, seconds);
+            let result = writeln!(io::stdout(), "{line}");
+            if let Err(error) = result {
+                self.error
+                    .get_or_insert(Error::from_io("write to standard output", error));
+            }
+        } else if self.on_terminal {
+            let mut line = String::new();
+            for (flow, before) in flows.iter().zip(&self.before) {
+                if !line.is_empty() {
+                    line += " | ";
+                }
+                line += &rates_text(flow, before, seconds);
+            }
+            // The rest of a longer line before is erased (ECMA-48 EL).
+            eprint!(
+                "\r{:6.0} s  {line}\x1b[K",
+                self.began.elapsed().as_secs_f64()
+            );
+            let _ = io::stderr().flush();
+            self.is_drawn = true;
+        }
+        self.before = flows.to_vec();
+    }
+
+    fn rates_json(&self, flows: &[Flow], seconds: f64) -> Value {
+        let directions: Vec<Value> = flows
+            .iter()
+            .zip(&self.before)
+            .enumerate()
+            .map(|(index, (flow, before))| {
+                let [from, to] = self.way(index);
+                let rate = |now: u64, before: u64| (now - before) as f64 / seconds;
+                json!({
+                    "from": from,
+                    "to": to,
+                    "received_pps": rate(flow.received, before.received),
+                    "forwarded_pps": rate(flow.forwarded, before.forwarded),
+                    "forwarded_bps": rate(flow.forwarded_bytes, before.forwarded_bytes) * 8.0,
+                    "copied_pps": rate(flow.copied, before.copied),
+                    "dropped_pps": rate(flow.dropped(), before.dropped()),
+                })
+            })
+            .collect();
+        json!({
+            "type": "rates",
+            "seconds": self.began.elapsed().as_secs_f64(),
+            "directions": directions,
+        })
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            eprintln!();
+        }
+    }
+
+    /// Tells what happened to a device.
+    pub fn event(&mut self, index: usize, event: &PortEvent) {
+        self.clear();
+        let name = self.names[index];
+        match event {
+            PortEvent::LinkDown => eprintln!("{name}: the link is down"),
+            PortEvent::LinkUp => eprintln!("{name}: the link is up again"),
+            PortEvent::MtuChanged(mtu) => eprintln!("{name}: the MTU is now {mtu} bytes"),
+            PortEvent::DeviceGone => eprintln!("{name}: the interface is gone"),
+            _ => {}
+        }
+    }
+
+    /// Tells once why sending fails.
+    pub fn failing(&mut self, index: usize, why: &str) {
+        if self.failing[index].as_deref() != Some(why) {
+            self.clear();
+            eprintln!(
+                "{}: {why}; what finds no room there is dropped until it works again",
+                self.names[index]
+            );
+            self.failing[index] = Some(why.to_owned());
+        }
+    }
+
+    /// The account.
+    pub fn end(mut self, outcome: &Outcome) -> Result<()> {
+        self.clear();
+        let mut text = Vec::new();
+        // A Vec takes everything.
+        let _ = self.write_end(&mut text, outcome);
+        // Nobody may be reading standard error; that is no reason to fail.
+        let _ = io::stderr().write_all(&text);
+        if self.json {
+            writeln!(io::stdout(), "{}", self.json(outcome))
+                .map_err(|e| Error::from_io("write to standard output", e))?;
+        }
+        self.error.map_or(Ok(()), Err)
+    }
+
+    fn write_end(&self, out: &mut Vec<u8>, outcome: &Outcome) -> io::Result<()> {
+        let seconds = outcome.elapsed.as_secs_f64().max(1e-3);
+        for (index, flow) in outcome.flows.iter().enumerate() {
+            let [from, to] = self.way(index);
+            writeln!(
+                out,
+                "{from} to {to}: {} packets forwarded ({}, {}), {} of them copied, {} dropped",
+                flow.forwarded,
+                si(flow.forwarded as f64 / seconds, "pps"),
+                si(flow.forwarded_bytes as f64 * 8.0 / seconds, "bps"),
+                flow.copied,
+                flow.dropped(),
+            )?;
+            let lines = [
+                (flow.tx_full, format!("{to} had no room for them (tx_full)")),
+                (
+                    flow.too_long,
+                    format!("they are longer than {to} takes (too_long)"),
+                ),
+                (
+                    flow.outgoing,
+                    "the host itself had sent them (outgoing)".to_owned(),
+                ),
+                (
+                    flow.surplus,
+                    "they came after the last one wanted (surplus)".to_owned(),
+                ),
+            ];
+            for (count, why) in lines.iter().filter(|(count, _)| *count != 0) {
+                writeln!(out, "  {count} not forwarded: {why}")?;
+            }
+            let failed = outcome.accounts[1 - index].tx_total().failed;
+            if failed != 0 {
+                writeln!(out, "  {failed} were refused by the device of {to}")?;
+            }
+            match self.imbalance(index, outcome) {
+                0 => {}
+                missing => writeln!(out, "  the account is off by {missing}")?,
+            }
+        }
+        for (index, account) in outcome.accounts.iter().enumerate() {
+            if !account.rx.is_empty() && index < outcome.flows.len() {
+                writeln!(out, "{} received:", self.names[index])?;
+                write_account(out, account)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the sum over the whole path is off by: what the receiving port delivered against what
+    /// we took, and what we handed over against what the sending port sent or saw refused.
+    fn imbalance(&self, index: usize, outcome: &Outcome) -> i64 {
+        let (flow, rx, tx) = (
+            &outcome.flows[index],
+            outcome.accounts[index].rx_total(),
+            outcome.accounts[1 - index].tx_total(),
+        );
+        let taken = rx.delivered.wrapping_sub(flow.received) as i64;
+        let given = flow.forwarded.wrapping_sub(tx.sent + tx.failed) as i64;
+        taken.abs() + flow.imbalance().abs() + given.abs()
+    }
+
+    fn json(&self, outcome: &Outcome) -> Value {
+        let directions: Vec<Value> = (0..outcome.flows.len())
+            .map(|index| {
+                let ([from, to], flow) = (self.way(index), &outcome.flows[index]);
+                let tx = outcome.accounts[1 - index].tx_total();
+                json!({
+                    "from": from,
+                    "to": to,
+                    "received": flow.received,
+                    "received_bytes": flow.received_bytes,
+                    "forwarded": flow.forwarded,
+                    "forwarded_bytes": flow.forwarded_bytes,
+                    "copied": flow.copied,
+                    "dropped": { "tx_full": flow.tx_full, "too_long": flow.too_long },
+                    "outgoing": flow.outgoing,
+                    "surplus": flow.surplus,
+                    "sent": tx.sent,
+                    "failed": tx.failed,
+                    "imbalance": self.imbalance(index, outcome),
+                })
+            })
+            .collect();
+        let ports: Vec<Value> = (0..2)
+            .map(|index| {
+                let told = &outcome.descriptions[index];
+                let facts: Map<String, Value> = told
+                    .facts
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), value.clone().into()))
+                    .collect();
+                json!({
+                    "name": self.names[index],
+                    "scheme": told.scheme,
+                    "target": told.target,
+                    "facts": facts,
+                    "account": account_json(&outcome.accounts[index]),
+                })
+            })
+            .collect();
+        json!({
+            "type": "totals",
+            "seconds": outcome.elapsed.as_secs_f64(),
+            "ended": match outcome.ended {
+                Ended::Stopped => "stopped",
+                Ended::Input => "input",
+                Ended::Finished => "count",
+            },
+            "directions": directions,
+            "ports": ports,
+            "error": outcome.error.as_ref().map(ToString::to_string),
+        })
+    }
+}
+
+/// What was obtained, on one line.
+fn facts(port: &Port) -> Option<String> {
+    let told = port.control.describe();
+    let words: Vec<String> = ["attach mode", "bind mode", "filter"]
+        .iter()
+        .filter_map(|key| {
+            let (_, value) = told.facts.iter().find(|(fact, _)| fact == key)?;
+            Some(format!("{key}: {value}"))
+        })
+        .collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+fn rates_text(flow: &Flow, before: &Flow, seconds: f64) -> String {
+    let rate = |now: u64, before: u64| (now - before) as f64 / seconds;
+    let mut line = format!(
+        "{:>11} {:>11}",
+        si(rate(flow.forwarded, before.forwarded).round(), "pps"),
+        si(
+            rate(flow.forwarded_bytes, before.forwarded_bytes) * 8.0,
+            "bps"
+        ),
+    );
+    if flow.copied != 0 {
+        line += &format!(", {} copied", flow.copied);
+    }
+    if flow.dropped() != 0 {
+        line += &format!(", {} dropped", flow.dropped());
+    }
+    line
+}

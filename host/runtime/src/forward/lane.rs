@@ -1,0 +1,280 @@
+//! A lane: one sending queue, the receiving queues that feed it, one thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use port::{Packet, Ready, RxBatch, RxQueue, TxQueue};
+use sys::{Error, ErrorKind, Result};
+
+use super::{Budget, Counters, Failing, Intake, Side, Way};
+use crate::Stop;
+use crate::worker::{self, Ended, Engine, Pacing, Verdict};
+
+/// How long packets that can be lost wait for room before they are dropped: long enough for a
+/// device that is busy, short enough that the receiving ring does not overflow meanwhile.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// How long those that cannot be lost wait before the device counts as stuck.
+const STUCK: Duration = Duration::from_secs(5);
+/// One look in such a wait.
+const WAIT: Duration = Duration::from_millis(50);
+/// Sleep of a lane with several receiving queues when all are empty.
+const NAP: Duration = Duration::from_micros(200);
+
+/// The lanes of one direction: as many as both sides have queues for. Further receiving queues are
+/// spread over them; further sending queues stay with their port.
+pub(super) fn lanes(
+    way: &mut Way,
+    from: &mut Side,
+    to: &mut Side,
+    budget: &Arc<Budget>,
+) -> Vec<Lane> {
+    let count = from.port.rx.len().min(to.port.tx.len());
+    let lane = |tx| {
+        let counters = Arc::new(Counters::default());
+        way.counters.push(counters.clone());
+        Lane {
+            rx: Vec::new(),
+            out: Out {
+                tx,
+                budget: budget.clone(),
+                counters,
+                packet_len_max: way.packet_len_max.clone(),
+                intake: from.intake,
+                is_stuck: false,
+                is_draining: false,
+                failing: way.failing.clone(),
+                is_failing: false,
+            },
+        }
+    };
+    let mut lanes: Vec<Lane> = to.port.tx.drain(..count).map(lane).collect();
+    for (index, rx) in from.port.rx.drain(..).enumerate() {
+        if count != 0 {
+            lanes[index % count].rx.push(rx);
+        }
+    }
+    lanes
+}
+
+/// One thread's part of the path.
+pub(super) struct Lane {
+    rx: Vec<RxQueue>,
+    out: Out,
+}
+
+impl Lane {
+    /// Forwards until the stop flag, the end of all its inputs, or the budget's end.
+    pub(super) fn run(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
+        match self.rx.as_mut_slice() {
+            [rx] => worker::run(rx, &mut self.out, stop, pacing),
+            _ => self.run_several(stop, pacing),
+        }
+    }
+
+    /// Queue after queue, a batch each: no thread can sleep on several sockets at once.
+    fn run_several(&mut self, stop: &Stop, pacing: Pacing) -> Result<Ended> {
+        let mut open: Vec<&mut RxQueue> = self.rx.iter_mut().collect();
+        while !stop.is_set() {
+            let mut is_idle = true;
+            for rx in &mut open {
+                let mut batch = rx.receive()?;
+                if !batch.is_empty() {
+                    is_idle = false;
+                    if self.out.batch(&mut batch)? == Verdict::Finish {
+                        return Ok(Ended::Finished);
+                    }
+                }
+            }
+            if !is_idle {
+                continue;
+            }
+            if self.out.idle()? == Verdict::Finish {
+                return Ok(Ended::Finished);
+            }
+            let mut still_open = Vec::with_capacity(open.len());
+            for rx in open {
+                if rx.wait(Duration::ZERO)? != Ready::End {
+                    still_open.push(rx);
+                }
+            }
+            open = still_open;
+            if open.is_empty() {
+                return Ok(Ended::Input);
+            }
+            match pacing {
+                Pacing::Spin => std::hint::spin_loop(),
+                Pacing::Gather | Pacing::Wait => std::thread::sleep(NAP),
+            }
+        }
+        Ok(Ended::Stopped)
+    }
+
+    /// Forwards what is still in the rings and waits until everything has left, at most `limit`.
+    pub(super) fn finish(&mut self, limit: Duration) -> Result<()> {
+        let mut result = Ok(());
+        // The rest of a file can be read another time.
+        if self.out.intake != Intake::File {
+            self.out.is_draining = true;
+            for rx in &mut self.rx {
+                result = result.and(worker::drain(rx, &mut self.out));
+            }
+        }
+        // An interface that is down keeps its packets; the port's account tells.
+        let left = self.out.tx.wait(true, limit).map(drop);
+        result.and(self.out.tolerate(left))
+    }
+}
+
+/// The sending end of a lane.
+struct Out {
+    tx: TxQueue,
+    budget: Arc<Budget>,
+    counters: Arc<Counters>,
+    packet_len_max: Arc<AtomicUsize>,
+    intake: Intake,
+    /// The last wait for room was for nothing.
+    is_stuck: bool,
+    /// Everything that is left is to be handled, the budget's end or not.
+    is_draining: bool,
+    /// Why sending fails for now, for the control side; touched when it begins and ends.
+    failing: Arc<Failing>,
+    is_failing: bool,
+}
+
+impl Engine for Out {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        let len_max = match self.packet_len_max.load(Ordering::Relaxed) {
+            0 => u32::MAX,
+            len => len as u32,
+        };
+        let counters = self.counters.clone();
+        let bytes: u64 = batch.iter().map(|packet| u64::from(packet.cap_len())).sum();
+        counters.received.add(batch.len() as u64);
+        counters.received_bytes.add(bytes);
+        let mut left = self.budget.take(batch.len() as u64);
+        while !batch.is_empty() {
+            let is_wanted =
+                |packet: &Packet<'_>| !packet.is_outgoing() && len_of(packet) <= len_max;
+            let run = batch.iter().take_while(is_wanted).count();
+            if run == 0 {
+                let first = batch.iter().next();
+                let counter = match first.is_some_and(|packet| packet.is_outgoing()) {
+                    true => &counters.outgoing,
+                    false => &counters.too_long,
+                };
+                counter.add(1);
+                batch.skip(1);
+            } else if left == 0 {
+                counters.surplus.add(run as u64);
+                batch.skip(run);
+            } else {
+                let run = run.min(usize::try_from(left).unwrap_or(usize::MAX));
+                left -= self.hand_over(batch, run)?;
+            }
+        }
+        self.budget.give_back(left);
+        self.flush()?;
+        Ok(self.verdict())
+    }
+
+    fn idle(&mut self) -> Result<Verdict> {
+        // What the device did not take at the last flush.
+        self.flush()?;
+        Ok(self.verdict())
+    }
+}
+
+/// A packet's length with the tag that lies beside it.
+#[inline]
+fn len_of(packet: &Packet<'_>) -> u32 {
+    packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
+}
+
+impl Out {
+    fn verdict(&self) -> Verdict {
+        match self.budget.is_used_up() && !self.is_draining {
+            true => Verdict::Finish,
+            false => Verdict::Continue,
+        }
+    }
+
+    /// Forwards the first `count` packets, or drops those for which there is no room in time.
+    /// Returns how many were forwarded.
+    fn hand_over(&mut self, batch: &mut RxBatch<'_>, count: usize) -> Result<u64> {
+        let (mut rest, mut sum) = (count, 0);
+        let mut since: Option<Instant> = None;
+        loop {
+            let forwarded = batch.forward(&mut self.tx, rest)?;
+            rest -= forwarded.packets;
+            sum += forwarded.packets as u64;
+            self.counters.forwarded_bytes.add(forwarded.bytes);
+            self.counters.forwarded.add(forwarded.packets as u64);
+            self.counters.copied.add(forwarded.copied as u64);
+            if rest == 0 {
+                self.is_stuck = false;
+                return Ok(sum);
+            }
+            if forwarded.packets != 0 {
+                since = None;
+            }
+            // There is no room. Starting the device may make some; then time may.
+            self.flush()?;
+            let Some(began) = since else {
+                since = Some(Instant::now());
+                continue;
+            };
+            let patience = match (self.intake, self.is_stuck) {
+                (Intake::Live, true) => Duration::ZERO,
+                (Intake::Live, false) => PATIENCE,
+                _ => STUCK,
+            };
+            let left = patience.saturating_sub(began.elapsed());
+            if !left.is_zero() {
+                let result = self.tx.wait(false, left.min(WAIT));
+                self.tolerate(result.map(drop))?;
+                continue;
+            }
+            if self.intake != Intake::Live {
+                return Err(stuck());
+            }
+            self.is_stuck = true;
+            self.counters.tx_full.add(rest as u64);
+            batch.skip(rest);
+            return Ok(sum);
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let result = self.tx.flush();
+        self.tolerate(result)
+    }
+
+    /// A device that is gone ends the lane. One that refuses for now (its link is down) does not:
+    /// what finds no room is dropped and counted until it is back.
+    fn tolerate(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    self.failing.set(None);
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Gone || self.intake != Intake::Live => {
+                Err(error)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    self.failing.set(Some(error.to_string()));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn stuck() -> Error {
+    let why = "the sending device does not give its buffers back";
+    Error::new(ErrorKind::Io, "forward", why)
+        .with_hint("is the link up at both ends? `barewire devices` shows its state")
+}

@@ -1,0 +1,274 @@
+//! Opening both ends of a path: over one pool where that can be, and never a circle.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use port::{Direction, FilterSource, Port, PortName, PortOptions, TimestampSource};
+use sys::link::Link;
+use sys::{Error, ErrorKind, Result};
+use wire::LinkType;
+
+use super::Side;
+use crate::send;
+
+/// Backends whose target is an interface of the kernel.
+const INTERFACES: [&str; 3] = ["afpacket", "afxdp", "xdplive"];
+
+/// An Ethernet header and one VLAN tag beside the MTU.
+const LINK_LEN: usize = 14 + 4;
+
+/// What is to be opened.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// Names of the two ports.
+    pub names: [String; 2],
+    /// Packets go both ways.
+    pub both: bool,
+    /// Which packets, as a pcap expression; what it does not select stays with the host, where the
+    /// port takes packets from a host.
+    pub filter: String,
+    /// How to open the ports, the direction and the filter aside.
+    pub options: PortOptions,
+    /// Even on the interface that the machine lives on.
+    pub force: bool,
+}
+
+/// Both ends, and what a person should know before packets flow.
+pub struct Opened {
+    /// The ends.
+    pub sides: [Side; 2],
+    /// Both are over one pool: packets change hands without a copy.
+    pub is_shared: bool,
+    /// Sentences.
+    pub warnings: Vec<String>,
+}
+
+/// Opens both ports.
+///
+/// # Errors
+/// A circle, an interface that the machine lives on, a port without the wanted direction, and
+/// whatever opening says.
+pub fn open(setup: &Setup) -> Result<Opened> {
+    let ends = [End::find(&setup.names[0])?, End::find(&setup.names[1])?];
+    refuse_circle(setup, &ends)?;
+    if !setup.force {
+        ends.iter().try_for_each(End::refuse_lifeline)?;
+    }
+    let mut first = PortOptions {
+        direction: match setup.both {
+            true => Direction::Both,
+            false => Direction::Rx,
+        },
+        // What we send is none of what there is to forward.
+        outgoing: false,
+        ..setup.options.clone()
+    };
+    if first.timestamp == TimestampSource::Auto {
+        // Nobody looks at it.
+        first.timestamp = TimestampSource::None;
+    }
+    let mut second = PortOptions {
+        direction: match setup.both {
+            true => Direction::Both,
+            false => Direction::Tx,
+        },
+        ..first.clone()
+    };
+    if !setup.filter.trim().is_empty() {
+        // Words that mean nothing are told before anything is opened.
+        crate::filter::compile(&setup.filter, 1).or_else(|error| match error.kind() {
+            ErrorKind::Unsupported => Err(error),
+            _ => Ok(None),
+        })?;
+    }
+    first.filter_source = Some(filter(setup));
+    if setup.both {
+        second.filter_source = first.filter_source.clone();
+    }
+    let [a_name, b_name] = [&setup.names[0], &setup.names[1]];
+    let pool = port::shared_pool(&[(a_name, &first), (b_name, &second)])?;
+    (first.pool, second.pool) = (pool.clone(), pool.clone());
+    let a = port::open(a_name, &first)?;
+    let b = match setup.both {
+        true => port::open(b_name, &second)?,
+        false => {
+            let wanted = match ends[1].name.scheme {
+                "xdplive" => 1,
+                _ => a.rx.len() as u32,
+            };
+            open_sending(b_name, &mut second, wanted)?
+        }
+    };
+    check_ways(setup, &a, &b)?;
+    let mut warnings = Vec::new();
+    for (index, end) in ends.iter().enumerate() {
+        if end.name.scheme == "afpacket" && (index == 0 || setup.both) {
+            let name = &end.name.target;
+            warnings.push(format!(
+                "{name} is tapped: the host keeps its packets too, and what it answers or routes \
+                 comes on top; afxdp:{name} takes them from the host"
+            ));
+        }
+    }
+    let [a_end, b_end] = ends;
+    Ok(Opened {
+        is_shared: pool.is_some(),
+        sides: [a_end.side(a), b_end.side(b)],
+        warnings,
+    })
+}
+
+/// The filter, which also keeps packets out that are not Ethernet's: a file learns what it holds
+/// while it is read.
+fn filter(setup: &Setup) -> FilterSource {
+    let (source, what) = (
+        crate::filter::source(&setup.filter),
+        format!("forward from {} to {}", setup.names[0], setup.names[1]),
+    );
+    FilterSource::new(move |target| {
+        if target.link_type != LinkType::ETHERNET.0 {
+            let why = format!(
+                "a packet has no Ethernet header ({})",
+                LinkType(target.link_type)
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what.clone(), why)
+                .with_hint("`barewire send` puts IP packets of a capture behind such headers"));
+        }
+        source.compile(target)
+    })
+}
+
+/// Opens a port with as many sending queues as it has, at most `wanted`.
+fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -> Result<Port> {
+    options.queue_count = wanted.max(1);
+    loop {
+        match port::open(name, options) {
+            // Fewer queues than that: told before anything is touched.
+            Err(error) if error.kind() == ErrorKind::NotFound && options.queue_count > 1 => {
+                options.queue_count -= 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// A port's name, and the interface behind it if there is one.
+struct End {
+    text: String,
+    name: PortName,
+    target: Option<send::Target>,
+}
+
+impl End {
+    fn find(text: &str) -> Result<Self> {
+        let name = PortName::parse(text)?;
+        let target = match INTERFACES.contains(&name.scheme) {
+            true => Some(send::target(&name.target).map_err(|error| {
+                let why = error.why().to_owned();
+                let what = format!("forward with {text}");
+                let hint = error.hint().map(str::to_owned);
+                let error = Error::new(error.kind(), what, why);
+                match hint {
+                    Some(hint) => error.with_hint(hint),
+                    None => error,
+                }
+            })?),
+            false => None,
+        };
+        let text = text.to_owned();
+        Ok(Self { text, name, target })
+    }
+
+    fn link(&self) -> Option<&Link> {
+        self.target.as_ref().map(|target| &target.link)
+    }
+
+    fn refuse_lifeline(&self) -> Result<()> {
+        let by = self
+            .target
+            .as_ref()
+            .and_then(|target| target.default_route_by.as_ref());
+        let Some(by) = by else { return Ok(()) };
+        let why = format!(
+            "the machine's default route leaves by {by}: forwarding there takes the machine's own \
+             packets, or floods the network that it lives on"
+        );
+        let what = format!("forward with {}", self.text);
+        Err(Error::new(ErrorKind::InvalidInput, what, why)
+            .with_hint("use other interfaces, or say --force if this is what you want"))
+    }
+
+    fn side(self, port: Port) -> Side {
+        let mut side = Side::from(port);
+        side.packet_len_max = match &self.target {
+            Some(target) => packet_len_max(target.link.mtu, &side.port),
+            None => side.port.capabilities.packet_len_max as usize,
+        };
+        side
+    }
+}
+
+/// The longest packet that a port of an interface sends.
+pub(super) fn packet_len_max(mtu: u32, port: &Port) -> usize {
+    let by_mtu = mtu as usize + LINK_LEN;
+    match port.capabilities.packet_len_max as usize {
+        0 => by_mtu,
+        by_port => by_mtu.min(by_port),
+    }
+}
+
+fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
+    let refuse = |why: String, hint: &str| {
+        let what = format!("forward from {} to {}", setup.names[0], setup.names[1]);
+        Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))
+    };
+    let [a, b] = ends;
+    if let (Some(one), Some(other)) = (a.link(), b.link()) {
+        if one.index == other.index {
+            let why = format!("both are {}: every packet would come back", one.name);
+            return refuse(why, "name two interfaces");
+        }
+        if one.linked == other.index && other.linked == one.index {
+            let why = format!(
+                "{} and {} are the two ends of one wire: every packet would go round for ever",
+                one.name, other.name
+            );
+            return refuse(why, "name the ends of two wires");
+        }
+        return Ok(());
+    }
+    if a.name.scheme == b.name.scheme && a.name.target == b.name.target && a.name.scheme != "memory"
+    {
+        let why = "both are the same".to_owned();
+        return refuse(why, "name two ports");
+    }
+    let identity = |end: &End| {
+        let data = fs::metadata(Path::new(&end.name.target)).ok()?;
+        (end.name.scheme == "file" && data.is_file()).then(|| (data.dev(), data.ino()))
+    };
+    if identity(a).is_some() && identity(a) == identity(b) {
+        let why = "both are one file, which would be emptied before it is read".to_owned();
+        return refuse(why, "write to another file");
+    }
+    Ok(())
+}
+
+/// Each port must have the directions that it is used in.
+fn check_ways(setup: &Setup, a: &Port, b: &Port) -> Result<()> {
+    let refuse = |name: &str, why: String| {
+        let what = format!("forward from {} to {}", setup.names[0], setup.names[1]);
+        let error = Error::new(ErrorKind::InvalidInput, what, format!("{name}: {why}"));
+        Err(error.with_hint("docs/ports.md tells which port can do what"))
+    };
+    for (index, port) in [a, b].into_iter().enumerate() {
+        let name = &setup.names[index];
+        if port.rx.is_empty() && (index == 0 || setup.both) {
+            return refuse(name, "nothing can be received there".into());
+        }
+        if port.tx.is_empty() && (index == 1 || setup.both) {
+            return refuse(name, "nothing can be sent there".into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Forwarding between rings in memory, whose every packet can be looked at.
+
+use port::{PortOptions, Ready, RxQueue, TxQueue};
+
+use super::*;
+
+/// Packet `number`, some longer than a frame.
+fn packet(number: u64) -> Vec<u8> {
+    let len = if number % 50 == 7 {
+        9_000
+    } else {
+        60 + number % 1_000
+    };
+    let mut packet: Vec<u8> = (0..len).map(|at| (at + number) as u8).collect();
+    packet[..8].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// Two ports over one pool, or each over its own.
+fn ports(shared: bool, ring_len: u32) -> [Port; 2] {
+    let options = PortOptions {
+        ring_len,
+        ..PortOptions::default()
+    };
+    let pool = port::shared_pool(&[("memory:", &options), ("memory:", &options)]).unwrap();
+    let options = PortOptions {
+        pool: pool.filter(|_| shared),
+        ..options
+    };
+    [0, 1].map(|_| port::open("memory:", &options).unwrap())
+}
+
+fn send(mut tx: TxQueue, count: u64) {
+    for number in 0..count {
+        let packet = packet(number);
+        loop {
+            let mut batch = tx.reserve(8).unwrap();
+            if batch.write(&packet) {
+                batch.submit().unwrap();
+                break;
+            }
+            drop(batch);
+            if !tx.wait(false, Duration::from_secs(20)).unwrap() {
+                // The other end is gone.
+                return;
+            }
+        }
+    }
+}
+
+/// Takes packets until their sender is gone; whether each is the next one.
+fn receive(mut rx: RxQueue) -> u64 {
+    let mut count = 0;
+    loop {
+        let batch = rx.receive().unwrap();
+        let is_empty = batch.is_empty();
+        for got in batch.iter() {
+            let bytes: Vec<u8> = got.segments().flatten().copied().collect();
+            assert_eq!(bytes, packet(count), "packet {count}");
+            count += 1;
+        }
+        drop(batch);
+        if is_empty && rx.wait(Duration::from_secs(20)).unwrap() == Ready::End {
+            return count;
+        }
+    }
+}
+
+#[test]
+fn all_packets_arrive_whole_and_in_order() {
+    const COUNT: u64 = 2_000;
+    for (shared, ring_len) in [(true, 256), (false, 256), (true, 16)] {
+        let [mut a, mut b] = ports(shared, ring_len);
+        let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
+        let outcome = thread::scope(|scope| {
+            scope.spawn(move || send(tx, COUNT));
+            let receiver = scope.spawn(move || receive(rx));
+            let sides = [a.into(), b.into()];
+            let outcome = run(sides, &Options::default(), &Stop::new(), |_| {});
+            assert_eq!(receiver.join().unwrap(), COUNT);
+            outcome
+        });
+        assert!(outcome.error.is_none(), "{:?}", outcome.error);
+        assert_eq!(outcome.ended, Ended::Input);
+        let bytes: usize = (0..COUNT).map(|number| packet(number).len()).sum();
+        let expected = Flow {
+            received: COUNT,
+            received_bytes: bytes as u64,
+            forwarded: COUNT,
+            forwarded_bytes: bytes as u64,
+            copied: if shared { 0 } else { COUNT },
+            ..Flow::default()
+        };
+        assert_eq!(outcome.flows, [expected]);
+        let [from, to] = outcome.accounts;
+        assert_eq!(from.rx_total().delivered, COUNT);
+        assert_eq!((to.tx_total().sent, to.tx_total().failed), (COUNT, 0));
+    }
+}
+
+#[test]
+fn both_ways_at_once() {
+    const COUNT: u64 = 2_000;
+    // What is sent on a ring in memory comes out of the same port: to feed a port that also sends,
+    // another one stands behind each end.
+    let [mut left, mut right] = ports(true, 256);
+    let [mut left_in, mut right_in] = ports(true, 256);
+    let senders = [left_in.tx.remove(0), right_in.tx.remove(0)];
+    let receivers = [left.rx.remove(0), right.rx.remove(0)];
+    left.rx = std::mem::take(&mut left_in.rx);
+    right.rx = std::mem::take(&mut right_in.rx);
+    let outcome = thread::scope(|scope| {
+        for tx in senders {
+            scope.spawn(move || send(tx, COUNT));
+        }
+        let receivers = receivers.map(|rx| scope.spawn(move || receive(rx)));
+        let options = Options {
+            both: true,
+            ..Options::default()
+        };
+        let outcome = run([left.into(), right.into()], &options, &Stop::new(), |_| {});
+        for receiver in receivers {
+            assert_eq!(receiver.join().unwrap(), COUNT);
+        }
+        outcome
+    });
+    for flow in &outcome.flows {
+        assert_eq!((flow.received, flow.forwarded), (COUNT, COUNT));
+    }
+}
+
+#[test]
+fn long_packets_and_those_beyond_the_count_are_left_out_and_counted() {
+    let [mut a, mut b] = ports(true, 1024);
+    let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
+    send(tx, 100);
+    let mut sides: [Side; 2] = [a.into(), b.into()];
+    // Packets 7 and 57 are longer.
+    sides[1].packet_len_max = 1_100;
+    let options = Options {
+        count: Some(60),
+        ..Options::default()
+    };
+    let outcome = run(sides, &options, &Stop::new(), |_| {});
+    assert_eq!(outcome.ended, Ended::Finished);
+    let flow = outcome.flows[0];
+    assert_eq!(
+        (flow.received, flow.forwarded, flow.too_long, flow.surplus),
+        (100, 60, 2, 38)
+    );
+    assert_eq!(flow.imbalance(), 0);
+    drop(rx);
+}
+
+#[test]
+fn a_full_ring_drops_live_packets_and_stops_others() {
+    for intake in [Intake::Live, Intake::Waiting] {
+        let [mut a, mut b] = ports(true, 64);
+        let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
+        let sender = thread::spawn(move || send(tx, 200));
+        let mut sides: [Side; 2] = [a.into(), b.into()];
+        sides[0].intake = intake;
+        let began = Instant::now();
+        let outcome = run(sides, &Options::default(), &Stop::new(), |_| {});
+        let flow = outcome.flows[0];
+        match intake {
+            Intake::Live => {
+                assert!(outcome.error.is_none(), "{:?}", outcome.error);
+                assert_eq!((flow.received, flow.imbalance()), (200, 0));
+                assert!(flow.tx_full > 100 && flow.forwarded > 32, "{flow:?}");
+            }
+            _ => {
+                assert!(outcome.error.is_some() && began.elapsed() >= Duration::from_secs(4));
+                assert_eq!(flow.tx_full, 0);
+            }
+        }
+        drop(rx);
+        // The ports are gone, so its packets find nobody; it may still wait for room.
+        let _ = sender.join();
+    }
+}
+
+#[test]
+fn the_stop_flag_ends_it_with_what_was_sent_before() {
+    let [mut a, mut b] = ports(true, 1024);
+    let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
+    let stop = Stop::new();
+    let outcome = thread::scope(|scope| {
+        let receiver = scope.spawn(move || receive(rx));
+        let flag = stop.clone();
+        scope.spawn(move || {
+            send(tx, 500);
+            flag.set();
+        });
+        let outcome = run([a.into(), b.into()], &Options::default(), &stop, |_| {});
+        assert_eq!(receiver.join().unwrap(), 500);
+        outcome
+    });
+    assert_eq!(outcome.flows[0].forwarded, 500);
+}
+
+#[test]
+fn circles_are_refused() {
+    let refused = |a: &str, b: &str| {
+        let setup = Setup {
+            names: [a.into(), b.into()],
+            ..Setup::default()
+        };
+        let error = open(&setup).err().unwrap_or_else(|| panic!("{a} to {b}"));
+        (error.why().to_owned(), error.hint().is_some())
+    };
+    let (why, hint) = refused("afxdp:lo", "afpacket:lo");
+    assert!(why.contains("both are lo") && hint, "{why}");
+    let path = std::env::temp_dir().join(format!("bw-forward-{}.pcap", std::process::id()));
+    std::fs::write(&path, b"").unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    let (why, hint) = refused(&path, &format!("file:{path}"));
+    std::fs::remove_file(&path).unwrap();
+    assert!(why.contains("same") && hint, "{why}");
+}

@@ -1,0 +1,340 @@
+//! A card changes hands: from its kernel driver to vfio-pci, through which a process drives it, and
+//! back (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel).
+//!
+//! What is to be done is worked out first ([`plan`]) and can be shown; [`Plan::carry_out`] does it.
+//! The former driver is remembered in a file below `/run`, so that exactly that one comes back.
+
+mod guard;
+mod refuse;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sys::pci::{PciAddress, PciFunction};
+use sys::{Error, ErrorKind, Result};
+
+use crate::card::Card;
+
+pub use guard::{Guard, keep_watch};
+
+/// The driver that gives a card to a process.
+pub const VFIO: &str = "vfio-pci";
+
+/// Where the kernel shows things, and where we remember some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// `/sys`.
+    pub sys: PathBuf,
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// One file a card that we have bound to vfio-pci, with its former driver.
+    pub memory: PathBuf,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            sys: "/sys".into(),
+            proc: "/proc".into(),
+            memory: "/run/barewire/bind".into(),
+        }
+    }
+}
+
+impl Place {
+    pub(crate) fn bus(&self) -> PathBuf {
+        self.sys.join("bus/pci")
+    }
+
+    fn former_file(&self, address: PciAddress) -> PathBuf {
+        self.memory.join(address.to_string())
+    }
+}
+
+/// Who is to have a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A process, through vfio-pci.
+    Vfio,
+    /// The kernel, by the driver that had it before.
+    Kernel,
+}
+
+/// One thing to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Load a module.
+    Load(&'static str),
+    /// Write a file of sysfs.
+    Write {
+        /// Which.
+        file: PathBuf,
+        /// What; a line feed alone clears.
+        text: String,
+    },
+    /// Remember the former driver.
+    Remember {
+        /// Where.
+        file: PathBuf,
+        /// Its name; empty if there was none.
+        driver: String,
+    },
+    /// Forget what was remembered.
+    Forget(PathBuf),
+}
+
+impl fmt::Display for Step {
+    /// As a line for a shell.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(module) => write!(f, "modprobe {module}"),
+            Self::Write { file, text } => {
+                write!(f, "echo {} > {}", text.trim(), file.display())
+            }
+            Self::Remember { file, driver } => write!(f, "echo {driver} > {}", file.display()),
+            Self::Forget(file) => write!(f, "rm -f {}", file.display()),
+        }
+    }
+}
+
+/// What is to be done with a card.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The card as it is.
+    pub card: Card,
+    /// In this order; empty if it is as wanted already.
+    pub steps: Vec<Step>,
+    /// The driver that it must have afterwards, where that is known.
+    pub wanted: Option<String>,
+    place: Place,
+    function: PciFunction,
+}
+
+/// Finds a card by its PCI address, or by the name of its interface.
+///
+/// # Errors
+/// `NotFound`, with what there is.
+pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
+    let parsed = name.parse::<PciAddress>();
+    let device = place.sys.join("class/net").join(name).join("device");
+    match parsed {
+        Ok(address) => Ok(address),
+        Err(error) if name.contains('/') || name.is_empty() => Err(error),
+        Err(error) => {
+            let device = fs::canonicalize(device).map_err(|_| error)?;
+            // A virtio card's device is a child of the function.
+            let found = device
+                .ancestors()
+                .find_map(|folder| folder.file_name()?.to_str()?.parse().ok());
+            found.ok_or_else(|| {
+                let why = "its interface is on no PCI card";
+                Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("find the card of {name}"),
+                    why,
+                )
+                .with_hint("`barewire nic list` shows the cards")
+            })
+        }
+    }
+}
+
+/// Works out what to do so that `owner` has the card; `force` leaves out the questions that are
+/// there to protect somebody who uses it.
+///
+/// # Errors No such device, not a network card, no IOMMU, its group shared, its interface in use,
+/// the modules absent: each with what to do about it.
+pub fn plan(place: &Place, address: PciAddress, owner: Owner, force: bool) -> Result<Plan> {
+    let function = PciFunction::find_under(&place.bus(), address)
+        .map_err(|error| error.with_hint("`barewire nic list` shows the cards"))?;
+    refuse::other_devices(&function)?;
+    let card = Card::of(&function)?;
+    let (steps, wanted) = match owner {
+        Owner::Vfio => {
+            refuse::no_iommu(&card)?;
+            if !force {
+                refuse::shared_group(&card)?;
+                refuse::in_use_by_kernel(place, &function, &card)?;
+            }
+            (to_vfio(place, &function, &card), Some(VFIO.to_owned()))
+        }
+        Owner::Kernel => {
+            if !force {
+                refuse::in_use_by_process(place, &function, &card)?;
+            }
+            to_kernel(place, &function, &card)
+        }
+    };
+    Ok(Plan {
+        card,
+        steps,
+        wanted,
+        place: place.clone(),
+        function,
+    })
+}
+
+fn write(file: PathBuf, text: impl Into<String>) -> Step {
+    let text = text.into();
+    Step::Write { file, text }
+}
+
+/// The steps that both ways share: allow one driver alone, leave the present one, look for another.
+fn change(place: &Place, function: &PciFunction, card: &Card, allow: &str) -> Vec<Step> {
+    let address = card.address.to_string();
+    let mut steps = vec![write(
+        function.dir().join("driver_override"),
+        format!("{allow}\n"),
+    )];
+    if card.driver.is_some() {
+        steps.push(write(function.dir().join("driver/unbind"), &address));
+    }
+    steps.push(write(place.bus().join("drivers_probe"), &address));
+    steps
+}
+
+fn to_vfio(place: &Place, function: &PciFunction, card: &Card) -> Vec<Step> {
+    if card.driver.as_deref() == Some(VFIO) {
+        return Vec::new();
+    }
+    let mut steps = Vec::new();
+    for (module, sign) in [
+        (VFIO, place.bus().join("drivers").join(VFIO)),
+        (
+            "vfio_iommu_type1",
+            place.sys.join("module/vfio_iommu_type1"),
+        ),
+    ] {
+        if !sign.is_dir() {
+            steps.push(Step::Load(module));
+        }
+    }
+    steps.push(Step::Remember {
+        file: place.former_file(card.address),
+        driver: card.driver.clone().unwrap_or_default(),
+    });
+    steps.extend(change(place, function, card, VFIO));
+    steps
+}
+
+fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, Option<String>) {
+    let file = place.former_file(card.address);
+    let former = fs::read_to_string(&file).ok();
+    let former = former.map(|text| text.trim().to_owned());
+    let is_remembered = former.is_some();
+    let former = former.filter(|name| is_name(name));
+    match card.driver.as_deref() {
+        // Nobody has taken it from the kernel.
+        Some(driver) if driver != VFIO => {
+            let forget = is_remembered.then_some(Step::Forget(file));
+            return (forget.into_iter().collect(), Some(driver.to_owned()));
+        }
+        _ => {}
+    }
+    let mut steps = match (&former, is_remembered) {
+        // It had no driver.
+        (None, true) => {
+            let mut steps = change(place, function, card, "");
+            steps.pop();
+            steps
+        }
+        // Not taken by us: the kernel finds the driver that knows its id.
+        (None, false) => change(place, function, card, ""),
+        (Some(driver), _) => {
+            let mut steps = change(place, function, card, driver);
+            steps.push(write(function.dir().join("driver_override"), "\n"));
+            steps
+        }
+    };
+    if is_remembered {
+        steps.push(Step::Forget(file));
+    }
+    (steps, former)
+}
+
+/// Whether a remembered name may be that of a driver: it is written into sysfs again.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() < 64
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+impl Plan {
+    /// Does it.
+    ///
+    /// # Errors When a step is refused (those before it are done), or when the card has another
+    /// driver in the end than it should.
+    pub fn carry_out(&self) -> Result<()> {
+        for step in &self.steps {
+            self.carry_out_step(step)?;
+        }
+        if self.steps.is_empty() || self.wanted.is_none() {
+            return Ok(());
+        }
+        let now = self.function.driver();
+        if now == self.wanted {
+            return Ok(());
+        }
+        let wanted = self.wanted.as_deref().unwrap_or_default();
+        let why = match now {
+            Some(driver) => format!("{driver} has it instead"),
+            None => "no driver has it now".to_owned(),
+        };
+        let what = format!("bind {} to {wanted}", self.card.address);
+        Err(Error::new(ErrorKind::Io, what, why)
+            .with_hint("the kernel's log tells why: dmesg | tail"))
+    }
+
+    fn carry_out_step(&self, step: &Step) -> Result<()> {
+        match step {
+            Step::Load(module) => self.load(module),
+            Step::Write { file, text } => fs::write(file, text).map_err(|error| {
+                let error = Error::from_io(format!("write {}", file.display()), error);
+                match error.kind() {
+                    ErrorKind::Permission => error.with_hint("run as root"),
+                    _ => error.with_hint("the kernel's log tells why: dmesg | tail"),
+                }
+            }),
+            Step::Remember { file, driver } => {
+                let folder = file.parent().unwrap_or(Path::new("/"));
+                fs::create_dir_all(folder)
+                    .and_then(|()| fs::write(file, format!("{driver}\n")))
+                    .map_err(|error| {
+                        let what = format!("remember the driver of {}", self.card.address);
+                        let error = Error::from_io(what, error);
+                        error.with_hint("run as root; /run must be there")
+                    })
+            }
+            // What cannot be forgotten is told the next time.
+            Step::Forget(file) => {
+                let _ = fs::remove_file(file);
+                Ok(())
+            }
+        }
+    }
+
+    /// Loads a module. The second one is part of some kernels, so only the driver must be there in
+    /// the end.
+    fn load(&self, module: &str) -> Result<()> {
+        let output = Command::new("modprobe").arg(module).output();
+        let is_there = self.place.bus().join("drivers").join(VFIO).is_dir();
+        if module != VFIO || is_there {
+            return Ok(());
+        }
+        let why = match output {
+            Ok(output) if output.status.success() => format!("there is no driver {VFIO} after it"),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => format!("modprobe cannot be run: {error}"),
+        };
+        let what = format!("load the kernel's module {module}");
+        Err(Error::new(ErrorKind::Unsupported, what, why)
+            .with_hint("it comes with the kernel's modules (CONFIG_VFIO_PCI); nothing was changed"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

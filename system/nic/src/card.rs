@@ -1,0 +1,97 @@
+//! Network cards on PCI: who drives each, and what hands it over with which others.
+
+use std::fs;
+
+use sys::Result;
+use sys::pci::{PciAddress, PciFunction};
+
+use crate::bind::Place;
+
+/// Class of network controllers in the upper byte of a function's class (PCI Code and ID Assignment
+/// Specification §1.3).
+const CLASS_NETWORK: u32 = 0x02;
+/// Class and subclass of bridges between PCI buses (§1.7): they move packets for what is behind
+/// them and are never given away.
+const CLASS_PCI_BRIDGE: u32 = 0x0604;
+
+/// A network card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Vendor and device id.
+    pub id: (u16, u16),
+    /// The driver that has it, if any.
+    pub driver: Option<String>,
+    /// Its IOMMU group; none where there is no IOMMU.
+    pub group: Option<u32>,
+    /// Others in the group that are not bridges, with their drivers.
+    pub companions: Vec<(PciAddress, Option<String>)>,
+    /// Names of the kernel's interfaces on it.
+    pub interfaces: Vec<String>,
+}
+
+impl Card {
+    /// Looks at a function.
+    ///
+    /// # Errors
+    /// When sysfs does not say what it is.
+    pub(crate) fn of(function: &PciFunction) -> Result<Self> {
+        let address = function.address();
+        let companions = function
+            .group_members()
+            .iter()
+            .filter(|member| member.address() != address && !is_bridge(member))
+            .map(|member| (member.address(), member.driver()))
+            .collect();
+        Ok(Self {
+            address,
+            id: function.id()?,
+            driver: function.driver(),
+            group: function.iommu_group(),
+            companions,
+            interfaces: function.interfaces(),
+        })
+    }
+}
+
+/// All network cards, by address.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub fn cards() -> Result<Vec<Card>> {
+    cards_in(&Place::default())
+}
+
+/// As [`cards`], in another place.
+///
+/// # Errors
+/// When sysfs cannot be read.
+pub fn cards_in(place: &Place) -> Result<Vec<Card>> {
+    let bus = place.bus();
+    // A machine without PCI has none.
+    let entries = fs::read_dir(bus.join("devices")).into_iter().flatten();
+    let mut addresses: Vec<PciAddress> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    addresses.sort();
+    let functions = addresses
+        .into_iter()
+        .filter_map(|address| PciFunction::find_under(&bus, address).ok());
+    functions
+        .filter(is_network_card)
+        .map(|function| Card::of(&function))
+        .collect()
+}
+
+pub(crate) fn is_network_card(function: &PciFunction) -> bool {
+    function
+        .class()
+        .is_ok_and(|class| class >> 16 == CLASS_NETWORK)
+}
+
+pub(crate) fn is_bridge(function: &PciFunction) -> bool {
+    function
+        .class()
+        .is_ok_and(|class| class >> 8 == CLASS_PCI_BRIDGE)
+}
