@@ -201,7 +201,7 @@ fn run_suites(suites: &[&Suite], options: &Options) -> Result<Sum> {
             accelerator: &accelerator,
         };
         let before = sum.tests;
-        let outcome = guest::run(&parts, &run, &dir_of(suite.name)?, |line| {
+        let outcome = boot(&parts, &run, &dir_of(suite.name)?, options, |line| {
             println!("{line}");
             sum.tests.add(line);
             if line.starts_with("SKIPPED: ") {
@@ -243,10 +243,30 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
         limit: options.limit,
         accelerator: &accelerator,
     };
-    let outcome = guest::run(&parts, &run, &dir_of("run")?, |line| println!("{line}"))?;
+    let outcome = boot(&parts, &run, &dir_of("run")?, options, |line| {
+        println!("{line}");
+    })?;
     tell(&outcome, options);
     let code = outcome.code.and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Runs a job; once more if the guest never came as far as the job, which is no fault of the job's.
+/// That is told with the console: it must not become usual.
+fn boot(
+    parts: &fetch::Parts,
+    run: &guest::Run<'_>,
+    dir: &Path,
+    options: &Options,
+    mut line: impl FnMut(&str),
+) -> Result<guest::Outcome> {
+    let outcome = guest::run(parts, run, dir, &mut line)?;
+    if outcome.booted || outcome.code.is_some() {
+        return Ok(outcome);
+    }
+    tell(&outcome, options);
+    eprintln!("WARNING: the guest did not boot (console above); it is started once more");
+    guest::run(parts, run, dir, line)
 }
 
 /// What every job of a suite begins with. Tests know by the variable that they are in the guest.

@@ -67,6 +67,7 @@ pub struct Rig {
 
 const NO_LINK: &str = "there is no link";
 const NO_POOL: &str = "it has no pool: the kernel makes the frames";
+const NOTHING_HELD: &str = "nothing is held that a killed process could leave";
 const NO_TX: &str = "files are written by others here";
 
 /// Every rig. The tests' names are these.
@@ -83,6 +84,7 @@ pub const RIGS: &[Rig] = &[
             ("mtu_change", NO_LINK),
             ("deletion", NO_LINK),
             ("kill_and_restart", "both ends are in one process"),
+            ("random_kill", "both ends are in one process"),
         ],
     },
     Rig {
@@ -263,10 +265,8 @@ const FILE_EXCUSED: &[(&str, &str)] = &[
     ("link_flap", NO_LINK),
     ("mtu_change", NO_LINK),
     ("deletion", NO_LINK),
-    (
-        "kill_and_restart",
-        "nothing is held that a killed process could leave",
-    ),
+    ("kill_and_restart", NOTHING_HELD),
+    ("random_kill", NOTHING_HELD),
 ];
 
 /// A demand.
@@ -306,6 +306,7 @@ pub const CASES: &[Case] = cases![
     wire::mtu_change,
     wire::deletion,
     wire::kill_and_restart,
+    wire::random_kill,
 ];
 
 /// Runs every case on the rig of that name, and panics with all failures at the end.

@@ -79,6 +79,13 @@ pub struct Run<'a> {
     pub accelerator: &'a str,
 }
 
+/// A guest whose kernel has not come to its first program after this time never will; on a machine
+/// with nothing else to do it takes some ten seconds.
+const BOOT_LIMIT: Duration = Duration::from_secs(150);
+
+/// What the first program says on the console when it begins with the job.
+const UP: &str = "init: up after";
+
 /// How it went.
 pub struct Outcome {
     /// Exit code of the job; `None` when the guest never said.
@@ -89,6 +96,8 @@ pub struct Outcome {
     pub took: Duration,
     /// The time limit ended it.
     pub hung: bool,
+    /// It came as far as the job.
+    pub booted: bool,
 }
 
 /// Runs a job in a guest, each line of its output handed to `line` as it comes.
@@ -123,12 +132,20 @@ pub fn run(
             bytes.clear();
         }
     });
-    let mut hung = false;
+    let (mut hung, mut booted) = (false, false);
     loop {
-        let left = run.limit.saturating_sub(started.elapsed());
-        match lines.recv_timeout(left) {
+        // The console is looked at now and then until the kernel is up.
+        booted = booted || is_up(dir);
+        let limit = if booted {
+            run.limit
+        } else {
+            run.limit.min(BOOT_LIMIT)
+        };
+        let left = limit.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left.min(Duration::from_secs(1))) {
             Ok(text) => line(&text),
             Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if started.elapsed() < limit => {}
             Err(RecvTimeoutError::Timeout) => {
                 hung = true;
                 child.kill()?;
@@ -136,6 +153,7 @@ pub fn run(
             }
         }
     }
+    booted = booted || is_up(dir);
     // Its output is closed: it has ended or does so now.
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -171,13 +189,22 @@ pub fn run(
         dir: dir.to_owned(),
         took,
         hung,
+        booted,
     })
+}
+
+fn is_up(dir: &Path) -> bool {
+    console(dir).contains(UP)
+}
+
+fn console(dir: &Path) -> String {
+    let bytes = std::fs::read(dir.join("console")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The last lines of the console.
 pub fn console_tail(dir: &Path, count: usize) -> String {
-    let bytes = std::fs::read(dir.join("console")).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
+    let text = console(dir);
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }

@@ -23,7 +23,7 @@ pub(super) fn delivery(rig: &'static Rig) -> Result<()> {
     let count = packets.len() as u64;
     // No more at a time than the rig holds.
     let mut sent = 0;
-    for part in packets.chunks(500) {
+    for part in packets.chunks(rig.holds.min(500) as usize) {
         line.send(part)?;
         sent += part.len() as u64;
         if !matches!(rig.joint, Joint::File(_)) {
@@ -155,14 +155,16 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
 
 /// Batches of every size up to the one asked for.
 pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
-    for batch_max in [1, 2, 3, 7, 64, 255, 256] {
+    let count = u64::from(rig.holds.min(600));
+    let sizes = [1, 2, 3, 7, 64, 255, 256];
+    for batch_max in sizes.into_iter().filter(|&size| size as u64 <= count) {
         let mut line = Line::open(rig, |options| options.batch_max = batch_max)?;
-        line.send_numbers(0, 600, 90)?;
+        line.send_numbers(0, count, 90)?;
         // Everything is there before the first look, so that full batches come.
         std::thread::sleep(Duration::from_millis(40));
         let (rx, mut got, mut fullest) = (line.rx()?, 0, 0);
         let end = Instant::now() + LIMIT;
-        while got < 600 && Instant::now() < end {
+        while got < count && Instant::now() < end {
             let batch = rx.receive().map_err(told)?;
             ensure!(
                 batch.len() <= batch_max,
@@ -183,8 +185,8 @@ pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
             fullest = fullest.max(batch.len());
         }
         ensure!(
-            got == 600,
-            "{got} of 600 packets came in batches of {batch_max}"
+            got == count,
+            "{got} of {count} packets came in batches of {batch_max}"
         );
         ensure!(
             fullest == batch_max,
@@ -250,18 +252,19 @@ fn even_numbers() -> Program {
 /// A filter lets through what it selects, in order, and what it rejects is counted as that.
 pub(super) fn filter(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |options| options.filter = Some(even_numbers()))?;
-    line.send_numbers(0, 600, 100)?;
-    line.expect_numbers((0..600).step_by(2))?;
+    let count = u64::from(rig.holds.min(600) / 2 * 2);
+    line.send_numbers(0, count, 100)?;
+    line.expect_numbers((0..count).step_by(2))?;
     let account = line.rx_account()?;
     let takes_traffic = line.rx_port()?.capabilities.takes_traffic;
     // What a bypass does not select goes on to the host.
     let left_out = account.dropped[DropReason::Filter as usize] + account.passed;
-    ensure!(left_out == 300, "300 were left out: {account:?}");
+    ensure!(left_out == count / 2, "half were left out: {account:?}");
     ensure!(
         takes_traffic || account.passed == 0,
         "a tap passes nothing on: {account:?}"
     );
-    line.expect_account(600, 300)?;
+    line.expect_account(count, count / 2)?;
     line.close()
 }
 
@@ -299,10 +302,11 @@ pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
 /// A batch that is leaked instead of dropped costs nothing: its frames come back at the next call.
 pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
-    line.send_numbers(0, 900, 64)?;
+    let count = u64::from(rig.holds.min(900));
+    line.send_numbers(0, count, 64)?;
     let end = Instant::now() + LIMIT;
     let mut got = 0;
-    while got < 900 && Instant::now() < end {
+    while got < count && Instant::now() < end {
         let rx = line.rx()?;
         let batch = rx.receive().map_err(told)?;
         for packet in batch.iter() {
@@ -314,8 +318,8 @@ pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
             rx.wait(Duration::from_millis(1)).map_err(told)?;
         }
     }
-    ensure!(got == 900, "{got} of 900 packets came");
-    line.expect_account(900, 900)?;
+    ensure!(got == count, "{got} of {count} packets came");
+    line.expect_account(count, count)?;
     line.close()
 }
 
@@ -323,11 +327,12 @@ pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
 pub(super) fn detach(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let pool = line.pool.clone();
-    line.send_numbers(0, 500, 300)?;
+    let count = u64::from(rig.holds.min(500) / 5 * 5);
+    line.send_numbers(0, count, 300)?;
     let (mut kept, mut got) = (Vec::new(), 0);
     let end = Instant::now() + LIMIT;
     let rx = line.rx()?;
-    while got < 500 && Instant::now() < end {
+    while got < count && Instant::now() < end {
         let mut batch = rx.receive().map_err(told)?;
         for index in 0..batch.len() {
             if got % 5 == 0 {
@@ -345,9 +350,13 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
         drop(batch);
         rx.wait(Duration::from_millis(1)).map_err(told)?;
     }
-    ensure!(kept.len() == 100, "{got} packets came");
-    let user = pool.counts().user;
-    ensure!(user >= 100, "100 frames are ours, the pool says {user}");
+    ensure!(kept.len() as u64 == count / 5, "{got} packets came");
+    let user = u64::from(pool.counts().user);
+    ensure!(
+        user >= count / 5,
+        "{} frames are ours, the pool says {user}",
+        kept.len()
+    );
     let mut cache = ring::FrameCache::new(pool.clone());
     for (number, frame) in kept {
         let bytes = pool.bytes(&frame);
@@ -358,7 +367,7 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
         ensure!(cache.give(frame).is_ok(), "its own pool refuses it");
     }
     drop(cache);
-    line.expect_account(500, 500)?;
+    line.expect_account(count, count)?;
     line.close()
 }
 
@@ -387,7 +396,7 @@ pub(super) fn stop(rig: &'static Rig) -> Result<()> {
 pub(super) fn closing_early(rig: &'static Rig) -> Result<()> {
     for read in [false, true] {
         let mut line = Line::open(rig, |_| ())?;
-        line.send_numbers(0, 300, 64)?;
+        line.send_numbers(0, rig.holds.min(300).into(), 64)?;
         let rx = line.rx()?;
         rx.wait(LIMIT).map_err(told)?;
         if read {

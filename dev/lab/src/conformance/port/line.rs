@@ -150,7 +150,8 @@ impl Line {
         Ok(())
     }
 
-    fn open_tx(&mut self) -> Result<()> {
+    /// Opens the sending port of a wire.
+    pub fn open_tx(&mut self) -> Result<()> {
         let [name, _] = self.rig.joint.port_names().context("not a wire")?;
         let end = &self.pair.as_ref().context("no pair")?.left;
         let (name, options) = (

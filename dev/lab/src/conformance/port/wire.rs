@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use port::{PortEvent, PortOptions};
+use port::{Direction, PortEvent, PortOptions};
 use sys::ErrorKind;
 
 use super::line::{LIMIT, Line, told};
-use super::{RIGS, Rig};
-use crate::Pair;
+use super::{Joint, RIGS, Rig};
+use crate::packet::{Addresses, Udp};
 use crate::process::{Process, Signal};
+use crate::random::Random;
+use crate::{End, Pair};
 
 /// Within this time news of an interface must have come.
 const NEWS: Duration = Duration::from_secs(10);
@@ -237,7 +239,7 @@ pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
     line.close_rx();
     let mut from = 0;
     for _ in 0..2 {
-        let mut child = spawn(rig, pair(&line)?)?;
+        let mut child = spawn(rig, &pair(&line)?.right, "rx")?;
         child
             .wait_stdout("received", LIMIT)
             .with_context(|| format!("the child never opened its port: {}", child.stdout()))?;
@@ -246,22 +248,11 @@ pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
         from += 100;
         let finished = child.stop(Signal::SIGKILL, LIMIT)?;
         ensure!(finished.signal() == Some(Signal::SIGKILL), "{finished:?}");
-        let promiscuity = |link: &serde_json::Value| link["promiscuity"].as_u64();
         ensure!(
-            promiscuity(&link) > Some(0),
+            link["promiscuity"].as_u64() > Some(0),
             "the child was not promiscuous: {link}"
         );
-        // The kernel takes things off behind the process's end.
-        let end = Instant::now() + Duration::from_secs(1);
-        loop {
-            let after = pair(&line)?.right.link()?;
-            let left = promiscuity(&after) == Some(0) && pair(&line)?.right.xdp()?.is_none();
-            if left {
-                break;
-            }
-            ensure!(Instant::now() < end, "left on the interface: {after}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        expect_as_before(&pair(&line)?.right)?;
     }
     let end = Instant::now() + Duration::from_secs(1);
     while let Err(error) = line.open_rx() {
@@ -273,17 +264,70 @@ pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Starts this very test binary in the right end's namespace, as a child that holds a port.
-fn spawn(rig: &Rig, pair: &Pair) -> Result<Process> {
+/// The kernel takes things off behind a killed process's end: within a second nothing is left.
+fn expect_as_before(end: &End) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(1);
+    loop {
+        let link = end.link()?;
+        if link["promiscuity"].as_u64() == Some(0) && end.xdp()?.is_none() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "left on the interface: {link}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A reader or a sender is killed at any moment, while it opens, works or does nothing: each time
+/// the interface is as before, and in the end both ports open and work.
+pub(super) fn random_kill(rig: &'static Rig) -> Result<()> {
+    let mut random = Random::seeded("kill");
+    let seed = random.seed();
+    kill_at_random(rig, &mut random).with_context(|| format!("BAREWIRE_SEED={seed}"))
+}
+
+fn kill_at_random(rig: &'static Rig, random: &mut Random) -> Result<()> {
+    // An emulated card is slow to open.
+    let (rounds, span_ms) = match rig.joint {
+        Joint::Cards(..) => (4, 3000),
+        _ => (8, 150),
+    };
+    let mut line = Line::open(rig, |_| ())?;
+    line.close_rx();
+    line.close_tx();
+    for round in 0..rounds {
+        let pair = pair(&line)?;
+        let (end, role) = match round % 2 {
+            0 => (&pair.right, "rx"),
+            _ => (&pair.left, "tx"),
+        };
+        let mut child = spawn(rig, end, role)?;
+        let after_ms = random.below(span_ms);
+        std::thread::sleep(Duration::from_millis(after_ms));
+        let finished = child.stop(Signal::SIGKILL, LIMIT)?;
+        ensure!(
+            finished.signal() == Some(Signal::SIGKILL),
+            "round {round}, {role}: it ended before it was killed: {finished:?}"
+        );
+        expect_as_before(end).with_context(|| format!("{role} killed after {after_ms} ms"))?;
+    }
+    line.open_rx()?;
+    line.open_tx()?;
+    line.send_numbers(0, 100, 100)?;
+    expect_after_strays(&mut line, 0..100)?;
+    line.close()
+}
+
+/// Starts this very test binary in an end's namespace, as a child that holds a port.
+fn spawn(rig: &Rig, end: &End, role: &str) -> Result<Process> {
     let binary = std::env::current_exe()?;
-    let mut command = pair.right.ns.command(binary);
+    let mut command = end.ns.command(binary);
     command.args(["--exact", "child", "--nocapture"]);
-    command.env(CHILD_VAR, format!("{} {}", rig.name, pair.right.ifname));
+    command.env(CHILD_VAR, format!("{} {} {role}", rig.name, end.ifname));
     Process::spawn(&mut command)
 }
 
 /// What the test named `child` of a binary that runs this suite must call: opens the port named by
-/// [`CHILD_VAR`] and receives until it is killed. Does nothing without the variable.
+/// [`CHILD_VAR`] and receives or sends until it is killed. Does nothing without the variable.
 ///
 /// # Panics
 /// When the port cannot be opened.
@@ -291,14 +335,45 @@ pub fn child() {
     let Ok(order) = std::env::var(CHILD_VAR) else {
         return;
     };
-    let (rig, ifname) = order.split_once(' ').expect("rig and interface");
+    let words: Vec<&str> = order.split(' ').collect();
+    let [rig, ifname, role] = words[..] else {
+        panic!("rig, interface and role: {order}");
+    };
     let rig = RIGS.iter().find(|row| row.name == rig).expect("a rig");
-    let [_, name] = rig.joint.port_names().expect("a wire");
-    let mut port = port::open(&name.replace("{}", ifname), &PortOptions::default()).unwrap();
-    println!("ready: received packets are dropped");
+    let [tx_name, rx_name] = rig.joint.port_names().expect("a wire");
     let end = Instant::now() + LIMIT;
+    if role == "rx" {
+        let name = rx_name.replace("{}", ifname);
+        let mut port = port::open(&name, &PortOptions::default()).unwrap();
+        println!("ready: received packets are dropped");
+        while Instant::now() < end {
+            drop(port.rx[0].receive().unwrap());
+            port.rx[0].wait(Duration::from_millis(10)).unwrap();
+        }
+        return;
+    }
+    let options = PortOptions {
+        direction: Direction::Tx,
+        ..PortOptions::default()
+    };
+    let mut port = port::open(&tx_name.replace("{}", ifname), &options).unwrap();
+    let plan = Udp {
+        source_mac: [2, 0, 0, 0, 0, 1],
+        destination_mac: [2, 0, 0, 0, 0, 99],
+        addresses: Addresses::V4([10, 77, 0, 1].into(), [10, 77, 0, 2].into()),
+        source_port: 4000,
+        destination_port: 9,
+        flow_count: 1,
+        vlan: None,
+    };
+    let packet = plan.build(u64::MAX, 100);
+    println!("ready: packets are sent");
     while Instant::now() < end {
-        drop(port.rx[0].receive().unwrap());
-        port.rx[0].wait(Duration::from_millis(10)).unwrap();
+        let mut batch = port.tx[0].reserve(32).unwrap();
+        while batch.write(&packet) {}
+        batch.submit().unwrap();
+        // The link may be down for a while.
+        let _ = port.tx[0].flush();
+        let _ = port.tx[0].wait(false, Duration::from_millis(10));
     }
 }
