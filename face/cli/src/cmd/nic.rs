@@ -132,6 +132,9 @@ fn write_text(out: &mut impl Write, cards: &[Card]) -> io::Result<()> {
             Some(group) => write!(out, ", IOMMU group {group}")?,
             None => write!(out, ", no IOMMU")?,
         }
+        if let Some(name) = port::user_mode_card(card.id) {
+            write!(out, ", vfio: drives it ({name})")?;
+        }
         for (other, driver) in &card.companions {
             let driver = driver.as_deref().unwrap_or("no driver");
             write!(out, ", shared with {other} ({driver})")?;
@@ -154,6 +157,7 @@ fn to_json(card: &Card) -> Value {
         "device": format!("{device:04x}"),
         "driver": card.driver,
         "iommu_group": card.group,
+        "user_mode_driver": port::user_mode_card(card.id),
         "shared_with": companions,
         "interfaces": card.interfaces,
     })

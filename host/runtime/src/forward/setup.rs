@@ -145,7 +145,10 @@ fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -> Result<Po
     loop {
         match port::open(name, options) {
             // Fewer queues than that: told before anything is touched.
-            Err(error) if error.kind() == ErrorKind::NotFound && options.queue_count > 1 => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
+                    && options.queue_count > 1 =>
+            {
                 options.queue_count -= 1;
             }
             result => return result,
