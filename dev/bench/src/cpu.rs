@@ -1,4 +1,6 @@
-//! Processor time of programs.
+//! Processor time: of programs, and of the whole machine where the kernel does the work.
+
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -19,4 +21,42 @@ pub fn of_children() -> Result<f64> {
         .take(2)
         .filter_map(|word| word.parse::<f64>().ok());
     Ok(ticks.sum::<f64>() / TICKS_A_SECOND)
+}
+
+/// A reading of `/proc/stat`: whoever does the work, it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    at: Instant,
+    /// Time that all processors together stood idle, in seconds.
+    idle_s: f64,
+    cpus: usize,
+}
+
+impl Reading {
+    /// Reads now.
+    pub fn take() -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        let line = text.lines().next().context("/proc/stat is empty")?;
+        let fields: Vec<f64> = line
+            .split_whitespace()
+            .skip(1)
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        // user nice system idle iowait irq softirq steal: idle time is kept exactly (tickless
+        // kernels), the others by sampling, so busy is what is not idle.
+        let idle_s = (fields.get(3).context("no idle time")? + fields.get(4).unwrap_or(&0.0))
+            / TICKS_A_SECOND;
+        let cpus = text.lines().filter(|l| l.starts_with("cpu")).count() - 1;
+        Ok(Self {
+            at: Instant::now(),
+            idle_s,
+            cpus,
+        })
+    }
+
+    /// Processor time spent since an earlier reading, in seconds over all processors.
+    pub fn busy_since(&self, earlier: &Self) -> f64 {
+        let elapsed = self.at.duration_since(earlier.at).as_secs_f64();
+        elapsed * self.cpus as f64 - (self.idle_s - earlier.idle_s)
+    }
 }
