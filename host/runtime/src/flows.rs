@@ -10,6 +10,7 @@
 //! With more than one queue, the two directions of a flow may go through different tables (a card's
 //! hash need not be symmetric); [`flow::Merger`] makes them one record.
 
+mod application;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -25,8 +26,12 @@ use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
+use inspect::{InspectorConfig, InspectorStats};
+
 use crate::worker::Ended;
 use crate::{Pacing, Stop};
+
+pub use application::{append_json, application};
 
 /// Flows in one buffer.
 const BUFFER_LEN: usize = 256;
@@ -63,6 +68,8 @@ pub struct Config {
     /// The largest flows that go on to be shown in [`QueueStatus::live`]; 0 does not look for
     /// them.
     pub live_count: usize,
+    /// Decoders for the first packets of flows, for each queue.
+    pub applications: Option<InspectorConfig>,
 }
 
 impl Config {
@@ -78,7 +85,10 @@ impl Config {
         } else {
             0
         };
-        queue_count * (self.meter.memory_len() + buffers) + halves
+        let applications = self.applications.as_ref().map_or(0, |config| {
+            config.memory_len() + BUFFER_COUNT * BUFFER_LEN * size_of::<inspect::Application>()
+        });
+        queue_count * (self.meter.memory_len() + buffers + applications) + halves
     }
 }
 
@@ -183,6 +193,8 @@ pub struct QueueStatus {
     pub live: Vec<Record>,
     /// Flows that fit into the table.
     pub capacity: u64,
+    /// The decoders'.
+    pub applications: InspectorStats,
 }
 
 impl QueueStatus {
@@ -194,6 +206,7 @@ impl QueueStatus {
             total.wire_bytes += queue.wire_bytes;
             total.unmetered += queue.unmetered;
             total.capacity += queue.capacity;
+            total.applications.add(&queue.applications);
         }
         total
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use flow::top::Order;
 use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, Sampling};
+use inspect::Decoders;
 use port::{Direction, PortName};
 use runtime::flows::{Config, Outlet};
 use runtime::{Stop, filter, flows};
@@ -87,6 +88,10 @@ struct FlowArgs {
     #[arg(long, value_parser = choice::field, value_delimiter = ',', default_value = "standard",
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,
+    /// Read the first packets of flows and tell of their applications: tls, quic, http, dns, ssh,
+    /// mail, mqtt, ntp, dhcp, sip, or all
+    #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
+    decode: Vec<Decoders>,
     /// Parts of the key beside addresses, ports and protocol: interface is that of a capture file
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     key: Vec<KeyPart>,
@@ -150,6 +155,7 @@ away. afxdp: takes the packets that the filter selects from the host.
 Examples:
   barewire flows trace.pcap
   barewire flows trace.pcap --json | jq -c 'select(.type==\"flow\" and .bytes > 1000000)'
+  barewire flows trace.pcap --decode all --json | jq -c .application
   barewire flows eth0 --duration 60s
   barewire flows eth0 --plain --export ipfix:udp://192.0.2.1:4739 --export csv:flows.csv
   barewire flows afxdp:eth0 --queues 2 --cpus 2,3 udp port 53";
@@ -214,6 +220,9 @@ pub fn run(args: &Args) -> Result<()> {
     plain::start(&args.port, &description, queue_count, &memory);
     if args.json {
         let mut outlet = json::Lines::new(io::stdout(), !is_file)?;
+        if !args.flow.decode.is_empty() {
+            outlet.tell_applications();
+        }
         let (report, accounts) = probe(&mut outlet)?;
         return outlet.summary(report, &args.port, &memory, &accounts);
     }
@@ -235,6 +244,7 @@ impl Args {
         }
         timeouts.linger_ns = self.flow.linger.as_nanos() as u64;
         choice::apply_fields(&self.flow.fields, &mut meter);
+        let applications = choice::apply_decoders(&self.flow.decode, &mut meter);
         meter.table.uniflow = self.flow.uniflow;
         meter.sampling = self.flow.sample.unwrap_or_default();
         meter.key_extra = KeyParts {
@@ -268,6 +278,7 @@ impl Args {
                 Sort::Duration => Order::Duration,
             },
             live_count: if self.json || self.plain { 0 } else { 64 },
+            applications,
         }
     }
 }

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use flow::top::TopScan;
 use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, Sink};
+use inspect::InspectorStats;
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
+use super::application::Applications;
 use super::{
     BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
 };
@@ -74,12 +76,18 @@ fn work_on(plan: Plan) -> Result<Ended> {
     // Made here, so that its memory is near this thread's processor.
     let mut config = plan.config.meter.clone();
     config.table.reserved = sys::advice::large_pages;
-    let meter = Meter::new(&config).map_err(|e| {
+    let mut meter = Meter::new(&config).map_err(|e| {
         drop(plan.messages.send(Message::Paused));
         let error = Error::new(ErrorKind::NoSpace, "make the flow table", e.to_string());
         error.with_hint("a smaller --table-size, or fewer queues")
     })?;
+    let applications = Arc::default();
+    if let Some(config) = &plan.config.applications {
+        let decoders = Applications::new(config, Arc::clone(&applications));
+        meter.set_inspector(Box::new(decoders));
+    }
     let mut engine = FlowEngine {
+        applications,
         capacity: meter.table().capacity() as u64,
         has_extras: meter.has_extras(),
         meter,
@@ -130,6 +138,8 @@ struct FlowEngine {
     outbox: Outbox,
     shared: Arc<Shared>,
     status: Arc<Mutex<QueueStatus>>,
+    /// What the decoders have counted.
+    applications: Arc<Mutex<InspectorStats>>,
     wire_bytes: u64,
     unmetered: u64,
     draining: bool,
@@ -282,7 +292,9 @@ impl FlowEngine {
             scan.started_at = Instant::now();
             scan.running = true;
         }
+        let applications = *lock(&self.applications);
         let mut status = lock(&self.status);
+        status.applications = applications;
         status.meter = self.meter.stats();
         status.wire_bytes = self.wire_bytes;
         status.unmetered = self.unmetered;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use flow::{ExtraConfig, MeterConfig, Profile, Sampling, Timeouts};
+use inspect::{Decoders, InspectorConfig};
 
 use super::{parse_duration, parse_timeout};
 
@@ -117,6 +118,33 @@ pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
             }
         }
     }
+}
+
+/// One of a list of decoders.
+pub fn decoder(text: &str) -> Result<Decoders, String> {
+    let names = || {
+        let rows = inspect::decode::DECODERS.iter();
+        rows.map(|row| row.name).collect::<Vec<_>>().join(", ")
+    };
+    let none = || format!("{text:?} is none of {}, all", names());
+    Decoders::NONE.with(text).ok_or_else(none)
+}
+
+/// Makes a meter show its first packets to decoders, if there are any.
+pub fn apply_decoders(decoders: &[Decoders], meter: &mut MeterConfig) -> Option<InspectorConfig> {
+    if decoders.is_empty() {
+        return None;
+    }
+    let config = InspectorConfig {
+        decoders: decoders
+            .iter()
+            .fold(Decoders::NONE, |sum, one| sum.or(*one)),
+        ..InspectorConfig::default()
+    };
+    // Segments are put in order by what only the standard record looks at.
+    meter.table.profile = Profile::Standard;
+    meter.extra.inspect_count = config.packet_count_max.min(255) as u8;
+    Some(config)
 }
 
 /// `100`, `count:100`, `random:100`, `hash:100`, `time:1s/10ms`.

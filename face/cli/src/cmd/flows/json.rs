@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use export::Account;
 use flow::encode::json;
 use flow::{EndReason, Extra, Record};
-use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
+use inspect::InspectorStats;
+use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status, append_json};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 use wire::Reason;
@@ -27,8 +28,8 @@ use crate::report::account_json;
 const PIECE_LEN: usize = 64 << 10;
 /// Pieces that wait for the reader: 8 MiB, some twenty thousand records.
 const PIECES_MAX: usize = 128;
-/// A line more than fits a piece.
-const LINE_LEN: usize = 1024;
+/// A line more than fits a piece; with its application.
+const LINE_LEN: usize = 4096;
 
 /// Bytes of memory that the lines take at the most: those that wait, one being written, one being
 /// filled.
@@ -39,6 +40,8 @@ pub struct Lines {
     piece: Vec<u8>,
     /// A record without room is dropped; else it waits.
     may_drop: bool,
+    /// Whether applications are told.
+    applications: bool,
     writer: Option<Writer>,
 }
 
@@ -52,6 +55,11 @@ struct Writer {
 }
 
 impl Lines {
+    /// What decoders found is told with each record.
+    pub fn tell_applications(&mut self) {
+        self.applications = true;
+    }
+
     /// To `out`, by a thread that is started here.
     ///
     /// # Errors
@@ -79,6 +87,7 @@ impl Lines {
         Ok(Self {
             piece: Vec::with_capacity(PIECE_LEN + LINE_LEN),
             may_drop,
+            applications: false,
             writer: Some(Writer {
                 pieces,
                 empties,
@@ -144,6 +153,10 @@ impl Lines {
     ) -> Result<()> {
         let mut line = summary(&report, name, memory);
         line["exports"] = accounts_json(exports);
+        if self.applications {
+            let total = QueueStatus::total(&report.queues);
+            line["applications"] = applications(&total.applications);
+        }
         self.piece.extend(line.to_string().as_bytes());
         self.piece.push(b'\n');
         let written = self.hand_over(true).and_then(|_| self.end());
@@ -174,6 +187,9 @@ impl Outlet for Lines {
             return Ok(Fate::Dropped);
         }
         json::line_with(record, extra, reason, &mut self.piece);
+        if self.applications {
+            append_json(record, extra, &mut self.piece);
+        }
         Ok(Fate::Told)
     }
 
@@ -202,6 +218,26 @@ fn by_reason(counts: &[u64; Reason::COUNT]) -> Value {
         (name.to_owned(), (*count).into())
     });
     Value::Object(named.collect::<Map<String, Value>>())
+}
+
+/// What became of the flows that decoders were shown.
+fn applications(stats: &InspectorStats) -> Value {
+    let rejected: Map<String, Value> = inspect::decode::Reason::ALL
+        .into_iter()
+        .zip(stats.rejected)
+        .filter(|(_, count)| *count != 0)
+        .map(|(reason, count)| (reason.name().to_owned(), count.into()))
+        .collect();
+    json!({
+        "packets": stats.packets,
+        "flows": stats.flows,
+        "done": stats.done,
+        "rejected": rejected,
+        "unfinished": stats.unfinished,
+        "no_room_flow": stats.no_room_flow,
+        "no_room_state": stats.no_room_state,
+        "no_room_segment": stats.no_room_segment,
+    })
 }
 
 fn summary(report: &Report, name: &str, memory: &Memory) -> Value {

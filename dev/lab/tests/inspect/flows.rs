@@ -1,0 +1,153 @@
+//! What our decoders say of the flows of a capture, without the flow table.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use inspect::{
+    Application, Decoders, Direction, Field, Inspector, InspectorConfig, InspectorStats, Segment,
+    Transport, Value,
+};
+use port::{PortOptions, Ready};
+use wire::{Dissection, LinkType};
+
+/// Whether UDP, and both ends, the lesser one first.
+pub type Pair = (bool, (IpAddr, u16), (IpAddr, u16));
+
+/// The pair of two ends.
+pub fn pair(is_udp: bool, one: (IpAddr, u16), other: (IpAddr, u16)) -> Pair {
+    (is_udp, one.min(other), one.max(other))
+}
+
+/// What was found of a flow.
+pub struct Found {
+    pub pair: Pair,
+    pub application: Application,
+}
+
+impl Found {
+    /// A field as text.
+    pub fn text(&self, field: Field) -> Option<String> {
+        self.application.get(field).map(show)
+    }
+}
+
+/// A value as text.
+pub fn show(value: Value<'_>) -> String {
+    match value {
+        Value::Number(number) => number.to_string(),
+        Value::Text { bytes, is_cut } => {
+            let end = if is_cut { "..." } else { "" };
+            format!("{}{end}", String::from_utf8_lossy(bytes))
+        }
+        Value::Digest(sum) => sum.iter().map(|byte| format!("{byte:02x}")).collect(),
+        Value::Address(addr) => addr.to_string(),
+    }
+}
+
+struct Flow {
+    number: u32,
+    initiator: (IpAddr, u16),
+    /// Sequence numbers of the SYN of either side, which tell a connection from the next one.
+    syn: Option<u32>,
+}
+
+/// The flows of a file by its innermost IP headers; `None` if it cannot be opened.
+pub fn decode(path: &Path) -> Option<(Vec<Found>, InspectorStats)> {
+    let name = format!("file:{}", path.display());
+    let mut port = port::open(&name, &PortOptions::default()).ok()?;
+    let mut inspector = Inspector::new(&InspectorConfig {
+        decoders: Decoders::ALL,
+        flow_count_max: 1 << 14,
+        ..InspectorConfig::default()
+    });
+    let mut flows: HashMap<Pair, Flow> = HashMap::new();
+    let mut found = Vec::new();
+    let mut level = Dissection::EMPTY;
+    loop {
+        let Ok(batch) = port.rx[0].receive() else {
+            break;
+        };
+        let is_empty = batch.is_empty();
+        for packet in batch.iter() {
+            let description = port.control.describe();
+            let link = description.interfaces[usize::from(packet.interface_index())].0;
+            let bytes = packet.bytes();
+            wire::dissect_innermost(LinkType(link), bytes, packet.wire_len(), &mut level);
+            let (Some(src), Some(dst)) = (level.src_addr(), level.dst_addr()) else {
+                continue;
+            };
+            if !level.has_ports()
+                || !matches!(level.ip_protocol, 6 | 17)
+                || level.fragment.is_later()
+            {
+                continue;
+            }
+            let source = (src, level.src_port);
+            let is_udp = level.ip_protocol == 17;
+            let pair = pair(is_udp, source, (dst, level.dst_port));
+            let is_syn = level.tcp_flags & 0x02 != 0 && !is_udp;
+            let is_first = is_syn && level.tcp_flags & 0x10 == 0;
+            if let Some(flow) = flows.get_mut(&pair)
+                && is_first
+                && flow.syn.is_some_and(|syn| syn != level.tcp_seq)
+            {
+                finish(pair, flow, &mut inspector, &mut found);
+                flows.remove(&pair);
+            }
+            let flow = flows.entry(pair).or_insert(Flow {
+                number: inspect::NONE,
+                initiator: if is_syn && !is_first {
+                    (dst, level.dst_port)
+                } else {
+                    source
+                },
+                syn: None,
+            });
+            if is_first {
+                flow.syn = Some(level.tcp_seq);
+            }
+            let from = match flow.initiator == source {
+                true => Direction::Forward,
+                false => Direction::Reverse,
+            };
+            let ports = match from {
+                Direction::Forward => [level.src_port, level.dst_port],
+                Direction::Reverse => [level.dst_port, level.src_port],
+            };
+            let segment = Segment {
+                transport: if is_udp {
+                    Transport::Udp
+                } else {
+                    Transport::Tcp
+                },
+                from,
+                time_ns: packet.time_ns().unwrap_or(0),
+                ports,
+                sequence: level.tcp_seq,
+                is_syn,
+                payload: level.payload(bytes),
+                payload_len: level.payload_len,
+            };
+            inspector.packet(&mut flow.number, &segment);
+        }
+        drop(batch);
+        if is_empty && !matches!(port.rx[0].wait(Duration::ZERO), Ok(Ready::Packets)) {
+            break;
+        }
+    }
+    for (pair, flow) in &mut flows {
+        finish(*pair, flow, &mut inspector, &mut found);
+    }
+    assert!(inspector.is_idle(), "{}", path.display());
+    let stats = inspector.stats();
+    assert_eq!(stats.imbalance(), 0, "{}", path.display());
+    Some((found, stats))
+}
+
+fn finish(pair: Pair, flow: &mut Flow, inspector: &mut Inspector, found: &mut Vec<Found>) {
+    if let Some(application) = inspector.end(&mut flow.number, Application::clone) {
+        found.push(Found { pair, application });
+    }
+}

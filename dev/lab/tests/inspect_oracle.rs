@@ -1,0 +1,447 @@
+//! Decoders beside programs that we did not write: tshark and nDPI over the large corpus, and
+//! Community IDs beside the values of their specification.
+//!
+//! `BAREWIRE_ONLY=name` looks at the files whose names have it, and prints all differences.
+
+#[path = "inspect/flows.rs"]
+mod flows;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use flows::{Found, Pair, decode, pair};
+use inspect::{Field, community_id};
+use lab::oracle::tshark;
+use lab::{corpus, require, skip};
+
+/// What one program says of one field: the values of a pair of ends.
+type Said = BTreeMap<(Pair, Field), BTreeSet<String>>;
+
+fn captures() -> Vec<PathBuf> {
+    let only = std::env::var("BAREWIRE_ONLY").unwrap_or_default();
+    let mut files = corpus::captures().files;
+    files.retain(|file| file.to_string_lossy().contains(&only));
+    files
+}
+
+fn name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The fields compared with tshark, with its names for them.
+const FIELDS: &[(Field, &str)] = &[
+    (Field::TlsSni, "tls.handshake.extensions_server_name"),
+    (Field::Ja3, "tls.handshake.ja3"),
+    (Field::Ja3s, "tls.handshake.ja3s"),
+    (Field::HttpMethod, "http.request.method"),
+    (Field::HttpHost, "http.host"),
+    (Field::HttpPath, "http.request.uri"),
+    (Field::HttpAgent, "http.user_agent"),
+    (Field::HttpStatus, "http.response.code"),
+    (Field::DnsName, "dns.qry.name"),
+    (Field::DnsType, "dns.qry.type"),
+    (Field::SshClient, "ssh.protocol"),
+    (Field::NtpMode, "ntp.flags.mode"),
+    (Field::SipMethod, "sip.Method"),
+    (Field::MqttClientId, "mqtt.clientid"),
+    (Field::DhcpHostName, "dhcp.option.hostname"),
+];
+
+/// Between several values of one packet.
+const AND: char = '\u{1e}';
+
+/// What tshark says: of each stream the first value of each field.
+fn theirs(path: &Path, known: &BTreeSet<Pair>) -> Option<Said> {
+    let mut names = vec![
+        "ip.src",
+        "ipv6.src",
+        "ip.dst",
+        "ipv6.dst",
+        "tcp.srcport",
+        "udp.srcport",
+        "tcp.dstport",
+        "udp.dstport",
+        "tcp.stream",
+        "udp.stream",
+    ];
+    let ends = names.len();
+    names.extend(FIELDS.iter().map(|(_, name)| *name));
+    let aggregator = format!("aggregator={AND}");
+    // Fields of TLS, HTTP and DNS are what counts; bodies and their formats are not.
+    let mut options = vec!["-E", &aggregator, "-o", "http.decompress_body:FALSE"];
+    // Fragments are not put together by us.
+    options.extend(["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);
+    let rows = tshark::fields(path, &names, &options).ok()?;
+    let mut said = Said::new();
+    let mut seen = BTreeMap::new();
+    for row in rows {
+        let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
+        let is_udp = last(4).is_none();
+        let port = |at: usize| -> Option<u16> { last(at + usize::from(is_udp))?.parse().ok() };
+        let (Some(source), Some(destination)) = (port(4), port(6)) else {
+            continue;
+        };
+        // Of a tunnel there are addresses of both families: the innermost is the one we know.
+        let ends_by = |at: usize| -> Option<Pair> {
+            let (src, dst) = (last(at)?.parse().ok()?, last(at + 2)?.parse().ok()?);
+            Some(pair(is_udp, (src, source), (dst, destination)))
+        };
+        let (v4, v6) = (ends_by(0), ends_by(1));
+        let Some(ends_of) = v4.filter(|v4| known.contains(v4)).or(v6).or(v4) else {
+            continue;
+        };
+        let stream = (is_udp, last(8).or(last(9)).unwrap_or_default().to_owned());
+        for (at, (field, _)) in FIELDS.iter().enumerate() {
+            let field = *field;
+            // HTTP over UDP is SSDP.
+            if is_udp && field.name().starts_with("http") {
+                continue;
+            }
+            for value in row[ends + at].split(AND).filter(|text| !text.is_empty()) {
+                // Provisional responses are passed over by us.
+                if field == Field::HttpStatus && value.starts_with('1') && value != "101" {
+                    continue;
+                }
+                // The first of each stream; of SSH the first two, one from each side.
+                let count = seen.entry((stream.clone(), field)).or_insert(0);
+                *count += 1;
+                if *count <= if field == Field::SshClient { 2 } else { 1 } {
+                    let values = said.entry((ends_of, field)).or_default();
+                    values.insert(value.to_owned());
+                }
+            }
+        }
+    }
+    Some(said)
+}
+
+fn ours(found: &[Found]) -> Said {
+    let mut said = Said::new();
+    for flow in found {
+        for (field, _) in FIELDS {
+            let Some(mut value) = flow.text(*field) else {
+                continue;
+            };
+            if *field == Field::DnsName && value == "." {
+                value = "<Root>".into();
+            }
+            said.entry((flow.pair, *field)).or_default().insert(value);
+        }
+        // tshark does not tell the two sides.
+        if let Some(server) = flow.text(Field::SshServer) {
+            said.entry((flow.pair, Field::SshClient))
+                .or_default()
+                .insert(server);
+        }
+    }
+    said
+}
+
+/// The same values, or their beginnings where ours are cut.
+fn are_same(ours: &BTreeSet<String>, theirs: &BTreeSet<String>) -> bool {
+    let is_in = |ours: &String| match ours.strip_suffix("...") {
+        Some(start) => theirs.iter().any(|theirs| theirs.starts_with(start)),
+        None => theirs.contains(ours),
+    };
+    ours.len() == theirs.len() && ours.iter().all(is_in)
+}
+
+/// Files in which something is missing or other than tshark says, how much of it, and why.
+const EXCEPTIONS: &[(&str, usize, &str)] = &[
+    (
+        "PcapPlusPlus__frag_http_req.pcap",
+        1,
+        "an agent cut off in a fragment: no whole line",
+    ),
+    ("arkime__80211http.pcap", 5, "link type 802.11 is not read"),
+    (
+        "libpcap__arcnet-rfc1051-arp-icmp-http.pcap",
+        6,
+        "link type ARCnet is not read",
+    ),
+    ("nDPI__capwap.pcap", 1, "tshark follows CAPWAP"),
+    (
+        "nDPI__fuzz-2006-06-26-2594.pcap",
+        42,
+        "damaged DNS and SIP, of which tshark shows what it can",
+    ),
+    ("nDPI__mysql.pcapng", 2, "TLS begins within MySQL"),
+    ("nDPI__openvpn.pcap", 4, "TLS within OpenVPN"),
+    (
+        "scapy__http_chunk.pcap",
+        4,
+        "begins with a keep-alive, whose byte is no request",
+    ),
+    (
+        "suricata-verify__dns__dns-forward-pointer__input.pcap",
+        2,
+        "a compressed name that points forward: refused",
+    ),
+    (
+        "tcpdump__quic_handshake_truncated.pcap",
+        1,
+        "the client's packet is cut: nothing proves the keys",
+    ),
+    (
+        "tcpreplay__test.rewrite_dltuser",
+        5,
+        "IPv6 under the type of IPv4; we refuse a wrong version",
+    ),
+    (
+        "wireshark__challenge01_ooo_stream.pcapng",
+        5,
+        "decrypted by tshark with keys in the file",
+    ),
+    (
+        "wireshark__communityid.pcap",
+        2,
+        "a datagram quoted in an ICMP error",
+    ),
+    (
+        "wireshark__http-ooo.pcap",
+        1,
+        "out of order: tshark's first request in time is not the first of the stream",
+    ),
+    (
+        "wireshark__tls12-dsb.pcapng",
+        10,
+        "decrypted by tshark with keys in the file",
+    ),
+    (
+        "zeek__http__methods.pcap",
+        2,
+        "a method without a target is no request",
+    ),
+    ("zeek__nflog-http.pcap", 5, "link type NFLOG is not read"),
+    ("zeek__radiotap.pcap", 2, "link type radiotap is not read"),
+    ("zeek__tunnels__ayiya3.pcap", 5, "tshark follows AYIYA"),
+];
+
+/// What we and what tshark say of each file; two at a time, because starting tshark takes long.
+fn both() -> Vec<(PathBuf, Said, Said)> {
+    let files = captures();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut all = Vec::new();
+        while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Some((found, _)) = decode(path) else {
+                continue;
+            };
+            // Where neither the bytes nor the ports say any of it, tshark need not be asked.
+            if found.is_empty() && !has_traces(path) {
+                continue;
+            }
+            let pairs = found.iter().map(|flow| flow.pair).collect();
+            if let Some(theirs) = theirs(path, &pairs) {
+                all.push((path.clone(), ours(&found), theirs));
+            }
+        }
+        all
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        let mut all = work();
+        all.extend(other.join().expect("a thread that ends well"));
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all
+    })
+}
+
+#[test]
+fn fields_are_tsharks() {
+    require!(skip::program("tshark", "tshark"));
+    let (mut same, mut more) = (BTreeMap::new(), BTreeMap::new());
+    let mut differ = BTreeMap::new();
+    for (path, ours, theirs) in both() {
+        let keys: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+        for key in keys {
+            let (ours, theirs) = (ours.get(key), theirs.get(key));
+            let known = match (ours, theirs) {
+                (Some(ours), Some(theirs)) => are_same(ours, theirs),
+                (_, None) => {
+                    *more.entry(key.1.name()).or_insert(0) += 1;
+                    continue;
+                }
+                (None, Some(_)) => false,
+            };
+            if known {
+                *same.entry(key.1.name()).or_insert(0) += 1;
+            } else {
+                println!(
+                    "{} {:?} {}\n   ours {ours:?}\n   them {theirs:?}",
+                    name(&path),
+                    key.0,
+                    key.1.name()
+                );
+                *differ.entry(name(&path)).or_insert(0) += 1;
+            }
+        }
+    }
+    println!("same {same:?}; only ours {more:?}");
+    if std::env::var_os("BAREWIRE_ONLY").is_some() {
+        return;
+    }
+    let is_large = corpus::large().is_ok();
+    let listed: BTreeMap<String, usize> = EXCEPTIONS
+        .iter()
+        .filter(|_| is_large)
+        .map(|(name, count, _)| ((*name).to_owned(), *count))
+        .collect();
+    assert_eq!(differ, listed, "files that differ, and those known to");
+    if is_large {
+        for (field, least) in [
+            ("tls_sni", 100),
+            ("ja3", 200),
+            ("ja3s", 100),
+            ("http_host", 200),
+            ("dns_name", 500),
+        ] {
+            assert!(
+                same.get(field).is_some_and(|count| *count >= least),
+                "{field}: {same:?}"
+            );
+        }
+    }
+}
+
+/// Whether a file may have something that a decoder reads.
+fn has_traces(path: &Path) -> bool {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let is = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
+    is(b"HTTP/1.")
+        || is(b"\x16\x03\x01")
+        || is(b"\x16\x03\x03")
+        || is(b"SSH-")
+        || is(b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00")
+}
+
+/// The ends that nDPI prints, `192.0.2.1:80` or `[2001:db8::1]:80`.
+fn end(text: &str) -> Option<(IpAddr, u16)> {
+    let (addr, port) = text.rsplit_once(':')?;
+    let addr = addr.trim_start_matches('[').trim_end_matches(']');
+    Some((addr.parse().ok()?, port.parse().ok()?))
+}
+
+/// Two letters of JA4 are nDPI's own. `d` and `i`: it goes by the name that it knows or does not
+/// know, not by the extension. First and last letter of the first protocol (`h1`): this version
+/// takes others (`ht`, `h0`). Everything else must be the same.
+fn is_alike(ours: &str, theirs: &str) -> bool {
+    let rest = |text: &str| -> Option<[String; 3]> {
+        let parts = [text.get(..3)?, text.get(4..8)?, text.get(10..)?];
+        Some(parts.map(str::to_owned))
+    };
+    ours != theirs && rest(ours) == rest(theirs)
+}
+
+/// Files in which nDPI says otherwise, in how many fields, and why.
+const NDPI_EXCEPTIONS: &[(&str, usize, &str)] = &[
+    ("nDPI__dtls.pcap", 7, "DTLS is not read"),
+    (
+        "nDPI__dtls_certificate_fragments.pcap",
+        6,
+        "DTLS is not read",
+    ),
+    ("nDPI__stun.pcap", 5, "DTLS is not read"),
+];
+
+#[test]
+fn fingerprints_are_ndpis() {
+    require!(corpus::large());
+    let expected = corpus::large().unwrap_or_default().join("expected");
+    let mut same = BTreeMap::new();
+    let mut differ = BTreeMap::new();
+    for path in captures() {
+        let Ok(text) = std::fs::read_to_string(expected.join(format!("{}.out", name(&path))))
+        else {
+            continue;
+        };
+        let Some((found, _)) = decode(&path) else {
+            continue;
+        };
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let is_udp = match words.nth(1) {
+                Some("TCP") => false,
+                Some("UDP") => true,
+                _ => continue,
+            };
+            let one = words.next().and_then(end);
+            let other = words.nth(1).and_then(end);
+            let (Some(one), Some(other)) = (one, other) else {
+                continue;
+            };
+            let ends = pair(is_udp, one, other);
+            let flows: Vec<&Found> = found.iter().filter(|flow| flow.pair == ends).collect();
+            for (field, start) in [
+                (Field::Ja3, "[JA3C: "),
+                (Field::Ja3s, "[JA3S: "),
+                (Field::Ja4, "[JA4: "),
+            ] {
+                let Some((_, rest)) = line.split_once(start) else {
+                    continue;
+                };
+                let value = rest.split(']').next().unwrap_or_default();
+                // Its opinion of the cipher.
+                let value = value.split(" (").next().unwrap_or_default();
+                let ours: BTreeSet<String> =
+                    flows.iter().filter_map(|flow| flow.text(field)).collect();
+                if field == Field::Ja4 && ours.iter().any(|ours| is_alike(ours, value)) {
+                    *same.entry("ja4 by rule").or_insert(0) += 1;
+                } else if ours.contains(value) {
+                    *same.entry(field.name()).or_insert(0) += 1;
+                } else {
+                    println!(
+                        "{} {ends:?} {}\n   ours {ours:?}\n   them {value}",
+                        name(&path),
+                        field.name()
+                    );
+                    *differ.entry(name(&path)).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    println!("same {same:?}");
+    if std::env::var_os("BAREWIRE_ONLY").is_some() {
+        return;
+    }
+    let listed: BTreeMap<String, usize> = NDPI_EXCEPTIONS
+        .iter()
+        .map(|(name, count, _)| ((*name).to_owned(), *count))
+        .collect();
+    assert_eq!(differ, listed, "files that differ, and those known to");
+    assert!(
+        same.get("ja4").is_some_and(|count| *count > 100),
+        "{same:?}"
+    );
+}
+
+#[test]
+fn community_ids_are_those_of_the_specification() {
+    require!(corpus::large());
+    let expected = corpus::large().unwrap_or_default().join("expected");
+    for (file, seed) in [("deflt", 0), ("seed1", 1)] {
+        let path = expected.join(format!("community-id-spec__baseline_{file}.json"));
+        let text = std::fs::read_to_string(path).expect("the baseline");
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+        assert!(rows.len() >= 15);
+        for row in rows {
+            let addr = |name: &str| {
+                row[name]
+                    .as_str()
+                    .and_then(|text| text.parse::<IpAddr>().ok())
+            };
+            let port = |name: &str| row[name].as_u64().unwrap_or(0) as u16;
+            let (Some(src), Some(dst)) = (addr("saddr"), addr("daddr")) else {
+                panic!("{row}");
+            };
+            let protocol = row["proto"].as_u64().unwrap_or(0) as u8;
+            let id = community_id(seed, protocol, (src, port("sport")), (dst, port("dport")));
+            assert_eq!(Some(id.as_str()), row["communityid"].as_str(), "{row}");
+        }
+    }
+}

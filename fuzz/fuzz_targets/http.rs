@@ -1,0 +1,4 @@
+//! HTTP messages of both directions, cut and turned: the same is told.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| inspect::laws::stream(input));

@@ -1,0 +1,261 @@
+//! What is known of a flow's application: 512 bytes, fields one behind the other.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::field::{FIELDS, Field, Kind, Protocol, Sink, Value};
+
+/// Bytes for fields in one application.
+const ROOM: usize = 496;
+
+/// Field number, length with two marks.
+const HEAD: usize = 3;
+const CUT: u16 = 0x8000;
+const ADDRESS: u16 = 0x4000;
+
+/// What was found in the first packets of a flow.
+///
+/// Fields stand in the order in which they were found. A field that does not repeat is kept once,
+/// as found first. Text that is longer than its row allows, or than there is room for, is cut and
+/// marked; what does not fit at all is counted in [`Application::lost`].
+#[derive(Clone)]
+pub struct Application {
+    protocol: Protocol,
+    lost: u8,
+    len: u16,
+    /// Bit `field as u8` of each field present.
+    present: u64,
+    room: [u8; ROOM],
+}
+
+const _: () = assert!(size_of::<Application>() == 512);
+
+impl Application {
+    /// Nothing found.
+    pub const EMPTY: Application = Application {
+        protocol: Protocol::Unknown,
+        lost: 0,
+        len: 0,
+        present: 0,
+        room: [0; ROOM],
+    };
+
+    /// Forgets everything. Does not touch the bytes behind.
+    pub fn clear(&mut self) {
+        self.protocol = Protocol::Unknown;
+        self.lost = 0;
+        self.len = 0;
+        self.present = 0;
+    }
+
+    /// What the flow carries, by its bytes.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Fields that there was no room for, at most 255.
+    pub fn lost(&self) -> u8 {
+        self.lost
+    }
+
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0 && self.protocol == Protocol::Unknown
+    }
+
+    /// Whether there is such a field.
+    pub fn has(&self, field: Field) -> bool {
+        self.present & 1 << field as u8 != 0
+    }
+
+    /// The first of these fields.
+    pub fn get(&self, field: Field) -> Option<Value<'_>> {
+        if !self.has(field) {
+            return None;
+        }
+        self.fields()
+            .find(|(other, _)| *other == field)
+            .map(|(_, value)| value)
+    }
+
+    /// All fields, in the order in which they were found.
+    pub fn fields(&self) -> Fields<'_> {
+        let len = usize::from(self.len).min(ROOM);
+        Fields {
+            rest: &self.room[..len],
+        }
+    }
+
+    /// The protocol and the fields as bytes, for a copy as short as it can be.
+    /// [`Application::from_bytes`] reads them.
+    pub fn bytes(&self) -> (Protocol, &[u8]) {
+        let len = usize::from(self.len).min(ROOM);
+        (self.protocol, &self.room[..len])
+    }
+
+    /// What [`Application::bytes`] gave.
+    pub fn from_bytes(protocol: Protocol, bytes: &[u8]) -> Application {
+        let mut application = Application::EMPTY;
+        application.protocol = protocol;
+        for (field, value) in (Fields { rest: bytes }) {
+            application.field(field, value);
+        }
+        application
+    }
+
+    fn push(&mut self, field: Field, marks: u16, bytes: &[u8]) -> bool {
+        let at = usize::from(self.len);
+        let len = bytes.len();
+        let Some(place) = self.room.get_mut(at..at + HEAD + len) else {
+            return false;
+        };
+        let [a, b] = (len as u16 | marks).to_le_bytes();
+        place[..HEAD].copy_from_slice(&[field as u8, a, b]);
+        place[HEAD..].copy_from_slice(bytes);
+        self.len += (HEAD + len) as u16;
+        self.present |= 1 << field as u8;
+        true
+    }
+
+    fn push_text(&mut self, field: Field, bytes: &[u8], is_cut: bool) -> bool {
+        let room = ROOM.saturating_sub(usize::from(self.len) + HEAD);
+        let len = bytes.len().min(field.row().len_max.into()).min(room);
+        // A name of one letter says nothing: rather none.
+        if len == 0 && !bytes.is_empty() {
+            return false;
+        }
+        let mark = if is_cut || len < bytes.len() { CUT } else { 0 };
+        self.push(field, mark, &bytes[..len])
+    }
+}
+
+impl Sink for Application {
+    fn named(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    fn field(&mut self, field: Field, value: Value<'_>) {
+        if self.has(field) && !field.row().repeats {
+            return;
+        }
+        let fits = match value {
+            Value::Number(number) => {
+                let bytes = number.to_le_bytes();
+                let len = 8 - number.leading_zeros() as usize / 8;
+                self.push(field, 0, &bytes[..len])
+            }
+            Value::Text { bytes, is_cut } => self.push_text(field, bytes, is_cut),
+            Value::Digest(digest) => self.push(field, 0, &digest),
+            Value::Address(IpAddr::V4(addr)) => self.push(field, ADDRESS, &addr.octets()),
+            Value::Address(IpAddr::V6(addr)) => self.push(field, ADDRESS, &addr.octets()),
+        };
+        if !fits {
+            self.lost = self.lost.saturating_add(1);
+        }
+    }
+}
+
+impl core::fmt::Debug for Application {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut map = f.debug_map();
+        map.entry(&"protocol", &self.protocol.name());
+        for (field, value) in self.fields() {
+            match value {
+                Value::Text { bytes, is_cut: _ } => {
+                    map.entry(&field.name(), &format_args!("{}", bytes.escape_ascii()))
+                }
+                other => map.entry(&field.name(), &other),
+            };
+        }
+        map.finish()
+    }
+}
+
+/// The fields of an application.
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (Field, Value<'a>);
+
+    fn next(&mut self) -> Option<(Field, Value<'a>)> {
+        let (head, rest) = self.rest.split_first_chunk::<HEAD>()?;
+        let row = FIELDS.get(usize::from(head[0]))?;
+        let marked = u16::from_le_bytes([head[1], head[2]]);
+        let (bytes, rest) = rest.split_at_checked((marked & 0x0fff).into())?;
+        self.rest = rest;
+        let value = if marked & ADDRESS != 0 {
+            match <[u8; 16]>::try_from(bytes) {
+                Ok(octets) => Value::Address(Ipv6Addr::from(octets).into()),
+                Err(_) => Value::Address(Ipv4Addr::from(*bytes.first_chunk::<4>()?).into()),
+            }
+        } else {
+            match row.kind {
+                Kind::Number | Kind::Version | Kind::Hex => {
+                    let number = bytes.iter().rev().take(8);
+                    Value::Number(number.fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+                }
+                Kind::Text => Value::Text {
+                    bytes,
+                    is_cut: marked & CUT != 0,
+                },
+                Kind::Digest => Value::Digest(*bytes.first_chunk::<16>()?),
+            }
+        };
+        Some((row.field, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn what_is_told_is_kept_once_and_in_order() {
+        let mut a = Application::EMPTY;
+        a.named(Protocol::Dns);
+        a.field(Field::DnsName, Value::text(b"example.org"));
+        a.field(Field::DnsName, Value::text(b"other"));
+        a.field(Field::DnsType, Value::Number(0));
+        a.field(Field::DnsLatencyNs, Value::Number(u64::MAX));
+        let v4 = Value::Address(IpAddr::from([192, 0, 2, 1]));
+        let v6 = Value::Address("2001:db8::1".parse().unwrap());
+        a.field(Field::DnsAnswer, v4);
+        a.field(Field::DnsAnswer, v6);
+        a.field(Field::Ja3, Value::Digest([7; 16]));
+        let expected = [
+            (Field::DnsName, Value::text(b"example.org")),
+            (Field::DnsType, Value::Number(0)),
+            (Field::DnsLatencyNs, Value::Number(u64::MAX)),
+            (Field::DnsAnswer, v4),
+            (Field::DnsAnswer, v6),
+            (Field::Ja3, Value::Digest([7; 16])),
+        ];
+        assert_eq!(a.fields().collect::<Vec<_>>(), expected);
+        let (protocol, bytes) = a.bytes();
+        let copy = Application::from_bytes(protocol, bytes);
+        assert_eq!(copy.fields().collect::<Vec<_>>(), expected);
+        assert_eq!(a.get(Field::DnsAnswer), Some(v4));
+        assert_eq!(a.get(Field::TlsSni), None);
+    }
+
+    #[test]
+    fn what_is_long_is_cut_and_what_does_not_fit_is_counted() {
+        let mut a = Application::EMPTY;
+        a.field(Field::HttpPath, Value::text(&[b'x'; 300]));
+        a.field(Field::HttpHost, Value::text(&[b'y'; 300]));
+        a.field(Field::HttpAgent, Value::text(b"z"));
+        let cut = |field| match a.get(field) {
+            Some(Value::Text { bytes, is_cut }) => (bytes.len(), is_cut),
+            _ => (0, false),
+        };
+        assert_eq!(cut(Field::HttpPath), (256, true));
+        assert_eq!(cut(Field::HttpHost), (496 - 256 - 6, true));
+        assert_eq!(cut(Field::HttpAgent), (0, false));
+        assert_eq!(a.lost(), 1);
+        a.clear();
+        assert!(a.is_empty() && a.fields().next().is_none());
+    }
+}

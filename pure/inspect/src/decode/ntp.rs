@@ -1,0 +1,76 @@
+//! NTP (RFC 5905 §7.3): what the two sides say of themselves. Control messages (mode 6, RFC 9327)
+//! and private ones (mode 7) are named, not read.
+
+use core::net::Ipv4Addr;
+
+use super::{First, Match, Progress, Reason};
+use crate::field::{Field, Protocol, Sink, Value};
+
+const PORT: u16 = 123;
+const HEADER_LEN: usize = 48;
+
+pub(super) fn first(first: &First<'_>) -> Match {
+    let Some(byte) = first.bytes.first() else {
+        return Match::No;
+    };
+    let (version, mode) = (byte >> 3 & 7, byte & 7);
+    let len = first.bytes.len();
+    // There is nothing in it that only NTP has; the port must say it too.
+    let fits = match mode {
+        1..=5 => len >= HEADER_LEN,
+        6 => len >= 12,
+        7 => len >= 8,
+        _ => false,
+    };
+    match first.has_port(PORT) && (1..=4).contains(&version) && fits {
+        true => Match::Yes,
+        false => Match::No,
+    }
+}
+
+/// What is kept of a flow.
+#[derive(Clone)]
+pub(crate) struct Ntp {
+    has_client: bool,
+}
+
+impl Ntp {
+    pub(super) const NEW: Ntp = Ntp { has_client: false };
+
+    pub(super) fn datagram(&mut self, bytes: &[u8], out: &mut dyn Sink) -> Progress {
+        let Some(byte) = bytes.first() else {
+            return Progress::Reject(Reason::BadLength);
+        };
+        let (version, mode) = (byte >> 3 & 7, byte & 7);
+        out.named(Protocol::Ntp);
+        out.field(Field::NtpVersion, Value::Number(version.into()));
+        out.field(Field::NtpMode, Value::Number(mode.into()));
+        let Some(head) = bytes.first_chunk::<16>() else {
+            return Progress::Done;
+        };
+        match mode {
+            // Symmetric peers and clients say nothing yet of their source.
+            1 | 3 if !self.has_client => {
+                self.has_client = true;
+                Progress::Need(HEADER_LEN)
+            }
+            2 | 4 | 5 => {
+                let stratum = head[1];
+                out.field(Field::NtpStratum, Value::Number(stratum.into()));
+                let id = [head[12], head[13], head[14], head[15]];
+                // RFC 5905 §7.3: four letters up to stratum 1, then an address or a hash of one.
+                if stratum <= 1 {
+                    let len = id.iter().position(|byte| *byte == 0).unwrap_or(4);
+                    if len != 0 {
+                        out.field(Field::NtpReference, Value::text(&id[..len]));
+                    }
+                } else {
+                    let addr = Ipv4Addr::from(id);
+                    out.field(Field::NtpReference, Value::Address(addr.into()));
+                }
+                Progress::Done
+            }
+            _ => Progress::Done,
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! QUIC: the Initial packets of both sides (RFC 9000 §17.2.2), decrypted with the keys that anybody
+//! can derive from the client's first connection id (RFC 9001 §5.2), and the hellos in their CRYPTO
+//! frames.
+//!
+//! CRYPTO frames may come in any order, over several packets and datagrams; what lies ahead of the
+//! first missing byte is kept within a window of [`window::LEN`] bytes. Versions are those of
+//! [`VERSIONS`]; of others only the version is told.
+
+use super::tls::{Carrier, Hello};
+use super::{First, Match, Progress, Reason};
+use crate::field::{Field, Protocol, Sink, Value};
+
+mod frame;
+mod protect;
+mod window;
+
+use protect::Keys;
+pub(super) use protect::Scratch;
+use window::Window;
+
+/// A version whose Initial packets can be read.
+struct Version {
+    number: u32,
+    salt: [u8; 20],
+    labels: &'static protect::Labels,
+    /// Type of Initial packets, in bits 4 and 5 of the first byte.
+    initial: u8,
+}
+
+const SALT_V1: [u8; 20] = [
+    0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8, 0x0c, 0xad,
+    0xcc, 0xbb, 0x7f, 0x0a,
+];
+const SALT_V2: [u8; 20] = [
+    0x0d, 0xed, 0xe3, 0xde, 0xf7, 0x00, 0xa6, 0xdb, 0x81, 0x93, 0x81, 0xbe, 0x6e, 0x26, 0x9d, 0xcb,
+    0xf9, 0xbd, 0x2e, 0xd9,
+];
+const SALT_DRAFT_29: [u8; 20] = [
+    0xaf, 0xbf, 0xec, 0x28, 0x99, 0x93, 0xd2, 0x4c, 0x9e, 0x97, 0x86, 0xf1, 0x9c, 0x61, 0x11, 0xe0,
+    0x43, 0x90, 0xa8, 0x99,
+];
+const SALT_DRAFT_23: [u8; 20] = [
+    0xc3, 0xee, 0xf7, 0x12, 0xc7, 0x2e, 0xbb, 0x5a, 0x11, 0xa7, 0xd2, 0x43, 0x2b, 0xb4, 0x63, 0x65,
+    0xbe, 0xf9, 0xf5, 0x02,
+];
+
+const fn version(number: u32, salt: [u8; 20]) -> Version {
+    Version {
+        number,
+        salt,
+        labels: &protect::LABELS_V1,
+        initial: 0,
+    }
+}
+
+/// RFC 9001 §5.2, RFC 9369 §3.3.1, draft-ietf-quic-tls.
+const VERSIONS: &[Version] = &[
+    version(1, SALT_V1),
+    Version {
+        number: 0x6b33_43cf,
+        salt: SALT_V2,
+        labels: &protect::LABELS_V2,
+        initial: 1,
+    },
+    version(0xff00_001d, SALT_DRAFT_29),
+    version(0xff00_001e, SALT_DRAFT_29),
+    version(0xff00_001f, SALT_DRAFT_29),
+    version(0xff00_0020, SALT_DRAFT_29),
+    version(0xff00_0017, SALT_DRAFT_23),
+    version(0xff00_0018, SALT_DRAFT_23),
+    version(0xff00_0019, SALT_DRAFT_23),
+    version(0xff00_001a, SALT_DRAFT_23),
+    version(0xff00_001b, SALT_DRAFT_23),
+    version(0xff00_001c, SALT_DRAFT_23),
+];
+
+/// Whether a version is one that somebody assigned: RFC, draft, Google (`Q050`, `T051`), Facebook
+/// (`0xfaceb0..`), or one kept for forcing negotiation (RFC 9000 §15). Only of these a datagram is
+/// called QUIC by its first bytes.
+fn is_assigned(version: u32) -> bool {
+    let [a, b, c, d] = version.to_be_bytes();
+    VERSIONS.iter().any(|row| row.number == version)
+        || (a, b, c) == (0xff, 0, 0)
+        || (matches!(a, b'Q' | b'T') && b == b'0' && c.is_ascii_digit() && d.is_ascii_digit())
+        || (a, b, c) == (0xfa, 0xce, 0xb0)
+        || version & 0x0f0f_0f0f == 0x0a0a_0a0a
+}
+
+pub(super) fn first(first: &First<'_>) -> Match {
+    // Long header with the fixed bit (Google's Q046 has it too), and room for what it must have.
+    match Long::parse(first.bytes) {
+        Some(long) if long.is_fixed && is_assigned(long.version) => Match::Yes,
+        _ => Match::No,
+    }
+}
+
+/// The invariant part of a long header (RFC 8999 §5.1).
+struct Long<'a> {
+    first: u8,
+    is_fixed: bool,
+    version: u32,
+    destination: &'a [u8],
+    /// Bytes up to and with the source connection id.
+    len: usize,
+}
+
+impl<'a> Long<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Long<'a>> {
+        let (head, rest) = bytes.split_first_chunk::<6>()?;
+        let (destination, rest) = rest.split_at_checked(head[5].into())?;
+        let (source_len, rest) = rest.split_first()?;
+        let (source, rest) = rest.split_at_checked(usize::from(*source_len))?;
+        // RFC 9000 §17.2: connection ids have at most 20 bytes in every version known.
+        if head[0] & 0x80 == 0 || destination.len() > 20 || source.len() > 20 {
+            return None;
+        }
+        Some(Long {
+            first: head[0],
+            is_fixed: head[0] & 0x40 != 0,
+            version: u32::from_be_bytes([head[1], head[2], head[3], head[4]]),
+            destination,
+            len: bytes.len() - rest.len(),
+        })
+    }
+}
+
+/// Packets in one datagram that are looked at.
+const COALESCED_MAX: usize = 8;
+/// Datagrams with Initial packets that do not decrypt before the decoder gives up.
+const BAD_MAX: u8 = 4;
+
+/// The state of a connection.
+pub(crate) struct Quic {
+    /// Of client and server.
+    keys: Option<[Keys; 2]>,
+    /// The connection id that the keys are made from.
+    id: [u8; 20],
+    id_len: u8,
+    bad: u8,
+    /// Which hello is being read: the client's, then the server's.
+    reads: Reads,
+    version: u32,
+    window: Window,
+    hello: Hello,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Client,
+    Server,
+    Nothing,
+}
+
+impl Quic {
+    pub(super) fn new() -> Quic {
+        Quic {
+            keys: None,
+            id: [0; 20],
+            id_len: 0,
+            bad: 0,
+            reads: Reads::Client,
+            version: 0,
+            window: Window::new(),
+            hello: Hello::new(),
+        }
+    }
+
+    /// Takes a datagram.
+    pub(super) fn datagram(
+        &mut self,
+        bytes: &[u8],
+        scratch: &mut Scratch,
+        out: &mut dyn Sink,
+    ) -> Progress {
+        let mut rest = bytes;
+        for _ in 0..COALESCED_MAX {
+            let Some(long) = Long::parse(rest) else {
+                // A short header: whatever follows is encrypted with keys that nobody else has.
+                break;
+            };
+            if self.version == 0 {
+                self.version = long.version;
+                out.named(Protocol::Quic);
+                out.field(Field::QuicVersion, Value::Number(long.version.into()));
+            }
+            // Version negotiation: the client tries anew.
+            if long.version == 0 {
+                return self.progress();
+            }
+            let Some(version) = VERSIONS.iter().find(|row| row.number == long.version) else {
+                return match is_assigned(long.version) {
+                    true => Progress::Reject(Reason::Unsupported),
+                    false => self.progress(),
+                };
+            };
+            let kind = (long.first >> 4) & 3;
+            let retry = (version.initial + 3) & 3;
+            if kind == retry {
+                return self.progress();
+            }
+            let Some(packet) = frame::packet(rest, long.len, kind == version.initial) else {
+                break;
+            };
+            if kind == version.initial {
+                match self.initial(version, &long, &rest[..packet.end], &packet, scratch, out) {
+                    Ok(()) => {}
+                    Err(reason) => return Progress::Reject(reason),
+                }
+                if self.reads == Reads::Nothing {
+                    return Progress::Done;
+                }
+            }
+            rest = &rest[packet.end..];
+        }
+        self.progress()
+    }
+
+    fn progress(&self) -> Progress {
+        match self.reads {
+            Reads::Nothing => Progress::Done,
+            _ if self.bad >= BAD_MAX => Progress::Reject(Reason::NotAuthentic),
+            // A connection id, the least packet.
+            _ => Progress::Need(21),
+        }
+    }
+
+    fn initial(
+        &mut self,
+        version: &Version,
+        long: &Long<'_>,
+        bytes: &[u8],
+        packet: &frame::Packet,
+        scratch: &mut Scratch,
+        out: &mut dyn Sink,
+    ) -> Result<(), Reason> {
+        // Its sender cannot be told by the direction, which is a guess: whose keys fit, sent it.
+        let is_same_id = &self.id[..usize::from(self.id_len)] == long.destination;
+        if let Some(keys) = &self.keys {
+            for (at, keys) in keys.iter().enumerate() {
+                // A server's packets never go to the client's first connection id.
+                if at == 1 && is_same_id {
+                    continue;
+                }
+                if let Some(plain) = scratch.open(keys, bytes, packet.number_at) {
+                    return self.frames(at, plain, out);
+                }
+            }
+        }
+        // The first packet of the client, or its first one after a Retry, makes new keys.
+        if !is_same_id || self.keys.is_none() {
+            let keys = Keys::pair(&version.salt, version.labels, long.destination);
+            if let Some(plain) = scratch.open(&keys[0], bytes, packet.number_at) {
+                self.id[..long.destination.len()].copy_from_slice(long.destination);
+                self.id_len = long.destination.len() as u8;
+                if self.keys.is_some() && self.reads == Reads::Client {
+                    self.window = Window::new();
+                    self.hello = Hello::new();
+                }
+                self.keys = Some(keys);
+                return self.frames(0, plain, out);
+            }
+        }
+        self.bad = self.bad.saturating_add(1);
+        Ok(())
+    }
+
+    /// Walks the frames of a decrypted packet. `sender` is 0 for the client.
+    fn frames(&mut self, sender: usize, plain: &[u8], out: &mut dyn Sink) -> Result<(), Reason> {
+        let wanted = match self.reads {
+            Reads::Client => 0,
+            Reads::Server => 1,
+            Reads::Nothing => return Ok(()),
+        };
+        if sender != wanted {
+            return Ok(());
+        }
+        for crypto in frame::cryptos(plain) {
+            let (offset, data) = crypto?;
+            let hello = &mut self.hello;
+            let is_whole = self
+                .window
+                .take(offset, data, &mut |bytes| hello.feed(bytes))?;
+            if is_whole {
+                self.hello.tell(Carrier::Quic, out);
+                self.reads = match self.reads {
+                    Reads::Client => Reads::Server,
+                    _ => Reads::Nothing,
+                };
+                self.window = Window::new();
+                self.hello = Hello::new();
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A datagram with one authentic Initial packet of these frames, for tests. Of the client the
+/// destination is `id`; of the server there is none, as for a client without one.
+///
+/// # Panics
+/// If the version is not one of [`VERSIONS`], or the frames do not fit into a datagram.
+pub fn seal(
+    version: u32,
+    id: &[u8],
+    is_server: bool,
+    number: u32,
+    frames: &[u8],
+) -> alloc::vec::Vec<u8> {
+    let row = VERSIONS.iter().find(|row| row.number == version);
+    let row = row.expect("a version that can be read");
+    let keys = &Keys::pair(&row.salt, row.labels, id)[usize::from(is_server)];
+    // The least number of bytes for which there is a sample (RFC 9001 §5.4.2).
+    let mut padded = frames.to_vec();
+    padded.resize(frames.len().max(4), 0);
+    let mut packet = alloc::vec![0xc3 | row.initial << 4];
+    packet.extend(version.to_be_bytes());
+    let destination = if is_server { &[][..] } else { id };
+    packet.push(destination.len() as u8);
+    packet.extend(destination);
+    // Neither source id nor token; the length counts the number and the tag.
+    packet.extend([0, 0]);
+    let len = u16::try_from(padded.len() + 20).expect("frames that fit");
+    assert!(len < 1 << 14, "too many frames");
+    packet.extend((len | 0x4000).to_be_bytes());
+    protect::seal(keys, packet, number, &padded)
+}

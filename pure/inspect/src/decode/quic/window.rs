@@ -1,0 +1,139 @@
+//! The CRYPTO stream of one side: bytes in any order come out in order, within a window.
+
+use crate::Reason;
+
+/// Bytes beyond the first missing one that are kept.
+pub(super) const LEN: usize = 3072;
+
+/// A ring of bytes, a bit each for those that are there.
+pub(super) struct Window {
+    /// Offset of the first byte that has not come out.
+    next: u64,
+    /// Bytes that are there and have not come out.
+    held: u16,
+    bytes: [u8; LEN],
+    present: [u64; LEN / 64],
+}
+
+impl Window {
+    pub(super) const fn new() -> Window {
+        Window {
+            next: 0,
+            held: 0,
+            bytes: [0; LEN],
+            present: [0; LEN / 64],
+        }
+    }
+
+    /// Takes bytes at an offset and gives to `feed` what is now in order. True as soon as `feed`
+    /// says so. Of bytes that come twice the first count.
+    pub(super) fn take(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        feed: &mut dyn FnMut(&[u8]) -> Result<bool, Reason>,
+    ) -> Result<bool, Reason> {
+        let known = self.next.saturating_sub(offset).min(data.len() as u64) as usize;
+        let data = &data[known..];
+        if data.is_empty() {
+            return Ok(false);
+        }
+        let ahead = offset.saturating_sub(self.next);
+        if ahead == 0 && self.held == 0 {
+            self.next += data.len() as u64;
+            return feed(data);
+        }
+        if ahead + data.len() as u64 > LEN as u64 {
+            return Err(Reason::TooLong);
+        }
+        let start = self.next + ahead;
+        for (at, byte) in (start..).zip(data) {
+            let place = at as usize % LEN;
+            let bit = 1 << (place % 64);
+            if self.present[place / 64] & bit == 0 {
+                self.present[place / 64] |= bit;
+                self.bytes[place] = *byte;
+                self.held += 1;
+            }
+        }
+        while self.held != 0 {
+            let from = self.next as usize % LEN;
+            // Up to the end of the ring at most.
+            let len = (from..LEN)
+                .take_while(|place| self.present[place / 64] & 1 << (place % 64) != 0)
+                .count();
+            if len == 0 {
+                break;
+            }
+            for place in from..from + len {
+                self.present[place / 64] &= !(1 << (place % 64));
+            }
+            self.held -= len as u16;
+            self.next += len as u64;
+            if feed(&self.bytes[from..from + len])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn any_order_gives_the_stream() {
+        let stream: Vec<u8> = (0..1500u32).map(|n| (n * 7 % 251) as u8).collect();
+        let mut seed = 1u64;
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (seed >> 33) % bound
+        };
+        for _ in 0..200 {
+            let mut window = Window::new();
+            // Move the ring on, so that it wraps.
+            let lead = below(4000);
+            let mut pieces = Vec::new();
+            let mut at = 0;
+            while at < stream.len() {
+                let len = (1 + below(300) as usize).min(stream.len() - at);
+                let overlap = (below(40) as usize).min(at);
+                pieces.push((at - overlap, at + len));
+                at += len;
+            }
+            for n in (1..pieces.len()).rev() {
+                pieces.swap(n, below(n as u64 + 1) as usize);
+            }
+            let mut out = Vec::new();
+            let zeros = std::vec![0; lead as usize];
+            let mut feed = |bytes: &[u8]| {
+                out.extend_from_slice(bytes);
+                Ok(false)
+            };
+            window.take(0, &zeros, &mut feed).unwrap();
+            for (from, to) in pieces {
+                let at = lead + from as u64;
+                window.take(at, &stream[from..to], &mut feed).unwrap();
+            }
+            assert_eq!(&out[lead as usize..], &stream[..]);
+            assert_eq!(window.held, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_too_far_ahead_is_refused() {
+        let mut window = Window::new();
+        let mut feed = |_: &[u8]| Ok(false);
+        assert_eq!(window.take(10, &[1; LEN - 10], &mut feed), Ok(false));
+        assert_eq!(
+            window.take(10, &[1; LEN - 9], &mut feed),
+            Err(Reason::TooLong)
+        );
+        assert_eq!(
+            window.take(u64::MAX - 9, &[1; 9], &mut feed),
+            Err(Reason::TooLong)
+        );
+    }
+}

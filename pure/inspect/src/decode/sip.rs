@@ -1,0 +1,173 @@
+//! SIP (RFC 3261) over UDP and TCP: start line and a few headers of the first request and response.
+
+use super::{Decoder, First, Match, Origin, Progress, Reason, starts};
+use crate::field::{Field, Protocol, Sink, Value};
+use crate::text::{Text, header, number};
+
+const LINE_MAX: usize = 256;
+const HEADER_MAX: u16 = 64;
+
+/// RFC 3261, 3262, 3265, 3311, 3428, 3515, 3903, 6086.
+const METHODS: &[&[u8]] = &[
+    b"INVITE ",
+    b"REGISTER ",
+    b"OPTIONS ",
+    b"ACK ",
+    b"BYE ",
+    b"CANCEL ",
+    b"PRACK ",
+    b"SUBSCRIBE ",
+    b"NOTIFY ",
+    b"UPDATE ",
+    b"MESSAGE ",
+    b"REFER ",
+    b"PUBLISH ",
+    b"INFO ",
+];
+
+const SCHEMES: &[&[u8]] = &[b"sip:", b"sips:", b"tel:"];
+
+pub(super) fn first(first: &First<'_>) -> Match {
+    let mut best = starts(first.bytes, b"SIP/2.0 ");
+    for method in METHODS {
+        best = best.max(match starts(first.bytes, method) {
+            Match::Yes => {
+                let target = &first.bytes[method.len()..];
+                let schemes = SCHEMES.iter().map(|scheme| starts(target, scheme));
+                schemes.max().unwrap_or(Match::No)
+            }
+            other => other,
+        });
+    }
+    best
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Start,
+    Headers,
+    Over,
+}
+
+struct Side {
+    at: At,
+    is_response: bool,
+    headers: u16,
+    line: Text<LINE_MAX>,
+}
+
+/// The state of a connection.
+pub(crate) struct Sip {
+    sides: [Side; 2],
+}
+
+impl Side {
+    const NEW: Side = Side {
+        at: At::Start,
+        is_response: false,
+        headers: 0,
+        line: Text::EMPTY,
+    };
+
+    fn start(&mut self, out: &mut dyn Sink) -> Result<(), Reason> {
+        let line = self.line.bytes();
+        // RFC 3261 §7.5: empty lines before the start line are ignored; they keep ways open.
+        if line.is_empty() {
+            return Ok(());
+        }
+        if let Some(rest) = line.strip_prefix(b"SIP/2.0 ") {
+            let status = rest.get(..3).and_then(number).ok_or(Reason::BadValue)?;
+            self.at = At::Headers;
+            self.is_response = true;
+            out.named(Protocol::Sip);
+            out.field(Field::SipStatus, Value::Number(status));
+            return Ok(());
+        }
+        let mut words = line.split(|byte| *byte == b' ');
+        let (Some(method), Some(uri)) = (words.next(), words.next()) else {
+            return Err(Reason::BadValue);
+        };
+        if method.is_empty() || !method.iter().all(u8::is_ascii_uppercase) {
+            return Err(Reason::BadValue);
+        }
+        self.at = At::Headers;
+        out.named(Protocol::Sip);
+        out.field(Field::SipMethod, Value::text(method));
+        let is_cut = self.line.is_cut() && words.next().is_none();
+        out.field(Field::SipUri, Value::Text { bytes: uri, is_cut });
+        Ok(())
+    }
+
+    fn header(&self, out: &mut dyn Sink) {
+        // The short forms are those of RFC 3261 §7.3.3.
+        const NAMES: &[(&[u8], Field)] = &[
+            (b"from", Field::SipFrom),
+            (b"f", Field::SipFrom),
+            (b"to", Field::SipTo),
+            (b"t", Field::SipTo),
+            (b"call-id", Field::SipCallId),
+            (b"i", Field::SipCallId),
+            (b"user-agent", Field::SipAgent),
+            (b"server", Field::SipServer),
+        ];
+        for (name, field) in NAMES {
+            if let Some(bytes) = header(self.line.bytes(), name) {
+                let is_cut = self.line.is_cut();
+                out.field(*field, Value::Text { bytes, is_cut });
+            }
+        }
+    }
+
+    fn feed(&mut self, input: &mut &[u8], out: &mut dyn Sink) -> Result<(), Reason> {
+        while self.at != At::Over && self.line.line(input) {
+            self.headers += 1;
+            if self.headers > HEADER_MAX {
+                return Err(Reason::TooLong);
+            }
+            if self.at == At::Start {
+                self.start(out)?;
+            } else if self.line.is_empty() {
+                self.at = At::Over;
+            } else {
+                self.header(out);
+            }
+            self.line.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Sip {
+    pub(super) fn new() -> Sip {
+        Sip {
+            sides: [Side::NEW, Side::NEW],
+        }
+    }
+}
+
+impl Decoder for Sip {
+    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
+        let side = &mut self.sides[origin.from as usize];
+        let mut input = input;
+        if let Err(reason) = side.feed(&mut input, out) {
+            return Progress::Reject(reason);
+        }
+        match self.sides.iter().all(|side| side.at == At::Over) {
+            true => Progress::Done,
+            false => Progress::Need(1),
+        }
+    }
+}
+
+/// One message in a datagram. The first in each direction are what is told, because fields are kept
+/// as found first.
+pub(super) fn datagram(bytes: &[u8], out: &mut dyn Sink) -> Progress {
+    let mut side = Side::NEW;
+    let mut input = bytes;
+    match side.feed(&mut input, out) {
+        Err(reason) => Progress::Reject(reason),
+        // An answer has come, or it is one: nothing more is asked.
+        Ok(()) if side.is_response => Progress::Done,
+        Ok(()) => Progress::Need(1),
+    }
+}

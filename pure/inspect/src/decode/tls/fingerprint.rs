@@ -1,0 +1,210 @@
+//! JA3, JA3S, JA4 and JA4S: sums over what a hello offers or chooses.
+//!
+//! JA3 is an MD5 sum over decimal numbers in the order sent, without GREASE: version, ciphers,
+//! extensions, groups, point formats. JA4 has a readable first part, then SHA-256 sums, cut to
+//! twelve digits, over the sorted ciphers, and over the sorted extensions and the signature
+//! algorithms. Both are de facto standards of their authors; the values agree with tshark's and
+//! nDPI's.
+
+use md5::{Digest, Md5};
+use sha2::Sha256;
+
+use super::hello::{ALPN, Hello, SERVER_NAME, is_grease};
+use crate::text::{decimal, hex};
+
+/// What carries the handshake, as JA4 has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Tcp,
+    Quic,
+}
+
+impl Carrier {
+    fn letter(self) -> u8 {
+        match self {
+            Carrier::Tcp => b't',
+            Carrier::Quic => b'q',
+        }
+    }
+}
+
+/// Numbers joined by dashes, without GREASE.
+fn dashes(sum: &mut Md5, numbers: impl Iterator<Item = u16>) {
+    let mut is_first = true;
+    for number in numbers.filter(|number| !is_grease(*number)) {
+        if !is_first {
+            sum.update(b"-");
+        }
+        is_first = false;
+        sum.update(decimal(number.into(), &mut [0; 20]));
+    }
+}
+
+pub(super) fn ja3(hello: &Hello) -> [u8; 16] {
+    let mut sum = Md5::new();
+    sum.update(decimal(hello.version.into(), &mut [0; 20]));
+    sum.update(b",");
+    dashes(&mut sum, hello.ciphers.items().iter().copied());
+    sum.update(b",");
+    dashes(&mut sum, hello.extensions.items().iter().copied());
+    sum.update(b",");
+    dashes(&mut sum, hello.groups.items().iter().copied());
+    sum.update(b",");
+    dashes(
+        &mut sum,
+        hello.formats.items().iter().map(|f| u16::from(*f)),
+    );
+    sum.finalize().into()
+}
+
+pub(super) fn ja3s(hello: &Hello) -> [u8; 16] {
+    let mut sum = Md5::new();
+    sum.update(decimal(hello.version.into(), &mut [0; 20]));
+    sum.update(b",");
+    dashes(&mut sum, hello.ciphers.items().iter().copied());
+    sum.update(b",");
+    // A server has nothing to grease; what it sends is taken as it is.
+    let mut is_first = true;
+    for extension in hello.extensions.items() {
+        if !is_first {
+            sum.update(b"-");
+        }
+        is_first = false;
+        sum.update(decimal((*extension).into(), &mut [0; 20]));
+    }
+    sum.finalize().into()
+}
+
+/// Two letters for the version.
+fn version(hello: &Hello) -> [u8; 2] {
+    match hello.effective_version() {
+        0x0304 => *b"13",
+        0x0303 => *b"12",
+        0x0302 => *b"11",
+        0x0301 => *b"10",
+        0x0300 => *b"s3",
+        0x0002 => *b"s2",
+        _ => *b"00",
+    }
+}
+
+/// Two digits, at most 99.
+fn count(count: usize) -> [u8; 2] {
+    let count = count.min(99) as u8;
+    [b'0' + count / 10, b'0' + count % 10]
+}
+
+/// First and last letter of the first protocol, or hexadecimal digits of its ends where one of
+/// these is neither letter nor digit.
+fn alpn(hello: &Hello) -> [u8; 2] {
+    let [first, last] = hello.alpn_ends;
+    if hello.alpn_count == 0 || (first == 0 && last == 0) {
+        return *b"00";
+    }
+    if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {
+        return [first, last];
+    }
+    [hex(first)[0], hex(last)[1]]
+}
+
+/// Four hexadecimal digits each, joined by commas.
+fn commas(sum: &mut Sha256, numbers: impl Iterator<Item = u16>) {
+    let mut is_first = true;
+    for number in numbers {
+        if !is_first {
+            sum.update(b",");
+        }
+        is_first = false;
+        let [high, low] = number.to_be_bytes();
+        sum.update(hex(high));
+        sum.update(hex(low));
+    }
+}
+
+/// The first twelve digits of a sum.
+fn twelve(sum: Sha256, out: &mut [u8; 12]) {
+    let sum = sum.finalize();
+    for (digits, byte) in out.chunks_exact_mut(2).zip(sum) {
+        digits.copy_from_slice(&hex(byte));
+    }
+}
+
+/// The items without GREASE, sorted; how many there are.
+fn sorted<const N: usize>(items: impl Iterator<Item = u16>, into: &mut [u16; N]) -> usize {
+    let mut len = 0;
+    for (place, item) in into.iter_mut().zip(items.filter(|item| !is_grease(*item))) {
+        *place = item;
+        len += 1;
+    }
+    into[..len].sort_unstable();
+    len
+}
+
+pub(super) fn ja4(hello: &Hello, carrier: Carrier) -> [u8; 36] {
+    let mut ciphers = [0; 400];
+    let cipher_count = sorted(hello.ciphers.items().iter().copied(), &mut ciphers);
+    let mut extensions = [0; 64];
+    let extension_count = sorted(hello.extensions.items().iter().copied(), &mut extensions);
+    let named = |item: &u16| !matches!(*item, SERVER_NAME | ALPN);
+
+    let mut out = [b'0'; 36];
+    out[0] = carrier.letter();
+    out[1..3].copy_from_slice(&version(hello));
+    out[3] = if hello.has_sni { b'd' } else { b'i' };
+    out[4..6].copy_from_slice(&count(cipher_count));
+    out[6..8].copy_from_slice(&count(extension_count));
+    out[8..10].copy_from_slice(&alpn(hello));
+    out[10] = b'_';
+    out[23] = b'_';
+    let (head, tail) = out.split_at_mut(23);
+    if cipher_count != 0 {
+        let mut sum = Sha256::new();
+        commas(&mut sum, ciphers[..cipher_count].iter().copied());
+        if let Some(place) = head.last_chunk_mut() {
+            twelve(sum, place);
+        }
+    }
+    if extension_count != 0 {
+        let mut sum = Sha256::new();
+        let others = extensions[..extension_count].iter().copied();
+        commas(&mut sum, others.filter(named));
+        let signatures = hello.signatures.items();
+        if !signatures.is_empty() {
+            sum.update(b"_");
+            let real = signatures.iter().copied().filter(|item| !is_grease(*item));
+            commas(&mut sum, real);
+        }
+        if let Some(place) = tail.last_chunk_mut() {
+            twelve(sum, place);
+        }
+    }
+    out
+}
+
+pub(super) fn ja4s(hello: &Hello, carrier: Carrier) -> [u8; 25] {
+    let extensions = hello.extensions.items();
+    let mut out = [b'0'; 25];
+    out[0] = carrier.letter();
+    out[1..3].copy_from_slice(&version(hello));
+    out[3..5].copy_from_slice(&count(extensions.len()));
+    out[5..7].copy_from_slice(&alpn(hello));
+    out[7] = b'_';
+    let [high, low] = hello
+        .ciphers
+        .items()
+        .first()
+        .copied()
+        .unwrap_or(0)
+        .to_be_bytes();
+    out[8..10].copy_from_slice(&hex(high));
+    out[10..12].copy_from_slice(&hex(low));
+    out[12] = b'_';
+    if !extensions.is_empty() {
+        let mut sum = Sha256::new();
+        commas(&mut sum, extensions.iter().copied());
+        if let Some(place) = out.last_chunk_mut() {
+            twelve(sum, place);
+        }
+    }
+    out
+}

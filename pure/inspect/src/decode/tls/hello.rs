@@ -1,0 +1,613 @@
+//! Client and server hello (RFC 8446 §4.1, RFC 5246 §7.4.1), read byte by byte.
+//!
+//! What names and fingerprints need is kept in lists of fixed size; a hello with longer lists has
+//! no fingerprints, because they would be wrong. Everything else is passed over, however long.
+
+use super::fingerprint::{self, Carrier};
+use crate::Reason;
+use crate::field::{Field, Sink, Value};
+use crate::text::Text;
+
+pub(super) const CLIENT_HELLO: u8 = 1;
+pub(super) const SERVER_HELLO: u8 = 2;
+
+/// The random of a HelloRetryRequest: the SHA-256 of "HelloRetryRequest" (RFC 8446 §4.1.3).
+const RETRY: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
+
+/// Numbers in the order in which they came.
+#[derive(Clone)]
+pub(super) struct List<T, const N: usize> {
+    items: [T; N],
+    len: u16,
+    pub(super) is_cut: bool,
+}
+
+impl<T: Copy + Default, const N: usize> List<T, N> {
+    fn new() -> List<T, N> {
+        List {
+            items: [T::default(); N],
+            len: 0,
+            is_cut: false,
+        }
+    }
+
+    fn push(&mut self, item: T) {
+        match self.items.get_mut(usize::from(self.len)) {
+            Some(place) => {
+                *place = item;
+                self.len += 1;
+            }
+            None => self.is_cut = true,
+        }
+    }
+
+    pub(super) fn items(&self) -> &[T] {
+        &self.items[..usize::from(self.len).min(N)]
+    }
+}
+
+/// Extensions (IANA, TLS ExtensionType Values).
+pub(super) const SERVER_NAME: u16 = 0;
+const GROUPS: u16 = 10;
+const POINT_FORMATS: u16 = 11;
+const SIGNATURES: u16 = 13;
+pub(super) const ALPN: u16 = 16;
+const VERSIONS: u16 = 43;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Kind,
+    Len,
+    Version,
+    Random,
+    SessionLen,
+    Session,
+    CiphersLen,
+    Cipher,
+    CompressionsLen,
+    Compressions,
+    ExtensionsLen,
+    Extension,
+    ExtensionLen,
+    // The rest is inside of an extension.
+    Skip,
+    ListLen,
+    List8,
+    List16,
+    NamesLen,
+    NameType,
+    NameLen,
+    Name,
+    ProtocolLen,
+    Protocol,
+}
+
+impl Step {
+    fn is_inside(self) -> bool {
+        self as u8 >= Step::Skip as u8
+    }
+}
+
+/// A hello that is being read, or has been.
+pub(crate) struct Hello {
+    step: Step,
+    kind: u8,
+    /// Bytes of a number read so far, and the number.
+    got: u8,
+    number: u32,
+    /// Bytes to pass over, or to read into a text.
+    run: u16,
+    /// Bytes of the message, of its extensions, of the extension still to come.
+    body_left: u32,
+    extensions_left: u16,
+    extension_left: u16,
+    extension: u16,
+    /// Bytes of the list still to come.
+    list_left: u16,
+    random_at: u8,
+    is_retry: bool,
+    pub(super) has_sni: bool,
+    pub(super) alpn_count: u8,
+    /// First and last byte of the first protocol.
+    pub(super) alpn_ends: [u8; 2],
+    pub(super) version: u16,
+    /// The highest of supported_versions, or the one selected.
+    pub(super) version_chosen: u16,
+    pub(super) ciphers: List<u16, 400>,
+    pub(super) extensions: List<u16, 64>,
+    pub(super) groups: List<u16, 40>,
+    pub(super) formats: List<u8, 8>,
+    pub(super) signatures: List<u16, 48>,
+    sni: Text<255>,
+    alpn: Text<64>,
+}
+
+/// Reserved values that clients throw in (RFC 8701): both bytes are 0x?a and equal.
+pub(super) fn is_grease(value: u16) -> bool {
+    value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff
+}
+
+impl Hello {
+    pub(crate) fn new() -> Hello {
+        Hello {
+            step: Step::Kind,
+            kind: 0,
+            got: 0,
+            number: 0,
+            run: 0,
+            body_left: 0,
+            extensions_left: 0,
+            extension_left: 0,
+            extension: 0,
+            list_left: 0,
+            random_at: 0,
+            is_retry: false,
+            has_sni: false,
+            alpn_count: 0,
+            alpn_ends: [0; 2],
+            version: 0,
+            version_chosen: 0,
+            ciphers: List::new(),
+            extensions: List::new(),
+            groups: List::new(),
+            formats: List::new(),
+            signatures: List::new(),
+            sni: Text::EMPTY,
+            alpn: Text::EMPTY,
+        }
+    }
+
+    /// Whether it is (or will be) one of a client.
+    pub(crate) fn is_client(&self) -> bool {
+        self.kind == CLIENT_HELLO
+    }
+
+    /// Bytes without which nothing new can be known.
+    pub(super) fn need(&self) -> usize {
+        match self.step {
+            Step::Kind | Step::Len => 1,
+            _ => (self.body_left as usize).max(1),
+        }
+    }
+
+    /// Takes bytes of the handshake. True when the hello is complete; what is behind it is left
+    /// out.
+    ///
+    /// # Errors
+    /// If this is no hello, or one that contradicts itself.
+    pub(crate) fn feed(&mut self, mut input: &[u8]) -> Result<bool, Reason> {
+        loop {
+            if self.step == Step::Kind || self.step == Step::Len {
+                if input.is_empty() {
+                    return Ok(false);
+                }
+                self.begin(&mut input)?;
+                continue;
+            }
+            if self.body_left == 0 {
+                // It may end before the extensions, or behind them; not in the middle of a field.
+                let whole = matches!(self.step, Step::ExtensionsLen | Step::Extension)
+                    || (self.step.is_inside() && self.extension_left == 0);
+                return match whole && self.got == 0 {
+                    true => Ok(true),
+                    false => Err(Reason::BadLength),
+                };
+            }
+            let is_inside = self.step.is_inside();
+            if is_inside && self.extension_left == 0 {
+                self.step = Step::Extension;
+                self.got = 0;
+                self.number = 0;
+                continue;
+            }
+            if self.step == Step::Extension && self.extensions_left == 0 && self.got == 0 {
+                // Something behind the extensions: nobody knows what.
+                return Ok(true);
+            }
+            if input.is_empty() {
+                return Ok(false);
+            }
+            let mut limit = input.len().min(self.body_left as usize);
+            if is_inside {
+                limit = limit.min(self.extension_left.into());
+            }
+            let (part, _) = input.split_at(limit);
+            let mut rest = part;
+            let in_extensions =
+                is_inside || matches!(self.step, Step::Extension | Step::ExtensionLen);
+            self.one(&mut rest)?;
+            let used = limit - rest.len();
+            self.body_left -= used as u32;
+            if in_extensions {
+                self.extensions_left = self.extensions_left.saturating_sub(used as u16);
+            }
+            if is_inside {
+                self.extension_left -= used as u16;
+            }
+            input = &input[used..];
+        }
+    }
+
+    /// So many bytes are missing. True if they were to be passed over.
+    pub(crate) fn gap(&mut self, len: u32) -> bool {
+        let is_inside = self.step.is_inside();
+        let passes = matches!(self.step, Step::Session | Step::Compressions | Step::Skip)
+            || (self.step == Step::Random && self.kind == CLIENT_HELLO);
+        let room = if is_inside {
+            self.extension_left
+        } else {
+            self.run
+        };
+        if !passes || len > self.run.into() || len > room.into() || len > self.body_left {
+            return false;
+        }
+        let len16 = len as u16;
+        self.run -= len16;
+        self.body_left -= len;
+        if is_inside {
+            self.extension_left -= len16;
+            self.extensions_left = self.extensions_left.saturating_sub(len16);
+        } else if self.run == 0 {
+            self.after_run();
+        }
+        true
+    }
+
+    fn begin(&mut self, input: &mut &[u8]) -> Result<(), Reason> {
+        if self.step == Step::Kind {
+            if let Some(kind) = self.int(input, 1) {
+                self.kind = kind as u8;
+                if !matches!(self.kind, CLIENT_HELLO | SERVER_HELLO) {
+                    return Err(Reason::BadValue);
+                }
+                self.step = Step::Len;
+            }
+        } else if let Some(len) = self.int(input, 3) {
+            self.body_left = len;
+            // Version, random, session: 35 bytes at the least.
+            if len < 35 {
+                return Err(Reason::BadLength);
+            }
+            self.step = Step::Version;
+        }
+        Ok(())
+    }
+
+    /// A number of so many bytes, once they are there.
+    #[inline]
+    fn int(&mut self, input: &mut &[u8], width: u8) -> Option<u32> {
+        while self.got < width {
+            let (byte, rest) = input.split_first()?;
+            self.number = self.number << 8 | u32::from(*byte);
+            self.got += 1;
+            *input = rest;
+        }
+        self.got = 0;
+        Some(core::mem::take(&mut self.number))
+    }
+
+    /// Takes some of the run; true when it is over.
+    fn run<'a>(&mut self, input: &mut &'a [u8]) -> (&'a [u8], bool) {
+        let (part, rest) = input.split_at(input.len().min(self.run.into()));
+        self.run -= part.len() as u16;
+        *input = rest;
+        (part, self.run == 0)
+    }
+
+    fn go(&mut self, step: Step, run: u32) {
+        self.step = step;
+        self.run = run as u16;
+        if run == 0 {
+            self.after_run();
+        }
+    }
+
+    /// What comes behind something that was passed over.
+    fn after_run(&mut self) {
+        self.step = match self.step {
+            // TLS 1.3 up to draft 21 has neither session nor compression here.
+            Step::Random if self.is_draft_answer() => Step::Cipher,
+            Step::Random => Step::SessionLen,
+            Step::Session if self.kind == SERVER_HELLO => Step::Cipher,
+            Step::Session => Step::CiphersLen,
+            Step::Compressions => Step::ExtensionsLen,
+            other => other,
+        };
+    }
+
+    fn is_draft_answer(&self) -> bool {
+        self.kind == SERVER_HELLO && self.version >> 8 == 0x7f
+    }
+
+    /// One step over part of the message, which is not empty.
+    fn one(&mut self, input: &mut &[u8]) -> Result<(), Reason> {
+        match self.step {
+            Step::Kind | Step::Len => {}
+            Step::Version => {
+                if let Some(version) = self.int(input, 2) {
+                    self.version = version as u16;
+                    self.is_retry = self.kind == SERVER_HELLO;
+                    self.go(Step::Random, 32);
+                }
+            }
+            Step::Random => {
+                let (part, over) = self.run(input);
+                let at = usize::from(self.random_at).min(32);
+                let expected = RETRY.get(at..at + part.len());
+                self.is_retry &= expected == Some(part);
+                self.random_at += part.len() as u8;
+                if over {
+                    self.after_run();
+                }
+            }
+            Step::SessionLen => {
+                if let Some(len) = self.int(input, 1) {
+                    if len > 32 {
+                        return Err(Reason::BadLength);
+                    }
+                    self.go(Step::Session, len);
+                }
+            }
+            Step::Session | Step::Compressions => {
+                if self.run(input).1 {
+                    self.after_run();
+                }
+            }
+            Step::CiphersLen => {
+                if let Some(len) = self.int(input, 2) {
+                    if len == 0 || len & 1 != 0 || len > self.body_left {
+                        return Err(Reason::BadLength);
+                    }
+                    self.list_left = len as u16;
+                    self.step = Step::Cipher;
+                }
+            }
+            Step::Cipher => self.cipher(input),
+            Step::CompressionsLen => {
+                if let Some(len) = self.int(input, 1) {
+                    self.go(Step::Compressions, len);
+                }
+            }
+            Step::ExtensionsLen => {
+                if let Some(len) = self.int(input, 2) {
+                    self.extensions_left = len as u16;
+                    self.step = Step::Extension;
+                }
+            }
+            Step::Extension => {
+                if let Some(extension) = self.int(input, 2) {
+                    self.extension = extension as u16;
+                    self.extensions.push(self.extension);
+                    self.step = Step::ExtensionLen;
+                }
+            }
+            Step::ExtensionLen => {
+                if let Some(len) = self.int(input, 2) {
+                    self.open(len as u16)?;
+                }
+            }
+            _ => self.inside(input),
+        }
+        Ok(())
+    }
+
+    fn cipher(&mut self, input: &mut &[u8]) {
+        if self.kind == SERVER_HELLO {
+            if let Some(cipher) = self.int(input, 2) {
+                self.ciphers.push(cipher as u16);
+                // The compression method.
+                match self.is_draft_answer() {
+                    true => self.step = Step::ExtensionsLen,
+                    false => self.go(Step::Compressions, 1),
+                }
+            }
+            return;
+        }
+        while let Some(cipher) = self.int(input, 2) {
+            self.ciphers.push(cipher as u16);
+            self.list_left -= 2;
+            if self.list_left == 0 {
+                self.step = Step::CompressionsLen;
+                return;
+            }
+        }
+    }
+
+    /// An extension of this length begins.
+    fn open(&mut self, len: u16) -> Result<(), Reason> {
+        // Its own four bytes are not taken off yet when this is called.
+        if u32::from(len) > self.body_left {
+            return Err(Reason::BadLength);
+        }
+        self.extension_left = len;
+        self.run = len;
+        let is_client = self.is_client();
+        self.step = match self.extension {
+            SERVER_NAME => {
+                self.has_sni = true;
+                if is_client {
+                    Step::NamesLen
+                } else {
+                    Step::Skip
+                }
+            }
+            ALPN => Step::NamesLen,
+            GROUPS | SIGNATURES | POINT_FORMATS if is_client => Step::ListLen,
+            VERSIONS if is_client => Step::ListLen,
+            VERSIONS => Step::List16,
+            _ => Step::Skip,
+        };
+        self.list_left = len;
+        Ok(())
+    }
+
+    /// The rest of the extension does not matter.
+    fn skip(&mut self) {
+        self.step = Step::Skip;
+        self.run = u16::MAX;
+    }
+
+    /// One step inside of an extension.
+    fn inside(&mut self, input: &mut &[u8]) {
+        match self.step {
+            Step::Skip => {
+                self.run = self.run.saturating_sub(input.len() as u16);
+                *input = &[];
+            }
+            Step::ListLen => {
+                let is_short = matches!(self.extension, POINT_FORMATS | VERSIONS);
+                if let Some(len) = self.int(input, if is_short { 1 } else { 2 }) {
+                    self.list_left = len as u16;
+                    self.step = match self.extension {
+                        POINT_FORMATS => Step::List8,
+                        _ => Step::List16,
+                    };
+                }
+            }
+            Step::List8 => {
+                let (part, _) = input.split_at(input.len().min(self.list_left.into()));
+                for format in part {
+                    self.formats.push(*format);
+                }
+                self.list_left -= part.len() as u16;
+                *input = &input[part.len()..];
+                if self.list_left == 0 {
+                    self.skip();
+                }
+            }
+            Step::List16 => {
+                if self.list_left < 2 {
+                    return self.skip();
+                }
+                if let Some(item) = self.int(input, 2) {
+                    self.list_left -= 2;
+                    self.item(item as u16);
+                }
+            }
+            Step::NamesLen => {
+                let is_read = self.int(input, 2).is_some();
+                self.step = match self.extension {
+                    _ if !is_read => Step::NamesLen,
+                    SERVER_NAME => Step::NameType,
+                    _ => Step::ProtocolLen,
+                };
+            }
+            Step::NameType => {
+                // Other types than a host name were never defined (RFC 6066 §3).
+                if let Some(kind) = self.int(input, 1) {
+                    self.step = Step::NameLen;
+                    if kind != 0 {
+                        self.skip();
+                    }
+                }
+            }
+            Step::NameLen => {
+                if let Some(len) = self.int(input, 2) {
+                    self.step = Step::Name;
+                    self.run = len as u16;
+                    if len == 0 {
+                        self.skip();
+                    }
+                }
+            }
+            Step::Name => {
+                let (part, over) = self.run(input);
+                self.sni.push(part);
+                if over {
+                    self.skip();
+                }
+            }
+            Step::ProtocolLen => {
+                if let Some(len) = self.int(input, 1) {
+                    if !self.alpn.is_empty() {
+                        self.alpn.push(b",");
+                    }
+                    self.alpn_count = self.alpn_count.saturating_add(1);
+                    if len != 0 {
+                        self.step = Step::Protocol;
+                        self.run = len as u16;
+                    }
+                }
+            }
+            Step::Protocol => {
+                let is_first = self.alpn_count == 1;
+                let starts = is_first && self.alpn.is_empty();
+                let (part, over) = self.run(input);
+                if let (true, [start, ..]) = (starts, part) {
+                    self.alpn_ends[0] = *start;
+                }
+                if let (true, [.., end]) = (is_first, part) {
+                    self.alpn_ends[1] = *end;
+                }
+                self.alpn.push(part);
+                if over {
+                    self.step = Step::ProtocolLen;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An item of a list of numbers.
+    fn item(&mut self, item: u16) {
+        match self.extension {
+            GROUPS => self.groups.push(item),
+            SIGNATURES => self.signatures.push(item),
+            _ if is_grease(item) => {}
+            _ => self.version_chosen = self.version_chosen.max(item),
+        }
+    }
+
+    /// The version that counts.
+    pub(super) fn effective_version(&self) -> u16 {
+        match self.version_chosen {
+            0 => self.version,
+            chosen => chosen,
+        }
+    }
+
+    /// Whether all of it was kept, so that fingerprints are right.
+    fn is_whole(&self) -> bool {
+        !(self.ciphers.is_cut
+            || self.extensions.is_cut
+            || self.groups.is_cut
+            || self.formats.is_cut
+            || self.signatures.is_cut)
+    }
+
+    /// Tells what is in it. It must be complete.
+    pub(crate) fn tell(&self, carrier: Carrier, out: &mut dyn Sink) {
+        let number = |number: u16| Value::Number(number.into());
+        if self.is_client() {
+            out.field(Field::TlsVersionOffered, number(self.effective_version()));
+            if !self.sni.is_empty() {
+                out.field(Field::TlsSni, self.sni.value());
+            }
+            if !self.alpn.is_empty() {
+                out.field(Field::TlsAlpn, self.alpn.value());
+            }
+            if self.is_whole() {
+                out.field(Field::Ja3, Value::Digest(fingerprint::ja3(self)));
+                out.field(Field::Ja4, Value::text(&fingerprint::ja4(self, carrier)));
+            }
+            return;
+        }
+        out.field(Field::TlsVersion, number(self.effective_version()));
+        if let Some(cipher) = self.ciphers.items().first() {
+            out.field(Field::TlsCipher, number(*cipher));
+        }
+        if !self.alpn.is_empty() {
+            out.field(Field::TlsAlpnChosen, self.alpn.value());
+        }
+        if self.is_retry {
+            out.field(Field::TlsRetry, Value::Number(1));
+        }
+        if self.is_whole() {
+            out.field(Field::Ja3s, Value::Digest(fingerprint::ja3s(self)));
+            out.field(Field::Ja4s, Value::text(&fingerprint::ja4s(self, carrier)));
+        }
+    }
+}

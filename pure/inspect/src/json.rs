@@ -1,0 +1,175 @@
+//! An application as a JSON object.
+
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use crate::application::Application;
+use crate::field::{FIELDS, Kind, Protocol, Value};
+use crate::text::hex;
+
+/// Writes `{"protocol":…,"by":"content",…}`: what was seen, or with `guess` what the port says and
+/// `"by":"port"`. Text that is not UTF-8 has a code point below 256 for each byte that is not.
+/// Repeated fields are lists. `"cut"` names fields that were longer, `"lost"` counts those that
+/// there was no room for. Nothing is written, and false returned, where nothing is known at all.
+pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
+    let (name, by) = match (application.protocol(), guess) {
+        (Protocol::Unknown, None) => return false,
+        (Protocol::Unknown, Some(guess)) => (guess, "port"),
+        (protocol, _) => (protocol.name(), "content"),
+    };
+    out.extend(b"{\"protocol\":");
+    string(name.as_bytes(), out);
+    out.extend(b",\"by\":");
+    string(by.as_bytes(), out);
+    for row in FIELDS {
+        if !application.has(row.field) {
+            continue;
+        }
+        out.push(b',');
+        string(row.name.as_bytes(), out);
+        out.push(b':');
+        let values = application
+            .fields()
+            .filter(|(field, _)| *field == row.field);
+        if row.repeats {
+            out.push(b'[');
+        }
+        for (at, (_, found)) in values.enumerate() {
+            if at != 0 {
+                out.push(b',');
+            }
+            value(row.kind, found, out);
+        }
+        if row.repeats {
+            out.push(b']');
+        }
+    }
+    let mut is_first = true;
+    for (field, value) in application.fields() {
+        if let Value::Text { is_cut: true, .. } = value {
+            out.extend(if is_first { &b",\"cut\":["[..] } else { b"," });
+            string(field.name().as_bytes(), out);
+            is_first = false;
+        }
+    }
+    if !is_first {
+        out.push(b']');
+    }
+    if application.lost() != 0 {
+        let _ = write!(Out(out), ",\"lost\":{}", application.lost());
+    }
+    out.push(b'}');
+    true
+}
+
+struct Out<'a>(&'a mut Vec<u8>);
+
+impl Write for Out<'_> {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        self.0.extend(text.as_bytes());
+        Ok(())
+    }
+}
+
+fn value(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
+    // Writing into a vector does not fail.
+    let _ = match (value, kind) {
+        (Value::Number(number), Kind::Version) => match tls_version(number) {
+            Some(name) => write!(Out(out), "\"{name}\""),
+            None => write!(Out(out), "\"{number:#06x}\""),
+        },
+        (Value::Number(number), Kind::Hex) => write!(Out(out), "\"{number:#06x}\""),
+        (Value::Number(number), _) => write!(Out(out), "{number}"),
+        (Value::Text { bytes, .. }, _) => {
+            string(bytes, out);
+            Ok(())
+        }
+        (Value::Digest(sum), _) => {
+            out.push(b'"');
+            for byte in sum {
+                out.extend(hex(byte));
+            }
+            out.push(b'"');
+            Ok(())
+        }
+        (Value::Address(addr), _) => write!(Out(out), "\"{addr}\""),
+    };
+}
+
+/// The name that people use.
+pub fn tls_version(number: u64) -> Option<&'static str> {
+    Some(match number {
+        0x0304 => "1.3",
+        0x0303 => "1.2",
+        0x0302 => "1.1",
+        0x0301 => "1.0",
+        0x0300 => "SSL 3.0",
+        _ => return None,
+    })
+}
+
+/// A string of RFC 8259 §7.
+fn string(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '"' | '\\' => out.extend([b'\\', letter as u8]),
+                '\0'..='\x1f' | '\x7f'..='\u{9f}' => escape(letter as u8, out),
+                _ => out.extend(letter.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        for byte in chunk.invalid() {
+            escape(*byte, out);
+        }
+    }
+    out.push(b'"');
+}
+
+fn escape(byte: u8, out: &mut Vec<u8>) {
+    out.extend(b"\\u00");
+    out.extend(hex(byte));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::{Field, Sink};
+    use std::string::String;
+
+    fn shown(application: &Application, guess: Option<&str>) -> String {
+        let mut out = Vec::new();
+        json(application, guess, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn an_object_is_written() {
+        let mut a = Application::EMPTY;
+        assert_eq!(shown(&a, None), "");
+        assert_eq!(shown(&a, Some("rdp")), r#"{"protocol":"rdp","by":"port"}"#);
+        a.named(Protocol::Dns);
+        a.field(Field::DnsName, Value::text(b"a\"\\\n\xff\xc3\xa9"));
+        a.field(Field::DnsAnswer, Value::Address([192, 0, 2, 1].into()));
+        a.field(Field::DnsAnswer, Value::text(b"b"));
+        a.field(Field::TlsVersion, Value::Number(0x0304));
+        a.field(Field::TlsCipher, Value::Number(0x1301));
+        a.field(Field::Ja3, Value::Digest([0xab; 16]));
+        a.field(
+            Field::HttpServer,
+            Value::Text {
+                bytes: b"x",
+                is_cut: true,
+            },
+        );
+        let sum = "ab".repeat(16);
+        let expected = std::format!(
+            "{}{}{}{}",
+            r#"{"protocol":"dns","by":"content","tls_version":"1.3","tls_cipher":"0x1301","ja3":""#,
+            sum,
+            r#"","http_server":"x","dns_name":"a\"\\\u000a\u00ffé","#,
+            r#""dns_answer":["192.0.2.1","b"],"cut":["http_server"]}"#,
+        );
+        assert_eq!(shown(&a, Some("rdp")), expected);
+    }
+}

@@ -1,0 +1,44 @@
+//! Nothing is allocated once an inspector has been made.
+
+mod samples;
+
+use inspect::{Inspector, InspectorConfig, NONE, Segment};
+
+#[test]
+fn packets_allocate_nothing() {
+    let samples = samples::all();
+    let mut inspector = Inspector::new(&InspectorConfig {
+        flow_count_max: 64,
+        state_count_max: 64,
+        held_count_max: 16,
+        ..InspectorConfig::default()
+    });
+    let mut told = 0;
+    let info = allocation_counter::measure(|| {
+        for _ in 0..2 {
+            for sample in &samples {
+                let mut number = NONE;
+                let mut next = [1u32, 1];
+                for (from, bytes) in &sample.pieces {
+                    let segment = Segment {
+                        transport: sample.transport,
+                        from: *from,
+                        time_ns: 1,
+                        ports: sample.ports,
+                        sequence: next[*from as usize],
+                        is_syn: false,
+                        payload: bytes,
+                        payload_len: bytes.len() as u32,
+                    };
+                    next[*from as usize] += bytes.len() as u32;
+                    inspector.packet(&mut number, &segment);
+                }
+                inspector.end(&mut number, |application| {
+                    told += application.fields().count()
+                });
+            }
+        }
+    });
+    assert_eq!(info.count_total, 0);
+    assert!(told > 100, "{told}");
+}

@@ -1,0 +1,371 @@
+//! Conversations to decode, made here: one for each decoder at least.
+
+// Each test binary uses its part.
+#![allow(dead_code)]
+
+use inspect::Direction::{self, Forward, Reverse};
+use inspect::Transport::{self, Tcp, Udp};
+use inspect::laws;
+
+/// A conversation.
+pub struct Sample {
+    pub name: &'static str,
+    pub transport: Transport,
+    pub ports: [u16; 2],
+    pub pieces: Vec<(Direction, Vec<u8>)>,
+}
+
+impl Sample {
+    fn new(name: &'static str, transport: Transport, port: u16) -> Sample {
+        Sample {
+            name,
+            transport,
+            ports: [40_000, port],
+            pieces: Vec::new(),
+        }
+    }
+
+    fn with(mut self, from: Direction, bytes: impl AsRef<[u8]>) -> Sample {
+        self.pieces.push((from, bytes.as_ref().to_vec()));
+        self
+    }
+
+    pub fn pieces(&self) -> Vec<laws::Piece<'_>> {
+        self.pieces
+            .iter()
+            .map(|(from, bytes)| (*from, &bytes[..]))
+            .collect()
+    }
+}
+
+fn sized8(bytes: &[u8]) -> Vec<u8> {
+    [&[bytes.len() as u8], bytes].concat()
+}
+
+fn sized16(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
+}
+
+fn words(numbers: &[u16]) -> Vec<u8> {
+    numbers
+        .iter()
+        .flat_map(|number| number.to_be_bytes())
+        .collect()
+}
+
+/// A handshake message with what all hellos have.
+fn handshake(kind: u8, body: &[u8]) -> Vec<u8> {
+    let len = (body.len() as u32).to_be_bytes();
+    [&[kind], &len[1..], body].concat()
+}
+
+fn extensions(list: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let bytes = list
+        .iter()
+        .flat_map(|(number, body)| [&number.to_be_bytes()[..], &sized16(body)].concat());
+    sized16(&bytes.collect::<Vec<u8>>())
+}
+
+pub fn client_hello(ciphers: &[u16], list: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend([0x5a; 32]);
+    body.extend(sized8(&[7; 32]));
+    body.extend(sized16(&words(ciphers)));
+    body.extend(sized8(&[0]));
+    body.extend(extensions(list));
+    handshake(1, &body)
+}
+
+pub fn server_hello(cipher: u16, list: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend([0xa5; 32]);
+    body.extend(sized8(&[7; 32]));
+    body.extend(words(&[cipher]));
+    body.push(0);
+    body.extend(extensions(list));
+    handshake(2, &body)
+}
+
+/// Records of at most `len` bytes.
+fn records(handshake: &[u8], len: usize) -> Vec<u8> {
+    let record = |part: &[u8]| [&[22, 3, 1][..], &sized16(part)].concat();
+    handshake.chunks(len).flat_map(record).collect()
+}
+
+pub fn sni(name: &[u8]) -> (u16, Vec<u8>) {
+    (0, sized16(&[&[0][..], &sized16(name)].concat()))
+}
+
+pub fn alpn(names: &[&[u8]]) -> (u16, Vec<u8>) {
+    let list: Vec<u8> = names.iter().flat_map(|name| sized8(name)).collect();
+    (16, sized16(&list))
+}
+
+/// The hello of the example in the description of JA4: Chrome, with GREASE.
+pub fn chrome() -> Vec<u8> {
+    let ciphers = [
+        0x2a2a, 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02f, 0xc02c, 0xc030, 0xcca9, 0xcca8, 0xc013,
+        0xc014, 0x009c, 0x009d, 0x002f, 0x0035,
+    ];
+    let signatures = [
+        0x0403, 0x0804, 0x0401, 0x0503, 0x0805, 0x0501, 0x0806, 0x0601,
+    ];
+    let list = [
+        (0xdada, vec![]),
+        (0x001b, vec![2, 0, 2]),
+        sni(b"example.org"),
+        (0x0033, vec![0x33; 1200]),
+        alpn(&[b"h2", b"http/1.1"]),
+        (0x4469, vec![0, 3, 2, b'h', b'2']),
+        (0x0017, vec![]),
+        (0x002d, vec![1, 1]),
+        (0x000d, sized16(&words(&signatures))),
+        (0x0005, vec![1, 0, 0, 0, 0]),
+        (0x0023, vec![]),
+        (0x0012, vec![]),
+        (0x002b, sized8(&words(&[0xfafa, 0x0304, 0x0303]))),
+        (0xff01, vec![0]),
+        (0x000b, sized8(&[0])),
+        (0x000a, sized16(&words(&[0x3a3a, 0x001d, 0x0017, 0x0018]))),
+        (0x0015, vec![0; 90]),
+    ];
+    client_hello(&ciphers, &list)
+}
+
+pub fn answer() -> Vec<u8> {
+    server_hello(
+        0x1301,
+        &[(0x0033, vec![1; 36]), (0x002b, vec![3, 4]), alpn(&[b"h2"])],
+    )
+}
+
+fn tls() -> Vec<Sample> {
+    let small = client_hello(&[0xc02f], &[sni(b"a.example"), alpn(&[b"x"])]);
+    vec![
+        Sample::new("tls", Tcp, 443)
+            .with(Forward, records(&chrome(), 16_000))
+            .with(Reverse, records(&answer(), 16_000)),
+        Sample::new("tls-records", Tcp, 9999)
+            .with(Forward, &records(&small, 9)[..40])
+            .with(Forward, &records(&small, 9)[40..])
+            .with(Reverse, records(&answer(), 7)),
+        Sample::new("tls-bare", Tcp, 443)
+            .with(
+                Forward,
+                records(&handshake(1, &client_hello(&[5], &[])[4..][..73]), 99),
+            )
+            .with(Reverse, [21, 3, 1, 0, 2, 2, 40]),
+        Sample::new("tls-encrypted", Tcp, 443).with(Forward, [23, 3, 3, 0, 3, 9, 9, 9, 23, 3, 3]),
+    ]
+}
+
+fn crypto(offset: u16, data: &[u8]) -> Vec<u8> {
+    let head = [6, 0x40 | (offset >> 8) as u8, offset as u8];
+    let len = (data.len() as u16 | 0x4000).to_be_bytes();
+    [&head[..], &len, data].concat()
+}
+
+fn quic() -> Vec<Sample> {
+    let hello = chrome();
+    let (a, b, c) = (&hello[..300], &hello[300..1000], &hello[1000..]);
+    let one = [crypto(300, b), vec![1, 0, 0], crypto(1000, &c[..50])].concat();
+    let two = [crypto(0, a), crypto(1040, &c[40..])].concat();
+    let seal = laws::quic_datagram;
+    let mut samples = Vec::new();
+    for (name, version) in [("quic-v1", 1), ("quic-v2", 0x6b33_43cf)] {
+        let sample = Sample::new(name, Udp, 443)
+            .with(Forward, seal(version, b"first id", false, 0, &one))
+            .with(Forward, seal(version, b"first id", false, 1, &two))
+            .with(
+                Reverse,
+                seal(version, b"first id", true, 0, &crypto(0, &answer())),
+            );
+        samples.push(sample);
+    }
+    samples
+}
+
+/// The same frames before protection.
+pub fn quic_frames() -> Vec<(Direction, Vec<u8>)> {
+    let hello = chrome();
+    vec![
+        (Forward, crypto(700, &hello[700..])),
+        (
+            Forward,
+            [crypto(0, &hello[..700]), vec![1, 2, 0, 0, 0, 0]].concat(),
+        ),
+        (Reverse, crypto(0, &answer())),
+    ]
+}
+
+const REQUEST: &[u8] =
+    b"POST /a/path?x=1 HTTP/1.1\r\nUser-Agent: Program/1.0 (x)\r\nAccept: */*\r\n\
+    hOsT:  www.example.org:8080 \r\nContent-Length: 3\r\n\r\nabc";
+const RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\nServer: thing\r\n\
+    Content-Type: text/html\r\n\r\n<html>";
+
+fn text() -> Vec<Sample> {
+    vec![
+        Sample::new("http", Tcp, 9999)
+            .with(Forward, REQUEST)
+            .with(Reverse, RESPONSE),
+        Sample::new("http-answer", Tcp, 80).with(Reverse, RESPONSE),
+        Sample::new("http2", Tcp, 80).with(
+            Forward,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        ),
+        Sample::new("http-long", Tcp, 80).with(
+            Forward,
+            [b"GET /", &[b'x'; 700][..], b" HTTP/1.0\r\nHost: h\r\n\r\n"].concat(),
+        ),
+        Sample::new("sip-tcp", Tcp, 5060)
+            .with(Forward, INVITE)
+            .with(Reverse, RINGING),
+        Sample::new("sip", Udp, 5060)
+            .with(Forward, INVITE)
+            .with(Reverse, RINGING),
+        Sample::new("smtp", Tcp, 25)
+            .with(Reverse, "220-one\r\n220 mail.example ESMTP\r\n")
+            .with(Forward, "EHLO me.example\r\n")
+            .with(Reverse, "250-mail.example\r\n250 SIZE\r\n")
+            .with(
+                Forward,
+                "MAIL FROM:<a@b.example> SIZE=4\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n",
+            )
+            .with(Reverse, "250 ok\r\n250 ok\r\n")
+            .with(Forward, "DATA\r\n"),
+        Sample::new("smtp-starttls", Tcp, 25)
+            .with(Reverse, "220 mail.example ESMTP\r\n")
+            .with(Forward, "EHLO me\r\n")
+            .with(Reverse, "250-mail.example\r\n250 STARTTLS\r\n")
+            .with(Forward, "STARTTLS\r\n")
+            .with(Reverse, "220 go\r\n")
+            .with(Forward, records(&chrome(), 5000))
+            .with(Reverse, records(&answer(), 5000)),
+        Sample::new("ftp", Tcp, 9999)
+            .with(Reverse, "220 welcome\r\n")
+            .with(Forward, "USER x\r\n")
+            .with(Reverse, "331 password\r\n"),
+        Sample::new("imap", Tcp, 143)
+            .with(Reverse, "* OK [CAPABILITY IMAP4rev1] ready\r\n")
+            .with(Forward, "a1 LOGIN x y\r\n"),
+        Sample::new("pop3", Tcp, 110)
+            .with(Reverse, "+OK <1.2@host>\r\n")
+            .with(Forward, "STLS\r\n")
+            .with(Reverse, "-ERR no\r\n"),
+    ]
+}
+
+const INVITE: &[u8] =
+    b"INVITE sip:bob@example.org SIP/2.0\r\nVia: SIP/2.0/UDP a\r\nf: <sip:alice@a>;tag=1\r\n\
+    To : <sip:bob@example.org>\r\nCall-ID: 1@a\r\nUser-Agent: phone\r\nContent-Length: 0\r\n\r\n";
+const RINGING: &[u8] = b"SIP/2.0 180 Ringing\r\nFrom: <sip:alice@a>;tag=1\r\nServer: box\r\n\r\n";
+
+fn kexinit(lists: [&str; 8]) -> Vec<u8> {
+    let mut body = vec![20];
+    body.extend([9; 16]);
+    for list in lists {
+        body.extend((list.len() as u32).to_be_bytes());
+        body.extend(list.as_bytes());
+    }
+    body.extend([0; 13]);
+    let len = (body.len() as u32 + 5).to_be_bytes();
+    [&len[..], &[4], &body, &[0; 4]].concat()
+}
+
+/// What the two sides of the SSH sample offer.
+pub const LISTS: [&str; 8] = [
+    "kex-a,kex-b",
+    "rsa",
+    "aes,des",
+    "aes2",
+    "mac",
+    "mac2",
+    "none",
+    "zlib",
+];
+
+fn binary() -> Vec<Sample> {
+    let client = [b"SSH-2.0-Client_1.0 hello\r\n", &kexinit(LISTS)[..]].concat();
+    let server = [b"SSH-2.0-Server\n", &kexinit(LISTS)[..]].concat();
+    let connect = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x3c\x00\x06client";
+    let connect5 = b"\x10\x11\x00\x04MQTT\x05\x02\x00\x3c\x02\x21\x00\x00\x02id";
+    vec![
+        Sample::new("ssh", Tcp, 22)
+            .with(Reverse, server)
+            .with(Forward, client),
+        Sample::new("ssh-1", Tcp, 22)
+            .with(Reverse, "SSH-1.5-old\n")
+            .with(Forward, "SSH-1.5-x\n"),
+        Sample::new("mqtt", Tcp, 1883)
+            .with(Forward, connect)
+            .with(Reverse, b"\x20\x02\x00\x05"),
+        Sample::new("mqtt-5", Tcp, 9999)
+            .with(Forward, connect5)
+            .with(Reverse, b"\x20\x03\0\0\0"),
+        Sample::new("unknown", Tcp, 9999)
+            .with(Forward, b"\0\x01\x02what")
+            .with(Reverse, [9; 40]),
+    ]
+}
+
+pub fn dns_query() -> Vec<u8> {
+    let name = b"\x03www\x07example\x03org\0";
+    [
+        &b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0"[..],
+        name,
+        b"\0\x1c\0\x01",
+    ]
+    .concat()
+}
+
+pub fn dns_response() -> Vec<u8> {
+    let mut message = dns_query();
+    message[2..8].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 3]);
+    message.extend(b"\xc0\x0c\0\x05\0\x01\0\0\0\x09\0\x04\x01a\xc0\x10");
+    message.extend(b"\xc0\x2d\0\x1c\0\x01\0\0\0\x09\0\x10");
+    message.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    message.extend(b"\xc0\x2d\0\x01\0\x01\0\0\0\x09\0\x04\xc0\0\x02\x07");
+    message
+}
+
+fn datagrams() -> Vec<Sample> {
+    let mut ntp = [0; 48];
+    ntp[0] = 0x23;
+    let mut clock = ntp;
+    clock[..2].copy_from_slice(&[0x24, 1]);
+    clock[12..16].copy_from_slice(b"GPS\0");
+    let mut dhcp = vec![0; 240];
+    dhcp[..3].copy_from_slice(&[1, 1, 6]);
+    dhcp[28..34].copy_from_slice(&[2, 0, 0, 0, 0, 0xaf]);
+    dhcp[236..].copy_from_slice(&[99, 130, 83, 99]);
+    let options =
+        b"\x35\x01\x03\x0c\x04host\0\x32\x04\xc0\0\x02\x09\x37\x03\x01\x03\x06\x3c\x02MS\xff";
+    dhcp.extend(options);
+    let (query, response) = (dns_query(), dns_response());
+    vec![
+        Sample::new("dns", Udp, 53)
+            .with(Forward, &query)
+            .with(Reverse, &response),
+        Sample::new("dns-elsewhere", Udp, 9999)
+            .with(Forward, &query)
+            .with(Reverse, &response),
+        Sample::new("mdns", Udp, 5353).with(Forward, &response),
+        Sample::new("dns-tcp", Tcp, 53)
+            .with(Forward, sized16(&query))
+            .with(Reverse, sized16(&response)),
+        Sample::new("ntp", Udp, 123)
+            .with(Forward, ntp)
+            .with(Reverse, clock),
+        Sample::new("dhcp", Udp, 67).with(Forward, dhcp),
+        Sample::new("noise", Udp, 9999)
+            .with(Forward, [1; 60])
+            .with(Reverse, [2; 60]),
+    ]
+}
+
+/// All of them.
+pub fn all() -> Vec<Sample> {
+    let groups = [tls(), quic(), text(), binary(), datagrams()];
+    groups.into_iter().flatten().collect()
+}
