@@ -19,7 +19,7 @@ pub enum Sent {
 
 /// A destination. One thread owns it; its calls may block, each for a few seconds at most.
 pub trait Sink: Send {
-    /// Begins a session. Called again after [`Sent::Broken`], not before a pause.
+    /// Begins a session. Called again after `Sent::Broken`, not before a pause.
     ///
     /// # Errors
     /// When that is not possible now.
