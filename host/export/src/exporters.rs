@@ -88,8 +88,8 @@ pub struct Exporters {
 }
 
 impl Exporters {
-    /// Opens all destinations: makes files, reads certificates. Connections are made later, by the
-    /// threads that [`Exporters::start`] starts.
+    /// Opens all destinations: makes files, reads certificates. Connections are made later, by
+    /// the threads that [`Exporters::start`] starts.
     ///
     /// # Errors
     /// Where a file cannot be written, a certificate not be read, a protocol is not there.
@@ -121,8 +121,8 @@ impl Exporters {
         })
     }
 
-    /// Starts a thread for each destination. Rights are a thread's own: whoever gives some up does so
-    /// before.
+    /// Starts a thread for each destination. Rights are a thread's own: whoever gives some up
+    /// does so before.
     ///
     /// # Errors
     /// When a thread cannot be started.

@@ -1,3 +1,5 @@
+//! Destinations beside collectors in this process: what is exported, and what is accounted for.
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::thread;

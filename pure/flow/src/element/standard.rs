@@ -17,7 +17,10 @@ pub struct Standard {
 }
 
 macro_rules! standard {
-    ($(#[$about:meta])* $all:ident; $($name:ident: [$($forward:ident)*] [$($reverse:ident)*];)*) => {
+    (
+        $(#[$about:meta])* $all:ident;
+        $($name:ident: [$($forward:ident)*] [$($reverse:ident)*];)*
+    ) => {
         $(
             #[allow(non_snake_case)]
             mod $name {

@@ -1,3 +1,5 @@
+//! What elements say: fused and one by one, names and numbers, times.
+
 use std::collections::BTreeSet;
 
 use super::*;

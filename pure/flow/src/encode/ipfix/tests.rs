@@ -1,3 +1,5 @@
+//! IPFIX out and in again: what goes in comes out, loss shows, sessions begin anew.
+
 use std::collections::BTreeMap;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! NetFlow 9 out and in again.
+
 use std::collections::HashMap;
 
 use super::*;

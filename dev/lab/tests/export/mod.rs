@@ -1,0 +1,149 @@
+//! What the tests of exports share: ports, runs of the probe, its totals.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lab::corpus;
+use lab::process::{Finished, Process, barewire};
+use serde_json::Value;
+
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A port of UDP on loopback that nobody holds.
+pub fn udp_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("its number").port()
+}
+
+/// The same of TCP.
+pub fn tcp_port() -> u16 {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("its number").port()
+}
+
+/// Waits until somebody has bound a port: `udp` or `tcp`.
+pub fn wait_bound(protocol: &str, port: u16) {
+    let until = Instant::now() + LIMIT;
+    let wanted = format!(":{port:04X}");
+    loop {
+        for table in [protocol.to_owned(), format!("{protocol}6")] {
+            let text = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+            let mut locals = text.lines().filter_map(|l| l.split_whitespace().nth(1));
+            if locals.any(|local| local.ends_with(&wanted)) {
+                return;
+            }
+        }
+        assert!(
+            Instant::now() < until,
+            "nobody listens on {protocol} port {port}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A folder that is gone at the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("barewire-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder for results");
+        Folder(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Captures for collectors: those of the repository, and of the large corpus every so many.
+pub fn captures(every: usize) -> Vec<PathBuf> {
+    let all = corpus::captures();
+    let own = all.files.iter().filter(|file| is_own(file)).cloned();
+    let others = all.files.iter().filter(|file| !is_own(file));
+    own.chain(others.step_by(every).cloned()).collect()
+}
+
+fn is_own(file: &Path) -> bool {
+    file.to_string_lossy().contains("testdata/captures")
+}
+
+/// What a run of the probe says of itself.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub summary: Value,
+    pub flows: Vec<Value>,
+    pub finished: Finished,
+}
+
+/// Runs the probe on a file with `--json` and these further arguments. A damaged file is read as
+/// far as it goes.
+pub fn run(file: &Path, args: &[&str]) -> Option<Run> {
+    let mut command = Command::new(barewire().unwrap());
+    command.args(["flows", "--json", "--table-size", "64k"]);
+    command.args(args).arg(file);
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    let mut lines: Vec<Value> = finished
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    // No summary: the file is no capture.
+    let summary = lines.pop()?;
+    assert_eq!(summary["type"], "summary", "{}", finished.stderr);
+    for export in summary["exports"].as_array().unwrap() {
+        assert_eq!(export["imbalance"], 0, "{export}");
+    }
+    Some(Run {
+        summary,
+        flows: lines,
+        finished,
+    })
+}
+
+/// Sums over directions that sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub directions: u64,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, other: Totals) {
+        self.directions += other.directions;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+impl Run {
+    /// What the records say that `select` takes.
+    pub fn totals(&self, select: impl Fn(&Value) -> bool) -> Totals {
+        let mut totals = Totals::default();
+        for flow in self.flows.iter().filter(|flow| select(flow)) {
+            for way in [flow, &flow["reverse"]] {
+                let packets = way["packets"].as_u64().unwrap();
+                totals.directions += u64::from(packets != 0);
+                totals.packets += packets;
+                totals.bytes += way["bytes"].as_u64().unwrap();
+            }
+        }
+        totals
+    }
+
+    /// The account of the only destination.
+    pub fn export(&self) -> &Value {
+        &self.summary["exports"][0]
+    }
+}
