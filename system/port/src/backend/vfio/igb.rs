@@ -5,6 +5,7 @@
 //! (§7.2).
 
 mod model;
+mod phy;
 mod registers;
 mod rx;
 mod tx;
@@ -196,12 +197,13 @@ impl<F: Function> Driver for Igb<F> {
         self.function.set_bus_master(true)?;
         let regs = &self.regs;
         regs.change32(reg::CTRL_EXT, 0, reg::CTRL_EXT_DRIVER_LOADED);
-        // §4.5.7: the PHY finds speed and duplex by itself.
+        // §4.5.7: the PHY finds speed and duplex, and the card takes them over.
         regs.change32(
             reg::CTRL,
             reg::CTRL_MASTER_DISABLE,
             reg::CTRL_SLU | reg::CTRL_VME,
         );
+        phy::negotiate(regs);
         // §4.5.8
         for register in reg::STATISTICS.step_by(4) {
             regs.read32(register);

@@ -29,6 +29,8 @@ pub(crate) struct IgbModel {
     pub(super) log: Vec<(u32, u32)>,
     pub(super) faults: VecDeque<Fault>,
     link: bool,
+    /// The PHY was told to negotiate since the reset.
+    negotiated: bool,
     bus_master: bool,
     /// Pulled out, or its machinery stands still.
     gone: bool,
@@ -51,6 +53,7 @@ impl IgbModel {
             log: Vec::new(),
             faults: VecDeque::new(),
             link: true,
+            negotiated: false,
             bus_master: false,
             gone: false,
             stopped: false,
@@ -66,6 +69,7 @@ impl IgbModel {
 
     fn power_on(&mut self) {
         self.registers.fill(0);
+        self.negotiated = false;
         self.waiting.clear();
         self.waiting_len = 0;
         self.gathered = Default::default();
@@ -96,7 +100,7 @@ impl IgbModel {
     }
 
     fn status(&self) -> u32 {
-        let up = self.link && self.get(reg::CTRL) & reg::CTRL_SLU != 0;
+        let up = self.link && self.negotiated && self.get(reg::CTRL) & reg::CTRL_SLU != 0;
         let master = self.get(reg::CTRL) & reg::CTRL_MASTER_DISABLE == 0;
         reg::STATUS_FULL_DUPLEX
             | (u32::from(up) * reg::STATUS_LINK_UP)
@@ -113,6 +117,10 @@ impl IgbModel {
         let is_drop_count = (0xc000..0xc400).contains(&offset) && offset & 0x3f == reg::RQDPC;
         match offset {
             reg::STATUS => self.status(),
+            reg::SWSM => {
+                self.set(reg::SWSM, value | reg::SWSM_DRIVERS);
+                value
+            }
             _ if offset == reg::ICR || is_drop_count || reg::STATISTICS.contains(&offset) => {
                 self.set(offset, 0);
                 value
@@ -126,6 +134,17 @@ impl IgbModel {
         match offset {
             reg::CTRL if value & reg::CTRL_RST != 0 => self.power_on(),
             reg::STATUS | reg::RDH => {}
+            reg::MDIC => {
+                // Only who has the semaphore may.
+                let taken = self.get(reg::SW_FW_SYNC) & reg::SYNC_PHY != 0;
+                let is_write = value & reg::MDIC_WRITE != 0;
+                let control = value >> reg::MDIC_REGISTER_SHIFT & 0x1f == reg::PHY_CONTROL;
+                if taken && is_write && control {
+                    self.negotiated |= value & reg::PHY_RESTART != 0;
+                }
+                let failed = if taken { 0 } else { reg::MDIC_ERROR };
+                self.set(reg::MDIC, value | reg::MDIC_READY | failed);
+            }
             reg::EIMS => {
                 let masks = self.get(reg::EIMS) | value;
                 self.set(reg::EIMS, masks);

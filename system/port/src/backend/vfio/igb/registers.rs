@@ -18,6 +18,8 @@ pub(super) const STATUS_FULL_DUPLEX: u32 = 1 << 0;
 pub(super) const STATUS_LINK_UP: u32 = 1 << 1;
 /// Two bits: 10, 100, 1000, 1000 Mbit/s.
 pub(super) const STATUS_SPEED_SHIFT: u32 = 6;
+/// Two bits: which of the card's ports this is.
+pub(super) const STATUS_LAN_SHIFT: u32 = 2;
 /// Requests on the bus are still on their way.
 pub(super) const STATUS_MASTER_ENABLED: u32 = 1 << 19;
 
@@ -25,6 +27,32 @@ pub(super) const STATUS_MASTER_ENABLED: u32 = 1 << 19;
 pub(super) const CTRL_EXT: u32 = 0x0018;
 /// Tells the firmware that a driver has the card.
 pub(super) const CTRL_EXT_DRIVER_LOADED: u32 = 1 << 28;
+/// How the wire is driven: 0 is by the PHY in the card, for copper.
+pub(super) const CTRL_EXT_LINK_MODE: u32 = 3 << 22;
+
+/// MDI Control (§8.2.4), by which the PHY's registers are reached; it is PHY number 1.
+pub(super) const MDIC: u32 = 0x0020;
+pub(super) const MDIC_REGISTER_SHIFT: u32 = 16;
+pub(super) const MDIC_PHY: u32 = 1 << 21;
+pub(super) const MDIC_WRITE: u32 = 1 << 26;
+pub(super) const MDIC_READ: u32 = 2 << 26;
+pub(super) const MDIC_READY: u32 = 1 << 28;
+pub(super) const MDIC_ERROR: u32 = 1 << 30;
+/// The PHY's control register (IEEE 802.3 §22.2.4.1): number, negotiate, asleep, negotiate anew.
+pub(super) const PHY_CONTROL: u32 = 0;
+pub(super) const PHY_NEGOTIATE: u32 = 1 << 12;
+pub(super) const PHY_POWER_DOWN: u32 = 1 << 11;
+pub(super) const PHY_RESTART: u32 = 1 << 9;
+
+/// Semaphores between drivers and firmware (§4.7, §8.16): reading takes the first bit, the second
+/// sticks when the firmware lets it; then SW_FW_SYNC says who has what, a bit each for the PHY of
+/// port 0 and 1, the firmware's 16 above.
+pub(super) const SWSM: u32 = 0x5b50;
+pub(super) const SWSM_DRIVERS: u32 = 1 << 0;
+pub(super) const SWSM_FIRMWARE: u32 = 1 << 1;
+pub(super) const SW_FW_SYNC: u32 = 0x5b5c;
+pub(super) const SYNC_PHY: u32 = 1 << 1;
+pub(super) const SYNC_FIRMWARE_SHIFT: u32 = 16;
 
 /// Receive Control (§8.10.1).
 pub(super) const RCTL: u32 = 0x0100;
