@@ -70,8 +70,8 @@ impl Qemu {
     pub fn args(&self) -> Vec<String> {
         let mut args = vec![self.program.display().to_string()];
         if let Some(root) = &self.unpacked {
-            // Firmware: SeaBIOS has a package of its own.
-            for share in ["usr/share/qemu", "usr/share/seabios"] {
+            // Firmware: SeaBIOS and the cards' boot programs have packages of their own.
+            for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
                 args.extend(["-L".into(), root.join(share).display().to_string()]);
             }
         }
