@@ -51,6 +51,12 @@ const SUITES: &[Suite] = &[
         tests: &[("guest_afxdp", "")],
     },
     Suite {
+        name: "vfio",
+        summary: "cards driven in user space, behind the IOMMU: igb",
+        usual: true,
+        tests: &[("guest_vfio", "")],
+    },
+    Suite {
         name: "ports",
         summary: "the conformance suite of ports on igb, virtio-net and e1000 (minutes)",
         usual: false,
