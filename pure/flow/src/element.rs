@@ -318,6 +318,54 @@ fields! {
     /// Least TTL or hop limit
     MinimumTtl = "minimumTTL" 52 Unsigned8 Default Hops [1] directed
         |v, w| [v.counters(w).ttl_min];
+    /// Greatest TTL or hop limit
+    MaximumTtl = "maximumTTL" 53 Unsigned8 Default Hops [1] directed
+        |v, w| [v.counters(w).ttl_max];
+    /// Type of service or traffic class of the first packet
+    ClassOfService = "ipClassOfService" 5 Unsigned8 Identifier None [1] directed
+        |v, w| [v.counters(w).traffic_class];
+    /// Flags of the IPv4 header: the bits of the header's byte
+    FragmentFlags = "fragmentFlags" 197 Unsigned8 Flags None [1] directed
+        |v, w| [v.counters(w).ip_flags << 5];
+    /// Bytes of the smallest packet; 65535 is that or more
+    MinimumLength = "minimumIpTotalLength" 25 Unsigned64 Default Octets [8] directed
+        |v, w| u64::from(v.counters(w).len_min).to_be_bytes();
+    /// Bytes of the largest packet; 65535 is that or more
+    MaximumLength = "maximumIpTotalLength" 26 Unsigned64 Default Octets [8] directed
+        |v, w| u64::from(v.counters(w).len_max).to_be_bytes();
+    /// Set of TCP options: the bit of kind n is the nth from the least
+    TcpOptions = "tcpOptions" 209 Unsigned64 Flags None [8] directed
+        |v, w| v.counters(w).tcp_options.to_be_bytes();
+    /// TCP window of the first packet
+    TcpWindow = "tcpWindowSize" 186 Unsigned16 Default None [2] directed
+        |v, w| v.counters(w).tcp_window.to_be_bytes();
+    /// Set of IPv6 extension headers of both directions
+    ExtensionHeaders = "ipv6ExtensionHeaders" 64 Unsigned32 Flags None [4] shared
+        |v, _w| v.record.ipv6_extension_headers().to_be_bytes();
+    /// TCP flags of the first packet
+    TcpFlagsFirst = "firstTcpControlBits" 2 @own Unsigned8 Flags None [1] directed
+        |v, w| [v.counters(w).tcp_flags_first];
+    /// TCP flags of the packet that came last
+    TcpFlagsLast = "lastTcpControlBits" 3 @own Unsigned8 Flags None [1] directed
+        |v, w| [v.counters(w).tcp_flags_last];
+    /// Fragments among the packets; 8191 is that or more
+    Fragments = "fragmentDeltaCount" 4 @own Unsigned16 DeltaCounter Packets [2] directed
+        |v, w| v.counters(w).fragments.to_be_bytes();
+    /// Maximum segment size that was announced, 0 if none was
+    TcpMss = "tcpMaximumSegmentSize" 5 @own Unsigned16 Quantity Octets [2] directed
+        |v, w| v.counters(w).tcp_mss.to_be_bytes();
+    /// TCP segments with bytes that had come before; 65535 is that or more
+    Retransmissions = "tcpRetransmissionDeltaCount" 6 @own Unsigned16 DeltaCounter Packets [2]
+        directed |v, w| v.counters(w).retransmissions.to_be_bytes();
+    /// TCP segments that came after later ones; 65535 is that or more
+    OutOfOrder = "tcpOutOfOrderDeltaCount" 7 @own Unsigned16 DeltaCounter Packets [2] directed
+        |v, w| v.counters(w).out_of_order.to_be_bytes();
+    /// Time that the side took for its answer in the TCP handshake, 0 if not seen
+    HandshakeTime = "tcpHandshakeMicroseconds" 8 @own Unsigned32 Quantity Microseconds [4] directed
+        |v, w| v.counters(w).handshake_us.to_be_bytes();
+    /// Set of IPv4 options of both directions: the bit of number n is the nth from the least
+    Ipv4Options = "ipv4OptionNumbers" 9 @own Unsigned32 Flags None [4] shared
+        |v, _w| v.record.ipv4_options().to_be_bytes();
     /// Time of the first packet
     StartMs = "flowStartMilliseconds" 152 DateTimeMilliseconds Default Milliseconds [8] directed
         |v, w| (v.counters(w).first_ns / NS_IN_MS).to_be_bytes();

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use export::prometheus::Endpoint;
 use export::{Account, DropReason, Exporters, FanOut, Observed, Setup, Target};
 use flow::element::Column;
-use flow::{EndReason, Record};
+use flow::{EndReason, Extra, Record};
 use port::PortDescription;
 use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
 use serde_json::{Map, Value, json};
@@ -126,6 +126,18 @@ impl Outlet for Exporting<'_> {
             exporters.ended(record, reason);
         }
         self.inner.ended(record, reason)
+    }
+
+    fn ended_with(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<Fate> {
+        if let Some(exporters) = self.exporters {
+            exporters.ended(record, reason);
+        }
+        self.inner.ended_with(record, extra, reason)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
