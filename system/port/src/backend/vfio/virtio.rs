@@ -88,16 +88,22 @@ struct Identity {
     mac: [u8; 6],
     /// Queue pairs that it has.
     pairs_max: u16,
+    /// Number of its control queue (§5.1.2): behind all pairs that it speaks of.
+    control_queue: u16,
     /// Its MTU, if it names one.
     mtu: Option<u16>,
     /// Longest queue that all its queues take.
     ring_len_max: u16,
 }
 
-/// Meets a device: what it is, and which features there will be (§3.1.1, steps 1 to 4).
-fn meet<G: Registers>(transport: &Transport<G>) -> Result<Identity> {
+/// Meets a device: what it is, and which features there will be (§3.1.1, steps 1 to 6). `without`
+/// are those that this driver does not want though it could.
+///
+/// The features are settled before the queues are looked at: which there are depends on them, and
+/// there are devices that make theirs only then.
+fn meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Identity> {
     greet(transport)?;
-    let mut features = feature::choose(transport.offered())?;
+    let mut features = feature::choose(transport.offered())? & !without;
     let identity = transport.config(|device| {
         let mac = [0, 1, 2, 3, 4, 5].map(|at| device.config8(config::MAC + at));
         let pairs = match features & feature::MQ {
@@ -113,13 +119,8 @@ fn meet<G: Registers>(transport: &Transport<G>) -> Result<Identity> {
         0 => [0x02, 0, 0, 0, 0, 1],
         _ => mac,
     };
-    // §5.1.4.1: 1 to 0x8000 pairs, an MTU from 68 on. Queues that are not there do not count.
-    let queues = transport.queue_count();
-    let control = u16::from(features & feature::CTRL_VQ != 0);
-    let pairs_max = match queues {
-        u16::MAX => 0,
-        count => pairs.min(0x8000).min(count.saturating_sub(control) / 2),
-    };
+    // §5.1.4.1: 1 to 0x8000 pairs, an MTU from 68 on.
+    let pairs = pairs.clamp(1, 0x7fff);
     // Without mergeable buffers a packet must fit one frame, and §5.1.4.2 forbids to agree to an
     // MTU that does not.
     let whole = features & feature::MRG_RXBUF != 0;
@@ -128,6 +129,13 @@ fn meet<G: Registers>(transport: &Transport<G>) -> Result<Identity> {
         features &= !feature::MTU;
         mtu = None;
     }
+    transport.settle(features)?;
+    // Queues that are not there do not count.
+    let control = u16::from(features & feature::CTRL_VQ != 0);
+    let pairs_max = match transport.queue_count() {
+        u16::MAX => 0,
+        count => pairs.min(count.saturating_sub(control) / 2),
+    };
     let ring_len_max = (0..2 * pairs_max)
         .map(|queue| transport.queue_size_max(queue).min(SIZE_MAX))
         .min()
@@ -147,6 +155,7 @@ fn meet<G: Registers>(transport: &Transport<G>) -> Result<Identity> {
         features,
         mac,
         pairs_max,
+        control_queue: 2 * pairs,
         mtu,
         ring_len_max,
     })
@@ -172,7 +181,7 @@ fn greet<G: Registers>(transport: &Transport<G>) -> Result<()> {
 /// When it is no modern device.
 pub(crate) fn is_packed<F: Function>(function: &F) -> Result<bool> {
     let transport = Transport::open(function)?;
-    Ok(meet(&transport)?.features & feature::RING_PACKED != 0)
+    Ok(meet(&transport, 0)?.features & feature::RING_PACKED != 0)
 }
 
 /// A device with queues of one kind.
@@ -204,15 +213,12 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         Ok((ring, bell))
     }
 
-    /// Sets up the control queue (§5.1.2: behind all pairs that there can be).
+    /// Sets up the control queue.
     fn control_queue(&self) -> Result<Option<Control<F::Registers, R>>> {
         if !self.has(feature::CTRL_VQ) {
             return Ok(None);
         }
-        let number = 2 * match self.has(feature::MQ) {
-            true => self.identity.pairs_max,
-            false => 1,
-        };
+        let number = self.identity.control_queue;
         let most = self.transport.queue_size_max(number).min(64);
         if most < 2 {
             let why = "its control queue is not there";
@@ -247,10 +253,10 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
 
     fn open(function: F) -> Result<Self> {
         let transport = Transport::open(&function)?;
-        let mut identity = meet(&transport)?;
-        if R::NAME == Split::NAME {
-            identity.features &= !feature::RING_PACKED;
-        } else if identity.features & feature::RING_PACKED == 0 {
+        let split = R::NAME == Split::NAME;
+        let without = if split { feature::RING_PACKED } else { 0 };
+        let identity = meet(&transport, without)?;
+        if !split && identity.features & feature::RING_PACKED == 0 {
             let why = "it does not offer VIRTIO_F_RING_PACKED";
             let what = "start a virtio-net device";
             return Err(Error::new(ErrorKind::Unsupported, what, why));

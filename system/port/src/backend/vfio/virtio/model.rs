@@ -128,6 +128,14 @@ impl VirtioModel {
         self.modes = [true, false, false, false, false, false];
     }
 
+    /// Queues that are there: more than one pair only once several are agreed upon.
+    fn queue_count(&self) -> usize {
+        match self.has(feature::MQ) {
+            true => self.queues.len(),
+            false => 3,
+        }
+    }
+
     fn complain(&mut self, what: impl Into<String>) {
         self.violations.push(what.into());
     }
@@ -421,10 +429,14 @@ impl VirtioModel {
     }
 
     fn read_common(&mut self, offset: u32, width: u8) -> u64 {
-        let queue = self.queues.get(usize::from(self.queue_select));
+        let there = usize::from(self.queue_select) < self.queue_count();
+        let queue = self
+            .queues
+            .get(usize::from(self.queue_select))
+            .filter(|_| there);
         match (offset, width) {
             (4, 4) => self.offered >> (32 * (self.feature_select & 1)) & 0xffff_ffff,
-            (18, 2) => self.queues.len() as u64,
+            (18, 2) => self.queue_count() as u64,
             (20, 1) => self.status.into(),
             (21, 1) => {
                 if self.unsteady != 0 {
