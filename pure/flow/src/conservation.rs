@@ -84,7 +84,7 @@ impl Inspect for Counting {
     ) -> bool {
         assert_eq!(*handle, u32::from(nth));
         assert!(record.packets() >= u64::from(nth));
-        assert!(payload.len() <= packet.payload_bytes as usize);
+        assert!(payload.len() <= packet.level.payload_len as usize);
         *handle += 1;
         true
     }

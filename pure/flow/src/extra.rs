@@ -215,7 +215,7 @@ impl Extras {
         let Some(inspected) = self.inspected.get_mut(at) else {
             return;
         };
-        if inspected.is_done || packet.payload_bytes == 0 || packet.marks & LATER != 0 {
+        if inspected.is_done || packet.level.payload_len == 0 || packet.marks & LATER != 0 {
             return;
         }
         let Some(inspector) = &mut self.inspector else {
@@ -249,14 +249,16 @@ impl<'p> Watching<'_, 'p> {
         let Some(input) = inputs.get(usize::from(packet.input_index)) else {
             return &[];
         };
-        let from = packet.payload_offset as usize;
+        let from = packet.level.payload_offset as usize;
         let rest = input.bytes.get(from..).unwrap_or(&[]);
-        rest.get(..packet.payload_bytes as usize).unwrap_or(rest)
+        rest.get(..packet.level.payload_len as usize)
+            .unwrap_or(rest)
     }
 }
 
 impl Watch for Watching<'_, '_> {
     const DETAIL: bool = true;
+    const HAS_EXTRAS: bool = true;
 
     fn is_same(&self, record: u32, packet: &Observed) -> bool {
         let extras = &self.extras;
@@ -302,8 +304,8 @@ impl Watch for Watching<'_, '_> {
             let passed_us = (packet.time_ns - start_ns) / 1000;
             self.extras.notes[place] = PacketNote {
                 time_us: passed_us.min(u64::from(u32::MAX)) as u32,
-                payload_len: packet.payload_bytes.min(u32::from(u16::MAX)) as u16,
-                tcp_flags: packet.tcp_flags as u8,
+                payload_len: packet.level.payload_len.min(u32::from(u16::MAX)) as u16,
+                tcp_flags: packet.level.tcp_flags as u8,
                 side: side as u8,
             };
         }

@@ -12,7 +12,7 @@ use wire::Dissection;
 
 use crate::expire;
 use crate::hash::HashKey;
-use crate::record::{Amount, ORPHAN};
+use crate::record::{Amount, IP_FLAGS_SHIFT, ORPHAN, capped};
 use crate::table::Observed;
 
 /// How long a datagram is remembered after its latest fragment: as long as Linux waits for the rest
@@ -311,22 +311,14 @@ impl Fragments {
         let entry = &self.entries[at];
         let mut released = None;
         if same && entry.first_came {
+            // It has no transport header, so nothing of that is counted again.
             let like = Observed {
-                tcp_flags: 0,
-                tcp_options: 0,
-                tcp_mss: 0,
-                tcp_seq_len: 0,
                 time_ns: orphan.time_ns,
                 bytes: orphan.bytes,
-                payload_bytes: orphan.payload_bytes,
-                ttl: orphan.ttl,
-                traffic_class: orphan.traffic_class,
                 marks: orphan.marks,
-                ip_flags: orphan.ip_flags,
-                len: orphan.len,
-                ip_options: orphan.ip_options,
-                payload_offset: orphan.payload_offset,
+                tcp_mss: 0,
                 input_index: orphan.input_index,
+                level: orphan.level,
                 ..entry.like
             };
             self.stats.followed += 1;
@@ -438,14 +430,14 @@ impl Amount {
     fn add(&mut self, packet: &Observed) {
         self.packets = self.packets.saturating_add(1);
         self.bytes += u64::from(packet.bytes);
-        self.payload_bytes += u64::from(packet.payload_bytes);
+        self.payload_bytes += u64::from(packet.level.payload_len);
         self.first_ns = self.first_ns.min(packet.time_ns);
         self.last_ns = self.last_ns.max(packet.time_ns);
-        self.ttl_min = self.ttl_min.min(packet.ttl);
-        self.ttl_max = self.ttl_max.max(packet.ttl);
-        self.ip_flags |= packet.ip_flags;
-        self.len_min = self.len_min.min(packet.len);
-        self.len_max = self.len_max.max(packet.len);
-        self.ip_options |= packet.ip_options;
+        self.ttl_min = self.ttl_min.min(packet.level.ttl);
+        self.ttl_max = self.ttl_max.max(packet.level.ttl);
+        self.ip_flags |= u16::from(packet.level.ip_flags) << IP_FLAGS_SHIFT;
+        self.len_min = self.len_min.min(capped(packet.bytes));
+        self.len_max = self.len_max.max(capped(packet.bytes));
+        self.ip_options |= packet.level.ip_options;
     }
 }

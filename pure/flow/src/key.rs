@@ -88,7 +88,7 @@ impl FlowKey {
         vlan: [0; 2],
     };
 
-    /// The key of a packet from `src` to `dst`, and the side that sent it.
+    /// The key of a packet from `src` to `dst`, and the side that sent it: of a uniflow always A.
     #[inline]
     pub(crate) fn new(
         src: &[u8; 16],
@@ -96,11 +96,12 @@ impl FlowKey {
         ports: Ports,
         protocol: u8,
         version: u8,
+        uniflow: bool,
     ) -> (FlowKey, Side) {
         let number = |addr: &[u8; 16]| u128::from_ne_bytes(*addr);
         let (s, d) = (number(src), number(dst));
         // Any total order does. Equal addresses are told apart by port.
-        let swap = s > d || (s == d && ports.src > ports.dst);
+        let swap = (s > d || (s == d && ports.src > ports.dst)) && !uniflow;
         let (a, b) = if swap { (d, s) } else { (s, d) };
         let port = if swap {
             [ports.dst, ports.src]
@@ -116,25 +117,6 @@ impl FlowKey {
             vlan: [0; 2],
         };
         (key, if swap { Side::B } else { Side::A })
-    }
-
-    /// The key of one direction: A is who sends.
-    #[inline]
-    pub(crate) fn one_way(
-        src: &[u8; 16],
-        dst: &[u8; 16],
-        ports: Ports,
-        protocol: u8,
-        version: u8,
-    ) -> FlowKey {
-        FlowKey {
-            addr: [*src, *dst],
-            port: [ports.src, ports.dst],
-            protocol,
-            version,
-            interface: 0,
-            vlan: [0; 2],
-        }
     }
 
     /// Makes the VLAN ids part of the key.
@@ -171,6 +153,12 @@ impl FlowKey {
             word([self.port[0], self.port[1], kind, self.interface]),
             word([self.vlan[0], self.vlan[1], 0, 0]),
         ]
+    }
+
+    /// Loads its beginning.
+    #[inline(always)]
+    pub(crate) fn touch(&self) -> u64 {
+        u64::from(self.addr[0][0])
     }
 
     /// Whether this is a key at all.
@@ -389,8 +377,8 @@ mod tests {
     fn both_directions_have_one_key() {
         let (x, y) = ([1; 16], [2; 16]);
         for (src, dst, s, d) in [(x, y, 5, 9), (x, y, 9, 5), (x, x, 5, 9), (x, x, 5, 5)] {
-            let (there, from) = FlowKey::new(&src, &dst, ports(s, d), 6, 6);
-            let (back, to) = FlowKey::new(&dst, &src, ports(d, s), 6, 6);
+            let (there, from) = FlowKey::new(&src, &dst, ports(s, d), 6, 6, false);
+            let (back, to) = FlowKey::new(&dst, &src, ports(d, s), 6, 6, false);
             assert_eq!(there, back);
             assert_eq!(there.words(), back.words());
             assert_eq!((there.port(from), there.port(from.other())), (s, d));
@@ -402,15 +390,15 @@ mod tests {
 
     #[test]
     fn every_part_tells_keys_apart() {
-        let base = FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 4).0;
+        let base = FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 4, false).0;
         let mut others = vec![
-            FlowKey::new(&[3; 16], &[2; 16], ports(1, 2), 6, 4).0,
-            FlowKey::new(&[1; 16], &[3; 16], ports(1, 2), 6, 4).0,
-            FlowKey::new(&[1; 16], &[2; 16], ports(3, 2), 6, 4).0,
-            FlowKey::new(&[1; 16], &[2; 16], ports(1, 3), 6, 4).0,
-            FlowKey::new(&[1; 16], &[2; 16], ports(2, 1), 6, 4).0,
-            FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 17, 4).0,
-            FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 6).0,
+            FlowKey::new(&[3; 16], &[2; 16], ports(1, 2), 6, 4, false).0,
+            FlowKey::new(&[1; 16], &[3; 16], ports(1, 2), 6, 4, false).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(3, 2), 6, 4, false).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(1, 3), 6, 4, false).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(2, 1), 6, 4, false).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 17, 4, false).0,
+            FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 6, false).0,
         ];
         for (outer, inner, interface) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
             let mut other = base;

@@ -196,7 +196,7 @@ mod tests {
             dst: 80,
             is_answer: false,
         };
-        let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6);
+        let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6, false);
         let mut record = Record::new(key, side, false, false);
         let sent = Sent {
             packets,

@@ -7,7 +7,7 @@ use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
 use crate::fragment::{Datagram, FragmentStats, Fragments, Later, Piece};
 use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra, Side};
-use crate::record::{FRAGMENT, IP_FLAGS_SHIFT, LATER};
+use crate::record::{FRAGMENT, LATER};
 use crate::sampling::{Sampler, Sampling};
 use crate::table::{
     Alone, BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
@@ -256,7 +256,9 @@ pub struct Meter {
     profile: Profile,
     table: Table,
     fragments: Fragments,
-    batch: Vec<Observed>,
+    /// The first `batch_len` wait; a packet in a tunnel may count twice.
+    batch: Box<[Observed; BATCH_MAX + 1]>,
+    batch_len: usize,
     extras: Option<Box<Extras>>,
     levels: [Dissection; LEVEL_COUNT],
     packets: u64,
@@ -294,8 +296,8 @@ impl Meter {
             profile: config.table.profile,
             table,
             fragments: Fragments::new(config.datagram_count_max),
-            // A packet in a tunnel may count twice.
-            batch: Vec::with_capacity(BATCH_MAX + 1),
+            batch: Box::new([Observed::NONE; BATCH_MAX + 1]),
+            batch_len: 0,
             extras,
             levels: [Dissection::EMPTY; LEVEL_COUNT],
             packets: 0,
@@ -338,7 +340,7 @@ impl Meter {
             without_ports: self.without_ports,
             unsampled: self.unsampled,
             twice: self.twice,
-            waiting: self.batch.len() as u64,
+            waiting: self.batch_len as u64,
             fragments: *self.fragments.stats(),
             table: *self.table.stats(),
         }
@@ -392,135 +394,146 @@ impl Meter {
             self.unsampled += 1;
             return;
         }
-        dissect(input.link, input.bytes, input.wire_len, &mut self.levels[0]);
-        let first = &self.levels[0];
+        // Into its place in the batch at once: a level is too large to be carried around.
+        let place = self.batch_len.min(BATCH_MAX);
+        let first = &mut self.batch[place].level;
+        dissect(input.link, input.bytes, input.wire_len, first);
         let descend =
             first.ip_version == 0 || (self.level != Level::Outer && first.inner != LayerKind::None);
-        let source = (input, input_index);
-        let named = if descend {
-            match self.descend(input.bytes) {
-                Ok(named) => named,
-                Err(reason) => {
-                    self.refused[reason as usize] += 1;
-                    return;
-                }
-            }
+        if descend {
+            self.levels[0] = *first;
+            self.take_inner((input, input_index), watch, sink);
         } else {
-            Named::first()
-        };
-        if named.inner != named.outer && self.level == Level::Both {
-            self.twice += 1;
-            self.count_outer(source, named.outer, watch, sink);
+            self.count((input, input_index), (false, None), watch, sink);
         }
-        self.count(source, (named.inner, named.tunnel_id), watch, sink);
     }
 
+    /// A packet whose first level does not name its flow.
     #[inline(never)]
-    fn count_outer<W: Watch>(
+    fn take_inner<W: Watch>(
         &mut self,
         source: (&Input<'_>, u8),
-        at: usize,
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
-        self.count(source, (at, None), watch, sink);
+        let named = match self.descend(source.0.bytes) {
+            Ok(named) => named,
+            Err(reason) => {
+                self.refused[reason as usize] += 1;
+                return;
+            }
+        };
+        if named.inner != named.outer && self.level == Level::Both {
+            self.twice += 1;
+            self.batch[self.batch_len.min(BATCH_MAX)].level = self.levels[named.outer];
+            self.count(source, (true, None), watch, sink);
+        }
+        self.batch[self.batch_len.min(BATCH_MAX)].level = self.levels[named.inner];
+        self.count(source, (true, named.tunnel_id), watch, sink);
     }
 
-    /// Counts a packet in the flow of one of its levels.
+    /// The packet's first level, where the one that names the flow is in its place in the batch.
+    #[inline(always)]
+    fn first_level(&self, descended: bool) -> &Dissection {
+        if descended {
+            &self.levels[0]
+        } else {
+            &self.batch[self.batch_len.min(BATCH_MAX)].level
+        }
+    }
+
+    /// Counts a packet in the flow of the level that is in its place in the batch; that was
+    /// descended to, or is the first, which is in `levels[0]` then.
     #[inline(always)]
     fn count<W: Watch>(
         &mut self,
         (input, input_index): (&Input<'_>, u8),
-        (at, tunnel_id): (usize, Option<u32>),
+        (descended, tunnel_id): (bool, Option<u32>),
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
-        let level = &self.levels[at];
+        let place = self.batch_len.min(BATCH_MAX);
+        let level = &self.batch[place].level;
         let mut ports = key::ports(level);
-        let ends = (&level.src, &level.dst);
-        let (protocol, version) = (level.ip_protocol, level.ip_version);
-        let (mut key, side) = if self.uniflow {
-            ports.is_answer = false;
-            let key = FlowKey::one_way(ends.0, ends.1, ports, protocol, version);
-            (key, Side::A)
-        } else {
-            FlowKey::new(ends.0, ends.1, ports, protocol, version)
-        };
+        ports.is_answer &= !self.uniflow;
+        let (mut key, side) = FlowKey::new(
+            &level.src,
+            &level.dst,
+            ports,
+            level.ip_protocol,
+            level.ip_version,
+            self.uniflow,
+        );
         if self.key_vlan || self.key_interface {
-            self.extend_key(&mut key, input);
+            self.extend_key(&mut key, descended, input);
         }
         let mut hash = self.hash_key.hash(&key.words());
-        let key_extra = match self.key_extra {
-            None => KeyExtra::NONE,
-            Some(parts) => {
-                let extra = self.extra_key(parts, (at, tunnel_id), input, side);
-                let [a, b, c] = extra.words();
-                hash = self.hash_key.hash(&[a, b, c, hash, 0, 0]);
-                extra
-            }
-        };
+        let mut key_extra = KeyExtra::NONE;
+        // Without anything beside the table there is no place for it.
+        if W::HAS_EXTRAS
+            && let Some(parts) = self.key_extra
+        {
+            key_extra = self.extra_key(parts, (descended, tunnel_id), input, side);
+            let [a, b, c] = key_extra.words();
+            hash = self.hash_key.hash(&[a, b, c, hash, 0, 0]);
+        }
         if !self.is_all && !self.sampler.takes_flow(hash) {
             self.unsampled += 1;
             return;
         }
+        let first = self.first_level(descended);
         let bytes = match self.octets {
-            Octets::Ip => level.ip_total_len.min(
-                self.levels[0]
-                    .wire_len
-                    .saturating_sub(level.ip_offset.into()),
-            ),
-            Octets::Packet => self.levels[0].wire_len,
+            Octets::Ip => level
+                .ip_total_len
+                .min(first.wire_len.saturating_sub(level.ip_offset.into())),
+            Octets::Packet => first.wire_len,
         };
-        let flags = level.tcp_flags;
-        let fragmented = level.fragment as u8 | self.levels[0].fragment as u8;
-        // Of other protocols the fields of TCP are zero.
-        let is_tcp = level.layer_mask & LayerKind::Tcp.bit() != 0;
-        let moves = level.payload_len + u32::from(flags & flag::FIN) + u32::from(flags >> 1 & 1);
-        let options = level.tcp_options;
-        let observed = Observed {
-            key,
-            side,
-            is_answer: ports.is_answer,
-            tcp_flags: flags,
-            hash,
-            time_ns: input.time_ns,
-            bytes,
-            payload_bytes: level.payload_len,
-            ttl: level.ttl,
-            traffic_class: level.traffic_class,
-            marks: 0,
-            ip_flags: u16::from(level.ip_flags) << IP_FLAGS_SHIFT,
-            len: bytes.min(u32::from(u16::MAX)) as u16,
-            tcp_window: level.tcp_window,
-            tcp_mss: if W::DETAIL && flags & flag::SYN != 0 {
-                announced_mss(level, input.bytes)
-            } else {
-                0
-            },
-            tcp_seq: level.tcp_seq,
-            tcp_seq_len: if is_tcp { moves } else { 0 },
-            tcp_options: options as u32 & 0x7fff_ffff | ((options >> 34) as u32) << 31,
-            ip_options: level.ip_options,
-            payload_offset: level.payload_offset,
-            input_index,
-            key_extra,
+        let fragmented = level.fragment as u8 | first.fragment as u8;
+        let tcp_mss = if W::DETAIL && level.tcp_flags & flag::SYN != 0 {
+            announced_mss(level, input.bytes)
+        } else {
+            0
         };
         if level.reason != Reason::Complete {
             self.without_ports[level.reason as usize] += 1;
         }
+        let observed = &mut self.batch[place];
+        observed.key = key;
+        observed.side = side;
+        observed.is_answer = ports.is_answer;
+        observed.hash = hash;
+        observed.time_ns = input.time_ns;
+        observed.bytes = bytes;
+        observed.marks = 0;
+        observed.tcp_mss = tcp_mss;
+        if W::HAS_EXTRAS {
+            observed.input_index = input_index;
+            observed.key_extra = key_extra;
+        }
         if fragmented != 0 {
-            self.fragment(at, observed, watch, sink);
-        } else {
-            self.push(observed, watch, sink);
+            self.fragment(descended, watch, sink);
+            return;
+        }
+        self.batch_len = place + 1;
+        if self.batch_len >= BATCH_MAX {
+            self.flush_with(watch, sink);
         }
     }
 
-    #[inline(always)]
-    fn push<W: Watch>(&mut self, observed: Observed, watch: &mut W, sink: &mut dyn Sink) {
-        self.batch.push(observed);
-        if self.batch.len() >= BATCH_MAX {
+    fn push<W: Watch>(&mut self, observed: &Observed, watch: &mut W, sink: &mut dyn Sink) {
+        let place = self.batch_len.min(BATCH_MAX);
+        self.batch[place] = *observed;
+        self.batch_len = place + 1;
+        if self.batch_len >= BATCH_MAX {
             self.flush_with(watch, sink);
         }
+    }
+
+    /// Gives what waits to the table.
+    fn empty_batch<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
+        let waiting = &self.batch[..self.batch_len.min(BATCH_MAX + 1)];
+        self.table.observe_with(waiting, watch, sink);
+        self.batch_len = 0;
     }
 
     /// Hands what waits to the table.
@@ -531,8 +544,7 @@ impl Meter {
     /// Hands what waits to the table, and looks for fragments that were held too long.
     #[inline(never)]
     fn flush_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
-        self.table.observe_with(&self.batch, watch, sink);
-        self.batch.clear();
+        self.empty_batch(watch, sink);
         if self.fragments.stats().held != 0 {
             let clock_ns = self.table.clock_ns();
             let table = &mut self.table;
@@ -575,8 +587,8 @@ impl Meter {
     }
 
     #[inline(never)]
-    fn extend_key(&self, key: &mut FlowKey, input: &Input<'_>) {
-        let outermost = &self.levels[0];
+    fn extend_key(&self, key: &mut FlowKey, descended: bool, input: &Input<'_>) {
+        let outermost = self.first_level(descended);
         if self.key_vlan {
             match input.vlan {
                 Some(id) => key.set_vlan(id & 0xfff, outermost.vlan_outer),
@@ -593,11 +605,12 @@ impl Meter {
     fn extra_key(
         &self,
         parts: KeyParts,
-        (at, tunnel_id): (usize, Option<u32>),
+        (descended, tunnel_id): (bool, Option<u32>),
         input: &Input<'_>,
         side: Side,
     ) -> KeyExtra {
-        let (outermost, level) = (&self.levels[0], &self.levels[at]);
+        let outermost = self.first_level(descended);
+        let level = &self.batch[self.batch_len.min(BATCH_MAX)].level;
         let mut extra = KeyExtra::NONE;
         if parts.mac
             && outermost.layer_kinds[0] == LayerKind::Ethernet
@@ -618,20 +631,15 @@ impl Meter {
         extra
     }
 
-    /// A fragment, counted or held back. `level` is the one that names the flow.
+    /// A fragment, in its place in the batch: counted or held back.
     #[inline(never)]
-    fn fragment<W: Watch>(
-        &mut self,
-        level: usize,
-        mut observed: Observed,
-        watch: &mut W,
-        sink: &mut dyn Sink,
-    ) {
+    fn fragment<W: Watch>(&mut self, descended: bool, watch: &mut W, sink: &mut dyn Sink) {
+        let mut observed = self.batch[self.batch_len.min(BATCH_MAX)];
         // Of a fragmented datagram within a tunnel within a fragmented datagram the outer one is
         // followed.
-        let outermost = &self.levels[0];
+        let outermost = self.first_level(descended);
         let level = if outermost.fragment == wire::Fragment::Whole {
-            &self.levels[level]
+            &observed.level
         } else {
             outermost
         };
@@ -652,13 +660,12 @@ impl Meter {
         };
         if let Some((like, held)) = released {
             // What came before must be in the table.
-            self.table.observe_with(&self.batch, watch, sink);
-            self.batch.clear();
+            self.empty_batch(watch, sink);
             self.table.observe_held((&like, &held), watch, sink);
         }
         match (is_later, follows) {
-            (false, _) => self.push(observed, watch, sink),
-            (true, Some(like)) => self.push(like, watch, sink),
+            (false, _) => self.push(&observed, watch, sink),
+            (true, Some(like)) => self.push(&like, watch, sink),
             (true, None) => {}
         }
     }

@@ -12,7 +12,7 @@ use crate::table::Observed;
 mod side;
 
 use side::Direction;
-pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN};
+pub(crate) use side::{FRAGMENT, IP_FLAGS_SHIFT, LATER, ORPHAN, capped};
 
 /// TCP flags (RFC 9293 §3.1).
 pub(crate) const FIN: u16 = 0x01;
@@ -154,7 +154,7 @@ impl Record {
     pub(crate) fn add_one<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
         let at = packet.side as usize;
         self.seen = seen;
-        let flags = packet.tcp_flags;
+        let flags = packet.level.tcp_flags;
         let known = self.sides[at].tcp_flags();
         // What is new in the union, or begins or ends a connection.
         if (flags & !known) | (flags & (FIN | SYN | RST)) != 0 {
@@ -164,7 +164,7 @@ impl Record {
         let side = &mut self.sides[at];
         if DETAIL {
             side.detail(packet, passed_ns);
-            self.ip_options |= packet.ip_options;
+            self.ip_options |= packet.level.ip_options;
         }
         side.count::<DETAIL>(packet, passed_ns);
     }
@@ -174,7 +174,7 @@ impl Record {
         self.open(packet.side, packet.time_ns);
         let at = packet.side as usize;
         if DETAIL && self.sides[at].packets() == 0 {
-            self.traffic_class[at] = packet.traffic_class;
+            self.traffic_class[at] = packet.level.traffic_class;
             self.sides[at].begin(packet);
         }
         if packet.marks & ORPHAN != 0 {
@@ -196,7 +196,7 @@ impl Record {
         let last_ns = held.last_ns - self.first_ns[at];
         if DETAIL {
             if self.sides[at].packets() == 0 {
-                self.traffic_class[at] = packet.traffic_class;
+                self.traffic_class[at] = packet.level.traffic_class;
             }
             self.sides[at].held_detail(held);
             self.ip_options |= held.ip_options;
@@ -222,7 +222,7 @@ impl Record {
     /// A packet with flags that are new, or that begins or ends a connection. Before it is counted.
     #[inline(never)]
     fn turn<const DETAIL: bool>(&mut self, packet: &Observed) {
-        let (side, flags) = (packet.side, packet.tcp_flags);
+        let (side, flags) = (packet.side, packet.level.tcp_flags);
         let (at, to) = (side as usize, side.other() as usize);
         if flags & SYN != 0 && self.state & (KNOWN | UNIFLOW) == 0 {
             let initiator = if flags & ACK == 0 { side } else { side.other() };
@@ -508,10 +508,11 @@ impl std::fmt::Debug for Record {
 }
 
 impl Record {
-    /// Loads the cache lines that a packet of this side will touch.
+    /// Loads the cache lines that a packet of this side will touch: the first and the last byte of
+    /// the head and of the side, for records begin anywhere in a line.
     #[inline(always)]
     pub(crate) fn touch(&self, side: Side) -> u64 {
-        u64::from(self.seen) | self.first_ns[0] | self.sides[side as usize].touch()
+        self.key.touch() | u64::from(self.traffic_class[1]) | self.sides[side as usize].touch()
     }
 }
 

@@ -367,7 +367,7 @@ impl Table {
             );
             let plain = expire::until(line.deadlines[way], now) >= 2
                 && expire::is_recent(tick, record.seen())
-                && packet.tcp_flags & record::SYN == 0
+                && packet.level.tcp_flags & record::SYN == 0
                 && record.is_plain(packet)
                 && self.timeouts.is_within(record, packet.time_ns);
             if plain {
@@ -458,7 +458,7 @@ impl Table {
             None
         } else if let Some(reason) = self.timeouts.ended_before(old, first_ns, self.clock_ns) {
             Some(reason)
-        } else if old.is_closed() && held.is_none() && is_opening(packet.tcp_flags) {
+        } else if old.is_closed() && held.is_none() && is_opening(packet.level.tcp_flags) {
             Some(EndReason::EndOfFlow)
         } else if !old.has_room(packet.side, packets, first_ns, last_ns) {
             Some(EndReason::Active)

@@ -247,7 +247,7 @@ mod tests {
             dst: 80,
             is_answer: false,
         };
-        let (key, side) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6);
+        let (key, side) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 6, false);
         let mut record = Record::new(key, side, false, false);
         let sent = Sent {
             packets: 1,
@@ -322,7 +322,6 @@ mod tests {
                 hash: key.hash(&one.key().words()),
                 time_ns: 1,
                 bytes: u32::from(flow) * 7 % 1000,
-                ttl: 1,
                 ..crate::Observed::NONE
             };
             table.observe(&[packet], &mut |_: &Record, _| panic!());

@@ -252,7 +252,7 @@ mod tests {
             is_answer: false,
         };
         let (a, b) = ([1; 16], [2; 16]);
-        let (mut key, _) = FlowKey::new(&a, &b, ports(5000, 80), 6, 6);
+        let (mut key, _) = FlowKey::new(&a, &b, ports(5000, 80), 6, 6, false);
         key.set_vlan(5, 6);
         assert_eq!(
             text(key, [3, 2]),
@@ -276,7 +276,7 @@ mod tests {
         let mut v4 = [[0; 16]; 2];
         v4[0][..4].copy_from_slice(&[10, 0, 0, 1]);
         v4[1][..4].copy_from_slice(&[10, 0, 255, 2]);
-        let (key, side) = FlowKey::new(&v4[0], &v4[1], ports(8, 0), 1, 4);
+        let (key, side) = FlowKey::new(&v4[0], &v4[1], ports(8, 0), 1, 4, false);
         let icmp = text(
             key,
             if side == crate::Side::A {

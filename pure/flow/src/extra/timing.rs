@@ -60,7 +60,7 @@ impl Timing {
     pub(super) fn add(&mut self, before: &Counters, packet: &Observed) {
         let len = f64::from(packet.bytes);
         self.len_square_sum += len * len;
-        let bin = &mut self.len_bins[len_bin(packet.payload_bytes)];
+        let bin = &mut self.len_bins[len_bin(packet.level.payload_len)];
         *bin = bin.saturating_add(1);
         if before.packets == 0 {
             return;

@@ -1,5 +1,7 @@
 //! One direction of a record: 52 bytes.
 
+use wire::LayerKind;
+
 use super::{Amount, Counters, SYN};
 use crate::table::Observed;
 
@@ -23,6 +25,11 @@ pub(crate) const IP_FLAGS_SHIFT: u32 = 13;
 /// A segment that comes so soon after a later one was overtaken, not sent again, where the round
 /// trip is not known.
 const OVERTAKEN_NS: u64 = 3_000_000;
+
+/// A length in 16 bits.
+pub(crate) fn capped(len: u32) -> u16 {
+    len.min(u32::from(u16::MAX)) as u16
+}
 
 /// Three sums share a word with a number of 16 bits each, so that adding to one is one addition;
 /// room is made sure of before, so it never reaches the upper bits.
@@ -114,7 +121,7 @@ impl Direction {
 
     #[inline(always)]
     pub(super) fn touch(&self) -> u64 {
-        u64::from(self.packets) | u64::from(self.ttl_max)
+        self.bytes_mss | u64::from(self.ttl_max)
     }
 
     /// Whether there are packets, and another one can be counted.
@@ -131,9 +138,9 @@ impl Direction {
 
     /// What only the side's first packet tells.
     pub(super) fn begin(&mut self, packet: &Observed) {
-        self.flags_first = packet.tcp_flags as u8;
-        (self.ttl_min, self.ttl_max) = (packet.ttl, packet.ttl);
-        self.payload_window = set_upper(self.payload_window, packet.tcp_window);
+        self.flags_first = packet.level.tcp_flags as u8;
+        (self.ttl_min, self.ttl_max) = (packet.level.ttl, packet.level.ttl);
+        self.payload_window = set_upper(self.payload_window, packet.level.tcp_window);
     }
 
     /// Counts a packet that comes so long after the side's first.
@@ -143,7 +150,7 @@ impl Direction {
         self.bytes_mss += u64::from(packet.bytes);
         self.reach(passed_ns);
         if DETAIL {
-            self.payload_window += u64::from(packet.payload_bytes);
+            self.payload_window += u64::from(packet.level.payload_len);
         }
     }
 
@@ -160,46 +167,69 @@ impl Direction {
     /// What the standard record holds beyond counters. Before the packet is counted.
     #[inline(always)]
     pub(super) fn detail(&mut self, packet: &Observed, passed_ns: u64) {
+        let level = &packet.level;
         // Branches that are hardly ever taken cost less than extremes that are stored each time.
-        if packet.ttl != self.ttl_min {
-            self.ttl_min = self.ttl_min.min(packet.ttl);
-            self.ttl_max = self.ttl_max.max(packet.ttl);
+        if level.ttl != self.ttl_min {
+            self.ttl_min = self.ttl_min.min(level.ttl);
+            self.ttl_max = self.ttl_max.max(level.ttl);
         }
-        if packet.len < self.len_min {
-            self.len_min = packet.len;
+        if packet.bytes < u32::from(self.len_min) {
+            self.len_min = packet.bytes as u16;
         }
-        if packet.len > self.len_max {
-            self.len_max = packet.len;
+        if packet.bytes > u32::from(self.len_max) {
+            self.len_max = capped(packet.bytes);
         }
-        self.fragments |= packet.ip_flags;
+        self.fragments |= u16::from(level.ip_flags) << IP_FLAGS_SHIFT;
         if packet.marks & FRAGMENT != 0 {
             self.add_fragments(1);
         }
-        self.tcp_options |= packet.tcp_options;
-        self.flags_last = packet.tcp_flags as u8;
-        if packet.tcp_seq_len != 0 {
-            if packet.tcp_seq == self.next_seq && self.flags & SEQ_KNOWN != 0 {
-                self.next_seq = packet.tcp_seq.wrapping_add(packet.tcp_seq_len);
+        if level.layer_mask & LayerKind::Tcp.bit() != 0 {
+            self.segment(packet, passed_ns);
+        }
+    }
+
+    /// What TCP has beyond.
+    #[inline(always)]
+    fn segment(&mut self, packet: &Observed, passed_ns: u64) {
+        let level = &packet.level;
+        self.flags_last = level.tcp_flags as u8;
+        self.tcp_options |= level.tcp_options as u32;
+        if level.tcp_options >> 31 != 0 {
+            self.rare_options(level.tcp_options);
+        }
+        let flags = u32::from(level.tcp_flags);
+        let moves = level.payload_len + (flags & 1) + (flags >> 1 & 1);
+        if moves != 0 {
+            if level.tcp_seq == self.next_seq && self.flags & SEQ_KNOWN != 0 {
+                self.next_seq = level.tcp_seq.wrapping_add(moves);
             } else {
-                self.out_of_sequence(packet, passed_ns);
+                self.out_of_sequence(packet, moves, passed_ns);
             }
         }
+    }
+
+    /// Bit 31 stands for kind 34; the other kinds from 31 on are not assigned.
+    #[cold]
+    fn rare_options(&mut self, options: u64) {
+        self.tcp_options &= 0x7fff_ffff;
+        self.tcp_options |= ((options >> 34) as u32) << 31;
     }
 
     /// A segment that does not begin where the ones before it end. What begins earlier was sent
     /// again, or, if the latest packet of the side came only just before, was overtaken on the way
     /// (Wireshark's rule of thumb: 3 ms, or the round trip of the handshake).
     #[inline(never)]
-    fn out_of_sequence(&mut self, packet: &Observed, passed_ns: u64) {
-        let end = packet.tcp_seq.wrapping_add(packet.tcp_seq_len);
-        let ahead = packet.tcp_seq.wrapping_sub(self.next_seq) as i32;
+    fn out_of_sequence(&mut self, packet: &Observed, moves: u32, passed_ns: u64) {
+        let (seq, flags) = (packet.level.tcp_seq, packet.level.tcp_flags);
+        let end = seq.wrapping_add(moves);
+        let ahead = seq.wrapping_sub(self.next_seq) as i32;
         if self.flags & SEQ_KNOWN == 0 || ahead > 0 {
             self.flags |= SEQ_KNOWN;
             self.next_seq = end;
             return;
         }
         // A keep-alive repeats the last byte.
-        if ahead == -1 && packet.tcp_seq_len == 1 && packet.tcp_flags & SYN == 0 {
+        if ahead == -1 && moves == 1 && flags & SYN == 0 {
             return;
         }
         let round_trip_ns = u64::from(self.handshake_us()) * 1000;
@@ -209,7 +239,7 @@ impl Direction {
             round_trip_ns
         };
         let is_near = passed_ns.saturating_sub(self.last_ns()) < near_ns;
-        let repeats_syn = packet.tcp_flags & SYN != 0;
+        let repeats_syn = flags & SYN != 0;
         if is_near && !repeats_syn {
             self.out_of_order = self.out_of_order.saturating_add(1);
         } else {

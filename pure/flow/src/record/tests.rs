@@ -1,5 +1,7 @@
 //! Records: what is kept in few bits, and what of TCP is made out. Also makes records for others.
 
+use wire::{Dissection, LayerKind};
+
 use super::*;
 use crate::key::Ports;
 
@@ -16,6 +18,7 @@ pub(crate) struct Sent {
 
 /// Adds it to a record, as packets of one size.
 pub(crate) fn add(record: &mut Record, side: Side, sent: &Sent) {
+    let mut tcp_seq = 0;
     for nth in 0..sent.packets {
         let share = |sum: u64| {
             let count = u64::from(sent.packets);
@@ -29,12 +32,18 @@ pub(crate) fn add(record: &mut Record, side: Side, sent: &Sent) {
                 sent.first_ns
             },
             bytes: share(sent.bytes),
-            len: share(sent.bytes) as u16,
-            payload_bytes: share(sent.payload_bytes),
-            tcp_flags: sent.tcp_flags,
-            ttl: sent.ttl,
+            level: Dissection {
+                payload_len: share(sent.payload_bytes),
+                tcp_flags: sent.tcp_flags,
+                tcp_seq,
+                layer_mask: LayerKind::Tcp.bit(),
+                ttl: sent.ttl,
+                ..Dissection::EMPTY
+            },
             ..Observed::NONE
         };
+        let moves = packet.level.payload_len + u32::from(sent.tcp_flags & FIN);
+        tcp_seq += moves + u32::from(sent.tcp_flags >> 1 & 1);
         if nth == 0 {
             // The first one tells the beginning, also where it is the only one.
             record.add_any::<true>(&packet, 0);
@@ -53,7 +62,7 @@ fn key() -> (FlowKey, Side) {
         dst: 80,
         is_answer: false,
     };
-    FlowKey::new(&[1; 16], &[2; 16], ports, 6, 6)
+    FlowKey::new(&[1; 16], &[2; 16], ports, 6, 6, false)
 }
 
 /// A connection from (side sends, flags, seq, payload, time in ms).
@@ -64,15 +73,17 @@ fn connection(segments: &[(bool, u16, u32, u32, u64)]) -> Record {
         let packet = Observed {
             key,
             side: if is_client { client } else { client.other() },
-            tcp_flags: flags,
-            tcp_seq: seq,
-            tcp_seq_len: len + u32::from(flags & FIN) + u32::from(flags >> 1 & 1),
-            tcp_window: ms as u16 + 1,
-            payload_bytes: len,
             bytes: 60 + len,
-            len: 60 + len as u16,
             time_ns: 1_700_000_000_000 * MS + ms * MS,
-            ttl: 60,
+            level: Dissection {
+                tcp_flags: flags,
+                tcp_seq: seq,
+                tcp_window: ms as u16 + 1,
+                payload_len: len,
+                layer_mask: LayerKind::Tcp.bit(),
+                ttl: 60,
+                ..Dissection::EMPTY
+            },
             ..Observed::NONE
         };
         record.add_any::<true>(&packet, 0);
@@ -149,7 +160,10 @@ fn sums_go_beyond_32_bits_and_stop_in_time() {
         key,
         side,
         bytes: u32::MAX,
-        payload_bytes: u32::MAX,
+        level: Dissection {
+            payload_len: u32::MAX,
+            ..Dissection::EMPTY
+        },
         time_ns: 5,
         ..Observed::NONE
     };
@@ -188,10 +202,13 @@ fn counters_leave_the_rest_zero() {
         key,
         side,
         bytes: 70,
-        payload_bytes: 30,
         time_ns: 5,
-        tcp_flags: ACK,
-        ttl: 9,
+        level: Dissection {
+            payload_len: 30,
+            tcp_flags: ACK,
+            ttl: 9,
+            ..Dissection::EMPTY
+        },
         ..Observed::NONE
     };
     record.add_any::<false>(&packet, 0);

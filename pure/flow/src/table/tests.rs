@@ -1,5 +1,7 @@
 //! The table: beside a simple model, at its limits, and when flows end.
 
+use wire::Dissection;
+
 use super::*;
 use crate::HashKey;
 use crate::key::Ports;
@@ -47,6 +49,7 @@ fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns
         },
         protocol,
         6,
+        false,
     );
     Observed {
         key,
@@ -54,8 +57,11 @@ fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns
         hash: hash_key.hash(&key.words()),
         time_ns,
         bytes: 100,
-        payload_bytes: 60,
-        ttl: 64,
+        level: Dissection {
+            payload_len: 60,
+            ttl: 64,
+            ..Dissection::EMPTY
+        },
         ..Observed::NONE
     }
 }
@@ -181,9 +187,9 @@ impl Model {
             let other_began = p.is_answer || p.is_of_server();
             self.initiator = Some(if other_began { p.side.other() } else { p.side });
         }
-        if p.tcp_flags & 2 != 0 && !self.syn_seen {
+        if p.level.tcp_flags & 2 != 0 && !self.syn_seen {
             self.syn_seen = true;
-            self.initiator = Some(if p.tcp_flags & 16 == 0 {
+            self.initiator = Some(if p.level.tcp_flags & 16 == 0 {
                 p.side
             } else {
                 p.side.other()
@@ -193,12 +199,12 @@ impl Model {
         let side = &mut self.sides[p.side as usize];
         side.packets += 1;
         side.bytes += u64::from(p.bytes);
-        side.payload += u64::from(p.payload_bytes);
+        side.payload += u64::from(p.level.payload_len);
         side.first = Some(side.first.map_or(p.time_ns, |f| f.min(p.time_ns)));
         side.last = side.last.max(p.time_ns);
-        side.flags |= p.tcp_flags;
-        side.ttl = Some(side.ttl.map_or(p.ttl, |t| t.min(p.ttl)));
-        side.ttl_max = side.ttl_max.max(p.ttl);
+        side.flags |= p.level.tcp_flags;
+        side.ttl = Some(side.ttl.map_or(p.level.ttl, |t| t.min(p.level.ttl)));
+        side.ttl_max = side.ttl_max.max(p.level.ttl);
         let len = p.bytes.min(65535) as u16;
         let [least, most] = side.len.unwrap_or([len; 2]);
         side.len = Some([least.min(len), most.max(len)]);
@@ -267,18 +273,17 @@ fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, ste
         let port = 1000 + random.below(ports) as u16;
         let mut p = packet(&hash_key, from, to, port, protocol, time);
         if protocol == 6 {
-            p.tcp_flags = [16, 16, 16, 24, 2, 18, 17, 4][random.below(8) as usize];
+            p.level.tcp_flags = [16, 16, 16, 24, 2, 18, 17, 4][random.below(8) as usize];
         }
         p.is_answer = protocol == 1 && random.below(2) == 0;
         p.bytes = random.below(9000) as u32;
-        p.len = p.bytes as u16;
-        p.ttl = random.below(255) as u8;
+        p.level.ttl = random.below(255) as u8;
 
         clock = clock.max(time);
         let mut expected = None;
         if let Some(flow) = model.get(&p.key) {
             expected = flow.over_for(&timeouts, protocol, clock, time);
-            if expected.is_none() && flow.closed() && p.tcp_flags & 18 == 2 {
+            if expected.is_none() && flow.closed() && p.level.tcp_flags & 18 == 2 {
                 expected = Some(EndReason::EndOfFlow);
             }
         }
@@ -355,7 +360,7 @@ fn batches_change_nothing() {
         now += random.below(S / 20);
         let (from, to) = (random.below(8) as u8, random.below(8) as u8);
         let mut p = packet(&hash_key, from, to, random.below(8) as u16, 6, now);
-        p.tcp_flags = [16, 16, 16, 2, 17, 4][random.below(6) as usize];
+        p.level.tcp_flags = [16, 16, 16, 2, 17, 4][random.below(6) as usize];
         packets.push(p);
     }
     let config = TableConfig {
@@ -485,7 +490,7 @@ fn the_one_nearest_to_its_timeout_gives_way() {
     let none = &mut |record: &Record, _| panic!("{record:?} ended");
     table.observe(&[packet(&hash_key, 1, 2, 1, 6, S)], none);
     let mut reset = packet(&hash_key, 1, 2, 2, 6, 2 * S);
-    reset.tcp_flags = 4;
+    reset.level.tcp_flags = 4;
     table.observe(&[reset], none);
     let mut ended = Vec::new();
     table.observe(

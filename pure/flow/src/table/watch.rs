@@ -23,6 +23,8 @@ pub trait Sink {
 pub(crate) trait Watch {
     /// Whether records hold more than counters.
     const DETAIL: bool;
+    /// Whether anything goes on at all.
+    const HAS_EXTRAS: bool;
 
     /// Whether a packet is of this flow, whose key is the packet's.
     fn is_same(&self, record: u32, packet: &Observed) -> bool;
@@ -42,6 +44,7 @@ pub(crate) struct Alone<const DETAIL: bool>;
 
 impl<const D: bool> Watch for Alone<D> {
     const DETAIL: bool = D;
+    const HAS_EXTRAS: bool = false;
 
     #[inline(always)]
     fn is_same(&self, _: u32, _: &Observed) -> bool {
