@@ -64,10 +64,10 @@ impl flow::Inspect for Applications {
             },
             time_ns: packet.time_ns,
             ports: [key.port(initiator), key.port(initiator.other())],
-            sequence: packet.tcp_seq,
-            is_syn: packet.tcp_flags & SYN != 0,
+            sequence: packet.level.tcp_seq,
+            is_syn: packet.level.tcp_flags & SYN != 0,
             payload,
-            payload_len: packet.payload_bytes,
+            payload_len: packet.level.payload_len,
         };
         self.inspector.packet(handle, &segment);
         self.called();
