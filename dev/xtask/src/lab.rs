@@ -57,6 +57,12 @@ const SUITES: &[Suite] = &[
         tests: &[("guest_vfio", "")],
     },
     Suite {
+        name: "vfio_cards",
+        summary: "the same of e1000 and virtio-net (split, packed), against the kernel's drivers",
+        usual: true,
+        tests: &[("guest_vfio_cards", "")],
+    },
+    Suite {
         name: "ports",
         summary: "the conformance suite of ports on igb, virtio-net and e1000 (minutes)",
         usual: false,

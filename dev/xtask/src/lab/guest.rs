@@ -35,7 +35,8 @@ pub struct Card {
 /// virtio-net asks for the IOMMU (`iommu_platform`), or its driver would pass physical addresses
 /// by itself: no VFIO, and no zero-copy, because the ring has then no device to map frames for.
 /// It has as many queue pairs as the guest has CPUs: with more to spare its driver adds queues when
-/// an XDP program comes, the card receives on them too, and they cannot be bound zero-copy.
+/// an XDP program comes, the card receives on them too, and they cannot be bound zero-copy. One of
+/// the two offers packed rings, so that both kinds are there.
 pub const CARDS: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
@@ -43,11 +44,12 @@ pub const CARDS: &[Card] = &[
     card("e1000-1", "e1000", "52:54:00:ba:02:01", 1, false, 1),
     card("e1000e-0", "e1000e", "52:54:00:ba:03:00", 2, true, 1),
     card("e1000e-1", "e1000e", "52:54:00:ba:03:01", 2, true, 1),
-    card("virtio0", VIRTIO, "52:54:00:ba:04:00", 3, true, 2),
+    card("virtio0", PACKED, "52:54:00:ba:04:00", 3, true, 2),
     card("virtio1", VIRTIO, "52:54:00:ba:04:01", 3, true, 2),
 ];
 
 const VIRTIO: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+const PACKED: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on,packed=on";
 
 const fn card(
     name: &'static str,
