@@ -6,7 +6,7 @@
 
 mod picture;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -37,6 +37,8 @@ pub struct Live {
     /// Bytes of the flows shown, one interval ago.
     before: HashMap<FlowKey, u64>,
     rates: HashMap<FlowKey, f64>,
+    /// Protocol and name of the flows shown, where decoders know them.
+    applications: HashMap<FlowKey, (&'static str, String)>,
 }
 
 impl Live {
@@ -75,6 +77,7 @@ impl Live {
             begun: 0,
             before: HashMap::new(),
             rates: HashMap::new(),
+            applications: HashMap::new(),
         })
     }
 
@@ -172,6 +175,16 @@ impl Live {
             self.wire_bytes = total.wire_bytes;
             self.begun = total.meter.table.flows;
         }
+        for queue in &status.queues[..] {
+            for (record, known) in queue.live.iter().zip(&queue.live_applications) {
+                if let Some(words) = words(known) {
+                    self.applications.insert(*record.key(), words);
+                }
+            }
+        }
+        // Of those that are not shown any more nothing is kept.
+        let shown: HashSet<FlowKey> = totals.iter().map(|total| total.key).collect();
+        self.applications.retain(|key, _| shown.contains(key));
         let picture = &mut self.picture;
         picture.elapsed = status.elapsed;
         picture.packets = total.meter.packets;
@@ -183,9 +196,25 @@ impl Live {
         picture.account = status.account.clone();
         picture.rows = totals
             .iter()
-            .map(|total| Row::of(total, self.rates.get(&total.key).copied()))
+            .map(|total| {
+                let rate_bps = self.rates.get(&total.key).copied();
+                Row::of(total, rate_bps, self.applications.get(&total.key))
+            })
             .collect();
     }
+}
+
+/// Protocol and name, if anything was recognised. What a packet brought is made fit to be shown.
+fn words(application: &inspect::Application) -> Option<(&'static str, String)> {
+    if application.protocol() == inspect::Protocol::Unknown {
+        return None;
+    }
+    let name = match application.headline() {
+        Some(inspect::Value::Text { bytes, .. }) => bytes.escape_ascii().to_string(),
+        Some(inspect::Value::Address(addr)) => addr.to_string(),
+        _ => String::new(),
+    };
+    Some((application.protocol().name(), name))
 }
 
 impl Outlet for Live {

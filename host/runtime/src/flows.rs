@@ -191,6 +191,8 @@ pub struct QueueStatus {
     pub unmetered: u64,
     /// The largest flows that go on, largest first.
     pub live: Vec<Record>,
+    /// What decoders know of each of them so far.
+    pub live_applications: Vec<inspect::Application>,
     /// Flows that fit into the table.
     pub capacity: u64,
     /// The decoders'.

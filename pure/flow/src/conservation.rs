@@ -70,8 +70,17 @@ impl Sink for Taken {
     }
 }
 
-/// Says how many packets it has been given.
-struct Counting;
+/// Says how many packets it has been given, and wants every handle back once.
+#[derive(Default)]
+struct Counting {
+    open: u64,
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        assert!(self.open == 0 || std::thread::panicking());
+    }
+}
 
 impl Inspect for Counting {
     fn packet(
@@ -85,12 +94,17 @@ impl Inspect for Counting {
         assert_eq!(*handle, u32::from(nth));
         assert!(record.packets() >= u64::from(nth));
         assert!(payload.len() <= packet.level.payload_len as usize);
+        self.open += u64::from(*handle == 0);
         *handle += 1;
         true
     }
 
-    fn ended(&mut self, handle: u32, record: &Record, found: &mut Vec<u8>) {
-        assert!(u64::from(handle) <= record.packets());
+    fn known(&self, handle: u32, found: &mut Vec<u8>) {
+        found.push(handle as u8);
+    }
+
+    fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
+        self.open -= u64::from(handle != 0);
         found.push(handle as u8);
     }
 }
@@ -158,7 +172,7 @@ pub fn law(input: &[u8]) {
     let Ok(mut meter) = Meter::new(&config) else {
         return;
     };
-    meter.set_inspector(Box::new(Counting));
+    meter.set_inspector(Box::new(Counting::default()));
     let mut taken = Taken {
         note_count_max: config.extra.packet_count.into(),
         is_uniflow: config.table.uniflow,

@@ -14,7 +14,7 @@
 //! Fragments that came before the first one of their datagram count in the record alone.
 
 use crate::expire::EndReason;
-use crate::key::{KeyExtra, Side};
+use crate::key::{FlowKey, KeyExtra, Side};
 use crate::meter::Input;
 use crate::record::{LATER, Record};
 use crate::table::{Observed, OutOfMemory, Sink, Watch};
@@ -133,8 +133,12 @@ pub trait Inspect: Send {
         payload: &[u8],
     ) -> bool;
 
+    /// What was found so far goes to the end of `found`. A flow that is told in several records is
+    /// asked for it with each of them.
+    fn known(&self, handle: u32, found: &mut Vec<u8>);
+
     /// The flow has ended: what was found goes to the end of `found`. The handle is free again.
-    fn ended(&mut self, handle: u32, record: &Record, found: &mut Vec<u8>);
+    fn ended(&mut self, handle: u32, found: &mut Vec<u8>);
 
     /// Bytes of memory that it takes and will ever take.
     fn memory_len(&self) -> usize {
@@ -161,6 +165,8 @@ pub(crate) struct Extras {
     bytes: Vec<ByteCounts>,
     inspected: Vec<Inspected>,
     inspector: Option<Box<dyn Inspect>>,
+    /// The flow whose record has just ended although it goes on: the next record takes it over.
+    carried: Option<(FlowKey, Option<KeyExtra>, Inspected)>,
     found: Vec<u8>,
 }
 
@@ -195,12 +201,76 @@ impl Extras {
             bytes: slab(config.bytes, flow_count)?,
             inspected: slab(config.inspect_count != 0, flow_count)?,
             inspector: None,
+            carried: None,
             found: Vec::with_capacity(FOUND_LEN),
         })
     }
 
     pub(crate) fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {
         self.inspector = Some(inspector);
+    }
+
+    /// What the inspector knows of the flow in this place.
+    pub(crate) fn known(&self, place: u32, found: &mut Vec<u8>) {
+        let inspected = self.inspected.get(place as usize);
+        if let (Some(inspector), Some(inspected)) = (&self.inspector, inspected) {
+            inspector.known(inspected.handle, found);
+        }
+    }
+
+    /// What a new record begins with: where it goes on with a flow, what was known of it.
+    fn take_over(&mut self, packet: &Observed) -> Inspected {
+        let Some((key, key_extra, inspected)) = self.carried.take() else {
+            return Inspected::default();
+        };
+        let is_same = key == packet.key && key_extra.is_none_or(|extra| extra == packet.key_extra);
+        if is_same {
+            // Which side the new record calls the initiator is another question: no further look.
+            return Inspected {
+                is_done: true,
+                ..inspected
+            };
+        }
+        self.forget(inspected);
+        Inspected::default()
+    }
+
+    /// Nobody goes on with this flow.
+    fn forget(&mut self, inspected: Inspected) {
+        if let Some(inspector) = &mut self.inspector {
+            self.found.clear();
+            inspector.ended(inspected.handle, &mut self.found);
+        }
+    }
+
+    /// The end of input.
+    pub(crate) fn finish(&mut self) {
+        if let Some((_, _, inspected)) = self.carried.take() {
+            self.forget(inspected);
+        }
+    }
+
+    /// Tells what was found of a flow whose record ends.
+    fn tell(&mut self, at: usize, record: &Record, reason: EndReason) {
+        let Some(inspected) = self.inspected.get(at).copied() else {
+            return self.found.clear();
+        };
+        if reason == EndReason::Active
+            && let Some((_, _, before)) = self.carried.take()
+        {
+            self.forget(before);
+        }
+        self.found.clear();
+        let Some(inspector) = &mut self.inspector else {
+            return;
+        };
+        if reason == EndReason::Active {
+            inspector.known(inspected.handle, &mut self.found);
+            let key_extra = self.keys.get(at).copied();
+            self.carried = Some((*record.key(), key_extra, inspected));
+        } else {
+            inspector.ended(inspected.handle, &mut self.found);
+        }
     }
 
     fn notes_of(&self, at: usize) -> &[PacketNote] {
@@ -286,7 +356,8 @@ impl Watch for Watching<'_, '_> {
             put(&mut extras.bytes, at, [[0; 256]; 2]);
         }
         if extras.config.inspect_count != 0 {
-            put(&mut extras.inspected, at, Inspected::default());
+            let inspected = extras.take_over(packet);
+            put(&mut extras.inspected, at, inspected);
         }
     }
 
@@ -324,12 +395,7 @@ impl Watch for Watching<'_, '_> {
     fn ended(&mut self, index: u32, record: &Record, reason: EndReason, sink: &mut dyn Sink) {
         let at = index as usize;
         let extras = &mut *self.extras;
-        extras.found.clear();
-        if let (Some(inspector), Some(inspected)) =
-            (&mut extras.inspector, extras.inspected.get(at))
-        {
-            inspector.ended(inspected.handle, record, &mut extras.found);
-        }
+        extras.tell(at, record, reason);
         let extra = Extra {
             key: extras.keys.get(at),
             packets: extras.notes_of(at),

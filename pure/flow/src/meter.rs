@@ -7,7 +7,7 @@ use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
 use crate::fragment::{Datagram, FragmentStats, Fragments, Later, Piece};
 use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra, Side};
-use crate::record::{FRAGMENT, LATER};
+use crate::record::{FRAGMENT, LATER, Record};
 use crate::sampling::{Sampler, Sampling};
 use crate::table::{
     Alone, BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
@@ -324,6 +324,19 @@ impl Meter {
     pub fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {
         if let Some(extras) = &mut self.extras {
             extras.set_inspector(inspector);
+        }
+    }
+
+    /// What the inspector knows of a flow that goes on, in its own form, into `found`, whose former
+    /// content is lost. The place is one that [`TopScan::take`](crate::top::TopScan::take) showed;
+    /// nothing is found where another flow has it by now.
+    pub fn application(&self, place: u32, record: &Record, found: &mut Vec<u8>) {
+        found.clear();
+        let is_same = |other: &Record| other.key() == record.key();
+        if let Some(extras) = &self.extras
+            && self.table.at(place).is_some_and(is_same)
+        {
+            extras.known(place, found);
         }
     }
 
@@ -694,6 +707,9 @@ impl Meter {
             });
             self.table.finish_with(watch, sink);
         });
+        if let Some(extras) = &mut self.extras {
+            extras.finish();
+        }
     }
 }
 

@@ -235,9 +235,26 @@ impl Table {
     /// The flows in places `from` to `to` of the slab (below [`Table::place_count`]), in no order
     /// that means anything. For views that look at all flows piece by piece.
     pub fn live(&self, from: usize, to: usize) -> impl Iterator<Item = &Record> {
+        self.live_places(from, to).map(|(_, record)| record)
+    }
+
+    /// The same with their places.
+    pub(crate) fn live_places(
+        &self,
+        from: usize,
+        to: usize,
+    ) -> impl Iterator<Item = (u32, &Record)> {
         let to = to.min(self.records.len());
-        let places = self.records.get(from.min(to)..to).unwrap_or(&[]);
-        places.iter().filter(|record| record.is_live())
+        let from = from.min(to);
+        let places = self.records.get(from..to).unwrap_or(&[]);
+        let numbered = (from as u32..).zip(places);
+        numbered.filter(|(_, record)| record.is_live())
+    }
+
+    /// The live flow in a place.
+    pub(crate) fn at(&self, place: u32) -> Option<&Record> {
+        let record = self.records.get(place as usize)?;
+        record.is_live().then_some(record)
     }
 
     /// Places of the slab that were ever used.

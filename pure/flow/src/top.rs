@@ -189,7 +189,7 @@ pub fn sort(totals: &mut [Total], order: Order) {
 /// The largest live flows of a table, found piece by piece so that no packet waits long.
 pub struct TopScan {
     /// The least of the kept ones first.
-    kept: Vec<(u64, Record)>,
+    kept: Vec<(u64, u32, Record)>,
     count: usize,
     at: usize,
 }
@@ -208,29 +208,33 @@ impl TopScan {
     /// [`TopScan::take`] then has the result.
     pub fn step(&mut self, table: &crate::Table, place_count: usize, order: Order) -> bool {
         let to = self.at.saturating_add(place_count);
-        for record in table.live(self.at, to) {
+        for (place, record) in table.live_places(self.at, to) {
             let size = order.of_record(record);
-            let least = self.kept.first().map_or(0, |(least, _)| *least);
+            let least = self.kept.first().map_or(0, |(least, ..)| *least);
             if self.kept.len() < self.count {
-                self.insert(size, record);
+                self.insert(size, place, record);
             } else if size > least {
                 self.kept.remove(0);
-                self.insert(size, record);
+                self.insert(size, place, record);
             }
         }
         self.at = to;
         to >= table.place_count()
     }
 
-    fn insert(&mut self, size: u64, record: &Record) {
-        let at = self.kept.partition_point(|(other, _)| *other < size);
-        self.kept.insert(at, (size, *record));
+    fn insert(&mut self, size: u64, place: u32, record: &Record) {
+        let at = self.kept.partition_point(|(other, ..)| *other < size);
+        self.kept.insert(at, (size, place, *record));
     }
 
-    /// The largest found, into `out`, whose former content is lost; then begins anew.
-    pub fn take(&mut self, out: &mut Vec<Record>) {
+    /// The largest found, into `out`, whose former content is lost; then begins anew. `look` is
+    /// shown each with its place, for [`Meter::application`](crate::Meter::application).
+    pub fn take(&mut self, out: &mut Vec<Record>, mut look: impl FnMut(u32, &Record)) {
         out.clear();
-        out.extend(self.kept.drain(..).rev().map(|(_, record)| record));
+        for (_, place, record) in self.kept.drain(..).rev() {
+            look(place, &record);
+            out.push(record);
+        }
         self.at = 0;
     }
 }
@@ -333,7 +337,7 @@ mod tests {
         }
         assert_eq!(steps, 16);
         let mut found = Vec::new();
-        scan.take(&mut found);
+        scan.take(&mut found, |_, _| ());
         let sizes: Vec<u64> = found.iter().map(Record::bytes).collect();
         assert_eq!(sizes, [999, 998, 997, 996, 995]);
     }

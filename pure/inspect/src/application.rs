@@ -77,6 +77,25 @@ impl Application {
             .map(|(_, value)| value)
     }
 
+    /// The field that says most to people: a name, a path, a greeting.
+    pub fn headline(&self) -> Option<Value<'_>> {
+        const FIRST: [Field; 12] = [
+            Field::TlsSni,
+            Field::HttpHost,
+            Field::DnsName,
+            Field::SshServer,
+            Field::SipUri,
+            Field::MailFrom,
+            Field::MailHelo,
+            Field::MailGreeting,
+            Field::MqttClientId,
+            Field::DhcpHostName,
+            Field::NtpReference,
+            Field::HttpPath,
+        ];
+        FIRST.iter().find_map(|field| self.get(*field))
+    }
+
     /// All fields, in the order in which they were found.
     pub fn fields(&self) -> Fields<'_> {
         let len = usize::from(self.len).min(ROOM);

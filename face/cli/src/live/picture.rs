@@ -43,7 +43,10 @@ pub struct Picture {
 /// A flow, in words.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
+    /// Of the application, where it was recognised.
     pub protocol: String,
+    /// What the application calls it: the name of a server, of a question.
+    pub name: String,
     pub source: String,
     pub destination: String,
     pub packets: u64,
@@ -53,11 +56,20 @@ pub struct Row {
 }
 
 impl Row {
-    /// A flow with its rate, where one is known.
-    pub fn of(total: &Total, rate_bps: Option<f64>) -> Row {
+    /// A flow with its rate and application, where they are known.
+    pub fn of(
+        total: &Total,
+        rate_bps: Option<f64>,
+        application: Option<&(&'static str, String)>,
+    ) -> Row {
         let (source, destination) = ends(total);
+        let (protocol, name) = match application {
+            Some((protocol, name)) => ((*protocol).to_owned(), name.clone()),
+            None => (protocol_name(total.key.protocol()), String::new()),
+        };
         Row {
-            protocol: protocol_name(total.key.protocol()),
+            protocol,
+            name,
             source,
             destination,
             packets: total.packets.iter().sum(),
@@ -67,6 +79,9 @@ impl Row {
         }
     }
 }
+
+/// Columns that the view takes without names.
+const NAMES_FROM: u16 = 90;
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
@@ -154,19 +169,27 @@ impl Picture {
             "proto".to_owned(),
             "source".to_owned(),
             "destination".to_owned(),
+            "name".to_owned(),
             format!("packets{}", mark(Order::Packets)),
             format!("bytes{}", mark(Order::Bytes)),
             "rate".to_owned(),
             format!("time{}", mark(Order::Duration)),
         ];
+        // A wide terminal has room for names, if there are any.
+        let has_names = self.rows.iter().any(|row| !row.name.is_empty());
+        let name_width = match has_names {
+            true => area.width.saturating_sub(NAMES_FROM).min(40),
+            false => 0,
+        };
         // What is left for the two ends, half each.
-        let fixed = 5 + 8 + 10 + 13 + 8 + 6;
+        let fixed = 5 + 8 + 10 + 13 + 8 + 7 + name_width;
         let end_width = usize::from(area.width.saturating_sub(fixed) / 2);
         let rows = self.rows.iter().map(|row| {
             TableRow::new([
                 Cell::from(row.protocol.as_str()),
                 Cell::from(shorten(&row.source, end_width)),
                 Cell::from(shorten(&row.destination, end_width)),
+                Cell::from(shorten(&row.name, name_width.into())),
                 right(row.packets.to_string()),
                 right(bytes(row.bytes)),
                 right(
@@ -180,13 +203,14 @@ impl Picture {
             Constraint::Length(5),
             Constraint::Length(end_width as u16),
             Constraint::Length(end_width as u16),
+            Constraint::Length(name_width),
             Constraint::Length(8),
             Constraint::Length(10),
             Constraint::Length(13),
             Constraint::Length(8),
         ];
         let head = head.into_iter().enumerate().map(|(at, text)| {
-            if at < 3 {
+            if at < 4 {
                 Cell::from(text)
             } else {
                 right(text)
@@ -303,7 +327,8 @@ mod tests {
             history: (0..300).collect(),
             rows: vec![
                 Row {
-                    protocol: "tcp".into(),
+                    protocol: "tls".into(),
+                    name: "www.example.org".into(),
                     source: "[2001:db8:1234:5678:9abc:def0:1234:5678]:54321".into(),
                     destination: "10.0.0.1:443".into(),
                     packets: 12_345_678,
@@ -316,6 +341,15 @@ mod tests {
             account,
             ..Picture::default()
         }
+    }
+
+    #[test]
+    fn names_are_shown_where_there_is_room() {
+        let shows = |width| {
+            let lines = text(&picture(1), width, 24);
+            lines.iter().any(|line| line.contains("www.example.org"))
+        };
+        assert!(shows(130) && !shows(80));
     }
 
     #[test]

@@ -74,19 +74,29 @@ impl flow::Inspect for Applications {
         *handle & DONE == 0
     }
 
-    fn ended(&mut self, handle: u32, _record: &Record, found: &mut Vec<u8>) {
+    fn known(&self, handle: u32, found: &mut Vec<u8>) {
+        if let Some(application) = self.inspector.application(handle) {
+            put(application, found);
+        }
+    }
+
+    fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
         let mut number = handle;
-        self.inspector.end(&mut number, |application| {
-            let (protocol, bytes) = application.bytes();
-            found.push(protocol as u8);
-            found.extend_from_slice(bytes);
-        });
+        self.inspector
+            .end(&mut number, |application| put(application, found));
         self.called();
     }
 
     fn memory_len(&self) -> usize {
         self.inspector.memory_len()
     }
+}
+
+/// One byte for the protocol, then the fields.
+fn put(application: &Application, found: &mut Vec<u8>) {
+    let (protocol, bytes) = application.bytes();
+    found.push(protocol as u8);
+    found.extend_from_slice(bytes);
 }
 
 fn transport(record: &Record) -> Option<Transport> {
@@ -99,7 +109,12 @@ fn transport(record: &Record) -> Option<Transport> {
 
 /// What the decoders found of a flow, as it came with its record. `None` where nothing was.
 pub fn application(extra: &Extra<'_>) -> Option<Application> {
-    let (protocol, bytes) = extra.application.split_first()?;
+    take(extra.application)
+}
+
+/// What [`put`] wrote.
+pub(super) fn take(found: &[u8]) -> Option<Application> {
+    let (protocol, bytes) = found.split_first()?;
     let protocol = Protocol::ALL.get(usize::from(*protocol)).copied()?;
     Some(Application::from_bytes(protocol, bytes))
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use flow::top::TopScan;
 use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, Sink};
-use inspect::InspectorStats;
+use inspect::{Application, InspectorStats};
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
-use super::application::Applications;
+use super::application::{self, Applications};
 use super::{
     BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
 };
@@ -88,6 +88,7 @@ fn work_on(plan: Plan) -> Result<Ended> {
     }
     let mut engine = FlowEngine {
         applications,
+        found: Vec::new(),
         capacity: meter.table().capacity() as u64,
         has_extras: meter.has_extras(),
         meter,
@@ -140,6 +141,8 @@ struct FlowEngine {
     status: Arc<Mutex<QueueStatus>>,
     /// What the decoders have counted.
     applications: Arc<Mutex<InspectorStats>>,
+    /// What they found of one flow.
+    found: Vec<u8>,
     wire_bytes: u64,
     unmetered: u64,
     draining: bool,
@@ -279,7 +282,19 @@ impl FlowEngine {
         }
         let order = self.shared.switch.order();
         if scan.scan.step(self.meter.table(), place_count, order) {
-            scan.scan.take(&mut lock(&self.status).live);
+            let mut status = lock(&self.status);
+            let QueueStatus {
+                live,
+                live_applications,
+                ..
+            } = &mut *status;
+            live_applications.clear();
+            scan.scan.take(live, |place, record| {
+                self.meter.application(place, record, &mut self.found);
+                let known = application::take(&self.found).unwrap_or(Application::EMPTY);
+                live_applications.push(known);
+            });
+            drop(status);
             scan.running = false;
         }
     }
@@ -305,7 +320,9 @@ impl FlowEngine {
         self.meter.finish(&mut self.outbox);
         self.outbox.send();
         self.publish();
-        lock(&self.status).live.clear();
+        let mut status = lock(&self.status);
+        status.live.clear();
+        status.live_applications.clear();
     }
 }
 
