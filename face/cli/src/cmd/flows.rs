@@ -63,6 +63,14 @@ pub struct Args {
     port_args: PortArgs,
 }
 
+impl FlowArgs {
+    /// One in how many packets is in the records, on the average.
+    fn sampling_interval(&self) -> f64 {
+        let both = [self.sample, self.sample_records];
+        both.iter().flatten().map(Sampling::interval).product()
+    }
+}
+
 /// What a flow is and when it ends.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Flows")]
@@ -177,7 +185,11 @@ pub fn run(args: &Args) -> Result<()> {
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
     let has_vlan = args.flow.key.contains(&KeyPart::Vlan);
-    let mut exporters = args.export.open(&port.control.describe(), has_vlan)?;
+    let mut exporters = args.export.open(
+        &port.control.describe(),
+        has_vlan,
+        args.flow.sampling_interval(),
+    )?;
     let mut metrics = args.export.metrics()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;
     // Rights are a thread's own: these begin without.

@@ -43,6 +43,22 @@ macro_rules! standard {
                     let Some(out) = out.first_chunk_mut::<LEN>() else {
                         return false;
                     };
+                    // With the side known, all places of the record are.
+                    match source {
+                        Side::A => fill(record, reason, Side::A, interface, out),
+                        Side::B => fill(record, reason, Side::B, interface, out),
+                    }
+                    true
+                }
+
+                #[inline(always)]
+                fn fill(
+                    record: &Record,
+                    reason: EndReason,
+                    source: Side,
+                    interface: u32,
+                    out: &mut [u8; LEN],
+                ) {
                     let view = View::new(record, reason, source, interface);
                     let mut at = 0;
                     $(
@@ -55,7 +71,7 @@ macro_rules! standard {
                             .copy_from_slice(&field::$reverse::value(&view, Way::Reverse));
                         at += field::$reverse::LEN;
                     )*
-                    at == LEN
+                    debug_assert_eq!(at, LEN);
                 }
             }
         )*

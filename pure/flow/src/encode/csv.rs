@@ -1,4 +1,4 @@
-//! A record as a line of comma-separated values (RFC 4180). A column is a row of [`COLUMNS`]; no
+//! A record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`; no
 //! value needs quotes. Empty is what a flow does not have.
 
 use super::json::{address, number, time};

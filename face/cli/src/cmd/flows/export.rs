@@ -53,8 +53,13 @@ fn parse_target(text: &str) -> std::result::Result<Target, String> {
 
 impl ExportArgs {
     /// Opens the destinations. Files are made and certificates read here, before rights are given
-    /// up. `None` if there are none.
-    pub fn open(&self, port: &PortDescription, has_vlan: bool) -> Result<Option<Exporters>> {
+    /// up. `None` if there are none. `sampling_interval` is what this probe itself samples.
+    pub fn open(
+        &self,
+        port: &PortDescription,
+        has_vlan: bool,
+        sampling_interval: f64,
+    ) -> Result<Option<Exporters>> {
         if self.export.is_empty() {
             return Ok(None);
         }
@@ -64,7 +69,8 @@ impl ExportArgs {
                 Mode::All => FanOut::All,
                 Mode::Hash => FanOut::Hash,
             },
-            sampling: self.sampling_rate,
+            // What was sampled before us, and what we sampled. Out of range becomes the limit.
+            sampling: (f64::from(self.sampling_rate) * sampling_interval).round() as u32,
             can_wait: is_file,
             ..Setup::default()
         };
