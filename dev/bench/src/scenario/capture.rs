@@ -228,7 +228,7 @@ fn pair(sender: Sender, size: u32) -> Result<Pair> {
         // XDP frames are only taken where somebody polls: a program, or GRO.
         veth = veth.gro();
     }
-    veth.create().map_err(Into::into)
+    veth.create()
 }
 
 fn one(plan: &Plan, sender: Sender, size: u32, subject: &Subject, rate: &str) -> Result<Run> {
