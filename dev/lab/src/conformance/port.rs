@@ -230,6 +230,10 @@ const MODEL_EXCUSED: &[(&str, &str)] = &[
         "kill_and_restart",
         "both ends are in one process; the guest's suite kills",
     ),
+    (
+        "random_kill",
+        "both ends are in one process; the guest's suite kills",
+    ),
 ];
 
 const VIRTIO_EXCUSED: &[(&str, &str)] = &[
@@ -245,6 +249,10 @@ const VIRTIO_EXCUSED: &[(&str, &str)] = &[
     ),
     (
         "kill_and_restart",
+        "both ends are in one process; the guest's suite kills",
+    ),
+    (
+        "random_kill",
         "both ends are in one process; the guest's suite kills",
     ),
     ("overload", "a virtio device counts nothing that it loses"),
