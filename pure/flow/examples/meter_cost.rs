@@ -1,6 +1,6 @@
-//! What metering costs: `meter_cost FILE walk|dissect|meter [FLOWS] [ROUNDS]` runs a capture from
-//! memory through nothing, through the dissection, or through a whole meter, and prints time and
-//! counts.
+//! What metering costs: `meter_cost FILE walk|dissect|meter|counters [FLOWS] [ROUNDS]` runs a capture from
+//! memory through nothing, through the dissection, or through a whole meter (of the standard
+//! record, or of counters alone), and prints time and counts.
 //!
 //! Under `valgrind --tool=callgrind` the difference of two modes, or of two numbers of rounds,
 //! divided by the packets, is the cost of a packet in instructions:
@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
 
-use flow::{HashKey, Input, Meter, MeterConfig, Record};
+use flow::{HashKey, Input, Meter, MeterConfig, Profile, Record};
 use wire::file::{Event, Reader};
 use wire::{Dissection, LinkType};
 
@@ -46,7 +46,7 @@ fn packets(file: &[u8]) -> Result<Vec<Packet>, String> {
 
 fn main() -> Result<(), String> {
     let mut args = std::env::args().skip(1);
-    let usage = "meter_cost FILE walk|dissect|meter [FLOWS] [ROUNDS]";
+    let usage = "meter_cost FILE walk|dissect|meter|counters [FLOWS] [ROUNDS]";
     let path = args.next().ok_or(usage)?;
     let mode = args.next().ok_or(usage)?;
     let mut number = |default: u32| args.next().map_or(Some(default), |a| a.parse().ok());
@@ -56,6 +56,9 @@ fn main() -> Result<(), String> {
     let packets = packets(&file)?;
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = flow_count_max;
+    if mode == "counters" {
+        config.table.profile = Profile::Counters;
+    }
     let mut dissection = Dissection::EMPTY;
     for _ in 0..rounds {
         let mut meter = Meter::new(&config).map_err(|e| e.to_string())?;
@@ -76,7 +79,7 @@ fn main() -> Result<(), String> {
                     wire::dissect(link, data, packet.wire_len, &mut dissection);
                     black_box(&dissection);
                 }
-                "meter" => {
+                "meter" | "counters" => {
                     let input = Input {
                         link: LinkType::ETHERNET,
                         bytes: data,

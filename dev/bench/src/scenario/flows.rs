@@ -2,8 +2,8 @@
 //! time.
 //!
 //! The captures are made beforehand (ten million packets are no part of a repository): the folder
-//! that `BAREWIRE_WORKLOADS` names holds `a.pcap` (many packets in a million flows), `b.pcap` (mixed
-//! lengths, tags, fragments) and `d.pcap` (every packet a new flow), or some of them.
+//! that `BAREWIRE_WORKLOADS` names holds `a.pcap` (many packets in a million flows), `b.pcap`
+//! (mixed lengths, tags, fragments) and `d.pcap` (every packet a new flow), or some of them.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};

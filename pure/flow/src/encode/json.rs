@@ -267,7 +267,8 @@ mod tests {
                 r#""tcp_flags_first":25,"tcp_flags_last":25,"#,
                 r#""reverse":{"packets":2,"bytes":200,"payload_bytes":7,"#,
                 r#""tcp_flags":25,"ttl_min":63,"ttl_max":63,"len_min":100,"len_max":100,"#,
-                r#""tcp_flags_first":25,"tcp_flags_last":25,"start":"2023-11-14T22:13:20.000000001Z","#,
+                r#""tcp_flags_first":25,"tcp_flags_last":25,"#,
+                r#""start":"2023-11-14T22:13:20.000000001Z","#,
                 r#""end":"2023-11-14T22:14:21.500000000Z"},"#,
                 r#""end_reason":"idle"}"#,
                 "\n"
