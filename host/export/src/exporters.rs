@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use flow::element::Column;
 use flow::encode::Sum;
-use flow::{EndReason, Record};
+use flow::{EndReason, Extra, OwnedExtra, Record};
 use sys::{Error, Result};
 
 use crate::account::{Account, DropReason};
-use crate::lane::{Batch, Lane, Shared, lock};
+use crate::lane::{Batch, Lane, Records, Shared, lock};
 use crate::target::Target;
 
 /// Records in a batch.
@@ -66,7 +66,7 @@ pub struct Observed {
 /// One destination, from outside.
 struct Handle {
     name: String,
-    batch: Vec<(Record, EndReason)>,
+    batch: Records,
     /// `None` once the end was said.
     queue: Option<SyncSender<Batch>>,
     /// What the thread will be; `None` once it runs.
@@ -82,7 +82,7 @@ struct Handle {
 pub struct Exporters {
     handles: Vec<Handle>,
     /// With [`FanOut::All`]: one batch for all.
-    batch: Vec<(Record, EndReason)>,
+    batch: Records,
     fan_out: FanOut,
     can_wait: bool,
 }
@@ -104,7 +104,7 @@ impl Exporters {
             let lane = Lane::new(target, encoder, sink, batches, shared.clone());
             handles.push(Handle {
                 name: target.text.clone(),
-                batch: Vec::new(),
+                batch: Records::default(),
                 queue: Some(queue),
                 lane: Some(lane),
                 shared,
@@ -115,7 +115,7 @@ impl Exporters {
         }
         Ok(Exporters {
             handles,
-            batch: Vec::with_capacity(BATCH_LEN),
+            batch: Records::default(),
             fan_out: setup.fan_out,
             can_wait: setup.can_wait,
         })
@@ -152,16 +152,25 @@ impl Exporters {
     /// Hands over a record.
     #[inline]
     pub fn ended(&mut self, record: &Record, reason: EndReason) {
+        self.take(record, None, reason);
+    }
+
+    /// Hands over a record of which more is known.
+    pub fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        self.take(record, Some(extra), reason);
+    }
+
+    #[inline]
+    fn take(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
         if self.fan_out == FanOut::Hash {
-            return self.ended_by_hash(record, reason);
+            return self.take_by_hash(record, extra, reason);
         }
-        self.batch.push((*record, reason));
-        if self.batch.len() == BATCH_LEN {
+        if self.batch.add(record, extra, reason) {
             self.flush();
         }
     }
 
-    fn ended_by_hash(&mut self, record: &Record, reason: EndReason) {
+    fn take_by_hash(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
         // Without a secret: the same in every run.
         let mut hasher = DefaultHasher::new();
         record.key().hash(&mut hasher);
@@ -170,24 +179,23 @@ impl Exporters {
         let Some(handle) = self.handles.get_mut(index) else {
             return;
         };
-        handle.batch.push((*record, reason));
-        if handle.batch.len() == BATCH_LEN {
-            let batch = std::mem::replace(&mut handle.batch, Vec::with_capacity(BATCH_LEN));
+        if handle.batch.add(record, extra, reason) {
+            let batch = std::mem::take(&mut handle.batch);
             handle.hand_over(Arc::new(batch), self.can_wait);
         }
     }
 
     /// Hands over what is gathered.
     pub fn flush(&mut self) {
-        if !self.batch.is_empty() {
-            let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH_LEN));
+        if !self.batch.records.is_empty() {
+            let batch = std::mem::take(&mut self.batch);
             let batch = Arc::new(batch);
             for handle in &mut self.handles {
                 handle.hand_over(batch.clone(), self.can_wait);
             }
         }
         for handle in &mut self.handles {
-            if !handle.batch.is_empty() {
+            if !handle.batch.records.is_empty() {
                 let batch = std::mem::take(&mut handle.batch);
                 handle.hand_over(Arc::new(batch), self.can_wait);
             }
@@ -247,10 +255,30 @@ impl Drop for Exporters {
     }
 }
 
+impl Records {
+    /// Adds a record; true when the batch is full.
+    #[inline]
+    fn add(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) -> bool {
+        if self.records.capacity() == 0 {
+            self.records.reserve_exact(BATCH_LEN);
+        }
+        if let Some(extra) = extra {
+            // Records before it had none.
+            self.extras
+                .resize_with(self.records.len(), OwnedExtra::default);
+            let mut owned = OwnedExtra::default();
+            owned.set(extra);
+            self.extras.push(owned);
+        }
+        self.records.push((*record, reason));
+        self.records.len() == BATCH_LEN
+    }
+}
+
 impl Handle {
     fn hand_over(&mut self, batch: Batch, can_wait: bool) {
         let mut sum = Sum::default();
-        for (record, _) in batch.iter() {
+        for (record, _) in &batch.records {
             sum.count(record);
         }
         self.offered.add(&sum);

@@ -62,7 +62,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, _| make_lines(json::line, "", target),
+        make: |target, _| make_lines(json::line_with, "", target),
     },
     Format {
         name: "eve",
@@ -70,7 +70,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, _| make_lines(eve::line, "", target),
+        make: |target, _| make_lines(|r, _, reason, out| eve::line(r, reason, out), "", target),
     },
     Format {
         name: "csv",
@@ -78,7 +78,13 @@ pub static FORMATS: &[Format] = &[
         sinks: &["tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, _| make_lines(csv::line, csv::HEAD, target),
+        make: |target, _| {
+            make_lines(
+                |r, _, reason, out| csv::line(r, reason, out),
+                csv::HEAD,
+                target,
+            )
+        },
     },
 ];
 

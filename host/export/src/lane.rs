@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flow::encode::{Encode, Refusal, Statistics, Sum};
-use flow::{EndReason, Record};
+use flow::{EndReason, OwnedExtra, Record};
 
 use crate::account::{Account, DropReason};
 use crate::exporters::Observed;
@@ -13,7 +13,15 @@ use crate::sink::{FILE, Sent, Sink};
 use crate::target::Target;
 
 /// Records on their way to one destination or several.
-pub(crate) type Batch = Arc<Vec<(Record, EndReason)>>;
+pub(crate) type Batch = Arc<Records>;
+
+/// Records, and what is known beyond them.
+#[derive(Default)]
+pub(crate) struct Records {
+    pub(crate) records: Vec<(Record, EndReason)>,
+    /// Empty, or one for each record.
+    pub(crate) extras: Vec<OwnedExtra>,
+}
 
 /// The first pause before a connection is tried again; it doubles up to the second.
 const BACKOFF_MIN: Duration = Duration::from_millis(250);
@@ -144,8 +152,8 @@ impl Running {
                 continue;
             }
             if let Some((batch, at)) = left.take() {
-                let taken = self.give(&batch[at..]);
-                if at + taken < batch.len() {
+                let taken = self.give(&batch, at);
+                if at + taken < batch.records.len() {
                     left = Some((batch, at + taken));
                 }
                 continue;
@@ -171,10 +179,17 @@ impl Running {
     }
 
     /// Hands records to the encoder and sends what is full. Gives how many were taken.
-    fn give(&mut self, records: &[(Record, EndReason)]) -> usize {
+    fn give(&mut self, batch: &Records, at: usize) -> usize {
+        let records = &batch.records[at..];
+        let extras = batch.extras.get(at..).unwrap_or_default();
         let mut taken = 0;
         while taken < records.len() {
-            taken += self.lane.encoder.take(&records[taken..]);
+            let encoder = &mut self.lane.encoder;
+            taken += if extras.is_empty() {
+                encoder.take(&records[taken..])
+            } else {
+                encoder.take_with(&records[taken..], extras.get(taken..).unwrap_or_default())
+            };
             if taken < records.len() && !self.send() {
                 break;
             }
@@ -361,7 +376,7 @@ impl Running {
         let mut lost = self.lane.encoder.held();
         loop {
             if let Some((batch, at)) = left.take() {
-                for (record, _) in &batch[at..] {
+                for (record, _) in &batch.records[at..] {
                     lost.count(record);
                 }
             }

@@ -75,10 +75,10 @@ fn encoder(name: &str) -> Option<Box<dyn Encode>> {
             })));
         }
         "netflow5" => return Some(Box::new(netflow5::Encoder::new(0, 1, 0))),
-        "json" => return Some(Box::new(lines::Encoder::new(json::line, "", 32 << 10))),
+        "json" => return Some(Box::new(lines::Encoder::new(json::line_with, "", 32 << 10))),
         "csv" => {
             return Some(Box::new(lines::Encoder::new(
-                csv::line,
+                |record, _, reason, out| csv::line(record, reason, out),
                 csv::HEAD,
                 32 << 10,
             )));

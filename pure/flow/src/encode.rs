@@ -15,6 +15,7 @@ pub mod netflow9;
 mod uptime;
 
 use crate::expire::EndReason;
+use crate::extra::OwnedExtra;
 use crate::record::Record;
 
 /// Why a format could not take a record.
@@ -99,6 +100,13 @@ pub trait Encode: Send {
     /// Takes records in turn into the message, and says how many. Fewer than all means that the
     /// message is full. A record that is refused counts as taken.
     fn take(&mut self, records: &[(Record, EndReason)]) -> usize;
+
+    /// The same for records of which more is known: an extra for each. Formats that cannot say it
+    /// leave it out.
+    fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {
+        let _ = extras;
+        self.take(records)
+    }
 
     /// The message, empty if nothing was taken. `time_ns` is now. May be asked for again.
     fn message(&mut self, time_ns: u64) -> &[u8];

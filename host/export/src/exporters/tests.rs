@@ -283,3 +283,45 @@ fn lines_go_over_tcp_as_they_are() {
     assert!(text.starts_with("start,"));
     assert_eq!(text.lines().count(), 701);
 }
+
+/// What is known beyond the record goes where the format can say it, with the right record.
+#[test]
+fn extras_stay_with_their_records() {
+    let folder = std::env::temp_dir().join(format!("barewire-extras-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("flows.json");
+    let target = Target::parse(&format!("json:{}", path.display())).unwrap();
+    let mut exporters = start(&[target], &setup()).unwrap();
+    let records = records(600);
+    for (at, (record, reason)) in records.iter().enumerate() {
+        let notes = [flow::PacketNote {
+            payload_len: record.key().port(record.initiator()),
+            ..flow::PacketNote::default()
+        }];
+        let extra = Extra {
+            packets: &notes,
+            ..Extra::default()
+        };
+        if at % 3 == 0 {
+            exporters.ended(record, *reason);
+        } else {
+            exporters.ended_with(record, &extra, *reason);
+        }
+    }
+    let (_, account) = exporters.finish(Observed::default()).remove(0);
+    assert_eq!((account.exported.flows, account.waiting()), (600, 0));
+    let mut expected = Vec::new();
+    for (at, (record, reason)) in records.iter().enumerate() {
+        let notes = [flow::PacketNote {
+            payload_len: record.key().port(record.initiator()),
+            ..flow::PacketNote::default()
+        }];
+        let extra = Extra {
+            packets: if at % 3 == 0 { &[] } else { &notes },
+            ..Extra::default()
+        };
+        flow::encode::json::line_with(record, &extra, *reason, &mut expected);
+    }
+    assert!(std::fs::read(&path).unwrap() == expected);
+    std::fs::remove_dir_all(folder).unwrap();
+}

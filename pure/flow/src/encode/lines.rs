@@ -2,10 +2,11 @@
 
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::expire::EndReason;
+use crate::extra::{Extra, OwnedExtra};
 use crate::record::Record;
 
 /// Appends the line of a record, with its line feed.
-pub type WriteLine = fn(&Record, EndReason, &mut Vec<u8>);
+pub type WriteLine = fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>);
 
 /// The encoder.
 pub struct Encoder {
@@ -34,9 +35,14 @@ impl Encoder {
 
 impl Encode for Encoder {
     fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        self.take_with(records, &[])
+    }
+
+    fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {
         for (count, (record, reason)) in records.iter().enumerate() {
             let before = self.buffer.len();
-            (self.write)(record, *reason, &mut self.buffer);
+            let extra = extras.get(count).map(OwnedExtra::get).unwrap_or_default();
+            (self.write)(record, &extra, *reason, &mut self.buffer);
             if self.buffer.len() <= self.limit {
                 self.held.count(record);
                 continue;
@@ -93,7 +99,7 @@ mod tests {
         let records: Vec<_> = (1..100)
             .map(|n| (record(4, 17, [n % 9 + 1, n % 3]), EndReason::Idle))
             .collect();
-        let mut encoder = Encoder::new(crate::encode::json::line, "", 1000);
+        let mut encoder = Encoder::new(crate::encode::json::line_with, "", 1000);
         let (mut rest, mut text) = (&records[..], Vec::new());
         while !rest.is_empty() {
             rest = &rest[encoder.take(rest)..];
@@ -106,7 +112,7 @@ mod tests {
             crate::encode::json::line(record, *reason, &mut whole);
         }
         assert_eq!(text, whole);
-        let mut small = Encoder::new(crate::encode::json::line, "", 10);
+        let mut small = Encoder::new(crate::encode::json::line_with, "", 10);
         assert_eq!(small.take(&records), records.len());
         let refused = small.refused()[Refusal::TooLarge as usize];
         assert_eq!((refused.flows, small.message(0).len()), (99, 0));

@@ -141,7 +141,7 @@ impl Outlet for Exporting<'_> {
         reason: EndReason,
     ) -> Result<Fate> {
         if let Some(exporters) = self.exporters {
-            exporters.ended(record, reason);
+            exporters.ended_with(record, extra, reason);
         }
         self.inner.ended_with(record, extra, reason)
     }
