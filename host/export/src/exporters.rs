@@ -73,6 +73,8 @@ struct Handle {
     lane: Option<Lane>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// It was waited for long enough; not again before it takes something.
+    was_waited_for: bool,
     /// Handed over and dropped since the account was last told.
     offered: Sum,
     queue_full: Sum,
@@ -109,6 +111,7 @@ impl Exporters {
                 lane: Some(lane),
                 shared,
                 thread: None,
+                was_waited_for: false,
                 offered: Sum::default(),
                 queue_full: Sum::default(),
             });
@@ -286,16 +289,20 @@ impl Handle {
             self.queue_full.add(&sum);
             return;
         };
-        let until = can_wait.then(|| Instant::now() + WAIT_MAX);
+        let until = (can_wait && !self.was_waited_for).then(|| Instant::now() + WAIT_MAX);
         let mut batch = batch;
         loop {
             match queue.try_send(batch) {
-                Ok(()) => return,
+                Ok(()) => {
+                    self.was_waited_for = false;
+                    return;
+                }
                 Err(TrySendError::Full(back)) if until.is_some_and(|at| Instant::now() < at) => {
                     std::thread::sleep(Duration::from_millis(1));
                     batch = back;
                 }
                 Err(_) => {
+                    self.was_waited_for = can_wait;
                     self.queue_full.add(&sum);
                     return;
                 }
