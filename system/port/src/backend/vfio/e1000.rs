@@ -50,6 +50,8 @@ pub(crate) struct E1000<F: Function> {
     mac: [u8; 6],
     counters: CardCounters,
     running: bool,
+    /// A ring's length register and the entries that it was given, to know the card by.
+    mark: (u32, u32),
 }
 
 /// Whether a ring still has the length that it was given: a reset makes it 0 (13.4.27).
@@ -119,10 +121,15 @@ impl<F: Function> E1000<F> {
     }
 
     /// Link as the PHY negotiates it, no flow control, VLAN tags taken out (14.3, chapter 9). A
-    /// card that sent pause frames would hold up others for our slowness.
-    fn set_up_link(&self) {
-        let clear = reg::CTRL_FRCSPD | reg::CTRL_FRCDPX | reg::CTRL_RFCE | reg::CTRL_TFCE;
-        let set = reg::CTRL_SLU | reg::CTRL_ASDE | reg::CTRL_FD | reg::CTRL_VME;
+    /// card that sent pause frames would hold up others for our slowness. Tags stay where they are
+    /// if there is no room in front of a packet to put one back.
+    fn set_up_link(&self, settings: &Settings) {
+        let mut clear = reg::CTRL_FRCSPD | reg::CTRL_FRCDPX | reg::CTRL_RFCE | reg::CTRL_TFCE;
+        let mut set = reg::CTRL_SLU | reg::CTRL_ASDE | reg::CTRL_FD;
+        match rx::headroom(settings.frame_len) {
+            0..4 => clear |= reg::CTRL_VME,
+            _ => set |= reg::CTRL_VME,
+        }
         self.registers.change32(reg::CTRL, clear, set);
         self.registers.write32(reg::VET, 0x8100);
     }
@@ -217,6 +224,7 @@ impl<F: Function> Driver for E1000<F> {
             mac,
             counters: CardCounters::default(),
             running: false,
+            mark: (reg::RDLEN, 0),
         })
     }
 
@@ -264,7 +272,7 @@ impl<F: Function> Driver for E1000<F> {
         let (rx_ring, tx_ring) = (area.array(0, count), area.array(16 * count, count));
         self.reset()?;
         self.function.set_bus_master(true)?;
-        self.set_up_link();
+        self.set_up_link(settings);
         self.set_up_filter();
         self.counters.errors = reg::ERRORS.iter().map(|&(name, _)| (name, 0)).collect();
         // What was counted before us.
@@ -292,7 +300,12 @@ impl<F: Function> Driver for E1000<F> {
                 .push(E1000Rx::new(registers, rx_ring, frames.clone(), longest));
         }
         self.running = true;
+        self.mark = match settings.rx_count {
+            0 => (reg::TDLEN, len),
+            _ => (reg::RDLEN, len),
+        };
         if self.flush() == u32::MAX {
+            self.shut_down();
             let why = "it stopped answering";
             return Err(Error::new(ErrorKind::Gone, "start an e1000", why));
         }
@@ -327,12 +340,8 @@ impl<F: Function> Driver for E1000<F> {
     }
 
     fn health(&mut self) -> Health {
-        match self.registers.read32(reg::CTRL) {
-            u32::MAX => Health::Gone,
-            // Set at the start, 0 after a reset.
-            control if control & reg::CTRL_VME == 0 => Health::Reset,
-            _ => Health::Running,
-        }
+        let (length, ring_len) = self.mark;
+        health(&self.registers, length, ring_len)
     }
 
     fn stop_intake(&mut self) -> Result<()> {

@@ -24,6 +24,7 @@ mod transport;
 mod tx;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sys::{Error, ErrorKind, Result};
 
@@ -34,13 +35,15 @@ pub(crate) use self::packed::Packed;
 pub(crate) use self::ring::Ring;
 use self::ring::SIZE_MAX;
 pub(crate) use self::rx::VirtioRx;
-use self::rx::{RxParts, START};
+use self::rx::{RxParts, RxView, START};
 pub(crate) use self::split::Split;
 use self::transport::{Doorbell, Transport, status};
 use self::tx::TxParts;
 pub(crate) use self::tx::VirtioTx;
 use super::dma::{DmaArray, PoolDma};
-use super::driver::{CardCounters, Driver, Function, Health, Limits, LinkState, Queues, Settings};
+use super::driver::{
+    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, Settings,
+};
 use super::registers::Registers;
 
 /// Where in a frame a received packet begins: the header fits before it, and so does another's.
@@ -192,7 +195,12 @@ pub(crate) struct VirtioNet<F: Function, R: Ring> {
     control: Option<Control<F::Registers, R>>,
     /// Queues that a pair has and nobody uses.
     spare: Vec<R>,
+    /// Of each receiving queue: what it has taken, and what waits in its ring.
+    views: Vec<(RxView, RingWatch)>,
 }
+
+/// Counts what waits in a ring.
+type RingWatch = Box<dyn Fn() -> u32 + Send + Sync>;
 
 impl<F: Function, R: Ring> VirtioNet<F, R> {
     fn has(&self, features: Features) -> bool {
@@ -267,6 +275,7 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
             identity,
             control: None,
             spare: Vec::new(),
+            views: Vec::new(),
         })
     }
 
@@ -364,7 +373,8 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
             let wanted = u32::from(pair) < settings.rx_count;
             let (ring, bell) = self.queue(2 * pair, size, true, vector.filter(|_| wanted))?;
             if wanted {
-                queues.rx.push(VirtioRx::new(RxParts {
+                let view = RxView::default();
+                let queue = VirtioRx::new(RxParts {
                     ring,
                     bell,
                     transport: self.transport.clone(),
@@ -372,7 +382,10 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
                     ring_len: size.into(),
                     packet_len_max: settings.packet_len_max,
                     mergeable,
-                }));
+                    view: view.clone(),
+                });
+                self.views.push((view, queue.watch_ring()));
+                queues.rx.push(queue);
             } else {
                 self.spare.push(ring);
             }
@@ -393,7 +406,11 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         self.control = self.control_queue()?;
         // §3.1.1, step 8. A device may use its queues from here on.
         self.transport.add_status(status::DRIVER_OK);
-        self.configure(settings, pairs)?;
+        if let Err(error) = self.configure(settings, pairs) {
+            // Before the queues go.
+            self.shut_down();
+            return Err(error);
+        }
         Ok(queues)
     }
 
@@ -416,8 +433,18 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
     }
 
     fn counters(&mut self) -> CardCounters {
-        // A device counts nothing.
-        CardCounters::default()
+        // A device counts nothing. The ring's word: what was taken out of it, and what is in it.
+        let received = |(view, waiting): &(RxView, RingWatch)| {
+            view.given.load(Ordering::Relaxed) + u64::from(waiting())
+        };
+        let queue = |queue| QueueCounters {
+            received: Some(received(queue)),
+            no_descriptor: 0,
+        };
+        CardCounters {
+            rx: self.views.iter().map(queue).collect(),
+            ..CardCounters::default()
+        }
     }
 
     fn health(&mut self) -> Health {
@@ -425,7 +452,11 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
     }
 
     fn stop_intake(&mut self) -> Result<()> {
-        // §5.1.6.5.1. A device without these goes on until its buffers are used up.
+        // A device without the modes goes on until its buffers are used up: no more are offered.
+        for (view, _) in &self.views {
+            view.stopped.store(true, Ordering::Relaxed);
+        }
+        // §5.1.6.5.1.
         if self.has(feature::CTRL_RX | feature::CTRL_RX_EXTRA)
             && let Some(control) = &mut self.control
         {

@@ -59,6 +59,8 @@ pub(crate) struct E1000Rx<G> {
     shown: u32,
     /// Descriptors up to the next end of a packet are the rest of a refused one.
     skipping: bool,
+    /// Descriptors of a packet at `head` that are done, and its end is not.
+    incomplete: u32,
     headroom: u32,
     packet_len_max: u32,
     frames: Arc<PoolDma>,
@@ -68,8 +70,8 @@ pub(crate) struct E1000Rx<G> {
 
 /// The next packet in the ring.
 enum Next {
-    /// Nothing, or its last descriptor is not there yet.
-    Incomplete,
+    /// Its last descriptor is not there yet, only this many.
+    Incomplete(u32),
     /// This many descriptors and bytes.
     Whole(u32, u32),
     /// This many descriptors, which are no packet; whether its end is among them.
@@ -91,6 +93,7 @@ impl<G: Registers> E1000Rx<G> {
             tail: 0,
             shown: 0,
             skipping: false,
+            incomplete: 0,
             headroom: headroom(frames.pool().frame_len()),
             packet_len_max,
             frames,
@@ -158,7 +161,7 @@ impl<G: Registers> E1000Rx<G> {
         }
         match count != 0 && count == offered {
             true => Next::Endless(count),
-            false => Next::Incomplete,
+            false => Next::Incomplete(count),
         }
     }
 
@@ -174,7 +177,10 @@ impl<G: Registers> E1000Rx<G> {
         refused: &mut Refused,
     ) -> bool {
         let (count, len, ends) = match self.find_end() {
-            Next::Incomplete => return false,
+            Next::Incomplete(count) => {
+                self.incomplete = count;
+                return false;
+            }
             Next::Endless(count) => (count, 0, false),
             Next::Whole(count, _) if count as usize > room && taken => return false,
             Next::Whole(count, len) => (count, len, true),
@@ -303,6 +309,7 @@ impl<G: Registers> DriverRx for E1000Rx<G> {
         if self.skipping {
             self.skip(back);
         }
+        self.incomplete = 0;
         let start = slots.len();
         let end = start.saturating_add(max);
         while slots.len() < end && self.head != self.tail && !self.skipping {
@@ -340,7 +347,9 @@ impl<G: Registers> DriverRx for E1000Rx<G> {
 
     #[inline]
     fn is_ready(&self) -> bool {
-        self.head != self.tail && self.done(self.head).is_some()
+        // Where a packet waits for its end, the next of its descriptors counts.
+        let at = self.head.wrapping_add(self.incomplete);
+        at != self.tail && self.done(at).is_some()
     }
 
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {

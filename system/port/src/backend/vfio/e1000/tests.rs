@@ -106,7 +106,11 @@ fn queues_that_it_does_not_have_are_refused() {
 
 #[test]
 fn vlan_tags_are_told_beside_the_packet() {
-    let mut stand = E1000Stand::usual();
+    let mut stand = E1000Stand::new(&Settings {
+        frame_len: 4096,
+        ..settings::<E1000Rig>(1)
+    });
+    stand.refill(0);
     let plain = packet(1, 100);
     let mut tagged = plain.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x60, 0x2a]);
@@ -130,6 +134,34 @@ fn vlan_tags_are_told_beside_the_packet() {
     let got = stand.receive(0).pop().unwrap();
     assert_eq!((got.vlan.unwrap().tci, got.segments), (0x0fff, 3));
     assert!(got.bytes == plain);
+    stand.end();
+}
+
+#[test]
+fn tags_stay_where_there_is_no_room_to_put_them_back() {
+    // Frames of 2048 bytes are filled from the first byte.
+    let mut stand = E1000Stand::usual();
+    let mut tagged = packet(1, 100);
+    tagged.splice(12..12, [0x81, 0x00, 0x60, 0x2a]);
+    assert!(stand.arrive(0, &tagged));
+    let got = stand.receive(0).pop().unwrap();
+    assert_eq!((got.vlan, got.bytes), (None, tagged));
+    stand.end();
+}
+
+#[test]
+fn a_packet_whose_end_does_not_come_is_nothing_to_wait_for() {
+    let mut stand = E1000Stand::usual();
+    stand.card.with(|model| model.set_fault(Some(Fault::NoEnd)));
+    assert!(stand.arrive(0, &packet(1, 2048)));
+    assert!(stand.rx[0].is_ready());
+    assert_eq!(stand.take(0, 64), []);
+    assert!(!stand.rx[0].is_ready(), "a sleeper would never sleep");
+    // Its end comes, and it is whole.
+    assert!(stand.arrive(0, &packet(2, 100)));
+    assert!(stand.rx[0].is_ready());
+    let got = stand.take(0, 64).pop().unwrap();
+    assert_eq!((got.segments, got.bytes.len()), (2, 2148));
     stand.end();
 }
 

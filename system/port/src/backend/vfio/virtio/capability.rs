@@ -10,6 +10,8 @@ const STATUS: usize = 0x06;
 const STATUS_HAS_LIST: u8 = 1 << 4;
 /// Kind of a vendor's capability.
 const VENDOR_SPECIFIC: u8 = 0x09;
+/// Kind of MSI-X (PCI 3.0 §6.8.2).
+const MSIX: u8 = 0x11;
 /// Most capabilities that fit configuration space: a list with more is a loop.
 const CAPABILITIES_MAX: usize = 48;
 
@@ -48,6 +50,24 @@ pub(super) struct Layout {
     pub device: Place,
 }
 
+/// Walks the list of capabilities: where each is. It ends, whatever it says.
+fn capabilities(config: &[u8]) -> impl Iterator<Item = usize> {
+    let byte = |at: usize| config.get(at).copied().unwrap_or(0);
+    let first = match byte(STATUS) & STATUS_HAS_LIST {
+        0 => 0,
+        _ => usize::from(byte(CAPABILITIES_POINTER) & !3),
+    };
+    // The first 64 bytes are the header.
+    let inside = |at: usize| (at >= 0x40).then_some(at);
+    let next = move |at: &usize| inside(usize::from(byte(at + 1) & !3));
+    std::iter::successors(inside(first), next).take(CAPABILITIES_MAX)
+}
+
+/// Whether the device has MSI-X; else it has a pin at most.
+pub(super) fn has_msix(config: &[u8]) -> bool {
+    capabilities(config).any(|at| config.get(at) == Some(&MSIX))
+}
+
 impl Layout {
     /// Reads the capabilities in a copy of configuration space. `bar_len` says how long a BAR is
     /// that can be mapped, 0 otherwise.
@@ -61,16 +81,7 @@ impl Layout {
         let (mut common, mut notify, mut isr, mut device) = (None, None, None, None);
         let byte = |at: usize| config.get(at).copied().unwrap_or(0);
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| byte(at + i)));
-        let mut at = match byte(STATUS) & STATUS_HAS_LIST {
-            0 => 0,
-            _ => usize::from(byte(CAPABILITIES_POINTER) & !3),
-        };
-        for _ in 0..CAPABILITIES_MAX {
-            // The first 64 bytes are the header.
-            if at < 0x40 {
-                break;
-            }
-            let next = usize::from(byte(at + 1) & !3);
+        for at in capabilities(config) {
             let (len, kind, bar) = (byte(at + 2), byte(at + 3), byte(at + 4));
             if byte(at) == VENDOR_SPECIFIC && len >= 16 && bar <= 5 {
                 let place = Place {
@@ -96,7 +107,6 @@ impl Layout {
                     _ => {}
                 }
             }
-            at = next;
         }
         let missing = |what: &str| {
             let why = format!("it has no {what} structure in a BAR that can be mapped");
@@ -162,6 +172,9 @@ pub(super) fn example() -> [u8; 256] {
     add(&mut config, 0x50, ISR_CFG, place(0x1000, 0x1000), 0);
     add(&mut config, 0x60, DEVICE_CFG, place(0x2000, 0x1000), 0);
     add(&mut config, 0x70, NOTIFY_CFG, place(0x3000, 0x1000), 4);
+    config[0xe0] = MSIX;
+    config[0xe1] = config[CAPABILITIES_POINTER];
+    config[CAPABILITIES_POINTER] = 0xe0;
     config
 }
 

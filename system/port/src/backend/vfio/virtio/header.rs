@@ -13,6 +13,20 @@ pub(super) const NEEDS_CSUM: u8 = 1;
 /// The device has checked the checksum.
 pub(super) const DATA_VALID: u8 = 2;
 
+/// Where a checksum begins and where it goes, as the device says (§5.1.6.4).
+///
+/// # Safety
+/// As for [`read`].
+pub(super) unsafe fn read_checksum(at: *const u8) -> (usize, usize) {
+    // SAFETY: the caller's word; any bytes are a value.
+    let field = |offset| unsafe { at.add(offset).cast::<[u8; 2]>().read() };
+    let (start, offset) = (field(6), field(8));
+    (
+        u16::from_le_bytes(start).into(),
+        u16::from_le_bytes(offset).into(),
+    )
+}
+
 /// A received packet's header, read once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {

@@ -61,6 +61,8 @@ pub(crate) struct VirtioModel {
     pub lie: Option<Lie>,
     /// `flags` of the next received headers.
     pub flags: u8,
+    /// `csum_start` and `csum_offset` of them.
+    pub checksum: (u16, u16),
     sent: VecDeque<Vec<u8>>,
     /// Queues that the device was notified of.
     notified: Vec<bool>,
@@ -103,6 +105,7 @@ impl VirtioModel {
             fault: None,
             lie: None,
             flags: 0,
+            checksum: (0, 0),
             sent: VecDeque::new(),
             notified: vec![false; count],
             mac,
@@ -197,7 +200,9 @@ impl VirtioModel {
             Some(Lie::NumBuffers(count)) => count,
             _ => buffers.len() as u16,
         };
-        let mut bytes = vec![self.flags, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut bytes = vec![self.flags, 0, 0, 0, 0, 0];
+        bytes.extend(self.checksum.0.to_le_bytes());
+        bytes.extend(self.checksum.1.to_le_bytes());
         bytes.extend(count.to_le_bytes());
         bytes.extend_from_slice(packet);
         let mut used = self.scatter(&buffers, &bytes);

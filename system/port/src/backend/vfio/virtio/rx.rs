@@ -7,6 +7,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::super::dma::PoolDma;
 use super::super::driver::{DriverRx, Health, Refused};
@@ -33,6 +34,19 @@ pub(crate) struct VirtioRx<G, R> {
     mergeable: bool,
     /// A packet that was taken and did not fit the batch any more; its frames are ours.
     kept: Vec<Slot>,
+    /// What the control side looks at.
+    view: RxView,
+}
+
+/// What the control side and a queue tell each other.
+#[derive(Clone, Default)]
+pub(super) struct RxView {
+    /// Packets taken from the ring, good or bad.
+    pub given: Arc<AtomicU64>,
+    /// Packets taken that wait for the next batch.
+    pub kept: Arc<AtomicU32>,
+    /// No more buffers are offered.
+    pub stopped: Arc<AtomicBool>,
 }
 
 /// What a queue is made of.
@@ -44,6 +58,7 @@ pub(super) struct RxParts<G, R> {
     pub ring_len: u32,
     pub packet_len_max: u32,
     pub mergeable: bool,
+    pub view: RxView,
 }
 
 impl<G: Registers, R: Ring> VirtioRx<G, R> {
@@ -58,6 +73,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             packet_len_max: parts.packet_len_max,
             mergeable: parts.mergeable,
             kept: Vec::new(),
+            view: parts.view,
         }
     }
 
@@ -86,6 +102,52 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         let offset = pool.addr_of(frame) as usize + START as usize;
         // SAFETY: the frame is claimed; the header lies within it (START + HEADER_LEN is HEADROOM).
         unsafe { header::read(pool.base().add(offset).as_ptr()) }
+    }
+
+    /// What arrives in the ring and was not taken yet, for the control side.
+    pub(super) fn watch_ring(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {
+        self.ring.watch()
+    }
+
+    /// Finishes the checksum of a packet that never was on a wire (§5.1.6.4): its field holds the sum
+    /// of the pseudo-header, and all from `csum_start` on is to be added. Whoever sends the packet
+    /// on sends it whole. Left as it is where the device names a place outside of the packet.
+    #[cold]
+    fn finish_checksum(&self, frame: u32, segments: &mut [Slot]) {
+        let pool = self.frames.pool();
+        let header = pool.addr_of(frame) as usize + START as usize;
+        // SAFETY: the frame is claimed, and the header lies within it.
+        let (start, offset) = unsafe { header::read_checksum(pool.base().add(header).as_ptr()) };
+        let field = start + offset;
+        let mut sum = 0_u64;
+        let (mut at, mut place) = (0, None);
+        for slot in segments.iter() {
+            // SAFETY: the slot's frame is ours, and its range is within the frame.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) };
+            for (index, byte) in bytes.iter().enumerate().skip(start.saturating_sub(at)) {
+                let high = (at + index - start) % 2 == 0;
+                sum += u64::from(*byte) << if high { 8 } else { 0 };
+            }
+            if (at..at + bytes.len().saturating_sub(1)).contains(&field) {
+                place = Some(slot.data.as_ptr().wrapping_add(field - at));
+            }
+            at += bytes.len();
+        }
+        let Some(place) = place else { return };
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        // Zero would mean that there is none (RFC 768).
+        let checksum = match !(sum as u16) {
+            0 => 0xffff_u16,
+            checksum => checksum,
+        };
+        // SAFETY: both bytes lie in one of the segments (see above), which are ours.
+        unsafe { place.cast::<[u8; 2]>().write(checksum.to_be_bytes()) };
+        if let Some(first) = segments.first_mut() {
+            first.flags = first.flags & !Slot::CHECKSUM_PARTIAL | Slot::CHECKSUM_GOOD;
+        }
     }
 
     /// Takes the rest of a packet of several buffers (§5.1.6.3.1), whose first slot is the last of
@@ -151,7 +213,10 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
 
     #[inline(always)]
     fn vacant(&self) -> u32 {
-        self.ring.book().room()
+        match self.view.stopped.load(Ordering::Relaxed) {
+            true => 0,
+            false => self.ring.book().room(),
+        }
     }
 
     fn headroom(&self) -> u32 {
@@ -185,15 +250,22 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
         let start = slots.len();
         let end = start.saturating_add(max);
         slots.append(&mut self.kept);
-        while slots.len() < end {
+        let mut given = 0;
+        // A device cannot honestly use more than it holds; one that goes on and on is left alone
+        // until the next call.
+        let mut looks = self.ring_len;
+        while slots.len() < end && looks != 0 {
+            looks -= 1;
             let (id, len) = match self.ring.next_used() {
                 Used::Buffer { id, len } => (id, len),
                 Used::Nothing => break,
                 Used::Foreign => {
+                    given += 1;
                     refused.invalid += 1;
                     continue;
                 }
             };
+            given += 1;
             let Some(frame) = self.claim(id) else {
                 refused.invalid += 1;
                 continue;
@@ -207,13 +279,17 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
             let len = len - HEADER_LEN;
             let mut slot = self.slot(frame, HEADER_LEN, len);
             slot.flags = checksum_flags(header.flags);
+            let needs_checksum = header.flags & header::NEEDS_CSUM != 0;
             if self.mergeable && header.num_buffers != 1 {
                 let first = slots.len();
                 slots.push(slot);
-                if self.gather(header.num_buffers, slots, back, refused)
-                    && slots.len() > end
-                    && first > start
-                {
+                if !self.gather(header.num_buffers, slots, back, refused) {
+                    continue;
+                }
+                if needs_checksum {
+                    self.finish_checksum(frame, &mut slots[first..]);
+                }
+                if slots.len() > end && first > start {
                     // A part of a packet is never given: it waits for the next batch.
                     self.kept.extend(slots.drain(first..));
                     break;
@@ -225,9 +301,18 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
                 refused.too_long += 1;
                 continue;
             }
+            if needs_checksum {
+                self.finish_checksum(frame, std::slice::from_mut(&mut slot));
+            }
             slots.push(slot);
         }
         self.ring.mark();
+        // Only this thread writes them.
+        let view = &self.view;
+        let sum = view.given.load(Ordering::Relaxed).wrapping_add(given);
+        view.given.store(sum, Ordering::Relaxed);
+        let kept = u32::from(!self.kept.is_empty());
+        view.kept.store(kept, Ordering::Relaxed);
     }
 
     fn is_ready(&self) -> bool {
@@ -236,7 +321,8 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
 
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {
         // Buffers: a packet in several counts for as many until it is harvested.
-        self.ring.watch()
+        let (ring, kept) = (self.ring.watch(), self.view.kept.clone());
+        Box::new(move || ring() + kept.load(Ordering::Relaxed))
     }
 
     fn health(&mut self) -> Health {
@@ -244,11 +330,13 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
     }
 
     fn arm(&mut self) {
+        self.transport.quiet_pin();
         self.ring.listen(true);
     }
 
     fn disarm(&mut self) {
         self.ring.listen(false);
+        self.transport.quiet_pin();
     }
 
     fn drain(&mut self, frame: &mut dyn FnMut(u32)) {

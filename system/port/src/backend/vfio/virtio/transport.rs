@@ -7,7 +7,7 @@ use sys::{Error, ErrorKind, Result};
 
 use super::super::driver::Function;
 use super::super::registers::Registers;
-use super::capability::Layout;
+use super::capability::{self, Layout};
 use super::feature::Features;
 use super::ring::Ring;
 
@@ -83,6 +83,8 @@ pub(super) struct Transport<G> {
     common: G,
     notify: G,
     device: G,
+    /// Where the interrupt status is, for a device that has only a pin.
+    pin: Option<G>,
 }
 
 impl<G: Registers> Transport<G> {
@@ -107,7 +109,19 @@ impl<G: Registers> Transport<G> {
             common: take(layout.common.bar)?,
             notify: take(layout.notify.bar)?,
             device: take(layout.device.bar)?,
+            pin: match capability::has_msix(&config) {
+                true => None,
+                false => Some(take(layout.isr.bar)?),
+            },
         })
+    }
+
+    /// Lets go of the interrupt pin: reading the status does (§4.1.4.5). With MSI-X there is nothing
+    /// to do.
+    pub(super) fn quiet_pin(&self) {
+        if let Some(isr) = &self.pin {
+            isr.read8(self.layout.isr.offset);
+        }
     }
 
     /// Offset of a field of the common configuration in its BAR.
@@ -222,8 +236,12 @@ impl<G: Registers> Transport<G> {
         for (field, address) in common::QUEUE_AREAS.into_iter().zip(ring.areas()) {
             self.common.write64(self.at(field), address);
         }
+        // Without MSI-X there is no such field.
+        let vector = vector.filter(|_| self.pin.is_none());
         let field = self.at(common::QUEUE_MSIX_VECTOR);
-        self.common.write16(field, vector.unwrap_or(NO_VECTOR));
+        if self.pin.is_none() {
+            self.common.write16(field, vector.unwrap_or(NO_VECTOR));
+        }
         // §4.1.5.1.2.1: a device without room for a vector says so here.
         if vector.is_some() && self.common.read16(field) == NO_VECTOR {
             return Err(refuse("it has no interrupt vector left".into()));
@@ -242,8 +260,10 @@ impl<G: Registers> Transport<G> {
 
     /// No interrupts for changes of the configuration: the control side asks when it wants to know.
     pub(super) fn no_config_interrupts(&self) {
-        self.common
-            .write16(self.at(common::CONFIG_MSIX_VECTOR), NO_VECTOR);
+        if self.pin.is_none() {
+            self.common
+                .write16(self.at(common::CONFIG_MSIX_VECTOR), NO_VECTOR);
+        }
     }
 
     /// Reads the device configuration so that it is of one moment (§2.5.1: the generation before is
