@@ -35,6 +35,8 @@ const REFRESH: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the end waits for a collector that is not there.
 const LINGER: Duration = Duration::from_secs(5);
+/// How long the end may take in all, also with a collector that is slow, or a rate.
+const END_MAX: Duration = Duration::from_secs(60);
 
 /// What the thread and its owner share; locked once a message or a batch.
 #[derive(Default)]
@@ -56,6 +58,7 @@ pub(crate) struct Lane {
     pub(crate) shared: Arc<Shared>,
     pub(crate) refresh: Duration,
     pub(crate) rate: Option<u32>,
+    pub(crate) is_reliable: bool,
     /// Records that could not be sent were lost here, or on a disk.
     pub(crate) lost_as: DropReason,
 }
@@ -76,6 +79,7 @@ impl Lane {
             shared,
             refresh: target.options.refresh.unwrap_or(REFRESH),
             rate: target.options.rate,
+            is_reliable: target.sink.is_reliable,
             lost_as: if target.sink.scheme == FILE {
                 DropReason::WriteFailed
             } else {
@@ -123,12 +127,15 @@ impl Running {
     fn run(&mut self) {
         let mut left: Option<(Batch, usize)> = None;
         let mut end: Option<Instant> = None;
+        let mut unreached: Option<Instant> = None;
         loop {
+            if end.is_none() && self.is_over() {
+                end = Some(Instant::now() + END_MAX);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
             if !self.is_connected && !self.connect() {
-                let late = end.is_some_and(|end| Instant::now() >= end);
-                if late {
-                    break;
-                }
                 // The queue fills meanwhile. Whether its sender is gone can be seen only by
                 // taking from it, so one batch is in hand.
                 if left.is_none() {
@@ -139,15 +146,17 @@ impl Running {
                             if self.lane.encoder.held().flows == 0 {
                                 break;
                             }
-                            end.get_or_insert(Instant::now() + LINGER);
                             std::thread::sleep(LOOK);
                         }
                     }
                 } else {
-                    if self.is_over() {
-                        end.get_or_insert(Instant::now() + LINGER);
-                    }
                     std::thread::sleep(LOOK);
+                }
+                if self.is_over() {
+                    // Nobody is there: sooner.
+                    let soon = Instant::now() + LINGER;
+                    let limit = *unreached.get_or_insert(soon);
+                    end = Some(end.map_or(limit, |end| end.min(limit)));
                 }
                 continue;
             }
@@ -166,7 +175,6 @@ impl Running {
                         break;
                     }
                     // Not connected any more: once around.
-                    end.get_or_insert(Instant::now() + LINGER);
                 }
             }
         }
@@ -311,12 +319,13 @@ impl Running {
                     account.messages += 1;
                     account.bytes += message.len() as u64;
                 }
-                Sent::Lost(error) => {
+                Sent::Lost(error) if !self.lane.is_reliable => {
                     let mut account = lock(&self.lane.shared.account);
                     account.failures += 1;
                     account.last_failure = Some(error.to_string());
                 }
-                Sent::Broken(error) => {
+                // They are not repeated: without them there is no session.
+                Sent::Lost(error) | Sent::Broken(error) => {
                     self.failed(&error);
                     return false;
                 }
@@ -328,9 +337,11 @@ impl Running {
     /// Waits until so many records may go.
     fn keep_rate(&mut self, flows: u64) {
         let Some(rate) = self.lane.rate else { return };
-        let now = Instant::now();
-        if self.may_send > now {
-            std::thread::sleep(self.may_send - now);
+        let mut now = Instant::now();
+        let until = now + END_MAX;
+        while self.may_send > now && now < until {
+            std::thread::sleep((self.may_send - now).min(LOOK));
+            now = Instant::now();
         }
         let takes = Duration::from_secs_f64(flows as f64 / f64::from(rate));
         // A pause is not made up for.
@@ -386,7 +397,11 @@ impl Running {
             }
         }
         let mut account = lock(&self.lane.shared.account);
-        account.dropped[DropReason::Unreachable as usize].add(&lost);
+        let reason = match self.lane.lost_as {
+            DropReason::WriteFailed => DropReason::WriteFailed,
+            _ => DropReason::Unreachable,
+        };
+        account.dropped[reason as usize].add(&lost);
         account.is_connected = false;
     }
 }

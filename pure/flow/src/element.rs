@@ -283,7 +283,8 @@ fields! {
     IngressInterface = "ingressInterface" 10 Unsigned32 Identifier None [4] shared
         |v, _w| {
             let keyed = u32::from(v.key().interface());
-            if keyed == 0 { v.interface } else { keyed }.to_be_bytes()
+            // Keys count from 0, and 0 on the wire is not known.
+            if keyed == 0 { v.interface } else { keyed + 1 }.to_be_bytes()
         };
     /// Id of the outer VLAN tag
     Vlan = "vlanId" 58 Unsigned16 Identifier None [2] shared

@@ -70,7 +70,7 @@ fn packet(version: u8, protocol: u8, is_reverse: bool) -> Vec<u8> {
     let len = transport.len() as u16;
     let mut bytes = Vec::new();
     if version == 4 {
-        bytes.extend([0x45, 0]);
+        bytes.extend([0x45, 0x2e]);
         bytes.extend((20 + len).to_be_bytes());
         bytes.extend([0, 1, 0x40, 0, 63, protocol, 0, 0]);
         bytes.extend([ends[0]; 4]);

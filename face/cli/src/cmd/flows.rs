@@ -188,6 +188,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut exporters = args.export.open(
         &port.control.describe(),
         has_vlan,
+        args.flow.key.contains(&KeyPart::Interface),
         args.flow.sampling_interval(),
     )?;
     let mut metrics = args.export.metrics()?;

@@ -61,7 +61,7 @@ impl Encoder {
         };
         let interface = match key.interface() {
             0 => self.interface,
-            keyed => keyed,
+            keyed => keyed.saturating_add(1),
         };
         for part in 0..parts {
             let start = HEADER_LEN + self.count * RECORD_LEN;
@@ -89,6 +89,7 @@ impl Encoder {
             out[34..36].copy_from_slice(&port[1].to_be_bytes());
             out[37] = sent.tcp_flags as u8;
             out[38] = key.protocol();
+            out[39] = sent.traffic_class;
             self.count += 1;
         }
     }
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!((long(first, 16), long(first, 20)), (3, 3 * 100));
         assert_eq!(boot_ms + long(first, 24), 1_700_000_000_123);
         assert_eq!(boot_ms + long(first, 28), 1_700_000_061_500);
-        assert_eq!(first[32..39], [0x13, 0x88, 0, 80, 0, 0x18, 6]);
+        assert_eq!(first[32..40], [0x13, 0x88, 0, 80, 0, 0x18, 6, 0x2e]);
         // The other direction, with the same times.
         let second = &message[72..120];
         assert_eq!(second[..8], [2, 2, 2, 2, 1, 1, 1, 1]);

@@ -42,6 +42,7 @@ const COMMON: &[&Field] = &[
     field::TcpControlBits8::FIELD,
     field::MinimumTtl::FIELD,
     field::EndReasonOf::FIELD,
+    field::ClassOfService::FIELD,
 ];
 
 /// How records are written.

@@ -58,6 +58,7 @@ impl ExportArgs {
         &self,
         port: &PortDescription,
         has_vlan: bool,
+        has_interface: bool,
         sampling_interval: f64,
     ) -> Result<Option<Exporters>> {
         if self.export.is_empty() {
@@ -81,13 +82,15 @@ impl ExportArgs {
                 .columns
                 .extend(names.into_iter().filter_map(Column::find));
         }
-        if is_file {
+        if is_file && has_interface {
+            // Interfaces of a capture count from 1.
+            setup.interface = 1;
             let named = port.interfaces.iter().enumerate();
             let named = named.filter(|(_, (_, name))| !name.is_empty());
             setup.interfaces = named
-                .map(|(index, (_, name))| (index as u32, name.clone()))
+                .map(|(index, (_, name))| (index as u32 + 1, name.clone()))
                 .collect();
-        } else if let Some(index) = interface_index(&port.target) {
+        } else if let Some(index) = interface_index(&port.target).filter(|_| !is_file) {
             setup.interface = index;
             setup.interfaces.push((index, port.target.clone()));
         }
