@@ -63,6 +63,12 @@ const SUITES: &[Suite] = &[
         tests: &[("guest_vfio_cards", "")],
     },
     Suite {
+        name: "nic",
+        summary: "cards that are given to vfio-pci and come back",
+        usual: false,
+        tests: &[("guest_nic", "")],
+    },
+    Suite {
         name: "ports",
         summary: "the conformance suite of ports on igb, virtio-net and e1000 (minutes)",
         usual: false,

@@ -1,0 +1,156 @@
+//! In the guest: `barewire nic` on real cards. Who drives a card is asked of sysfs.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lab::guest;
+use lab::process::{Finished, Process, Signal};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A card that nobody else uses, its driver, and its interface before it goes away.
+const CARD: &str = "0000:03:00.0";
+const DRIVER: &str = "e1000e";
+
+fn folder(card: &str) -> PathBuf {
+    PathBuf::from("/sys/bus/pci/devices").join(card)
+}
+
+fn driver(card: &str) -> Option<String> {
+    let target = std::fs::read_link(folder(card).join("driver")).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+/// The interface of a card; its name changes when it comes back.
+fn interface(card: &str) -> Option<String> {
+    let mut entries = std::fs::read_dir(folder(card).join("net")).ok()?;
+    entries.next()?.ok()?.file_name().into_string().ok()
+}
+
+fn spawn(args: &[&str]) -> Process {
+    Process::spawn(Command::new("barewire").arg("nic").args(args)).unwrap()
+}
+
+fn nic(args: &[&str]) -> Finished {
+    spawn(args).wait(LIMIT).unwrap()
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < end, "{what} never came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ip(args: &[&str]) {
+    let status = Command::new("ip").args(args).status().unwrap();
+    assert!(status.success(), "ip {args:?}");
+}
+
+#[test]
+fn cards_are_listed_as_they_are() {
+    lab::require!(guest::inside());
+    let text = nic(&["list", "--json"]).checked().unwrap().stdout;
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let cards = all["cards"].as_array().unwrap();
+    for (address, vendor, device, user_mode) in [
+        ("0000:01:00.0", "8086", "10c9", true),
+        ("0000:03:00.0", "8086", "10d3", false),
+    ] {
+        let card = cards.iter().find(|card| card["address"] == address);
+        let card = card.unwrap_or_else(|| panic!("no {address} in {all}"));
+        assert_eq!(
+            (&card["vendor"], &card["device"]),
+            (&vendor.into(), &device.into())
+        );
+        assert_eq!(card["driver"].as_str(), driver(address).as_deref());
+        assert!(card["iommu_group"].is_u64(), "{card}");
+        assert!(card["user_mode_driver"].is_string() || !user_mode, "{card}");
+        assert_eq!(card["shared_with"].as_array().unwrap().len(), 0, "{card}");
+    }
+}
+
+/// One after the other: all are about the same card.
+#[test]
+fn a_card_goes_and_comes_back() {
+    lab::require!(guest::inside());
+    assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
+
+    // Nothing happens when nothing is to.
+    let told = nic(&["bind", "vfio", CARD, "--dry-run"]).checked().unwrap();
+    assert!(told.stdout.contains("driver_override"), "{}", told.stdout);
+    assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
+
+    // Its interface is in use.
+    let name = interface(CARD).unwrap();
+    ip(&["link", "set", &name, "up"]);
+    ip(&["address", "add", "192.0.2.1/24", "dev", &name]);
+    let refused = nic(&["bind", "vfio", &name]);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("has the address 192.0.2.1"),
+        "{}",
+        refused.stderr
+    );
+    ip(&["route", "add", "default", "via", "192.0.2.2"]);
+    let refused = nic(&["bind", "vfio", CARD]);
+    assert!(
+        refused.stderr.contains("default route"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        refused.stderr.contains("hint: --force"),
+        "{}",
+        refused.stderr
+    );
+    ip(&["address", "flush", "dev", &name]);
+
+    // There and back.
+    nic(&["bind", "vfio", &name]).checked().unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+    assert_eq!(interface(CARD), None);
+    nic(&["bind", "kernel", CARD]).checked().unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
+    wait_for("the interface", || interface(CARD).is_some());
+
+    // As long as a command runs, whose exit code is passed on.
+    let script = format!("readlink /sys/bus/pci/devices/{CARD}/driver; exit 7");
+    let ran = nic(&["bind", "vfio", CARD, "--run", "sh", "-c", &script]);
+    assert_eq!(ran.code(), Some(7), "{}", ran.stderr);
+    assert!(ran.stdout.contains("vfio-pci"), "{}", ran.stdout);
+    assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ran.stderr);
+
+    // Until it is told to end, and until it is killed.
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
+        holder.wait_stderr("gives it back", LIMIT).unwrap();
+        assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+        holder.stop(signal, LIMIT).unwrap();
+        wait_for("the former driver", || {
+            driver(CARD).as_deref() == Some(DRIVER)
+        });
+    }
+}
+
+#[test]
+fn others_are_refused() {
+    lab::require!(guest::inside());
+    for (args, why) in [
+        (["bind", "vfio", "0000:00:1f.2"], "no network card"),
+        (["bind", "vfio", "0000:00:1e.7"], "none at this address"),
+        (["bind", "vfio", "no-such-if"], "PCI address"),
+    ] {
+        let refused = nic(&args);
+        assert_eq!(refused.code(), Some(1), "{args:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{args:?}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains("hint: "),
+            "{args:?}: {}",
+            refused.stderr
+        );
+    }
+}
