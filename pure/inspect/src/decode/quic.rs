@@ -299,7 +299,7 @@ impl Quic {
 /// destination is `id`; of the server there is none, as for a client without one.
 ///
 /// # Panics
-/// If the version is not one of [`VERSIONS`], or the frames do not fit into a datagram.
+/// If the version cannot be read, or the frames do not fit into a datagram.
 pub fn seal(
     version: u32,
     id: &[u8],
