@@ -119,21 +119,26 @@ pub(super) fn take(found: &[u8]) -> Option<Application> {
     Some(Application::from_bytes(protocol, bytes))
 }
 
-/// Appends to a line of JSON, which ends in `}` and a line feed, what is known of the flow's
-/// application, or what its ports say. Nothing where neither says anything.
+/// Appends to a line of JSON, which ends in `}` and a line feed, the Community ID, and what is known
+/// of the flow's application, or what its ports say; nothing of it where neither says anything.
 pub fn append_json(record: &Record, extra: &Extra<'_>, line: &mut Vec<u8>) {
-    let Some(transport) = transport(record) else {
-        return;
-    };
     if !line.ends_with(b"}\n") {
         return;
     }
-    let end = line.len() - 2;
-    let application = application(extra).unwrap_or(Application::EMPTY);
-    line.truncate(end);
-    line.extend(b",\"application\":");
-    if !inspect::json(&application, guess(record, transport), line) {
-        line.truncate(end);
+    line.truncate(line.len() - 2);
+    let (key, initiator) = (record.key(), record.initiator());
+    let side = |side| (key.addr(side), key.port(side));
+    let id = inspect::community_id(0, key.protocol(), side(initiator), side(initiator.other()));
+    line.extend(b",\"community_id\":\"");
+    line.extend(id.as_str().as_bytes());
+    line.push(b'"');
+    if let Some(transport) = transport(record) {
+        let end = line.len();
+        line.extend(b",\"application\":");
+        let application = application(extra).unwrap_or(Application::EMPTY);
+        if !inspect::json(&application, guess(record, transport), line) {
+            line.truncate(end);
+        }
     }
     line.extend(b"}\n");
 }

@@ -164,7 +164,8 @@ pub(super) fn ja4(hello: &Hello, carrier: Carrier) -> [u8; 36] {
             twelve(sum, place);
         }
     }
-    if extension_count != 0 {
+    // Without any but those two there is nothing to sum up.
+    if extensions[..extension_count].iter().any(named) {
         let mut sum = Sha256::new();
         let others = extensions[..extension_count].iter().copied();
         commas(&mut sum, others.filter(named));
