@@ -166,6 +166,10 @@ impl Device {
     pub fn set_bus_master(&self, on: bool) -> Result<()> {
         let mut bytes = [0; 2];
         self.read_config(COMMAND, &mut bytes);
+        if bytes == [0xff; 2] {
+            let what = format!("read the configuration of PCI function {}", self.address);
+            return Err(Error::new(ErrorKind::Gone, what, "it does not answer"));
+        }
         let mut command = u16::from_le_bytes(bytes) | COMMAND_MEMORY;
         match on {
             true => command |= COMMAND_MASTER,

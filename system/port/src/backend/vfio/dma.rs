@@ -149,6 +149,16 @@ impl DmaSpace {
     /// Maps the frames of a pool (not its tables). Their addresses are told `off` bytes too high:
     /// 0, but in a test of the IOMMU.
     pub(crate) fn map_pool(self: &Arc<Self>, pool: &Pool, off: u64) -> Result<Arc<PoolDma>> {
+        if !pool.frames_len().is_multiple_of(4096) {
+            // The rest of the last page is the pool's own tables.
+            let why = "its frames end within a page";
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "map a frame pool for the card",
+                why,
+            )
+            .with_hint("make the pool of an even number of frames"));
+        }
         // SAFETY: the pool lives in the result beside the mapping and goes after it; the card
         // writes only into frames that were lent to it, which nobody reads before it is done.
         let mapping = unsafe { self.map(pool.base(), pool.frames_len())? };
@@ -339,6 +349,19 @@ mod tests {
         assert!(!memory.is_empty(), "a view keeps its memory");
         drop(words);
         assert!(memory.is_empty());
+    }
+
+    #[test]
+    fn a_pools_tables_are_never_the_cards() {
+        let space = DmaSpace::new(Box::new(ModelMemory::default()));
+        let config = PoolConfig {
+            frame_count: 7,
+            frame_len: 2048,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config).unwrap();
+        let error = space.map_pool(&pool, 0).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

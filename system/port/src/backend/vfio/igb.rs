@@ -284,11 +284,11 @@ impl<F: Function> Driver for Igb<F> {
         let queues = self
             .rx_queues
             .clone()
-            .map(|queue| reg::rx(queue, reg::RXDCTL));
+            .map(|queue| reg::rx(queue, reg::RDLEN));
         let queues = queues.chain(
             self.tx_queues
                 .clone()
-                .map(|queue| reg::tx(queue, reg::TXDCTL)),
+                .map(|queue| reg::tx(queue, reg::TDLEN)),
         );
         for register in queues {
             match queue_health(self.regs.read32(register)) {
@@ -329,11 +329,12 @@ impl<F: Function> Driver for Igb<F> {
     }
 }
 
-/// What RXDCTL or TXDCTL says of a queue that we switched on.
-fn queue_health(dctl: u32) -> Health {
-    match dctl {
+/// What RDLEN or TDLEN says of a queue that we gave a ring: a reset makes it 0. (Queue 0 is
+/// switched on by a reset, so that its enable bit says nothing.)
+fn queue_health(len: u32) -> Health {
+    match len {
         u32::MAX => Health::Gone,
-        dctl if dctl & reg::QUEUE_ENABLE == 0 => Health::Reset,
+        0 => Health::Reset,
         _ => Health::Running,
     }
 }

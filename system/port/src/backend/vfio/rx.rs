@@ -30,6 +30,11 @@ const SPIN_MAX: Duration = Duration::from_micros(50);
 const NAP: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
+/// Longest sleep while the card wants for frames.
+const STARVED_SLEEP: Duration = Duration::from_millis(1);
+/// What "for ever" is.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// What a queue does beyond its descriptors.
 pub(super) struct RxSettings {
     pub snaplen: u32,
@@ -255,17 +260,21 @@ impl<D: Driver> RxBackend for Rx<D> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
-        let end = Instant::now() + timeout;
+        let end = Instant::now() + timeout.min(WAIT_MAX);
         if self.queue().is_ready() || self.spin(end) {
             return Ok(Ready::Packets);
         }
-        self.refill();
         loop {
+            // Frames may come back from other threads while we sleep; without any no interrupt
+            // comes.
+            self.refill();
+            let starved = self.queue().vacant() != 0;
+            let longest = if starved { STARVED_SLEEP } else { SLEEP_MAX };
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(Ready::Timeout);
             }
-            self.sleep(left.min(SLEEP_MAX))?;
+            self.sleep(left.min(longest))?;
             if self.queue().is_ready() {
                 return Ok(Ready::Packets);
             }

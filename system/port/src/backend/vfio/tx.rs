@@ -1,5 +1,6 @@
 //! The sending end of a queue, for any driver.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,13 +23,21 @@ const CLOSE_WAIT: Duration = Duration::from_millis(100);
 /// Fewer entries free than this many packets' worth: completions are looked at.
 const RECLAIM_BELOW: u32 = 256;
 
+/// Frames kept back from the free list: a batch's worth.
+const SPARE_MAX: usize = 64;
+
 pub(super) struct Tx<D: Driver> {
     /// Always there until the queue is dropped.
     queue: Option<D::Tx>,
     cache: FrameCache,
     /// The pool of foreign frames met last.
     foreign: Option<FrameCache>,
-    packet_lens: std::ops::RangeInclusive<u32>,
+    /// Frames that came back and are still ours: the next to be lent, without a way through the
+    /// free list.
+    spare: Vec<u32>,
+    /// Shortest packet, and how much longer the longest is.
+    len_min: u32,
+    len_span: u32,
     segments_max: u32,
     counters: Arc<TxCounters>,
     core: Arc<Core<D>>,
@@ -45,7 +54,9 @@ impl<D: Driver> Tx<D> {
             queue: Some(queue),
             cache: FrameCache::new(core.frames().pool().clone()),
             foreign: None,
-            packet_lens: limits.packet_len_min..=limits.packet_len_max,
+            spare: Vec::with_capacity(SPARE_MAX),
+            len_min: limits.packet_len_min,
+            len_span: limits.packet_len_max - limits.packet_len_min,
             segments_max: limits.segments_max,
             counters,
             core,
@@ -55,12 +66,31 @@ impl<D: Driver> Tx<D> {
     /// Takes back the frames that have been sent.
     #[inline]
     fn reclaim(&mut self) {
-        let cache = &mut self.cache;
+        let (cache, spare) = (&mut self.cache, &mut self.spare);
         let queue = self.queue.as_mut().expect("taken out on drop only");
         queue.reclaim(|index| {
-            // SAFETY: the card has completed it: it is done with the frame.
-            unsafe { cache.reclaim(index) };
+            if spare.len() == SPARE_MAX {
+                // SAFETY: the card has completed it: it is done with the frame.
+                unsafe { cache.reclaim(index) };
+                return;
+            }
+            // SAFETY: as above.
+            if unsafe { cache.pool().claim_index(index) } {
+                spare.push(index);
+            }
         });
+    }
+
+    /// Whether a packet of this length can be sent.
+    #[inline(always)]
+    fn fits(&self, len: u32) -> bool {
+        len.wrapping_sub(self.len_min) <= self.len_span
+    }
+
+    /// A frame of our own.
+    #[inline(always)]
+    fn take(&mut self) -> Option<u32> {
+        self.spare.pop().or_else(|| self.cache.take_index())
     }
 
     #[inline(always)]
@@ -80,7 +110,7 @@ impl<D: Driver> Tx<D> {
     /// cannot be sent at all, and its frames are free again.
     fn post_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
         let packet_len: u32 = slots.iter().map(|slot| slot.cap_len).sum();
-        let sendable = self.packet_lens.contains(&packet_len)
+        let sendable = self.fits(packet_len)
             && slots.len() <= self.segments_max as usize
             && slots.iter().all(|slot| slot.cap_len != 0);
         for (at, slot) in slots.iter().enumerate() {
@@ -109,7 +139,7 @@ impl<D: Driver> Tx<D> {
     #[inline]
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
         let packet_len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
-        let sendable = self.packet_lens.contains(&packet_len)
+        let sendable = self.fits(packet_len)
             && packet.len() <= self.segments_max as usize
             && packet
                 .iter()
@@ -180,15 +210,18 @@ impl<D: Driver> TxBackend for Tx<D> {
         }
         let room = self.queue().room().min(want);
         slots.reserve(room as usize);
-        let pool = self.cache.pool().clone();
+        let pool = self.cache.pool();
         let len = pool.frame_len() - HEADROOM;
+        let first = pool.base().as_ptr().wrapping_add(HEADROOM as usize);
+        let shift = pool.frame_len().trailing_zeros();
         for _ in 0..room {
-            let Some(index) = self.cache.take_index() else {
+            let Some(index) = self.take() else {
                 break;
             };
-            let place = pool.addr_of(index) + u64::from(HEADROOM);
-            // SAFETY: the index is one of the pool's, and the headroom is within its frame.
-            let data = unsafe { pool.base().add(place as usize) };
+            let place = first.wrapping_add((index as usize) << shift);
+            // SAFETY: within the pool's mapping, which is not at 0: the index is one of the pool's,
+            // and the headroom is within its frame.
+            let data = unsafe { NonNull::new_unchecked(place) };
             slots.push(Slot::new(data, len, len, index.into()));
         }
         Ok(())
@@ -211,7 +244,7 @@ impl<D: Driver> TxBackend for Tx<D> {
                 continue;
             }
             at += 1;
-            if !self.packet_lens.contains(&len) {
+            if !self.fits(len) {
                 // SAFETY: the slot's frame is held by this batch, and the slot ends here.
                 unsafe { self.cache.give_index(index) };
                 failed += 1;
@@ -267,7 +300,7 @@ impl<D: Driver> TxBackend for Tx<D> {
             },
         };
         let (offset, len) = (frame.offset(), frame.len());
-        if !self.packet_lens.contains(&len) {
+        if !self.fits(len) {
             let _ = self.cache.give(frame);
             self.counters.failed.add(1);
             return Ok(None);
@@ -318,14 +351,15 @@ impl<D: Driver> TxBackend for Tx<D> {
     }
 
     fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
-        let end = Instant::now() + timeout;
+        // A year is for ever.
+        let end = Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600));
         loop {
             self.flush()?;
             let done = if all {
                 self.queue().pending() == 0
             } else {
                 self.queue().room() != 0 && {
-                    let index = self.cache.take_index();
+                    let index = self.take();
                     // SAFETY: just taken, and nothing was made of it.
                     index.is_some_and(|index| unsafe { self.cache.give_index(index) })
                 }
@@ -351,6 +385,10 @@ impl<D: Driver> Drop for Tx<D> {
         if self.queue().pending() != 0 && !self.core.has_failed() {
             // The link may be down; then what is left counts as failed.
             let _ = self.wait(true, CLOSE_WAIT);
+        }
+        for index in self.spare.drain(..) {
+            // SAFETY: ours since it was claimed, and nothing was made of it.
+            unsafe { self.cache.give_index(index) };
         }
         if let Some(queue) = self.queue.take() {
             let left = u64::from(queue.pending()).min(self.counters.sent.get());

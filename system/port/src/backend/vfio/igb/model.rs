@@ -70,6 +70,9 @@ impl IgbModel {
     fn power_on(&mut self) {
         self.registers.fill(0);
         self.negotiated = false;
+        // §8.10.9, §8.12.15: the first queues are on after a reset.
+        self.set(reg::rx(0, reg::RXDCTL), reg::QUEUE_ENABLE | 1 << 16);
+        self.set(reg::tx(0, reg::TXDCTL), reg::QUEUE_ENABLE);
         self.waiting.clear();
         self.waiting_len = 0;
         self.gathered = Default::default();

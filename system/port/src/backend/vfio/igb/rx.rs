@@ -1,5 +1,6 @@
 //! Receiving (§7.1): advanced descriptors with one buffer, written back by the card in place.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -199,7 +200,8 @@ impl<R: Registers> IgbRx<R> {
             let [low, high] = self.ring.ring_at(self.head);
             let (low, high) = (low.load(Ordering::Relaxed), high.load(Ordering::Relaxed));
             if let Some(mut slot) = self.claim(self.head, high) {
-                let is_last = high & reg::RX_END != 0;
+                // Not by the flag, which the card could have changed since.
+                let is_last = self.head.wrapping_add(1) == end;
                 // All but the last are full; the first of one piece is not empty.
                 sound &= slot.cap_len <= self.room && slot.cap_len != 0;
                 wire_len += slot.cap_len;
@@ -295,9 +297,15 @@ impl<R: Registers> DriverRx for IgbRx<R> {
             let taken = slots.len() - start;
             let there = self.published.wrapping_sub(self.head) as usize;
             let mut left = max.saturating_sub(taken).min(there);
-            // Whole packets, one descriptor each, until there is another.
+            // Whole packets, one descriptor each, until there is another. What does not change is
+            // kept in registers: the compiler must think that every store could change it.
+            let pool = self.frames.pool();
+            let first = pool.base().as_ptr().wrapping_add(self.headroom as usize);
+            let shift = pool.frame_len().trailing_zeros();
+            let (room, mut head) = (self.room, self.head);
+            let mask = self.indices.len() - 1;
             while left != 0 {
-                let [low, high] = self.ring.ring_at(self.head);
+                let [low, high] = self.ring.ring_at(head);
                 let status = high.load(Ordering::Relaxed);
                 let wanted = reg::RX_DONE | reg::RX_END | reg::RX_ERROR;
                 if status & wanted != reg::RX_DONE | reg::RX_END || self.skipping {
@@ -307,18 +315,26 @@ impl<R: Registers> DriverRx for IgbRx<R> {
                 after_done_flag();
                 let low = low.load(Ordering::Relaxed);
                 let len = (status >> 32) as u32 & 0xffff;
-                if len.wrapping_sub(1) >= self.room {
-                    // Longer than the frame, or empty.
+                // Longer than the frame, or empty; or a frame that is not the card's.
+                if len.wrapping_sub(1) >= room {
                     break;
                 }
-                let Some(mut slot) = self.claim(self.head, status) else {
+                let index = self.indices[head as usize & mask];
+                // SAFETY: the card has given the entry back, so it is done with the frame.
+                if !unsafe { pool.claim_index(index) } {
                     break;
-                };
-                self.head = self.head.wrapping_add(1);
+                }
+                let place = first.wrapping_add((index as usize) << shift);
+                // SAFETY: within the pool's mapping, which is not at 0: the index is one of the
+                // pool's (claimed), and the headroom lies within its frame.
+                let data = unsafe { NonNull::new_unchecked(place) };
+                let mut slot = Slot::new(data, len, len, index.into());
                 Self::describe(&mut slot, low, status);
                 slots.push(slot);
+                head = head.wrapping_add(1);
                 left -= 1;
             }
+            self.head = head;
             let taken = slots.len() - start;
             let room = match taken {
                 // A packet of more pieces than that is taken alone.
@@ -358,7 +374,7 @@ impl<R: Registers> DriverRx for IgbRx<R> {
     }
 
     fn health(&mut self) -> Health {
-        queue_health(self.regs.read32(reg::rx(self.queue, reg::RXDCTL)))
+        queue_health(self.regs.read32(reg::rx(self.queue, reg::RDLEN)))
     }
 
     fn arm(&mut self) {

@@ -149,7 +149,7 @@ impl<R: Registers> DriverTx for IgbTx<R> {
     }
 
     fn health(&mut self) -> Health {
-        queue_health(self.regs.read32(reg::tx(self.queue, reg::TXDCTL)))
+        queue_health(self.regs.read32(reg::tx(self.queue, reg::TDLEN)))
     }
 
     fn drain(&mut self, frame: &mut dyn FnMut(u32)) {
