@@ -43,6 +43,10 @@ struct Args {
     /// Dissect a capture this many times: the subject of `wire`, under callgrind
     #[arg(long, hide = true, num_args = 2, value_names = ["FILE", "ROUNDS"])]
     dissect: Option<Vec<String>>,
+    /// Receive and send this many batches on a model of a card: the subject of `driver`, under
+    /// callgrind
+    #[arg(long, hide = true, num_args = 2, value_names = ["KIND", "ROUNDS"])]
+    drive: Option<Vec<String>>,
     /// Receive from a port, touching every packet, until SIGTERM: the subject of `capture`
     #[arg(long, hide = true, value_name = "PORT")]
     read: Option<String>,
@@ -61,6 +65,10 @@ fn main() -> Result<()> {
     }
     if let Some(words) = &args.dissect {
         return scenario::wire::worker(&words[0], words[1].parse()?);
+    }
+    if let Some(words) = &args.drive {
+        scenario::driver::drive(&words[0], words[1].parse()?)?;
+        return Ok(());
     }
     if let Some(port) = &args.read {
         return reader::run(port);

@@ -42,9 +42,21 @@ pub fn barewire() -> Result<PathBuf> {
 
 /// Instructions that a program takes from start to end, by callgrind.
 pub fn instructions(program: &Path, args: &[&str]) -> Result<u64> {
+    callgrind(program, args, &[])
+}
+
+/// Instructions that a program takes within a function of this name (and what it calls), by
+/// callgrind.
+pub fn instructions_in(program: &Path, args: &[&str], function: &str) -> Result<u64> {
+    let only = format!("--toggle-collect=*{function}*");
+    callgrind(program, args, &[&only])
+}
+
+fn callgrind(program: &Path, args: &[&str], options: &[&str]) -> Result<u64> {
     let out = std::env::temp_dir().join(format!("bw-callgrind-{}", std::process::id()));
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "-q"])
+        .args(options)
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(program)
         .args(args)

@@ -1,6 +1,7 @@
 //! What is measured. A new scenario is a file here and a row in [`SCENARIOS`].
 
 mod capture;
+pub mod driver;
 mod flows;
 mod forward;
 mod memory;
@@ -41,4 +42,5 @@ pub const SCENARIOS: &[Scenario] = &[
     forward::SCENARIO,
     wire::SCENARIO,
     memory::SCENARIO,
+    driver::SCENARIO,
 ];
