@@ -228,7 +228,7 @@ fn run_suites(suites: &[&Suite], options: &Options) -> Result<Sum> {
         })?;
         tell(&outcome, options);
         let silent = sum.tests == before;
-        if outcome.code != Some(0) || silent {
+        if outcome.code != Some(0) || outcome.hung || silent {
             if silent {
                 eprintln!("error: suite {} ran no test", suite.name);
             }

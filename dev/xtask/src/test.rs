@@ -30,6 +30,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     command.arg("test").args(cargo_args(args));
     command
         .env("BAREWIRE_SKIPS", &skips_file)
+        // By this one tests know that they are in the guest.
+        .env_remove("BAREWIRE_GUEST")
         .stdout(Stdio::piped());
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
@@ -59,7 +61,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     let _ = std::fs::remove_file(&skips_file);
     // Tests for emulated cards skipped themselves here; they run in the guest when that is asked
     // for: it fetches a kernel, and an emulated machine is not yet as steady as a test must be.
-    let guest = std::env::var_os("BAREWIRE_GUEST").is_some();
+    let guest = std::env::var_os("BAREWIRE_TEST_GUEST").is_some();
     if guest && args.is_empty() && skips.iter().any(|skip| skip.ends_with(NEEDS_GUEST)) {
         in_guest(&mut sum, &mut skips);
     }

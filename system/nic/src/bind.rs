@@ -211,10 +211,14 @@ fn to_vfio(place: &Place, function: &PciFunction, card: &Card) -> Vec<Step> {
             steps.push(Step::Load(module));
         }
     }
-    steps.push(Step::Remember {
-        file: place.former_file(card.address),
-        driver: card.driver.clone().unwrap_or_default(),
-    });
+    let file = place.former_file(card.address);
+    // A try before this one may have ended half-way: then it is known better than now.
+    if card.driver.is_some() || !file.exists() {
+        steps.push(Step::Remember {
+            file,
+            driver: card.driver.clone().unwrap_or_default(),
+        });
+    }
     steps.extend(change(place, function, card, VFIO));
     steps
 }
@@ -228,8 +232,15 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
     match card.driver.as_deref() {
         // Nobody has taken it from the kernel.
         Some(driver) if driver != VFIO => {
-            let forget = is_remembered.then_some(Step::Forget(file));
-            return (forget.into_iter().collect(), Some(driver.to_owned()));
+            let mut steps = Vec::new();
+            if is_remembered {
+                // A try that ended half-way may have left this.
+                if function.driver_override().as_deref() == Some(VFIO) {
+                    steps.push(write(function.dir().join("driver_override"), "\n"));
+                }
+                steps.push(Step::Forget(file));
+            }
+            return (steps, Some(driver.to_owned()));
         }
         _ => {}
     }
@@ -269,9 +280,29 @@ impl Plan {
     /// # Errors When a step is refused (those before it are done), or when the card has another
     /// driver in the end than it should.
     pub fn carry_out(&self) -> Result<()> {
-        for step in &self.steps {
+        let result = self.change_and_check();
+        if result.is_err() && self.wanted.as_deref() == Some(VFIO) {
+            // As it was, as far as that can be had: a card without driver is of no use to anybody.
+            let back = plan(&self.place, self.card.address, Owner::Kernel, true);
+            let _ = back.and_then(|back| back.change_and_check());
+        }
+        result
+    }
+
+    /// What was remembered is forgotten last, when the card is where it belongs.
+    fn change_and_check(&self) -> Result<()> {
+        let is_change = |step: &&Step| !matches!(step, Step::Forget(_));
+        for step in self.steps.iter().filter(is_change) {
             self.carry_out_step(step)?;
         }
+        self.check()?;
+        for step in self.steps.iter().filter(|step| !is_change(step)) {
+            self.carry_out_step(step)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
         if self.steps.is_empty() || self.wanted.is_none() {
             return Ok(());
         }

@@ -92,9 +92,12 @@ impl Slot {
     }
 
     /// Where its bytes lie in a pool: which frame, and how far from the frame's start. `None` if
-    /// they are not within one frame of it.
+    /// they are not within one frame of it, or if the frame has gone elsewhere.
     #[inline]
     pub(crate) fn place_in(&self, pool: &Pool) -> Option<(u32, u32)> {
+        if self.token == Self::DETACHED {
+            return None;
+        }
         let addr = (self.data.as_ptr() as usize).checked_sub(pool.base().as_ptr() as usize)?;
         let (index, offset) = pool.locate(addr as u64)?;
         (self.cap_len <= pool.frame_len() - offset).then_some((index, offset))

@@ -145,10 +145,11 @@ pub fn run(
         };
         let left = limit.saturating_sub(started.elapsed());
         match lines.recv_timeout(left.min(Duration::from_secs(1))) {
-            Ok(text) => line(&text),
+            // One that keeps talking is ended, too.
+            Ok(text) if started.elapsed() < limit => line(&text),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) if started.elapsed() < limit => {}
-            Err(RecvTimeoutError::Timeout) => {
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {
                 hung = true;
                 child.kill()?;
                 break;

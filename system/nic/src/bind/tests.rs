@@ -153,6 +153,31 @@ fn a_card_goes_and_comes_back_to_the_same_driver() {
 }
 
 #[test]
+fn what_ended_half_way_is_known_the_next_time() {
+    let copy = Copy::new("half-way");
+    let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
+    let first = plan(&copy.place, address, Owner::Vfio, false).unwrap();
+    // Killed behind the override: it is taken back.
+    for step in &first.steps[..2] {
+        first.carry_out_step(step).unwrap();
+    }
+    let back = plan(&copy.place, address, Owner::Kernel, false).unwrap();
+    copy.carry_out(&back);
+    assert_eq!(back.function.driver_override(), None);
+    assert_eq!(back.function.driver().as_deref(), Some("igb"));
+    // Killed behind the unbinding: the second try does not forget who had it.
+    for step in &first.steps[..3] {
+        first.carry_out_step(step).unwrap();
+    }
+    fs::remove_file(first.function.dir().join("driver")).unwrap();
+    let again = plan(&copy.place, address, Owner::Vfio, false).unwrap();
+    copy.carry_out(&again);
+    let back = plan(&copy.place, address, Owner::Kernel, false).unwrap();
+    copy.carry_out(&back);
+    assert_eq!(back.function.driver().as_deref(), Some("igb"));
+}
+
+#[test]
 fn a_card_that_others_took_goes_to_whoever_knows_it() {
     let copy = Copy::new("unknown");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, VFIO);
