@@ -46,6 +46,8 @@ pub struct Setup {
     pub interfaces: Vec<(u32, String)>,
     /// Columns that the key asks for.
     pub columns: Vec<Column>,
+    /// Whether bytes are those of whole packets, link headers included.
+    pub is_layer2: bool,
     /// Whether the input can wait: then full queues are waited for.
     pub can_wait: bool,
 }

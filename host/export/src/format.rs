@@ -109,6 +109,7 @@ fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
         interface: setup.interface,
         interfaces: setup.interfaces.clone(),
         own_enterprise: target.options.enterprise.unwrap_or(OWN_ENTERPRISE),
+        is_layer2: setup.is_layer2,
         is_reliable: target.sink.is_reliable,
         // A file that is read again from its start needs them to the end.
         withdraws: target.sink.is_reliable && target.sink.scheme != FILE,

@@ -189,6 +189,7 @@ pub fn run(args: &Args) -> Result<()> {
         &port.control.describe(),
         has_vlan,
         args.flow.key.contains(&KeyPart::Interface),
+        matches!(args.flow.octets, OctetsArg::Packet),
         args.flow.sampling_interval(),
     )?;
     let mut metrics = args.export.metrics()?;

@@ -6,7 +6,8 @@
 
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::element::{
-    Column, OWN_ENTERPRISE, STANDARD, Standard, UNIFLOW, VARIABLE_LEN, View, standard_index,
+    Column, OWN_ENTERPRISE, REVERSE_ENTERPRISE, STANDARD, Standard, UNIFLOW, VARIABLE_LEN, View,
+    standard_index,
 };
 use crate::expire::EndReason;
 use crate::key::Side;
@@ -53,6 +54,8 @@ pub struct Config {
     pub interfaces: Vec<(u32, String)>,
     /// The enterprise number for elements of our own.
     pub own_enterprise: u32,
+    /// Whether bytes are those of whole packets: then they go out as layer2OctetDeltaCount.
+    pub is_layer2: bool,
     /// Whether nothing is lost within a session: templates are not repeated.
     pub is_reliable: bool,
     /// Whether templates are withdrawn at the end: never over UDP (RFC 7011 §8.4).
@@ -70,11 +73,16 @@ impl Default for Config {
             interface: 0,
             interfaces: Vec::new(),
             own_enterprise: OWN_ENTERPRISE,
+            is_layer2: false,
             is_reliable: false,
             withdraws: false,
         }
     }
 }
+
+/// octetDeltaCount, and layer2OctetDeltaCount.
+const OCTETS: u16 = 1;
+const LAYER2_OCTETS: u16 = 352;
 
 /// No set is open.
 const NO_SET: usize = usize::MAX;
@@ -272,6 +280,12 @@ impl Encoder {
             record.extend((columns.len() as u16).to_be_bytes());
             for column in columns {
                 let (id, enterprise) = column.wire_id(self.config.own_enterprise);
+                let is_octets = id == OCTETS && matches!(enterprise, 0 | REVERSE_ENTERPRISE);
+                let id = if self.config.is_layer2 && is_octets {
+                    LAYER2_OCTETS
+                } else {
+                    id
+                };
                 write::specifier(&mut record, id, column.field.element.len, enterprise);
             }
             writer.record(TEMPLATE_SET, &record, false);

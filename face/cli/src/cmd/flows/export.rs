@@ -59,6 +59,7 @@ impl ExportArgs {
         port: &PortDescription,
         has_vlan: bool,
         has_interface: bool,
+        is_layer2: bool,
         sampling_interval: f64,
     ) -> Result<Option<Exporters>> {
         if self.export.is_empty() {
@@ -73,6 +74,7 @@ impl ExportArgs {
             // What was sampled before us, and what we sampled. Out of range becomes the limit.
             sampling: (f64::from(self.sampling_rate) * sampling_interval).round() as u32,
             can_wait: is_file,
+            is_layer2,
             ..Setup::default()
         };
         if has_vlan {

@@ -243,3 +243,20 @@ fn a_record_too_large_is_refused_and_counted() {
         .1 == REVERSE_ENTERPRISE
     );
 }
+
+/// Bytes of whole packets are another element.
+#[test]
+fn bytes_of_packets_have_their_own_number() {
+    let mut encoder = Encoder::new(Config {
+        is_layer2: true,
+        ..Config::default()
+    });
+    let mut wire = Wire::new(1400);
+    wire.send(encoder.begin_session(NOW_NS));
+    wire.send_all(&mut encoder, &[(record(4, 6, [3, 2]), EndReason::Idle)]);
+    let (found, _) = wire.read(|_| false);
+    let flow = found.iter().find(|m| m.contains_key(&(0, 2))).unwrap();
+    assert!(!flow.contains_key(&(0, 1)) && !flow.contains_key(&(REVERSE_ENTERPRISE, 1)));
+    assert_eq!(number(flow, 0, 352), 300);
+    assert_eq!(number(flow, REVERSE_ENTERPRISE, 352), 200);
+}
