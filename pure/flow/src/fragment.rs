@@ -8,7 +8,7 @@
 //! ports 0 that is marked. Nothing is reassembled: each fragment is one packet with its own bytes,
 //! and where pieces overlap (RFC 5722, RFC 3128), that is counted and changes nothing.
 
-use wire::Dissection;
+use wire::{Dissection, LayerKind};
 
 use crate::expire;
 use crate::hash::HashKey;
@@ -71,7 +71,12 @@ impl Datagram {
             src: level.src,
             dst: level.dst,
             id: level.fragment_id,
-            protocol: level.ip_protocol,
+            protocol: match level.ip_version {
+                // What the first fragment says behind its other headers, later ones do not.
+                6 => 0,
+                _ if level.layer_mask & LayerKind::Ah.bit() != 0 => 51,
+                _ => level.ip_protocol,
+            },
             version: level.ip_version,
             vlan: level.vlan_outer,
         }

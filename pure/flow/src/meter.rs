@@ -21,7 +21,8 @@ pub enum Level {
     Outer,
     /// The innermost, inside all tunnels. What an ICMP error quotes is no tunnel.
     Inner,
-    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside.
+    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside; a fragment
+    /// of one only in the flow of the tunnel.
     Both,
 }
 
@@ -429,13 +430,19 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
-        let named = match self.descend(source.0.bytes) {
+        let mut named = match self.descend(source.0.bytes) {
             Ok(named) => named,
             Err(reason) => {
                 self.refused[reason as usize] += 1;
                 return;
             }
         };
+        // A fragment of a tunnel's packet counts in the tunnel's flow alone: only the first one has
+        // an inner header.
+        let is_piece = self.levels[named.outer].fragment != wire::Fragment::Whole;
+        if self.level == Level::Both && is_piece {
+            (named.inner, named.tunnel_id) = (named.outer, None);
+        }
         if named.inner != named.outer && self.level == Level::Both {
             self.twice += 1;
             self.batch[self.batch_len.min(BATCH_MAX)].level = self.levels[named.outer];
@@ -490,7 +497,7 @@ impl Meter {
             let [a, b, c] = key_extra.words();
             hash = self.hash_key.hash(&[a, b, c, hash, 0, 0]);
         }
-        if !self.is_all && !self.sampler.takes_flow(hash) {
+        if !self.is_all && !self.takes_flow(&key) {
             self.unsampled += 1;
             return;
         }
@@ -597,6 +604,15 @@ impl Meter {
                 });
             }
         }
+    }
+
+    /// Whether sampling takes packets between these addresses. Ports and protocol have no part in
+    /// it: later fragments do not tell them, and are to share the fate of the first.
+    #[inline(never)]
+    fn takes_flow(&self, key: &FlowKey) -> bool {
+        let [a, b, c, d, ..] = key.words();
+        self.sampler
+            .takes_flow(self.hash_key.hash(&[a, b, c, d, 0, 0]))
     }
 
     #[inline(never)]

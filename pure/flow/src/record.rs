@@ -294,6 +294,10 @@ impl Record {
         self.seen
     }
 
+    pub(crate) fn set_seen(&mut self, tick: u32) {
+        self.seen = tick;
+    }
+
     #[inline]
     pub(crate) fn class(&self) -> Class {
         self.class

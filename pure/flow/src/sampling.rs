@@ -16,7 +16,8 @@ pub enum Sampling {
     Count(u32),
     /// Each with a probability of one in so many: uniform probabilistic (§5.2.2.1).
     Random(u32),
-    /// Those of one flow in so many, chosen by the hash of its key: whole flows (§6.2).
+    /// Packets between one pair of addresses in so many, chosen by their hash, so flows are taken
+    /// whole, fragments and all (§6.2). Of records: by the hash of the key.
     Hash(u32),
     /// Those whose time is in the first `open_ns` of each `every_ns`: systematic time-based (§5.1).
     /// Of records the time is that of their end.

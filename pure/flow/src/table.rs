@@ -47,6 +47,10 @@ const NONE: u32 = u32::MAX;
 /// Time in which expiry walks the whole index.
 const ROUND_NS: u64 = 1 << 30;
 
+/// So far behind the clock packets are not just out of order, and so many in a row.
+const JUMP_NS: u64 = 60_000_000_000;
+const JUMP_COUNT: usize = 1024;
+
 /// Eight ways of the index. A tag of 0 is a free way.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -149,6 +153,8 @@ pub struct Table {
     hand: usize,
     /// Lines that expiry is behind, in nanoseconds of a round.
     owed_ns: u64,
+    /// Packets in a row whose time is far before the clock.
+    far_behind_count: usize,
     stats: TableStats,
 }
 
@@ -185,6 +191,7 @@ impl Table {
             clock_ns: 0,
             hand: 0,
             owed_ns: 0,
+            far_behind_count: 0,
             stats: TableStats::default(),
         })
     }
@@ -330,8 +337,11 @@ impl Table {
         }
         self.stats.packets += packets.len() as u64;
         // The first time of all is no passing of time.
+        if self.clock_ns != before_ns {
+            self.far_behind_count = 0;
+        }
         if before_ns != 0 {
-            self.owe(self.clock_ns - before_ns);
+            self.owe(self.clock_ns.saturating_sub(before_ns));
         }
         self.walk(packets.len() * 2 + 8, watch, sink);
     }
@@ -366,6 +376,9 @@ impl Table {
             self.clock_ns = packet.time_ns;
         } else {
             self.stats.late += 1;
+            if self.clock_ns - packet.time_ns > JUMP_NS {
+                self.far_behind(packet.time_ns);
+            }
         }
         let way = guess.way as usize % WAYS;
         // The guess may have become stale earlier in this batch: a freed record has no key, and a
@@ -406,6 +419,32 @@ impl Table {
             }
         }
         self.slow(packet, None, watch, sink);
+    }
+
+    /// A packet's time is far before the clock. When as many of them have come in a row as there
+    /// are flows, it is the clock that is wrong (one packet with a time in the future is enough):
+    /// it is set back, and every flow is as old as its last packet.
+    #[inline(never)]
+    fn far_behind(&mut self, time_ns: u64) {
+        self.far_behind_count += 1;
+        if self.far_behind_count < JUMP_COUNT.max(self.records.len()) {
+            return;
+        }
+        self.far_behind_count = 0;
+        self.stats.set_back += 1;
+        self.clock_ns = time_ns;
+        let tick = expire::tick(time_ns);
+        for line in &mut self.lines {
+            for way in 0..WAYS {
+                if line.tags[way] == 0 {
+                    continue;
+                }
+                let record = &mut self.records[line.records[way] as usize];
+                record.set_seen(tick);
+                let (left_ns, _) = self.timeouts.left(record);
+                line.deadlines[way] = expire::deadline(time_ns, left_ns);
+            }
+        }
     }
 
     /// Adds packets that were held back (fragments whose first came late or never), as if they came

@@ -107,7 +107,7 @@ struct FlowArgs {
     #[arg(long)]
     uniflow: bool,
     /// Meter one packet in N: 100 or count:100 (each hundredth), random:100, hash:100 (all packets
-    /// of one flow in a hundred), time:1s/10ms (10 ms of each second)
+    /// between one pair of addresses in a hundred), time:1s/10ms (10 ms of each second)
     #[arg(long, value_parser = choice::sampling, value_name = "HOW")]
     sample: Option<Sampling>,
     /// Tell one record in N, chosen in the same ways

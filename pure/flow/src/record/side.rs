@@ -265,7 +265,7 @@ impl Direction {
     pub(super) fn add_held(&mut self, held: &Amount, last_ns: u64) {
         self.packets += held.packets;
         self.bytes_mss += held.bytes;
-        self.reach(last_ns);
+        self.reach(last_ns.min(REACH_NS - 1));
     }
 
     /// What the standard record holds of them.

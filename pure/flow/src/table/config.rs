@@ -72,6 +72,8 @@ pub struct TableStats {
     pub crowded: u64,
     /// Packets whose time was before the table's clock.
     pub late: u64,
+    /// How often the clock was set back, because only packets far before it came.
+    pub set_back: u64,
     /// Flows in the table now.
     pub live: u64,
 }
@@ -87,6 +89,7 @@ impl TableStats {
         }
         self.crowded += other.crowded;
         self.late += other.late;
+        self.set_back += other.set_back;
         self.live += other.live;
     }
 }

@@ -612,3 +612,24 @@ fn bytes_a_flow() {
     }
     assert_eq!(Table::memory_len_for(1 << 20), 192 << 20);
 }
+
+/// When only packets far behind the clock come, it was the clock that was wrong.
+#[test]
+fn a_clock_that_was_wrong_is_set_back() {
+    let hash_key = HashKey::from_seed(1);
+    let mut table = Table::new(&TableConfig::default()).unwrap();
+    let mut ended = Vec::new();
+    let start = 1_700_000_000 * S;
+    let mut sink = |r: &Record, reason: EndReason| ended.push((r.packets(), reason));
+    table.observe(&[packet(&hash_key, 3, 4, 1, 17, start * 2)], &mut sink);
+    for i in 0..2000 {
+        let time = start + i * S / 1000;
+        table.observe(&[packet(&hash_key, 1, 2, 1, 17, time)], &mut sink);
+    }
+    assert_eq!((table.stats.set_back, table.stats.late), (1, 1024));
+    check(&table);
+    // Silence is noticed again.
+    table.observe(&[packet(&hash_key, 1, 2, 9, 17, start + 60 * S)], &mut sink);
+    table.tick(start + 62 * S, &mut sink);
+    assert!(ended.contains(&(2000, EndReason::Idle)));
+}
