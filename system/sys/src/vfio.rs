@@ -81,7 +81,7 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
         }
     }
     if through != Through::Type1 {
-        match open_iommufd(function) {
+        match open_iommufd(function, through) {
             Ok(Some(device)) => return Ok(device),
             Ok(None) if through == Through::Auto => {}
             Ok(None) => {
@@ -141,7 +141,8 @@ fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
 }
 
 /// Opens by iommufd; nothing where this kernel has no such device for the function.
-fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
+fn open_iommufd(function: &PciFunction, through: Through) -> Result<Option<Device>> {
+    let may_leave = through == Through::Auto;
     let Some(name) = function.vfio_device() else {
         return Ok(None);
     };
@@ -153,12 +154,16 @@ fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
     let iommufd = match open_node(iommu) {
         Ok(fd) => fd,
         // Whoever was given the nodes of type 1 alone uses these.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) if may_leave && error.kind() == io::ErrorKind::PermissionDenied => {
+            return Ok(None);
+        }
         Err(error) => return Err(node_error(function, iommu, error)),
     };
     let fd = match open_node(&node) {
         Ok(fd) => fd,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) if may_leave && error.kind() == io::ErrorKind::PermissionDenied => {
+            return Ok(None);
+        }
         Err(error) => return Err(node_error(function, &node, error)),
     };
     let mut bind = abi::BindIommufd::sized();
