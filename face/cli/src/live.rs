@@ -175,7 +175,7 @@ impl Live {
             self.wire_bytes = total.wire_bytes;
             self.begun = total.meter.table.flows;
         }
-        for queue in &status.queues[..] {
+        for queue in status.queues {
             for (record, known) in queue.live.iter().zip(&queue.live_applications) {
                 if let Some(words) = words(known) {
                     self.applications.insert(*record.key(), words);

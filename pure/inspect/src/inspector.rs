@@ -559,17 +559,31 @@ impl Reader<'_> {
     }
 
     fn feed(&mut self, origin: &Origin, bytes: &[u8]) -> Option<End> {
-        let state = self.states.get_mut(self.flow.state)?;
-        let progress = state.feed(*origin, bytes, &mut self.flow.application);
-        // A mail server that said yes to STARTTLS: both sides begin anew.
-        if progress == Progress::Done
-            && let State::Mail(mail) = state
-            && mail.goes_on_in_tls()
-        {
-            *state = State::new(DecoderKind::Tls);
-            return None;
+        let mut rest = bytes;
+        loop {
+            let state = self.states.get_mut(self.flow.state)?;
+            // Mail a line at a time: behind a line that says yes to STARTTLS comes TLS, wherever
+            // the stream is cut.
+            let line = match state {
+                State::Mail(_) => rest.iter().position(|byte| *byte == b'\n'),
+                _ => None,
+            };
+            let (now, later) = rest.split_at(line.map_or(rest.len(), |at| at + 1));
+            let progress = state.feed(*origin, now, &mut self.flow.application);
+            if progress == Progress::Done
+                && let State::Mail(mail) = state
+                && mail.goes_on_in_tls()
+            {
+                // Both sides begin anew.
+                *state = State::new(DecoderKind::Tls);
+            } else if let Some(end) = ended(progress) {
+                return Some(end);
+            }
+            if later.is_empty() {
+                return None;
+            }
+            rest = later;
         }
-        ended(progress)
     }
 
     fn udp(&mut self, segment: &Segment<'_>) -> Option<End> {
