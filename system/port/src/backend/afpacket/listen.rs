@@ -268,6 +268,9 @@ fn join(sources: &[Source], filter: &SocketFilter, options: &PortOptions) -> Res
     for source in sources {
         group = Some(source.socket().join_fanout(&fanout, group)?);
     }
+    // The kernel may still be handing a packet round that it began when the sockets stood alone:
+    // such a packet finds a socket by itself and again by its group.
+    sys::packet::wait_for_readers();
     sources.iter().try_for_each(|source| source.start(filter))
 }
 
