@@ -295,11 +295,12 @@ pub fn run(
         _ => running.lanes(lanes, options, &mut notice),
     };
     running.finish(&mut lanes, options.both);
+    // Before the accounts: what never left comes back when its queue closes, and counts as failed.
+    drop(lanes);
     let accounts = running.sides.each_mut().map(|side| {
         let account = side.port.control.account();
         account.unwrap_or_default()
     });
-    drop(lanes);
     Outcome {
         flows: running.ways.iter().map(Way::flow).collect(),
         accounts,

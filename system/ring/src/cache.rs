@@ -19,11 +19,15 @@ pub struct FrameCache {
 }
 
 impl FrameCache {
+    /// Most frames that a cache keeps: a pool needs so many beyond what its rings hold for each
+    /// queue, or what one thread keeps another one waits for.
+    pub const LEN_MAX: usize = 3 * BATCH;
+
     /// An empty cache over `pool`.
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
-            free: Vec::with_capacity(3 * BATCH),
+            free: Vec::with_capacity(Self::LEN_MAX),
         }
     }
 
@@ -52,7 +56,7 @@ impl FrameCache {
 
     #[inline]
     fn keep(&mut self, index: u32) {
-        if self.free.len() >= 3 * BATCH {
+        if self.free.len() >= Self::LEN_MAX {
             let keep = self.free.len() - 2 * BATCH;
             free::push(self.pool.head(), self.pool.next(), &self.free[keep..]);
             self.free.truncate(keep);

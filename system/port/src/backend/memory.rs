@@ -73,7 +73,7 @@ fn ring_len(options: &PortOptions) -> Result<u32> {
 
 fn frames(_: &PortName, options: &PortOptions) -> Result<Option<PoolConfig>> {
     Ok(Some(PoolConfig {
-        frame_count: 2 * ring_len(options)?,
+        frame_count: 2 * ring_len(options)? + 2 * FrameCache::LEN_MAX as u32,
         ..PoolConfig::default()
     }))
 }
