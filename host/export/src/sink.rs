@@ -48,7 +48,8 @@ pub struct SinkRow {
     pub scheme: &'static str,
     /// One line for people.
     pub about: &'static str,
-    /// Whether nothing is lost and nothing comes twice within a session: no templates are repeated.
+    /// Whether nothing is lost and nothing comes twice within a session: no templates are
+    /// repeated.
     pub is_reliable: bool,
     /// The most bytes of a message unless told.
     pub message_len_max: usize,

@@ -1,6 +1,6 @@
-//! What metering costs: `meter_cost FILE walk|dissect|meter|counters [FLOWS] [ROUNDS]` runs a capture from
-//! memory through nothing, through the dissection, or through a whole meter (of the standard
-//! record, or of counters alone), and prints time and counts.
+//! What metering costs: `meter_cost FILE walk|dissect|meter|counters [FLOWS] [ROUNDS]` runs a
+//! capture from memory through nothing, through the dissection, or through a whole meter (of the
+//! standard record, or of counters alone), and prints time and counts.
 //!
 //! Under `valgrind --tool=callgrind` the difference of two modes, or of two numbers of rounds,
 //! divided by the packets, is the cost of a packet in instructions:

@@ -21,8 +21,8 @@ pub enum Level {
     Outer,
     /// The innermost, inside all tunnels. What an ICMP error quotes is no tunnel.
     Inner,
-    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside; a fragment
-    /// of one only in the flow of the tunnel.
+    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside; a
+    /// fragment of one only in the flow of the tunnel.
     Both,
 }
 

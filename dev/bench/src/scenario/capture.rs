@@ -1,9 +1,9 @@
 //! `capture`: what receiving and writing to nowhere costs, by packet size; and the highest rate
 //! without loss. Figures 4 and 5 of the zero-copy paper, redrawn.
 //!
-//! The cost is the processor time of sender, kernel and reader together while packets come at a fixed
-//! rate, less that of the same sending with nobody listening, a packet. It counts whoever does the
-//! work. "Nobody" is measured before and after the readers of a round.
+//! The cost is the processor time of sender, kernel and reader together while packets come at a
+//! fixed rate, less that of the same sending with nobody listening, a packet. It counts whoever
+//! does the work. "Nobody" is measured before and after the readers of a round.
 //!
 //! A veth pair has no DMA and copies in every mode. What a mode costs depends on how packets enter:
 //! as socket buffers (an AF_PACKET sender) or as XDP frames (`xdplive:`), so both are tried.
@@ -105,8 +105,8 @@ fn run(plan: &Plan) -> Result<Outcome> {
         outcome.tables.extend([cost, rate]);
     }
     outcome.notes.push(format!(
-        "cost at {COST_PPS} packets a second, sent a burst each millisecond; packets for another station, as a mirror port \
-         carries them; a pair for \
+        "cost at {COST_PPS} packets a second, sent a burst each millisecond; packets for another \
+         station, as a mirror port carries them; a pair for \
          packets of 9000 bytes has an MTU of 9000, the others 1500"
     ));
     Ok(outcome)

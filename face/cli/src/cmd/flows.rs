@@ -90,9 +90,9 @@ struct FlowArgs {
     /// [default: 1048576; with more than four queues they share four times that]
     #[arg(long, value_parser = parse_table_size, value_name = "N")]
     table_size: Option<u32>,
-    /// What is recorded: counters (packets, bytes, times, TCP flags; fastest), standard; and beyond
-    /// that packets=N (the first N packets), timing (gaps and lengths), bytes (histogram and
-    /// entropy of the payload), full (all of these)
+    /// What is recorded: counters (packets, bytes, times, TCP flags; fastest), standard; and
+    /// beyond that packets=N (the first N packets), timing (gaps and lengths), bytes
+    /// (histogram and entropy of the payload), full (all of these)
     #[arg(long, value_parser = choice::field, value_delimiter = ',', default_value = "standard",
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,

@@ -119,8 +119,9 @@ pub(super) fn take(found: &[u8]) -> Option<Application> {
     Some(Application::from_bytes(protocol, bytes))
 }
 
-/// Appends to a line of JSON, which ends in `}` and a line feed, the Community ID, and what is known
-/// of the flow's application, or what its ports say; nothing of it where neither says anything.
+/// Appends to a line of JSON, which ends in `}` and a line feed, the Community ID, and what is
+/// known of the flow's application, or what its ports say; nothing of it where neither says
+/// anything.
 pub fn append_json(record: &Record, extra: &Extra<'_>, line: &mut Vec<u8>) {
     if !line.ends_with(b"}\n") {
         return;

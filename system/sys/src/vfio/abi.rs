@@ -86,7 +86,9 @@ arguments! {
     /// `struct vfio_group_status`
     GroupStatus { argsz, flags: u32, }
     /// `struct vfio_device_info`
-    DeviceInfo { argsz, flags: u32, region_count: u32, irq_count: u32, capabilities: u32, pad: u32, }
+    DeviceInfo {
+        argsz, flags: u32, region_count: u32, irq_count: u32, capabilities: u32, pad: u32,
+    }
     /// `struct vfio_region_info`
     RegionInfo { argsz, flags: u32, index: u32, capabilities: u32, len: u64, offset: u64, }
     /// `struct vfio_irq_info`

@@ -66,8 +66,8 @@ impl Space {
     /// had.
     ///
     /// # Safety
-    /// From here until `unmap` the device may write the memory at any time: it must stay mapped, and
-    /// nothing may rely on its being unchanged that does not know when the device writes.
+    /// From here until `unmap` the device may write the memory at any time: it must stay mapped,
+    /// and nothing may rely on its being unchanged that does not know when the device writes.
     pub unsafe fn map(&self, base: NonNull<u8>, len: usize, iova: u64) -> Result<()> {
         let address = base.as_ptr() as u64;
         let result = match &self.0 {

@@ -5,7 +5,8 @@
 //!
 //! # The order of things
 //! Both sides run at the same time on the same memory. Two rules make it sound (Intel 82576
-//! datasheet §7.1.5 and §7.2.2.3; virtio 1.2, §2.7.13.2; Linux `Documentation/memory-barriers.txt`):
+//! datasheet §7.1.5 and §7.2.2.3; virtio 1.2, §2.7.13.2; Linux
+//! `Documentation/memory-barriers.txt`):
 //!
 //! - *Descriptors before the doorbell*: what we wrote into descriptors and frames is visible before
 //!   the card learns of it: [`before_doorbell`], then the write to the tail register.

@@ -193,8 +193,8 @@ pub(crate) trait Driver: Send + Sized + 'static {
     fn mac(&self) -> [u8; 6];
 
     /// Resets the card and starts it, with empty receive rings. Called once. Interrupt `n` belongs
-    /// to the `n`th receiving queue as far as there are as many. Bus mastering goes on in here, after the
-    /// reset: what ran before us must not write our memory.
+    /// to the `n`th receiving queue as far as there are as many. Bus mastering goes on in here,
+    /// after the reset: what ran before us must not write our memory.
     fn start(
         &mut self,
         settings: &Settings,
@@ -263,9 +263,9 @@ pub(crate) trait DriverRx: Send + 'static {
 
     /// Takes finished packets, up to `max` slots and never a part of a packet: claims the frames
     /// (`Pool::claim_index`) and appends a slot for each with `token` the frame's index, data,
-    /// lengths, `CONTINUES`, hash and VLAN. A packet in more slots than `max` is taken alone. Frames
-    /// of refused packets go to `back`, claimed, and are counted; a packet without end is refused
-    /// once it is longer than the ring or the longest packet.
+    /// lengths, `CONTINUES`, hash and VLAN. A packet in more slots than `max` is taken alone.
+    /// Frames of refused packets go to `back`, claimed, and are counted; a packet without end is
+    /// refused once it is longer than the ring or the longest packet.
     ///
     /// Times and snaplen are the caller's. No register is touched.
     fn harvest(
@@ -287,8 +287,8 @@ pub(crate) trait DriverRx: Send + 'static {
     /// Whether the queue is as it was started. One register read: for idle times.
     fn health(&mut self) -> Health;
 
-    /// Has the card interrupt at the next packet. The caller looks at `is_ready` once more before it
-    /// sleeps: a packet between is not told.
+    /// Has the card interrupt at the next packet. The caller looks at `is_ready` once more before
+    /// it sleeps: a packet between is not told.
     fn arm(&mut self);
 
     /// Has the card interrupt no more.

@@ -134,8 +134,8 @@ impl<D: Driver> Tx<D> {
         sendable.then_some(packet_len)
     }
 
-    /// Posts a packet of another queue's and returns its length; `None` if it cannot be sent at all,
-    /// and its frames stay where they are.
+    /// Posts a packet of another queue's and returns its length; `None` if it cannot be sent at
+    /// all, and its frames stay where they are.
     #[inline]
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
         let packet_len: u32 = packet.iter().map(|slot| slot.cap_len).sum();

@@ -109,9 +109,10 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         self.ring.watch()
     }
 
-    /// Finishes the checksum of a packet that never was on a wire (§5.1.6.4): its field holds the sum
-    /// of the pseudo-header, and all from `csum_start` on is to be added. Whoever sends the packet
-    /// on sends it whole. Left as it is where the device names a place outside of the packet.
+    /// Finishes the checksum of a packet that never was on a wire (§5.1.6.4): its field holds the
+    /// sum of the pseudo-header, and all from `csum_start` on is to be added. Whoever sends the
+    /// packet on sends it whole. Left as it is where the device names a place outside of the
+    /// packet.
     #[cold]
     fn finish_checksum(&self, frame: u32, segments: &mut [Slot]) {
         let pool = self.frames.pool();
@@ -356,7 +357,8 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
 fn checksum_flags(flags: u8) -> u16 {
     const FLAGS: [u16; 4] = [
         0,
-        // NEEDS_CSUM: the field holds the sum of the pseudo-header; the packet never was on a wire.
+        // NEEDS_CSUM: the field holds the sum of the pseudo-header; the packet never was on a
+        // wire.
         Slot::CHECKSUM_PARTIAL,
         // DATA_VALID.
         Slot::CHECKSUM_GOOD,

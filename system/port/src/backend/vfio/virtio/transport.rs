@@ -116,8 +116,8 @@ impl<G: Registers> Transport<G> {
         })
     }
 
-    /// Lets go of the interrupt pin: reading the status does (§4.1.4.5). With MSI-X there is nothing
-    /// to do.
+    /// Lets go of the interrupt pin: reading the status does (§4.1.4.5). With MSI-X there is
+    /// nothing to do.
     pub(super) fn quiet_pin(&self) {
         if let Some(isr) = &self.pin {
             isr.read8(self.layout.isr.offset);
