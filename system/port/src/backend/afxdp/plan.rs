@@ -8,9 +8,10 @@ use super::attach::{self, Attachment, Device};
 use crate::open::PortName;
 use crate::options::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
 
-/// Entries of the RX and TX rings unless asked otherwise: 4096 full packets of 1500 bytes are 5
-/// ms at 10 Gbit/s.
-const RING_LEN: u32 = 4096;
+/// Entries of the RX and TX rings unless asked otherwise: at a million packets a second a reader may
+/// be kept from its processor for 16 ms. With 2 KiB frames that is 64 MiB for a queue to receive
+/// into.
+const RING_LEN: u32 = 16384;
 /// The kernel's own bound on rings is far beyond memory that makes sense.
 const RING_LEN_MAX: u32 = 1 << 16;
 /// Frames that caches and batches may hold beside the rings, for each end of a queue.
@@ -79,7 +80,7 @@ impl Plan {
         let count = queues.len() as u32;
         let ring_len = match options.ring_len {
             // Many queues share the load, so each may be shorter.
-            0 => (RING_LEN * 8 / count.next_power_of_two()).clamp(256, RING_LEN),
+            0 => (RING_LEN * 2 / count.next_power_of_two()).clamp(256, RING_LEN),
             len if len > RING_LEN_MAX => {
                 let why = format!("a ring of {len} entries is longer than {RING_LEN_MAX}");
                 return Err(Error::new(
