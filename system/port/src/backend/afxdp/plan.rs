@@ -8,9 +8,9 @@ use super::attach::{self, Attachment, Device};
 use crate::open::PortName;
 use crate::options::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
 
-/// Entries of the RX and TX rings unless asked otherwise: at a million packets a second a reader may
-/// be kept from its processor for 16 ms. With 2 KiB frames that is 64 MiB for a queue to receive
-/// into.
+/// Entries of the RX and TX rings unless asked otherwise: at a million packets a second a reader
+/// may be kept from its processor for 16 ms. With 2 KiB frames that is 64 MiB for a queue to
+/// receive into.
 const RING_LEN: u32 = 16384;
 /// The kernel's own bound on rings is far beyond memory that makes sense.
 const RING_LEN_MAX: u32 = 1 << 16;
