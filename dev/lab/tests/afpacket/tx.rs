@@ -158,7 +158,14 @@ fn a_slow_interface_holds_the_sender_back() {
         .map(|number| plan(&pair).build(number, 100))
         .collect();
     send(&mut port, &packets);
-    let received = collect(&mut receiver);
+    // On a busy machine the shaper may pause for longer than a reader waits for more.
+    let mut received = Vec::new();
+    for _ in 0..20 {
+        received.extend(collect(&mut receiver));
+        if received.len() >= packets.len() {
+            break;
+        }
+    }
     assert_eq!(received, packets);
     let account = port.control.account().unwrap().tx_total();
     assert_eq!((account.sent, account.failed), (500, 0));
