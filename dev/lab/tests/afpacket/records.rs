@@ -100,6 +100,39 @@ fn many_writers_share_a_ring() {
     );
 }
 
+/// A reader that has read everything sends the writers back to the ring's start. Whether rounds end
+/// before the place where that begins, behind it, or in a ring that is full: each packet comes once,
+/// in order, or is counted as lost, and only where there was no room.
+#[test]
+fn the_ring_starts_over() {
+    const RING: u64 = 1 << 20;
+    const LEN: u64 = 1000;
+    lab::require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (plan, sender) = (plan(&pair), sender(&pair.left));
+    let mut port = open(&pair.right, &format!("outgoing=no&ring_bytes={RING}"));
+    let (mut sent, mut got, mut last) = (0, 0, None);
+    for count in [1_u64, 100, 300, 900, 1, 2500, 300, 2500, 600, 600, 600, 1] {
+        let lost = port.control.account().unwrap().rx_total().lost();
+        for _ in 0..count {
+            sender.send(&plan.build(sent, LEN as usize)).unwrap();
+            sent += 1;
+        }
+        got += receive(&mut port, usize::MAX, |_, packet| {
+            let number = number_of(packet.bytes()).unwrap();
+            assert!(last < Some(number), "{number} behind {last:?}");
+            last = Some(number);
+        }) as u64;
+        let account = port.control.account().unwrap().rx_total();
+        assert_eq!((account.imbalance(), account.in_flight), (0, 0));
+        assert_eq!(account.seen, sent);
+        assert_eq!(account.delivered, got);
+        let fit = RING / (LEN + 32);
+        assert_eq!(account.lost() - lost, count.saturating_sub(fit), "{count}");
+    }
+    assert!(got < sent);
+}
+
 /// A reader who sleeps without end is woken by the first packet, and by a full ring before anything
 /// is lost.
 #[test]

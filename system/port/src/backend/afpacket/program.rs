@@ -14,6 +14,12 @@
 //! record, and writes the stamp last: the position, exclusive-or a secret, so that no old bytes,
 //! whoever chose them, pass for a finished record. The reader moves `tail`.
 //!
+//! A ring used from end to end is in no cache: each record's lines come from memory first. So the
+//! reader that has read everything sends the writers back to the ring's start: it moves `head`,
+//! which nobody else is moving then (a compare-and-swap tells), to the second next epoch, and then
+//! `tail`. An epoch is twice the ring's length, so that nothing else puts two between them; in
+//! between, what is used is what `head` went since its epoch began.
+//!
 //! Since Linux 5.12 (atomic operations).
 
 use bpf::asm::Asm;
@@ -101,6 +107,12 @@ pub(super) struct Spec<'a> {
     pub(super) reject_outgoing: bool,
     /// Take the time of each packet.
     pub(super) time: bool,
+}
+
+/// Where the second next epoch begins: no full ring reaches that far.
+#[inline]
+pub(super) fn rewound(position: u64, ring_len: u64) -> u64 {
+    (position & !(2 * ring_len - 1)).wrapping_add(4 * ring_len)
 }
 
 /// Bytes of the map's one value.
@@ -212,7 +224,8 @@ fn select(asm: &mut Asm, spec: &Spec<'_>, reject: bpf::asm::Label) -> Result<(),
 /// Moves `head` behind a record for R7 bytes; R8 becomes the record's position. Goes to `full`
 /// without room.
 fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
-    let (again, taken) = (asm.label(), asm.label());
+    let (again, retry) = (asm.label(), asm.label());
+    let (room, taken) = (asm.label(), asm.label());
     asm.mov(R5, 0);
     asm.bind(again);
     asm.load(Width::D, R8, R9, control::HEAD as i16);
@@ -220,10 +233,24 @@ fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
     asm.mov(R2, R1);
     asm.load(Width::D, R3, R9, control::TAIL as i16);
     asm.alu(Alu::Sub, R2, R3);
+    asm.jump_if(Cond::Le, R2, spec.ring_len as i32, room);
+    // The reader has moved on since we looked at `head`.
+    asm.jump_if(Cond::SignedLt, R2, 0, retry);
+    // Full, or the reader is sending us back to the start.
+    let epoch_len = 2 * u64::from(spec.ring_len);
+    asm.mov(R2, R8);
+    asm.alu(Alu::Rsh, R2, epoch_len.ilog2() as i32);
+    asm.alu(Alu::Rsh, R3, epoch_len.ilog2() as i32);
+    asm.alu(Alu::Sub, R2, R3);
+    asm.jump_if(Cond::Lt, R2, 2, full);
+    asm.mov(R2, R1);
+    asm.alu(Alu::And, R2, (epoch_len - 1) as i32);
     asm.jump_if(Cond::Gt, R2, spec.ring_len as i32, full);
+    asm.bind(room);
     asm.mov(R0, R8);
     atomic(asm, Atomic::CompareExchange, R9, control::HEAD, R1);
     asm.jump_if(Cond::Eq, R0, R8, taken);
+    asm.bind(retry);
     asm.alu(Alu::Add, R5, 1);
     asm.jump_if(Cond::Lt, R5, TRIES, again);
     asm.jump(full);

@@ -35,6 +35,9 @@ pub(super) const RING_LEN_MAX: usize = 256 << 20;
 /// a cache.
 const GATHER_PART: u64 = 8;
 const GATHER_LEN: u64 = 512 << 10;
+/// Bytes behind the ring's start from which on a reader that has read everything goes back to it:
+/// what a processor's own cache holds.
+const HOT_LEN: u64 = 256 << 10;
 /// As for the other ring: looks between two checks of a reader that never sleeps, and longest sleep
 /// while the link is down.
 const LOOKS_PER_CHECK: u32 = 1 << 16;
@@ -372,6 +375,28 @@ impl RecordRx {
             .store(self.position, Ordering::Release);
     }
 
+    /// Sends the writers back to the ring's start, where memory is in the caches, once all is read
+    /// and given back.
+    #[inline]
+    fn rewind(&mut self) {
+        if self.lent != 0 || self.position & (self.tap.ring_len - 1) < HOT_LEN {
+            return;
+        }
+        let start = program::rewound(self.position, self.tap.ring_len);
+        // Release: our reads are done before the writers write there again.
+        let moved = self.tap.word(control::HEAD).compare_exchange(
+            self.position,
+            start,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if moved.is_ok() {
+            (self.position, self.head) = (start, start);
+            self.give_back();
+            self.tap.read_to.store(start, Ordering::Release);
+        }
+    }
+
     /// Sleeps until `more` bytes are there behind the position, at most `time`. True if a signal
     /// ended it.
     fn sleep(&mut self, more: u64, time: Duration) -> Result<bool> {
@@ -420,8 +445,8 @@ impl RxBackend for RecordRx {
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
         let start = slots.len();
         let mut refused = 0;
-        if self.head == self.position {
-            self.waiting();
+        if self.head == self.position && self.waiting() == 0 {
+            self.rewind();
         }
         slots.reserve(max.min(64));
         while slots.len() - start < max && self.position != self.head {
