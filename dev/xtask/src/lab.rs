@@ -4,87 +4,58 @@
 //! an Intel 82576 (igb), 82540EM (e1000), 82574 (e1000e) and a virtio-net with several queues, two
 //! of each joined by a wire, behind an emulated IOMMU. How to use it: docs/guides/guest-lab.md.
 
+mod accelerator;
 mod apt;
+mod build;
 mod fetch;
 mod guest;
 mod initramfs;
+mod patience;
+mod suites;
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
-use crate::run::{cargo, no_more, take_flag, take_option, target_dir};
+pub use self::suites::Sum;
+use self::suites::{SUITES, Suite};
+use crate::run::{no_more, take_flag, take_option, target_dir};
 
 /// Suite of Debian whose kernel the guest runs unless told otherwise: new enough for zero-copy on
 /// igb (Linux 6.14).
 const KERNEL_SUITE: &str = "trixie-backports";
 
-/// Longest time of a guest unless told otherwise, in seconds.
-const LIMIT_SECONDS: u64 = 600;
+/// Longest time of a command in the guest unless told otherwise.
+const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
-/// Tests that run in the guest together.
-pub struct Suite {
-    /// On the command line.
-    name: &'static str,
-    summary: &'static str,
-    /// Part of `cargo xtask test`, which has minutes.
-    usual: bool,
-    /// Test binaries of `dev/lab/tests`, each with the arguments of libtest.
-    tests: &'static [(&'static str, &'static str)],
-}
-
-/// Every suite; each runs in a guest of its own.
-const SUITES: &[Suite] = &[
-    Suite {
-        name: "devices",
-        summary: "what devices and doctor say of every card is true",
-        usual: true,
-        tests: &[("guest_devices", "")],
-    },
-    Suite {
-        name: "afxdp",
-        summary: "AF_XDP: zero-copy on igb and virtio-net, generic on e1000",
-        usual: true,
-        tests: &[("guest_afxdp", "")],
-    },
-    Suite {
-        name: "vfio",
-        summary: "cards driven in user space, behind the IOMMU: igb",
-        usual: true,
-        tests: &[("guest_vfio", "")],
-    },
-    Suite {
-        name: "vfio_cards",
-        summary: "the same of e1000 and virtio-net (split, packed), against the kernel's drivers",
-        usual: true,
-        tests: &[("guest_vfio_cards", "")],
-    },
-    Suite {
-        name: "nic",
-        summary: "cards that are given to vfio-pci and come back",
-        usual: false,
-        tests: &[("guest_nic", "")],
-    },
-    Suite {
-        name: "ports",
-        summary: "the conformance suite of ports on igb, virtio-net and e1000 (minutes)",
-        usual: false,
-        tests: &[("conformance_port", "igb_ virtio_ e1000_")],
-    },
-];
+/// A guest that does not come up is started this often.
+const BOOTS: u32 = 3;
 
 /// What the user chose beside the suites.
 struct Options {
     kernel: String,
     accelerator: Option<String>,
-    limit: Duration,
+    /// For each suite, or for the command.
+    limit: Option<Duration>,
     keep_console: bool,
     release: bool,
     /// More programs of this machine for the guest.
     with: Vec<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            kernel: KERNEL_SUITE.into(),
+            accelerator: None,
+            limit: None,
+            keep_console: false,
+            release: false,
+            with: Vec::new(),
+        }
+    }
 }
 
 /// The task: see the module.
@@ -95,24 +66,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         None => (args, None),
     };
     let mut args = args.to_vec();
-    let mut with = Vec::new();
-    while let Some(file) = take_option(&mut args, "--with")? {
-        with.push(PathBuf::from(file));
-    }
-    let limit = match take_option(&mut args, "--limit")? {
-        Some(text) => text
-            .parse()
-            .with_context(|| format!("not seconds: {text}"))?,
-        None => LIMIT_SECONDS,
-    };
-    let options = Options {
-        kernel: take_option(&mut args, "--kernel")?.unwrap_or_else(|| KERNEL_SUITE.into()),
-        accelerator: take_option(&mut args, "--accel")?,
-        limit: Duration::from_secs(limit),
-        keep_console: take_flag(&mut args, "--keep-console"),
-        release: take_flag(&mut args, "--release"),
-        with,
-    };
+    let options = options(&mut args)?;
     if take_flag(&mut args, "--list") {
         for suite in SUITES {
             println!("{:10} {}", suite.name, suite.summary);
@@ -125,17 +79,26 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         let command = command.context("what to run? cargo xtask lab run -- CMD [ARGS]")?;
         return run_command(command, &options);
     }
-    let mut suites = Vec::new();
+    if args.first().is_some_and(|arg| arg == "boots") {
+        let count = args.get(1).context("how often? cargo xtask lab boots 30")?;
+        no_more(&args[2..])?;
+        let count = count.parse();
+        return run_boots(count.context("not a number of boots")?, &options);
+    }
+    if command.is_some() {
+        bail!("a command behind -- is for `cargo xtask lab run`");
+    }
+    let mut chosen = Vec::new();
     for arg in &args {
-        match SUITES.iter().find(|suite| suite.name == arg) {
-            Some(suite) => suites.push(suite),
-            None => bail!("there is no suite {arg:?}\nhint: cargo xtask lab --list"),
-        }
+        chosen.push(suites::find(arg)?);
     }
-    if suites.is_empty() {
-        suites = SUITES.iter().collect();
+    if chosen.is_empty() {
+        chosen = SUITES.iter().collect();
     }
-    let sum = run_suites(&suites, &options)?;
+    let sum = suites::run(&chosen, &options)?;
+    for line in &sum.warnings {
+        println!("{line}");
+    }
     println!("\n{}", sum.line());
     Ok(if sum.failed == 0 {
         ExitCode::SUCCESS
@@ -144,105 +107,49 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// What the suites said together.
-#[derive(Clone, Debug, Default)]
-pub struct Sum {
-    /// Tests of the guest by libtest's word.
-    pub tests: crate::test::Sum,
-    /// Suites that failed, by tests or as a whole.
-    pub failed: u64,
-    /// One line each.
-    pub skips: Vec<String>,
-}
-
-impl Sum {
-    fn line(&self) -> String {
-        let line = self.tests.line(self.skips.len() as u64);
-        if self.failed != 0 && self.tests.failed == 0 {
-            return format!("{line}; {} suites failed", self.failed);
-        }
-        line
+fn options(args: &mut Vec<String>) -> Result<Options> {
+    let mut with = Vec::new();
+    while let Some(file) = take_option(args, "--with")? {
+        with.push(PathBuf::from(file));
     }
+    let limit = match take_option(args, "--limit")? {
+        Some(text) => {
+            let seconds = text.parse();
+            Some(seconds.with_context(|| format!("not seconds: {text}"))?)
+        }
+        None => None,
+    };
+    Ok(Options {
+        kernel: take_option(args, "--kernel")?.unwrap_or_else(|| KERNEL_SUITE.into()),
+        accelerator: take_option(args, "--accel")?,
+        limit: limit.map(Duration::from_secs),
+        keep_console: take_flag(args, "--keep-console"),
+        release: take_flag(args, "--release"),
+        with,
+    })
 }
 
-/// The suites that are part of `cargo xtask test`.
+/// The suites that are part of `cargo xtask test`; the others are named.
 pub fn run_all() -> Result<Sum> {
-    let options = Options {
-        kernel: KERNEL_SUITE.into(),
-        accelerator: None,
-        limit: Duration::from_secs(LIMIT_SECONDS),
-        keep_console: false,
-        release: false,
-        with: Vec::new(),
-    };
-    let usual: Vec<_> = SUITES.iter().filter(|suite| suite.usual).collect();
-    run_suites(&usual, &options)
+    let (usual, rest): (Vec<&Suite>, _) = SUITES.iter().partition(|suite| suite.usual);
+    let mut sum = suites::run(&usual, &Options::default())?;
+    sum.not_run(&rest, "takes long: cargo xtask lab runs it");
+    Ok(sum)
 }
 
-fn run_suites(suites: &[&Suite], options: &Options) -> Result<Sum> {
+/// All suites as not run, for this reason.
+pub fn run_none(why: &str) -> Sum {
+    let all: Vec<&Suite> = SUITES.iter().collect();
     let mut sum = Sum::default();
-    let parts = match fetch::parts(&options.kernel) {
-        Ok(parts) => parts,
-        Err(error) => {
-            // Loud, and counted: no network, no Debian, another architecture.
-            for suite in suites {
-                let line = format!("SKIPPED: lab {}: no guest here: {error:#}", suite.name);
-                eprintln!("{line}");
-                sum.skips.push(line);
-            }
-            return Ok(sum);
-        }
-    };
-    let programs = built(options, suites)?;
-    let accelerator = accelerator(&parts, options)?;
-    for suite in suites {
-        println!(
-            "\nlab {}: Linux {} under QEMU ({accelerator})",
-            suite.name, parts.release
-        );
-        let mut job = String::from(JOB_HEAD);
-        let mut in_guest = vec![barewire(&programs)?];
-        for (test, args) in suite.tests {
-            let file = programs
-                .iter()
-                .find(|(name, _)| name == test)
-                .with_context(|| format!("no test is called {test}"))?;
-            let path = format!("usr/local/bin/{test}");
-            job += &format!("/{path} --test-threads=1 --nocapture {args} || code=1\n");
-            in_guest.push((path, file.1.clone()));
-        }
-        job += "exit $code\n";
-        let run = guest::Run {
-            job,
-            programs: in_guest,
-            limit: options.limit,
-            accelerator: &accelerator,
-        };
-        let before = sum.tests;
-        let outcome = boot(&parts, &run, &dir_of(suite.name)?, options, |line| {
-            println!("{line}");
-            sum.tests.add(line);
-            if line.starts_with("SKIPPED: ") {
-                sum.skips.push(format!("{line} (in the guest)"));
-            }
-        })?;
-        tell(&outcome, options);
-        let silent = sum.tests == before;
-        if outcome.code != Some(0) || outcome.hung || silent {
-            if silent {
-                eprintln!("error: suite {} ran no test", suite.name);
-            }
-            sum.failed += 1;
-            sum.tests.failed += u64::from(sum.tests.failed == before.failed);
-        }
-    }
-    Ok(sum)
+    sum.not_run(&all, why);
+    sum
 }
 
 /// Runs any command line in the guest; its exit code is ours.
 fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
     let parts = fetch::parts(&options.kernel)?;
-    let mut programs = vec![barewire(&built(options, &[])?)?];
+    let barewire = build::programs(options, &[])?.get("barewire")?;
+    let mut programs = vec![("usr/local/bin/barewire".to_owned(), barewire)];
     for file in &options.with {
         let name = file.file_name().context("--with names no file")?;
         programs.push((
@@ -250,45 +157,83 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
             file.clone(),
         ));
     }
-    let quoted: Vec<_> = words
-        .iter()
-        .map(|word| format!("'{}'", word.replace('\'', r"'\''")))
-        .collect();
-    let accelerator = accelerator(&parts, options)?;
+    let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+    let accelerator = accelerator::choose(&parts, options)?;
     let run = guest::Run {
-        job: format!("export BAREWIRE_GUEST=1\n{}\n", quoted.join(" ")),
+        job: format!("export BAREWIRE_GUEST=1\n{}\n", words.join(" ")),
         programs,
-        limit: options.limit,
+        limit: options.limit.unwrap_or(COMMAND_LIMIT),
+        boot_limit: None,
         accelerator: &accelerator,
     };
-    let outcome = boot(&parts, &run, &dir_of("run")?, options, |line| {
+    let (outcome, _) = boot(&parts, &run, &dir_of("run")?, options, |line| {
         println!("{line}");
+        None
     })?;
     tell(&outcome, options);
-    let code = outcome.code.and_then(|code| u8::try_from(code).ok());
+    let code = outcome.code.filter(|_| !outcome.hung);
+    let code = code.and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Runs a job; once more if the guest never came as far as the job, which is no fault of the job's.
-/// That is told with the console: it must not become usual.
+/// Boots the guest again and again, with nothing to do in it: is it steady on this machine?
+fn run_boots(count: u32, options: &Options) -> Result<ExitCode> {
+    let parts = fetch::parts(&options.kernel)?;
+    let accelerator = accelerator::choose(&parts, options)?;
+    let run = guest::Run {
+        job: "exit 0\n".into(),
+        programs: Vec::new(),
+        limit: options.limit.unwrap_or(COMMAND_LIMIT),
+        boot_limit: None,
+        accelerator: &accelerator,
+    };
+    let mut failed = 0;
+    for number in 1..=count {
+        let dir = dir_of(&format!("boot{number}"))?;
+        let outcome = guest::run(&parts, &run, &dir, |_| None)?;
+        let good = outcome.code == Some(0) && !outcome.hung;
+        let word = if good { "up and down" } else { "FAILED" };
+        println!("boot {number}: {word} in {:.1?}", outcome.took);
+        if good {
+            std::fs::remove_dir_all(&dir)?;
+        } else {
+            failed += 1;
+            tell(&outcome, options);
+        }
+    }
+    println!("{} of {count} boots failed ({accelerator})", failed);
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Runs a job; again if the guest never came as far as the job, which is no fault of the job's.
+/// That is told with the console: it must not become usual. Gives the number of tries as well.
 fn boot(
     parts: &fetch::Parts,
     run: &guest::Run<'_>,
     dir: &Path,
     options: &Options,
-    mut line: impl FnMut(&str),
-) -> Result<guest::Outcome> {
-    let outcome = guest::run(parts, run, dir, &mut line)?;
-    if outcome.booted || outcome.code.is_some() {
-        return Ok(outcome);
+    mut line: impl FnMut(&str) -> Option<Duration>,
+) -> Result<(guest::Outcome, u32)> {
+    let mut tries = 1;
+    loop {
+        let outcome = guest::run(parts, run, dir, &mut line)?;
+        if outcome.booted || outcome.code.is_some() || tries == BOOTS {
+            return Ok((outcome, tries));
+        }
+        tell(&outcome, options);
+        tries += 1;
+        eprintln!("WARNING: the guest did not boot (console above); try {tries} of {BOOTS}");
     }
-    tell(&outcome, options);
-    eprintln!("WARNING: the guest did not boot (console above); it is started once more");
-    guest::run(parts, run, dir, line)
 }
-
-/// What every job of a suite begins with. Tests know by the variable that they are in the guest.
-const JOB_HEAD: &str = "export BAREWIRE_GUEST=1 RUST_BACKTRACE=1\ncode=0\n";
 
 /// Says how a guest ended, with its console where that is of help.
 fn tell(outcome: &guest::Outcome, options: &Options) {
@@ -318,79 +263,4 @@ fn dir_of(name: &str) -> Result<PathBuf> {
     Ok(target_dir()?
         .join("lab-runs")
         .join(format!("{name}-{}", std::process::id())))
-}
-
-fn barewire(programs: &[(String, PathBuf)]) -> Result<(String, PathBuf)> {
-    let found = programs.iter().find(|(name, _)| name == "barewire");
-    let (name, file) = found.context("no program barewire was built")?;
-    Ok((format!("usr/local/bin/{name}"), file.clone()))
-}
-
-/// Builds the program and the tests of these suites; names and files of what came out.
-fn built(options: &Options, suites: &[&Suite]) -> Result<Vec<(String, PathBuf)>> {
-    let profile: &[&str] = if options.release { &["--release"] } else { &[] };
-    let mut programs = Vec::new();
-    let mut test = vec!["test", "--no-run", "--package", "barewire-lab"];
-    for (name, _) in suites.iter().flat_map(|suite| suite.tests) {
-        test.extend(["--test", name]);
-    }
-    let build = vec!["build", "--package", "barewire-cli"];
-    let mut builds = vec![build];
-    builds.extend((!suites.is_empty()).then_some(test));
-    eprintln!("lab: building");
-    for build in &builds {
-        let output = cargo()
-            .args(build)
-            .args(profile)
-            .args(["--quiet", "--message-format=json"])
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot run cargo")?;
-        anyhow::ensure!(output.status.success(), "cargo {} failed", build.join(" "));
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let message: Value = serde_json::from_str(line).context("JSON of cargo")?;
-            let name = message["target"]["name"].as_str();
-            if let (Some(name), Some(file)) = (name, message["executable"].as_str()) {
-                programs.push((name.to_owned(), PathBuf::from(file)));
-            }
-        }
-    }
-    Ok(programs)
-}
-
-/// KVM where a guest gets through with it, which a short boot finds out once; else emulation.
-fn accelerator(parts: &fetch::Parts, options: &Options) -> Result<String> {
-    if let Some(chosen) = &options.accelerator {
-        return Ok(chosen.clone());
-    }
-    let usable = |path: &Path| {
-        std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-    };
-    if usable(Path::new("/dev/kvm")).is_err() {
-        return Ok("tcg".into());
-    }
-    // Another machine, or another kernel of it, may answer otherwise.
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let memory = fetch::cache()?.join(format!("kvm-{}", parts.release));
-    if let Ok(text) = std::fs::read_to_string(&memory)
-        && let Some((of, answer)) = text.split_once(' ')
-        && of == boot.trim()
-    {
-        return Ok(answer.to_owned());
-    }
-    eprintln!("lab: trying KVM");
-    let probe = guest::Run {
-        job: "exit 0".into(),
-        programs: Vec::new(),
-        limit: Duration::from_secs(15),
-        accelerator: "kvm",
-    };
-    let outcome = guest::run(parts, &probe, &dir_of("kvm")?, |_| ());
-    let works = outcome.is_ok_and(|outcome| outcome.code == Some(0));
-    let answer = if works { "kvm" } else { "tcg" };
-    std::fs::write(memory, format!("{} {answer}", boot.trim()))?;
-    Ok(answer.into())
 }

@@ -52,8 +52,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "lab",
-        args: "[SUITE]... | run -- CMD | --list [--kernel DEBIAN-SUITE] [--accel kvm|tcg] \
-               [--limit SECONDS] [--with PROGRAM] [--release] [--keep-console]",
+        args: "[SUITE]... | run -- CMD | boots COUNT | --list [--kernel DEBIAN-SUITE] \
+               [--accel kvm|tcg] [--limit SECONDS] [--with PROGRAM] [--release] [--keep-console]",
         summary: "run suites, or any command, on emulated cards with real drivers in a guest",
         run: lab::run,
     },

@@ -59,20 +59,22 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         .map(str::to_owned)
         .collect();
     let _ = std::fs::remove_file(&skips_file);
-    // Tests for emulated cards skipped themselves here; they run in the guest when that is asked
-    // for: it fetches a kernel, and an emulated machine is not yet as steady as a test must be.
-    let guest = std::env::var_os("BAREWIRE_TEST_GUEST").is_some();
-    if guest && args.is_empty() && skips.iter().any(|skip| skip.ends_with(NEEDS_GUEST)) {
-        in_guest(&mut sum, &mut skips);
+    let mut guest = lab::Sum::default();
+    // A run of all, not of one package or name.
+    if args.is_empty() {
+        guest = in_guest(&mut sum, &mut skips);
     }
     skips.sort();
-    if !skips.is_empty() {
+    if !skips.is_empty() || !guest.not_run.is_empty() {
         println!("\nNot everything was tested here:");
-        for skip in &skips {
+        for skip in skips.iter().chain(&guest.not_run) {
             println!("  {skip}");
         }
     }
-    println!("\n{}", sum.line(skips.len() as u64));
+    for warning in &guest.warnings {
+        println!("\n{warning}");
+    }
+    println!("\n{}", sum.line(skips.len(), guest.not_run.len()));
     Ok(if sum.failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -83,28 +85,32 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 /// Ends the line of a test that skipped itself because it needs the guest; `lab::guest` says it.
 const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
 
+/// Set to 0, it turns the suites of the guest off.
+const GUEST_VAR: &str = "BAREWIRE_TEST_GUEST";
+
 /// Runs the suites of the guest lab. What was skipped for want of it counts as what it did there;
 /// if there is no guest it stays skipped.
-fn in_guest(sum: &mut Sum, skips: &mut Vec<String>) {
+fn in_guest(sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
+    if std::env::var_os(GUEST_VAR).is_some_and(|value| value == "0") {
+        return lab::run_none(&format!("{GUEST_VAR}=0"));
+    }
     let guest = match lab::run_all() {
         Ok(guest) => guest,
         Err(error) => {
             eprintln!("error: guest lab: {error:#}");
             sum.failed += 1;
-            return;
+            return lab::run_none("the guest could not be put together, see above");
         }
     };
-    if guest.tests == Sum::default() {
-        // No guest here, which it said.
-        sum.failed += guest.failed;
-        return;
-    }
-    let all = skips.len();
-    skips.retain(|skip| !skip.ends_with(NEEDS_GUEST));
-    sum.passed = sum.passed.saturating_sub((all - skips.len()) as u64);
     sum.passed += guest.tests.passed;
     sum.failed += guest.tests.failed;
-    skips.extend(guest.skips);
+    if guest.tests != Sum::default() {
+        let all = skips.len();
+        skips.retain(|skip| !skip.ends_with(NEEDS_GUEST));
+        sum.passed = sum.passed.saturating_sub((all - skips.len()) as u64);
+    }
+    skips.extend(guest.skips.iter().cloned());
+    guest
 }
 
 /// Arguments for cargo: all packages unless some are named, and all failures, not the first.
@@ -155,8 +161,11 @@ impl Sum {
         }
     }
 
-    pub fn line(self, skipped: u64) -> String {
-        let passed = self.passed.saturating_sub(skipped);
+    /// The last line. Tests that skipped themselves are among the passed by libtest's word; what
+    /// was not even started is not.
+    pub fn line(self, skipped: usize, not_run: usize) -> String {
+        let passed = self.passed.saturating_sub(skipped as u64);
+        let skipped = skipped + not_run;
         format!("{passed} passed, {} failed, {skipped} skipped", self.failed)
     }
 }
@@ -195,7 +204,7 @@ mod tests {
                 failed: 1
             }
         );
-        assert_eq!(sum.line(2), "3 passed, 1 failed, 2 skipped");
+        assert_eq!(sum.line(2, 1), "3 passed, 1 failed, 3 skipped");
     }
 
     #[test]

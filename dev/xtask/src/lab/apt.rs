@@ -6,8 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
+use super::fetch::NoGuest;
 use crate::run::{quietly, which};
 
 /// Debian's keys, from the package debian-archive-keyring that every Debian has.
@@ -25,25 +26,22 @@ impl Apt {
     /// and `suite`.
     ///
     /// # Errors
-    /// When this is no Debian, or its mirror cannot be reached or does not sign what it gives.
+    /// [`NoGuest`] when this is no Debian or its mirror cannot be reached; another when the mirror
+    /// does not sign what it gives.
     pub fn open(dir: &Path, suite: &str) -> Result<Apt> {
-        ensure!(
-            which("apt-get").is_some() && which("dpkg-deb").is_some(),
-            "not a Debian: there is no apt-get"
-        );
-        ensure!(Path::new(KEYRING).is_file(), "{KEYRING} is not there");
-        let release = std::fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
-        let codename = release
-            .lines()
-            .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-            .map(|name| name.trim_matches('"').to_owned())
-            .context("/etc/os-release names no Debian release")?;
-        let machine = machine_sources(&codename)?;
+        if which("apt-get").is_none() || which("dpkg-deb").is_none() {
+            bail!(NoGuest("not a Debian: there is no apt-get".into()));
+        }
+        if !Path::new(KEYRING).is_file() {
+            bail!(NoGuest(format!("not a Debian: there is no {KEYRING}")));
+        }
+        let codename = codename()?;
+        let machine = machine_sources(&codename);
         let mirror = machine
             .iter()
             .find(|source| source.suite == codename)
             .map(|source| source.uri.clone())
-            .with_context(|| format!("no mirror of {codename} in /etc/apt"))?;
+            .ok_or_else(|| NoGuest(format!("/etc/apt names no mirror of {codename}")))?;
         let mut sources = machine;
         for suite in [format!("{codename}-backports"), suite.to_owned()] {
             let source = Source {
@@ -54,6 +52,14 @@ impl Apt {
                 sources.push(source);
             }
         }
+        let apt = Apt::of(dir, &codename, &sources)?;
+        eprintln!("lab: fetching the lists of packages");
+        apt.update()?;
+        Ok(apt)
+    }
+
+    /// A view of these sources; nothing is fetched yet.
+    fn of(dir: &Path, codename: &str, sources: &[Source]) -> Result<Apt> {
         for part in ["lists/partial", "cache/archives/partial", "none"] {
             std::fs::create_dir_all(dir.join(part)).with_context(|| dir.display().to_string())?;
         }
@@ -62,30 +68,42 @@ impl Apt {
             .map(|Source { uri, suite }| format!("deb [signed-by={KEYRING}] {uri} {suite} main\n"))
             .collect();
         std::fs::write(dir.join("sources.list"), lines)?;
-        let apt = Apt {
+        // Nothing is installed in this view, whatever the machine has.
+        std::fs::write(dir.join("status"), "")?;
+        Ok(Apt {
             dir: dir.to_owned(),
-            codename,
-        };
-        eprintln!("lab: fetching the lists of packages");
-        // A transient failure of a mirror is a warning only unless told otherwise.
-        let strict = ["-o", "APT::Update::Error-Mode=any", "update", "-qq"];
-        quietly(apt.command("apt-get").args(strict))?;
-        Ok(apt)
+            codename: codename.to_owned(),
+        })
     }
 
-    /// What would have to be installed for these packages here, from the machine's release with
-    /// its backports; packages that are installed already are left out.
-    pub fn missing_for(&self, packages: &[&str]) -> Result<Vec<String>> {
+    /// Fetches the lists.
+    fn update(&self) -> Result<()> {
+        // A transient failure of a mirror is a warning only unless told otherwise.
+        let strict = ["-o", "APT::Update::Error-Mode=any", "update", "-qq"];
+        judged(self.command("apt-get").args(strict)).map(drop)
+    }
+
+    /// These packages with all that they need, from the machine's release with its backports.
+    ///
+    /// Not only what is missing here: the cache may be used on another machine. Left out is the C
+    /// library, which must be that of the machine's loader.
+    pub fn with_libraries(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let needed = self.closure(packages)?;
+        let base = self.closure(&["libc6"])?;
+        Ok(needed
+            .into_iter()
+            .filter(|package| !base.contains(package))
+            .collect())
+    }
+
+    /// These packages and all that they need, each as `NAME=VERSION`.
+    fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
         let backports = format!("{}-backports", self.codename);
-        let args = [
-            "-t",
-            &backports,
-            "-qq",
-            "--no-install-recommends",
-            "--simulate",
-            "install",
-        ];
-        let text = quietly(self.command("apt-get").args(args).args(packages))?;
+        let status = format!("Dir::State::status={}", self.dir.join("status").display());
+        let mut command = self.command("apt-get");
+        command.args(["-t", &backports, "-o", &status, "-qq"]);
+        command.args(["--no-install-recommends", "--simulate", "install"]);
+        let text = judged(command.args(packages))?;
         // Inst libfdt1 (1.6.1-4+b1 Debian:12.15/oldstable [amd64])
         let lines = text.lines().filter_map(|line| line.strip_prefix("Inst "));
         Ok(lines
@@ -99,7 +117,7 @@ impl Apt {
 
     /// The packages that a package needs directly, without those that need not be there.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
-        let text = quietly(self.command("apt-cache").args(["depends", package]))?;
+        let text = judged(self.command("apt-cache").args(["depends", package]))?;
         let names = text.lines().filter_map(|line| {
             let line = line.trim_start();
             line.strip_prefix("Depends: ").map(str::to_owned)
@@ -119,7 +137,7 @@ impl Apt {
             eprintln!("lab: fetching {package}");
         }
         let mut command = self.command("apt-get");
-        quietly(
+        judged(
             command
                 .current_dir(&debs)
                 .args(["-qq", "download"])
@@ -150,6 +168,11 @@ impl Apt {
             option("Dir::Cache", dir.join("cache")),
             // Also without the rights to switch to apt's own user.
             format!("APT::Sandbox::User={}", user()),
+            // Whatever the machine allows itself.
+            "APT::Get::AllowUnauthenticated=false".into(),
+            "Acquire::AllowInsecureRepositories=false".into(),
+            "Acquire::AllowWeakRepositories=false".into(),
+            "Acquire::AllowDowngradeToInsecureRepositories=false".into(),
             "Acquire::Languages=none".into(),
             "Acquire::Retries=3".into(),
             // Catalogues of desktop software that some machines ask for.
@@ -164,6 +187,53 @@ impl Apt {
     }
 }
 
+/// What apt says, with `LC_ALL=C`, when it does not come to its mirror.
+const UNREACHED: &[&str] = &[
+    "Could not resolve",
+    "Temporary failure resolving",
+    "Something wicked happened resolving",
+    "Could not connect",
+    "Unable to connect",
+    "Cannot initiate the connection",
+    "Connection failed",
+    "Connection refused",
+    "Connection timed out",
+    "Connection reset",
+    "Network is unreachable",
+    "No route to host",
+    "Failed to connect",
+    "Could not wait for server",
+];
+
+/// What it says of data that is not what Debian signed.
+const FORGED: &[&str] = &[
+    "Hash Sum mismatch",
+    "unexpected size",
+    "GPG error",
+    "NO_PUBKEY",
+    "BADSIG",
+    "EXPKEYSIG",
+    "is not signed",
+    "isn't valid",
+    "verif",
+    "be authenticated",
+    "is expired",
+    "is not valid yet",
+];
+
+/// Runs apt. A mirror that cannot be reached is [`NoGuest`]; whatever else fails is a failure, and
+/// so are both at once.
+fn judged(command: &mut Command) -> Result<String> {
+    quietly(command).map_err(|error| {
+        let text = format!("{error:#}");
+        let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        if says(UNREACHED) && !says(FORGED) {
+            return NoGuest(format!("Debian's mirror is not reached: {text}")).into();
+        }
+        error
+    })
+}
+
 /// The user that runs us, by name where root.
 fn user() -> String {
     if crate::run::is_root() {
@@ -176,6 +246,19 @@ fn user() -> String {
     }
 }
 
+/// The name of the machine's release, for example bookworm.
+///
+/// # Errors
+/// [`NoGuest`] when it has none.
+pub fn codename() -> Result<String> {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .map(|name| name.trim_matches('"').to_owned());
+    Ok(name.ok_or_else(|| NoGuest("/etc/os-release names no release of Debian".into()))?)
+}
+
 /// A suite at a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Source {
@@ -184,7 +267,7 @@ struct Source {
 }
 
 /// Sources of the machine that are of its release: the release itself, updates, security.
-fn machine_sources(codename: &str) -> Result<Vec<Source>> {
+fn machine_sources(codename: &str) -> Vec<Source> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {
         files.extend(entries.flatten().map(|entry| entry.path()));
@@ -209,8 +292,7 @@ fn machine_sources(codename: &str) -> Result<Vec<Source>> {
             unique.push(source);
         }
     }
-    ensure!(!unique.is_empty(), "/etc/apt names no mirror of {codename}");
-    Ok(unique)
+    unique
 }
 
 /// Sources in deb822 form (sources.list(5)).
@@ -265,6 +347,49 @@ mod tests {
             uri: uri.into(),
             suite: suite.into(),
         }
+    }
+
+    /// What becomes of a mirror at this address: the error of fetching its lists.
+    fn fetched_from(uri: &str) -> Option<anyhow::Error> {
+        if which("apt-get").is_none() || !Path::new(KEYRING).is_file() {
+            eprintln!("SKIPPED: lab::apt: not a Debian");
+            return None;
+        }
+        let name = format!("barewire-apt-{}-{}", std::process::id(), uri.len());
+        let dir = std::env::temp_dir().join(name);
+        let apt = Apt::of(&dir, "sid", &[source(uri, "sid")]).unwrap();
+        let error = apt.update().unwrap_err();
+        std::fs::remove_dir_all(&dir).unwrap();
+        Some(error)
+    }
+
+    #[test]
+    fn a_mirror_that_is_not_reached_is_no_failure() {
+        // A port of this machine that nobody listens at.
+        if let Some(error) = fetched_from("http://127.0.0.1:9/debian") {
+            assert!(error.is::<NoGuest>(), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_signed_is_a_failure() {
+        let mirror = std::env::temp_dir().join(format!("barewire-mirror-{}", std::process::id()));
+        let suite = mirror.join("dists/sid");
+        std::fs::create_dir_all(&suite).unwrap();
+        let release = "Origin: Debian\nSuite: sid\nCodename: sid\nComponents: main\n\
+                       Date: Sat, 01 Aug 2026 00:00:00 UTC\nSHA256:\n";
+        let signed = format!(
+            "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{release}\
+             -----BEGIN PGP SIGNATURE-----\n\niQ==\n-----END PGP SIGNATURE-----\n"
+        );
+        for (file, text) in [("Release", release), ("InRelease", &signed)] {
+            std::fs::write(suite.join(file), text).unwrap();
+            let error = fetched_from(&format!("file:{}", mirror.display()));
+            if let Some(error) = error {
+                assert!(!error.is::<NoGuest>(), "{file}: {error:#}");
+            }
+        }
+        std::fs::remove_dir_all(&mirror).unwrap();
     }
 
     #[test]

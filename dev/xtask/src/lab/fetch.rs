@@ -2,15 +2,17 @@
 //!
 //! Everything lies in one folder (`target/lab`, or what `BAREWIRE_LAB_CACHE` names) and is used
 //! again without network. A part is complete when its folder is: it is made beside and renamed.
+//! With it lies the hash of every file of it, which is compared before each use.
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::apt::Apt;
+use super::apt::{self, Apt};
 use crate::run::{quietly, target_dir, which};
 
 /// Variable that names another folder for what is fetched.
@@ -39,6 +41,19 @@ const MODULES: &[&str] = &[
 /// Modules that must be there, or the guest is of no use.
 const NEEDED: &[&str] = &["igb", "e1000", "e1000e", "virtio_net", "vfio-pci"];
 
+/// This machine has no guest, by no fault of what is here: not Debian, another architecture, no way
+/// to the mirror. Every other error is a failure, above all data that is not what was signed.
+#[derive(Debug)]
+pub struct NoGuest(pub String);
+
+impl std::fmt::Display for NoGuest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoGuest {}
+
 /// The parts, ready.
 pub struct Parts {
     /// Program, with what must be set for it.
@@ -59,21 +74,20 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// What must be set in the environment for it to start.
-    pub fn env(&self) -> Option<(&'static str, String)> {
-        let root = self.unpacked.as_ref()?;
-        let lib = root.join("usr/lib/x86_64-linux-gnu");
-        Some(("LD_LIBRARY_PATH", lib.display().to_string()))
-    }
-
-    /// The program and its first arguments.
+    /// The program behind what must be set for it, and its first arguments.
     pub fn args(&self) -> Vec<String> {
-        let mut args = vec![self.program.display().to_string()];
-        if let Some(root) = &self.unpacked {
-            // Firmware: SeaBIOS and the cards' boot programs have packages of their own.
-            for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
-                args.extend(["-L".into(), root.join(share).display().to_string()]);
-            }
+        let program = self.program.display().to_string();
+        let Some(root) = &self.unpacked else {
+            return vec![program];
+        };
+        // For it alone, not for the programs that start it.
+        let places = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+        let places = places.map(|place| root.join(place).display().to_string());
+        let libraries = format!("LD_LIBRARY_PATH={}", places.join(":"));
+        let mut args = vec!["env".into(), libraries, program];
+        // Firmware: SeaBIOS and the cards' boot programs have packages of their own.
+        for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            args.extend(["-L".into(), root.join(share).display().to_string()]);
         }
         args
     }
@@ -83,7 +97,7 @@ impl Qemu {
         let args = self.args();
         let mut command = Command::new(&args[0]);
         command.args(&args[1..]).args(["-device", "help"]);
-        let devices = quietly(command.envs(self.env()))?;
+        let devices = quietly(&mut command)?;
         ensure!(
             devices.contains("name \"igb\""),
             "{} has no igb: older than 8.0",
@@ -100,18 +114,25 @@ pub fn cache() -> Result<PathBuf> {
         None => target_dir()?.join("lab"),
     };
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let mode = std::fs::metadata(&dir)?.permissions().mode();
+    // QEMU is run from it, perhaps as root.
+    ensure!(
+        mode & 0o002 == 0,
+        "everybody may write into {}\nhint: chmod o-w",
+        dir.display()
+    );
     Ok(dir.canonicalize()?)
 }
 
 /// Makes all parts ready, fetching what is not there; the kernel from this suite.
 ///
 /// # Errors
-/// When something is neither there nor to be had.
+/// [`NoGuest`] where something is neither there nor to be had.
 pub fn parts(suite: &str) -> Result<Parts> {
-    ensure!(
-        cfg!(target_arch = "x86_64"),
-        "the guest is an x86-64 machine and its programs are built for this one"
-    );
+    if !cfg!(target_arch = "x86_64") {
+        let why = "the guest is an x86-64 machine and its programs are built for this one";
+        bail!(NoGuest(why.into()));
+    }
     let cache = cache()?;
     // Two runs at once shall not fetch into the same place.
     let lock = File::create(cache.join("lock"))?;
@@ -139,16 +160,66 @@ fn opened<'a>(cache: &Path, suite: &str, apt: &'a mut Option<Apt>) -> Result<&'a
     apt.as_ref().context("apt")
 }
 
-/// Makes a folder of the cache whole or not at all.
+/// Makes a folder of the cache whole or not at all; one that is there must be as it was made.
 fn once(dir: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if dir.is_dir() {
+    let list = dir.with_extension("sha256");
+    if dir.is_dir() && list.is_file() {
+        let (now, then) = (hashes(dir)?, std::fs::read_to_string(&list)?);
+        ensure!(
+            now == then,
+            "{} is not as it was fetched: {}\nhint: delete the folder, and it is fetched again",
+            dir.display(),
+            difference(&then, &now)
+        );
         return Ok(());
     }
     let unfinished = dir.with_extension("unfinished");
     let _ = std::fs::remove_dir_all(&unfinished);
     std::fs::create_dir_all(&unfinished)?;
     make(&unfinished)?;
+    let hashes = hashes(&unfinished)?;
+    if dir.is_dir() {
+        // Of an unfinished run, or of a time without hashes.
+        std::fs::remove_dir_all(dir)?;
+    }
+    std::fs::write(&list, hashes)?;
     std::fs::rename(&unfinished, dir).with_context(|| dir.display().to_string())
+}
+
+/// A line for each file of a folder: its SHA-256, or where it points, and its path.
+fn hashes(dir: &Path) -> Result<String> {
+    let (mut files, mut lines) = (Vec::new(), Vec::new());
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            let inside = path.strip_prefix(dir)?.to_owned();
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_symlink() {
+                let target = std::fs::read_link(&path)?;
+                lines.push(format!("-> {} {}\n", target.display(), inside.display()));
+            } else {
+                files.push(inside);
+            }
+        }
+    }
+    files.sort();
+    if !files.is_empty() {
+        let mut command = Command::new("sha256sum");
+        lines.push(quietly(command.current_dir(dir).arg("--").args(&files))?);
+    }
+    lines.sort();
+    Ok(lines.concat())
+}
+
+/// The first line that only one of the two has.
+fn difference<'a>(then: &'a str, now: &'a str) -> &'a str {
+    let alone = |line: &&str, other: &str| !other.lines().any(|of_other| of_other == *line);
+    let gone = then.lines().find(|line| alone(line, now));
+    let new = now.lines().find(|line| alone(line, then));
+    gone.or(new).unwrap_or("in another order")
 }
 
 fn busybox(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<PathBuf> {
@@ -173,12 +244,11 @@ fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
             Err(error) => eprintln!("lab: the installed QEMU does not do: {error:#}"),
         }
     }
-    let dir = cache.join("qemu");
+    // Its libraries work with the C library of this release.
+    let dir = cache.join(format!("qemu-{}", apt::codename()?));
     once(&dir, |into| {
         let apt = opened(cache, suite, apt)?;
-        let packages = apt.missing_for(&["qemu-system-x86"])?;
-        ensure!(!packages.is_empty(), "apt thinks that QEMU is installed");
-        apt.unpack(&packages, into)
+        apt.unpack(&apt.with_libraries(&["qemu-system-x86"])?, into)
     })?;
     let qemu = Qemu {
         program: dir.join("usr/bin").join(name),
@@ -327,6 +397,45 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_the_cache_is_compared_with_what_was_fetched() {
+        let dir = std::env::temp_dir().join(format!("barewire-hash-{}", std::process::id()));
+        let part = dir.join("part");
+        std::fs::create_dir_all(&dir).unwrap();
+        let make = |into: &Path| -> Result<()> {
+            std::fs::create_dir(into.join("lib"))?;
+            std::fs::write(into.join("lib/a"), "1")?;
+            Ok(std::os::unix::fs::symlink("a", into.join("lib/b"))?)
+        };
+        let again = || once(&part, |_| bail!("must not be made again"));
+        once(&part, make).unwrap();
+        again().unwrap();
+        // A bit, a file more, a link elsewhere: each is a failure and no reason to skip.
+        let damage: [fn(&Path); 3] = [
+            |lib| std::fs::write(lib.join("a"), "2").unwrap(),
+            |lib| std::fs::write(lib.join("libc.so.6"), "").unwrap(),
+            |lib| {
+                std::fs::remove_file(lib.join("b")).unwrap();
+                std::os::unix::fs::symlink("/etc/passwd", lib.join("b")).unwrap();
+            },
+        ];
+        for damage in damage {
+            damage(&part.join("lib"));
+            let error = again().unwrap_err();
+            assert!(!error.is::<NoGuest>(), "{error:#}");
+            assert!(
+                error.to_string().contains("not as it was fetched"),
+                "{error:#}"
+            );
+            std::fs::remove_dir_all(&part).unwrap();
+            once(&part, make).unwrap();
+        }
+        // Without hashes it is made anew.
+        std::fs::remove_file(dir.join("part.sha256")).unwrap();
+        assert!(again().is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn a_folder_is_made_whole_or_not_at_all() {
         let dir = std::env::temp_dir().join(format!("barewire-once-{}", std::process::id()));
         assert!(once(&dir, |_| bail!("no network")).is_err());
@@ -335,5 +444,6 @@ mod tests {
         once(&dir, |_| bail!("must not be made again")).unwrap();
         assert!(dir.join("file").is_file());
         std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_file(dir.with_extension("sha256")).unwrap();
     }
 }

@@ -1,16 +1,17 @@
 //! The machine: which cards it has, how they are joined, and one run of it from power to power.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::fetch::Parts;
 use super::initramfs::Initramfs;
+use super::patience::Patience;
 use crate::netns::Netns;
 use crate::run::{is_root, quietly, which};
 
@@ -75,15 +76,19 @@ pub struct Run<'a> {
     pub job: String,
     /// Programs of this machine: path in the guest, file here.
     pub programs: Vec<(String, PathBuf)>,
-    /// After this time the guest is ended.
+    /// After this time the guest is ended, unless a line of its output gave it another.
     pub limit: Duration,
+    /// When it must be up, where that is known better than from what it does.
+    pub boot_limit: Option<Duration>,
     /// `kvm` or `tcg`.
     pub accelerator: &'a str,
 }
 
-/// A guest whose kernel has not come to its first program after this time never will; on a machine
-/// with nothing else to do it takes some ten seconds.
-const BOOT_LIMIT: Duration = Duration::from_secs(150);
+/// QEMU has this time to end behind its last output.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+/// File of what QEMU complains about.
+const ERRORS: &str = "errors";
 
 /// What the first program says on the console when it begins with the job.
 const UP: &str = "init: up after";
@@ -102,7 +107,8 @@ pub struct Outcome {
     pub booted: bool,
 }
 
-/// Runs a job in a guest, each line of its output handed to `line` as it comes.
+/// Runs a job in a guest, each line of its output handed to `line` as it comes. What that returns
+/// is the time that the guest has from then on.
 ///
 /// # Errors
 /// When the guest cannot be started.
@@ -110,7 +116,7 @@ pub fn run(
     parts: &Parts,
     run: &Run<'_>,
     dir: &Path,
-    mut line: impl FnMut(&str),
+    mut line: impl FnMut(&str) -> Option<Duration>,
 ) -> Result<Outcome> {
     let _ = std::fs::remove_dir_all(dir);
     std::fs::create_dir_all(dir)?;
@@ -122,7 +128,7 @@ pub fn run(
         .spawn()
         .context("cannot start QEMU")?;
     let output = child.stdout.take().context("piped")?;
-    let (send, lines) = channel();
+    let (send, lines) = sync_channel(1024);
     let reader = std::thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut bytes = Vec::new();
@@ -135,45 +141,62 @@ pub fn run(
         }
     });
     let (mut hung, mut booted) = (false, false);
+    let (mut since, mut limit) = (started, run.limit);
+    let mut patience = Patience::new(child.id());
     loop {
         // The console is looked at now and then until the kernel is up.
-        booted = booted || is_up(dir);
-        let limit = if booted {
-            run.limit
+        if !booted && is_up(dir) {
+            (booted, since) = (true, Instant::now());
+        }
+        // One that keeps talking is ended, too.
+        let over = if booted {
+            since.elapsed() >= limit
         } else {
-            run.limit.min(BOOT_LIMIT)
+            patience.is_over()
+                || run
+                    .boot_limit
+                    .is_some_and(|limit| started.elapsed() >= limit)
         };
-        let left = limit.saturating_sub(started.elapsed());
-        match lines.recv_timeout(left.min(Duration::from_secs(1))) {
-            // One that keeps talking is ended, too.
-            Ok(text) if started.elapsed() < limit => line(&text),
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if started.elapsed() < limit => {}
-            Ok(_) | Err(RecvTimeoutError::Timeout) => {
-                hung = true;
-                child.kill()?;
-                break;
+        if over {
+            hung = true;
+            child.kill()?;
+            break;
+        }
+        match lines.recv_timeout(Duration::from_millis(500)) {
+            Ok(text) => {
+                if let Some(more) = line(&text) {
+                    (since, limit) = (Instant::now(), more);
+                }
             }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     booted = booted || is_up(dir);
     // Its output is closed: it has ended or does so now.
+    let closed = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if started.elapsed() > run.limit {
+        if closed.elapsed() > END_LIMIT {
             hung = true;
             child.kill()?;
         }
         std::thread::sleep(Duration::from_millis(20));
     };
+    drop(lines);
     let _ = reader.join();
     let _ = std::fs::remove_file(&image);
     let took = started.elapsed();
-    let mut errors = String::new();
-    if let Some(mut stream) = child.stderr.take() {
-        stream.read_to_string(&mut errors)?;
+    let errors = std::fs::read(dir.join(ERRORS)).unwrap_or_default();
+    let errors = String::from_utf8_lossy(&errors);
+    // A hub joins cards with each other and nothing else, which QEMU finds worth a warning.
+    for line in errors
+        .lines()
+        .filter(|line| !line.contains("not connected to host"))
+    {
+        eprintln!("QEMU says: {line}");
     }
     let code = std::fs::read_to_string(dir.join("status"))
         .ok()
@@ -181,7 +204,8 @@ pub fn run(
     if !hung && !status.success() {
         bail!("QEMU ended with {status}: {}", errors.trim());
     }
-    if code.is_some() {
+    // One that hung may not have come to the end of its files.
+    if code.is_some() && !hung {
         let mut unpack = Command::new("tar");
         unpack.arg("-xf").arg(dir.join("files")).arg("-C").arg(dir);
         quietly(&mut unpack).context("files of the guest")?;
@@ -239,6 +263,13 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
     archive.write(file)
 }
 
+/// Queue pairs that virtio-net has here.
+pub fn virtio_queues() -> u32 {
+    let has_tap = is_root() && Path::new("/dev/net/tun").exists();
+    let most = CARDS.iter().map(|card| card.queues).max().unwrap_or(1);
+    if has_tap { most } else { 1 }
+}
+
 /// What joins the cards outside the guest.
 struct Wires {
     /// Holds the TAP interfaces and the bridge of cards with several queues.
@@ -248,8 +279,7 @@ struct Wires {
 impl Wires {
     /// TAP interfaces need root; without it every card has one queue pair and a hub of QEMU's.
     fn new() -> Result<Wires> {
-        let tap = Path::new("/dev/net/tun").exists();
-        if !is_root() || !tap {
+        if virtio_queues() == 1 {
             eprintln!("lab: no root or no /dev/net/tun: virtio-net has one queue pair here");
             return Ok(Wires { ns: None });
         }
@@ -309,7 +339,7 @@ fn command(
         None => Command::new(&setpriv),
     };
     command.args(["--pdeathsig", "KILL", "--"]);
-    command.args(parts.qemu.args()).envs(parts.qemu.env());
+    command.args(parts.qemu.args());
     let cpu = if run.accelerator == "kvm" {
         "host"
     } else {
@@ -364,6 +394,7 @@ fn command(
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        // A file, not a pipe, which might fill.
+        .stderr(File::create(dir.join(ERRORS))?);
     Ok(command)
 }

@@ -31,9 +31,14 @@ port() {
         [ "$(cat "$name")" = "$1" ] && echo "/dev/$(basename "$(dirname "$name")")"
     done
 }
-output=$(port output)
-status=$(port status)
-files=$(port files)
+# The host tells of them when it comes to it.
+for _ in $(seq 100); do
+    output=$(port output)
+    status=$(port status)
+    files=$(port files)
+    [ -n "$output" ] && [ -n "$status" ] && [ -n "$files" ] && break
+    sleep 0.3
+done
 if [ -z "$output" ] || [ -z "$status" ] || [ -z "$files" ]; then
     echo "init: the virtio ports are not there"
     ls /sys/class/virtio-ports

@@ -55,7 +55,7 @@ impl Initramfs {
     /// A file of this machine with the shared libraries it needs, at the places where they are
     /// here.
     pub fn program(&mut self, path: &str, file: &Path) -> Result<()> {
-        let content = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let content = stripped(file).with_context(|| file.display().to_string())?;
         self.file(path, &content)?;
         for library in libraries(file)? {
             let place = library.to_string_lossy();
@@ -117,6 +117,23 @@ impl Initramfs {
     fn fill(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
+}
+
+/// A program without what only debuggers read, which is most of it: the guest has to hold it in
+/// memory, three times while it boots.
+fn stripped(file: &Path) -> Result<Vec<u8>> {
+    if let Some(strip) = which("strip") {
+        let copy = std::env::temp_dir().join(format!("barewire-strip-{}", std::process::id()));
+        let mut command = Command::new(strip);
+        command.args(["--strip-debug", "-o"]).arg(&copy).arg(file);
+        let content = quietly(&mut command).and_then(|_| Ok(std::fs::read(&copy)?));
+        let _ = std::fs::remove_file(&copy);
+        // A script is no object file.
+        if let Ok(content) = content {
+            return Ok(content);
+        }
+    }
+    Ok(std::fs::read(file)?)
 }
 
 /// The shared libraries of a program and its loader, as `ldd` finds them.

@@ -1,0 +1,60 @@
+//! The programs that the guest runs: built as `cargo xtask test` builds them, so that nothing is
+//! built twice.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Options;
+use super::suites::Suite;
+use crate::run::cargo;
+
+/// Files by the name of program or test.
+pub struct Programs(BTreeMap<String, PathBuf>);
+
+impl Programs {
+    /// The file of a program.
+    pub fn get(&self, name: &str) -> Result<PathBuf> {
+        let found = self.0.get(name).cloned();
+        found.with_context(|| format!("cargo built nothing of the name {name}"))
+    }
+}
+
+/// Builds the command and the tests of these suites.
+///
+/// The whole workspace is named, of which only these are built: with one package named, the
+/// features of its dependencies would be others than in a run of all tests, and all built again.
+pub fn programs(options: &Options, suites: &[&Suite]) -> Result<Programs> {
+    let mut test = vec!["test", "--no-run", "--workspace"];
+    for (name, _) in suites.iter().flat_map(|suite| suite.tests) {
+        test.extend(["--test", name]);
+    }
+    let mut builds = vec![vec!["build", "--workspace", "--bin", "barewire"]];
+    builds.extend((!suites.is_empty()).then_some(test));
+    eprintln!("lab: building");
+    let mut programs = BTreeMap::new();
+    for build in &builds {
+        let mut command = cargo();
+        command.args(build);
+        if options.release {
+            command.arg("--release");
+        }
+        let output = command
+            .args(["--quiet", "--message-format=json"])
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot run cargo")?;
+        ensure!(output.status.success(), "cargo {} failed", build.join(" "));
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let message: Value = serde_json::from_str(line).context("JSON of cargo")?;
+            let name = message["target"]["name"].as_str();
+            if let (Some(name), Some(file)) = (name, message["executable"].as_str()) {
+                programs.insert(name.to_owned(), PathBuf::from(file));
+            }
+        }
+    }
+    Ok(Programs(programs))
+}
