@@ -2,6 +2,10 @@
 //!
 //! Which cards there are, and how they are joined, is in `docs/guides/guest-lab.md`.
 
+mod bound;
+
+pub use bound::Bound;
+
 use crate::skip::Missing;
 
 /// Set in the guest.
@@ -22,5 +26,18 @@ pub fn inside() -> Result<(), Missing> {
     match std::env::var_os(GUEST_VAR) {
         Some(_) if is_there => Ok(()),
         _ => Err(Missing::Machine(NEEDS_GUEST.into())),
+    }
+}
+
+/// Checks that virtio-net has two queue pairs, which the lab gives it where it is run as root.
+///
+/// # Errors
+/// When it has one.
+pub fn two_queues() -> Result<(), Missing> {
+    match std::env::var("BAREWIRE_GUEST_QUEUES").as_deref() {
+        Ok("1") => Err(Missing::Machine(
+            "a guest whose virtio-net has two queue pairs (cargo xtask lab as root)".into(),
+        )),
+        _ => Ok(()),
     }
 }

@@ -30,6 +30,9 @@ rigs![
     igb_zero_copy,
     virtio_zero_copy,
     e1000_generic,
+    igb_vfio,
+    e1000_vfio,
+    virtio_vfio,
 ];
 
 #[test]

@@ -133,7 +133,7 @@ fn igb_copies_when_told() {
 
 #[test]
 fn virtio_is_zero_copy_behind_an_iommu() {
-    lab::require!(guest::inside());
+    lab::require!(guest::inside(), guest::two_queues());
     let name = "afxdp:{}?attach=native&bind=zero-copy";
     receives_into_our_frames(["virtio0", "virtio1"], name, "native", "zero-copy");
 }

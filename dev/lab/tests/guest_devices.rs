@@ -36,7 +36,7 @@ fn barewire(args: &[&str]) -> Value {
 
 #[test]
 fn devices_names_every_card_and_its_driver() {
-    lab::require!(guest::inside());
+    lab::require!(guest::inside(), guest::two_queues());
     let all = barewire(&["devices", "--json"]);
     let interfaces = all["interfaces"].as_array().unwrap();
     for (name, driver, queues, queue_max) in CARDS {

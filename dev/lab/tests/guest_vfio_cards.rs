@@ -263,7 +263,7 @@ fn e1000_takes_vlan_tags_out() {
 
 #[test]
 fn virtio_packed_both_ways() {
-    lab::require!(guest::inside());
+    lab::require!(guest::inside(), guest::two_queues());
     both_ways("virtio0", "virtio1", "?queues=2", |port| {
         assert_eq!(fact(port, "rings"), "packed");
         assert_eq!(port.rx.len(), 2);
@@ -272,7 +272,7 @@ fn virtio_packed_both_ways() {
 
 #[test]
 fn virtio_split_both_ways() {
-    lab::require!(guest::inside());
+    lab::require!(guest::inside(), guest::two_queues());
     both_ways("virtio1", "virtio0", "?queues=2", |port| {
         assert_eq!(fact(port, "rings"), "split");
         assert_eq!(port.rx.len(), 2);

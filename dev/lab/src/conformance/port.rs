@@ -31,16 +31,18 @@ pub enum Joint {
     Wire(&'static str, &'static str),
     /// Two cards of the guest on one wire, with one queue each, and the name of the ports on both.
     Cards([&'static str; 2], &'static str),
+    /// The same two cards bound to vfio-pci; `{}` in the name is the PCI address.
+    Vfio([&'static str; 2], &'static str),
     /// Two device models of this kind and a thread that is the wire, driven by the card's driver.
     Models(&'static str),
 }
 
 impl Joint {
-    /// Names of the sending and of the receiving port, where they are on interfaces.
+    /// Names of the sending and of the receiving port, where they are on interfaces or cards.
     fn port_names(self) -> Option<[&'static str; 2]> {
         match self {
             Joint::Wire(tx, rx) => Some([tx, rx]),
-            Joint::Cards(_, name) => Some([name, name]),
+            Joint::Cards(_, name) | Joint::Vfio(_, name) => Some([name, name]),
             Joint::Loop(_) | Joint::File(_) | Joint::Models(_) => None,
         }
     }
@@ -213,6 +215,48 @@ pub const RIGS: &[Rig] = &[
         needs: crate::guest::inside,
         excused: CARD_EXCUSED,
     },
+    Rig {
+        name: "igb_vfio",
+        scheme: "vfio",
+        joint: Joint::Vfio(["igb0", "igb1"], "vfio:{}"),
+        holds: 200,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::guest::inside,
+        excused: VFIO_EXCUSED,
+    },
+    Rig {
+        name: "e1000_vfio",
+        scheme: "vfio",
+        joint: Joint::Vfio(["e1000-0", "e1000-1"], "vfio:{}"),
+        holds: 200,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::guest::inside,
+        excused: VFIO_EXCUSED,
+    },
+    Rig {
+        name: "virtio_vfio",
+        scheme: "vfio",
+        joint: Joint::Vfio(["virtio0", "virtio1"], "vfio:{}"),
+        holds: 200,
+        shrink: |options| options.ring_len = 64,
+        needs: crate::guest::inside,
+        excused: VFIO_EXCUSED,
+    },
+];
+
+const VFIO_EXCUSED: &[(&str, &str)] = &[
+    ("end", "a card never ends"),
+    (
+        "link_flap",
+        "a card in user space is no interface; its driver's own tests pull the wire",
+    ),
+    ("mtu_change", "nobody sets the MTU of a card in user space"),
+    ("deletion", "a card is not deleted"),
+    (
+        "overload",
+        "an emulated wire holds packets back before a card without buffers",
+    ),
+    ("kill_and_restart", "random_kill does, at any moment"),
 ];
 
 const MODEL_EXCUSED: &[(&str, &str)] = &[

@@ -9,6 +9,7 @@ use port::{TxAccount, TxQueue};
 use ring::{Pool, PoolConfig};
 
 use super::{Joint, Rig};
+use crate::guest::Bound;
 use crate::oracle::{TempFile, write_pcap};
 use crate::packet::{Addresses, Udp};
 use crate::{Pair, Veth};
@@ -25,7 +26,7 @@ pub struct Line {
     pub rig: &'static Rig,
     /// Builds packets that fit the addresses of the line.
     pub plan: Udp,
-    /// The veth pair, where there is one.
+    /// The veth pair, or the cards in namespaces, where there is such.
     pub pair: Option<Pair>,
     /// The receiving port; also the sending one on a loop.
     rx: Option<Port>,
@@ -38,6 +39,8 @@ pub struct Line {
     pub pool: Pool,
     /// The models, where there are such. They outlive the ports.
     models: Option<ModelWire>,
+    /// The cards that VFIO has, where there are such: the sender's, the receiver's.
+    pub cards: Option<[Bound; 2]>,
 }
 
 impl Line {
@@ -70,6 +73,10 @@ impl Line {
             Joint::Models(kind) => Some(ModelWire::new(kind).map_err(told)?),
             _ => None,
         };
+        let cards = match rig.joint {
+            Joint::Vfio([left, right], _) => Some([Bound::to_vfio(left)?, Bound::to_vfio(right)?]),
+            _ => None,
+        };
         let plan = match &pair {
             // To a third station: the host behind the tap must not answer.
             Some(pair) => Udp {
@@ -97,6 +104,7 @@ impl Line {
             options,
             pool,
             models,
+            cards,
         };
         line.open_ports()?;
         Ok(line)
@@ -109,7 +117,7 @@ impl Line {
                 self.rx = Some(port::open(name, &options).map_err(told)?);
             }
             Joint::File(_) => {}
-            Joint::Wire(..) | Joint::Cards(..) => {
+            Joint::Wire(..) | Joint::Cards(..) | Joint::Vfio(..) => {
                 self.open_rx()?;
                 self.open_tx()?;
             }
@@ -125,42 +133,52 @@ impl Line {
 
     /// Whether the ends know nothing of each other, so that a packet without a reader is lost.
     pub fn is_wire(&self) -> bool {
-        self.pair.is_some() || self.models.is_some()
+        self.pair.is_some() || self.models.is_some() || self.cards.is_some()
     }
 
     /// Opens the receiving port of a wire.
     pub fn open_rx(&mut self) -> Result<()> {
-        let [_, name] = self.rig.joint.port_names().context("not a wire")?;
-        let end = &self.pair.as_ref().context("no pair")?.right;
-        let (name, options) = (
-            name.replace("{}", &end.ifname),
-            self.directed(Direction::Rx),
-        );
-        let port = end.ns.run(|| port::open(&name, &options))?.map_err(told)?;
-        self.rx = Some(port);
+        self.rx = Some(self.open_end(1, Direction::Rx)?);
         self.wait_for_link()
-    }
-
-    /// A card loses its link for seconds when a program is attached or its MTU changes.
-    pub fn wait_for_link(&self) -> Result<()> {
-        if let (Joint::Cards(..), Some(pair)) = (self.rig.joint, &self.pair) {
-            pair.left.wait_up(LIMIT)?;
-            pair.right.wait_up(LIMIT)?;
-        }
-        Ok(())
     }
 
     /// Opens the sending port of a wire.
     pub fn open_tx(&mut self) -> Result<()> {
-        let [name, _] = self.rig.joint.port_names().context("not a wire")?;
-        let end = &self.pair.as_ref().context("no pair")?.left;
-        let (name, options) = (
-            name.replace("{}", &end.ifname),
-            self.directed(Direction::Tx),
-        );
-        let port = end.ns.run(|| port::open(&name, &options))?.map_err(told)?;
-        self.tx = Some(port);
+        self.tx = Some(self.open_end(0, Direction::Tx)?);
         self.wait_for_link()
+    }
+
+    /// Opens the port on the left (0) or right (1) end of a wire.
+    fn open_end(&self, index: usize, direction: Direction) -> Result<Port> {
+        let names = self.rig.joint.port_names().context("not a wire")?;
+        let options = self.directed(direction);
+        if let Some(cards) = &self.cards {
+            let name = names[index].replace("{}", &cards[index].address().to_string());
+            return port::open(&name, &options).map_err(told);
+        }
+        let pair = self.pair.as_ref().context("no pair")?;
+        let end = [&pair.left, &pair.right][index];
+        let name = names[index].replace("{}", &end.ifname);
+        end.ns.run(|| port::open(&name, &options))?.map_err(told)
+    }
+
+    /// A card loses its link for seconds when a program is attached, its MTU changes or its driver
+    /// starts.
+    pub fn wait_for_link(&mut self) -> Result<()> {
+        if let (Joint::Cards(..), Some(pair)) = (self.rig.joint, &self.pair) {
+            pair.left.wait_up(LIMIT)?;
+            pair.right.wait_up(LIMIT)?;
+        }
+        if self.cards.is_some() {
+            let end = Instant::now() + LIMIT;
+            for port in [&mut self.rx, &mut self.tx].into_iter().flatten() {
+                while !port.control.link_is_up().unwrap_or(true) {
+                    ensure!(Instant::now() < end, "the link never came");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn directed(&self, direction: Direction) -> PortOptions {

@@ -1,5 +1,6 @@
 //! Demands on ports of an interface, which can go down, change, vanish, and outlive its user.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -286,6 +287,9 @@ pub(super) fn random_kill(rig: &'static Rig) -> Result<()> {
 }
 
 fn kill_at_random(rig: &'static Rig, random: &mut Random) -> Result<()> {
+    if let Joint::Vfio(..) = rig.joint {
+        return kill_on_cards(rig, random);
+    }
     // An emulated card is slow to open.
     let (rounds, span_ms) = match rig.joint {
         Joint::Cards(..) => (4, 3000),
@@ -323,12 +327,54 @@ fn kill_at_random(rig: &'static Rig, random: &mut Random) -> Result<()> {
     line.close()
 }
 
+/// The same of a card in user space: each time it may touch no memory any more, and the next
+/// process gets it.
+fn kill_on_cards(rig: &'static Rig, random: &mut Random) -> Result<()> {
+    let mut line = Line::open(rig, |_| ())?;
+    for round in 0..6 {
+        line.close_rx();
+        line.close_tx();
+        let cards = line.cards.as_ref().context("this rig has no cards")?;
+        let (card, role) = match round % 2 {
+            0 => (&cards[1], "rx"),
+            _ => (&cards[0], "tx"),
+        };
+        let command = Command::new(std::env::current_exe()?);
+        let mut child = as_child(command, rig, &card.address().to_string(), role)?;
+        // While it opens, or at work.
+        if round >= 4 {
+            child.wait_stdout("ready", LIMIT)?;
+        }
+        let after_ms = random.below(2000);
+        std::thread::sleep(Duration::from_millis(after_ms));
+        let finished = child.stop(Signal::SIGKILL, LIMIT)?;
+        ensure!(
+            finished.signal() == Some(Signal::SIGKILL),
+            "round {round}, {role}: it ended before it was killed: {finished:?}"
+        );
+        ensure!(
+            !card.is_bus_master(),
+            "{role} killed after {after_ms} ms: its card may still write memory"
+        );
+        line.open_rx()?;
+        line.open_tx()?;
+        line.send_numbers(0, 100, 100)?;
+        expect_after_strays(&mut line, 0..100)
+            .with_context(|| format!("{role} killed after {after_ms} ms"))?;
+    }
+    line.close()
+}
+
 /// Starts this very test binary in an end's namespace, as a child that holds a port.
 fn spawn(rig: &Rig, end: &End, role: &str) -> Result<Process> {
-    let binary = std::env::current_exe()?;
-    let mut command = end.ns.command(binary);
+    let command = end.ns.command(std::env::current_exe()?);
+    as_child(command, rig, &end.ifname, role)
+}
+
+/// Starts a command that runs this very test binary, as a child that holds the port on `device`.
+fn as_child(mut command: Command, rig: &Rig, device: &str, role: &str) -> Result<Process> {
     command.args(["--exact", "child", "--nocapture"]);
-    command.env(CHILD_VAR, format!("{} {} {role}", rig.name, end.ifname));
+    command.env(CHILD_VAR, format!("{} {device} {role}", rig.name));
     Process::spawn(&mut command)
 }
 
