@@ -17,6 +17,7 @@ struct Taken {
     bytes: u64,
     note_count_max: usize,
     is_uniflow: bool,
+    all: Vec<(Record, EndReason)>,
 }
 
 impl Taken {
@@ -46,12 +47,14 @@ impl Taken {
 }
 
 impl Sink for Taken {
-    fn ended(&mut self, record: &Record, _: EndReason) {
+    fn ended(&mut self, record: &Record, reason: EndReason) {
         self.check(record);
+        self.all.push((*record, reason));
     }
 
-    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) {
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         self.check(record);
+        self.all.push((*record, reason));
         assert!(extra.packets.len() <= self.note_count_max);
         assert!(extra.packets.len() as u64 <= record.packets());
         if let Some(timing) = extra.timing {
@@ -164,14 +167,25 @@ fn balance(stats: &MeterStats, taken: &Taken) {
 /// A meter (four bytes) and packets, each with its length, the time since the one before in steps
 /// of 2^24 ns (17 ms; from 128 on backwards), how many bytes the capture cut off, and what is done
 /// besides: 1 tick, 2 the end of input, as when a probe starts again, 4 not Ethernet but raw IP.
+///
+/// The same comes out with and without the meter's short cut.
 pub fn law(input: &[u8]) {
-    let Some((head, mut rest)) = input.split_first_chunk::<4>() else {
-        return;
-    };
-    let config = config(*head);
-    let Ok(mut meter) = Meter::new(&config) else {
-        return;
-    };
+    if let Some((head, packets)) = input.split_first_chunk::<4>() {
+        let with = run(config(*head), packets, true);
+        let without = run(config(*head), packets, false);
+        assert!(with == without, "the short cut is not the same way");
+    }
+}
+
+fn run(
+    config: MeterConfig,
+    mut rest: &[u8],
+    has_shortcut: bool,
+) -> Option<(MeterStats, Vec<(Record, EndReason)>)> {
+    let mut meter = Meter::new(&config).ok()?;
+    if !has_shortcut {
+        meter.without_shortcut();
+    }
     meter.set_inspector(Box::new(Counting::default()));
     let mut taken = Taken {
         note_count_max: config.extra.packet_count.into(),
@@ -218,4 +232,5 @@ pub fn law(input: &[u8]) {
         given + stats.twice,
         taken.packets + stats.refused_total() + stats.unsampled
     );
+    Some((stats, taken.all))
 }

@@ -15,7 +15,7 @@ use crate::record::{Counters, Record};
 
 mod standard;
 
-pub use standard::{STANDARD, Standard, UNIFLOW, standard_index};
+pub use standard::{NETFLOW9, STANDARD, Standard, UNIFLOW, standard_index};
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).
 pub const REVERSE_ENTERPRISE: u32 = 29305;
@@ -131,6 +131,29 @@ impl<'a> View<'a> {
             source,
             interface,
             sent: [record.sent_by(source), record.sent_by(source.other())],
+        }
+    }
+
+    /// The same where the source has sent something, and with `IS_BOTH` the other side too; what
+    /// came back is 0 otherwise.
+    #[inline(always)]
+    pub(crate) fn of_senders<const IS_BOTH: bool>(
+        record: &'a Record,
+        reason: EndReason,
+        source: Side,
+        interface: u32,
+    ) -> View<'a> {
+        let reverse = if IS_BOTH {
+            record.sent_by_sender(source.other())
+        } else {
+            Counters::default()
+        };
+        View {
+            record,
+            reason,
+            source,
+            interface,
+            sent: [record.sent_by_sender(source), reverse],
         }
     }
 

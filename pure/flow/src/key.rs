@@ -62,8 +62,11 @@ impl PartialEq for FlowKey {
 impl Eq for FlowKey {}
 
 impl std::hash::Hash for FlowKey {
+    #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.words().hash(state);
+        for word in self.words() {
+            state.write_u64(word);
+        }
     }
 }
 
@@ -99,7 +102,36 @@ impl FlowKey {
         uniflow: bool,
     ) -> (FlowKey, Side) {
         let number = |addr: &[u8; 16]| u128::from_ne_bytes(*addr);
-        let (s, d) = (number(src), number(dst));
+        FlowKey::of_numbers(number(src), number(dst), ports, protocol, version, uniflow)
+    }
+
+    /// The same from IPv4 addresses as numbers in the order of memory.
+    #[inline(always)]
+    pub(crate) fn of_ipv4(
+        src: u32,
+        dst: u32,
+        ports: Ports,
+        protocol: u8,
+        uniflow: bool,
+    ) -> (FlowKey, Side) {
+        // The bytes of an address come first in memory, and the rest is zero.
+        let widen = |addr: u32| {
+            let [a, b, c, d] = addr.to_ne_bytes();
+            u128::from_ne_bytes([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+        };
+        FlowKey::of_numbers(widen(src), widen(dst), ports, protocol, 4, uniflow)
+    }
+
+    /// The same from addresses as numbers in the order of memory.
+    #[inline(always)]
+    pub(crate) fn of_numbers(
+        s: u128,
+        d: u128,
+        ports: Ports,
+        protocol: u8,
+        version: u8,
+        uniflow: bool,
+    ) -> (FlowKey, Side) {
         // Any total order does. Equal addresses are told apart by port.
         let swap = (s > d || (s == d && ports.src > ports.dst)) && !uniflow;
         let (a, b) = if swap { (d, s) } else { (s, d) };

@@ -33,6 +33,7 @@ mod record;
 #[cfg(test)]
 mod sample;
 mod sampling;
+mod shortcut;
 mod table;
 pub mod top;
 
@@ -48,4 +49,6 @@ pub use merge::Merger;
 pub use meter::{Input, KeyParts, Level, Meter, MeterConfig, MeterStats, Octets};
 pub use record::{Counters, Record};
 pub use sampling::{Sampler, Sampling};
-pub use table::{BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats};
+pub use table::{
+    BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats,
+};

@@ -9,8 +9,9 @@ use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra, Side};
 use crate::record::{FRAGMENT, LATER, Record};
 use crate::sampling::{Sampler, Sampling};
+use crate::shortcut::{self, How};
 use crate::table::{
-    Alone, BATCH_MAX, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
+    Alone, BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
 };
 
 /// Which IP header of a packet names its flow.
@@ -244,11 +245,12 @@ macro_rules! watched {
 /// The metering process of one thread.
 pub struct Meter {
     level: Level,
-    octets: Octets,
+    how: How,
+    /// Nothing is asked for that the short cut does not know.
+    has_shortcut: bool,
     key_vlan: bool,
     key_interface: bool,
     key_extra: Option<KeyParts>,
-    uniflow: bool,
     /// All packets are metered.
     is_all: bool,
     sampler: Sampler,
@@ -285,11 +287,15 @@ impl Meter {
         };
         Ok(Meter {
             level: config.level,
-            octets: config.octets,
+            how: How {
+                uniflow: config.table.uniflow,
+                is_layer2: config.octets == Octets::Packet,
+            },
+            has_shortcut: config.sampling == Sampling::All
+                && !(config.key_vlan || config.key_interface || with_key),
             key_vlan: config.key_vlan,
             key_interface: config.key_interface,
             key_extra: with_key.then_some(config.key_extra),
-            uniflow: config.table.uniflow,
             is_all: config.sampling == Sampling::All,
             sampler: Sampler::new(config.sampling, &config.hash_key),
             hash_key: config.hash_key.clone(),
@@ -318,6 +324,12 @@ impl Meter {
     /// [`Meter::observe_all`].
     pub fn has_extras(&self) -> bool {
         self.extras.is_some()
+    }
+
+    /// Dissects every packet in full: what must come out the same (see the law of conservation).
+    #[doc(hidden)]
+    pub fn without_shortcut(&mut self) {
+        self.has_shortcut = false;
     }
 
     /// Gives it somebody who looks at the first packets of flows; there are
@@ -403,22 +415,48 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
+        let place = self.batch_len.min(BATCH_MAX);
+        let observed = &mut self.batch[place];
+        if self.has_shortcut
+            && input.link == LinkType::ETHERNET
+            && shortcut::observe(input, self.how, &self.hash_key, observed)
+        {
+            self.packets += 1;
+            if W::HAS_EXTRAS {
+                observed.input_index = input_index;
+                observed.key_extra = KeyExtra::NONE;
+            }
+            self.batch_len = place + 1;
+            if self.batch_len >= BATCH_MAX {
+                self.flush_with(watch, sink);
+            }
+            return;
+        }
+        self.take_dissected(input, input_index, watch, sink);
+    }
+
+    /// A packet that needs the whole dissection, or a meter that asks for more of it.
+    #[inline(never)]
+    fn take_dissected<W: Watch>(
+        &mut self,
+        input: &Input<'_>,
+        input_index: u8,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         self.packets += 1;
         if !self.is_all && !self.sampler.takes_packet(input.time_ns) {
             self.unsampled += 1;
             return;
         }
-        // Into its place in the batch at once: a level is too large to be carried around.
-        let place = self.batch_len.min(BATCH_MAX);
-        let first = &mut self.batch[place].level;
+        let first = &mut self.levels[0];
         dissect(input.link, input.bytes, input.wire_len, first);
         let descend =
             first.ip_version == 0 || (self.level != Level::Outer && first.inner != LayerKind::None);
         if descend {
-            self.levels[0] = *first;
             self.take_inner((input, input_index), watch, sink);
         } else {
-            self.count((input, input_index), (false, None), watch, sink);
+            self.count((input, input_index), (0, None), watch, sink);
         }
     }
 
@@ -445,47 +483,32 @@ impl Meter {
         }
         if named.inner != named.outer && self.level == Level::Both {
             self.twice += 1;
-            self.batch[self.batch_len.min(BATCH_MAX)].level = self.levels[named.outer];
-            self.count(source, (true, None), watch, sink);
+            self.count(source, (named.outer, None), watch, sink);
         }
-        self.batch[self.batch_len.min(BATCH_MAX)].level = self.levels[named.inner];
-        self.count(source, (true, named.tunnel_id), watch, sink);
+        self.count(source, (named.inner, named.tunnel_id), watch, sink);
     }
 
-    /// The packet's first level, where the one that names the flow is in its place in the batch.
-    #[inline(always)]
-    fn first_level(&self, descended: bool) -> &Dissection {
-        if descended {
-            &self.levels[0]
-        } else {
-            &self.batch[self.batch_len.min(BATCH_MAX)].level
-        }
-    }
-
-    /// Counts a packet in the flow of the level that is in its place in the batch; that was
-    /// descended to, or is the first, which is in `levels[0]` then.
-    #[inline(always)]
+    /// Counts a packet in the flow of one of its levels, by its place in `levels`.
     fn count<W: Watch>(
         &mut self,
         (input, input_index): (&Input<'_>, u8),
-        (descended, tunnel_id): (bool, Option<u32>),
+        (at, tunnel_id): (usize, Option<u32>),
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
-        let place = self.batch_len.min(BATCH_MAX);
-        let level = &self.batch[place].level;
+        let (first, level) = (&self.levels[0], &self.levels[at]);
         let mut ports = key::ports(level);
-        ports.is_answer &= !self.uniflow;
+        ports.is_answer &= !self.how.uniflow;
         let (mut key, side) = FlowKey::new(
             &level.src,
             &level.dst,
             ports,
             level.ip_protocol,
             level.ip_version,
-            self.uniflow,
+            self.how.uniflow,
         );
         if self.key_vlan || self.key_interface {
-            self.extend_key(&mut key, descended, input);
+            self.extend_key(&mut key, input);
         }
         let mut hash = self.hash_key.hash(&key.words());
         let mut key_extra = KeyExtra::NONE;
@@ -493,7 +516,7 @@ impl Meter {
         if W::HAS_EXTRAS
             && let Some(parts) = self.key_extra
         {
-            key_extra = self.extra_key(parts, (descended, tunnel_id), input, side);
+            key_extra = self.extra_key(parts, (at, tunnel_id), input, side);
             let [a, b, c] = key_extra.words();
             hash = self.hash_key.hash(&[a, b, c, hash, 0, 0]);
         }
@@ -501,12 +524,12 @@ impl Meter {
             self.unsampled += 1;
             return;
         }
-        let first = self.first_level(descended);
-        let bytes = match self.octets {
-            Octets::Ip => level
+        let bytes = if self.how.is_layer2 {
+            first.wire_len
+        } else {
+            level
                 .ip_total_len
-                .min(first.wire_len.saturating_sub(level.ip_offset.into())),
-            Octets::Packet => first.wire_len,
+                .min(first.wire_len.saturating_sub(level.ip_offset.into()))
         };
         let fragmented = level.fragment as u8 | first.fragment as u8;
         let tcp_mss = if W::DETAIL && level.tcp_flags & flag::SYN != 0 {
@@ -517,26 +540,23 @@ impl Meter {
         if level.reason != Reason::Complete {
             self.without_ports[level.reason as usize] += 1;
         }
-        let observed = &mut self.batch[place];
-        observed.key = key;
-        observed.side = side;
-        observed.is_answer = ports.is_answer;
-        observed.hash = hash;
-        observed.time_ns = input.time_ns;
-        observed.bytes = bytes;
-        observed.marks = 0;
-        observed.tcp_mss = tcp_mss;
-        if W::HAS_EXTRAS {
-            observed.input_index = input_index;
-            observed.key_extra = key_extra;
-        }
-        if fragmented != 0 {
-            self.fragment(descended, watch, sink);
-            return;
-        }
-        self.batch_len = place + 1;
-        if self.batch_len >= BATCH_MAX {
-            self.flush_with(watch, sink);
+        let observed = Observed {
+            key,
+            side,
+            is_answer: ports.is_answer,
+            marks: 0,
+            input_index,
+            hash,
+            time_ns: input.time_ns,
+            level: Headers::of(level),
+            bytes,
+            tcp_mss,
+            key_extra,
+        };
+        if fragmented == 0 {
+            self.push(&observed, watch, sink);
+        } else {
+            self.fragment(observed, at, watch, sink);
         }
     }
 
@@ -616,8 +636,8 @@ impl Meter {
     }
 
     #[inline(never)]
-    fn extend_key(&self, key: &mut FlowKey, descended: bool, input: &Input<'_>) {
-        let outermost = self.first_level(descended);
+    fn extend_key(&self, key: &mut FlowKey, input: &Input<'_>) {
+        let outermost = &self.levels[0];
         if self.key_vlan {
             match input.vlan {
                 Some(id) => key.set_vlan(id & 0xfff, outermost.vlan_outer),
@@ -634,12 +654,11 @@ impl Meter {
     fn extra_key(
         &self,
         parts: KeyParts,
-        (descended, tunnel_id): (bool, Option<u32>),
+        (at, tunnel_id): (usize, Option<u32>),
         input: &Input<'_>,
         side: Side,
     ) -> KeyExtra {
-        let outermost = self.first_level(descended);
-        let level = &self.batch[self.batch_len.min(BATCH_MAX)].level;
+        let (outermost, level) = (&self.levels[0], &self.levels[at]);
         let mut extra = KeyExtra::NONE;
         if parts.mac
             && outermost.layer_kinds[0] == LayerKind::Ethernet
@@ -660,15 +679,20 @@ impl Meter {
         extra
     }
 
-    /// A fragment, in its place in the batch: counted or held back.
+    /// A fragment, of the level at a place in `levels`: counted or held back.
     #[inline(never)]
-    fn fragment<W: Watch>(&mut self, descended: bool, watch: &mut W, sink: &mut dyn Sink) {
-        let mut observed = self.batch[self.batch_len.min(BATCH_MAX)];
+    fn fragment<W: Watch>(
+        &mut self,
+        mut observed: Observed,
+        at: usize,
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
         // Of a fragmented datagram within a tunnel within a fragmented datagram the outer one is
         // followed.
-        let outermost = self.first_level(descended);
+        let outermost = &self.levels[0];
         let level = if outermost.fragment == wire::Fragment::Whole {
-            &observed.level
+            &self.levels[at]
         } else {
             outermost
         };

@@ -280,7 +280,7 @@ impl Record {
         self.sides[at].has_room_for(packets) && spread_ns < side::REACH_NS
     }
 
-    #[inline]
+    #[inline(always)]
     fn last_ns(&self, at: usize) -> u64 {
         if self.first_ns[at] == u64::MAX {
             0
@@ -445,10 +445,23 @@ impl Record {
     /// What a side sent.
     #[inline]
     pub fn sent_by(&self, side: Side) -> Counters {
-        let at = side as usize;
-        if self.sides[at].packets() == 0 {
+        if self.packets_of(side) == 0 {
             return Counters::default();
         }
+        self.sent_by_sender(side)
+    }
+
+    /// How many packets a side sent.
+    #[inline(always)]
+    pub fn packets_of(&self, side: Side) -> u32 {
+        self.sides[side as usize].packets()
+    }
+
+    /// What a side sent that did send something. Encoders fuse it with what they take of it, so
+    /// that nothing else is computed.
+    #[inline(always)]
+    pub(crate) fn sent_by_sender(&self, side: Side) -> Counters {
+        let at = side as usize;
         Counters {
             first_ns: self.first_ns[at],
             last_ns: self.last_ns(at),

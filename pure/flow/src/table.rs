@@ -20,8 +20,8 @@
 //! *Expiry* walks the index, never the records, a few lines with each batch: once round in about a
 //! second.
 
-use crate::expire::{self, EndReason, Timeouts};
-use crate::key::{FlowKey, Side};
+use crate::expire::{self, EndReason, Limits, Timeouts};
+
 use crate::record::{self, Amount, Record};
 
 mod config;
@@ -29,7 +29,7 @@ mod observed;
 mod watch;
 
 pub use config::{OutOfMemory, Profile, TableConfig, TableStats};
-pub use observed::Observed;
+pub use observed::{Headers, Observed};
 pub use watch::Sink;
 pub(crate) use watch::{Alone, Watch};
 
@@ -62,7 +62,8 @@ struct Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// A set of ways: way n is bit 16 n, or 16 (n - 4) + 1 from way 4 on.
+/// A set of ways, of which the first is exact: way n is bit 16 n + 14, or 16 (n - 4) + 15 from
+/// way 4 on. Behind the first there may be ways that are not in the set.
 #[derive(Clone, Copy)]
 struct Ways(u64);
 
@@ -70,7 +71,7 @@ impl Ways {
     #[inline(always)]
     fn first(self) -> Option<usize> {
         let bit = self.0.trailing_zeros() as usize;
-        (self.0 != 0).then_some((bit >> 4) | (bit & 1) << 2)
+        (self.0 != 0).then_some((bit >> 4) & 3 | (bit & 1) << 2)
     }
 
     /// Without the first of its members.
@@ -90,12 +91,14 @@ impl Line {
     /// The ways that have this tag. 0 finds the free ones.
     #[inline(always)]
     fn find(&self, tag: u16) -> Ways {
-        // Four comparisons in a word: a lane's top bit stays clear only if all of its bits are.
-        const TOP: u64 = 0x8000_8000_8000_8000;
-        let wanted = u64::from(tag) * 0x0001_0001_0001_0001;
+        // Four comparisons in a word: taking one from each lane borrows from above only where a
+        // lane was 0, which is what is looked for; so the lowest find is a find.
+        const ONES: u64 = 0x0001_0001_0001_0001;
+        const TOPS: u64 = ONES << 15;
+        let wanted = u64::from(tag) * ONES;
         let equal = |tags: u64| {
             let different = tags ^ wanted;
-            !(((different & !TOP) + !TOP) | different) & TOP
+            different.wrapping_sub(ONES) & !different & TOPS
         };
         // Four tags next to each other: one load.
         let word = |at: usize| {
@@ -104,7 +107,7 @@ impl Line {
                 | u64::from(self.tags[at + 2]) << 32
                 | u64::from(self.tags[at + 3]) << 48
         };
-        Ways(equal(word(0)) >> 15 | equal(word(4)) >> 14)
+        Ways(equal(word(0)) >> 1 | equal(word(4)))
     }
 
     #[inline]
@@ -146,6 +149,7 @@ pub struct Table {
     /// First of the freed records.
     free: u32,
     timeouts: Timeouts,
+    limits: Limits,
     profile: Profile,
     uniflow: bool,
     clock_ns: u64,
@@ -186,6 +190,7 @@ impl Table {
             record_count_max,
             free: NONE,
             timeouts: config.timeouts.clamped(),
+            limits: Limits::of(&config.timeouts.clamped()),
             profile: config.profile,
             uniflow: config.uniflow,
             clock_ns: 0,
@@ -395,11 +400,12 @@ impl Table {
                 expire::deadline_now(self.clock_ns),
                 expire::tick(self.clock_ns),
             );
+            let start_ns = record.start_ns();
             let plain = expire::until(line.deadlines[way], now) >= 2
                 && expire::is_recent(tick, record.seen())
                 && packet.level.tcp_flags & record::SYN == 0
                 && record.is_plain(packet)
-                && self.timeouts.is_within(record, packet.time_ns);
+                && self.limits.is_within(start_ns, packet.time_ns);
             if plain {
                 watch.packet(guess.record, record, packet);
                 if W::DETAIL {
@@ -408,13 +414,12 @@ impl Table {
                     record.add_one::<false>(packet, tick);
                 }
                 // Of a packet that is not late the time is the flow's end.
-                let end_ns = if packet.time_ns == self.clock_ns {
-                    packet.time_ns
+                line.deadlines[way] = if packet.time_ns == self.clock_ns {
+                    self.limits
+                        .deadline(record.class(), start_ns, packet.time_ns)
                 } else {
-                    record.end_ns()
+                    expire::deadline(self.clock_ns, self.timeouts.left(record).0)
                 };
-                let left_ns = self.timeouts.left_at(record, end_ns);
-                line.deadlines[way] = expire::deadline(self.clock_ns, left_ns);
                 return;
             }
         }
@@ -554,7 +559,8 @@ impl Table {
             let mut ways = line.find(tag | (away as u16) << AWAY_SHIFT);
             while let Some(way) = ways.first() {
                 let record = line.records[way % WAYS];
-                if self.records[record as usize].key() == &packet.key
+                let found = self.records.get(record as usize);
+                if found.is_some_and(|found| found.key() == &packet.key)
                     && watch.is_same(record, packet)
                 {
                     return Search::Found(Place { line: at, way }, record);
@@ -576,25 +582,26 @@ impl Table {
             packet.side
         };
         let known = packet.is_answer && !self.uniflow;
-        self.records[record as usize] = Record::new(packet.key, initiator, known, self.uniflow);
+        let new = Record::new(packet.key, initiator, known, self.uniflow);
+        match self.records.get_mut(record as usize) {
+            Some(place) => *place = new,
+            // Within the capacity reserved at the start: no allocation.
+            None => self.records.push(new),
+        }
         watch.began(record, packet);
         self.stats.flows += 1;
         self.stats.live += 1;
     }
 
+    /// The number of a record for a flow that begins at once.
     fn take_record(&mut self) -> Option<u32> {
         if self.free != NONE {
             let record = self.free;
             self.free = self.records[record as usize].seen();
             return Some(record);
         }
-        if self.records.len() < self.record_count_max {
-            // Within the capacity reserved at the start: no allocation.
-            self.records
-                .push(Record::new(FlowKey::NONE, Side::A, false, false));
-            return Some(self.records.len() as u32 - 1);
-        }
-        None
+        // The one behind those that were ever used is written when the flow begins.
+        (self.records.len() < self.record_count_max).then_some(self.records.len() as u32)
     }
 
     /// Hands a flow to the sink. Its record and place are the caller's.
@@ -742,13 +749,7 @@ impl Table {
         for _ in 0..count {
             let at = self.hand;
             self.hand = self.behind(at, 1);
-            let line = &self.lines[at];
-            let mut passed = 0;
-            for way in 0..WAYS {
-                let over = line.tags[way] != 0 && expire::until(line.deadlines[way], now) < 0;
-                passed |= u32::from(over) << way;
-            }
-            if passed != 0 {
+            if self.lines[at].least_until(now) < 0 {
                 self.end_passed(at, watch, sink);
             }
         }
@@ -803,18 +804,32 @@ impl Table {
 }
 
 impl Line {
-    /// The way whose flow is nearest to its timeout, and how near; none if no way is in use.
-    #[inline]
-    fn nearest(&self, now: u16) -> Option<(i16, usize)> {
+    /// How near each way is to its timeout; free ones are as far as can be.
+    #[inline(always)]
+    fn untils(&self, now: u16) -> [i16; WAYS] {
         // In steps that become one comparison of eight each.
         let mut untils = [i16::MAX; WAYS];
         for ((until, deadline), tag) in untils.iter_mut().zip(&self.deadlines).zip(&self.tags) {
             let way_until = expire::until(*deadline, now);
             *until = if *tag == 0 { i16::MAX } else { way_until };
         }
-        let least = untils
+        untils
+    }
+
+    /// The least of them.
+    #[inline(always)]
+    fn least_until(&self, now: u16) -> i16 {
+        let untils = self.untils(now);
+        untils
             .iter()
-            .fold(i16::MAX, |least, until| least.min(*until));
+            .fold(i16::MAX, |least, until| least.min(*until))
+    }
+
+    /// The way whose flow is nearest to its timeout, and how near; none if no way is in use.
+    #[inline]
+    fn nearest(&self, now: u16) -> Option<(i16, usize)> {
+        let untils = self.untils(now);
+        let least = self.least_until(now);
         let way = untils.iter().position(|until| *until == least)?;
         (least != i16::MAX).then_some((least, way))
     }

@@ -1,7 +1,9 @@
 //! The largest flows, for people: sums over all records of a flow, in bounded memory.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
+use crate::hash::HashKey;
 use crate::key::{FlowKey, Side};
 use crate::record::Record;
 
@@ -86,6 +88,64 @@ impl Total {
     }
 }
 
+/// The flow table's keyed hash for a map by flow keys: a fifth of what the standard library's
+/// costs, for every record that ends.
+#[derive(Clone)]
+struct Keyed(HashKey);
+
+impl Keyed {
+    /// With a secret from the standard library's, which the system gave.
+    fn new() -> Keyed {
+        let random = RandomState::new();
+        let mut bytes = [0; 64];
+        for (at, chunk) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *chunk = random.hash_one(at).to_le_bytes();
+        }
+        Keyed(HashKey::from_bytes(&bytes))
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    fn build_hasher(&self) -> KeyedHasher {
+        KeyedHasher {
+            words: [0; 6],
+            count: 0,
+            key: self.0.clone(),
+        }
+    }
+}
+
+/// Takes the six words of a flow key.
+struct KeyedHasher {
+    words: [u64; 6],
+    count: usize,
+    key: HashKey,
+}
+
+impl Hasher for KeyedHasher {
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // What comes beyond six words joins them.
+        self.words[self.count % 6] ^= word;
+        self.count += 1;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.key.hash(&self.words)
+    }
+}
+
 /// Sums up records by flow and keeps the largest flows.
 ///
 /// Twice as many flows as wanted, and a thousand more, are kept; when there are more, the smaller
@@ -93,7 +153,7 @@ impl Total {
 /// that is too low; it is never too high, and [`Top::is_exact`] tells whether any flow was ever
 /// forgotten.
 pub struct Top {
-    totals: HashMap<FlowKey, Total>,
+    totals: HashMap<FlowKey, Total, Keyed>,
     count_max: usize,
     order: Order,
     is_exact: bool,
@@ -106,7 +166,7 @@ impl Top {
     pub fn new(count: usize, order: Order) -> Top {
         let count_max = count.max(1).saturating_mul(2) + 1024;
         Top {
-            totals: HashMap::with_capacity(count_max + 1),
+            totals: HashMap::with_capacity_and_hasher(count_max + 1, Keyed::new()),
             count_max,
             order,
             is_exact: true,
@@ -120,6 +180,11 @@ impl Top {
         if self.order.of_record(record) < self.floor && !self.totals.contains_key(record.key()) {
             return;
         }
+        self.add_large(record);
+    }
+
+    #[inline(never)]
+    fn add_large(&mut self, record: &Record) {
         let total = Total::of(record);
         self.totals
             .entry(total.key)

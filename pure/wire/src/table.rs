@@ -277,9 +277,9 @@ const _: () = assert!(
     "choose another port_bit"
 );
 
-/// Whether a row may claim a UDP packet; false is certain, true is not.
+/// Whether a row may claim a UDP packet between these ports; false is certain, true is not.
 #[inline(always)]
-pub(crate) fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
+pub fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
     UDP_PORT_FILTERS[0] & port_bit(dst_port) | UDP_PORT_FILTERS[1] & port_bit(src_port) != 0
 }
 

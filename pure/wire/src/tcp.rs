@@ -283,9 +283,9 @@ impl Header {
     }
 }
 
-/// The set of option kinds below 64.
+/// The set of option kinds below 64 in the bytes behind the fixed header: bit n for kind n.
 #[inline(always)]
-pub(crate) fn option_set(bytes: &[u8]) -> u64 {
+pub fn option_set(bytes: &[u8]) -> u64 {
     // What nearly every segment of an established connection carries.
     if bytes.len() == 12 && bytes.first_chunk() == Some(&[1, 1, 8, 10]) {
         return 1 << 1 | 1 << 8;

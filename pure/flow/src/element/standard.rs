@@ -43,32 +43,46 @@ macro_rules! standard {
                     let Some(out) = out.first_chunk_mut::<LEN>() else {
                         return false;
                     };
+                    let other = source.other();
+                    if record.packets_of(source) == 0
+                        || (IS_BOTH && record.packets_of(other) == 0)
+                    {
+                        fill(&View::new(record, reason, source, interface), out);
+                        return true;
+                    }
                     // With the side known, all places of the record are.
                     match source {
-                        Side::A => fill(record, reason, Side::A, interface, out),
-                        Side::B => fill(record, reason, Side::B, interface, out),
+                        Side::A => fill_from(record, reason, Side::A, interface, out),
+                        Side::B => fill_from(record, reason, Side::B, interface, out),
                     }
                     true
                 }
 
+                const IS_BOTH: bool = matches!(COLUMNS[COLUMNS.len() - 1].way, Way::Reverse);
+
                 #[inline(always)]
-                fn fill(
+                fn fill_from(
                     record: &Record,
                     reason: EndReason,
                     source: Side,
                     interface: u32,
                     out: &mut [u8; LEN],
                 ) {
-                    let view = View::new(record, reason, source, interface);
+                    let view = View::of_senders::<IS_BOTH>(record, reason, source, interface);
+                    fill(&view, out);
+                }
+
+                #[inline(always)]
+                fn fill(view: &View<'_>, out: &mut [u8; LEN]) {
                     let mut at = 0;
                     $(
                         out[at..at + field::$forward::LEN]
-                            .copy_from_slice(&field::$forward::value(&view, Way::Forward));
+                            .copy_from_slice(&field::$forward::value(view, Way::Forward));
                         at += field::$forward::LEN;
                     )*
                     $(
                         out[at..at + field::$reverse::LEN]
-                            .copy_from_slice(&field::$reverse::value(&view, Way::Reverse));
+                            .copy_from_slice(&field::$reverse::value(view, Way::Reverse));
                         at += field::$reverse::LEN;
                     )*
                     debug_assert_eq!(at, LEN);
@@ -124,6 +138,15 @@ standard! {
         [];
     uniflow_icmp6: [SourceIpv6 DestinationIpv6 IcmpTypeCode6 Protocol EndReasonOf
         BiflowDirection MinimumTtl IngressInterface StartMs EndMs Packets Octets] [];
+}
+
+standard! {
+    /// What NetFlow 9 has behind times and ports, for IPv4 and for IPv6.
+    NETFLOW9;
+    netflow9_ipv4: [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];
+    netflow9_ipv6: [SourceIpv6 DestinationIpv6 Packets Octets IngressInterface Protocol
+        TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];
 }
 
 /// Which of [`STANDARD`] serves a flow.

@@ -247,7 +247,7 @@ impl Encoder {
         let sides = [initiator, initiator.other()];
         let mark = (self.at, self.set_at, self.set_index, self.record_count);
         for side in sides {
-            if record.sent_by(side).packets != 0 && !self.push(record, reason, side, false) {
+            if record.packets_of(side) != 0 && !self.push(record, reason, side, false) {
                 // Both or none. A set that was ended meanwhile is the same when ended again.
                 (self.at, self.set_at, self.set_index, self.record_count) = mark;
                 return false;

@@ -3,7 +3,7 @@
 
 use super::uptime::Uptime;
 use super::{Encode, Refusal, Statistics, Sum};
-use crate::element::{Column, Field, VARIABLE_LEN, View, Way, field};
+use crate::element::{Column, Field, NETFLOW9, Standard, VARIABLE_LEN, View, Way};
 use crate::expire::EndReason;
 use crate::key::Side;
 use crate::record::Record;
@@ -32,19 +32,6 @@ const NAME_LEN: usize = 32;
 /// The least that a message may be limited to.
 pub const MESSAGE_LEN_MIN: usize = 256;
 
-const V4: &[&Field] = &[field::SourceIpv4::FIELD, field::DestinationIpv4::FIELD];
-const V6: &[&Field] = &[field::SourceIpv6::FIELD, field::DestinationIpv6::FIELD];
-const COMMON: &[&Field] = &[
-    field::Packets::FIELD,
-    field::Octets::FIELD,
-    field::IngressInterface::FIELD,
-    field::Protocol::FIELD,
-    field::TcpControlBits8::FIELD,
-    field::MinimumTtl::FIELD,
-    field::EndReasonOf::FIELD,
-    field::ClassOfService::FIELD,
-];
-
 /// How records are written.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -66,13 +53,16 @@ pub struct Config {
 /// The encoder.
 pub struct Encoder {
     config: Config,
-    /// Fields of IPv4 and of IPv6.
-    fields: [Vec<&'static Field>; 2],
+    /// Fields behind the standard ones.
+    extra: Vec<&'static Field>,
+    /// Bytes of a record of IPv4 and of IPv6.
     lens: [usize; 2],
+    /// The message, from its start to `at`.
     buffer: Vec<u8>,
-    limit: usize,
-    /// Where the open flowset begins, and its id.
-    set: Option<(usize, u16)>,
+    at: usize,
+    /// Where the open flowset begins, and its id, 0 without one.
+    set_at: usize,
+    set_id: u16,
     record_count: u16,
     /// Messages before this one.
     sequence: u32,
@@ -96,15 +86,14 @@ impl Encoder {
             // Four bytes of each template, which must fit into a message with the rest.
             .take((limit - 160) / 4)
             .collect();
-        let fields = [V4, V6].map(|addresses| [addresses, COMMON, &extra].concat());
-        let len = |of: &[&Field]| of.iter().map(|f| usize::from(f.element.len)).sum::<usize>();
-        let lens = [len(&fields[0]) + OWN_LEN, len(&fields[1]) + OWN_LEN];
+        let extra_len: usize = extra.iter().map(|f| usize::from(f.element.len)).sum();
         Encoder {
-            fields,
-            lens,
-            buffer: Vec::with_capacity(limit),
-            limit,
-            set: None,
+            lens: [0, 1].map(|at| OWN_LEN + NETFLOW9[at].len + extra_len),
+            extra,
+            buffer: vec![0; limit],
+            at: HEADER_LEN,
+            set_at: HEADER_LEN,
+            set_id: 0,
             record_count: 0,
             sequence: 0,
             uptime: Uptime::default(),
@@ -114,43 +103,74 @@ impl Encoder {
         }
     }
 
+    /// Adds the record of one side, for which there is room.
+    #[inline]
     fn push(&mut self, record: &Record, reason: EndReason, side: Side) {
         let is_six = record.key().ip_version() == 6;
         let id = if is_six { IPV6 } else { IPV4 };
-        if self.buffer.is_empty() {
-            self.buffer.resize(HEADER_LEN, 0);
+        if self.set_id != id {
+            self.open_set(id);
         }
-        if self.set.is_none_or(|(_, open)| open != id) {
-            close_set(&mut self.buffer, self.set);
-            self.set = Some((self.buffer.len(), id));
-            self.buffer.extend(id.to_be_bytes());
-            self.buffer.extend([0; 2]);
-        }
-        let view = View::new(record, reason, side, self.config.interface);
+        let standard: &Standard = &NETFLOW9[usize::from(is_six)];
+        let Some(out) = self.buffer.get_mut(self.at..) else {
+            return;
+        };
+        let Some((own, rest)) = out.split_first_chunk_mut::<OWN_LEN>() else {
+            return;
+        };
         let key = record.key();
         let port = if key.is_icmp() {
             // The custom: type and code in the place of the destination's port.
-            [
-                0,
-                u16::from_be_bytes([key.port(side) as u8, key.icmp_code(side)]),
-            ]
+            let kind = [key.port(side) as u8, key.icmp_code(side)];
+            [0, u16::from_be_bytes(kind)]
         } else {
             [key.port(side), key.port(side.other())]
         };
-        let sent = view.counters(Way::Forward);
+        let sent = record.sent_by_sender(side);
         let span = self.uptime.span(sent.first_ns, sent.last_ns);
-        self.buffer.extend(span.first.to_be_bytes());
-        self.buffer.extend(span.last.to_be_bytes());
-        self.buffer.extend(port[0].to_be_bytes());
-        self.buffer.extend(port[1].to_be_bytes());
-        for field in &self.fields[usize::from(is_six)] {
-            let start = self.buffer.len();
-            let len = usize::from(field.element.len);
-            self.buffer.resize(start + len, 0);
-            // Fixed lengths are written whole.
-            let _whole = (field.put)(&view, Way::Forward, &mut self.buffer[start..]);
+        own[..4].copy_from_slice(&span.first.to_be_bytes());
+        own[4..8].copy_from_slice(&span.last.to_be_bytes());
+        own[8..10].copy_from_slice(&port[0].to_be_bytes());
+        own[10..].copy_from_slice(&port[1].to_be_bytes());
+        if !(standard.put)(record, reason, side, self.config.interface, rest) {
+            return;
         }
+        if !self.extra.is_empty() {
+            let view = View::new(record, reason, side, self.config.interface);
+            let mut at = standard.len;
+            for field in &self.extra {
+                // Fixed lengths are written whole.
+                let out = rest.get_mut(at..).unwrap_or_default();
+                at += (field.put)(&view, Way::Forward, out).unwrap_or(0);
+            }
+        }
+        self.at += self.lens[usize::from(is_six)];
         self.record_count += 1;
+    }
+
+    /// Ends the open flowset and begins another.
+    #[inline(never)]
+    fn open_set(&mut self, id: u16) {
+        self.close_set();
+        if let Some(head) = self.buffer.get_mut(self.at..self.at + SET_HEADER_LEN) {
+            head[..2].copy_from_slice(&id.to_be_bytes());
+            self.set_at = self.at;
+            self.set_id = id;
+            self.at += SET_HEADER_LEN;
+        }
+    }
+
+    /// Pads the open flowset to words and writes its length (RFC 3954 §5.3).
+    fn close_set(&mut self) {
+        if self.set_id == 0 {
+            return;
+        }
+        let end = self.at.next_multiple_of(4).min(self.buffer.len());
+        self.buffer[self.at..end].fill(0);
+        let len = (end - self.set_at) as u16;
+        self.buffer[self.set_at + 2..self.set_at + 4].copy_from_slice(&len.to_be_bytes());
+        self.at = end;
+        self.set_id = 0;
     }
 
     /// Bytes that the records of a flow take in the message at most.
@@ -182,7 +202,7 @@ impl Encoder {
             let mut open = None;
             for record in records {
                 let full = |(message, _): &(Vec<u8>, u16)| {
-                    message.len() + record.len() + SET_HEADER_LEN + 3 > self.limit
+                    message.len() + record.len() + SET_HEADER_LEN + 3 > self.buffer.len()
                 };
                 if messages.last().is_none_or(full) {
                     if let Some((message, _)) = messages.last_mut() {
@@ -224,7 +244,8 @@ impl Encoder {
                 (SOURCE_PORT, 2),
                 (DESTINATION_PORT, 2),
             ];
-            let rows = self.fields[at].iter();
+            let rows = NETFLOW9[at].columns.iter().map(|column| column.field);
+            let rows = rows.chain(self.extra.iter().copied());
             let rows = rows.map(|field| (field.element.id, field.element.len));
             let all: Vec<(u16, u16)> = own.into_iter().chain(rows).collect();
             numbers([id, all.len() as u16].into_iter().chain(pairs(&all)))
@@ -292,7 +313,7 @@ impl Encode for Encoder {
         for (count, (record, reason)) in records.iter().enumerate() {
             let is_first = self.record_count == 0;
             let need = self.need(record);
-            if self.buffer.len().max(HEADER_LEN) + need > self.limit {
+            if self.at + need > self.buffer.len() {
                 if !is_first {
                     return count;
                 }
@@ -308,7 +329,7 @@ impl Encode for Encoder {
             }
             let first = record.initiator();
             for side in [first, first.other()] {
-                if record.sent_by(side).packets != 0 {
+                if record.packets_of(side) != 0 {
                     self.push(record, *reason, side);
                 }
             }
@@ -321,10 +342,10 @@ impl Encode for Encoder {
         if self.record_count == 0 {
             return &[];
         }
-        close_set(&mut self.buffer, self.set.take());
+        self.close_set();
         let head = self.header(self.record_count, time_ns);
         self.buffer[..HEADER_LEN].copy_from_slice(&head);
-        &self.buffer
+        &self.buffer[..self.at]
     }
 
     fn held(&self) -> Sum {
@@ -336,8 +357,8 @@ impl Encode for Encoder {
             self.sequence = self.sequence.wrapping_add(1);
         }
         self.record_count = 0;
-        self.set = None;
-        self.buffer.clear();
+        self.set_id = 0;
+        self.at = HEADER_LEN;
         self.held = Sum::default();
     }
 

@@ -1,7 +1,5 @@
 //! One direction of a record: 52 bytes.
 
-use wire::LayerKind;
-
 use super::{Amount, Counters, SYN};
 use crate::table::Observed;
 
@@ -183,22 +181,15 @@ impl Direction {
         if packet.marks & FRAGMENT != 0 {
             self.add_fragments(1);
         }
-        if level.layer_mask & LayerKind::Tcp.bit() != 0 {
-            self.segment(packet, passed_ns);
-        }
-    }
-
-    /// What TCP has beyond.
-    #[inline(always)]
-    fn segment(&mut self, packet: &Observed, passed_ns: u64) {
-        let level = &packet.level;
+        // What TCP has beyond is 0 without TCP: no branch, which would go either way at random.
         self.flags_last = level.tcp_flags as u8;
         self.tcp_options |= level.tcp_options as u32;
         if level.tcp_options >> 31 != 0 {
             self.rare_options(level.tcp_options);
         }
         let flags = u32::from(level.tcp_flags);
-        let moves = level.payload_len + (flags & 1) + (flags >> 1 & 1);
+        let payload = level.payload_len & 0_u32.wrapping_sub(level.is_tcp.into());
+        let moves = payload + (flags & 1) + (flags >> 1 & 1);
         if moves != 0 {
             if level.tcp_seq == self.next_seq && self.flags & SEQ_KNOWN != 0 {
                 self.next_seq = level.tcp_seq.wrapping_add(moves);
@@ -294,6 +285,7 @@ impl Direction {
         self.last_handshake = set_upper(self.last_handshake, kept);
     }
 
+    #[inline(always)]
     pub(super) fn handshake_us(&self) -> u32 {
         let kept = upper(self.last_handshake);
         u32::from(kept & 0xfff) << (kept >> 12)
@@ -324,6 +316,7 @@ impl Direction {
     }
 
     /// All but the times. Without detail the extremes were never touched, and are told as 0.
+    #[inline(always)]
     pub(super) fn counters(&self) -> Counters {
         let has_detail = self.len_max != 0 || self.len_min != u16::MAX;
         let options = u64::from(self.tcp_options);

@@ -1,9 +1,8 @@
 //! Records: what is kept in few bits, and what of TCP is made out. Also makes records for others.
 
-use wire::{Dissection, LayerKind};
-
 use super::*;
 use crate::key::Ports;
+use crate::table::Headers;
 
 /// What one side has sent, for tests of what is done with records.
 pub(crate) struct Sent {
@@ -32,13 +31,13 @@ pub(crate) fn add(record: &mut Record, side: Side, sent: &Sent) {
                 sent.first_ns
             },
             bytes: share(sent.bytes),
-            level: Dissection {
+            level: Headers {
                 payload_len: share(sent.payload_bytes),
                 tcp_flags: sent.tcp_flags,
                 tcp_seq,
-                layer_mask: LayerKind::Tcp.bit(),
+                is_tcp: true,
                 ttl: sent.ttl,
-                ..Dissection::EMPTY
+                ..Headers::EMPTY
             },
             ..Observed::NONE
         };
@@ -75,14 +74,14 @@ fn connection(segments: &[(bool, u16, u32, u32, u64)]) -> Record {
             side: if is_client { client } else { client.other() },
             bytes: 60 + len,
             time_ns: 1_700_000_000_000 * MS + ms * MS,
-            level: Dissection {
+            level: Headers {
                 tcp_flags: flags,
                 tcp_seq: seq,
                 tcp_window: ms as u16 + 1,
                 payload_len: len,
-                layer_mask: LayerKind::Tcp.bit(),
+                is_tcp: true,
                 ttl: 60,
-                ..Dissection::EMPTY
+                ..Headers::EMPTY
             },
             ..Observed::NONE
         };
@@ -160,9 +159,9 @@ fn sums_go_beyond_32_bits_and_stop_in_time() {
         key,
         side,
         bytes: u32::MAX,
-        level: Dissection {
+        level: Headers {
             payload_len: u32::MAX,
-            ..Dissection::EMPTY
+            ..Headers::EMPTY
         },
         time_ns: 5,
         ..Observed::NONE
@@ -203,11 +202,11 @@ fn counters_leave_the_rest_zero() {
         side,
         bytes: 70,
         time_ns: 5,
-        level: Dissection {
+        level: Headers {
             payload_len: 30,
             tcp_flags: ACK,
             ttl: 9,
-            ..Dissection::EMPTY
+            ..Headers::EMPTY
         },
         ..Observed::NONE
     };

@@ -1,12 +1,80 @@
 //! A packet as the table takes it.
 
-use wire::Dissection;
+use wire::{Dissection, LayerKind};
 
 use crate::key::{FlowKey, KeyExtra, Side};
 use crate::record;
 
-/// A packet, as far as a flow cares.
-#[derive(Clone, Copy, Debug)]
+/// What a record takes from the headers of the level that names the flow. Small on purpose: a
+/// whole [`Dissection`] is written and read again for each packet in four cache lines, this in half
+/// of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Headers {
+    /// Set of TCP options: bit n for kind n below 64.
+    pub tcp_options: u64,
+    /// Where the payload starts, from the start of the packet.
+    pub payload_offset: u32,
+    /// Bytes of payload on the wire.
+    pub payload_len: u32,
+    /// TCP sequence number.
+    pub tcp_seq: u32,
+    /// Set of IPv4 options, or of IPv6 extension headers, as a [`Dissection`] has it.
+    pub ip_options: u32,
+    /// The lower 12 bits of bytes 12 and 13 of the TCP header; 0 of others.
+    pub tcp_flags: u16,
+    /// TCP window as sent.
+    pub tcp_window: u16,
+    /// Time to live or hop limit.
+    pub ttl: u8,
+    /// Type of service or traffic class.
+    pub traffic_class: u8,
+    /// Flags of the IPv4 header.
+    pub ip_flags: u8,
+    /// Whether there is a TCP header, or the start of one.
+    pub is_tcp: bool,
+}
+
+const _: () = assert!(size_of::<Headers>() == 32);
+
+impl Headers {
+    /// Nothing found: every field zero.
+    pub const EMPTY: Headers = Headers {
+        tcp_options: 0,
+        payload_offset: 0,
+        payload_len: 0,
+        tcp_seq: 0,
+        ip_options: 0,
+        tcp_flags: 0,
+        tcp_window: 0,
+        ttl: 0,
+        traffic_class: 0,
+        ip_flags: 0,
+        is_tcp: false,
+    };
+
+    /// Of a level.
+    #[inline]
+    pub fn of(level: &Dissection) -> Headers {
+        Headers {
+            tcp_options: level.tcp_options,
+            payload_offset: level.payload_offset,
+            payload_len: level.payload_len,
+            tcp_seq: level.tcp_seq,
+            ip_options: level.ip_options,
+            tcp_flags: level.tcp_flags,
+            tcp_window: level.tcp_window,
+            ttl: level.ttl,
+            traffic_class: level.traffic_class,
+            ip_flags: level.ip_flags,
+            is_tcp: level.has(LayerKind::Tcp),
+        }
+    }
+}
+
+/// A packet, as far as a flow cares: two cache lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
 pub struct Observed {
     /// Which flow.
     pub key: FlowKey,
@@ -15,23 +83,25 @@ pub struct Observed {
     /// Whether it answers something, so that the receiver began the flow (ICMP replies). TCP tells
     /// by its flags.
     pub is_answer: bool,
+    /// 8 for a fragment, 16 for one whose first did not come, 32 for one that is not the first.
+    pub marks: u8,
+    /// Which of the packets that were given together this is.
+    pub input_index: u8,
     /// Hash of the key.
     pub hash: u64,
     /// When, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
+    /// What the headers of the level that names the flow say.
+    pub level: Headers,
     /// Bytes to count.
     pub bytes: u32,
-    /// 8 for a fragment, 16 for one whose first did not come, 32 for one that is not the first.
-    pub marks: u8,
     /// Maximum segment size announced by a SYN, 0 without.
     pub tcp_mss: u16,
-    /// Which of the packets that were given together this is.
-    pub input_index: u8,
     /// Parts of the key that are rarely asked for; all zero where they were not.
     pub key_extra: KeyExtra,
-    /// The level of the packet that names the flow: everything else is in there.
-    pub level: Dissection,
 }
+
+const _: () = assert!(size_of::<Observed>() == 128);
 
 impl Observed {
     /// No packet at all.
@@ -39,14 +109,14 @@ impl Observed {
         key: FlowKey::NONE,
         side: Side::A,
         is_answer: false,
+        marks: 0,
+        input_index: 0,
         hash: 0,
         time_ns: 0,
+        level: Headers::EMPTY,
         bytes: 0,
-        marks: 0,
         tcp_mss: 0,
-        input_index: 0,
         key_extra: KeyExtra::NONE,
-        level: Dissection::EMPTY,
     };
 
     /// Whether it looks like a segment that a server sends, in the middle of a connection: from a

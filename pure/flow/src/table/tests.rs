@@ -1,10 +1,9 @@
 //! The table: beside a simple model, at its limits, and when flows end.
 
-use wire::Dissection;
 
 use super::*;
 use crate::HashKey;
-use crate::key::Ports;
+use crate::key::{FlowKey, Ports, Side};
 use std::collections::HashMap;
 
 const S: u64 = 1_000_000_000;
@@ -57,10 +56,10 @@ fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns
         hash: hash_key.hash(&key.words()),
         time_ns,
         bytes: 100,
-        level: Dissection {
+        level: Headers {
             payload_len: 60,
             ttl: 64,
-            ..Dissection::EMPTY
+            ..Headers::EMPTY
         },
         ..Observed::NONE
     }

@@ -451,6 +451,17 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }
     }
 
+    /// The packet at the reader's position, where `bytes` starts, if the file is a plain pcap and
+    /// the packet is whole: the short way of what nearly always comes. Else nothing is done, and
+    /// [`Reader::next`] is to be asked, which says the same of packets.
+    #[inline(always)]
+    pub fn plain(&mut self, bytes: &[u8]) -> Option<Packet> {
+        match self.state {
+            State::Pcap => self.pcap.plain(bytes),
+            _ => None,
+        }
+    }
+
     /// What is at the reader's position, where `bytes` starts.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<Event, FileError> {

@@ -96,6 +96,52 @@ impl Reader {
         self.fcs_len
     }
 
+    /// The packet at the reader's position, if the file is of the usual kind and the packet is
+    /// whole; else nothing is done, and [`Reader::next`] is to be asked, which says the same.
+    #[inline(always)]
+    pub(super) fn plain(&mut self, bytes: &[u8]) -> Option<Packet> {
+        let magic = self.magic?;
+        let (head, rest) = bytes.split_first_chunk::<RECORD_LEN>()?;
+        if magic.modified || self.minor < 4 {
+            return None;
+        }
+        let word = |position: usize| magic.order.u32(at(head, position));
+        let (cap_len, wire_len) = (word(8), word(12));
+        if cap_len > self.max_packet_len || cap_len as usize > rest.len() {
+            return None;
+        }
+        let used = RECORD_LEN + cap_len as usize;
+        self.offset += used as u64;
+        Some(self.packet(magic, RECORD_LEN..used, [word(0), word(4), wire_len]))
+    }
+
+    /// A packet whose bytes are there.
+    #[inline(always)]
+    fn packet(
+        &self,
+        magic: Magic,
+        data: core::ops::Range<usize>,
+        [seconds, fraction, wire_len]: [u32; 3],
+    ) -> Packet {
+        let unit_ns = if magic.resolution == Resolution::NANOSECONDS {
+            1
+        } else {
+            1_000
+        };
+        let cap_len = (data.end - data.start) as u32;
+        Packet {
+            used: data.end,
+            data,
+            time: Timestamp::from_parts(u64::from(seconds), u64::from(fraction) * unit_ns),
+            has_time: true,
+            wire_len: wire_len.max(cap_len),
+            link: self.interface.link,
+            interface: 0,
+            direction: Direction::Unknown,
+            dropped: 0,
+        }
+    }
+
     /// What is at the reader's position, where `bytes` starts.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<Event, FileError> {
@@ -124,22 +170,11 @@ impl Reader {
             return Ok(self.need(used));
         }
         self.offset += used as u64;
-        let unit_ns = if magic.resolution == Resolution::NANOSECONDS {
-            1
-        } else {
-            1_000
-        };
-        Ok(Event::Packet(Packet {
-            used,
-            data: head_len..used,
-            time: Timestamp::from_parts(u64::from(seconds), u64::from(fraction) * unit_ns),
-            has_time: true,
-            wire_len: wire_len.max(cap_len),
-            link: self.interface.link,
-            interface: 0,
-            direction: Direction::Unknown,
-            dropped: 0,
-        }))
+        Ok(Event::Packet(self.packet(
+            magic,
+            head_len..used,
+            [seconds, fraction, wire_len],
+        )))
     }
 
     fn header(&mut self, bytes: &[u8]) -> Result<Event, FileError> {

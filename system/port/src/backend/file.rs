@@ -370,14 +370,18 @@ impl Rx {
         let rest = self.source.rest();
         let start = self.source.pointer(0);
         let (mut at, mut seen, mut added) = (0, 0, 0);
+        slots.reserve(room);
         let other = loop {
             if added == room || seen == LOOK_MAX {
                 break None;
             }
             let bytes = rest.get(at..).unwrap_or(&[]);
-            let packet = match self.reader.next(bytes) {
-                Ok(Event::Packet(packet)) => packet,
-                other => break Some(other),
+            let packet = match self.reader.plain(bytes) {
+                Some(packet) => packet,
+                None => match self.reader.next(bytes) {
+                    Ok(Event::Packet(packet)) => packet,
+                    other => break Some(other),
+                },
             };
             seen += 1;
             let index = self.indices.get(packet.interface as usize);
