@@ -35,7 +35,7 @@ impl HashKey {
     }
 
     /// The hash of six words.
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, words: &[u64; 6]) -> u64 {
         let k = &self.0;
         let pair = |at: usize| {

@@ -102,36 +102,7 @@ impl FlowKey {
         uniflow: bool,
     ) -> (FlowKey, Side) {
         let number = |addr: &[u8; 16]| u128::from_ne_bytes(*addr);
-        FlowKey::of_numbers(number(src), number(dst), ports, protocol, version, uniflow)
-    }
-
-    /// The same from IPv4 addresses as numbers in the order of memory.
-    #[inline(always)]
-    pub(crate) fn of_ipv4(
-        src: u32,
-        dst: u32,
-        ports: Ports,
-        protocol: u8,
-        uniflow: bool,
-    ) -> (FlowKey, Side) {
-        // The bytes of an address come first in memory, and the rest is zero.
-        let widen = |addr: u32| {
-            let [a, b, c, d] = addr.to_ne_bytes();
-            u128::from_ne_bytes([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-        };
-        FlowKey::of_numbers(widen(src), widen(dst), ports, protocol, 4, uniflow)
-    }
-
-    /// The same from addresses as numbers in the order of memory.
-    #[inline(always)]
-    pub(crate) fn of_numbers(
-        s: u128,
-        d: u128,
-        ports: Ports,
-        protocol: u8,
-        version: u8,
-        uniflow: bool,
-    ) -> (FlowKey, Side) {
+        let (s, d) = (number(src), number(dst));
         // Any total order does. Equal addresses are told apart by port.
         let swap = (s > d || (s == d && ports.src > ports.dst)) && !uniflow;
         let (a, b) = if swap { (d, s) } else { (s, d) };
@@ -149,6 +120,63 @@ impl FlowKey {
             vlan: [0; 2],
         };
         (key, if swap { Side::B } else { Side::A })
+    }
+
+    /// The ends of an IPv4 packet, source first: to be [turned](FlowKey::turn).
+    #[inline(always)]
+    pub(crate) fn set_raw_ipv4(&mut self, src: [u8; 4], dst: [u8; 4], protocol: u8) {
+        let widen = |[a, b, c, d]: [u8; 4]| [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        self.addr = [widen(src), widen(dst)];
+        self.set_raw_kind(protocol, 4);
+    }
+
+    /// The same of IPv6.
+    #[inline(always)]
+    pub(crate) fn set_raw_ipv6(&mut self, src: [u8; 16], dst: [u8; 16], protocol: u8) {
+        self.addr = [src, dst];
+        self.set_raw_kind(protocol, 6);
+    }
+
+    #[inline(always)]
+    fn set_raw_kind(&mut self, protocol: u8, version: u8) {
+        self.protocol = protocol;
+        self.version = version;
+        self.interface = 0;
+        self.vlan = [0; 2];
+    }
+
+    /// Ports as a header has them.
+    #[inline(always)]
+    pub(crate) fn set_raw_ports(&mut self, [a, b, c, d]: [u8; 4]) {
+        self.port = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
+    }
+
+    /// Puts the ends in order, without a branch: which is less is as good as random. Gives the side
+    /// that was first, and the words of the key.
+    #[inline(always)]
+    pub(crate) fn turn(&mut self, uniflow: bool) -> (Side, [u64; 6]) {
+        let [s_low, s_high, d_low, d_high, rest, last] = self.words();
+        let number = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
+        let (s, d) = (number(s_low, s_high), number(d_low, d_high));
+        // As in `new`.
+        let swap = ((s > d) | ((s == d) & (self.port[0] > self.port[1]))) & !uniflow;
+        let mask = 0_u64.wrapping_sub(swap.into());
+        let low = (s_low ^ d_low) & mask;
+        let high = (s_high ^ d_high) & mask;
+        let ports = rest as u32;
+        let turned = (ports ^ ports.rotate_left(16)) & mask as u32;
+        let words = [
+            s_low ^ low,
+            s_high ^ high,
+            d_low ^ low,
+            d_high ^ high,
+            rest ^ u64::from(turned),
+            last,
+        ];
+        let pair = |low: u64, high: u64| number(low, high).to_ne_bytes();
+        self.addr = [pair(words[0], words[1]), pair(words[2], words[3])];
+        self.port = [words[4] as u16, (words[4] >> 16) as u16];
+        (if swap { Side::B } else { Side::A }, words)
     }
 
     /// Makes the VLAN ids part of the key.

@@ -9,7 +9,7 @@ use crate::hash::HashKey;
 use crate::key::{self, FlowKey, KeyExtra, Side};
 use crate::record::{FRAGMENT, LATER, Record};
 use crate::sampling::{Sampler, Sampling};
-use crate::shortcut::{self, How};
+use crate::shortcut;
 use crate::table::{
     Alone, BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
 };
@@ -245,7 +245,8 @@ macro_rules! watched {
 /// The metering process of one thread.
 pub struct Meter {
     level: Level,
-    how: How,
+    uniflow: bool,
+    is_layer2: bool,
     /// Nothing is asked for that the short cut does not know.
     has_shortcut: bool,
     key_vlan: bool,
@@ -287,10 +288,8 @@ impl Meter {
         };
         Ok(Meter {
             level: config.level,
-            how: How {
-                uniflow: config.table.uniflow,
-                is_layer2: config.octets == Octets::Packet,
-            },
+            uniflow: config.table.uniflow,
+            is_layer2: config.octets == Octets::Packet,
             has_shortcut: config.sampling == Sampling::All
                 && !(config.key_vlan || config.key_interface || with_key),
             key_vlan: config.key_vlan,
@@ -419,9 +418,10 @@ impl Meter {
         let observed = &mut self.batch[place];
         if self.has_shortcut
             && input.link == LinkType::ETHERNET
-            && shortcut::observe(input, self.how, &self.hash_key, observed)
+            && shortcut::read(input.bytes, input.wire_len, self.is_layer2, observed)
         {
             self.packets += 1;
+            observed.time_ns = input.time_ns;
             if W::HAS_EXTRAS {
                 observed.input_index = input_index;
                 observed.key_extra = KeyExtra::NONE;
@@ -498,14 +498,14 @@ impl Meter {
     ) {
         let (first, level) = (&self.levels[0], &self.levels[at]);
         let mut ports = key::ports(level);
-        ports.is_answer &= !self.how.uniflow;
+        ports.is_answer &= !self.uniflow;
         let (mut key, side) = FlowKey::new(
             &level.src,
             &level.dst,
             ports,
             level.ip_protocol,
             level.ip_version,
-            self.how.uniflow,
+            self.uniflow,
         );
         if self.key_vlan || self.key_interface {
             self.extend_key(&mut key, input);
@@ -524,7 +524,7 @@ impl Meter {
             self.unsampled += 1;
             return;
         }
-        let bytes = if self.how.is_layer2 {
+        let bytes = if self.is_layer2 {
             first.wire_len
         } else {
             level
@@ -571,7 +571,8 @@ impl Meter {
 
     /// Gives what waits to the table.
     fn empty_batch<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
-        let waiting = &self.batch[..self.batch_len.min(BATCH_MAX + 1)];
+        let waiting = &mut self.batch[..self.batch_len.min(BATCH_MAX + 1)];
+        shortcut::turn(waiting, &self.hash_key, self.uniflow);
         self.table.observe_with(waiting, watch, sink);
         self.batch_len = 0;
     }

@@ -4,256 +4,198 @@
 //!
 //! It decides nothing on its own: whatever is not plainly regular is left to the dissection, and a
 //! law ([`crate::conservation::law`]) says that both lead to the same records. Its gain is that
-//! nothing is written which the table does not read, and that the key is hashed while it is in
-//! registers.
+//! nothing is written which the table does not read.
+//!
+//! Two passes. [`read`] goes through one packet and stores what it finds at once, so that hardly
+//! anything is held. [`turn`] goes through a batch and puts the ends of each key in order. Both
+//! avoid branches that go either way at random: which end is less, TCP or UDP.
 
 use wire::ethernet::{self, ether_type};
-use wire::{table, tcp};
+use wire::{LayerKind, table, tcp};
 
 use crate::hash::HashKey;
-use crate::key::{FlowKey, Ports, Side};
-use crate::meter::Input;
 use crate::record::SYN;
 use crate::table::{Headers, Observed};
 
-/// What of a meter's configuration matters here.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
-    /// The two directions are flows of their own.
-    pub(crate) uniflow: bool,
-    /// Bytes are those of whole packets.
-    pub(crate) is_layer2: bool,
+/// Among [`Observed::marks`]: the key is as the packet has it, source first, and has no hash yet.
+const RAW: u8 = 1 << 0;
+
+/// An Ethernet type as two bytes in memory are read.
+const fn in_memory(kind: u16) -> u16 {
+    u16::from_ne_bytes(kind.to_be_bytes())
 }
 
-/// What the IP header says.
-struct Ip {
-    /// Source and destination, as numbers in the order of memory.
-    ends: Ends,
-    protocol: u8,
-    /// Length of the datagram, in bytes.
-    total_len: u32,
-    /// Bytes of the packet on the wire.
-    wire_len: u32,
-    /// Where the IP header starts.
-    at: u32,
-    ttl: u8,
-    traffic_class: u8,
-    ip_flags: u8,
-}
-
-enum Ends {
-    Four(u32, u32),
-    Six(u128, u128),
-}
-
-/// Observes a packet into `out`, all but [`Observed::input_index`] and [`Observed::key_extra`];
-/// false, and something in `out`, if it is not for the short cut.
-#[inline(always)]
-pub(crate) fn observe(input: &Input<'_>, how: How, key: &HashKey, out: &mut Observed) -> bool {
-    let bytes = input.bytes;
-    let wire_len = bytes.len().max(input.wire_len as usize);
-    // More could not be told from less in 32 bits; no capture has it.
-    let wire_len = wire_len as u32;
-    let Some((head, rest)) = bytes.split_first_chunk::<{ ethernet::HEADER_LEN }>() else {
+/// Reads a packet into `out`, all but its time, [`Observed::input_index`] and
+/// [`Observed::key_extra`]; false, and something in `out`, if it is not for the short cut.
+/// [`turn`] finishes what is read.
+#[inline(never)]
+pub(crate) fn read(bytes: &[u8], wire_len: u32, is_layer2: bool, out: &mut Observed) -> bool {
+    // Never less than what is there.
+    let wire_len = wire_len.max(bytes.len() as u32);
+    let Some(head) = bytes.first_chunk::<{ ethernet::HEADER_LEN }>() else {
         return false;
     };
-    let (kind, at, rest) = match u16::from_be_bytes([head[12], head[13]]) {
-        ether_type::VLAN => {
-            let Some((tag, rest)) = rest.split_first_chunk::<4>() else {
-                return false;
-            };
-            (u16::from_be_bytes([tag[2], tag[3]]), 18, rest)
-        }
-        kind => (kind, 14, rest),
-    };
-    match kind {
-        ether_type::IPV4 => ipv4(rest, at, wire_len, input.time_ns, how, key, out),
-        ether_type::IPV6 => ipv6(rest, at, wire_len, input.time_ns, how, key, out),
+    const IPV4: u16 = in_memory(ether_type::IPV4);
+    const IPV6: u16 = in_memory(ether_type::IPV6);
+    const VLAN: u16 = in_memory(ether_type::VLAN);
+    let found = match u16::from_ne_bytes([head[12], head[13]]) {
+        IPV4 => ipv4::<14>(bytes, wire_len, out),
+        IPV6 => ipv6::<14>(bytes, wire_len, out),
+        VLAN => match bytes.get(16..18) {
+            Some(&[a, b]) if u16::from_ne_bytes([a, b]) == IPV4 => {
+                ipv4::<18>(bytes, wire_len, out)
+            }
+            Some(&[a, b]) if u16::from_ne_bytes([a, b]) == IPV6 => {
+                ipv6::<18>(bytes, wire_len, out)
+            }
+            _ => false,
+        },
         _ => false,
+    };
+    if is_layer2 {
+        out.bytes = wire_len;
     }
+    found
 }
 
+/// IPv4 at offset `AT`.
 #[inline(always)]
-fn ipv4(
-    bytes: &[u8],
-    at: u32,
-    wire_len: u32,
-    time_ns: u64,
-    how: How,
-    key: &HashKey,
-    out: &mut Observed,
-) -> bool {
-    // The fixed header and the first eight bytes of TCP or all of UDP's header.
-    let Some(head) = bytes.first_chunk::<28>() else {
+fn ipv4<const AT: usize>(bytes: &[u8], wire_len: u32, out: &mut Observed) -> bool {
+    let Some(head) = bytes.get(AT..).and_then(|rest| rest.first_chunk::<20>()) else {
         return false;
     };
-    let [a, b, c, d, e, f, g, h, ..] = *head;
-    let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let total_len = u32::from(u16::from_be_bytes([head[2], head[3]]));
+    let field = u16::from_be_bytes([head[6], head[7]]);
     // Version and length of the header; more fragments, and the offset.
-    const REGULAR: u64 = 0xff3f_0000_0000_00ff;
-    let total_len = u32::from(u16::from_be_bytes([c, d]));
-    if first & REGULAR != 0x45 || total_len > wire_len - at {
+    let is_irregular = u32::from(head[0] ^ 0x45) | u32::from(field & 0x3fff);
+    if is_irregular != 0 || total_len > wire_len - AT as u32 {
         return false;
     }
-    let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let ip = Ip {
-        ends: Ends::Four(word(12), word(16)),
-        protocol: head[9],
-        total_len,
-        wire_len,
-        at,
+    let number = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]];
+    out.key.set_raw_ipv4(number(12), number(16), head[9]);
+    out.bytes = total_len;
+    out.level = Headers {
         ttl: head[8],
-        traffic_class: b,
-        ip_flags: g >> 5,
+        traffic_class: head[1],
+        ip_flags: head[6] >> 5,
+        ..Headers::EMPTY
     };
-    transport::<20>(bytes, ip, time_ns, how, key, out)
+    transport::<AT, 20>(bytes, total_len, head[9], out)
 }
 
+/// IPv6 at offset `AT`.
 #[inline(always)]
-fn ipv6(
-    bytes: &[u8],
-    at: u32,
-    wire_len: u32,
-    time_ns: u64,
-    how: How,
-    key: &HashKey,
-    out: &mut Observed,
-) -> bool {
-    let Some(head) = bytes.first_chunk::<48>() else {
+fn ipv6<const AT: usize>(bytes: &[u8], wire_len: u32, out: &mut Observed) -> bool {
+    let Some(head) = bytes.get(AT..).and_then(|rest| rest.first_chunk::<40>()) else {
         return false;
     };
     let first = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
     let len = u32::from(u16::from_be_bytes([head[4], head[5]]));
     let total_len = len + 40;
-    if first >> 28 != 6 || len == 0 || total_len > wire_len - at {
+    if first >> 28 != 6 || len == 0 || total_len > wire_len - AT as u32 {
         return false;
     }
-    let number = |at: usize| {
-        let half = head[at..].first_chunk::<16>();
-        u128::from_ne_bytes(half.copied().unwrap_or_default())
+    let (_, ends) = head.split_at(8);
+    let (ends, _) = ends.as_chunks::<16>();
+    let &[src, dst] = ends else {
+        return false;
     };
-    let ip = Ip {
-        ends: Ends::Six(number(8), number(24)),
-        protocol: head[6],
-        total_len,
-        wire_len,
-        at,
+    out.key.set_raw_ipv6(src, dst, head[6]);
+    out.bytes = total_len;
+    out.level = Headers {
         ttl: head[7],
         traffic_class: (first >> 20) as u8,
-        ip_flags: 0,
+        ..Headers::EMPTY
     };
-    transport::<40>(bytes, ip, time_ns, how, key, out)
+    transport::<AT, 40>(bytes, total_len, head[6], out)
 }
 
-/// What follows an IP header of `IP` bytes.
+/// What follows an IP header of `IP` bytes at `AT`.
 #[inline(always)]
-fn transport<const IP: usize>(
+fn transport<const AT: usize, const IP: usize>(
     bytes: &[u8],
-    ip: Ip,
-    time_ns: u64,
-    how: How,
-    key: &HashKey,
+    total_len: u32,
+    protocol: u8,
     out: &mut Observed,
 ) -> bool {
-    let rest = bytes.get(IP..).unwrap_or(&[]);
-    let payload_at = ip.at + IP as u32;
-    match ip.protocol {
-        6 => {
-            let Some(head) = rest.first_chunk::<{ tcp::HEADER_LEN }>() else {
-                return false;
-            };
-            let header_len = u32::from(head[12] >> 4) * 4;
-            let headers_len = IP as u32 + header_len;
-            let Some(options) = rest.get(tcp::HEADER_LEN..header_len as usize) else {
-                return false;
-            };
-            if headers_len > ip.total_len {
-                return false;
-            }
-            let tcp_flags = u16::from_be_bytes([head[12], head[13]]) & 0x0fff;
-            let mut tcp_options = 0;
-            if !options.is_empty() {
-                // What a SYN announces is read elsewhere.
-                if tcp_flags & SYN != 0 {
-                    return false;
-                }
-                tcp_options = tcp::option_set(options);
-            }
-            out.level = Headers {
-                tcp_options,
-                payload_offset: payload_at + header_len,
-                payload_len: ip.total_len - headers_len,
-                tcp_seq: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
-                ip_options: 0,
-                tcp_flags,
-                tcp_window: u16::from_be_bytes([head[14], head[15]]),
-                ttl: ip.ttl,
-                traffic_class: ip.traffic_class,
-                ip_flags: ip.ip_flags,
-                is_tcp: true,
-            };
-            ends(
-                &ip,
-                [head[0], head[1], head[2], head[3]],
-                time_ns,
-                how,
-                key,
-                out,
-            );
+    const UDP_LEN: u32 = 8;
+    let rest = bytes.get(AT + IP..).unwrap_or(&[]);
+    let ip_len = IP as u32;
+    out.is_answer = false;
+    out.marks = RAW;
+    out.tcp_mss = 0;
+    let Some(head) = rest.first_chunk::<{ tcp::HEADER_LEN }>() else {
+        // Not as long as a header of TCP: perhaps one of UDP and little behind it.
+        let Some(head) = rest.first_chunk::<8>().filter(|_| protocol == 17) else {
+            return false;
+        };
+        let len = u32::from(u16::from_be_bytes([head[4], head[5]]));
+        out.level.payload_offset = (AT + IP) as u32 + UDP_LEN;
+        out.level.payload_len = len.wrapping_sub(UDP_LEN);
+        return len >= UDP_LEN
+            && ip_len + len <= total_len
+            && is_no_tunnel(&[head[0], head[1], head[2], head[3]], out);
+    };
+    let is_tcp = protocol == 6;
+    // All bits or none: both are read as if they were both.
+    let if_tcp = 0_u32.wrapping_sub(is_tcp.into());
+    let udp_len = u32::from(u16::from_be_bytes([head[4], head[5]]));
+    let tcp_len = u32::from(head[12] >> 4) * 4;
+    let (header_len, datagram_len, least) = if is_tcp {
+        (tcp_len, total_len - ip_len.min(total_len), tcp::HEADER_LEN as u32)
+    } else {
+        (UDP_LEN, udp_len, UDP_LEN)
+    };
+    if header_len < least || header_len > datagram_len || ip_len + datagram_len > total_len {
+        return false;
+    }
+    let word = u32::from_be_bytes([head[12], head[13], head[14], head[15]]) & 0x0fff_ffff & if_tcp;
+    let seq = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) & if_tcp;
+    out.level.tcp_seq = seq;
+    out.level.tcp_flags = (word >> 16) as u16;
+    out.level.tcp_window = word as u16;
+    out.level.is_tcp = is_tcp;
+    out.level.payload_offset = (AT + IP) as u32 + header_len;
+    out.level.payload_len = datagram_len - header_len;
+    let ports = [head[0], head[1], head[2], head[3]];
+    if header_len > tcp::HEADER_LEN as u32 {
+        let Some(options) = rest.get(tcp::HEADER_LEN..header_len as usize) else {
+            return false;
+        };
+        // What a SYN announces is read elsewhere.
+        if out.level.tcp_flags & SYN != 0 {
+            return false;
+        }
+        out.level.tcp_options = tcp::option_set(options);
+    }
+    match is_tcp {
+        true => {
+            out.key.set_raw_ports(ports);
             true
         }
-        17 => {
-            let Some(head) = rest.first_chunk::<8>() else {
-                return false;
-            };
-            let len = u32::from(u16::from_be_bytes([head[4], head[5]]));
-            let ports = [head[0], head[1], head[2], head[3]];
-            let src_port = u16::from_be_bytes([head[0], head[1]]);
-            let dst_port = u16::from_be_bytes([head[2], head[3]]);
-            if len < 8
-                || IP as u32 + len > ip.total_len
-                || table::may_be_tunnel(src_port, dst_port)
-            {
-                return false;
-            }
-            out.level = Headers {
-                payload_offset: payload_at + 8,
-                payload_len: len - 8,
-                ttl: ip.ttl,
-                traffic_class: ip.traffic_class,
-                ip_flags: ip.ip_flags,
-                ..Headers::EMPTY
-            };
-            ends(&ip, ports, time_ns, how, key, out);
-            true
-        }
-        _ => false,
+        false => protocol == 17 && is_no_tunnel(&ports, out),
     }
 }
 
-/// The key and its hash, and what is left.
+/// Sets the ports of UDP; false for those of a tunnel.
 #[inline(always)]
-fn ends(ip: &Ip, ports: [u8; 4], time_ns: u64, how: How, key: &HashKey, out: &mut Observed) {
-    let [a, b, c, d] = ports;
-    let ports = Ports {
-        src: u16::from_be_bytes([a, b]),
-        dst: u16::from_be_bytes([c, d]),
-        is_answer: false,
-    };
-    let (flow_key, side): (FlowKey, Side) = match ip.ends {
-        Ends::Four(src, dst) => FlowKey::of_ipv4(src, dst, ports, ip.protocol, how.uniflow),
-        Ends::Six(src, dst) => FlowKey::of_numbers(src, dst, ports, ip.protocol, 6, how.uniflow),
-    };
-    out.hash = key.hash(&flow_key.words());
-    out.key = flow_key;
-    out.side = side;
-    out.is_answer = false;
-    out.marks = 0;
-    out.time_ns = time_ns;
-    out.bytes = if how.is_layer2 {
-        ip.wire_len
-    } else {
-        ip.total_len
-    };
-    out.tcp_mss = 0;
+fn is_no_tunnel(ports: &[u8; 4], out: &mut Observed) -> bool {
+    out.key.set_raw_ports(*ports);
+    let [a, b, c, d] = *ports;
+    let (src, dst) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    table::of_udp_ports(src, dst) == LayerKind::None
+}
+
+/// Finishes what [`read`] has read: the ends in order, and the hash.
+#[inline(never)]
+pub(crate) fn turn(batch: &mut [Observed], key: &HashKey, uniflow: bool) {
+    for observed in batch {
+        if observed.marks & RAW == 0 {
+            continue;
+        }
+        observed.marks = 0;
+        let (side, words) = observed.key.turn(uniflow);
+        observed.side = side;
+        observed.hash = key.hash(&words);
+    }
 }

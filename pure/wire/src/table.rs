@@ -279,13 +279,14 @@ const _: () = assert!(
 
 /// Whether a row may claim a UDP packet between these ports; false is certain, true is not.
 #[inline(always)]
-pub fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
-    UDP_PORT_FILTERS[0] & port_bit(dst_port) | UDP_PORT_FILTERS[1] & port_bit(src_port) != 0
+pub(crate) fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
+    let has = |filter: u64, port: u16| filter >> ((port ^ port >> 6) & 63) & 1 != 0;
+    has(UDP_PORT_FILTERS[0], dst_port) || has(UDP_PORT_FILTERS[1], src_port)
 }
 
-/// What the ports of a UDP packet lead to.
+/// What the ports of a UDP packet lead to: a tunnel, or [`LayerKind::None`].
 #[inline(always)]
-pub(crate) fn of_udp_ports(src_port: u16, dst_port: u16) -> LayerKind {
+pub fn of_udp_ports(src_port: u16, dst_port: u16) -> LayerKind {
     if !may_be_tunnel(src_port, dst_port) {
         return LayerKind::None;
     }
