@@ -9,6 +9,7 @@ mod bursts;
 mod cpu;
 mod link;
 mod machine;
+mod meter;
 mod mix;
 mod picture;
 mod program;
@@ -16,6 +17,7 @@ mod reader;
 mod record;
 mod rounds;
 mod scenario;
+mod workload;
 
 use anyhow::{Result, bail};
 use clap::Parser;

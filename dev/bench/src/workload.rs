@@ -112,7 +112,9 @@ fn udp(ports: [u16; 2], len: u16) -> [u8; 8] {
 }
 
 fn six(network: u8, host: u32) -> [u8; 16] {
-    let mut addr = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, network, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut addr = [
+        0x20, 1, 0x0d, 0xb8, 0, 0, 0, network, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
     addr[12..].copy_from_slice(&host.to_be_bytes());
     addr
 }
@@ -153,6 +155,11 @@ fn small(flow: &Flow, is_first: bool, out: &mut Vec<u8>) {
     out.resize(end, 0);
 }
 
+/// A packet of a flow of `a`, by the flow's number.
+pub fn packet_of(number: u32, is_first: bool, out: &mut Vec<u8>) {
+    small(&Flow::of(number), is_first, out);
+}
+
 /// Which flow each packet is of: each once, the others as 1/rank, in random order.
 pub fn sequence(packet_count: u32, flow_count: u32) -> Vec<u32> {
     let mut random = Random::new(20_260_101);
@@ -185,7 +192,12 @@ impl Capture {
         let file = File::create(path).with_context(|| format!("make {}", path.display()))?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
         let mut head = [0; pcap::HEADER_LEN];
-        pcap::emit_header(&mut head, LinkType::ETHERNET, 65_535, Precision::Microseconds);
+        pcap::emit_header(
+            &mut head,
+            LinkType::ETHERNET,
+            65_535,
+            Precision::Microseconds,
+        );
         file.write_all(&head)?;
         Ok(Self {
             file,
@@ -294,7 +306,11 @@ fn packet(
     let turn = |pair: [u16; 2]| if back { [pair[1], pair[0]] } else { pair };
     let ports = turn(flow.ports);
     let ip_len = if flow.is_six { 40 } else { 20 };
-    let extension_len = if flow.is_six && of.has_extension { 8 } else { 0 };
+    let extension_len = if flow.is_six && of.has_extension {
+        8
+    } else {
+        0
+    };
     let is_cut = !flow.is_tcp && random.is_one_in(20);
     let len = if is_cut { 3000 } else { len };
     let transport_len = if flow.is_tcp { 20 } else { 8 };
@@ -312,7 +328,11 @@ fn packet(
     } else {
         body.extend(udp(ports, (8 + payload_len) as u16));
     }
-    let payload_len = if flow.is_tcp && !of.is_open { 0 } else { payload_len };
+    let payload_len = if flow.is_tcp && !of.is_open {
+        0
+    } else {
+        payload_len
+    };
     body.resize(transport_len + payload_len, 0xa5);
     of.is_open = true;
     let id = random.next() as u16;
@@ -329,7 +349,15 @@ fn packet(
         let has_more = nth + 1 < pieces && is_cut;
         let protocol = if flow.is_tcp { 6 } else { 17 };
         if flow.is_six {
-            six_packet(flow, back, protocol, extension_len, (is_cut, units, has_more, id), piece, &mut out);
+            six_packet(
+                flow,
+                back,
+                protocol,
+                extension_len,
+                (is_cut, units, has_more, id),
+                piece,
+                &mut out,
+            );
         } else {
             out.extend([8, 0]);
             let mut ends = [
@@ -368,7 +396,11 @@ fn six_packet(
     }
     let fragment_len = if is_cut { 8 } else { 0 };
     let behind = if is_cut { FRAGMENT } else { protocol };
-    let first = if extension_len != 0 { DESTINATION_OPTIONS } else { behind };
+    let first = if extension_len != 0 {
+        DESTINATION_OPTIONS
+    } else {
+        behind
+    };
     let len = extension_len + fragment_len + piece.len();
     out.extend(ipv6(first, len as u16, ends));
     if extension_len != 0 {

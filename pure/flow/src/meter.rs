@@ -11,7 +11,8 @@ use crate::record::{FRAGMENT, LATER, Record};
 use crate::sampling::{Sampler, Sampling};
 use crate::shortcut;
 use crate::table::{
-    Alone, BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats, Watch,
+    Alone, BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig,
+    TableStats, Watch,
 };
 
 /// Which IP header of a packet names its flow.

@@ -533,5 +533,26 @@ impl Record {
     }
 }
 
+/// See [`Record::places`].
+pub(crate) const PLACE_COUNT: usize = 4;
+
+impl Record {
+    /// The addresses of what [`Record::touch`] loads.
+    #[inline(always)]
+    pub(crate) fn places(&self, side: Side) -> [usize; PLACE_COUNT] {
+        let start = std::ptr::from_ref(self).addr();
+        let side = start + HEAD_LEN + side as usize * size_of::<Direction>();
+        [
+            start,
+            start + HEAD_LEN - 1,
+            side,
+            side + size_of::<Direction>() - 1,
+        ]
+    }
+}
+
+/// Bytes before the sides.
+const HEAD_LEN: usize = std::mem::offset_of!(Record, sides);
+
 #[cfg(test)]
 pub(crate) mod tests;

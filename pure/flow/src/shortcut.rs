@@ -42,12 +42,8 @@ pub(crate) fn read(bytes: &[u8], wire_len: u32, is_layer2: bool, out: &mut Obser
         IPV4 => ipv4::<14>(bytes, wire_len, out),
         IPV6 => ipv6::<14>(bytes, wire_len, out),
         VLAN => match bytes.get(16..18) {
-            Some(&[a, b]) if u16::from_ne_bytes([a, b]) == IPV4 => {
-                ipv4::<18>(bytes, wire_len, out)
-            }
-            Some(&[a, b]) if u16::from_ne_bytes([a, b]) == IPV6 => {
-                ipv6::<18>(bytes, wire_len, out)
-            }
+            Some(&[a, b]) if u16::from_ne_bytes([a, b]) == IPV4 => ipv4::<18>(bytes, wire_len, out),
+            Some(&[a, b]) if u16::from_ne_bytes([a, b]) == IPV6 => ipv6::<18>(bytes, wire_len, out),
             _ => false,
         },
         _ => false,
@@ -142,7 +138,11 @@ fn transport<const AT: usize, const IP: usize>(
     let udp_len = u32::from(u16::from_be_bytes([head[4], head[5]]));
     let tcp_len = u32::from(head[12] >> 4) * 4;
     let (header_len, datagram_len, least) = if is_tcp {
-        (tcp_len, total_len - ip_len.min(total_len), tcp::HEADER_LEN as u32)
+        (
+            tcp_len,
+            total_len - ip_len.min(total_len),
+            tcp::HEADER_LEN as u32,
+        )
     } else {
         (UDP_LEN, udp_len, UDP_LEN)
     };

@@ -211,7 +211,16 @@ pub fn file(bytes: &[u8]) {
     loop {
         let rest = bytes.get(at..).unwrap_or(&[]);
         assert_eq!((whole.offset(), pieces.offset()), (at as u64, at as u64));
+        let mut short = whole.clone();
+        let plain = short.plain(rest);
         let event = whole.next(rest);
+        if let Some(packet) = plain {
+            // The short way says the same, and goes as far.
+            assert_eq!(event, Ok(Event::Packet(packet)));
+            assert_eq!(short.offset(), whole.offset());
+        } else {
+            assert_eq!(short.offset(), at as u64);
+        }
         let mut shown = 0;
         let other = loop {
             match pieces.next(rest.get(..shown).unwrap_or(rest)) {

@@ -1,9 +1,10 @@
-//! `flows`: metering captures from files, beside other probes, in packets a second of processor
-//! time.
+//! `flows`: flow records of captures, beside other probes, in packets a second of processor time
+//! on one processor; and what a meter alone does in one and in two threads, and with ever more
+//! flows.
 //!
-//! The captures are made beforehand (ten million packets are no part of a repository): the folder
-//! that `BAREWIRE_WORKLOADS` names holds `a.pcap` (many packets in a million flows), `b.pcap`
-//! (mixed lengths, tags, fragments) and `d.pcap` (every packet a new flow), or some of them.
+//! Captures are taken from the folder that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,
+//! `d.pcap`); what is not there is made in the system's folder for temporary files, which takes
+//! some ten seconds and 1.2 GB, and is deleted afterwards.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -12,85 +13,257 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Plan, Scenario};
-use crate::cpu;
-use crate::program;
 use crate::rounds::{Outcome, Table};
+use crate::{cpu, meter, program, workload};
 
 /// The row in the table.
 pub const SCENARIO: Scenario = Scenario {
     name: "flows",
-    summary: "flow records of captures (folder in BAREWIRE_WORKLOADS), beside other probes",
+    summary: "flow records of captures, beside other probes (captures from BAREWIRE_WORKLOADS, \
+              or made)",
     run,
 };
 
-/// A capture's letter, and what it is.
-const WORKLOADS: [(&str, &str); 3] = [
-    ("a", "packets in many flows"),
-    ("b", "mixed lengths, tags, fragments"),
-    ("d", "new flows"),
+/// A capture.
+struct Workload {
+    file: &'static str,
+    measure: &'static str,
+    make: fn(&Path, u32) -> Result<()>,
+    packets: u32,
+}
+
+const WORKLOADS: [Workload; 3] = [
+    Workload {
+        file: "a.pcap",
+        measure: "a: small packets in a tenth as many flows",
+        make: |path, packets| workload::many_flows(path, packets, packets / 10),
+        packets: 10_000_000,
+    },
+    Workload {
+        file: "b.pcap",
+        measure: "b: mixed lengths, tags, fragments",
+        make: workload::mixed,
+        packets: 1_000_000,
+    },
+    Workload {
+        file: "d.pcap",
+        measure: "d: every packet a new flow",
+        make: |path, packets| workload::many_flows(path, packets, packets),
+        packets: 3_000_000,
+    },
 ];
 
-/// Who is measured; `reference` first.
-const SUBJECTS: [&str; 6] = [
-    "softflowd",
-    "nfpcapd",
-    "yaf",
-    "barewire",
-    "barewire counters",
-    "barewire json",
+/// What commands are given.
+struct Places<'a> {
+    capture: &'a Path,
+    scratch: &'a Path,
+    /// A UDP socket that is never read.
+    port: u16,
+}
+
+/// Who is measured; the first that runs is the reference.
+struct Subject {
+    name: &'static str,
+    /// Rivals take ten times as long: in fewer rounds.
+    is_rival: bool,
+    command: fn(&Places<'_>) -> Result<Command>,
+}
+
+const SUBJECTS: [Subject; 7] = [
+    Subject {
+        name: "nfpcapd",
+        is_rival: true,
+        command: |places| {
+            let mut command = Command::new("nfpcapd");
+            command.args(["-B", "4000000", "-e", "300,60", "-t", "300", "-w"]);
+            command.arg(places.scratch).arg("-r").arg(places.capture);
+            Ok(command)
+        },
+    },
+    Subject {
+        name: "softflowd, IPFIX",
+        is_rival: true,
+        command: |places| {
+            let mut command = Command::new("softflowd");
+            command.args(["-d", "-m", "4000000", "-v", "10", "-n"]);
+            command.arg(format!("127.0.0.1:{}", places.port));
+            command.arg("-p").arg(places.scratch.join("pid"));
+            command.arg("-c").arg(places.scratch.join("ctl"));
+            command.arg("-r").arg(places.capture);
+            Ok(command)
+        },
+    },
+    Subject {
+        name: "argus",
+        is_rival: true,
+        command: |places| {
+            let mut command = Command::new("argus");
+            command.args(["-X", "-S", "300", "-w", "/dev/null", "-r"]);
+            command.arg(places.capture);
+            Ok(command)
+        },
+    },
+    Subject {
+        name: "yaf",
+        is_rival: true,
+        command: |places| {
+            let mut command = Command::new("yaf");
+            command.args(["--out", "/dev/null", "--in"]);
+            command.arg(places.capture);
+            Ok(command)
+        },
+    },
+    Subject {
+        name: "barewire, standard, IPFIX over UDP",
+        is_rival: false,
+        command: |places| {
+            let mut command = barewire(places)?;
+            command.args(["--plain", "--top", "1", "--export"]);
+            command.arg(format!("ipfix:udp://127.0.0.1:{}", places.port));
+            Ok(command)
+        },
+    },
+    Subject {
+        name: "barewire, standard",
+        is_rival: false,
+        command: |places| {
+            let mut command = barewire(places)?;
+            command.args(["--plain", "--top", "1"]);
+            Ok(command)
+        },
+    },
+    Subject {
+        name: "barewire, counters",
+        is_rival: false,
+        command: |places| {
+            let mut command = barewire(places)?;
+            command.args(["--plain", "--top", "1", "--fields", "counters"]);
+            Ok(command)
+        },
+    },
 ];
+
+/// Rounds in which rivals take part.
+const RIVAL_ROUNDS: usize = 2;
+
+fn barewire(places: &Places<'_>) -> Result<Command> {
+    let mut command = Command::new(program::barewire()?);
+    command.args(["flows", "--table-size", "4M"]);
+    command.arg(places.capture);
+    Ok(command)
+}
+
+/// A folder that goes with its owner.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("bw-flows-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 fn run(plan: &Plan) -> Result<Outcome> {
-    let folder = std::env::var_os("BAREWIRE_WORKLOADS").map(PathBuf::from);
+    let scratch = Scratch::new()?;
+    let given = std::env::var_os("BAREWIRE_WORKLOADS").map(PathBuf::from);
     let mut outcome = Outcome::default();
-    for (letter, what) in WORKLOADS {
-        let path = folder.as_ref().map(|f| f.join(format!("{letter}.pcap")));
-        let Some(path) = path.filter(|path| path.exists()) else {
-            outcome.notes.push(format!(
-                "no {letter}.pcap in BAREWIRE_WORKLOADS: {what} left out"
-            ));
-            continue;
+    let mut metered = None;
+    for workload in &WORKLOADS {
+        let path = given.as_ref().map(|folder| folder.join(workload.file));
+        let path = match path.filter(|path| path.exists()) {
+            Some(path) => path,
+            None => {
+                let packets = if plan.quick {
+                    workload.packets / 50
+                } else {
+                    workload.packets
+                };
+                eprintln!(
+                    "no {} in BAREWIRE_WORKLOADS: making one of {packets} packets",
+                    workload.file
+                );
+                outcome
+                    .notes
+                    .push(format!("{} was made by the bench", workload.file));
+                let path = scratch.0.join(workload.file);
+                (workload.make)(&path, packets)?;
+                path
+            }
         };
+        let notes = &mut outcome.notes;
         outcome
             .tables
-            .push(workload(plan, letter, &path, &mut outcome.notes)?);
+            .push(rates(plan, workload, &path, &scratch.0, notes)?);
+        metered.get_or_insert(path);
     }
+    if let Some(path) = metered {
+        outcome.tables.push(threads(plan, &path)?);
+    }
+    outcome.tables.push(sizes(plan)?);
     outcome.notes.push(
-        "processor time of the whole program, user and system, from start to end; table for two \
-         million flows; IPFIX of softflowd to a socket that is never read, files of nfpcapd to a \
-         folder, IPFIX of yaf to /dev/null, JSON to /dev/null"
+        "processor time of the whole program with all its threads, pinned to one processor, from \
+         start to end; table for four million flows; IPFIX to a UDP socket that is never read; \
+         nfpcapd writes files, argus and yaf to /dev/null; rivals in the first two rounds only"
+            .into(),
+    );
+    outcome.notes.push(
+        "meter: packets of workload a in memory, given to one meter or, split by a symmetric hash \
+         of their addresses, to two in threads of their own; time from the first packet to the \
+         last record; flows: packets of flows at random, each seen before"
             .into(),
     );
     Ok(outcome)
 }
 
-fn workload(plan: &Plan, letter: &str, path: &Path, notes: &mut Vec<String>) -> Result<Table> {
-    let measure = match letter {
-        "a" => "packets in many flows",
-        "b" => "packets of mixed lengths",
-        _ => "packets that are each a new flow",
-    };
+fn rates(
+    plan: &Plan,
+    workload: &Workload,
+    path: &Path,
+    scratch: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Table> {
     let mut table = Table {
-        measure,
+        measure: workload.measure,
         unit: "Mpps",
         axis: "",
         more_is_better: true,
         reference: String::new(),
         series: Vec::new(),
     };
-    let packets = packet_count(path)?;
+    let packets = meter::count(path)?;
     let sink = UdpSocket::bind("127.0.0.1:0")?;
-    let port = sink.local_addr()?.port();
+    let places = Places {
+        capture: path,
+        scratch,
+        port: sink.local_addr()?.port(),
+    };
     for round in 0..plan.rounds {
-        for subject in SUBJECTS {
-            match seconds(subject, path, port) {
+        for subject in &SUBJECTS {
+            if subject.is_rival && round >= RIVAL_ROUNDS {
+                continue;
+            }
+            match seconds(subject, &places) {
                 Ok(seconds) => {
-                    table.add(subject, 0, packets as f64 / seconds / 1e6);
+                    let rate = packets as f64 / seconds / 1e6;
+                    eprintln!("{} {}: {rate:.3} Mpps", workload.file, subject.name);
+                    table.add(subject.name, 0, rate);
                     if table.reference.is_empty() {
-                        table.reference = subject.into();
+                        table.reference = subject.name.into();
                     }
                 }
-                Err(why) if round == 0 => notes.push(format!("{subject} left out: {why:#}")),
+                Err(why) if round == 0 => {
+                    notes.push(format!(
+                        "{}: {} left out: {why:#}",
+                        workload.file, subject.name
+                    ));
+                }
                 Err(_) => {}
             }
         }
@@ -98,73 +271,13 @@ fn workload(plan: &Plan, letter: &str, path: &Path, notes: &mut Vec<String>) -> 
     Ok(table)
 }
 
-/// Packets in a file, by barewire's own count.
-fn packet_count(path: &Path) -> Result<u64> {
-    let output = Command::new(program::barewire()?)
-        .args([
-            "flows",
-            "--json",
-            "--fields",
-            "counters",
-            "--table-size",
-            "4M",
-        ])
-        .arg(path)
-        .stderr(Stdio::null())
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let summary = text.lines().last().unwrap_or_default();
-    let (_, rest) = summary
-        .split_once("\"packets\":")
-        .context("no summary of barewire flows")?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-    Ok(rest[..digits].parse()?)
-}
-
-/// Processor time of one run.
-fn seconds(subject: &str, path: &Path, port: u16) -> Result<f64> {
-    let scratch = std::env::temp_dir().join(format!("bw-flows-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch)?;
-    let mut command = match subject {
-        "softflowd" => {
-            let mut command = Command::new("softflowd");
-            command.args(["-d", "-m", "4000000", "-v", "10", "-n"]);
-            command.arg(format!("127.0.0.1:{port}"));
-            command.arg("-p").arg(scratch.join("pid"));
-            command.arg("-c").arg(scratch.join("ctl"));
-            command.arg("-r").arg(path);
-            command
-        }
-        "nfpcapd" => {
-            let mut command = Command::new("nfpcapd");
-            command.args(["-B", "2000000", "-e", "300,60", "-t", "300", "-w"]);
-            command.arg(&scratch).arg("-r").arg(path);
-            command
-        }
-        "yaf" => {
-            let mut command = Command::new("yaf");
-            command.args(["--out", "/dev/null", "--in"]).arg(path);
-            command
-        }
-        _ => {
-            let mut command = Command::new(program::barewire()?);
-            command.args(["flows", "--plain", "--top", "1", "--table-size", "4M"]);
-            command.arg(path);
-            match subject {
-                "barewire counters" => {
-                    command.args(["--fields", "counters"]);
-                }
-                "barewire json" => {
-                    command = Command::new(program::barewire()?);
-                    command
-                        .args(["flows", "--json", "--table-size", "4M"])
-                        .arg(path);
-                }
-                _ => {}
-            }
-            command
-        }
-    };
+/// Processor time of one run, on the last of the processors.
+fn seconds(subject: &Subject, places: &Places<'_>) -> Result<f64> {
+    let wanted = (subject.command)(places)?;
+    let cpu = sys::affinity::allowed_cpus().last().copied().unwrap_or(0);
+    let mut command = Command::new("taskset");
+    command.args(["-c", &cpu.to_string()]);
+    command.arg(wanted.get_program()).args(wanted.get_args());
     let before = cpu::of_children()?;
     let status = command
         .stdin(Stdio::null())
@@ -172,10 +285,55 @@ fn seconds(subject: &str, path: &Path, port: u16) -> Result<f64> {
         .stderr(Stdio::null())
         .status();
     let passed = cpu::of_children()? - before;
-    let _ = std::fs::remove_dir_all(&scratch);
     match status {
+        Ok(status) if status.code() == Some(127) => bail!("it is not installed"),
         Ok(status) => ensure!(status.success(), "it failed: {status}"),
-        Err(error) => bail!("{subject}: {error}"),
+        Err(error) => return Err(error).context("run taskset"),
     }
     Ok(passed)
+}
+
+/// One thread and two.
+fn threads(plan: &Plan, path: &Path) -> Result<Table> {
+    let mut table = Table {
+        measure: "a meter by itself, workload a from memory",
+        unit: "Mpps",
+        axis: "threads",
+        more_is_better: true,
+        reference: "standard".into(),
+        series: Vec::new(),
+    };
+    let packets = meter::Packets::read(path)?;
+    for _ in 0..plan.rounds {
+        for threads in [1, 2] {
+            for (name, is_counters) in [("standard", false), ("counters", true)] {
+                let rate = meter::rate(&packets, threads, is_counters)?;
+                table.add(name, threads, rate);
+            }
+        }
+    }
+    Ok(table)
+}
+
+/// Ever more flows.
+fn sizes(plan: &Plan) -> Result<Table> {
+    let mut table = Table {
+        measure: "a packet of one of so many flows, standard record",
+        unit: "ns",
+        axis: "flows",
+        more_is_better: false,
+        reference: "barewire".into(),
+        series: Vec::new(),
+    };
+    let counts = if plan.quick {
+        &[1_000, 10_000][..]
+    } else {
+        &[1_000, 10_000, 100_000, 1_000_000, 10_000_000][..]
+    };
+    for _ in 0..plan.rounds.min(3) {
+        for count in counts {
+            table.add("barewire", *count, meter::known_flows_ns(*count)?);
+        }
+    }
+    Ok(table)
 }

@@ -76,6 +76,7 @@ fn work_on(plan: Plan) -> Result<Ended> {
     // Made here, so that its memory is near this thread's processor.
     let mut config = plan.config.meter.clone();
     config.table.reserved = sys::advice::large_pages;
+    config.table.prefetch = Some(sys::advice::prefetch);
     let mut meter = Meter::new(&config).map_err(|e| {
         drop(plan.messages.send(Message::Paused));
         let error = Error::new(ErrorKind::NoSpace, "make the flow table", e.to_string());

@@ -16,6 +16,10 @@ pub struct TableConfig {
     /// Called with address and length of each large piece of memory when it is reserved, before it
     /// is touched: the place to ask the system for large pages.
     pub reserved: fn(usize, usize),
+    /// Called twice a batch with addresses in that memory that will be read soon: the place for an
+    /// instruction that this crate, without unsafe code, has not. Without it they are read at
+    /// once.
+    pub prefetch: Option<fn(&[usize])>,
 }
 
 impl Default for TableConfig {
@@ -27,6 +31,7 @@ impl Default for TableConfig {
             profile: Profile::Standard,
             uniflow: false,
             reserved: |_, _| {},
+            prefetch: None,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The table: beside a simple model, at its limits, and when flows end.
 
-
 use super::*;
 use crate::HashKey;
 use crate::key::{FlowKey, Ports, Side};
