@@ -57,6 +57,8 @@ pub struct Account {
     pub offered: Sum,
     /// Records in messages that were sent or written.
     pub exported: Sum,
+    /// The same as the format counts them: of one with a record for each direction, more.
+    pub data_records: u64,
     /// Records that were not, by [`DropReason`].
     pub dropped: [Sum; DropReason::COUNT],
     /// Messages sent or written, those with templates and options included.
@@ -96,7 +98,7 @@ impl Account {
         Statistics {
             exported_messages: self.messages,
             exported_octets: self.bytes,
-            exported_flows: self.exported.flows,
+            exported_records: self.data_records,
             not_sent: self.dropped_total(),
             ..Statistics::default()
         }

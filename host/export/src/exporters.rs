@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use flow::element::Column;
 use flow::encode::Sum;
-use flow::{EndReason, Extra, OwnedExtra, Record};
+use flow::encode::beyond::Beyond;
+use flow::{EndReason, Extra, OwnedExtra, Record, Sampling};
 use sys::{Error, Result};
 
 use crate::account::{Account, DropReason};
@@ -38,8 +39,12 @@ pub enum FanOut {
 pub struct Setup {
     /// Who gets which records.
     pub fan_out: FanOut,
+    /// What is told beyond records.
+    pub beyond: Beyond,
     /// One of so many packets was looked at.
     pub sampling: u32,
+    /// How packets, and then records, are chosen here.
+    pub selectors: [Sampling; 2],
     /// The interface of packets, as the kernel numbers it; 0 if not known.
     pub interface: u32,
     /// Names of interfaces.

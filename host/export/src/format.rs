@@ -2,6 +2,7 @@
 
 use flow::element::OWN_ENTERPRISE;
 use flow::encode::{Encode, csv, eve, ipfix, json, lines, netflow5, netflow9};
+use flow::{EndReason, Extra, Record};
 
 use crate::exporters::Setup;
 use crate::sink::FILE;
@@ -62,7 +63,14 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, _| make_lines(json::line_with, "", target),
+        make: |target, setup| {
+            let beyond = setup.beyond;
+            make_lines(
+                move |r, extra, reason, out| json::line_beyond(r, extra, &beyond, reason, out),
+                "",
+                target,
+            )
+        },
     },
     Format {
         name: "eve",
@@ -70,7 +78,16 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, _| make_lines(|r, _, reason, out| eve::line(r, reason, out), "", target),
+        make: |target, setup| {
+            let (beyond, interfaces) = (setup.beyond, setup.interfaces.clone());
+            make_lines(
+                move |r, extra, reason, out| {
+                    eve::line_beyond(r, extra, &beyond, &interfaces, reason, out);
+                },
+                "",
+                target,
+            )
+        },
     },
     Format {
         name: "csv",
@@ -78,10 +95,11 @@ pub static FORMATS: &[Format] = &[
         sinks: &["tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, _| {
+        make: |target, setup| {
+            let beyond = setup.beyond;
             make_lines(
-                |r, _, reason, out| csv::line(r, reason, out),
-                csv::HEAD,
+                move |r, extra, reason, out| csv::line_beyond(r, extra, &beyond, reason, out),
+                &csv::head(&beyond),
                 target,
             )
         },
@@ -105,7 +123,9 @@ fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
         message_len_max: message_len_max(target),
         is_biflow: !target.options.is_uniflow,
         extra,
+        beyond: setup.beyond,
         sampling: setup.sampling,
+        selectors: setup.selectors,
         interface: setup.interface,
         interfaces: setup.interfaces.clone(),
         own_enterprise: target.options.enterprise.unwrap_or(OWN_ENTERPRISE),
@@ -123,12 +143,17 @@ fn make_netflow9(target: &Target, setup: &Setup) -> Box<dyn Encode> {
         domain: target.options.domain,
         message_len_max: message_len_max(target),
         extra,
+        beyond: setup.beyond,
         sampling: setup.sampling,
         interface: setup.interface,
         interfaces: setup.interfaces.clone(),
     }))
 }
 
-fn make_lines(write: lines::WriteLine, head: &'static str, target: &Target) -> Box<dyn Encode> {
+fn make_lines(
+    write: impl Fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>) + Send + 'static,
+    head: &str,
+    target: &Target,
+) -> Box<dyn Encode> {
     Box::new(lines::Encoder::new(write, head, message_len_max(target)))
 }

@@ -285,12 +285,14 @@ impl Running {
             return false;
         }
         self.keep_rate(held.flows);
+        let data_records = self.lane.encoder.record_count();
         let message = self.lane.encoder.message(now_ns());
         let len = message.len() as u64;
         match self.lane.sink.send(message) {
             Sent::Done => {
                 let mut account = lock(&self.lane.shared.account);
                 account.exported.add(&held);
+                account.data_records += data_records;
                 account.messages += 1;
                 account.bytes += len;
                 account.refused_by_host = self.lane.sink.refused_by_host();

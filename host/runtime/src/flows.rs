@@ -31,8 +31,6 @@ use inspect::{InspectorConfig, InspectorStats};
 use crate::worker::Ended;
 use crate::{Pacing, Stop};
 
-pub use application::{append_json, application};
-
 /// Flows in one buffer.
 const BUFFER_LEN: usize = 256;
 /// Buffers of a worker: 1.5 MiB, and what was asked for beyond records.

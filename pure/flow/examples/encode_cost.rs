@@ -69,6 +69,7 @@ fn encoder(name: &str) -> Option<Box<dyn Encode>> {
                 domain: 0,
                 message_len_max: 1400,
                 extra: Vec::new(),
+                beyond: Default::default(),
                 sampling: 1,
                 interface: 0,
                 interfaces: Vec::new(),

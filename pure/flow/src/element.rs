@@ -13,8 +13,11 @@ use crate::expire::EndReason;
 use crate::key::{FlowKey, Side};
 use crate::record::{Counters, Record};
 
+mod application;
 mod standard;
 
+pub(crate) use application::text as application_text;
+pub use application::{APPLICATION, ApplicationElement};
 pub use standard::{NETFLOW9, STANDARD, Standard, UNIFLOW, standard_index};
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).

@@ -5,6 +5,7 @@
 //! messages that come now and then (templates, options) are. Who sends the messages, and where, is
 //! not known here.
 
+pub mod beyond;
 pub mod csv;
 pub mod eve;
 pub mod ipfix;
@@ -83,8 +84,9 @@ pub struct Statistics {
     pub exported_messages: u64,
     /// Bytes in them.
     pub exported_octets: u64,
-    /// Flows in them.
-    pub exported_flows: u64,
+    /// Flow records in them, as the format counts them: of a format with one direction a record, a
+    /// flow of which both sides sent is two.
+    pub exported_records: u64,
     /// Flows that the metering process observed.
     pub observed_flows: u64,
     /// Packets that are in no flow because they could not be read.
@@ -113,6 +115,12 @@ pub trait Encode: Send {
 
     /// What is in the message.
     fn held(&self) -> Sum;
+
+    /// Data records of flows in the message. Formats of which a record is one direction have more
+    /// of them than flows.
+    fn record_count(&self) -> u64 {
+        self.held().flows
+    }
 
     /// The message is on its way, or lost: begins the next one.
     fn next(&mut self);

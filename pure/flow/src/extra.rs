@@ -13,6 +13,8 @@
 //!
 //! Fragments that came before the first one of their datagram count in the record alone.
 
+use inspect::{Application, Protocol};
+
 use crate::expire::EndReason;
 use crate::key::{FlowKey, KeyExtra, Side};
 use crate::meter::Input;
@@ -115,8 +117,29 @@ pub struct Extra<'a> {
     pub timing: Option<&'a [Timing; 2]>,
     /// Values of bytes, by [`Side`].
     pub bytes: Option<&'a ByteCounts>,
-    /// What an [`Inspect`] had to say, in its own form.
+    /// What an [`Inspect`] had to say, in the form of [`put_application`].
     pub application: &'a [u8],
+}
+
+impl Extra<'_> {
+    /// What decoders found, if there is anything.
+    pub fn application(&self) -> Option<Application> {
+        take_application(self.application)
+    }
+}
+
+/// An application as an [`Inspect`] tells it: one byte for the protocol, then the fields.
+pub fn put_application(application: &Application, found: &mut Vec<u8>) {
+    let (protocol, bytes) = application.bytes();
+    found.push(protocol as u8);
+    found.extend_from_slice(bytes);
+}
+
+/// What [`put_application`] wrote.
+pub fn take_application(found: &[u8]) -> Option<Application> {
+    let (protocol, bytes) = found.split_first()?;
+    let protocol = Protocol::ALL.get(usize::from(*protocol)).copied()?;
+    Some(Application::from_bytes(protocol, bytes))
 }
 
 /// Looks at the first packets of flows that carry payload.

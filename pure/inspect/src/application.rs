@@ -121,6 +121,22 @@ impl Application {
         application
     }
 
+    /// Takes in what is known of the same flow from elsewhere: what is already known stays, what is
+    /// not is added while there is room.
+    pub fn merge(&mut self, other: &Application) {
+        if self.protocol == Protocol::Unknown {
+            self.protocol = other.protocol;
+        }
+        self.lost = self.lost.saturating_add(other.lost);
+        let known = self.present;
+        for (field, value) in other.fields() {
+            // Of a list that one side told whole, the other side's is the same.
+            if known & 1 << field as u8 == 0 {
+                self.field(field, value);
+            }
+        }
+    }
+
     fn push(&mut self, field: Field, marks: u16, bytes: &[u8]) -> bool {
         let at = usize::from(self.len);
         let len = bytes.len();
@@ -258,6 +274,30 @@ mod tests {
         assert_eq!(copy.fields().collect::<Vec<_>>(), expected);
         assert_eq!(a.get(Field::DnsAnswer), Some(v4));
         assert_eq!(a.get(Field::TlsSni), None);
+    }
+
+    #[test]
+    fn two_halves_are_one() {
+        let (mut one, mut other) = (Application::EMPTY, Application::EMPTY);
+        one.named(Protocol::Dns);
+        one.field(Field::DnsName, Value::text(b"example.org"));
+        other.field(Field::DnsName, Value::text(b"elsewhere"));
+        other.field(Field::DnsAnswer, Value::text(b"a"));
+        other.field(Field::DnsAnswer, Value::text(b"b"));
+        one.merge(&other);
+        let fields: Vec<_> = one.fields().collect();
+        let expected = [
+            (Field::DnsName, Value::text(b"example.org")),
+            (Field::DnsAnswer, Value::text(b"a")),
+            (Field::DnsAnswer, Value::text(b"b")),
+        ];
+        assert_eq!(
+            (one.protocol(), &fields[..]),
+            (Protocol::Dns, &expected[..])
+        );
+        other.merge(&one);
+        assert_eq!(other.protocol(), Protocol::Dns);
+        assert_eq!(other.fields().count(), 3);
     }
 
     #[test]

@@ -108,8 +108,8 @@ pub fn tls_version(number: u64) -> Option<&'static str> {
     })
 }
 
-/// A string of RFC 8259 §7.
-fn string(bytes: &[u8], out: &mut Vec<u8>) {
+/// Appends a string of RFC 8259 §7. A byte that is not UTF-8 becomes the code point of its number.
+pub fn string(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {

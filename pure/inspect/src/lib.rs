@@ -38,5 +38,5 @@ pub use community_id::{CommunityId, community_id};
 pub use decode::{Direction, Origin, Progress, Reason};
 pub use field::{FIELDS, Field, FieldRow, Kind, Protocol, Sink, Value};
 pub use inspector::{DONE, Decoders, Inspector, InspectorConfig, InspectorStats, NONE, Segment};
-pub use json::{json, tls_version};
-pub use ports::{Transport, guess};
+pub use json::{json, string as json_string, tls_version};
+pub use ports::{Transport, guess, guess_port, known_ports};

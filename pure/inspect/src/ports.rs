@@ -1,5 +1,7 @@
 //! What a port is for, by custom: a guess, where nothing was seen.
 
+use alloc::vec::Vec;
+
 use crate::decode::DECODERS;
 
 /// What carries an application.
@@ -114,7 +116,32 @@ fn by_port(transport: Transport, port: u16) -> Option<&'static str> {
 /// The protocol that custom puts on these ports; a guess. The port of the side that did not begin
 /// counts first.
 pub fn guess(transport: Transport, initiator: u16, responder: u16) -> Option<&'static str> {
-    by_port(transport, responder).or_else(|| by_port(transport, initiator))
+    guess_port(transport, initiator, responder).map(|(_, name)| name)
+}
+
+/// The same with the port that says so.
+pub fn guess_port(
+    transport: Transport,
+    initiator: u16,
+    responder: u16,
+) -> Option<(u16, &'static str)> {
+    let of = |port| by_port(transport, port).map(|name| (port, name));
+    of(responder).or_else(|| of(initiator))
+}
+
+/// All ports that a guess is made from, sorted. A port of both transports comes twice.
+pub fn known_ports() -> Vec<(u16, Transport, &'static str)> {
+    let mut ports: Vec<_> = DECODERS
+        .iter()
+        .flat_map(|row| row.ports.iter().map(move |port| (row, *port)))
+        .flat_map(|(row, port)| row.transports.iter().map(move |over| (port, *over)))
+        .chain(PORTS.iter().map(|row| (row.0, row.1)))
+        .collect();
+    ports.sort_by_key(|(port, over)| (*port, *over as u8));
+    ports.dedup();
+    let named = ports.into_iter();
+    let named = named.filter_map(|(port, over)| Some((port, over, by_port(over, port)?)));
+    named.collect()
 }
 
 #[cfg(test)]
@@ -128,6 +155,10 @@ mod tests {
         assert_eq!(guess(Tcp, 22, 3306), Some("mysql"));
         assert_eq!(guess(Tcp, 22, 60_000), Some("ssh"));
         assert_eq!(guess(Udp, 22, 60_000), None);
+        assert_eq!(guess_port(Tcp, 22, 60_000), Some((22, "ssh")));
+        let known = known_ports();
+        assert!(known.contains(&(443, Tcp, "tls")) && known.contains(&(443, Udp, "quic")));
+        assert!(known.is_sorted_by_key(|row| row.0) && known.len() > 60);
         for (at, row) in PORTS.iter().enumerate() {
             let twice = PORTS[..at]
                 .iter()

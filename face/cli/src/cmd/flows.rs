@@ -11,6 +11,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use flow::encode::beyond::Beyond;
 use flow::top::Order;
 use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, Sampling};
 use inspect::Decoders;
@@ -63,14 +64,6 @@ pub struct Args {
     port_args: PortArgs,
 }
 
-impl FlowArgs {
-    /// One in how many packets is in the records, on the average.
-    fn sampling_interval(&self) -> f64 {
-        let both = [self.sample, self.sample_records];
-        both.iter().flatten().map(Sampling::interval).product()
-    }
-}
-
 /// What a flow is and when it ends.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Flows")]
@@ -100,6 +93,10 @@ struct FlowArgs {
     /// mail, mqtt, ntp, dhcp, sip, or all
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
     decode: Vec<Decoders>,
+    /// Tell the Community ID of each flow, with this seed [0]; --decode does so anyhow
+    #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
+          default_missing_value = "0")]
+    community_id: Option<u16>,
     /// Parts of the key beside addresses, ports and protocol: interface is that of a capture file
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     key: Vec<KeyPart>,
@@ -119,6 +116,39 @@ struct FlowArgs {
     /// Which bytes count: the IP datagram, or the whole packet with its link header
     #[arg(long, value_enum, default_value = "ip")]
     octets: OctetsArg,
+}
+
+impl FlowArgs {
+    /// Parts of the key that are kept beside the records.
+    fn key_extra(&self) -> KeyParts {
+        KeyParts {
+            mac: self.key.contains(&KeyPart::Mac),
+            mpls: self.key.contains(&KeyPart::Mpls),
+            tunnel: self.key.contains(&KeyPart::Tunnel),
+            traffic_class: self.key.contains(&KeyPart::Tos),
+        }
+    }
+
+    /// What is told beyond records.
+    fn beyond(&self) -> Beyond {
+        let application = !self.decode.is_empty();
+        Beyond {
+            key: self.key_extra(),
+            application,
+            community_seed: self.community_id.or(application.then_some(0)),
+        }
+    }
+
+    /// What collectors are told.
+    fn told(&self) -> export::Told {
+        export::Told {
+            has_vlan: self.key.contains(&KeyPart::Vlan),
+            has_interface: self.key.contains(&KeyPart::Interface),
+            is_layer2: matches!(self.octets, OctetsArg::Packet),
+            beyond: self.beyond(),
+            selectors: [self.sample, self.sample_records].map(Option::unwrap_or_default),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -184,14 +214,9 @@ pub fn run(args: &Args) -> Result<()> {
     let scheme = PortName::parse(&args.port)?.scheme;
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
-    let has_vlan = args.flow.key.contains(&KeyPart::Vlan);
-    let mut exporters = args.export.open(
-        &port.control.describe(),
-        has_vlan,
-        args.flow.key.contains(&KeyPart::Interface),
-        matches!(args.flow.octets, OctetsArg::Packet),
-        args.flow.sampling_interval(),
-    )?;
+    let mut exporters = args
+        .export
+        .open(&port.control.describe(), &args.flow.told())?;
     let mut metrics = args.export.metrics()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;
     // Rights are a thread's own: these begin without.
@@ -233,10 +258,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     plain::start(&args.port, &description, queue_count, &memory);
     if args.json {
-        let mut outlet = json::Lines::new(io::stdout(), !is_file)?;
-        if !args.flow.decode.is_empty() {
-            outlet.tell_applications();
-        }
+        let mut outlet = json::Lines::new(io::stdout(), !is_file, args.flow.beyond())?;
         let (report, accounts) = probe(&mut outlet)?;
         return outlet.summary(report, &args.port, &memory, &accounts);
     }
@@ -261,12 +283,7 @@ impl Args {
         let applications = choice::apply_decoders(&self.flow.decode, &mut meter);
         meter.table.uniflow = self.flow.uniflow;
         meter.sampling = self.flow.sample.unwrap_or_default();
-        meter.key_extra = KeyParts {
-            mac: self.flow.key.contains(&KeyPart::Mac),
-            mpls: self.flow.key.contains(&KeyPart::Mpls),
-            tunnel: self.flow.key.contains(&KeyPart::Tunnel),
-            traffic_class: self.flow.key.contains(&KeyPart::Tos),
-        };
+        meter.key_extra = self.flow.key_extra();
         meter.key_vlan = self.flow.key.contains(&KeyPart::Vlan);
         meter.key_interface = self.flow.key.contains(&KeyPart::Interface);
         meter.level = match self.flow.level {

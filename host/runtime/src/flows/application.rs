@@ -2,11 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use flow::{Extra, Observed, Record, Side};
-use inspect::{
-    Application, DONE, Direction, Inspector, InspectorConfig, InspectorStats, Protocol, Segment,
-    Transport,
-};
+use flow::encode::beyond::transport;
+use flow::{Observed, Record, put_application};
+use inspect::{DONE, Direction, Inspector, InspectorConfig, InspectorStats, Segment};
 
 use super::lock;
 
@@ -76,75 +74,19 @@ impl flow::Inspect for Applications {
 
     fn known(&self, handle: u32, found: &mut Vec<u8>) {
         if let Some(application) = self.inspector.application(handle) {
-            put(application, found);
+            put_application(application, found);
         }
     }
 
     fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
         let mut number = handle;
-        self.inspector
-            .end(&mut number, |application| put(application, found));
+        self.inspector.end(&mut number, |application| {
+            put_application(application, found)
+        });
         self.called();
     }
 
     fn memory_len(&self) -> usize {
         self.inspector.memory_len()
     }
-}
-
-/// One byte for the protocol, then the fields.
-fn put(application: &Application, found: &mut Vec<u8>) {
-    let (protocol, bytes) = application.bytes();
-    found.push(protocol as u8);
-    found.extend_from_slice(bytes);
-}
-
-fn transport(record: &Record) -> Option<Transport> {
-    match record.key().protocol() {
-        6 => Some(Transport::Tcp),
-        17 => Some(Transport::Udp),
-        _ => None,
-    }
-}
-
-/// What the decoders found of a flow, as it came with its record. `None` where nothing was.
-pub fn application(extra: &Extra<'_>) -> Option<Application> {
-    take(extra.application)
-}
-
-/// What [`put`] wrote.
-pub(super) fn take(found: &[u8]) -> Option<Application> {
-    let (protocol, bytes) = found.split_first()?;
-    let protocol = Protocol::ALL.get(usize::from(*protocol)).copied()?;
-    Some(Application::from_bytes(protocol, bytes))
-}
-
-/// Appends to a line of JSON, which ends in `}` and a line feed, the Community ID, and what is
-/// known of the flow's application, or what its ports say; nothing of it where neither says
-/// anything.
-pub fn append_json(record: &Record, extra: &Extra<'_>, line: &mut Vec<u8>) {
-    if !line.ends_with(b"}\n") {
-        return;
-    }
-    line.truncate(line.len() - 2);
-    let (key, initiator) = (record.key(), record.initiator());
-    let side = |side| (key.addr(side), key.port(side));
-    let id = inspect::community_id(0, key.protocol(), side(initiator), side(initiator.other()));
-    line.extend(b",\"community_id\":\"");
-    line.extend(id.as_str().as_bytes());
-    line.push(b'"');
-    if let Some(transport) = transport(record) {
-        let end = line.len();
-        line.extend(b",\"application\":");
-        let application = application(extra).unwrap_or(Application::EMPTY);
-        if !inspect::json(&application, guess(record, transport), line) {
-            line.truncate(end);
-        }
-    }
-    line.extend(b"}\n");
-}
-
-fn guess(record: &Record, transport: Transport) -> Option<&'static str> {
-    let (key, side): (_, Side) = (record.key(), record.initiator());
-    inspect::guess(transport, key.port(side), key.port(side.other()))
 }

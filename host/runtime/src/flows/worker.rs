@@ -12,7 +12,7 @@ use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
-use super::application::{self, Applications};
+use super::application::Applications;
 use super::{
     BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
 };
@@ -292,7 +292,7 @@ impl FlowEngine {
             live_applications.clear();
             scan.scan.take(live, |place, record| {
                 self.meter.application(place, record, &mut self.found);
-                let known = application::take(&self.found).unwrap_or(Application::EMPTY);
+                let known = flow::take_application(&self.found).unwrap_or(Application::EMPTY);
                 live_applications.push(known);
             });
             drop(status);

@@ -1,9 +1,14 @@
-//! A record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`; no
-//! value needs quotes. Empty is what a flow does not have.
+//! A record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`, whose
+//! values need no quotes; behind them is what was asked for beyond the record, where texts from
+//! packets stand in quotes if they need them. Empty is what a flow does not have.
 
+use inspect::{FIELDS, Field};
+
+use super::beyond::{Beyond, By, Known, community_id, mac};
 use super::json::{address, number, time};
-use crate::element::{View, Way};
+use crate::element::{View, Way, application_text};
 use crate::expire::EndReason;
+use crate::extra::Extra;
 use crate::key::Side;
 use crate::record::{Counters, Record};
 
@@ -79,6 +84,120 @@ columns! {
     "end_reason" |v, out| out.extend(v.reason.name().as_bytes());
 }
 
+/// Names of columns beyond the record, each with a comma before it.
+fn more(beyond: &Beyond) -> Vec<&'static str> {
+    let key = &beyond.key;
+    let columns = [
+        (key.mac, "src_mac"),
+        (key.mac, "dst_mac"),
+        (key.mpls, "mpls_label"),
+        (key.tunnel, "tunnel_id"),
+        (key.traffic_class, "key_tos"),
+        (beyond.community_seed.is_some(), "community_id"),
+        (beyond.application, "application"),
+        (beyond.application, "application_by"),
+    ];
+    let told = columns.into_iter().filter(|(is_told, _)| *is_told);
+    let fields = FIELDS.iter().filter(|_| beyond.application);
+    told.map(|(_, name)| name)
+        .chain(fields.map(|row| row.name))
+        .collect()
+}
+
+/// The first line with what is told beyond records, with its line feed.
+pub fn head(beyond: &Beyond) -> String {
+    let mut head = HEAD.trim_end().to_owned();
+    for name in more(beyond) {
+        head.push(',');
+        head.push_str(name);
+    }
+    head.push('\n');
+    head
+}
+
+/// Appends a line with what is told beyond the record, with its line feed.
+pub fn line_beyond(
+    record: &Record,
+    extra: &Extra<'_>,
+    beyond: &Beyond,
+    reason: EndReason,
+    out: &mut Vec<u8>,
+) {
+    line(record, reason, out);
+    if !beyond.any() {
+        return;
+    }
+    out.pop();
+    let side = record.initiator();
+    let parts = extra.key.copied().unwrap_or_default();
+    let key = &beyond.key;
+    if key.mac {
+        for side in [side, side.other()] {
+            out.push(b',');
+            if parts.mac != [[0; 6]; 2] {
+                mac(parts.mac[side as usize], out);
+            }
+        }
+    }
+    for (is_told, value) in [
+        (key.mpls, parts.mpls_label),
+        (key.tunnel, parts.tunnel_id),
+        (key.traffic_class, parts.traffic_class.into()),
+    ] {
+        if is_told {
+            out.push(b',');
+            number(value.into(), out);
+        }
+    }
+    if let Some(seed) = beyond.community_seed {
+        out.push(b',');
+        out.extend(community_id(record, seed).as_str().as_bytes());
+    }
+    if beyond.application {
+        let known = Known::of(record, extra);
+        out.push(b',');
+        out.extend(known.name().unwrap_or_default().as_bytes());
+        out.extend(match known.by {
+            By::Content(_) => &b",content"[..],
+            By::Port(..) => b",port",
+            By::Nothing(_) => b",",
+        });
+        for row in FIELDS {
+            out.push(b',');
+            field(&known.found, row.field, out);
+        }
+    }
+    out.push(b'\n');
+}
+
+/// A value from a packet. Control characters, which few readers of lines take well, are written
+/// `\x0a`, and a backslash twice.
+fn field(application: &inspect::Application, field: Field, out: &mut Vec<u8>) {
+    if !application.has(field) {
+        return;
+    }
+    let start = out.len();
+    application_text(application, field, out);
+    let is_odd = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'"' | b',' | b'\\');
+    if !out[start..].iter().any(is_odd) {
+        return;
+    }
+    let text = out.split_off(start);
+    out.push(b'"');
+    for byte in text {
+        match byte {
+            b'"' => out.extend(b"\"\""),
+            b'\\' => out.extend(b"\\\\"),
+            byte if byte.is_ascii_control() => {
+                out.extend(b"\\x");
+                super::beyond::hex(&[byte], out);
+            }
+            byte => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
 /// Appends a line, with its line feed.
 pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
     let view = View::new(record, reason, record.initiator(), 0);
@@ -95,6 +214,54 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
     use crate::sample::record;
+
+    #[test]
+    fn what_packets_say_stays_in_its_column() {
+        use inspect::{Application, Protocol, Sink, Value};
+        let beyond = Beyond {
+            key: crate::meter::KeyParts {
+                mac: true,
+                mpls: true,
+                tunnel: true,
+                traffic_class: true,
+            },
+            application: true,
+            community_seed: Some(0),
+        };
+        let mut application = Application::EMPTY;
+        application.named(Protocol::Http);
+        let host = b"=1+\"a\",b\r\nc\\\xff\x7f";
+        application.field(Field::HttpHost, Value::text(host));
+        application.field(Field::HttpStatus, Value::Number(200));
+        let mut found = Vec::new();
+        crate::extra::put_application(&application, &mut found);
+        let extra = Extra {
+            application: &found,
+            ..Extra::default()
+        };
+        let mut out = Vec::new();
+        let record = record(4, 6, [1, 0]);
+        line_beyond(&record, &extra, &beyond, EndReason::Idle, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches('\n').count(), 1);
+        let expected =
+            "http,content,,,,,,,,,,,,,,\"=1+\"\"a\"\",b\\x0d\\x0ac\\\\\u{ff}\\x7f\",,,200,";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains(",idle,,,0,0,0,1:"), "{text}");
+        // Two quoted commas are in no other column.
+        let commas = text.matches(',').count() - 1;
+        assert_eq!(commas, head(&beyond).matches(',').count());
+        let mut plain = Vec::new();
+        line_beyond(
+            &record,
+            &extra,
+            &Beyond::default(),
+            EndReason::Idle,
+            &mut plain,
+        );
+        assert!(String::from_utf8(plain).unwrap().ends_with(",idle\n"));
+        assert_eq!(head(&Beyond::default()), HEAD);
+    }
 
     #[test]
     fn lines_are_as_documented() {

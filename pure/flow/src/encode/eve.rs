@@ -1,16 +1,43 @@
 //! A record as a line of JSON with the fields of Suricata's EVE flow events, for what reads those.
 //!
 //! Differences that a reader may meet: bytes are those of the IP datagram unless the probe was told
-//! otherwise (Suricata counts the link header, too); the state of TCP is told from flags only.
+//! otherwise (Suricata counts the link header, too); the state of TCP is told from flags only; what
+//! Suricata tells in events of their own (`tls`, `http`, `dns`) stands in the flow's event, with
+//! the names that it has there.
 
+use super::beyond::{Beyond, community_id, mac};
 use super::json::{address, number, padded};
 use crate::expire::EndReason;
+use crate::extra::Extra;
 use crate::key::FlowKey;
 use crate::record::{Counters, Record};
 use wire::Timestamp;
 
+mod application;
+
 /// Appends a line, with its line feed.
 pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
+    line_beyond(
+        record,
+        &Extra::default(),
+        &Beyond::default(),
+        &[],
+        reason,
+        out,
+    );
+}
+
+/// Appends a line with what is told beyond the record, with its line feed. `interfaces` are the
+/// numbers and names of interfaces: the record's own if they are part of its key (then they count
+/// from 1), else the only one.
+pub fn line_beyond(
+    record: &Record,
+    extra: &Extra<'_>,
+    beyond: &Beyond,
+    interfaces: &[(u32, String)],
+    reason: EndReason,
+    out: &mut Vec<u8>,
+) {
     let key = record.key();
     let initiator = record.initiator();
     let (forward, reverse) = (record.forward(), record.reverse());
@@ -18,6 +45,10 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
     time(record.end_ns(), out);
     out.extend(b",\"flow_id\":");
     number(flow_id(key), out);
+    if let Some(name) = interface(key, interfaces) {
+        out.extend(b",\"in_iface\":");
+        inspect::json_string(name.as_bytes(), out);
+    }
     out.extend(b",\"event_type\":\"flow\"");
     let [outer, inner] = key.vlan();
     if outer != 0 {
@@ -55,11 +86,53 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
         out.extend(b",\"icmp_code\":");
         number(key.icmp_code(initiator).into(), out);
     }
+    if let Some(seed) = beyond.community_seed {
+        out.extend(b",\"community_id\":\"");
+        out.extend(community_id(record, seed).as_str().as_bytes());
+        out.push(b'"');
+    }
+    let found = extra.application().filter(|_| beyond.application);
+    if let Some(name) = found.as_ref().and_then(application::protocol) {
+        out.extend(b",\"app_proto\":\"");
+        out.extend(name.as_bytes());
+        out.push(b'"');
+    }
     flow(record, reason, &forward, &reverse, out);
+    if let Some(parts) = extra.key {
+        if beyond.key.mac && parts.mac != [[0; 6]; 2] {
+            out.extend(b",\"ether\":{\"dest_macs\":[\"");
+            mac(parts.mac[initiator.other() as usize], out);
+            out.extend(b"\"],\"src_macs\":[\"");
+            mac(parts.mac[initiator as usize], out);
+            out.extend(b"\"]}");
+        }
+        for (is_told, name, value) in [
+            (beyond.key.mpls, "mpls_label", parts.mpls_label),
+            (beyond.key.tunnel, "tunnel_id", parts.tunnel_id),
+            (beyond.key.traffic_class, "tos", parts.traffic_class.into()),
+        ] {
+            if is_told && value != 0 {
+                out.extend(format!(",\"{name}\":{value}").as_bytes());
+            }
+        }
+    }
+    if let Some(found) = &found {
+        application::objects(found, out);
+    }
     if key.protocol() == 6 {
         tcp(record, &forward, &reverse, out);
     }
     out.extend(b"}\n");
+}
+
+/// The name of the interface where the packets were seen.
+fn interface<'a>(key: &FlowKey, interfaces: &'a [(u32, String)]) -> Option<&'a str> {
+    let number = u32::from(key.interface()) + 1;
+    let found = match interfaces {
+        [only] if key.interface() == 0 => Some(only),
+        several => several.iter().find(|(of, _)| *of == number),
+    };
+    found.map(|(_, name)| name.as_str())
 }
 
 fn flow(

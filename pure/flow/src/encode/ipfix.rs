@@ -4,18 +4,23 @@
 //! are a record without them. In uniflow mode each side is a record of its own, for collectors that
 //! pass reverse elements over. Counters are deltas.
 
+use super::beyond::Beyond;
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::element::{
-    Column, OWN_ENTERPRISE, REVERSE_ENTERPRISE, STANDARD, Standard, UNIFLOW, VARIABLE_LEN, View,
-    standard_index,
+    Column, Element, OWN_ENTERPRISE, REVERSE_ENTERPRISE, STANDARD, Standard, UNIFLOW, VARIABLE_LEN,
+    View, standard_index,
 };
 use crate::expire::EndReason;
+use crate::extra::OwnedExtra;
 use crate::key::Side;
 use crate::record::Record;
+use crate::sampling::Sampling;
 
 mod options;
+mod rich;
 mod write;
 
+use rich::Rich;
 use write::Writer;
 
 /// The version in the header of a message.
@@ -46,8 +51,12 @@ pub struct Config {
     pub is_biflow: bool,
     /// Columns behind the standard ones. In uniflow mode reverse ones are left out.
     pub extra: Vec<Column>,
+    /// What is told beyond records, in templates of its own.
+    pub beyond: Beyond,
     /// One of so many packets was looked at; told in any case.
     pub sampling: u32,
+    /// How packets, and then records, were chosen here: told as it is, beside the rate.
+    pub selectors: [Sampling; 2],
     /// The interface of packets, 0 if not known.
     pub interface: u32,
     /// Names of interfaces, told in options records.
@@ -69,7 +78,9 @@ impl Default for Config {
             message_len_max: 1400,
             is_biflow: true,
             extra: Vec::new(),
+            beyond: Beyond::default(),
             sampling: 1,
+            selectors: [Sampling::All; 2],
             interface: 0,
             interfaces: Vec::new(),
             own_enterprise: OWN_ENTERPRISE,
@@ -104,6 +115,8 @@ pub struct Encoder {
     refused: [Sum; Refusal::COUNT],
     /// Extra columns of records with one direction, and with both.
     extra: [Vec<Column>; 2],
+    /// How records are written of which more is told. Then there are no others.
+    rich: Option<Box<Rich>>,
 }
 
 impl Encoder {
@@ -116,12 +129,21 @@ impl Encoder {
         // Id and count, then eight bytes a column at the most.
         let room = (limit - HEADER_LEN - SET_HEADER_LEN - 4) / 8;
         let standard = STANDARD.iter().map(|s| s.columns.len()).max();
-        let room = room.saturating_sub(standard.unwrap_or(0)).min(EXTRA_MAX);
+        let standard = standard.unwrap_or(0);
+        let standard = match config.beyond.any() {
+            true => standard + rich::COLUMNS_MAX,
+            false => standard,
+        };
+        let room = room.saturating_sub(standard).min(EXTRA_MAX);
         let all = config.extra.iter().copied().take(room);
         let both: Vec<Column> = all.collect();
         let one = both.iter().copied();
         let one = one.filter(|column| column.way == crate::element::Way::Forward);
+        let others = standard + both.len();
+        let rich = config.beyond.any();
+        let rich = rich.then(|| Box::new(Rich::new(config.beyond, limit, others)));
         Encoder {
+            rich,
             buffer: vec![0; limit],
             at: HEADER_LEN,
             set_at: HEADER_LEN,
@@ -272,25 +294,34 @@ impl Encoder {
 
     /// Messages with all templates.
     fn templates(&self, writer: &mut Writer) {
-        for index in self.used() {
-            let id = TEMPLATE_ID_MIN + index as u16;
-            let columns: Vec<&Column> = self.columns(index).collect();
-            let mut record = Vec::new();
-            record.extend(id.to_be_bytes());
-            record.extend((columns.len() as u16).to_be_bytes());
-            for column in columns {
-                let (id, enterprise) = column.wire_id(self.config.own_enterprise);
-                let is_octets = id == OCTETS && matches!(enterprise, 0 | REVERSE_ENTERPRISE);
-                let id = if self.config.is_layer2 && is_octets {
-                    LAYER2_OCTETS
-                } else {
-                    id
-                };
-                write::specifier(&mut record, id, column.field.element.len, enterprise);
+        if let Some(rich) = &self.rich {
+            self.rich_templates(rich, writer);
+        } else {
+            for index in self.used() {
+                let id = TEMPLATE_ID_MIN + index as u16;
+                let columns: Vec<&Column> = self.columns(index).collect();
+                let mut record = Vec::new();
+                record.extend(id.to_be_bytes());
+                record.extend((columns.len() as u16).to_be_bytes());
+                for column in columns {
+                    self.specify(column, &mut record);
+                }
+                writer.record(TEMPLATE_SET, &record, false);
             }
-            writer.record(TEMPLATE_SET, &record, false);
         }
-        options::templates(writer);
+        options::templates(&self.config, writer);
+    }
+
+    /// Appends the specifier of a column.
+    fn specify(&self, column: &Column, out: &mut Vec<u8>) {
+        let (id, enterprise) = column.wire_id(self.config.own_enterprise);
+        let is_octets = id == OCTETS && matches!(enterprise, 0 | REVERSE_ENTERPRISE);
+        let id = if self.config.is_layer2 && is_octets {
+            LAYER2_OCTETS
+        } else {
+            id
+        };
+        write::specifier(out, id, column.field.element.len, enterprise);
     }
 }
 
@@ -310,6 +341,9 @@ fn put_variable(column: &Column, view: &View<'_>, out: &mut [u8]) -> Option<usiz
 
 impl Encode for Encoder {
     fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        if self.rich.is_some() {
+            return self.take_rich(records, &[]);
+        }
         for (count, (record, reason)) in records.iter().enumerate() {
             let fits = if self.config.is_biflow && !record.is_one_way() {
                 self.push(record, *reason, record.initiator(), true)
@@ -328,6 +362,13 @@ impl Encode for Encoder {
             }
         }
         records.len()
+    }
+
+    fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {
+        if self.rich.is_some() {
+            return self.take_rich(records, extras);
+        }
+        self.take(records)
     }
 
     fn message(&mut self, time_ns: u64) -> &[u8] {
@@ -349,6 +390,10 @@ impl Encode for Encoder {
         self.held
     }
 
+    fn record_count(&self) -> u64 {
+        self.record_count.into()
+    }
+
     fn next(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.record_count);
         self.record_count = 0;
@@ -361,7 +406,7 @@ impl Encode for Encoder {
         self.sequence = 0;
         let mut writer = self.writer(time_ns);
         self.templates(&mut writer);
-        options::facts(&self.config, self.all_columns(), &mut writer);
+        options::facts(&self.config, &self.own_elements(), &mut writer);
         self.finish(writer)
     }
 
@@ -369,7 +414,7 @@ impl Encode for Encoder {
         let mut writer = self.writer(time_ns);
         if !self.config.is_reliable {
             self.templates(&mut writer);
-            options::facts(&self.config, self.all_columns(), &mut writer);
+            options::facts(&self.config, &self.own_elements(), &mut writer);
         }
         options::statistics(&self.config, statistics, &mut writer);
         self.finish(writer)
@@ -396,12 +441,20 @@ impl Encode for Encoder {
 }
 
 impl Encoder {
-    /// Columns of all templates, for the description of our own.
-    fn all_columns(&self) -> Vec<Column> {
-        self.used()
-            .flat_map(|index| self.columns(index))
-            .copied()
-            .collect()
+    /// Our own elements in all templates: number, name, the rest. They are described once.
+    fn own_elements(&self) -> Vec<(u16, String, &'static Element)> {
+        let columns = self.used().flat_map(|index| self.columns(index));
+        let columns = columns.map(|column| {
+            let (id, _) = column.wire_id(self.config.own_enterprise);
+            (id, column.name(), &column.field.element)
+        });
+        let rich = self.rich.iter().flat_map(|rich| rich.own_elements());
+        let rich = rich.map(|element| (element.id, element.name.to_owned(), element));
+        let mut own: Vec<_> = columns.chain(rich).collect();
+        own.retain(|(_, _, element)| element.enterprise == OWN_ENTERPRISE);
+        own.sort_by_key(|(id, _, _)| *id);
+        own.dedup_by_key(|(id, _, _)| *id);
+        own
     }
 
     fn finish(&mut self, writer: Writer) -> Vec<Vec<u8>> {

@@ -10,6 +10,7 @@ use wire::Timestamp;
 
 mod extra;
 
+use crate::encode::beyond::{Beyond, Known, community_id, transport};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::FlowKey;
@@ -22,6 +23,38 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
 
 /// Appends a line with what was recorded beyond the record.
 pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Vec<u8>) {
+    open_line(record, extra, reason, out);
+    out.extend(b"}\n");
+}
+
+/// The same with the Community ID and the application, as asked for. The application is left out
+/// where neither the packets nor the ports say anything.
+pub fn line_beyond(
+    record: &Record,
+    extra: &Extra<'_>,
+    beyond: &Beyond,
+    reason: EndReason,
+    out: &mut Vec<u8>,
+) {
+    open_line(record, extra, reason, out);
+    if let Some(seed) = beyond.community_seed {
+        out.extend(b",\"community_id\":\"");
+        out.extend(community_id(record, seed).as_str().as_bytes());
+        out.push(b'"');
+    }
+    if beyond.application && transport(record).is_some() {
+        let known = Known::of(record, extra);
+        let end = out.len();
+        out.extend(b",\"application\":");
+        if !inspect::json(&known.found, known.guess(), out) {
+            out.truncate(end);
+        }
+    }
+    out.extend(b"}\n");
+}
+
+/// A line without its end.
+fn open_line(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Vec<u8>) {
     let key = record.key();
     let initiator = record.initiator();
     let (forward, reverse) = (record.forward(), record.reverse());
@@ -85,7 +118,6 @@ pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mu
         out.extend(b",\"uniflow\":true");
     }
     extra::rest(extra, record, out);
-    out.extend(b"}\n");
 }
 
 /// A member with a number, unless that is 0.

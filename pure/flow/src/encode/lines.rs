@@ -6,12 +6,12 @@ use crate::extra::{Extra, OwnedExtra};
 use crate::record::Record;
 
 /// Appends the line of a record, with its line feed.
-pub type WriteLine = fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>);
+pub type WriteLine = Box<dyn Fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>) + Send>;
 
 /// The encoder.
 pub struct Encoder {
     write: WriteLine,
-    head: &'static str,
+    head: String,
     limit: usize,
     buffer: Vec<u8>,
     held: Sum,
@@ -20,10 +20,14 @@ pub struct Encoder {
 
 impl Encoder {
     /// Messages of at most `limit` bytes; `head` begins every session.
-    pub fn new(write: WriteLine, head: &'static str, limit: usize) -> Encoder {
+    pub fn new(
+        write: impl Fn(&Record, &Extra<'_>, EndReason, &mut Vec<u8>) + Send + 'static,
+        head: impl Into<String>,
+        limit: usize,
+    ) -> Encoder {
         Encoder {
-            write,
-            head,
+            write: Box::new(write),
+            head: head.into(),
             limit,
             // The line that does not fit any more is written first.
             buffer: Vec::with_capacity(limit + 4096),

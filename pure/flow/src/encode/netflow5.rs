@@ -158,6 +158,10 @@ impl Encode for Encoder {
         self.held
     }
 
+    fn record_count(&self) -> u64 {
+        self.count as u64
+    }
+
     fn next(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.count as u32);
         self.count = 0;

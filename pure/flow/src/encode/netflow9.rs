@@ -1,10 +1,12 @@
 //! NetFlow version 9 (RFC 3954): templates as in IPFIX, one direction a record, times in
 //! milliseconds of uptime, sequence numbers that count messages.
 
+use super::beyond::{Beyond, Known, application_id, application_names};
 use super::uptime::Uptime;
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::element::{Column, Field, NETFLOW9, Standard, VARIABLE_LEN, View, Way};
 use crate::expire::EndReason;
+use crate::extra::{Extra, OwnedExtra};
 use crate::key::Side;
 use crate::record::Record;
 
@@ -20,6 +22,7 @@ const IPV6: u16 = 257;
 const SAMPLING: u16 = 260;
 const STATISTICS: u16 = 261;
 const INTERFACE: u16 = 262;
+const APPLICATION: u16 = 263;
 /// FIRST_SWITCHED and LAST_SWITCHED, and the ports, which hold type and code of ICMP.
 const FIRST: u16 = 22;
 const LAST: u16 = 21;
@@ -29,6 +32,14 @@ const DESTINATION_PORT: u16 = 11;
 const OWN_LEN: usize = 12;
 /// Bytes of an interface's name.
 const NAME_LEN: usize = 32;
+/// APPLICATION_TAG and APPLICATION_NAME, and the bytes of a name.
+const APPLICATION_TAG: u16 = 95;
+const APPLICATION_NAME: u16 = 96;
+const APPLICATION_NAME_LEN: usize = 24;
+/// IN_SRC_MAC, IN_DST_MAC, MPLS_LABEL_1.
+const SOURCE_MAC: u16 = 56;
+const DESTINATION_MAC: u16 = 80;
+const MPLS_LABEL: u16 = 70;
 /// The least that a message may be limited to.
 pub const MESSAGE_LEN_MIN: usize = 256;
 
@@ -42,6 +53,9 @@ pub struct Config {
     /// Columns behind the standard ones: forward elements of fixed length with IANA numbers;
     /// others are left out.
     pub extra: Vec<Column>,
+    /// What is told beyond records: MAC addresses, the MPLS label, the application's number. There
+    /// is no field for the rest.
+    pub beyond: Beyond,
     /// One of so many packets was looked at; told in any case.
     pub sampling: u32,
     /// The interface of packets, 0 if not known.
@@ -64,6 +78,8 @@ pub struct Encoder {
     set_at: usize,
     set_id: u16,
     record_count: u16,
+    /// What is told beyond the record being made.
+    tail: Vec<u8>,
     /// Messages before this one.
     sequence: u32,
     uptime: Uptime,
@@ -87,8 +103,11 @@ impl Encoder {
             .take((limit - 160) / 4)
             .collect();
         let extra_len: usize = extra.iter().map(|f| usize::from(f.element.len)).sum();
+        let beyond = beyond_fields(&config.beyond).into_iter();
+        let beyond_len: usize = beyond.map(|(_, len)| usize::from(len)).sum();
         Encoder {
-            lens: [0, 1].map(|at| OWN_LEN + NETFLOW9[at].len + extra_len),
+            lens: [0, 1].map(|at| OWN_LEN + NETFLOW9[at].len + extra_len + beyond_len),
+            tail: Vec::new(),
             extra,
             buffer: vec![0; limit],
             at: HEADER_LEN,
@@ -105,7 +124,7 @@ impl Encoder {
 
     /// Adds the record of one side, for which there is room.
     #[inline]
-    fn push(&mut self, record: &Record, reason: EndReason, side: Side) {
+    fn push(&mut self, record: &Record, reason: EndReason, side: Side, extra: &Extra<'_>) {
         let is_six = record.key().ip_version() == 6;
         let id = if is_six { IPV6 } else { IPV4 };
         if self.set_id != id {
@@ -135,13 +154,20 @@ impl Encoder {
         if !(standard.put)(record, reason, side, self.config.interface, rest) {
             return;
         }
+        let mut at = standard.len;
         if !self.extra.is_empty() {
             let view = View::new(record, reason, side, self.config.interface);
-            let mut at = standard.len;
             for field in &self.extra {
                 // Fixed lengths are written whole.
                 let out = rest.get_mut(at..).unwrap_or_default();
                 at += (field.put)(&view, Way::Forward, out).unwrap_or(0);
+            }
+        }
+        if self.config.beyond.any() {
+            self.tail.clear();
+            put_beyond(&self.config.beyond, record, side, extra, &mut self.tail);
+            if let Some(out) = rest.get_mut(at..at + self.tail.len()) {
+                out.copy_from_slice(&self.tail);
             }
         }
         self.at += self.lens[usize::from(is_six)];
@@ -247,18 +273,31 @@ impl Encoder {
             let rows = NETFLOW9[at].columns.iter().map(|column| column.field);
             let rows = rows.chain(self.extra.iter().copied());
             let rows = rows.map(|field| (field.element.id, field.element.len));
-            let all: Vec<(u16, u16)> = own.into_iter().chain(rows).collect();
+            let beyond = beyond_fields(&self.config.beyond);
+            let all: Vec<(u16, u16)> = own.into_iter().chain(rows).chain(beyond).collect();
             numbers([id, all.len() as u16].into_iter().chain(pairs(&all)))
         });
         // Scope: system (1) or interface (2), four bytes (RFC 3954 §6.1).
-        let options = [
+        let mut options = vec![
             (SAMPLING, 1, vec![(34, 4), (35, 1)]),
             (STATISTICS, 1, vec![(40, 8), (41, 8), (42, 8)]),
             (INTERFACE, 2, vec![(82, NAME_LEN as u16)]),
         ];
-        let options = options.map(|(id, scope, fields)| {
+        let mut names = Vec::new();
+        if self.config.beyond.application {
+            let name = (APPLICATION_NAME, APPLICATION_NAME_LEN as u16);
+            options.push((APPLICATION, 1, vec![(APPLICATION_TAG, 4), name]));
+            names = application_names();
+        }
+        let options = options.into_iter().map(|(id, scope, fields)| {
             let head = [id, 4, 4 * fields.len() as u16, scope, 4];
             numbers(head.into_iter().chain(pairs(&fields)))
+        });
+        let applications = names.iter().map(|(id, name)| {
+            let mut record = self.config.domain.to_be_bytes().to_vec();
+            record.extend(id);
+            record.extend(text::<APPLICATION_NAME_LEN>(name));
+            record
         });
         let mut sampling = self.config.domain.to_be_bytes().to_vec();
         sampling.extend(self.config.sampling.max(1).to_be_bytes());
@@ -266,16 +305,12 @@ impl Encoder {
         sampling.push(2);
         let names = self.config.interfaces.iter().map(|(index, name)| {
             let mut record = index.to_be_bytes().to_vec();
-            let mut text = [0; NAME_LEN];
-            // One byte of the end stays 0.
-            let len = name.len().min(NAME_LEN - 1);
-            text[..len].copy_from_slice(&name.as_bytes()[..len]);
-            record.extend(text);
+            record.extend(text::<NAME_LEN>(name));
             record
         });
         let account = statistics.map(|s| {
             let mut record = self.config.domain.to_be_bytes().to_vec();
-            for value in [s.exported_octets, s.exported_messages, s.exported_flows] {
+            for value in [s.exported_octets, s.exported_messages, s.exported_records] {
                 record.extend(value.to_be_bytes());
             }
             record
@@ -286,8 +321,44 @@ impl Encoder {
         sets.push((SAMPLING, vec![sampling]));
         sets.push((INTERFACE, names.collect()));
         sets.push((STATISTICS, account.into_iter().collect()));
+        sets.push((APPLICATION, applications.collect()));
         self.control(time_ns, &sets)
     }
+}
+
+/// Fields of what is told beyond records: number and length.
+fn beyond_fields(beyond: &Beyond) -> Vec<(u16, u16)> {
+    let all = [
+        (beyond.key.mac, (SOURCE_MAC, 6)),
+        (beyond.key.mac, (DESTINATION_MAC, 6)),
+        (beyond.key.mpls, (MPLS_LABEL, 3)),
+        (beyond.application, (APPLICATION_TAG, 4)),
+    ];
+    let told = all.into_iter().filter(|(is_told, _)| *is_told);
+    told.map(|(_, field)| field).collect()
+}
+
+/// Their values, in the same order.
+fn put_beyond(beyond: &Beyond, record: &Record, side: Side, extra: &Extra<'_>, out: &mut Vec<u8>) {
+    let key = extra.key.copied().unwrap_or_default();
+    if beyond.key.mac {
+        out.extend(key.mac[side as usize]);
+        out.extend(key.mac[side.other() as usize]);
+    }
+    if beyond.key.mpls {
+        out.extend(&(key.mpls_label << 4).to_be_bytes()[1..]);
+    }
+    if beyond.application {
+        out.extend(application_id(Known::of(record, extra).by));
+    }
+}
+
+/// A text of fixed length; one byte of the end stays 0.
+fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
+    let mut out = [0; LEN];
+    let len = text.len().min(LEN - 1);
+    out[..len].copy_from_slice(&text.as_bytes()[..len]);
+    out
 }
 
 /// Ids and lengths, one after the other.
@@ -310,6 +381,10 @@ fn close_set(message: &mut Vec<u8>, set: Option<(usize, u16)>) {
 
 impl Encode for Encoder {
     fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        self.take_with(records, &[])
+    }
+
+    fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {
         for (count, (record, reason)) in records.iter().enumerate() {
             let is_first = self.record_count == 0;
             let need = self.need(record);
@@ -328,9 +403,10 @@ impl Encode for Encoder {
                 continue;
             }
             let first = record.initiator();
+            let extra = extras.get(count).map(OwnedExtra::get).unwrap_or_default();
             for side in [first, first.other()] {
                 if record.packets_of(side) != 0 {
-                    self.push(record, *reason, side);
+                    self.push(record, *reason, side, &extra);
                 }
             }
             self.held.count(record);
@@ -350,6 +426,10 @@ impl Encode for Encoder {
 
     fn held(&self) -> Sum {
         self.held
+    }
+
+    fn record_count(&self) -> u64 {
+        self.record_count.into()
     }
 
     fn next(&mut self) {

@@ -1,6 +1,8 @@
 //! Extras that outlive the flow: on their way to a collector, or held back for the other half.
 
-use crate::extra::{ByteCounts, Extra, PacketNote, Timing};
+use inspect::Application;
+
+use crate::extra::{ByteCounts, Extra, PacketNote, Timing, put_application, take_application};
 use crate::key::KeyExtra;
 
 /// A copy of an [`Extra`], whose memory is used again for the next one.
@@ -72,9 +74,19 @@ impl OwnedExtra {
                 *count = count.saturating_add(*more);
             }
         }
-        if self.application.is_empty() {
-            self.application.extend_from_slice(other.application);
-        }
+        self.merge_applications(other.application);
+    }
+
+    /// Each half may know what the other does not: the questions went one way, the answers the
+    /// other.
+    fn merge_applications(&mut self, other: &[u8]) {
+        let Some(theirs) = take_application(other) else {
+            return;
+        };
+        let mut both = take_application(&self.application).unwrap_or(Application::EMPTY);
+        both.merge(&theirs);
+        self.application.clear();
+        put_application(&both, &mut self.application);
     }
 }
 
@@ -82,5 +94,40 @@ fn copy<T: Copy>(place: &mut Option<Box<T>>, value: Option<&T>) {
     match (place.as_deref_mut(), value) {
         (Some(place), Some(value)) => *place = *value,
         (_, value) => *place = value.map(|value| Box::new(*value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inspect::{Field, Protocol, Sink, Value};
+
+    #[test]
+    fn both_halves_tell_of_the_application() {
+        let found = |field, text| {
+            let (mut application, mut out) = (Application::EMPTY, Vec::new());
+            application.named(Protocol::Tls);
+            application.field(field, Value::text(text));
+            put_application(&application, &mut out);
+            out
+        };
+        let (asked, answered) = (found(Field::TlsSni, b"name"), found(Field::Ja4s, b"sum"));
+        for [first, second] in [
+            [&asked, &answered],
+            [&answered, &asked],
+            [&Vec::new(), &asked],
+        ] {
+            let extra = |application| Extra {
+                application,
+                ..Extra::default()
+            };
+            let mut owned = OwnedExtra::default();
+            owned.set(&extra(first));
+            owned.merge(&extra(second), 0);
+            let both = owned.get().application().unwrap();
+            assert_eq!(both.protocol(), Protocol::Tls);
+            assert_eq!(both.get(Field::TlsSni), Some(Value::text(b"name")));
+            assert_eq!(both.has(Field::Ja4s), !first.is_empty());
+        }
     }
 }

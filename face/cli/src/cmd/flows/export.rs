@@ -7,7 +7,8 @@ use clap::ValueEnum;
 use export::prometheus::Endpoint;
 use export::{Account, DropReason, Exporters, FanOut, Observed, Setup, Target};
 use flow::element::Column;
-use flow::{EndReason, Extra, Record};
+use flow::encode::beyond::Beyond;
+use flow::{EndReason, Extra, Record, Sampling};
 use port::PortDescription;
 use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
 use serde_json::{Map, Value, json};
@@ -36,6 +37,27 @@ pub struct ExportArgs {
     metrics: Option<SocketAddr>,
 }
 
+/// What collectors are told beside the records.
+pub struct Told {
+    /// Whether VLAN ids are part of the key.
+    pub has_vlan: bool,
+    /// Whether the interface of a capture is.
+    pub has_interface: bool,
+    /// Whether bytes are those of whole packets.
+    pub is_layer2: bool,
+    /// What goes out beyond records.
+    pub beyond: Beyond,
+    /// How packets, and then records, are chosen.
+    pub selectors: [Sampling; 2],
+}
+
+impl Told {
+    /// One in how many packets is in the records, on the average.
+    fn sampling_interval(&self) -> f64 {
+        self.selectors.iter().map(Sampling::interval).product()
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Mode {
     /// Everybody gets all
@@ -53,15 +75,8 @@ fn parse_target(text: &str) -> std::result::Result<Target, String> {
 
 impl ExportArgs {
     /// Opens the destinations. Files are made and certificates read here, before rights are given
-    /// up. `None` if there are none. `sampling_interval` is what this probe itself samples.
-    pub fn open(
-        &self,
-        port: &PortDescription,
-        has_vlan: bool,
-        has_interface: bool,
-        is_layer2: bool,
-        sampling_interval: f64,
-    ) -> Result<Option<Exporters>> {
+    /// up. `None` if there are none.
+    pub fn open(&self, port: &PortDescription, told: &Told) -> Result<Option<Exporters>> {
         if self.export.is_empty() {
             return Ok(None);
         }
@@ -72,19 +87,21 @@ impl ExportArgs {
                 Mode::Hash => FanOut::Hash,
             },
             // What was sampled before us, and what we sampled. Out of range becomes the limit.
-            sampling: (f64::from(self.sampling_rate) * sampling_interval).round() as u32,
+            sampling: (f64::from(self.sampling_rate) * told.sampling_interval()).round() as u32,
+            selectors: told.selectors,
+            beyond: told.beyond,
             can_wait: is_file,
-            is_layer2,
+            is_layer2: told.is_layer2,
             ..Setup::default()
         };
-        if has_vlan {
+        if told.has_vlan {
             // 58 is what most collectors show; 243 and 245 are what IEEE means.
             let names = ["vlanId", "dot1qVlanId", "dot1qCustomerVlanId"];
             setup
                 .columns
                 .extend(names.into_iter().filter_map(Column::find));
         }
-        if is_file && has_interface {
+        if is_file && told.has_interface {
             // Interfaces of a capture count from 1.
             setup.interface = 1;
             let named = port.interfaces.iter().enumerate();
@@ -255,6 +272,7 @@ pub fn accounts_json(accounts: &[(String, Account)]) -> Value {
             "destination": name,
             "offered": {"flows": account.offered.flows, "packets": account.offered.packets},
             "exported": {"flows": account.exported.flows, "packets": account.exported.packets},
+            "data_records": account.data_records,
             "dropped": dropped,
             "messages": account.messages,
             "bytes": account.bytes,

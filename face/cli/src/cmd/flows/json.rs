@@ -11,10 +11,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel}
 use std::thread::JoinHandle;
 
 use export::Account;
+use flow::encode::beyond::Beyond;
 use flow::encode::json;
 use flow::{EndReason, Extra, Record};
 use inspect::InspectorStats;
-use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status, append_json};
+use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 use wire::Reason;
@@ -40,8 +41,8 @@ pub struct Lines {
     piece: Vec<u8>,
     /// A record without room is dropped; else it waits.
     may_drop: bool,
-    /// Whether applications are told.
-    applications: bool,
+    /// What is told beyond records.
+    beyond: Beyond,
     writer: Option<Writer>,
 }
 
@@ -55,16 +56,15 @@ struct Writer {
 }
 
 impl Lines {
-    /// What decoders found is told with each record.
-    pub fn tell_applications(&mut self) {
-        self.applications = true;
-    }
-
     /// To `out`, by a thread that is started here.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn new(mut out: impl Write + Send + 'static, may_drop: bool) -> Result<Self> {
+    pub fn new(
+        mut out: impl Write + Send + 'static,
+        may_drop: bool,
+        beyond: Beyond,
+    ) -> Result<Self> {
         let (pieces, to_write) = sync_channel::<Vec<u8>>(PIECES_MAX);
         // Bounded by the pieces that there are.
         let (written, empties) = channel();
@@ -87,7 +87,7 @@ impl Lines {
         Ok(Self {
             piece: Vec::with_capacity(PIECE_LEN + LINE_LEN),
             may_drop,
-            applications: false,
+            beyond,
             writer: Some(Writer {
                 pieces,
                 empties,
@@ -153,7 +153,7 @@ impl Lines {
     ) -> Result<()> {
         let mut line = summary(&report, name, memory);
         line["exports"] = accounts_json(exports);
-        if self.applications {
+        if self.beyond.application {
             let total = QueueStatus::total(&report.queues);
             line["applications"] = applications(&total.applications);
         }
@@ -186,10 +186,7 @@ impl Outlet for Lines {
         if self.piece.len() >= PIECE_LEN && !self.hand_over(wait)? {
             return Ok(Fate::Dropped);
         }
-        json::line_with(record, extra, reason, &mut self.piece);
-        if self.applications {
-            append_json(record, extra, &mut self.piece);
-        }
+        json::line_beyond(record, extra, &self.beyond, reason, &mut self.piece);
         Ok(Fate::Told)
     }
 
@@ -365,7 +362,7 @@ mod tests {
     fn a_reader_who_sleeps_costs_records_and_no_time() {
         let record = record();
         let (asleep, wake, read) = asleep();
-        let mut lines = Lines::new(asleep, true).unwrap();
+        let mut lines = Lines::new(asleep, true, Beyond::default()).unwrap();
         let (mut told, mut dropped) = (0, 0);
         while dropped < 1000 {
             match lines.ended(&record, EndReason::Idle).unwrap() {
@@ -399,7 +396,7 @@ mod tests {
             }
         }
         let record = record();
-        let mut lines = Lines::new(Gone, true).unwrap();
+        let mut lines = Lines::new(Gone, true, Beyond::default()).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let error = loop {
             match lines.ended(&record, EndReason::Idle) {

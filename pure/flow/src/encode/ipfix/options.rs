@@ -3,21 +3,26 @@
 
 use super::write::{Writer, specifier};
 use super::{Config, OPTIONS_TEMPLATE_SET};
-use crate::element::{Column, OWN_ENTERPRISE, VARIABLE_LEN};
+use crate::element::{Element, VARIABLE_LEN};
 use crate::encode::Statistics;
+use crate::encode::beyond::application_names;
+use crate::sampling::Sampling;
 
 /// Ids of options templates: behind those of data.
 const STATISTICS: u16 = 280;
 const SAMPLING: u16 = 281;
 const INTERFACE: u16 = 282;
 const TYPE: u16 = 283;
+const APPLICATION: u16 = 284;
+const PACKET_SELECTOR: u16 = 285;
+const RECORD_SELECTOR: u16 = 286;
 
 /// Id, scope fields, other fields: numbers and lengths.
 type Template = (u16, &'static [(u16, u16)], &'static [(u16, u16)]);
 
 const TEMPLATES: &[Template] = &[
-    // Of an observation domain: messages, octets and flows exported; flows observed; packets
-    // ignored and dropped; flows, packets and octets not sent.
+    // Of an observation domain: messages, octets and flow records exported; flows observed;
+    // packets ignored and dropped; flows, packets and octets not sent.
     (
         STATISTICS,
         &[(149, 4)],
@@ -60,24 +65,102 @@ const TEMPLATES: &[Template] = &[
 const RANDOM_N_OF_N: u16 = 3;
 const RANDOM: u8 = 2;
 
+/// Of an application: its name (RFC 6759 §5).
+const NAMES: Template = (APPLICATION, &[(95, 4)], &[(96, VARIABLE_LEN)]);
+
 /// All options templates.
-pub(super) fn templates(writer: &mut Writer) {
+pub(super) fn templates(config: &Config, writer: &mut Writer) {
     for (id, scope, fields) in TEMPLATES {
-        let mut record = Vec::new();
-        record.extend(id.to_be_bytes());
-        record.extend(((scope.len() + fields.len()) as u16).to_be_bytes());
-        record.extend((scope.len() as u16).to_be_bytes());
-        for &(id, len) in scope.iter().chain(*fields) {
-            specifier(&mut record, id, len, 0);
-        }
-        // A set each: pmacct 1.7 loses its way behind the first one of a set.
-        writer.end_set();
-        writer.record(OPTIONS_TEMPLATE_SET, &record, false);
+        template(*id, scope, fields, writer);
+    }
+    if config.beyond.application {
+        template(NAMES.0, NAMES.1, NAMES.2, writer);
+    }
+    for selector in selectors(config) {
+        let fields: Vec<_> = selector
+            .fields
+            .iter()
+            .map(|(id, len, _)| (*id, *len))
+            .collect();
+        template(selector.template_id, &[(302, 8)], &fields, writer);
     }
 }
 
-/// What does not change: sampling, interfaces, types of our own elements among `columns`.
-pub(super) fn facts(config: &Config, columns: Vec<Column>, writer: &mut Writer) {
+fn template(id: u16, scope: &[(u16, u16)], fields: &[(u16, u16)], writer: &mut Writer) {
+    let mut record = Vec::new();
+    record.extend(id.to_be_bytes());
+    record.extend(((scope.len() + fields.len()) as u16).to_be_bytes());
+    record.extend((scope.len() as u16).to_be_bytes());
+    for &(id, len) in scope.iter().chain(fields) {
+        specifier(&mut record, id, len, 0);
+    }
+    // A set each: pmacct 1.7 loses its way behind the first one of a set.
+    writer.end_set();
+    writer.record(OPTIONS_TEMPLATE_SET, &record, false);
+}
+
+/// How packets or records are chosen (RFC 5476 §6.5.3, RFC 7014 §6): fields and their values.
+struct Selector {
+    template_id: u16,
+    /// Number, length, bytes.
+    fields: Vec<(u16, u16, Vec<u8>)>,
+}
+
+/// The selectors that leave something out.
+///
+/// One of N is told as a sample and a population also where the algorithm is systematic, for which
+/// RFC 5477 has an interval and a space: collectors that know the space's element take the
+/// interval, 1, for the rate.
+fn selectors(config: &Config) -> Vec<Selector> {
+    let kinds = [
+        (PACKET_SELECTOR, 304, "packets"),
+        (RECORD_SELECTOR, 390, "flow records"),
+    ];
+    let pairs = kinds.into_iter().zip(config.selectors);
+    let told = pairs.filter_map(|((template_id, algorithm_id, what), sampling)| {
+        let algorithm = sampling.selector_algorithm()?;
+        let number = |id, value: u32| (id, 4, value.to_be_bytes().to_vec());
+        let mut fields = vec![(algorithm_id, 2, algorithm.to_be_bytes().to_vec())];
+        let words = match sampling {
+            Sampling::All => return None,
+            Sampling::Count(n) => {
+                fields.extend([number(309, 1), number(310, n)]);
+                format!("the first of {n} {what}")
+            }
+            Sampling::Random(n) => {
+                let probability = 1.0 / f64::from(n.max(1));
+                fields.push((311, 8, probability.to_be_bytes().to_vec()));
+                format!("{what} by chance, one in {n}")
+            }
+            Sampling::Hash(n) => {
+                fields.extend([number(309, 1), number(310, n)]);
+                let of = ["both addresses", "the key"][usize::from(template_id == RECORD_SELECTOR)];
+                format!("{what} by a keyed hash of {of}, one in {n}")
+            }
+            Sampling::Time { every_ns, open_ns } => {
+                let us = |ns: u64| u32::try_from(ns / 1000).unwrap_or(u32::MAX);
+                let [open, closed] = match template_id {
+                    RECORD_SELECTOR => [396, 397],
+                    _ => [307, 308],
+                };
+                fields.push(number(open, us(open_ns)));
+                fields.push(number(closed, us(every_ns.saturating_sub(open_ns))));
+                format!("{what} of the first {} us of {}", us(open_ns), us(every_ns))
+            }
+        };
+        let mut name = Vec::new();
+        string(&mut name, &words);
+        fields.push((335, VARIABLE_LEN, name));
+        Some(Selector {
+            template_id,
+            fields,
+        })
+    });
+    told.collect()
+}
+
+/// What does not change: sampling, interfaces, names of applications, types of our own elements.
+pub(super) fn facts(config: &Config, own: &[(u16, String, &'static Element)], writer: &mut Writer) {
     let mut record = Vec::new();
     record.extend(config.domain.to_be_bytes());
     record.extend(RANDOM_N_OF_N.to_be_bytes());
@@ -92,21 +175,26 @@ pub(super) fn facts(config: &Config, columns: Vec<Column>, writer: &mut Writer) 
         string(&mut record, name);
         writer.record(INTERFACE, &record, true);
     }
-    let mut told = Vec::new();
-    for column in columns {
-        let element = &column.field.element;
-        let (id, enterprise) = column.wire_id(config.own_enterprise);
-        if element.enterprise != OWN_ENTERPRISE || told.contains(&id) {
-            continue;
+    for (at, selector) in selectors(config).iter().enumerate() {
+        let mut record = (at as u64 + 1).to_be_bytes().to_vec();
+        record.extend(selector.fields.iter().flat_map(|(_, _, value)| value));
+        writer.record(selector.template_id, &record, true);
+    }
+    if config.beyond.application {
+        for (id, name) in application_names() {
+            let mut record = id.to_vec();
+            string(&mut record, &name);
+            writer.record(APPLICATION, &record, true);
         }
-        told.push(id);
+    }
+    for (id, name, element) in own {
         let mut record = Vec::new();
-        record.extend(enterprise.to_be_bytes());
+        record.extend(config.own_enterprise.to_be_bytes());
         record.extend(id.to_be_bytes());
         record.push(element.data_type as u8);
         record.push(element.semantics as u8);
         record.extend((element.units as u16).to_be_bytes());
-        string(&mut record, &column.name());
+        string(&mut record, name);
         string(&mut record, element.about);
         writer.record(TYPE, &record, true);
     }
@@ -119,7 +207,7 @@ pub(super) fn statistics(config: &Config, statistics: &Statistics, writer: &mut 
     for value in [
         statistics.exported_messages,
         statistics.exported_octets,
-        statistics.exported_flows,
+        statistics.exported_records,
         statistics.observed_flows,
         statistics.ignored_packets,
         statistics.dropped_packets,

@@ -109,7 +109,7 @@ fn what_goes_in_comes_out() {
             let records = mixture(1000);
             wire.send_all(&mut encoder, &records);
             let statistics = Statistics {
-                exported_flows: 1000,
+                exported_records: 1000,
                 ..Statistics::default()
             };
             wire.send(encoder.refresh(NOW_NS, &statistics));

@@ -1,6 +1,7 @@
 //! What was recorded beyond the record, in the same line.
 
 use super::{member, number};
+use crate::encode::beyond;
 use crate::extra::{Extra, PacketNote, Timing, entropy};
 use crate::key::{KeyExtra, Side};
 use crate::record::Record;
@@ -16,14 +17,7 @@ pub(super) fn key(key: &KeyExtra, initiator: Side, out: &mut Vec<u8>) {
         out.extend(b",\"");
         out.extend(name.as_bytes());
         out.extend(b"\":\"");
-        for (at, byte) in mac.into_iter().enumerate() {
-            const DIGITS: &[u8; 16] = b"0123456789abcdef";
-            if at != 0 {
-                out.push(b':');
-            }
-            out.push(DIGITS[usize::from(byte >> 4)]);
-            out.push(DIGITS[usize::from(byte & 15)]);
-        }
+        beyond::mac(mac, out);
         out.push(b'"');
     }
     member("mpls_label", key.mpls_label.into(), out);

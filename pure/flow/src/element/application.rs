@@ -1,0 +1,203 @@
+//! Elements for what decoders find. Those that IANA has go out under its numbers, all others under
+//! numbers of our own, which do not change.
+//!
+//! Numbers of a fixed length have a value for *not seen*: 0 where that says nothing, else all bits
+//! set. Texts that were not seen are empty.
+
+use inspect::{Application, FIELDS, Field, Value};
+
+use super::{DataType, Element, OWN_ENTERPRISE, Semantics, Units, VARIABLE_LEN};
+use crate::encode::beyond::{hex, utf8};
+
+/// A field of an application, and the element that it goes out as.
+#[derive(Debug)]
+pub struct ApplicationElement {
+    /// The field.
+    pub field: Field,
+    /// The element.
+    pub element: Element,
+    /// What stands for *not seen*.
+    pub absent: u64,
+}
+
+macro_rules! elements {
+    ($($field:ident = $name:literal $id:literal $owner:ident $type:ident [$len:expr] $absent:expr,
+        $about:literal;)*) => {
+        /// All fields of applications, in the order of [`FIELDS`].
+        pub static APPLICATION: &[ApplicationElement] = &[
+            $(ApplicationElement {
+                field: Field::$field,
+                element: Element {
+                    name: $name,
+                    id: $id,
+                    enterprise: elements!(@$owner),
+                    len: $len,
+                    data_type: DataType::$type,
+                    semantics: elements!(@semantics $type),
+                    units: Units::None,
+                    about: $about,
+                },
+                absent: $absent,
+            },)*
+        ];
+    };
+    (@own) => { OWN_ENTERPRISE };
+    (@iana) => { 0 };
+    (@semantics String) => { Semantics::Default };
+    (@semantics $other:ident) => { Semantics::Identifier };
+}
+
+const TEXT: u16 = VARIABLE_LEN;
+
+elements! {
+    TlsSni = "tlsServerName" 100 own String [TEXT] 0, "Name that the client asks for";
+    TlsAlpn = "tlsProtocolsOffered" 101 own String [TEXT] 0, "ALPN offered, joined by commas";
+    TlsAlpnChosen = "tlsProtocolChosen" 102 own String [TEXT] 0, "ALPN that the server chose";
+    TlsVersionOffered = "tlsVersionOffered" 103 own Unsigned16 [2] 0, "Highest version offered";
+    TlsVersion = "tlsVersion" 104 own Unsigned16 [2] 0, "Version that the server chose";
+    TlsCipher = "tlsCipherSuite" 105 own Unsigned16 [2] 0, "Cipher suite that the server chose";
+    TlsRetry = "tlsHelloRetry" 106 own Unsigned8 [1] 0, "1: the first answer was HelloRetryRequest";
+    Ja3 = "ja3" 107 own String [TEXT] 0, "JA3 of the client hello";
+    Ja3s = "ja3s" 108 own String [TEXT] 0, "JA3S of the server hello";
+    Ja4 = "ja4" 109 own String [TEXT] 0, "JA4 of the client hello";
+    Ja4s = "ja4s" 110 own String [TEXT] 0, "JA4S of the server hello";
+    QuicVersion = "quicVersion" 111 own Unsigned32 [4] 0, "Version in the first long header";
+    HttpMethod = "httpRequestMethod" 459 iana String [TEXT] 0, "Method of the first request";
+    HttpHost = "httpRequestHost" 460 iana String [TEXT] 0, "Host header of the first request";
+    HttpPath = "httpRequestTarget" 461 iana String [TEXT] 0, "Target of the first request";
+    HttpAgent = "httpUserAgent" 468 iana String [TEXT] 0, "User-Agent of the first request";
+    HttpStatus = "httpStatusCode" 457 iana Unsigned16 [2] 0, "Status of the first final response";
+    HttpServer = "httpServer" 117 own String [TEXT] 0, "Server header of that response";
+    HttpType = "httpContentType" 469 iana String [TEXT] 0, "Content-Type of that response";
+    DnsName = "dnsQueryName" 119 own String [TEXT] 0, "Name of the first question";
+    DnsType = "dnsQueryType" 120 own Unsigned16 [2] 0, "Type of the first question";
+    DnsRcode = "dnsResponseCode" 121 own Unsigned16 [2] 0xffff, "Response code; 65535 without";
+    DnsAnswers = "dnsAnswerCount" 122 own Unsigned16 [2] 0xffff, "Answer records; 65535 without";
+    DnsAnswer = "dnsAnswers" 123 own String [TEXT] 0, "Answers, joined by commas";
+    DnsLatencyNs = "dnsLatencyNanoseconds" 124 own Unsigned64 [8] 0, "From question to answer";
+    SshClient = "sshClientIdentification" 125 own String [TEXT] 0, "Identification of the client";
+    SshServer = "sshServerIdentification" 126 own String [TEXT] 0, "Identification of the server";
+    Hassh = "hassh" 127 own String [TEXT] 0, "HASSH of the client";
+    HasshServer = "hasshServer" 128 own String [TEXT] 0, "HASSH of the server";
+    MailGreeting = "mailGreeting" 129 own String [TEXT] 0, "First line of the server";
+    MailHelo = "mailHelo" 130 own String [TEXT] 0, "Name that an SMTP client gives itself";
+    MailFrom = "mailFrom" 131 own String [TEXT] 0, "Envelope sender of the first mail";
+    MailTo = "mailTo" 132 own String [TEXT] 0, "First envelope recipient";
+    MailStartTls = "mailStartTls" 133 own Unsigned8 [1] 0, "1: the client asked for TLS";
+    MqttVersion = "mqttVersion" 134 own Unsigned8 [1] 0, "Protocol level";
+    MqttClientId = "mqttClientIdentifier" 135 own String [TEXT] 0, "Client identifier";
+    MqttKeepAliveS = "mqttKeepAliveSeconds" 136 own Unsigned32 [4] 0xffff_ffff, "Keep alive";
+    MqttReturnCode = "mqttReturnCode" 137 own Unsigned16 [2] 0xffff, "Answer to CONNECT, or 65535";
+    NtpVersion = "ntpVersion" 138 own Unsigned8 [1] 0, "Version of the first packet";
+    NtpMode = "ntpMode" 139 own Unsigned8 [1] 0xff, "Mode of the first packet; 255 without";
+    NtpStratum = "ntpStratum" 140 own Unsigned8 [1] 0xff, "Stratum of the server; 255 without";
+    NtpReference = "ntpReference" 141 own String [TEXT] 0, "Reference identifier of the server";
+    DhcpType = "dhcpMessageType" 142 own Unsigned8 [1] 0, "Type of the first message";
+    DhcpMac = "dhcpClientMacAddress" 143 own String [TEXT] 0, "Hardware address of the client";
+    DhcpHostName = "dhcpHostName" 144 own String [TEXT] 0, "Host name of the client";
+    DhcpVendor = "dhcpVendorClass" 145 own String [TEXT] 0, "Vendor class identifier";
+    DhcpRequested = "dhcpRequestedAddress" 146 own String [TEXT] 0, "Address asked for";
+    DhcpOffered = "dhcpOfferedAddress" 147 own String [TEXT] 0, "Address given";
+    DhcpParameters = "dhcpParameters" 148 own String [TEXT] 0, "Parameter request list";
+    SipMethod = "sipMethod" 149 own String [TEXT] 0, "Method of the first request";
+    SipUri = "sipUri" 150 own String [TEXT] 0, "Target of the first request";
+    SipFrom = "sipFrom" 151 own String [TEXT] 0, "From header of the first request";
+    SipTo = "sipTo" 152 own String [TEXT] 0, "To header of the first request";
+    SipCallId = "sipCallIdentifier" 153 own String [TEXT] 0, "Call-ID header";
+    SipAgent = "sipUserAgent" 154 own String [TEXT] 0, "User-Agent of the first message";
+    SipServer = "sipServer" 155 own String [TEXT] 0, "Server header of the first response";
+    SipStatus = "sipStatusCode" 156 own Unsigned16 [2] 0, "Status of the first response";
+}
+
+const _: () = assert!(APPLICATION_LEN == FIELDS.len());
+const APPLICATION_LEN: usize = 57;
+
+impl ApplicationElement {
+    /// Appends the value as it goes out; a text without its length.
+    pub fn put(&self, application: &Application, out: &mut Vec<u8>) {
+        if self.element.len == VARIABLE_LEN {
+            return text(application, self.field, out);
+        }
+        let len = usize::from(self.element.len);
+        let number = match application.get(self.field) {
+            Some(Value::Number(number)) => {
+                // The greatest one stands for itself and more, unless it is taken.
+                let most = u64::MAX >> (64 - 8 * len);
+                number.min(if self.absent == most { most - 1 } else { most })
+            }
+            _ => self.absent,
+        };
+        out.extend(&number.to_be_bytes()[8 - len..]);
+    }
+}
+
+/// Appends a field as text: UTF-8 whatever came, lists joined by commas; nothing where there is
+/// none.
+pub(crate) fn text(application: &Application, field: Field, out: &mut Vec<u8>) {
+    use std::io::Write;
+    if !application.has(field) {
+        return;
+    }
+    let mut is_first = true;
+    for (_, value) in application.fields().filter(|(of, _)| *of == field) {
+        if !is_first {
+            out.push(b',');
+        }
+        is_first = false;
+        match value {
+            Value::Text { bytes, .. } => utf8(bytes, out),
+            Value::Digest(sum) => hex(&sum, out),
+            // Writing into a vector cannot fail.
+            Value::Number(number) => drop(write!(out, "{number}")),
+            Value::Address(addr) => drop(write!(out, "{addr}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inspect::{Kind, Sink};
+
+    #[test]
+    fn every_field_has_an_element_of_its_own() {
+        for (row, element) in FIELDS.iter().zip(APPLICATION) {
+            assert_eq!(row.field, element.field);
+            let is_text = element.element.len == VARIABLE_LEN;
+            let wants_text = matches!(row.kind, Kind::Text | Kind::Digest);
+            assert_eq!(is_text, wants_text, "{}", row.name);
+            let number = |e: &ApplicationElement| (e.element.enterprise, e.element.id);
+            let same = APPLICATION.iter().filter(|e| number(e) == number(element));
+            assert_eq!(same.count(), 1, "{}", row.name);
+            let rows = super::super::FIELDS.iter();
+            let mut taken = rows.map(|f| (f.element.enterprise, f.element.id));
+            assert!(!taken.any(|of| of == number(element)), "{}", row.name);
+        }
+        assert_eq!(APPLICATION.len(), FIELDS.len());
+    }
+
+    #[test]
+    fn values_are_told_apart_from_none() {
+        let put = |application: &Application, field: Field| {
+            let mut out = Vec::new();
+            APPLICATION[field as usize].put(application, &mut out);
+            out
+        };
+        let mut a = Application::EMPTY;
+        assert_eq!(put(&a, Field::DnsRcode), [0xff, 0xff]);
+        assert_eq!(put(&a, Field::DnsName), b"");
+        a.field(Field::DnsRcode, Value::Number(0));
+        a.field(Field::DnsName, Value::text(b"a\xff"));
+        a.field(Field::DnsAnswer, Value::Address([192, 0, 2, 1].into()));
+        a.field(Field::DnsAnswer, Value::text(b"b"));
+        a.field(Field::Ja3, Value::Digest([0x0a; 16]));
+        a.field(Field::DnsAnswers, Value::Number(u64::MAX));
+        a.field(Field::DnsLatencyNs, Value::Number(u64::MAX));
+        assert_eq!(put(&a, Field::DnsRcode), [0, 0]);
+        assert_eq!(put(&a, Field::DnsName), "a\u{ff}".as_bytes());
+        assert_eq!(put(&a, Field::DnsAnswer), b"192.0.2.1,b");
+        assert_eq!(put(&a, Field::Ja3), "0a".repeat(16).as_bytes());
+        assert_eq!(put(&a, Field::DnsAnswers), [0xff, 0xfe]);
+        assert_eq!(put(&a, Field::DnsLatencyNs), [0xff; 8]);
+    }
+}

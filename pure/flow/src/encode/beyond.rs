@@ -1,0 +1,204 @@
+//! What is told of a flow beyond its record: the rarer parts of its key, its application, its
+//! Community ID. Which of them, the caller says once; records that come without are told as far as
+//! they go.
+
+use inspect::{Application, CommunityId, Protocol, Transport};
+
+use crate::extra::Extra;
+use crate::meter::KeyParts;
+use crate::record::Record;
+
+/// What is told beyond records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// Parts of the key that are kept beside the record.
+    pub key: KeyParts,
+    /// What decoders found, or what ports suggest.
+    pub application: bool,
+    /// The Community ID, with this seed.
+    pub community_seed: Option<u16>,
+}
+
+impl Beyond {
+    /// Whether there is anything.
+    pub fn any(&self) -> bool {
+        self.key.any() || self.application || self.community_seed.is_some()
+    }
+}
+
+/// The Community ID of a record: of ICMP that of what the initiator sent.
+pub fn community_id(record: &Record, seed: u16) -> CommunityId {
+    let (key, initiator) = (record.key(), record.initiator());
+    let end = |side| (key.addr(side), key.port(side));
+    let (source, destination) = (end(initiator), end(initiator.other()));
+    inspect::community_id(seed, key.protocol(), source, destination)
+}
+
+/// How an application is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Its bytes were recognised.
+    Content(Protocol),
+    /// Custom puts it on this port.
+    Port(u16, &'static str),
+    /// Nothing is known but the IP protocol.
+    Nothing(u8),
+}
+
+/// What is known of a record's application.
+pub struct Known {
+    /// What decoders found.
+    pub found: Application,
+    /// What it is called, and why.
+    pub by: By,
+}
+
+impl Known {
+    /// Of a record.
+    pub fn of(record: &Record, extra: &Extra<'_>) -> Known {
+        let found = extra.application().unwrap_or(Application::EMPTY);
+        let (key, initiator) = (record.key(), record.initiator());
+        let by = match (found.protocol(), transport(record)) {
+            (Protocol::Unknown, Some(transport)) => {
+                let ports = [key.port(initiator), key.port(initiator.other())];
+                match inspect::guess_port(transport, ports[0], ports[1]) {
+                    Some((port, name)) => By::Port(port, name),
+                    None => By::Nothing(key.protocol()),
+                }
+            }
+            (Protocol::Unknown, None) => By::Nothing(key.protocol()),
+            (protocol, _) => By::Content(protocol),
+        };
+        Known { found, by }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> Option<&'static str> {
+        match self.by {
+            By::Content(protocol) => Some(protocol.name()),
+            By::Port(_, name) => Some(name),
+            By::Nothing(_) => None,
+        }
+    }
+
+    /// What custom calls it, where nothing was recognised.
+    pub fn guess(&self) -> Option<&'static str> {
+        match self.by {
+            By::Port(_, name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// What carries the flow, of what decoders read.
+pub fn transport(record: &Record) -> Option<Transport> {
+    match record.key().protocol() {
+        6 => Some(Transport::Tcp),
+        17 => Some(Transport::Udp),
+        _ => None,
+    }
+}
+
+/// Classification engines of RFC 6759 §4.1: IP protocols, ports, and what a maker counts itself.
+const IANA_L3: u8 = 1;
+const IANA_L4: u8 = 3;
+const PANA_L7: u8 = 13;
+
+/// The applicationId (RFC 6759 §4.2) in four bytes: which engine, and its number. What was
+/// recognised has a number of ours, a guess by port is told as the port, and where neither is
+/// known, the IP protocol.
+pub fn application_id(by: By) -> [u8; 4] {
+    let (engine, selector) = match by {
+        By::Content(protocol) => (PANA_L7, u16::from(protocol as u8)),
+        By::Port(port, _) => (IANA_L4, port),
+        By::Nothing(protocol) => (IANA_L3, protocol.into()),
+    };
+    let [high, low] = selector.to_be_bytes();
+    [engine, 0, high, low]
+}
+
+/// All ids that have a name, with it: for the options records that tell names once.
+pub fn application_names() -> Vec<([u8; 4], String)> {
+    let protocols = Protocol::ALL
+        .into_iter()
+        .filter(|p| *p != Protocol::Unknown);
+    let mut names: Vec<([u8; 4], String)> = protocols
+        .map(|p| (application_id(By::Content(p)), p.name().to_owned()))
+        .collect();
+    for (port, _, name) in inspect::known_ports() {
+        let id = application_id(By::Port(port, name));
+        match names.last_mut() {
+            // One number for TCP and UDP, and two names.
+            Some((last, both)) if *last == id => {
+                if both != name {
+                    both.push('/');
+                    both.push_str(name);
+                }
+            }
+            _ => names.push((id, name.to_owned())),
+        }
+    }
+    names
+}
+
+/// Text from a packet as UTF-8: a byte that is none becomes the code point of its number.
+pub(crate) fn utf8(bytes: &[u8], out: &mut Vec<u8>) {
+    for chunk in bytes.utf8_chunks() {
+        out.extend(chunk.valid().as_bytes());
+        for byte in chunk.invalid() {
+            out.extend(char::from(*byte).encode_utf8(&mut [0; 2]).as_bytes());
+        }
+    }
+}
+
+/// A sum in hexadecimal.
+pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 15)]);
+    }
+}
+
+/// A MAC address as people write it.
+pub(crate) fn mac(mac: [u8; 6], out: &mut Vec<u8>) {
+    for (at, byte) in mac.into_iter().enumerate() {
+        if at != 0 {
+            out.push(b':');
+        }
+        hex(&[byte], out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_say_who_classified() {
+        assert_eq!(application_id(By::Content(Protocol::Tls)), [13, 0, 0, 1]);
+        assert_eq!(application_id(By::Port(443, "tls")), [3, 0, 1, 0xbb]);
+        assert_eq!(application_id(By::Nothing(47)), [1, 0, 0, 47]);
+        let names = application_names();
+        let name = |id| {
+            names
+                .iter()
+                .find(|(of, _)| *of == id)
+                .map(|(_, n)| n.as_str())
+        };
+        assert_eq!(name([13, 0, 0, 1]), Some("tls"));
+        assert_eq!(name([3, 0, 1, 0xbb]), Some("tls/quic"));
+        assert_eq!(name([3, 0, 0, 53]), Some("dns"));
+        let mut ids: Vec<_> = names.iter().map(|(id, _)| *id).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), names.len());
+    }
+
+    #[test]
+    fn any_bytes_become_utf8() {
+        let mut out = Vec::new();
+        utf8(b"a\xff\xc3\xa9\x80", &mut out);
+        assert_eq!(std::str::from_utf8(&out), Ok("a\u{ff}é\u{80}"));
+    }
+}

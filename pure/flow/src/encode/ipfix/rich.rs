@@ -1,0 +1,402 @@
+//! Records with what is known beyond them: columns behind the standard ones, in templates of their
+//! own, so that records without are as they always are.
+//!
+//! Each application has a template with its own fields, for each shape of a flow that can have it;
+//! a template with all fields serves what mixes several. The fields of a record that does not fit
+//! into a message alone are left out, not the record.
+
+use inspect::{Application, FIELDS, Field};
+
+use super::write::{Writer, specifier};
+use super::{Encoder, HEADER_LEN, NO_SET, SET_HEADER_LEN, TEMPLATE_ID_MIN, TEMPLATE_SET};
+use crate::element::{
+    APPLICATION, ApplicationElement, DataType, Element, OWN_ENTERPRISE, Semantics, Units,
+    VARIABLE_LEN, View, standard_index,
+};
+use crate::encode::Refusal;
+use crate::encode::beyond::{Beyond, Known, application_id, community_id};
+use crate::expire::EndReason;
+use crate::extra::{Extra, OwnedExtra};
+use crate::key::Side;
+use crate::record::Record;
+
+/// The number of the tunnel: one element for all kinds, because the record does not say which.
+const TUNNEL: Element = Element {
+    name: "tunnelIdentifier",
+    id: 10,
+    enterprise: OWN_ENTERPRISE,
+    len: 4,
+    data_type: DataType::Unsigned32,
+    semantics: Semantics::Identifier,
+    units: Units::None,
+    about: "VXLAN or GENEVE network, GTP-U endpoint, GRE key and the like",
+};
+
+const COMMUNITY_ID: Element = Element {
+    name: "communityIdentifier",
+    id: 11,
+    enterprise: OWN_ENTERPRISE,
+    len: VARIABLE_LEN,
+    data_type: DataType::String,
+    semantics: Semantics::Identifier,
+    units: Units::None,
+    about: "Community ID, version 1",
+};
+
+const LOST: Element = Element {
+    name: "applicationFieldsLost",
+    id: 12,
+    enterprise: OWN_ENTERPRISE,
+    len: 1,
+    data_type: DataType::Unsigned8,
+    semantics: Semantics::Quantity,
+    units: Units::None,
+    about: "Fields of the application that there was no room for; 255 is that or more",
+};
+
+/// Elements of IANA: number and length.
+const SOURCE_MAC: (u16, u16) = (56, 6);
+const DESTINATION_MAC: (u16, u16) = (80, 6);
+const MPLS_TOP: (u16, u16) = (70, 3);
+const TRAFFIC_CLASS: (u16, u16) = (5, 1);
+const APPLICATION_ID: (u16, u16) = (95, 4);
+const APPLICATION_NAME: (u16, u16) = (96, VARIABLE_LEN);
+
+/// Beginnings of the names of the fields that belong together. The first group that has all fields
+/// of an application serves it.
+const GROUPS: &[&[&str]] = &[
+    &[],
+    &["tls_", "ja3", "ja4"],
+    &["http_"],
+    &["dns_"],
+    &["quic_", "tls_", "ja3", "ja4"],
+    &["ssh_", "hassh"],
+    &["mail_"],
+    &["mqtt_"],
+    &["ntp_"],
+    &["dhcp_"],
+    &["sip_"],
+    // After STARTTLS.
+    &["mail_", "tls_", "ja3", "ja4"],
+    &[""],
+];
+
+/// Where the indices of these templates begin: template ids 320 and up, behind all options.
+const INDEX_MIN: usize = 64;
+const SHAPES: usize = 8;
+/// Columns of these templates before the application's own, at the most.
+pub(super) const COLUMNS_MAX: usize = 10;
+
+/// Fields that belong together.
+struct Group {
+    number: usize,
+    /// Bit `field as u8` for each.
+    mask: u64,
+    elements: Vec<&'static ApplicationElement>,
+}
+
+/// What a rich encoder has beside the plain one.
+pub(super) struct Rich {
+    beyond: Beyond,
+    groups: Vec<Group>,
+    /// What stands behind the standard columns of the record being made.
+    tail: Vec<u8>,
+}
+
+impl Rich {
+    /// For messages of so many bytes; `others` are the columns of the longest template without the
+    /// application's own. Groups whose template would not fit are left out.
+    pub(super) fn new(beyond: Beyond, limit: usize, others: usize) -> Rich {
+        let number = 0..GROUPS.len();
+        let groups = number
+            .filter(|n| *n == 0 || beyond.application)
+            .map(|number| {
+                let is_in = |name: &str| GROUPS[number].iter().any(|start| name.starts_with(start));
+                let rows = FIELDS.iter().filter(|row| is_in(row.name));
+                let fields: Vec<Field> = rows.map(|row| row.field).collect();
+                Group {
+                    number,
+                    mask: fields
+                        .iter()
+                        .fold(0, |mask, field| mask | 1 << *field as u8),
+                    elements: fields.iter().map(|f| &APPLICATION[*f as usize]).collect(),
+                }
+            });
+        let fits = |group: &Group| {
+            let columns = others + group.elements.len();
+            group.number == 0 || HEADER_LEN + SET_HEADER_LEN + 4 + 8 * columns <= limit
+        };
+        Rich {
+            beyond,
+            groups: groups.filter(fits).collect(),
+            tail: Vec::with_capacity(2048),
+        }
+    }
+
+    /// The first group that has all fields of an application; that without fields if none has.
+    fn group_of(&self, application: &Application) -> &Group {
+        let present = application.fields();
+        let mask = present.fold(0_u64, |mask, (field, _)| mask | 1 << field as u8);
+        let serves = |group: &&Group| mask & !group.mask == 0;
+        // The first one always exists.
+        self.groups.iter().find(serves).unwrap_or(&self.groups[0])
+    }
+
+    /// Appends specifiers of the columns behind the standard ones; gives how many.
+    fn specifiers(&self, group: &Group, own: u32, out: &mut Vec<u8>) -> usize {
+        let mut count = 0;
+        let mut add = |(id, len): (u16, u16), enterprise| {
+            specifier(out, id, len, enterprise);
+            count += 1;
+        };
+        let key = &self.beyond.key;
+        for (is_there, column) in [
+            (key.mac, SOURCE_MAC),
+            (key.mac, DESTINATION_MAC),
+            (key.mpls, MPLS_TOP),
+            (key.traffic_class, TRAFFIC_CLASS),
+        ] {
+            if is_there {
+                add(column, 0);
+            }
+        }
+        if key.tunnel {
+            add((TUNNEL.id, TUNNEL.len), own);
+        }
+        if self.beyond.community_seed.is_some() {
+            add((COMMUNITY_ID.id, COMMUNITY_ID.len), own);
+        }
+        if self.beyond.application {
+            add(APPLICATION_ID, 0);
+            add(APPLICATION_NAME, 0);
+        }
+        if group.number != 0 {
+            add((LOST.id, LOST.len), own);
+        }
+        for ApplicationElement { element, .. } in &group.elements {
+            let enterprise = if element.enterprise == 0 { 0 } else { own };
+            add((element.id, element.len), enterprise);
+        }
+        count
+    }
+
+    /// Elements of our own in these templates.
+    pub(super) fn own_elements(&self) -> Vec<&'static Element> {
+        let beyond = &self.beyond;
+        let mut elements = Vec::new();
+        if beyond.key.tunnel {
+            elements.push(&TUNNEL);
+        }
+        if beyond.community_seed.is_some() {
+            elements.push(&COMMUNITY_ID);
+        }
+        if beyond.application {
+            elements.push(&LOST);
+            let rows = APPLICATION.iter().map(|row| &row.element);
+            elements.extend(rows.filter(|element| element.enterprise == OWN_ENTERPRISE));
+        }
+        elements
+    }
+
+    /// Makes the tail of a record, as the group has it.
+    fn fill(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        known: Option<&Known>,
+        source: Side,
+        group: usize,
+    ) {
+        let Rich {
+            beyond,
+            groups,
+            tail,
+        } = self;
+        tail.clear();
+        let key_extra = extra.key.copied().unwrap_or_default();
+        let key = &beyond.key;
+        if key.mac {
+            tail.extend(key_extra.mac[source as usize]);
+            tail.extend(key_extra.mac[source.other() as usize]);
+        }
+        if key.mpls {
+            // Label, three bits of class, bottom of the stack (RFC 3032 §2.1).
+            tail.extend(&(key_extra.mpls_label << 4).to_be_bytes()[1..]);
+        }
+        if key.traffic_class {
+            tail.push(key_extra.traffic_class);
+        }
+        if key.tunnel {
+            tail.extend(key_extra.tunnel_id.to_be_bytes());
+        }
+        if let Some(seed) = beyond.community_seed {
+            let id = community_id(record, seed);
+            variable(tail, |out| out.extend(id.as_str().as_bytes()));
+        }
+        let Some(known) = known else { return };
+        tail.extend(application_id(known.by));
+        let name = known.name().unwrap_or_default();
+        variable(tail, |out| out.extend(name.as_bytes()));
+        let group = groups.iter().find(|of| of.number == group);
+        let Some(group) = group.filter(|group| group.number != 0) else {
+            return;
+        };
+        tail.push(known.found.lost());
+        for row in &group.elements {
+            if row.element.len == VARIABLE_LEN {
+                variable(tail, |out| row.put(&known.found, out));
+            } else {
+                row.put(&known.found, tail);
+            }
+        }
+    }
+}
+
+/// Appends a value with its length before it (RFC 7011 §7).
+fn variable(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let len = out.len() - at - 1;
+    if len < 255 {
+        out[at] = len as u8;
+        return;
+    }
+    // Far from the limit: an application has some five hundred bytes.
+    let [high, low] = (len.min(usize::from(u16::MAX)) as u16).to_be_bytes();
+    out[at] = 255;
+    drop(out.splice(at + 1..at + 1, [high, low]));
+}
+
+impl Encoder {
+    /// As `take`, with what is known beyond records.
+    pub(super) fn take_rich(
+        &mut self,
+        records: &[(Record, EndReason)],
+        extras: &[OwnedExtra],
+    ) -> usize {
+        let Some(mut rich) = self.rich.take() else {
+            return 0;
+        };
+        let mut taken = records.len();
+        for (count, (record, reason)) in records.iter().enumerate() {
+            let extra = extras.get(count).map(OwnedExtra::get).unwrap_or_default();
+            let known = rich.beyond.application.then(|| Known::of(record, &extra));
+            let known = known.as_ref();
+            let group = known.map_or(0, |known| rich.group_of(&known.found).number);
+            let mut fits = self.push_rich(&mut rich, record, *reason, &extra, known, group);
+            if !fits && self.record_count == 0 && group != 0 {
+                // Too long for any message: without what the application said.
+                self.reset_message();
+                fits = self.push_rich(&mut rich, record, *reason, &extra, known, 0);
+            }
+            if fits {
+                self.held.count(record);
+            } else if self.record_count != 0 {
+                taken = count;
+                break;
+            } else {
+                self.reset_message();
+                self.refused[Refusal::TooLarge as usize].count(record);
+            }
+        }
+        self.rich = Some(rich);
+        taken
+    }
+
+    fn reset_message(&mut self) {
+        self.at = HEADER_LEN;
+        self.set_index = NO_SET;
+    }
+
+    /// One record of both sides, or one of each side that sent: all of them or none.
+    fn push_rich(
+        &mut self,
+        rich: &mut Rich,
+        record: &Record,
+        reason: EndReason,
+        extra: &Extra<'_>,
+        known: Option<&Known>,
+        group: usize,
+    ) -> bool {
+        let initiator = record.initiator();
+        let is_both = self.config.is_biflow && !record.is_one_way();
+        let mark = (self.at, self.set_at, self.set_index, self.record_count);
+        for side in [initiator, initiator.other()] {
+            let is_wanted = match is_both {
+                true => side == initiator,
+                false => record.sent_by(side).packets != 0,
+            };
+            if !is_wanted {
+                continue;
+            }
+            rich.fill(record, extra, known, side, group);
+            let shape = standard_index(record, is_both);
+            let index = INDEX_MIN + group * SHAPES + shape;
+            let view = View::new(record, reason, side, self.config.interface);
+            if self.push_columns(&view, shape, index, &rich.tail).is_none() {
+                (self.at, self.set_at, self.set_index, self.record_count) = mark;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The columns of a plain template, and the tail behind them.
+    fn push_columns(
+        &mut self,
+        view: &View<'_>,
+        shape: usize,
+        index: usize,
+        tail: &[u8],
+    ) -> Option<()> {
+        if index != self.set_index && !self.open_set(index) {
+            return None;
+        }
+        let mut at = self.at;
+        let plain = self.standard(shape).columns.iter();
+        for column in plain.chain(&self.extra[shape & 1]) {
+            let out = self.buffer.get_mut(at..)?;
+            at += if column.field.element.len == VARIABLE_LEN {
+                super::put_variable(column, view, out)?
+            } else {
+                (column.field.put)(view, column.way, out)?
+            };
+        }
+        self.buffer
+            .get_mut(at..at + tail.len())?
+            .copy_from_slice(tail);
+        self.at = at + tail.len();
+        self.record_count += 1;
+        Some(())
+    }
+
+    /// Messages with the templates of rich records.
+    pub(super) fn rich_templates(&self, rich: &Rich, writer: &mut Writer) {
+        for group in &rich.groups {
+            for shape in self.used() {
+                // Only what has ports has applications.
+                let is_icmp = shape & 2 != 0;
+                if is_icmp && group.number != 0 {
+                    continue;
+                }
+                let index = INDEX_MIN + group.number * SHAPES + shape;
+                let mut fields = Vec::new();
+                let mut count = 0;
+                for column in self.columns(shape) {
+                    self.specify(column, &mut fields);
+                    count += 1;
+                }
+                count += rich.specifiers(group, self.config.own_enterprise, &mut fields);
+                let mut record = Vec::new();
+                record.extend((TEMPLATE_ID_MIN + index as u16).to_be_bytes());
+                record.extend((count as u16).to_be_bytes());
+                record.extend(fields);
+                writer.record(TEMPLATE_SET, &record, false);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
