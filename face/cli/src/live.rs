@@ -1,44 +1,39 @@
-//! The live view: rates, the largest flows, the loss account, on a terminal.
+//! The live view: rates, the largest flows, applications, talkers, the loss account, on a terminal.
 //!
 //! The screen is the alternate one, and the terminal is put back however the view ends: on `q`, on
 //! Ctrl-C (a key here, not a signal), on an error, on a panic (by a hook, since the program aborts
-//! on one).
+//! on one). [`Once`] prints the same picture one time, as text.
 
 mod picture;
+mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::io::Write;
 use std::time::Duration;
 
-use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use flow::top::{self, Order, Total};
-use flow::{EndReason, FlowKey, Record};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use flow::top::Order;
+use flow::{EndReason, Extra, Record};
 use port::PortDescription;
-use ratatui::DefaultTerminal;
+use ratatui::backend::TestBackend;
+use ratatui::{DefaultTerminal, Terminal};
 use runtime::flows::{Fate, Outlet, Status};
 use sys::{Error, Result};
 
 use crate::cmd::flows::event_text;
-use picture::{Picture, Row};
+use picture::Shown;
+use view::View;
 
-/// How often rates are computed.
-const RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Seconds of history under the rates.
-const HISTORY_LEN: usize = 240;
+/// How long [`Once`] looks unless told: rates take a second, and one more to settle.
+const ONCE: Duration = Duration::from_millis(2200);
+/// Rows and columns of the picture that [`Once`] prints, unless `COLUMNS` and `LINES` say.
+const ONCE_SIZE: [u16; 2] = [80, 40];
 
-/// The view.
+/// The view on a terminal.
 pub struct Live {
     terminal: Option<DefaultTerminal>,
-    picture: Picture,
-    held: bool,
-    at: Duration,
-    packets: u64,
-    wire_bytes: u64,
-    begun: u64,
-    /// Bytes of the flows shown, one interval ago.
-    before: HashMap<FlowKey, u64>,
-    rates: HashMap<FlowKey, f64>,
-    /// Protocol and name of the flows shown, where decoders know them.
-    applications: HashMap<FlowKey, (&'static str, String)>,
+    view: View,
+    /// The filter is being typed.
+    is_typing: bool,
 }
 
 impl Live {
@@ -55,184 +50,99 @@ impl Live {
         let terminal = ratatui::try_init().map_err(|e| {
             Error::from_io("draw on the terminal", e).with_hint("--plain draws nothing")
         })?;
-        let modes: Vec<&str> = description
-            .facts
-            .iter()
-            .filter(|(name, _)| matches!(*name, "attach mode" | "bind mode"))
-            .map(|(_, value)| value.as_str())
-            .collect();
         Ok(Live {
             terminal: Some(terminal),
-            picture: Picture {
-                name: name.to_owned(),
-                facts: modes.join(", "),
-                memory_len: memory_len as u64,
-                order,
-                ..Picture::default()
-            },
-            held: false,
-            at: Duration::ZERO,
-            packets: 0,
-            wire_bytes: 0,
-            begun: 0,
-            before: HashMap::new(),
-            rates: HashMap::new(),
-            applications: HashMap::new(),
+            view: View::new(name, description, memory_len, order),
+            is_typing: false,
         })
     }
 
     /// What the flows are sorted by.
     pub fn order(&self) -> Order {
-        self.picture.order
+        self.view.picture.order
     }
 
-    /// Answers keys. True if the picture must be drawn anew.
-    fn keys(&mut self, status: &Status<'_>) -> std::io::Result<bool> {
-        let mut changed = false;
+    /// Answers keys.
+    fn keys(&mut self, status: &Status<'_>) -> std::io::Result<()> {
         while event::poll(Duration::ZERO)? {
-            let key = match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => key,
-                Event::Resize(..) => {
-                    changed = true;
-                    continue;
-                }
-                _ => continue,
-            };
-            changed = true;
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+            {
+                self.key(&key, status);
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, key: &KeyEvent, status: &Status<'_>) {
+        let picture = &mut self.view.picture;
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return status.switch.end();
+        }
+        if self.is_typing {
             match key.code {
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                    status.switch.end();
+                KeyCode::Enter => self.is_typing = false,
+                KeyCode::Esc => {
+                    picture.filter.clear();
+                    self.is_typing = false;
                 }
-                KeyCode::Char('q') | KeyCode::Esc => status.switch.end(),
-                KeyCode::Char('b') => self.sort(status, Order::Bytes),
-                KeyCode::Char('p') => self.sort(status, Order::Packets),
-                KeyCode::Char('d') => self.sort(status, Order::Duration),
-                KeyCode::Char(' ') => self.held = !self.held,
+                KeyCode::Backspace => drop(picture.filter.pop()),
+                KeyCode::Char(letter) if picture.filter.len() < 64 => picture.filter.push(letter),
                 _ => {}
             }
+            picture.is_typing = self.is_typing;
+            return;
         }
-        Ok(changed)
-    }
-
-    fn sort(&mut self, status: &Status<'_>, order: Order) {
-        status.switch.set_order(order);
-        self.picture.order = order;
-    }
-
-    /// Sums of the flows that go on, with their records that have ended.
-    fn totals(&self, status: &Status<'_>) -> Vec<Total> {
-        let mut sums: HashMap<FlowKey, Total> = HashMap::new();
-        for record in status.queues.iter().flat_map(|queue| &queue.live) {
-            let total = Total::of(record);
-            sums.entry(total.key)
-                // Its other direction, in another queue.
-                .and_modify(|sum| sum.add(&total))
-                .or_insert(total);
-        }
-        for (key, sum) in &mut sums {
-            if let Some(ended) = status.top.get(key) {
-                sum.add(ended);
+        let rows = picture.row_count();
+        match key.code {
+            KeyCode::Char('q') => status.switch.end(),
+            // What was asked for last is taken back first.
+            KeyCode::Esc if !picture.filter.is_empty() => picture.filter.clear(),
+            KeyCode::Esc => status.switch.end(),
+            KeyCode::Char('b') => self.view.sort(status, Order::Bytes),
+            KeyCode::Char('p') => self.view.sort(status, Order::Packets),
+            KeyCode::Char('d') => self.view.sort(status, Order::Duration),
+            KeyCode::Char('/') => {
+                self.is_typing = true;
+                picture.is_typing = true;
+                picture.filter.clear();
             }
+            KeyCode::Char('n') => picture.has_names = !picture.has_names,
+            KeyCode::Char(' ') => picture.held = !picture.held,
+            KeyCode::Tab => picture.show(picture.shown.next()),
+            KeyCode::Char('1') => picture.show(Shown::Flows),
+            KeyCode::Char('2') => picture.show(Shown::Applications),
+            KeyCode::Char('3') => picture.show(Shown::Talkers),
+            KeyCode::Char('4') => picture.show(Shown::Losses),
+            KeyCode::Down => picture.first = (picture.first + 1).min(rows.saturating_sub(1)),
+            KeyCode::Up => picture.first = picture.first.saturating_sub(1),
+            KeyCode::PageDown => picture.first = (picture.first + 10).min(rows.saturating_sub(1)),
+            KeyCode::PageUp => picture.first = picture.first.saturating_sub(10),
+            KeyCode::Home => picture.first = 0,
+            _ => {}
         }
-        let ended = status.top.largest(64);
-        for total in ended {
-            sums.entry(total.key).or_insert(total);
-        }
-        let mut totals: Vec<Total> = sums.into_values().collect();
-        top::sort(&mut totals, self.picture.order);
-        totals.truncate(64);
-        totals
     }
-
-    fn update(&mut self, status: &Status<'_>) {
-        let total = status.total();
-        let totals = self.totals(status);
-        let passed = status.elapsed.saturating_sub(self.at);
-        if passed >= RATE_INTERVAL {
-            let seconds = passed.as_secs_f64();
-            let picture = &mut self.picture;
-            let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-            picture.pps = since(total.meter.packets, self.packets);
-            picture.bps = since(total.wire_bytes, self.wire_bytes) * 8.0;
-            picture.new_per_s = since(total.meter.table.flows, self.begun);
-            picture.history.push(picture.pps as u64);
-            if picture.history.len() > HISTORY_LEN {
-                picture.history.remove(0);
-            }
-            self.rates.clear();
-            for flow in &totals {
-                if let Some(before) = self.before.get(&flow.key) {
-                    let bytes = flow.bytes.iter().sum();
-                    self.rates.insert(flow.key, since(bytes, *before) * 8.0);
-                }
-            }
-            self.before.clear();
-            for flow in &totals {
-                self.before.insert(flow.key, flow.bytes.iter().sum());
-            }
-            self.at = status.elapsed;
-            self.packets = total.meter.packets;
-            self.wire_bytes = total.wire_bytes;
-            self.begun = total.meter.table.flows;
-        }
-        for queue in status.queues {
-            for (record, known) in queue.live.iter().zip(&queue.live_applications) {
-                if let Some(words) = words(known) {
-                    self.applications.insert(*record.key(), words);
-                }
-            }
-        }
-        // Of those that are not shown any more nothing is kept.
-        let shown: HashSet<FlowKey> = totals.iter().map(|total| total.key).collect();
-        self.applications.retain(|key, _| shown.contains(key));
-        let picture = &mut self.picture;
-        picture.elapsed = status.elapsed;
-        picture.packets = total.meter.packets;
-        picture.wire_bytes = total.wire_bytes;
-        picture.live = total.meter.table.live;
-        picture.capacity = total.capacity;
-        picture.evicted = total.meter.table.ended[EndReason::Resources as usize];
-        picture.refused = total.meter.refused_total();
-        picture.account = status.account.clone();
-        picture.rows = totals
-            .iter()
-            .map(|total| {
-                let rate_bps = self.rates.get(&total.key).copied();
-                Row::of(total, rate_bps, self.applications.get(&total.key))
-            })
-            .collect();
-    }
-}
-
-/// Protocol and name, if anything was recognised. What a packet brought is made fit to be shown.
-fn words(application: &inspect::Application) -> Option<(&'static str, String)> {
-    if application.protocol() == inspect::Protocol::Unknown {
-        return None;
-    }
-    let name = match application.headline() {
-        Some(inspect::Value::Text { bytes, .. }) => bytes.escape_ascii().to_string(),
-        Some(inspect::Value::Address(addr)) => addr.to_string(),
-        _ => String::new(),
-    };
-    Some((application.protocol().name(), name))
 }
 
 impl Outlet for Live {
-    fn ended(&mut self, _: &Record, _: EndReason) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, _: EndReason) -> Result<Fate> {
+        self.view.ended(record, &Extra::default());
+        Ok(Fate::Told)
+    }
+
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
+        self.view.ended(record, extra);
         Ok(Fate::Told)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
         let failed = |e| Error::from_io("draw on the terminal", e);
         for event in status.events {
-            self.picture.event = event_text(event);
+            self.view.picture.event = event_text(event);
         }
         self.keys(status).map_err(failed)?;
-        if !self.held {
-            self.update(status);
-        }
-        self.picture.held = self.held;
-        let picture = &self.picture;
+        self.view.pulse(status);
+        let picture = &self.view.picture;
         if let Some(terminal) = &mut self.terminal {
             terminal.draw(|frame| picture.draw(frame)).map_err(failed)?;
         }
@@ -245,5 +155,86 @@ impl Drop for Live {
         if self.terminal.take().is_some() {
             ratatui::restore();
         }
+    }
+}
+
+/// The picture, once, as text on standard output; then the probe ends.
+pub struct Once {
+    view: View,
+    at: Duration,
+    is_done: bool,
+}
+
+impl Once {
+    /// Looks for so long, or a little more than two seconds.
+    pub fn new(
+        name: &str,
+        description: &PortDescription,
+        memory_len: usize,
+        order: Order,
+        duration: Option<Duration>,
+    ) -> Once {
+        Once {
+            view: View::new(name, description, memory_len, order).once(),
+            at: duration.unwrap_or(ONCE),
+            is_done: false,
+        }
+    }
+
+    /// The picture as it stands.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn print(&self) -> std::io::Result<()> {
+        let size = ["COLUMNS", "LINES"].map(|name| {
+            let text = std::env::var(name).ok();
+            text.and_then(|text| text.parse::<u16>().ok())
+        });
+        let columns = size[0].unwrap_or(ONCE_SIZE[0]).clamp(20, 500);
+        let rows = size[1].unwrap_or(ONCE_SIZE[1]).clamp(5, 500);
+        // Drawing into memory does not fail.
+        let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
+        let Ok(_) = terminal.draw(|frame| self.view.picture.draw(frame));
+        let buffer = terminal.backend().buffer();
+        let mut out = String::new();
+        let mut empty = 0;
+        for y in 0..rows {
+            let line: String = (0..columns).map(|x| buffer[(x, y)].symbol()).collect();
+            // Room that no flow took is left out.
+            match line.trim_end() {
+                "" => empty += 1,
+                line => {
+                    out.push_str(if empty > 0 { "\n" } else { "" });
+                    empty = 0;
+                    out.push_str(line);
+                    out.push('\n');
+                }
+            }
+        }
+        std::io::stdout().write_all(out.as_bytes())
+    }
+}
+
+impl Outlet for Once {
+    fn ended(&mut self, record: &Record, _: EndReason) -> Result<Fate> {
+        self.view.ended(record, &Extra::default());
+        Ok(Fate::Told)
+    }
+
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
+        self.view.ended(record, extra);
+        Ok(Fate::Told)
+    }
+
+    fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
+        if self.is_done {
+            return Ok(());
+        }
+        self.view.pulse(status);
+        if status.elapsed >= self.at {
+            self.is_done = true;
+            status.switch.end();
+        }
+        Ok(())
     }
 }

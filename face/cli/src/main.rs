@@ -3,6 +3,7 @@
 
 mod args;
 mod cmd;
+mod config;
 mod exit;
 mod live;
 mod report;
@@ -19,7 +20,11 @@ struct Cli {
 }
 
 fn main() -> std::process::ExitCode {
-    match Cli::try_parse() {
+    let arguments = match config::expand(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => return exit::report(Err(error)),
+    };
+    match Cli::try_parse_from(arguments) {
         Ok(cli) => exit::report(cmd::run(&cli.command)),
         Err(error) => exit::usage(&error),
     }

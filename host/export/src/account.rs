@@ -93,6 +93,24 @@ impl Account {
         self.offered.flows.wrapping_sub(done) as i64
     }
 
+    /// Takes in the account of an earlier session of the same destination.
+    pub(crate) fn add(&mut self, other: &Account) {
+        self.offered.add(&other.offered);
+        self.exported.add(&other.exported);
+        self.data_records += other.data_records;
+        for (sum, more) in self.dropped.iter_mut().zip(&other.dropped) {
+            sum.add(more);
+        }
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.sessions += other.sessions;
+        self.failures += other.failures;
+        self.refused_by_host += other.refused_by_host;
+        if self.last_failure.is_none() {
+            self.last_failure.clone_from(&other.last_failure);
+        }
+    }
+
     /// What options records say.
     pub(crate) fn statistics(&self) -> Statistics {
         Statistics {

@@ -14,7 +14,7 @@ use sys::{Error, Result};
 
 use crate::account::{Account, DropReason};
 use crate::lane::{Batch, Lane, Records, Shared, lock};
-use crate::target::Target;
+use crate::target::{Place, Target};
 
 /// Records in a batch.
 const BATCH_LEN: usize = 256;
@@ -82,6 +82,8 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
     /// It was waited for long enough; not again before it takes something.
     was_waited_for: bool,
+    /// The file that it writes: device and number.
+    file: Option<(u64, u64)>,
     /// Handed over and dropped since the account was last told.
     offered: Sum,
     queue_full: Sum,
@@ -94,6 +96,19 @@ pub struct Exporters {
     batch: Records,
     fan_out: FanOut,
     can_wait: bool,
+    /// Those that are no destinations any more, and end what they have.
+    leaving: Vec<Handle>,
+}
+
+/// What became of destinations when others were asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// New ones.
+    pub begun: Vec<String>,
+    /// Those whose file was moved away, and was made anew.
+    pub renewed: Vec<String>,
+    /// Those that are no more.
+    pub ended: Vec<String>,
 }
 
 impl Exporters {
@@ -103,32 +118,63 @@ impl Exporters {
     /// # Errors
     /// Where a file cannot be written, a certificate not be read, a protocol is not there.
     pub fn open(targets: &[Target], setup: &Setup) -> Result<Exporters> {
-        let mut handles = Vec::new();
-        for target in targets {
-            let sink = (target.sink.open)(target)?;
-            let encoder = (target.format.make)(target, setup);
-            let records = target.options.queue.unwrap_or(QUEUE_LEN);
-            let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
-            let shared = Arc::new(Shared::default());
-            let lane = Lane::new(target, encoder, sink, batches, shared.clone());
-            handles.push(Handle {
-                name: target.text.clone(),
-                batch: Records::default(),
-                queue: Some(queue),
-                lane: Some(lane),
-                shared,
-                thread: None,
-                was_waited_for: false,
-                offered: Sum::default(),
-                queue_full: Sum::default(),
-            });
-        }
+        let handles = targets.iter().map(|target| Handle::open(target, setup));
+        let handles = handles.collect::<Result<Vec<Handle>>>()?;
         Ok(Exporters {
             handles,
             batch: Records::default(),
             fan_out: setup.fan_out,
             can_wait: setup.can_wait,
+            leaving: Vec::new(),
         })
+    }
+
+    /// Goes on with these destinations. Those that are there already, told in the same words, go on
+    /// as they are, unless the file that they write is no longer at its path: then it is made anew.
+    /// What others still have is sent, while the probe goes on.
+    ///
+    /// # Errors
+    /// As [`Exporters::open`] and [`Exporters::start`]; then everything is as it was.
+    pub fn replace(&mut self, targets: &[Target], setup: &Setup) -> Result<Changes> {
+        let mut changes = Changes::default();
+        let mut begun = Vec::new();
+        for target in targets {
+            let old = self
+                .handles
+                .iter()
+                .find(|handle| handle.name == target.text);
+            if old.is_some_and(|old| !old.has_moved(target)) {
+                continue;
+            }
+            begun.push(Handle::open(target, setup)?);
+            let list = match old {
+                Some(_) => &mut changes.renewed,
+                None => &mut changes.begun,
+            };
+            list.push(target.text.clone());
+        }
+        start(&mut begun, self.handles.len() + self.leaving.len())?;
+        self.flush();
+        let mut all = std::mem::take(&mut self.handles);
+        for target in targets {
+            // The new one where there is one.
+            let place = begun.iter().position(|handle| handle.name == target.text);
+            if let Some(place) = place {
+                self.handles.push(begun.remove(place));
+            } else if let Some(place) = all.iter().position(|h| h.name == target.text) {
+                self.handles.push(all.remove(place));
+            }
+        }
+        for mut handle in all {
+            if !targets.iter().any(|target| target.text == handle.name) {
+                changes.ended.push(handle.name.clone());
+            }
+            handle.tell();
+            handle.close();
+            self.leaving.push(handle);
+        }
+        self.fan_out = setup.fan_out;
+        Ok(changes)
     }
 
     /// Starts a thread for each destination. Rights are a thread's own: whoever gives some up
@@ -137,17 +183,7 @@ impl Exporters {
     /// # Errors
     /// When a thread cannot be started.
     pub fn start(&mut self) -> Result<()> {
-        for (index, handle) in self.handles.iter_mut().enumerate() {
-            let Some(lane) = handle.lane.take() else {
-                continue;
-            };
-            let thread = std::thread::Builder::new()
-                .name(format!("export-{index}"))
-                .spawn(move || lane.run())
-                .map_err(|e| Error::from_io("start a thread for an export", e))?;
-            handle.thread = Some(thread);
-        }
-        Ok(())
+        start(&mut self.handles, 0)
     }
 
     /// Bytes of memory that queues may take at the most.
@@ -227,12 +263,16 @@ impl Exporters {
 
     /// Destinations and their accounts, as they stand.
     pub fn accounts(&mut self) -> Vec<(String, Account)> {
-        let accounts = self.handles.iter_mut().map(|handle| {
+        let mut accounts: Vec<(String, Account)> = Vec::new();
+        for handle in self.handles.iter_mut().chain(&mut self.leaving) {
             handle.tell();
-            let account = lock(&handle.shared.account).clone();
-            (handle.name.clone(), account)
-        });
-        accounts.collect()
+            let account = lock(&handle.shared.account);
+            match accounts.iter_mut().find(|(name, _)| *name == handle.name) {
+                Some((_, sum)) => sum.add(&account),
+                None => accounts.push((handle.name.clone(), account.clone())),
+            }
+        }
+        accounts
     }
 
     /// Sends everything that can be sent, and ends. A collector that is not there is waited for
@@ -245,10 +285,9 @@ impl Exporters {
 
     fn end(&mut self) {
         for handle in &mut self.handles {
-            lock(&handle.shared.observed).is_over = true;
-            handle.queue = None;
+            handle.close();
         }
-        for handle in &mut self.handles {
+        for handle in self.handles.iter_mut().chain(&mut self.leaving) {
             if let Some(thread) = handle.thread.take()
                 && thread.join().is_err()
             {
@@ -257,6 +296,21 @@ impl Exporters {
             }
         }
     }
+}
+
+/// Starts a thread for each; they are numbered from `first`.
+fn start(handles: &mut [Handle], first: usize) -> Result<()> {
+    for (index, handle) in handles.iter_mut().enumerate() {
+        let Some(lane) = handle.lane.take() else {
+            continue;
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("export-{}", first + index))
+            .spawn(move || lane.run())
+            .map_err(|e| Error::from_io("start a thread for an export", e))?;
+        handle.thread = Some(thread);
+    }
+    Ok(())
 }
 
 impl Drop for Exporters {
@@ -285,7 +339,49 @@ impl Records {
     }
 }
 
+/// Device and number of the regular file at a target's path.
+fn file_of(target: &Target) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let Place::Path(path) = &target.place else {
+        return None;
+    };
+    let data = std::fs::metadata(path).ok()?;
+    data.is_file().then(|| (data.dev(), data.ino()))
+}
+
 impl Handle {
+    fn open(target: &Target, setup: &Setup) -> Result<Handle> {
+        let sink = (target.sink.open)(target)?;
+        let encoder = (target.format.make)(target, setup);
+        let records = target.options.queue.unwrap_or(QUEUE_LEN);
+        let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
+        let shared = Arc::new(Shared::default());
+        let lane = Lane::new(target, encoder, sink, batches, shared.clone());
+        Ok(Handle {
+            name: target.text.clone(),
+            batch: Records::default(),
+            queue: Some(queue),
+            lane: Some(lane),
+            shared,
+            thread: None,
+            was_waited_for: false,
+            file: file_of(target),
+            offered: Sum::default(),
+            queue_full: Sum::default(),
+        })
+    }
+
+    /// Whether its file is no longer at its path.
+    fn has_moved(&self, target: &Target) -> bool {
+        self.file.is_some() && self.file != file_of(target)
+    }
+
+    /// No more records come: the thread sends what it has, and ends.
+    fn close(&mut self) {
+        lock(&self.shared.observed).is_over = true;
+        self.queue = None;
+    }
+
     fn hand_over(&mut self, batch: Batch, can_wait: bool) {
         let mut sum = Sum::default();
         for (record, _) in &batch.records {

@@ -24,7 +24,7 @@ mod tls;
 mod udp;
 
 pub use account::{Account, DropReason};
-pub use exporters::{Exporters, FanOut, Observed, Setup};
+pub use exporters::{Changes, Exporters, FanOut, Observed, Setup};
 pub use format::{FORMATS, Format};
 pub use sink::{SINKS, Sink, SinkRow};
 pub use target::{Options, Place, Target};

@@ -18,6 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use flow::series::Series;
 use flow::top::{Order, Top};
 use flow::{
     EndReason, Extra, Merger, MeterConfig, MeterStats, OwnedExtra, Record, Sampler, Sampling,
@@ -68,6 +69,8 @@ pub struct Config {
     pub live_count: usize,
     /// Decoders for the first packets of flows, for each queue.
     pub applications: Option<InspectorConfig>,
+    /// Count packets and bytes over time ([`QueueStatus::series`]).
+    pub series: bool,
 }
 
 impl Config {
@@ -195,6 +198,8 @@ pub struct QueueStatus {
     pub capacity: u64,
     /// The decoders'.
     pub applications: InspectorStats,
+    /// Packets and bytes over time, by the packets' own: at the end, if that was asked for.
+    pub series: Option<Box<Series>>,
 }
 
 impl QueueStatus {
@@ -550,6 +555,8 @@ impl Collector<'_> {
         if let Some(merger) = &mut self.merger {
             merger.finish(&mut self.out);
         }
+        // How it stands at the end: a short file is over before the first pulse.
+        self.pulse();
     }
 
     fn handle(&mut self, message: Message) {

@@ -6,10 +6,11 @@ pub mod doctor;
 pub mod filter;
 pub mod flows;
 pub mod forward;
+pub mod notify;
 pub mod pace;
 pub mod send;
 pub mod stop;
 pub mod worker;
 
-pub use stop::Stop;
+pub use stop::{Reload, Stop};
 pub use worker::{Ended, Engine, Pacing, Verdict};

@@ -1,4 +1,5 @@
-//! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague.
+//! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague; a request to read the
+//! configuration again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,5 +34,24 @@ impl Stop {
     #[inline]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A request to read the configuration again, from `SIGHUP`.
+#[derive(Clone, Debug)]
+pub struct Reload(Arc<AtomicBool>);
+
+impl Reload {
+    /// From now on `SIGHUP` asks for this, and for the end no more. After [`Stop::on_signals`].
+    ///
+    /// # Errors
+    /// If the handler cannot be installed.
+    pub fn on_hangup() -> Result<Self> {
+        sys::signal::reload_flag().map(Self)
+    }
+
+    /// Whether it was asked for since the last time.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
     }
 }

@@ -18,6 +18,7 @@
 #[doc(hidden)]
 pub mod conservation;
 pub mod decode;
+pub mod digest;
 pub mod element;
 pub mod encode;
 mod expire;
@@ -33,6 +34,7 @@ mod record;
 #[cfg(test)]
 mod sample;
 mod sampling;
+pub mod series;
 mod shortcut;
 mod table;
 pub mod top;

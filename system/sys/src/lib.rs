@@ -6,6 +6,7 @@
 pub mod advice;
 pub mod affinity;
 pub mod bpf;
+pub mod clock;
 mod error;
 pub mod ethtool;
 pub mod eventfd;

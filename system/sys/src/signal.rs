@@ -13,6 +13,7 @@ const SAME_REQUEST_NS: u64 = 1_000_000_000;
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+static RELOAD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// When the first signal came, by the monotonic clock; 0 before.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -27,14 +28,33 @@ static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let flag = REQUESTED.get_or_init(Arc::default).clone();
     for signal in SIGNALS {
-        install(signal)?;
+        install(signal, handle)?;
     }
     Ok(flag)
 }
 
-fn install(signal: libc::c_int) -> Result<()> {
+/// The flag that `SIGHUP` sets from now on, instead of asking for the end: a service is asked to
+/// read its configuration again. To be called after [`stop_flag`].
+///
+/// # Errors
+/// If the handler cannot be installed.
+pub fn reload_flag() -> Result<Arc<AtomicBool>> {
+    let flag = RELOAD.get_or_init(Arc::default).clone();
+    install(libc::SIGHUP, handle_reload)?;
+    Ok(flag)
+}
+
+/// Runs in the middle of anything.
+extern "C" fn handle_reload(_: libc::c_int) {
+    // Set before the handler was installed, so it is there.
+    if let Some(flag) = RELOAD.get() {
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
+fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> Result<()> {
     // SAFETY: zero is a valid `sigaction` (default action, empty mask); the calls read and write
-    // the two structures given; `handle` does only what a signal handler may.
+    // the two structures given; both handlers do only what a signal handler may.
     let result = unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
         let mut new: libc::sigaction = std::mem::zeroed();
@@ -42,7 +62,7 @@ fn install(signal: libc::c_int) -> Result<()> {
         if signal == libc::SIGHUP && old.sa_sigaction == libc::SIG_IGN {
             return Ok(());
         }
-        new.sa_sigaction = handle as *const () as libc::sighandler_t;
+        new.sa_sigaction = handler as *const () as libc::sighandler_t;
         new.sa_flags = libc::SA_RESTART;
         libc::sigaction(signal, &new, std::ptr::null_mut())
     };

@@ -4,10 +4,13 @@ mod choice;
 mod export;
 mod json;
 mod metrics;
+mod page;
 mod plain;
 mod report;
+mod service;
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -20,11 +23,13 @@ use runtime::flows::{Config, Outlet};
 use runtime::{Stop, filter, flows};
 use sys::{Error, Result, rights};
 
+use service::Service;
+
 pub use plain::event_text;
 pub use report::{duration, ends, protocol_name};
 
 use crate::args::{PortArgs, check_cpus};
-use crate::live::Live;
+use crate::live::{Live, Once};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -37,18 +42,28 @@ pub struct Args {
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 
+    /// Take flags from a file of TOML, whose keys are the long names of flags, and port and filter;
+    /// what the command line gives counts. SIGHUP reads it again (docs/flows.md)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print a line of JSON for each flow that ends, and a summary at the end
     #[arg(long)]
     json: bool,
     /// No live view, even on a terminal
     #[arg(long, conflicts_with = "json")]
     plain: bool,
+    /// Print the picture of the live view once, after --duration or two seconds, and end
+    #[arg(long, conflicts_with_all = ["json", "plain"])]
+    once: bool,
     /// Flows in the table at the end, and at most in the live view
     #[arg(long, default_value_t = 20, value_name = "N")]
     top: usize,
     /// What makes a flow large
     #[arg(long, value_enum, default_value = "bytes", value_name = "WHAT")]
     sort: Sort,
+    /// Write a page of HTML with charts at the end: one file that needs no other
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// End after so many packets
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
     count: Option<u64>,
@@ -182,8 +197,9 @@ enum OctetsArg {
 }
 
 const HELP: &str = "\
-On a terminal a live interface is shown as a view (keys: q ends, b p d sort by bytes, packets, \
-duration, space holds the picture). Otherwise a line of rates goes to standard error each second, \
+On a terminal a live interface is shown as a view (keys: q ends; 1 to 4 or Tab show flows, \
+applications, talkers, losses; b p d sort by bytes, packets, duration; / filters; n shows names; \
+space holds the picture; arrows scroll). Otherwise a line of rates goes to standard error each second, \
 and the largest flows to standard output at the end. The fields of --json are described in \
 docs/flows.md.
 
@@ -195,6 +211,8 @@ Examples:
   barewire flows trace.pcap --json | jq -c 'select(.type==\"flow\" and .bytes > 1000000)'
   barewire flows trace.pcap --decode all --json | jq -c .application
   barewire flows eth0 --duration 60s
+  barewire flows eth0 --once | head -20
+  barewire flows trace.pcap --decode all --report flows.html
   barewire flows eth0 --plain --export ipfix:udp://192.0.2.1:4739 --export csv:flows.csv
   barewire flows afxdp:eth0 --queues 2 --cpus 2,3 udp port 53";
 
@@ -218,6 +236,7 @@ pub fn run(args: &Args) -> Result<()> {
         .export
         .open(&port.control.describe(), &args.flow.told())?;
     let mut metrics = args.export.metrics()?;
+    let mut page = args.report.as_deref().map(page::Page::create).transpose()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;
     // Rights are a thread's own: these begin without.
     if let Some(exporters) = &mut exporters {
@@ -227,6 +246,8 @@ pub fn run(args: &Args) -> Result<()> {
         metrics.start()?;
     }
     let stop = Stop::on_signals()?;
+    let description = port.control.describe();
+    let mut service = Service::new(args.config.as_ref(), description, args.flow.told())?;
     let queue_count = port.rx.len();
     let config = args.config(queue_count);
     let description = port.control.describe();
@@ -236,16 +257,33 @@ pub fn run(args: &Args) -> Result<()> {
             + if args.json { json::MEMORY_LEN } else { 0 },
         port: description.memory_len,
     };
-    let view = !args.json && !args.plain && !is_file && io::stdout().is_terminal();
+    let view = !args.json && !args.plain && !args.once && !is_file && io::stdout().is_terminal();
     let probe = |outlet: &mut dyn Outlet| {
-        let mut outlet = export::Exporting {
+        let mut outlet = page::Gathering {
             inner: outlet,
+            page: &mut page,
+        };
+        let mut outlet = export::Exporting {
+            inner: &mut outlet,
             exporters: &mut exporters,
             metrics: &mut metrics,
+            service: &mut service,
         };
+        outlet.service.ready();
         let report = flows::run(port, &config, &stop, &mut outlet)?;
+        service.stopping();
         let accounts = export::finish(exporters.take(), &report);
-        Ok::<_, Error>((report, accounts))
+        let written = page.take().map(|page| {
+            page.finish(&page::Run {
+                name: &args.port,
+                settings: &args.settings(),
+                report: &report,
+                exports: &accounts,
+                flow_count: args.top.max(page::FLOW_COUNT),
+                order: config.order,
+            })
+        });
+        Ok::<_, Error>((report, accounts, written.unwrap_or(Ok(()))))
     };
     if view && io::stdin().is_terminal() {
         let mut live = Live::start(&args.port, &description, memory.total(), config.order)?;
@@ -253,20 +291,34 @@ pub fn run(args: &Args) -> Result<()> {
         // The table at the end goes to the terminal as it was before.
         let order = live.order();
         drop(live);
-        let (report, accounts) = ended?;
-        return report::tell(report, args.top, order, &memory, &accounts);
+        let (report, accounts, written) = ended?;
+        return report::tell(report, args.top, order, &memory, &accounts).and(written);
     }
     plain::start(&args.port, &description, queue_count, &memory);
+    if args.once {
+        let order = config.order;
+        let mut once = Once::new(
+            &args.port,
+            &description,
+            memory.total(),
+            order,
+            args.duration,
+        );
+        let (report, accounts, written) = probe(&mut once)?;
+        once.print().map_err(write_error)?;
+        return report::tell(report, 0, order, &memory, &accounts).and(written);
+    }
     if args.json {
         let mut outlet = json::Lines::new(io::stdout(), !is_file, args.flow.beyond())?;
-        let (report, accounts) = probe(&mut outlet)?;
-        return outlet.summary(report, &args.port, &memory, &accounts);
+        let (report, accounts, written) = probe(&mut outlet)?;
+        let told = outlet.summary(report, &args.port, &memory, &accounts);
+        return told.and(written);
     }
     let mut outlet = plain::Rates::new(&args.port, is_file);
     let ended = probe(&mut outlet);
     outlet.end();
-    let (report, accounts) = ended?;
-    report::tell(report, args.top, config.order, &memory, &accounts)
+    let (report, accounts, written) = ended?;
+    report::tell(report, args.top, config.order, &memory, &accounts).and(written)
 }
 
 impl Args {
@@ -302,7 +354,10 @@ impl Args {
             count: self.count,
             duration: self.duration,
             record_sampling: self.flow.sample_records.unwrap_or_default(),
-            top_count: self.top.clamp(1, TOP_MAX),
+            top_count: match self.report {
+                Some(_) => self.top.clamp(page::FLOW_COUNT, TOP_MAX),
+                None => self.top.clamp(1, TOP_MAX),
+            },
             order: match self.sort {
                 Sort::Bytes => Order::Bytes,
                 Sort::Packets => Order::Packets,
@@ -310,7 +365,53 @@ impl Args {
             },
             live_count: if self.json || self.plain { 0 } else { 64 },
             applications,
+            series: self.report.is_some(),
         }
+    }
+
+    /// What makes the numbers what they are, in words.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let flow = &self.flow;
+        let mut settings = Vec::new();
+        let expression = self.filter.join(" ");
+        if !expression.trim().is_empty() {
+            settings.push(("filter", expression));
+        }
+        let mut key = vec!["addresses, ports, protocol".to_owned()];
+        let names = flow.key.iter().filter_map(ValueEnum::to_possible_value);
+        key.extend(names.map(|value| value.get_name().to_owned()));
+        settings.push(("key", key.join(", ")));
+        let directions = match flow.uniflow {
+            true => "each a flow of its own",
+            false => "one flow; the side that began is the source",
+        };
+        settings.push(("directions", directions.into()));
+        let octets = match flow.octets {
+            OctetsArg::Ip => "the IP datagram, header included",
+            OctetsArg::Packet => "the packet from its link header on",
+        };
+        settings.push(("bytes", octets.into()));
+        let level = match flow.level {
+            LevelArg::Outer => "by their outermost IP header",
+            LevelArg::Inner => "by their innermost IP header",
+            LevelArg::Both => "twice: by their outermost and innermost IP header",
+        };
+        settings.push(("packets in tunnels", level.into()));
+        let ends = format!(
+            "active {:?}, after FIN or RST {:?}",
+            flow.active_timeout, flow.linger
+        );
+        settings.push(("timeouts", ends));
+        for (name, sampling) in [
+            ("packets sampled", flow.sample),
+            ("records sampled", flow.sample_records),
+        ] {
+            if let Some(sampling) = sampling {
+                let words = format!("one in {}, figures not scaled up", sampling.interval());
+                settings.push((name, words));
+            }
+        }
+        settings
     }
 }
 

@@ -13,6 +13,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table};
 
 use crate::cmd::flows::{duration, ends, protocol_name};
 use crate::report::{bytes, si};
+use wire::Reason;
 
 /// All that is shown.
 #[derive(Clone, Debug, Default)]
@@ -31,13 +32,81 @@ pub struct Picture {
     pub live: u64,
     pub capacity: u64,
     pub evicted: u64,
-    pub refused: u64,
+    /// Packets in no flow, by reason.
+    pub refused: [u64; Reason::COUNT],
+    /// Packets that sampling left out.
+    pub unsampled: u64,
+    /// Ended flows that are in no list: there were too many at once.
+    pub undigested: u64,
+    /// What is shown in the middle.
+    pub shown: Shown,
+    /// The first row shown.
+    pub first: usize,
+    /// Only rows with this in them.
+    pub filter: String,
+    /// It is being typed.
+    pub is_typing: bool,
+    /// Names stand in the place of destinations, where they are known.
+    pub has_names: bool,
+    /// Nobody can press keys.
+    pub is_once: bool,
+    pub applications: Vec<Entry>,
+    pub talkers: Vec<Entry>,
     /// Packets a second, one value a second.
     pub history: Vec<u64>,
     pub rows: Vec<Row>,
     pub account: PortAccount,
     /// The last thing that happened to the device.
     pub event: String,
+}
+
+/// What is shown in the middle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// The largest flows.
+    #[default]
+    Flows,
+    /// Sums by application.
+    Applications,
+    /// Sums by address.
+    Talkers,
+    /// Where packets went that are in no flow.
+    Losses,
+}
+
+impl Shown {
+    const ALL: [(Shown, &'static str); 4] = [
+        (Shown::Flows, "flows"),
+        (Shown::Applications, "applications"),
+        (Shown::Talkers, "talkers"),
+        (Shown::Losses, "losses"),
+    ];
+
+    /// What comes after it.
+    pub fn next(self) -> Shown {
+        Shown::ALL[(self as usize + 1) % Shown::ALL.len()].0
+    }
+}
+
+/// A sum over flows.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    pub name: String,
+    pub remark: &'static str,
+    pub records: u64,
+    pub packets: u64,
+    /// Of a talker sent and received; else all in the first.
+    pub bytes: [u64; 2],
+}
+
+impl Entry {
+    /// Adds to it.
+    pub fn add(&mut self, records: u64, packets: u64, bytes: [u64; 2]) {
+        self.records += records;
+        self.packets += packets;
+        self.bytes[0] += bytes[0];
+        self.bytes[1] += bytes[1];
+    }
 }
 
 /// A flow, in words.
@@ -88,6 +157,30 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 impl Picture {
+    /// Shows something else.
+    pub fn show(&mut self, shown: Shown) {
+        (self.shown, self.first) = (shown, 0);
+    }
+
+    /// How many rows there are to scroll through.
+    pub fn row_count(&self) -> usize {
+        match self.shown {
+            Shown::Flows => self.rows.len(),
+            Shown::Applications => self.applications.len(),
+            Shown::Talkers => self.talkers.len(),
+            Shown::Losses => 0,
+        }
+    }
+
+    /// Whether a row passes the filter.
+    fn takes(&self, words: &[&str]) -> bool {
+        let wanted = self.filter.to_lowercase();
+        wanted.is_empty()
+            || words
+                .iter()
+                .any(|word| word.to_lowercase().contains(&wanted))
+    }
+
     /// Draws it all.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
@@ -108,7 +201,12 @@ impl Picture {
             let skip = self.history.len().saturating_sub(spark.width.into());
             frame.render_widget(Sparkline::default().data(&self.history[skip..]), spark);
         }
-        self.draw_flows(frame, flows);
+        match self.shown {
+            Shown::Flows => self.draw_flows(frame, flows),
+            Shown::Applications => self.draw_entries(frame, flows, &self.applications),
+            Shown::Talkers => self.draw_entries(frame, flows, &self.talkers),
+            Shown::Losses => self.draw_losses(frame, flows),
+        }
         self.draw_account(frame, account);
         self.draw_keys(frame, keys);
     }
@@ -149,17 +247,19 @@ impl Picture {
         ]);
         let percent = self.live * 100 / self.capacity.max(1);
         let mut second = format!(
-            " {} flows live ({percent} % of the table), {} new, {} of memory",
+            " {} flows live ({percent} % of the table), {} new",
             self.live,
             si(self.new_per_s.round(), "/s"),
-            bytes(self.memory_len)
         );
         if self.evicted != 0 {
             second += &format!(", {} ended for room", self.evicted);
         }
-        if self.refused != 0 {
-            second += &format!(", {} packets not IP", self.refused);
+        let refused: u64 = self.refused.iter().sum();
+        if refused != 0 {
+            second += &format!(", {refused} packets in none");
         }
+        // What never changes may be cut off.
+        second += &format!(", {} of memory", bytes(self.memory_len));
         frame.render_widget(Paragraph::new(vec![first, Line::from(second)]), area);
     }
 
@@ -184,11 +284,19 @@ impl Picture {
         // What is left for the two ends, half each.
         let fixed = 5 + 8 + 10 + 13 + 8 + 7 + name_width;
         let end_width = usize::from(area.width.saturating_sub(fixed) / 2);
-        let rows = self.rows.iter().map(|row| {
+        let rows = self
+            .rows
+            .iter()
+            .filter(|row| self.takes(&[&row.protocol, &row.source, &row.destination, &row.name]));
+        let rows = rows.skip(self.first).map(|row| {
+            let destination = match self.has_names && !row.name.is_empty() {
+                true => &row.name,
+                false => &row.destination,
+            };
             TableRow::new([
                 Cell::from(row.protocol.as_str()),
                 Cell::from(shorten(&row.source, end_width)),
-                Cell::from(shorten(&row.destination, end_width)),
+                Cell::from(shorten(destination, end_width)),
                 Cell::from(shorten(&row.name, name_width.into())),
                 right(row.packets.to_string()),
                 right(bytes(row.bytes)),
@@ -222,6 +330,100 @@ impl Picture {
         frame.render_widget(table, area);
     }
 
+    /// A list of sums, with bars by the share of the largest.
+    fn draw_entries(&self, frame: &mut Frame<'_>, area: Rect, entries: &[Entry]) {
+        let has_ways = self.shown == Shown::Talkers;
+        let mark = |order| if self.order == order { "▾" } else { "" };
+        let bytes_mark = if self.order == Order::Packets {
+            ""
+        } else {
+            "▾"
+        };
+        let size = |entry: &Entry| entry.bytes.iter().sum::<u64>();
+        let all: u64 = entries.iter().map(size).sum();
+        let most = entries.iter().map(size).max().unwrap_or(0).max(1);
+        let head = match has_ways {
+            true => ["address", "", "flows", "packets", "sent", "received", ""],
+            false => ["application", "", "flows", "packets", "bytes", "share", ""],
+        };
+        let head = head.into_iter().enumerate().map(|(at, text)| match at {
+            0 | 1 | 6 => Cell::from(text),
+            3 => right(format!("{text}{}", mark(Order::Packets))),
+            4 => right(format!("{text}{bytes_mark}")),
+            _ => right(text.to_owned()),
+        });
+        let name_width = if has_ways { 39.min(area.width / 2) } else { 16 };
+        let remark_width = if has_ways { 0 } else { 10 };
+        let fixed = name_width + remark_width + 8 + 10 + 10 + 10 + 6;
+        let bar_width = area.width.saturating_sub(fixed);
+        let shown = entries
+            .iter()
+            .filter(|entry| self.takes(&[&entry.name, entry.remark]));
+        let rows = shown
+            .skip(self.first)
+            .take(area.height.into())
+            .map(|entry| {
+                let last = match has_ways {
+                    true => bytes(entry.bytes[1]),
+                    false => format!("{:.1} %", size(entry) as f64 * 100.0 / all.max(1) as f64),
+                };
+                let bar = size(entry) as u128 * u128::from(bar_width) / u128::from(most);
+                TableRow::new([
+                    Cell::from(shorten(&entry.name, name_width.into())),
+                    Cell::from(entry.remark),
+                    right(entry.records.to_string()),
+                    right(entry.packets.to_string()),
+                    right(bytes(entry.bytes[0])),
+                    right(last),
+                    Cell::from("▇".repeat(bar as usize)),
+                ])
+            });
+        let widths = [name_width, remark_width, 8, 10, 10, 10, bar_width];
+        let table = Table::new(rows, widths.map(Constraint::Length))
+            .header(TableRow::new(head).style(BOLD))
+            .column_spacing(1);
+        frame.render_widget(table, area);
+    }
+
+    /// Where packets went that are in no flow, and why some never came here.
+    fn draw_losses(&self, frame: &mut Frame<'_>, area: Rect) {
+        let mut lines = vec![Line::styled("packets", BOLD)];
+        let mut add = |count: u64, words: String| {
+            if count != 0 {
+                lines.push(Line::from(format!("{count:>14}  {words}")));
+            }
+        };
+        let total = self.account.rx_total();
+        add(self.packets, "metered".into());
+        for reason in DropReason::ALL {
+            let words = format!("dropped by the port: {}", reason.name().replace('_', " "));
+            add(total.dropped[reason as usize], words);
+        }
+        for reason in Reason::ALL {
+            let words = match reason {
+                Reason::Complete => "in no flow: not IP".to_owned(),
+                reason => format!("in no flow: {}", reason.name().replace('_', " ")),
+            };
+            add(self.refused[reason as usize], words);
+        }
+        add(self.unsampled, "left out by sampling".into());
+        lines.push(Line::styled("flows", BOLD));
+        let mut add = |count: u64, words: &str| {
+            if count != 0 {
+                lines.push(Line::from(format!("{count:>14}  {words}")));
+            }
+        };
+        add(
+            self.evicted,
+            "ended early: the table was full (--table-size)",
+        );
+        add(
+            self.undigested,
+            "ended too fast to be in the lists of applications and talkers",
+        );
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+
     fn draw_account(&self, frame: &mut Frame<'_>, area: Rect) {
         let head = format!(
             "{:>5} {:>12} {:>12} {:>11} {:>10} {:>9}  account",
@@ -241,17 +443,40 @@ impl Picture {
     }
 
     fn draw_keys(&self, frame: &mut Frame<'_>, area: Rect) {
+        if self.is_once {
+            return;
+        }
+        if self.is_typing {
+            let line = Line::from(vec![
+                Span::styled(format!(" filter: {}▏", self.filter), BOLD),
+                Span::styled("  Enter keeps, Esc clears", DIM),
+            ]);
+            return frame.render_widget(Paragraph::new(line), area);
+        }
+        let mut spans = Vec::new();
+        if self.held {
+            spans.push(Span::styled(" HELD", BOLD));
+        }
+        if !self.filter.is_empty() {
+            spans.push(Span::styled(format!(" filter: {}", self.filter), BOLD));
+        }
+        if !self.event.is_empty() {
+            spans.push(Span::styled(format!(" {}", self.event), BOLD));
+        }
+        for (shown, name) in Shown::ALL {
+            let style = if shown == self.shown { REVERSED } else { DIM };
+            spans.push(Span::raw(" "));
+            spans.push(Span::styled(
+                format!("{} {name}", shown as usize + 1),
+                style,
+            ));
+        }
         let hold = if self.held { "go on" } else { "hold" };
-        let keys = format!(" q end   b bytes   p packets   d duration   space {hold}");
-        let line = Line::from(vec![
-            Span::styled(keys, DIM),
-            Span::styled(if self.held { "   HELD" } else { "" }, BOLD),
-            Span::raw(if self.event.is_empty() {
-                String::new()
-            } else {
-                format!("   {}", self.event)
-            }),
-        ]);
+        spans.push(Span::styled(
+            format!("  b p d sort  / filter  n names  space {hold}  q end"),
+            DIM,
+        ));
+        let line = Line::from(spans);
         frame.render_widget(Paragraph::new(line), area);
     }
 }
@@ -376,7 +601,71 @@ mod tests {
         );
         assert!(lines.iter().any(|l| l.contains("adds up")));
         assert!(lines.iter().any(|l| l.contains("+10 just now")));
-        assert!(lines[23].contains("q end"));
+        assert!(lines[23].contains("space hold") && lines[23].contains("/ filter"));
+        assert!(lines[23].contains("2 applications"));
+    }
+
+    #[test]
+    fn lists_and_losses_fit_80_by_24() {
+        let mut picture = picture(1);
+        picture.applications = vec![Entry {
+            name: "tls".into(),
+            remark: "recognised",
+            records: 12,
+            packets: 3_000_000,
+            bytes: [1 << 30, 0],
+        }];
+        picture.talkers = vec![Entry {
+            name: "2001:db8:1234:5678:9abc:def0:1234:5678".into(),
+            bytes: [1 << 20, 1 << 30],
+            ..Entry::default()
+        }];
+        picture.refused[Reason::Complete as usize] = 7;
+        picture.evicted = 3;
+        for (shown, words) in [
+            (
+                Shown::Applications,
+                &["application", "tls", "recognised", "100.0 %", "1.0 GiB"][..],
+            ),
+            (
+                Shown::Talkers,
+                &["received", "9abc:def0:1234:5678", "1.0 MiB", "1.0 GiB"],
+            ),
+            (
+                Shown::Losses,
+                &["ring full", "7  in no flow: not IP", "3  ended early"],
+            ),
+        ] {
+            picture.show(shown);
+            let text = text(&picture, 80, 24).join("\n");
+            for word in words {
+                assert!(text.contains(word), "{word} in\n{text}");
+            }
+        }
+        assert_eq!(picture.shown.next(), Shown::Flows);
+    }
+
+    #[test]
+    fn rows_are_filtered_scrolled_and_named() {
+        let mut picture = picture(1);
+        picture.rows.truncate(2);
+        picture.rows[1].destination = "198.51.100.7:53".into();
+        let shows = |picture: &Picture, words: &str| {
+            let lines = text(picture, 80, 24);
+            lines.iter().any(|line| line.contains(words))
+        };
+        assert!(shows(&picture, "10.0.0.1:443") && shows(&picture, "198.51.100.7"));
+        picture.filter = "10.0.0.1".into();
+        assert!(shows(&picture, "10.0.0.1:443") && !shows(&picture, "198.51.100.7"));
+        picture.filter = "EXAMPLE.org".into();
+        assert!(shows(&picture, "198.51.100.7") && shows(&picture, "filter: EXAMPLE.org"));
+        picture.filter.clear();
+        picture.first = 1;
+        assert!(!shows(&picture, "10.0.0.1:443") && shows(&picture, "198.51.100.7"));
+        picture.has_names = true;
+        assert!(shows(&picture, "ample.org") && !shows(&picture, "198.51.100.7"));
+        (picture.is_typing, picture.filter) = (true, "te".into());
+        assert!(shows(&picture, "filter: te▏"));
     }
 
     #[test]
@@ -384,7 +673,12 @@ mod tests {
         for width in [1, 5, 20, 79, 80, 81, 200] {
             for height in [1, 2, 5, 10, 24, 100] {
                 for queues in [1, 3, 20] {
-                    text(&picture(queues), width, height);
+                    let mut picture = picture(queues);
+                    picture.talkers = vec![Entry::default(); 40];
+                    for (shown, _) in Shown::ALL {
+                        picture.show(shown);
+                        text(&picture, width, height);
+                    }
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use flow::series::Series;
 use flow::top::TopScan;
 use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, Sink};
 use inspect::{Application, InspectorStats};
@@ -111,6 +112,7 @@ fn work_on(plan: Plan) -> Result<Ended> {
             started_at: Instant::now(),
             running: true,
         }),
+        series: plan.config.series.then(Box::default),
         pulse_at: Instant::now(),
     };
     let ended = worker::run(
@@ -151,6 +153,8 @@ struct FlowEngine {
     /// More than records is asked for, so packets are given to the meter together.
     has_extras: bool,
     scan: Option<Scan>,
+    /// How much came when.
+    series: Option<Box<Series>>,
     pulse_at: Instant,
 }
 
@@ -186,6 +190,9 @@ impl Engine for FlowEngine {
             };
             let wire_len = packet.wire_len();
             self.wire_bytes += u64::from(wire_len);
+            if let Some(series) = &mut self.series {
+                series.add(time_ns, wire_len);
+            }
             let input = Input {
                 link,
                 bytes: packet.bytes(),
@@ -322,6 +329,7 @@ impl FlowEngine {
         self.outbox.send();
         self.publish();
         let mut status = lock(&self.status);
+        status.series = self.series.take();
         status.live.clear();
         status.live_applications.clear();
     }

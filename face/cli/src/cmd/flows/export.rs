@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use sys::Result;
 
 use super::metrics::Metrics;
+use super::service::Service;
 use crate::report::bytes;
 
 /// Where records go beside the screen.
@@ -80,6 +81,16 @@ impl ExportArgs {
         if self.export.is_empty() {
             return Ok(None);
         }
+        Exporters::open(&self.export, &self.setup(port, told)).map(Some)
+    }
+
+    /// The destinations.
+    pub fn targets(&self) -> &[Target] {
+        &self.export
+    }
+
+    /// What formats are told beside records.
+    pub fn setup(&self, port: &PortDescription, told: &Told) -> Setup {
         let is_file = port.scheme == "file";
         let mut setup = Setup {
             fan_out: match self.export_mode {
@@ -113,7 +124,7 @@ impl ExportArgs {
             setup.interface = index;
             setup.interfaces.push((index, port.target.clone()));
         }
-        Exporters::open(&self.export, &setup).map(Some)
+        setup
     }
 
     /// Serves figures, if that is asked for.
@@ -146,6 +157,8 @@ pub struct Exporting<'a> {
     pub exporters: &'a mut Option<Exporters>,
     /// Who is told figures.
     pub metrics: &'a mut Option<Metrics>,
+    /// Who manages this service, if it is one.
+    pub service: &'a mut Service,
 }
 
 impl Outlet for Exporting<'_> {
@@ -182,6 +195,7 @@ impl Outlet for Exporting<'_> {
                 &accounts.unwrap_or_default(),
             );
         }
+        self.service.pulse(self.exporters, status);
         self.inner.pulse(status)
     }
 }

@@ -40,7 +40,11 @@ pub fn tell(
     exports: &[(String, Account)],
 ) -> Result<()> {
     let mut out = Vec::new();
-    let written = write_top(&mut out, &report, count, order)
+    let listed = match count {
+        0 => Ok(()),
+        _ => write_top(&mut out, &report, count, order),
+    };
+    let written = listed
         .and_then(|()| io::stdout().write_all(&out))
         .map_err(write_error);
     let mut err = Vec::new();

@@ -1,0 +1,233 @@
+//! `barewire flows` as a service: its configuration, words to the service manager, `SIGHUP`, and the
+//! unit as systemd reads it.
+
+mod export;
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use export::{Folder, LIMIT};
+use lab::packet::{Raw, Udp};
+use lab::process::{Finished, Process, Signal, barewire};
+use lab::{Pair, Veth, require, skip};
+
+fn root() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn flows(args: &[&str]) -> Finished {
+    let mut command = Command::new(barewire().unwrap());
+    command.arg("flows").args(args);
+    Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap()
+}
+
+#[test]
+fn a_file_says_what_flags_say() {
+    let folder = Folder::new("config");
+    let file = folder.0.join("flows.toml");
+    let capture = root().join("testdata/captures/lab-mix.pcapng");
+    let text = format!(
+        "port = {:?}\nfilter = \"udp\"\njson = true\n",
+        capture.display().to_string()
+    );
+    std::fs::write(&file, text).unwrap();
+    let name = file.to_str().unwrap();
+    let by_file = flows(&["--config", name]);
+    assert_eq!(by_file.code(), Some(0), "{}", by_file.stderr);
+    let by_flags = flows(&["--json", capture.to_str().unwrap(), "udp"]);
+    let lines = |finished: &Finished| {
+        let all = finished.stdout.lines();
+        all.filter(|l| l.contains("\"flow\""))
+            .map(str::to_owned)
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(!lines(&by_flags).is_empty());
+    assert_eq!(lines(&by_file), lines(&by_flags));
+    // The command line counts more.
+    let other = flows(&["--config", name, capture.to_str().unwrap(), "tcp"]);
+    assert!(lines(&other).is_disjoint(&lines(&by_file)) && !lines(&other).is_empty());
+    for (text, why, hint) in [
+        (
+            "jsn = true",
+            "\"jsn\" is no flag",
+            "hint: a similar key exists: json",
+        ),
+        ("top = \"many\"", "invalid value 'many' for '--top", "hint:"),
+        ("top = [", "line 1", "hint:"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let finished = flows(&["--config", name, "lo"]);
+        assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
+        let told = &finished.stderr;
+        assert!(
+            told.contains(why) && told.contains(hint) && told.contains(name),
+            "{told}"
+        );
+    }
+    let finished = flows(&["--config", "/no/such/file", "lo"]);
+    assert!(
+        finished.stderr.contains("/no/such/file"),
+        "{}",
+        finished.stderr
+    );
+}
+
+/// The example in the repository is one that is understood; only its interface is not here.
+#[test]
+fn the_example_is_understood() {
+    let example = root().join("dist/flows-example.toml");
+    let finished = flows(&[
+        "--config",
+        example.to_str().unwrap(),
+        "--export",
+        "csv:-",
+        "no-such-if",
+    ]);
+    assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("no-such-if"),
+        "{}",
+        finished.stderr
+    );
+}
+
+fn pour(pair: &Pair, count: u64) {
+    let udp = Udp::between(&pair.left, &pair.right).flows(5);
+    let out = pair
+        .left
+        .ns
+        .run(|| Raw::sender(&pair.left.ifname))
+        .unwrap()
+        .unwrap();
+    for number in 0..count {
+        out.send(&udp.build(number, 60)).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(400));
+}
+
+/// What came to the manager's socket so far.
+fn heard(manager: &UnixDatagram, said: &mut String, wanted: &str) {
+    let until = std::time::Instant::now() + LIMIT;
+    let mut buffer = [0; 4096];
+    while !said.contains(wanted) {
+        assert!(std::time::Instant::now() < until, "no {wanted} in {said}");
+        if let Ok(len) = manager.recv(&mut buffer) {
+            said.push_str(&String::from_utf8_lossy(&buffer[..len]));
+            said.push('\n');
+        }
+    }
+}
+
+fn packets_in(file: &Path) -> u64 {
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut lines = text.lines();
+    let head = lines.next().expect("names of columns");
+    let at = head.split(',').position(|name| name == "packets").unwrap();
+    lines
+        .map(|line| line.split(',').nth(at).unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn a_hangup_reads_the_file_again() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let folder = Folder::new("reload");
+    let at = |name: &str| folder.0.join(name);
+    let (config, socket) = (at("flows.toml"), at("notify"));
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let write = |top: u32, exports: &[&str]| {
+        let exports: Vec<String> = exports
+            .iter()
+            .map(|name| format!("\"csv:{}\"", at(name).display()))
+            .collect();
+        let text = format!(
+            "port = \"{}\"\nfilter = \"udp port 9\"\nplain = true\ntop = {top}\n\
+             active-timeout = \"1s\"\nexport = [{}]\n",
+            pair.right.ifname,
+            exports.join(", ")
+        );
+        std::fs::write(&config, text).unwrap();
+    };
+    write(10, &["a.csv", "stays.csv"]);
+    let mut command = pair.right.ns.command(barewire().unwrap());
+    command.args(["flows", "--config"]).arg(&config);
+    command
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "400000");
+    let mut process = Process::spawn(&mut command).unwrap();
+    let mut said = String::new();
+    heard(&manager, &mut said, "READY=1");
+    heard(&manager, &mut said, "STATUS=");
+    heard(&manager, &mut said, "WATCHDOG=1");
+    pour(&pair, 100);
+    // What is wrong changes nothing.
+    std::fs::write(&config, "tpo = 3").unwrap();
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("nothing was changed", LIMIT).unwrap();
+    process
+        .wait_stderr("a similar key exists: top", LIMIT)
+        .unwrap();
+    // One goes, one comes, one stays, and one key waits for a start. A file that stays was moved.
+    std::fs::rename(at("stays.csv"), at("stays.csv.1")).unwrap();
+    write(11, &["b.csv", "stays.csv"]);
+    said.clear();
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("read again", LIMIT).unwrap();
+    let told = process.stderr();
+    assert!(told.contains("b.csv: exported to from now on"), "{told}");
+    assert!(told.contains("a.csv: no longer exported to"), "{told}");
+    assert!(told.contains("stays.csv: was moved away"), "{told}");
+    assert!(
+        told.contains("top has changed; it takes effect when"),
+        "{told}"
+    );
+    heard(&manager, &mut said, "RELOADING=1\nMONOTONIC_USEC=");
+    heard(&manager, &mut said, "READY=1");
+    // The first records end after a second; what comes now is in the new files.
+    std::thread::sleep(Duration::from_millis(1500));
+    pour(&pair, 50);
+    let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    heard(&manager, &mut said, "STOPPING=1");
+    let counts = ["a.csv", "stays.csv.1", "b.csv", "stays.csv"].map(|name| packets_in(&at(name)));
+    assert_eq!((counts[0], counts[2]), (counts[1], counts[3]), "{counts:?}");
+    assert_eq!(counts[0] + counts[2], 150, "{counts:?}");
+    assert!(counts[2] >= 50, "{counts:?}");
+    let told = &finished.stderr;
+    assert_eq!(told.matches("not: adds up").count(), 3, "{told}");
+    assert!(
+        told.contains("150 in records + 0 in no flow: adds up"),
+        "{told}"
+    );
+}
+
+/// systemd finds nothing to say against the unit.
+#[test]
+fn the_unit_is_one() {
+    require!(skip::program("systemd-analyze", "systemd"));
+    let folder = Folder::new("unit");
+    let unit = folder.0.join("barewire-flows@.service");
+    let text = std::fs::read_to_string(root().join("dist/barewire-flows@.service")).unwrap();
+    let program = barewire().unwrap();
+    // The program is not installed here.
+    let text = text.replace("/usr/bin/barewire", program.to_str().unwrap());
+    std::fs::write(&unit, text).unwrap();
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--man=no", "--recursive-errors=no"]);
+    command.arg(folder.0.join("barewire-flows@eth0.service"));
+    std::fs::copy(&unit, folder.0.join("barewire-flows@eth0.service")).unwrap();
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    assert!(finished.success(), "{}", finished.stderr);
+    let ours: Vec<&str> = finished
+        .stderr
+        .lines()
+        .filter(|line| line.contains("barewire-flows"))
+        .collect();
+    assert!(ours.is_empty(), "{ours:#?}");
+}

@@ -1,0 +1,322 @@
+//! `flows --config FILE`: a file of TOML in which every flag of `flows` is a key.
+//!
+//! The file becomes arguments, before the parser sees them: so a key has the flag's name, values and
+//! errors, and a new flag is a new key. What the command line gives, the file does not.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser};
+use sys::{Error, ErrorKind, Result};
+use toml::{Table, Value};
+
+use crate::Cli;
+
+/// The subcommand that has a file.
+const SUBCOMMAND: &str = "flows";
+/// Keys for what has no flag.
+const PORT: &str = "port";
+const FILTER: &str = "filter";
+/// Longest file that is read.
+const LEN_MAX: u64 = 1 << 20;
+
+/// What a file says, by key: the texts of its values.
+pub type Settings = BTreeMap<String, Vec<String>>;
+
+/// Where a file is named on this command line, if one is.
+pub fn path(arguments: &[OsString]) -> Option<PathBuf> {
+    if arguments.get(1)? != SUBCOMMAND {
+        return None;
+    }
+    given(arguments)?.get_one::<PathBuf>("config").cloned()
+}
+
+/// What the command line gives by itself; what is missing there may be in the file.
+fn given(arguments: &[OsString]) -> Option<ArgMatches> {
+    let command = Cli::command().ignore_errors(true);
+    let command = command.mut_subcommand(SUBCOMMAND, |flows| flows.ignore_errors(true));
+    let matches = command.try_get_matches_from(arguments).ok()?;
+    let (name, matches) = matches.subcommand()?;
+    (name == SUBCOMMAND).then(|| matches.clone())
+}
+
+/// The command line with what the file says.
+///
+/// # Errors
+/// When the file cannot be read, is not TOML, or has a key or a value that `flows` does not take.
+pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
+    let Some(matches) = given(arguments) else {
+        return arguments.to_vec();
+    };
+    let is_given = |name: &str| {
+        let id = name.replace('-', "_");
+        let known = matches.ids().any(|of| of.as_str() == id);
+        known && matches.value_source(&id) == Some(clap::parser::ValueSource::CommandLine)
+    };
+    let mut flags: Vec<OsString> = Vec::new();
+    let mut positional: Vec<OsString> = Vec::new();
+    for (name, values) in settings {
+        if name == PORT || name == FILTER || is_given(name) {
+            continue;
+        }
+        for value in values {
+            flags.push(match value.as_str() {
+                "" => format!("--{name}").into(),
+                value => format!("--{name}={value}").into(),
+            });
+        }
+    }
+    if !is_given(PORT) {
+        let words = [PORT, FILTER]
+            .into_iter()
+            .filter_map(|name| settings.get(name));
+        positional.extend(words.flatten().map(OsString::from));
+    } else if !is_given(FILTER) {
+        positional.extend(
+            settings
+                .get(FILTER)
+                .into_iter()
+                .flatten()
+                .map(OsString::from),
+        );
+    }
+    // Behind the subcommand: a filter takes everything that follows it.
+    let (head, rest) = arguments.split_at(2.min(arguments.len()));
+    [head, &flags, rest, &positional].concat()
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// When it cannot be read, is not TOML, or has a key that `flows` has not.
+pub fn read(path: &Path) -> Result<Settings> {
+    let what = || format!("read {}", path.display());
+    let len = std::fs::metadata(path)
+        .map_err(|e| Error::from_io(what(), e))?
+        .len();
+    if len > LEN_MAX {
+        let why = format!("it has {len} bytes; a configuration has at most {LEN_MAX}");
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
+    settings(&text).map_err(|(why, hint)| {
+        let error = Error::new(ErrorKind::InvalidInput, what(), why);
+        error.with_hint(hint)
+    })
+}
+
+/// What is wrong, and what to do.
+type Wrong = (String, String);
+
+fn settings(text: &str) -> std::result::Result<Settings, Wrong> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let why = error.to_string().trim_end().replace('\n', "\n  ");
+        (
+            why,
+            "a line is `key = value`; texts stand in quotes".to_owned(),
+        )
+    })?;
+    let command = Cli::command();
+    let Some(flows) = command.find_subcommand(SUBCOMMAND) else {
+        return Ok(Settings::new());
+    };
+    let mut settings = Settings::new();
+    for (key, value) in &table {
+        let name = key.replace('_', "-");
+        let arg = find(flows, &name).ok_or_else(|| unknown(flows, key))?;
+        settings.insert(name, values(key, value, arg)?);
+    }
+    Ok(settings)
+}
+
+/// The argument of this key.
+fn find<'a>(flows: &'a Command, name: &str) -> Option<&'a Arg> {
+    let mut args = flows.get_arguments();
+    args.find(|arg| match arg.get_long() {
+        Some(long) => long == name && !matches!(name, "config" | "help" | "version"),
+        None => arg.get_id() == name && matches!(name, PORT | FILTER),
+    })
+}
+
+fn unknown(flows: &Command, key: &str) -> Wrong {
+    let names = flows
+        .get_arguments()
+        .filter_map(|arg| match arg.get_long() {
+            Some(name) => Some(name),
+            None => Some(arg.get_id().as_str()),
+        });
+    let nearest = names
+        .filter(|name| !matches!(*name, "config" | "help" | "version"))
+        .map(|name| (distance(name, &key.replace('_', "-")), name))
+        .min();
+    let hint = match nearest {
+        Some((0..=3, name)) => format!("a similar key exists: {name}"),
+        _ => "keys are the long flags of `barewire flows --help`, and port, filter".to_owned(),
+    };
+    (format!("{key:?} is no flag of `barewire flows`"), hint)
+}
+
+/// How many letters are to be changed (Levenshtein 1966).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let changed = corner + usize::from(x != *y);
+            corner = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The texts of a value; an empty text stands for a flag without value.
+fn values(key: &str, value: &Value, arg: &Arg) -> std::result::Result<Vec<String>, Wrong> {
+    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    let wrong = |why: &str| {
+        let hint = match is_switch {
+            true => format!("{key} = true, or false"),
+            false => {
+                format!("for example {key} = \"…\", or a list of such: {key} = [\"…\", \"…\"]")
+            }
+        };
+        Err((format!("{key}: {why}"), hint))
+    };
+    match value {
+        Value::Boolean(is_set) if is_switch => Ok(match is_set {
+            true => vec![String::new()],
+            false => Vec::new(),
+        }),
+        _ if is_switch => wrong("it is true or false"),
+        Value::Array(items) => {
+            let takes_several = matches!(arg.get_action(), ArgAction::Append) || key == FILTER;
+            if !takes_several && items.len() > 1 {
+                return wrong("it takes one value");
+            }
+            let texts = items.iter().map(text);
+            let texts: Option<Vec<String>> = texts.collect();
+            texts.map_or_else(|| wrong("a list holds texts and numbers"), Ok)
+        }
+        value => match text(value) {
+            Some(text) => Ok(vec![text]),
+            None => wrong("it is a text, a number, or a list of those"),
+        },
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// The arguments of the process, with those of its file.
+///
+/// # Errors
+/// As [`read`], and what the parser says of the file's values.
+pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
+    let Some(path) = path(&arguments) else {
+        return Ok(arguments);
+    };
+    let settings = read(&path)?;
+    let all = merged(&arguments, &settings);
+    // What is wrong with the command line itself the parser tells in its own way.
+    if let Err(error) = Cli::try_parse_from(&all)
+        && error.use_stderr()
+        && !settings.is_empty()
+    {
+        let text = error.render().to_string();
+        let line = text.lines().next().unwrap_or_default();
+        let why = line.strip_prefix("error: ").unwrap_or(line).to_owned();
+        let what = format!("use {}", path.display());
+        let error = Error::new(ErrorKind::InvalidInput, what, why);
+        return Err(error.with_hint("`barewire flows --help` tells what each flag takes"));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(line: &[&str], text: &str) -> Vec<String> {
+        let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
+        let merged = merged(&arguments, &settings(text).unwrap());
+        Cli::try_parse_from(&merged).unwrap();
+        merged
+            .into_iter()
+            .map(|arg| arg.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_file_becomes_arguments() {
+        let text = "port = 'eth0'\nfilter = 'udp port 53'\ntop = 7\nplain = true\nuniflow = false\n\
+                    decode = ['tls', 'dns']\nexport = ['csv:a', 'ipfix:udp://h']\n\
+                    idle_timeout = 'tcp=2m'\nqueues = 2\n";
+        let line = ["barewire", "flows", "--config", "x"];
+        assert_eq!(
+            all(&line, text)[2..],
+            [
+                "--decode=tls",
+                "--decode=dns",
+                "--export=csv:a",
+                "--export=ipfix:udp://h",
+                "--idle-timeout=tcp=2m",
+                "--plain",
+                "--queues=2",
+                "--top=7",
+                "--config",
+                "x",
+                "eth0",
+                "udp port 53",
+            ]
+        );
+        // The command line has the last word.
+        let line = [
+            "barewire",
+            "flows",
+            "--config=x",
+            "--top",
+            "3",
+            "eth1",
+            "tcp",
+        ];
+        let args = all(&line, text);
+        assert!(!args.contains(&"--top=7".to_owned()) && !args.contains(&"eth0".to_owned()));
+        assert_eq!(args.last().map(String::as_str), Some("tcp"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_what_would_be_right() {
+        for (text, why, hint) in [
+            ("tpo = 3", "\"tpo\" is no flag", "a similar key exists: top"),
+            ("expotr = 'x'", "is no flag", "export"),
+            ("nonsense_entirely = 3", "is no flag", "long flags"),
+            ("config = 'x'", "is no flag", "long flags"),
+            ("plain = 3", "plain: it is true or false", "true, or false"),
+            ("top = [1, 2]", "it takes one value", "top"),
+            ("top = { a = 1 }", "it is a text", "top"),
+            ("top = ", "line 1", "key = value"),
+        ] {
+            let (w, h) = settings(text).unwrap_err();
+            assert!(w.contains(why) && h.contains(hint), "{text}: {w} / {h}");
+        }
+    }
+
+    /// Every flag that the help shows is a key.
+    #[test]
+    fn every_flag_is_a_key() {
+        let command = Cli::command();
+        let flows = command.find_subcommand(SUBCOMMAND).unwrap();
+        let longs = flows.get_arguments().filter_map(Arg::get_long);
+        let longs: Vec<&str> = longs.filter(|name| *name != "config").collect();
+        assert!(longs.len() > 30 && longs.iter().all(|name| find(flows, name).is_some()));
+    }
+}

@@ -1,0 +1,302 @@
+//! Sums over records for people: who, what, how large, how long. Everything has a bound; where more
+//! came than is kept, the smaller ones were forgotten, and that is told.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use crate::encode::beyond::{By, Known};
+use crate::extra::Extra;
+use crate::key::FlowKey;
+use crate::record::Record;
+
+/// Entries that a list keeps before it forgets its smaller half.
+const COUNT_MAX: usize = 4096;
+/// Bins of sizes: below 64 bytes, 128, … and more.
+pub const SIZE_BINS: usize = 24;
+/// Bins of durations: below 1 ms, 3 ms, 10 ms, … and more.
+pub const DURATION_BINS: usize = 14;
+/// Bytes of a name that are kept.
+const NAME_LEN: usize = 96;
+
+/// A sum over records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Records.
+    pub records: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+}
+
+impl Share {
+    fn add(&mut self, packets: u64, bytes: u64) {
+        self.records += 1;
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+}
+
+/// Sums by key, of which the largest are kept.
+#[derive(Debug)]
+pub struct Shares<K> {
+    sums: HashMap<K, Share>,
+    is_exact: bool,
+}
+
+impl<K> Default for Shares<K> {
+    fn default() -> Shares<K> {
+        Shares {
+            sums: HashMap::new(),
+            is_exact: true,
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> Shares<K> {
+    fn add(&mut self, key: K, packets: u64, bytes: u64) {
+        self.sums.entry(key).or_default().add(packets, bytes);
+        if self.sums.len() > COUNT_MAX {
+            self.prune();
+        }
+    }
+
+    #[inline(never)]
+    fn prune(&mut self) {
+        let mut kept = self.largest(usize::MAX);
+        kept.truncate(COUNT_MAX / 2);
+        self.sums = kept.into_iter().collect();
+        self.is_exact = false;
+    }
+
+    /// The largest by bytes, in order.
+    pub fn largest(&self, count: usize) -> Vec<(K, Share)> {
+        let sums = self.sums.iter();
+        let mut all: Vec<(K, Share)> = sums.map(|(key, share)| (key.clone(), *share)).collect();
+        all.sort_by(|a, b| (b.1.bytes, &a.0).cmp(&(a.1.bytes, &b.0)));
+        all.truncate(count);
+        all
+    }
+
+    /// Whether nothing was forgotten.
+    pub fn is_exact(&self) -> bool {
+        self.is_exact
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+}
+
+/// All sums.
+#[derive(Debug)]
+pub struct Digest {
+    /// All records.
+    pub total: Share,
+    /// By address: what it sent.
+    pub senders: Shares<IpAddr>,
+    /// What it received.
+    pub receivers: Shares<IpAddr>,
+    /// By IP protocol and port of the side that did not begin.
+    pub services: Shares<(u8, u16)>,
+    /// By what the application is called, and whether that was seen or guessed by port.
+    pub applications: Shares<(&'static str, bool)>,
+    /// By name: of servers, questions and the like.
+    pub names: Shares<Vec<u8>>,
+    /// By IP protocol.
+    pub protocols: [Share; 256],
+    /// By IP version: 4, 6.
+    pub versions: [Share; 2],
+    /// Records by bytes of both directions.
+    pub sizes: [u64; SIZE_BINS],
+    /// Records by their duration.
+    pub durations: [u64; DURATION_BINS],
+    /// Records of which one side sent all.
+    pub one_way: u64,
+    /// What is known of flows: application and name.
+    known: HashMap<FlowKey, (u64, &'static str, Vec<u8>)>,
+}
+
+impl Default for Digest {
+    fn default() -> Digest {
+        Digest {
+            total: Share::default(),
+            senders: Shares::default(),
+            receivers: Shares::default(),
+            services: Shares::default(),
+            applications: Shares::default(),
+            names: Shares::default(),
+            protocols: [Share::default(); 256],
+            versions: [Share::default(); 2],
+            sizes: [0; SIZE_BINS],
+            durations: [0; DURATION_BINS],
+            one_way: 0,
+            known: HashMap::new(),
+        }
+    }
+}
+
+impl Digest {
+    /// Takes a record in.
+    pub fn add(&mut self, record: &Record, extra: &Extra<'_>) {
+        let key = record.key();
+        let (initiator, responder) = (record.initiator(), record.initiator().other());
+        let (packets, bytes) = (record.packets(), record.bytes());
+        self.total.add(packets, bytes);
+        self.protocols[usize::from(key.protocol())].add(packets, bytes);
+        self.versions[usize::from(key.ip_version() == 6)].add(packets, bytes);
+        self.sizes[size_bin(bytes)] += 1;
+        self.durations[duration_bin(record.duration_ns())] += 1;
+        self.one_way += u64::from(record.is_one_way());
+        for side in [initiator, responder] {
+            let sent = record.sent_by(side);
+            if sent.packets != 0 {
+                self.senders.add(key.addr(side), sent.packets, sent.bytes);
+                self.receivers
+                    .add(key.addr(side.other()), sent.packets, sent.bytes);
+            }
+        }
+        if matches!(key.protocol(), 6 | 17 | 132 | 136) {
+            let service = (key.protocol(), key.port(responder));
+            self.services.add(service, packets, bytes);
+        }
+        let known = Known::of(record, extra);
+        let (name, is_seen) = match known.by {
+            By::Content(protocol) => (protocol.name(), true),
+            By::Port(_, name) => (name, false),
+            By::Nothing(_) => return,
+        };
+        self.applications.add((name, is_seen), packets, bytes);
+        let headline = match known.found.headline() {
+            Some(inspect::Value::Text { bytes, .. }) => &bytes[..bytes.len().min(NAME_LEN)],
+            _ => &[],
+        };
+        if !headline.is_empty() {
+            self.names.add(headline.to_vec(), packets, bytes);
+        }
+        if is_seen {
+            self.remember(key, bytes, name, headline);
+        }
+    }
+
+    fn remember(&mut self, key: &FlowKey, bytes: u64, name: &'static str, headline: &[u8]) {
+        let entry = self.known.entry(*key).or_default();
+        entry.0 += bytes;
+        entry.1 = name;
+        if entry.2.is_empty() {
+            entry.2 = headline.to_vec();
+        }
+        if self.known.len() > COUNT_MAX {
+            let mut sizes: Vec<u64> = self.known.values().map(|entry| entry.0).collect();
+            let (_, middle, _) = sizes.select_nth_unstable(COUNT_MAX / 2);
+            let middle = *middle;
+            let mut room = COUNT_MAX / 2;
+            self.known.retain(|_, entry| {
+                let stays = entry.0 >= middle && room > 0;
+                room -= usize::from(stays);
+                stays
+            });
+        }
+    }
+
+    /// What decoders said of a flow, if it is remembered: the application and a name.
+    pub fn known(&self, key: &FlowKey) -> Option<(&'static str, &[u8])> {
+        let (_, name, headline) = self.known.get(key)?;
+        Some((name, headline))
+    }
+}
+
+/// Which bin so many bytes are in: see [`SIZE_BINS`].
+fn size_bin(bytes: u64) -> usize {
+    let bits = 64 - (bytes >> 6).leading_zeros() as usize;
+    bits.min(SIZE_BINS - 1)
+}
+
+/// Upper ends of the bins of durations but the last, in nanoseconds.
+pub const DURATION_ENDS_NS: [u64; DURATION_BINS - 1] = [
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+    300_000_000,
+    1_000_000_000,
+    3_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    100_000_000_000,
+    300_000_000_000,
+    1_000_000_000_000,
+];
+
+fn duration_bin(ns: u64) -> usize {
+    DURATION_ENDS_NS.partition_point(|end| *end <= ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::record;
+
+    #[test]
+    fn sums_are_those_of_the_records() {
+        let mut digest = Digest::default();
+        for n in 0..10 {
+            digest.add(&record(4, 6, [3, n % 3]), &Extra::default());
+            digest.add(&record(6, 58, [1, 0]), &Extra::default());
+        }
+        assert_eq!(digest.total.records, 20);
+        assert_eq!(digest.one_way, 14);
+        let tcp = digest.protocols[6];
+        assert_eq!((tcp.records, digest.versions[1].records), (10, 10));
+        let sent: u64 = digest.senders.largest(9).iter().map(|(_, s)| s.bytes).sum();
+        let received = digest.receivers.largest(9);
+        let received: u64 = received.iter().map(|(_, s)| s.bytes).sum();
+        assert_eq!((sent, received), (digest.total.bytes, digest.total.bytes));
+        assert_eq!(digest.services.largest(9), [((6, 80), tcp)]);
+        assert_eq!(digest.applications.largest(9), [(("http", false), tcp)]);
+        assert_eq!(digest.sizes.iter().sum::<u64>(), 20);
+        assert_eq!(digest.durations.iter().sum::<u64>(), 20);
+    }
+
+    #[test]
+    fn lists_have_a_bound_and_keep_the_largest() {
+        let mut shares = Shares::default();
+        for n in 0..100_000_u32 {
+            shares.add(n, 1, u64::from(n % 1000 == 7) * 1_000_000 + 1);
+            assert!(shares.len() <= COUNT_MAX);
+        }
+        assert!(!shares.is_exact());
+        assert!(shares.largest(100).iter().all(|(n, _)| n % 1000 == 7));
+        let mut digest = Digest::default();
+        let one = record(4, 17, [1, 0]);
+        for n in 0..3 * COUNT_MAX as u16 {
+            let ports = crate::key::Ports {
+                src: n,
+                dst: 1,
+                is_answer: false,
+            };
+            let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 4, false);
+            digest.remember(&key, u64::from(n), "dns", b"name");
+            assert!(digest.known.len() <= COUNT_MAX);
+        }
+        assert_eq!(digest.known(one.key()), None);
+    }
+
+    #[test]
+    fn bins_begin_where_they_should() {
+        for (bytes, bin) in [(0, 0), (63, 0), (64, 1), (127, 1), (128, 2), (u64::MAX, 23)] {
+            assert_eq!(size_bin(bytes), bin, "{bytes}");
+        }
+        for (ns, bin) in [(0, 0), (999_999, 0), (1_000_000, 1), (u64::MAX, 13)] {
+            assert_eq!(duration_bin(ns), bin, "{ns}");
+        }
+    }
+}
