@@ -61,7 +61,6 @@ fn ipfix_names_its_own_elements() {
     command.arg("--in").arg(&file).args(["--data", "--rfc5610"]);
     let text = stdout(&mut command);
     for (element, member) in [
-        ("tlsServerName", "tls_sni"),
         ("ja3", "ja3"),
         ("ja4", "ja4"),
         ("dnsQueryName", "dns_name"),

@@ -6,7 +6,9 @@ mod export;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use export::{Folder, LIMIT};
 use lab::packet::{Raw, Udp};
@@ -107,16 +109,49 @@ fn pour(pair: &Pair, count: u64) {
     std::thread::sleep(Duration::from_millis(400));
 }
 
-/// What came to the manager's socket so far.
-fn heard(manager: &UnixDatagram, said: &mut String, wanted: &str) {
-    let until = std::time::Instant::now() + LIMIT;
-    let mut buffer = [0; 4096];
-    while !said.contains(wanted) {
-        assert!(std::time::Instant::now() < until, "no {wanted} in {said}");
-        if let Ok(len) = manager.recv(&mut buffer) {
-            said.push_str(&String::from_utf8_lossy(&buffer[..len]));
-            said.push('\n');
+/// What a service manager hears; it listens all the time, as one does.
+struct Manager {
+    said: Arc<Mutex<String>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Manager {
+    fn listen(socket: &Path) -> Manager {
+        let socket = UnixDatagram::bind(socket).unwrap();
+        let patience = Some(Duration::from_millis(50));
+        socket.set_read_timeout(patience).unwrap();
+        let manager = Manager {
+            said: Arc::default(),
+            is_over: Arc::default(),
+        };
+        let (said, is_over) = (manager.said.clone(), manager.is_over.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok(len) = socket.recv(&mut buffer) {
+                    let mut said = said.lock().unwrap();
+                    said.push_str(&String::from_utf8_lossy(&buffer[..len]));
+                    said.push('\n');
+                }
+            }
+        });
+        manager
+    }
+
+    /// Waits until it was said so often.
+    fn heard(&self, wanted: &str, times: usize) {
+        let until = Instant::now() + LIMIT;
+        while self.said.lock().unwrap().matches(wanted).count() < times {
+            let said = self.said.lock().unwrap().clone();
+            assert!(Instant::now() < until, "no {wanted} in {said}");
+            std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
@@ -137,10 +172,7 @@ fn a_hangup_reads_the_file_again() {
     let folder = Folder::new("reload");
     let at = |name: &str| folder.0.join(name);
     let (config, socket) = (at("flows.toml"), at("notify"));
-    let manager = UnixDatagram::bind(&socket).unwrap();
-    manager
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .unwrap();
+    let manager = Manager::listen(&socket);
     let write = |top: u32, exports: &[&str]| {
         let exports: Vec<String> = exports
             .iter()
@@ -161,10 +193,9 @@ fn a_hangup_reads_the_file_again() {
         .env("NOTIFY_SOCKET", &socket)
         .env("WATCHDOG_USEC", "400000");
     let mut process = Process::spawn(&mut command).unwrap();
-    let mut said = String::new();
-    heard(&manager, &mut said, "READY=1");
-    heard(&manager, &mut said, "STATUS=");
-    heard(&manager, &mut said, "WATCHDOG=1");
+    manager.heard("READY=1", 1);
+    manager.heard("STATUS=", 1);
+    manager.heard("WATCHDOG=1", 1);
     pour(&pair, 100);
     // What is wrong changes nothing.
     std::fs::write(&config, "tpo = 3").unwrap();
@@ -176,7 +207,6 @@ fn a_hangup_reads_the_file_again() {
     // One goes, one comes, one stays, and one key waits for a start. A file that stays was moved.
     std::fs::rename(at("stays.csv"), at("stays.csv.1")).unwrap();
     write(11, &["b.csv", "stays.csv"]);
-    said.clear();
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("read again", LIMIT).unwrap();
     let told = process.stderr();
@@ -187,14 +217,15 @@ fn a_hangup_reads_the_file_again() {
         told.contains("top has changed; it takes effect when"),
         "{told}"
     );
-    heard(&manager, &mut said, "RELOADING=1\nMONOTONIC_USEC=");
-    heard(&manager, &mut said, "READY=1");
+    // Twice: also for the file that was wrong.
+    manager.heard("RELOADING=1\nMONOTONIC_USEC=", 2);
+    manager.heard("READY=1", 3);
     // The first records end after a second; what comes now is in the new files.
     std::thread::sleep(Duration::from_millis(1500));
     pour(&pair, 50);
     let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
-    heard(&manager, &mut said, "STOPPING=1");
+    manager.heard("STOPPING=1", 1);
     let counts = ["a.csv", "stays.csv.1", "b.csv", "stays.csv"].map(|name| packets_in(&at(name)));
     assert_eq!((counts[0], counts[2]), (counts[1], counts[3]), "{counts:?}");
     assert_eq!(counts[0] + counts[2], 150, "{counts:?}");

@@ -48,6 +48,7 @@ fn keys_show_pages_filter_and_hold() {
             .wait_stdout(wanted, LIMIT)
             .unwrap_or_else(|e| panic!("{keys:?}: {e:#}"));
     };
+    press("", "destination");
     pour(&pair, 300);
     press("", &format!("{}:4000", pair.left.ipv4));
     press("2", "share");

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// How often the state is told.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long a manager may leave its queue full.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// A manager, if there is one.
 #[derive(Debug)]
 pub struct Manager {
@@ -34,7 +37,7 @@ impl Manager {
                 };
                 let socket = UnixDatagram::unbound().ok()?;
                 // A manager that reads nothing must not hold us.
-                socket.set_nonblocking(true).ok()?;
+                socket.set_write_timeout(Some(PATIENCE)).ok()?;
                 Some((socket, address.ok()?))
             }),
             watchdog: watchdog.map(|us| Duration::from_micros(us / 2)),

@@ -292,8 +292,10 @@ impl Encoder {
         )
     }
 
-    /// Messages with all templates.
+    /// Messages with all templates, those of options and what they say of our own elements first.
     fn templates(&self, writer: &mut Writer) {
+        options::templates(&self.config, writer);
+        options::types(&self.config, &self.own_elements(), writer);
         if let Some(rich) = &self.rich {
             self.rich_templates(rich, writer);
         } else {
@@ -309,7 +311,6 @@ impl Encoder {
                 writer.record(TEMPLATE_SET, &record, false);
             }
         }
-        options::templates(&self.config, writer);
     }
 
     /// Appends the specifier of a column.
@@ -406,7 +407,7 @@ impl Encode for Encoder {
         self.sequence = 0;
         let mut writer = self.writer(time_ns);
         self.templates(&mut writer);
-        options::facts(&self.config, &self.own_elements(), &mut writer);
+        options::facts(&self.config, &mut writer);
         self.finish(writer)
     }
 
@@ -414,7 +415,7 @@ impl Encode for Encoder {
         let mut writer = self.writer(time_ns);
         if !self.config.is_reliable {
             self.templates(&mut writer);
-            options::facts(&self.config, &self.own_elements(), &mut writer);
+            options::facts(&self.config, &mut writer);
         }
         options::statistics(&self.config, statistics, &mut writer);
         self.finish(writer)

@@ -47,7 +47,8 @@ const TEMPLATES: &[Template] = &[
     ),
     // Of an interface: its name.
     (INTERFACE, &[(10, 4)], &[(82, VARIABLE_LEN)]),
-    // Of an element: type, semantics, units, name, description (RFC 5610 §3.9).
+    // Of an element: type, semantics, units, range, name, description (RFC 5610 §3.9). libfixbuf
+    // learns nothing from a template that lacks one of them.
     (
         TYPE,
         &[(346, 4), (303, 2)],
@@ -55,6 +56,8 @@ const TEMPLATES: &[Template] = &[
             (339, 1),
             (344, 1),
             (345, 2),
+            (342, 8),
+            (343, 8),
             (341, VARIABLE_LEN),
             (340, VARIABLE_LEN),
         ],
@@ -159,8 +162,8 @@ fn selectors(config: &Config) -> Vec<Selector> {
     told.collect()
 }
 
-/// What does not change: sampling, interfaces, names of applications, types of our own elements.
-pub(super) fn facts(config: &Config, own: &[(u16, String, &'static Element)], writer: &mut Writer) {
+/// What does not change: sampling, interfaces, names of applications.
+pub(super) fn facts(config: &Config, writer: &mut Writer) {
     let mut record = Vec::new();
     record.extend(config.domain.to_be_bytes());
     record.extend(RANDOM_N_OF_N.to_be_bytes());
@@ -187,6 +190,11 @@ pub(super) fn facts(config: &Config, own: &[(u16, String, &'static Element)], wr
             writer.record(APPLICATION, &record, true);
         }
     }
+}
+
+/// Types and names of our own elements. They come before the templates that have them: libfixbuf
+/// looks at what it knows when it reads a template.
+pub(super) fn types(config: &Config, own: &[(u16, String, &'static Element)], writer: &mut Writer) {
     for (id, name, element) in own {
         let mut record = Vec::new();
         record.extend(config.own_enterprise.to_be_bytes());
@@ -194,6 +202,8 @@ pub(super) fn facts(config: &Config, own: &[(u16, String, &'static Element)], wr
         record.push(element.data_type as u8);
         record.push(element.semantics as u8);
         record.extend((element.units as u16).to_be_bytes());
+        // Any value: no range.
+        record.extend([0; 16]);
         string(&mut record, name);
         string(&mut record, element.about);
         writer.record(TYPE, &record, true);
