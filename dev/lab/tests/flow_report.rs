@@ -150,11 +150,13 @@ fn a_browser_shows_it() {
         let text = std::fs::read_to_string(&page).unwrap();
         let (head, rest) = text.split_once("<meta http-equiv").unwrap();
         let (_, rest) = rest.split_once(">\n").unwrap();
-        let probe = "<script>var head=document.querySelectorAll('table.sort button')[6];\
-            head.click();var down=document.querySelector('table.sort tbody td.n:not(.opt)').dataset.v;\
-            head.click();var up=document.querySelector('table.sort tbody td.n:not(.opt)').dataset.v;\
-            document.title=[document.documentElement.scrollWidth<=innerWidth,+down>=+up].join(' ')\
-            </script></body>";
+        let probe = "<script>\
+            var head=document.querySelectorAll('table.sort button')[6];\
+            var first=function(){head.click();\
+            return +document.querySelector('table.sort tbody td.n:not(.opt)').dataset.v};\
+            var down=first(),up=first();\
+            var fits=document.documentElement.scrollWidth<=innerWidth;\
+            document.title=[fits,down>=up].join(' ')</script></body>";
         let copy = folder.0.join("copy.html");
         std::fs::write(&copy, format!("{head}{rest}").replace("</body>", probe)).unwrap();
         for width in [1280, 800, 400] {

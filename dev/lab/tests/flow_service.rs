@@ -1,5 +1,5 @@
-//! `barewire flows` as a service: its configuration, words to the service manager, `SIGHUP`, and the
-//! unit as systemd reads it.
+//! `barewire flows` as a service: its configuration, words to the service manager, `SIGHUP`, and
+//! the unit as systemd reads it.
 
 mod export;
 

@@ -1,7 +1,7 @@
 //! `flows --config FILE`: a file of TOML in which every flag of `flows` is a key.
 //!
-//! The file becomes arguments, before the parser sees them: so a key has the flag's name, values and
-//! errors, and a new flag is a new key. What the command line gives, the file does not.
+//! The file becomes arguments, before the parser sees them: so a key has the flag's name, values
+//! and errors, and a new flag is a new key. What the command line gives, the file does not.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -199,8 +199,8 @@ enum OctetsArg {
 const HELP: &str = "\
 On a terminal a live interface is shown as a view (keys: q ends; 1 to 4 or Tab show flows, \
 applications, talkers, losses; b p d sort by bytes, packets, duration; / filters; n shows names; \
-space holds the picture; arrows scroll). Otherwise a line of rates goes to standard error each second, \
-and the largest flows to standard output at the end. The fields of --json are described in \
+space holds the picture; arrows scroll). Otherwise a line of rates goes to standard error each \
+second, and the largest flows to standard output at the end. The fields of --json are described in \
 docs/flows.md.
 
 A plain interface name is a tap: it sees what comes and what the host sends, and takes nothing \

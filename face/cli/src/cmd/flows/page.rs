@@ -219,7 +219,8 @@ fn card(out: &mut String, title: &str, note: &str, is_wide: bool, body: &str) {
     let class = if is_wide { "card wide" } else { "card" };
     let _ = writeln!(
         out,
-        "<section class=\"{class}\"><h2>{title}</h2>\n<p class=\"note\">{note}</p>\n{body}</section>"
+        "<section class=\"{class}\"><h2>{title}</h2>\n<p class=\"note\">{note}</p>\n{body}\
+         </section>"
     );
 }
 
@@ -388,7 +389,8 @@ fn row(out: &mut String, total: &Total, digest: &Digest) {
     let span_ns = total.end_ns.saturating_sub(total.start_ns);
     let _ = write!(
         out,
-        "<tr><td class=\"opt\" data-v=\"{}\">{}</td><td class=\"n opt\" data-v=\"{span_ns}\">{}</td>\
+        "<tr><td class=\"opt\" data-v=\"{}\">{}</td>\
+         <td class=\"n opt\" data-v=\"{span_ns}\">{}</td>\
          <td>{application}</td><td class=\"e\">{}</td><td class=\"e\">{}</td>\
          <td class=\"w\">{}</td>",
         total.start_ns,

@@ -276,7 +276,10 @@ mod tests {
         a.field(Field::Hassh, Value::Digest([0xab; 16]));
         a.field(Field::SshServer, Value::text(b"b"));
         let expected = format!(
-            r#"{{"x":1,"ssh":{{"client":{{"software_version":"a\"\u000a","hassh":{{"hash":"{}"}}}},"server":{{"software_version":"b"}}}}}}"#,
+            concat!(
+                r#"{{"x":1,"ssh":{{"client":{{"software_version":"a\"\u000a","#,
+                r#""hassh":{{"hash":"{}"}}}},"server":{{"software_version":"b"}}}}}}"#
+            ),
             "ab".repeat(16)
         );
         assert_eq!(shown(&a), expected);
@@ -289,7 +292,10 @@ mod tests {
         a.field(Field::DnsAnswer, Value::text(b"b"));
         assert_eq!(
             shown(&a),
-            r#"{"x":1,"dns":{"rrname":"example.org","rrtype":"AAAA","rcode":"NXDOMAIN","answers":[{"rdata":"192.0.2.1"},{"rdata":"b"}]}}"#
+            concat!(
+                r#"{"x":1,"dns":{"rrname":"example.org","rrtype":"AAAA","rcode":"NXDOMAIN","#,
+                r#""answers":[{"rdata":"192.0.2.1"},{"rdata":"b"}]}}"#
+            )
         );
         let mut a = Application::EMPTY;
         a.named(Protocol::Quic);
