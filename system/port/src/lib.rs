@@ -52,6 +52,6 @@ pub use options::{
     AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,
     TapBy, TimestampSource,
 };
-pub use rx::{Forwarded, Packet, PacketMut, Ready, RxBackend, RxBatch, RxQueue};
+pub use rx::{Filled, Forwarded, Packet, PacketMut, Ready, RxBackend, RxBatch, RxQueue};
 pub use slot::{Checksum, Slot, Vlan};
 pub use tx::{TxBackend, TxBatch, TxQueue};

@@ -2,6 +2,7 @@
 
 mod forward;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,9 +28,10 @@ pub enum Ready {
 
 /// What a backend writes. Called once a batch.
 pub trait RxBackend: Send {
-    /// Appends up to `max` slots; never blocks; none is not an error. A packet in several segments
-    /// is never cut by the end of a batch: the backend stops before it instead.
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()>;
+    /// Appends up to `max` slots, and says what they hold; never blocks; none is not an error. A
+    /// packet in several segments is never cut by the end of a batch: the backend stops before it
+    /// instead.
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled>;
 
     /// Takes slots back, in any order; leaves the vector empty.
     fn release(&mut self, slots: &mut Vec<Slot>);
@@ -60,6 +62,28 @@ pub trait RxBackend: Send {
     /// Packets that can wait for the reader before the next is lost, where that is fixed.
     fn ring_len(&self) -> Option<u32> {
         None
+    }
+}
+
+/// What a backend has appended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Packets.
+    pub packets: usize,
+    /// Bytes of them present.
+    pub bytes: u64,
+}
+
+impl Filled {
+    /// What these slots hold, by looking at each.
+    #[inline]
+    pub(crate) fn of(slots: &[Slot]) -> Self {
+        let mut filled = Self::default();
+        for slot in slots {
+            filled.packets += usize::from(!slot.has(Slot::CONTINUES));
+            filled.bytes += u64::from(slot.cap_len);
+        }
+        filled
     }
 }
 
@@ -121,24 +145,20 @@ impl RxQueue {
             // A batch that was leaked instead of dropped.
             self.backend.release(&mut self.slots);
         }
-        self.backend.fill(&mut self.slots, self.batch_max)?;
+        let mut filled = self.backend.fill(&mut self.slots, self.batch_max)?;
         if self.filter.is_some() {
             self.apply_filter();
+            filled = Filled::of(&self.slots);
         }
-        let mut packets = 0;
-        let mut bytes = 0;
-        for slot in &self.slots {
-            packets += u64::from(!slot.has(Slot::CONTINUES));
-            bytes += u64::from(slot.cap_len);
-        }
+        let Filled { packets, bytes } = filled;
         if packets != 0 {
-            self.counters.delivered.add(packets);
+            self.counters.delivered.add(packets as u64);
             self.counters.delivered_bytes.add(bytes);
         }
         Ok(RxBatch {
             queue: self,
             start: 0,
-            packets: packets as usize,
+            packets,
         })
     }
 
@@ -234,15 +254,12 @@ impl RxBatch<'_> {
     /// The packets, in the order of arrival.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Packet<'_>> {
-        let mut rest: &[Slot] = &self.queue.slots[self.start..];
-        std::iter::from_fn(move || {
-            if rest.is_empty() {
-                return None;
-            }
-            let (first, tail) = rest.split_at(segment_count(rest));
-            rest = tail;
-            Some(Packet { slots: first })
-        })
+        let slots = self.queue.slots[self.start..].as_ptr_range();
+        Packets {
+            next: slots.start,
+            end: slots.end,
+            slots: PhantomData,
+        }
     }
 
     /// The packets, to be changed in place.
@@ -296,9 +313,53 @@ impl Drop for RxBatch<'_> {
     }
 }
 
+/// The packets of a batch.
+struct Packets<'b> {
+    /// The first slot of the next packet, and the end of all.
+    next: *const Slot,
+    end: *const Slot,
+    slots: PhantomData<&'b [Slot]>,
+}
+
+impl<'b> Iterator for Packets<'b> {
+    type Item = Packet<'b>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Packet<'b>> {
+        if self.next == self.end {
+            return None;
+        }
+        let first = self.next;
+        // SAFETY: before the end there is a slot, borrowed for 'b.
+        let count = match unsafe { &*first }.has(Slot::CONTINUES) {
+            false => 1,
+            // SAFETY: from a slot to the end of its slice.
+            true => unsafe { count_segments(first, self.end) },
+        };
+        // SAFETY: so many slots there are before the end.
+        let slots = unsafe {
+            self.next = first.add(count);
+            std::slice::from_raw_parts(first, count)
+        };
+        Some(Packet { slots })
+    }
+}
+
+/// As [`segment_count`]; out of the way, since nearly all packets have one.
+///
+/// # Safety
+/// From a slot on to the end of its slice.
+#[cold]
+unsafe fn count_segments(first: *const Slot, end: *const Slot) -> usize {
+    let count = (end as usize - first as usize) / size_of::<Slot>();
+    // SAFETY: the caller's word.
+    segment_count(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
 /// A received packet, borrowed from its batch.
 #[derive(Clone, Copy)]
 pub struct Packet<'b> {
+    /// One or more.
     slots: &'b [Slot],
 }
 
@@ -349,7 +410,7 @@ impl<'b> Packet<'b> {
     /// The card's hash over addresses and ports.
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
-        self.head().has(Slot::HASH).then_some(self.head().rss_hash)
+        self.head().rss_hash()
     }
 
     /// The VLAN tag that is no longer in the bytes.

@@ -6,6 +6,7 @@ use ring::Pool;
 
 /// A VLAN tag that the card or the kernel took out of the packet and reports beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Vlan {
     /// Tag protocol: 0x8100 or 0x88a8.
     pub tpid: u16,
@@ -26,7 +27,7 @@ pub enum Checksum {
     Partial,
 }
 
-/// What a backend fills in for each packet. One cache line holds a slot, so a batch walks memory
+/// What a backend fills in for each packet: 48 bytes, written once, so that a batch walks memory
 /// once.
 ///
 /// Only backends see slots; programs see [`Packet`](crate::Packet), whose lifetime is the batch's.
@@ -36,13 +37,15 @@ pub struct Slot {
     pub(crate) data: NonNull<u8>,
     pub(crate) cap_len: u32,
     pub(crate) wire_len: u32,
-    pub(crate) time_ns: u64,
     /// Whatever the backend needs to release the slot: a frame's index, a block's number.
     pub(crate) token: u64,
-    pub(crate) rss_hash: u32,
-    pub(crate) vlan: Vlan,
-    pub(crate) interface_index: u16,
+    pub(crate) time_ns: u64,
+    /// The card's hash in the upper half; below it what kind of hash it is, in four bits as cards
+    /// have it (Intel 82576 datasheet, §7.1.5.2; 0: there is none). The other bits mean nothing.
+    pub(crate) hash: u64,
     pub(crate) flags: u16,
+    pub(crate) interface_index: u16,
+    pub(crate) vlan: Vlan,
 }
 
 // SAFETY: a slot is a description of memory that its queue owns; it moves between threads only with
@@ -52,12 +55,11 @@ unsafe impl Send for Slot {}
 impl Slot {
     /// `time_ns` holds a time.
     pub(crate) const TIME: u16 = 1 << 0;
-    /// `rss_hash` holds the card's hash.
-    pub(crate) const HASH: u16 = 1 << 1;
-    /// `vlan` holds a tag.
-    pub(crate) const VLAN: u16 = 1 << 2;
     /// The host sent this packet (a tap sees both directions).
-    pub(crate) const OUTGOING: u16 = 1 << 3;
+    pub(crate) const OUTGOING: u16 = 1 << 2;
+    /// `vlan` holds a tag. (Where Intel's cards say so, as are the checksums: a mask is all that it
+    /// takes.)
+    pub(crate) const VLAN: u16 = 1 << 3;
     /// The packet goes on in the next slot.
     pub(crate) const CONTINUES: u16 = 1 << 4;
     /// The card has checked the packet's checksums, and they are right.
@@ -66,6 +68,9 @@ impl Slot {
     pub(crate) const CHECKSUM_BAD: u16 = 1 << 6;
     /// The transport checksum is not finished: it came from a program on the same machine.
     pub(crate) const CHECKSUM_PARTIAL: u16 = 1 << 7;
+
+    /// The bits of `hash` that tell its kind.
+    const HASH_KIND: u64 = 0xf;
 
     /// The token of a slot whose frame has gone elsewhere: there is nothing to release.
     pub(crate) const DETACHED: u64 = u64::MAX;
@@ -77,13 +82,37 @@ impl Slot {
             data,
             cap_len,
             wire_len,
-            time_ns: 0,
             token,
-            rss_hash: 0,
-            vlan: Vlan { tpid: 0, tci: 0 },
-            interface_index: 0,
+            time_ns: 0,
+            hash: 0,
             flags: 0,
+            interface_index: 0,
+            vlan: Vlan { tpid: 0, tci: 0 },
         }
+    }
+
+    /// The card's hash, of whatever kind.
+    #[inline]
+    pub(crate) fn rss_hash(&self) -> Option<u32> {
+        (self.hash & Self::HASH_KIND != 0).then_some((self.hash >> 32) as u32)
+    }
+
+    /// Sets the hash of a card that does not tell its kind.
+    #[inline]
+    pub(crate) fn set_rss_hash(&mut self, hash: u32) {
+        self.hash = u64::from(hash) << 32 | Self::HASH_KIND;
+    }
+
+    /// Sets flags, tag protocol and tag from one word: flags in the lowest 16 bits, the protocol
+    /// from bit 32 on, the tag from bit 48.
+    #[inline(always)]
+    pub(crate) fn set_info(&mut self, info: u64) {
+        self.flags = info as u16;
+        self.interface_index = 0;
+        self.vlan = Vlan {
+            tpid: (info >> 32) as u16,
+            tci: (info >> 48) as u16,
+        };
     }
 
     #[inline]
@@ -124,4 +153,93 @@ pub(crate) fn whole_packets(slots: &[Slot], room: usize) -> usize {
     count
 }
 
-const _: () = assert!(size_of::<Slot>() <= 64, "a slot fits a cache line");
+const _: () = assert!(size_of::<Slot>() == 48, "three quarters of a cache line");
+
+/// A batch's place at the end of a vector of slots. What does not change is in registers: a vector
+/// is looked up and written back with each push, because the stores into frames and descriptors
+/// could be stores into it for all that the compiler knows.
+pub(crate) struct Room<'v> {
+    slots: &'v mut Vec<Slot>,
+    start: usize,
+    at: *mut Slot,
+}
+
+impl<'v> Room<'v> {
+    /// Room for `count` more slots.
+    #[inline(always)]
+    pub(crate) fn new(slots: &'v mut Vec<Slot>, count: usize) -> Self {
+        slots.reserve(count);
+        let start = slots.len();
+        // SAFETY: within the vector's memory, or one past its end.
+        let at = unsafe { slots.as_mut_ptr().add(start) };
+        Self { slots, start, at }
+    }
+
+    /// Adds a slot whose `cap_len` and `wire_len` are `len`, with `info` as [`Slot::set_info`] has
+    /// it.
+    ///
+    /// # Safety
+    /// At most as often as `new` was asked to make room for. `data` is not null.
+    #[inline(always)]
+    pub(crate) unsafe fn push(
+        &mut self,
+        data: *mut u8,
+        len: u32,
+        index: u32,
+        time_ns: u64,
+        hash: u64,
+        info: u64,
+    ) {
+        // SAFETY: there is room for a slot at `at`, and `data` is not null (the caller's word). The
+        // fields of a slot lie as the assertions below say; on a little-endian processor those of
+        // one word are written by one store.
+        unsafe {
+            let at = self.at;
+            (&raw mut (*at).data).write(NonNull::new_unchecked(data));
+            (&raw mut (*at).cap_len).write(len);
+            (&raw mut (*at).wire_len).write(len);
+            (&raw mut (*at).token).write(index.into());
+            (&raw mut (*at).time_ns).write(time_ns);
+            (&raw mut (*at).hash).write(hash);
+            if cfg!(target_endian = "little") {
+                at.cast::<u64>().add(INFO_WORD).write(info);
+            } else {
+                (*at).set_info(info);
+            }
+            self.at = at.add(1);
+        }
+    }
+
+    /// Makes the vector as long as what was added; how many slots that is.
+    #[inline(always)]
+    pub(crate) fn finish(self) -> usize {
+        let first = self.slots.as_ptr().wrapping_add(self.start);
+        let added = (self.at as usize - first as usize) / size_of::<Slot>();
+        // SAFETY: so many slots were written behind those that were there, within the capacity.
+        unsafe { self.slots.set_len(self.start + added) };
+        added
+    }
+}
+
+/// Which 8 bytes of a slot are its flags and its tag.
+const INFO_WORD: usize = std::mem::offset_of!(Slot, flags) / 8;
+const _: () = assert!(
+    std::mem::offset_of!(Slot, flags) == 40
+        && std::mem::offset_of!(Slot, interface_index) == 42
+        && std::mem::offset_of!(Slot, vlan) == 44
+        && std::mem::offset_of!(Vlan, tpid) == 0
+        && std::mem::offset_of!(Vlan, tci) == 2,
+    "as `Slot::set_info` has them"
+);
+
+/// Asks for the line that a packet begins in: the reader will want its headers next.
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on the cache, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

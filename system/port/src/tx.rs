@@ -92,9 +92,12 @@ impl TxQueue {
             self.backend.submit(&mut self.slots, 0)?;
         }
         self.backend.reserve(&mut self.slots, count)?;
+        let slots = self.slots.as_mut_ptr_range();
         Ok(TxBatch {
             queue: self,
-            filled: 0,
+            first: slots.start,
+            next: slots.start,
+            end: slots.end,
         })
     }
 
@@ -130,20 +133,53 @@ impl TxQueue {
 #[must_use]
 pub struct TxBatch<'q> {
     queue: &'q mut TxQueue,
-    filled: usize,
+    /// The queue's slots: the first, the next to be filled, and the end. (Through the queue they
+    /// would be looked up anew for each packet, because its bytes could be the queue's for all that
+    /// the compiler knows.)
+    first: *mut Slot,
+    next: *mut Slot,
+    end: *mut Slot,
 }
+
+// SAFETY: the pointers are into the queue that the batch has for itself, which may change threads.
+unsafe impl Send for TxBatch<'_> {}
 
 impl TxBatch<'_> {
     /// Buffers still empty.
     #[inline]
     pub fn room(&self) -> usize {
-        self.queue.slots.len() - self.filled
+        (self.end as usize - self.next as usize) / size_of::<Slot>()
+    }
+
+    /// Slots that were filled.
+    #[inline]
+    fn filled(&self) -> usize {
+        (self.next as usize - self.first as usize) / size_of::<Slot>()
+    }
+
+    /// The slot to be filled next.
+    #[inline(always)]
+    fn slot(&mut self) -> Option<&mut Slot> {
+        if self.next == self.end {
+            return None;
+        }
+        // SAFETY: one of the queue's slots (see `end`), and nobody else reaches them while the
+        // batch has the queue.
+        Some(unsafe { &mut *self.next })
+    }
+
+    /// The slots from the `from`th on that were filled.
+    fn filled_from(&mut self, from: usize) -> &mut [Slot] {
+        let count = self.filled();
+        // SAFETY: so many of the queue's slots lie behind the first; else as for `slot`.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.first, count) };
+        &mut all[from..]
     }
 
     /// The next empty buffer, to be filled in place and counted by [`TxBatch::advance`].
     #[inline]
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
-        let slot = self.queue.slots.get_mut(self.filled)?;
+        let slot = self.slot()?;
         // SAFETY: the backend lent the range to this batch alone.
         Some(unsafe { std::slice::from_raw_parts_mut(slot.data.as_ptr(), slot.cap_len as usize) })
     }
@@ -154,14 +190,15 @@ impl TxBatch<'_> {
     /// If there is no buffer left or `len` is more than it holds: a bug of the caller.
     #[inline]
     pub fn advance(&mut self, len: usize) {
-        let slot = &mut self.queue.slots[self.filled];
+        let slot = self.slot().expect("a buffer is left");
         assert!(
             len <= slot.cap_len as usize,
             "more bytes than the buffer holds"
         );
         slot.cap_len = len as u32;
         slot.wire_len = len as u32;
-        self.filled += 1;
+        // SAFETY: not beyond the end, at which it is not yet.
+        self.next = unsafe { self.next.add(1) };
     }
 
     /// Copies a packet into the next buffers (several, if it is larger than one); false if there is
@@ -181,7 +218,7 @@ impl TxBatch<'_> {
 
     /// As [`write`](Self::write), for a packet of `len` bytes that lies in several pieces.
     pub fn write_pieces<'p>(&mut self, len: usize, pieces: impl Iterator<Item = &'p [u8]>) -> bool {
-        let first = self.filled;
+        let first = self.filled();
         // Bytes in the buffer at hand, and bytes that it holds.
         let (mut at, Some(mut room)) = (0, self.buffer().map(|buffer| buffer.len())) else {
             return false;
@@ -192,13 +229,16 @@ impl TxBatch<'_> {
                     self.advance(at);
                     let Some(next) = self.buffer().map(|buffer| buffer.len()) else {
                         // Filled to the brim, so they hold as much as before.
-                        for slot in &mut self.queue.slots[first..self.filled] {
+                        for slot in self.filled_from(first) {
                             slot.flags &= !Slot::CONTINUES;
                         }
-                        self.filled = first;
+                        // SAFETY: so many slots there are.
+                        self.next = unsafe { self.first.add(first) };
                         return false;
                     };
-                    self.queue.slots[self.filled - 1].flags |= Slot::CONTINUES;
+                    if let Some(last) = self.filled_from(first).last_mut() {
+                        last.flags |= Slot::CONTINUES;
+                    }
                     (at, room) = (0, next);
                 }
                 let (now, later) = rest.split_at(rest.len().min(room - at));
@@ -210,7 +250,7 @@ impl TxBatch<'_> {
             }
         }
         self.advance(at);
-        for slot in &mut self.queue.slots[first..self.filled] {
+        for slot in self.filled_from(first) {
             slot.wire_len = len as u32;
         }
         true
@@ -220,7 +260,7 @@ impl TxBatch<'_> {
     /// gives the others back.
     #[inline]
     pub fn submit(self) -> Result<()> {
-        let filled = self.filled;
+        let filled = self.filled();
         // The drop that follows finds nothing left to give back.
         self.queue.backend.submit(&mut self.queue.slots, filled)
     }

@@ -15,7 +15,9 @@ const BATCH: usize = 64;
 #[derive(Debug)]
 pub struct FrameCache {
     pool: Pool,
-    free: Vec<u32>,
+    /// The first `count` of these.
+    free: Box<[u32; FrameCache::LEN_MAX]>,
+    count: usize,
 }
 
 impl FrameCache {
@@ -27,7 +29,8 @@ impl FrameCache {
     pub fn new(pool: Pool) -> Self {
         Self {
             pool,
-            free: Vec::with_capacity(Self::LEN_MAX),
+            free: Box::new([0; Self::LEN_MAX]),
+            count: 0,
         }
     }
 
@@ -37,14 +40,22 @@ impl FrameCache {
         &self.pool
     }
 
+    /// Fetches a batch from the shared list; only when the cache is empty.
+    #[cold]
+    fn fetch(&mut self) {
+        let (head, next) = (self.pool.head(), self.pool.next());
+        self.count = free::pop(head, next, &mut self.free[..BATCH]);
+    }
+
     #[inline]
     fn next_free(&mut self, to: Owner) -> Option<u32> {
         // One round, unless the list is damaged.
         for _ in 0..self.pool.frame_count() {
-            if self.free.is_empty() {
-                free::pop(self.pool.head(), self.pool.next(), BATCH, &mut self.free);
+            if self.count == 0 {
+                self.fetch();
             }
-            let index = self.free.pop()?;
+            self.count = self.count.checked_sub(1)?;
+            let index = self.free[self.count];
             // Whoever writes the shared list wrongly makes frames unreachable, never two owners of
             // one frame: the table has the last word.
             if self.pool.pass(index, Owner::Free, to) {
@@ -54,14 +65,71 @@ impl FrameCache {
         None
     }
 
+    /// As [`next_free`](Self::next_free), for up to `max` frames at once; none is left when there is
+    /// none among them.
+    #[inline]
+    fn next_run(&mut self, max: usize, to: Owner) -> &[u32] {
+        if max == 0 {
+            return &[];
+        }
+        for _ in 0..self.pool.frame_count() {
+            if self.count == 0 {
+                self.fetch();
+            }
+            let (end, start) = (self.count, self.count.saturating_sub(max));
+            if start == end {
+                break;
+            }
+            let run = &self.free[start..end];
+            let passed = self.pool.owners().pass_run(run, Owner::Free, to);
+            if passed == run.len() {
+                self.count = start;
+                return &self.free[start..end];
+            }
+            // As above. Those behind the wrong one stay, those before it are handed out.
+            self.free[start..end].rotate_left(passed + 1);
+            self.count = end - passed - 1;
+            if passed != 0 {
+                return &self.free[self.count..end - 1];
+            }
+        }
+        &[]
+    }
+
+    /// Gives two batches to the shared list.
+    #[cold]
+    fn spill(pool: &Pool, free: &[u32; Self::LEN_MAX], count: usize) -> usize {
+        let keep = count.saturating_sub(2 * BATCH);
+        free::push(pool.head(), pool.next(), &free[keep..count]);
+        keep
+    }
+
     #[inline]
     fn keep(&mut self, index: u32) {
-        if self.free.len() >= Self::LEN_MAX {
-            let keep = self.free.len() - 2 * BATCH;
-            free::push(self.pool.head(), self.pool.next(), &self.free[keep..]);
-            self.free.truncate(keep);
+        if self.count >= Self::LEN_MAX {
+            self.count = Self::spill(&self.pool, &self.free, self.count);
         }
-        self.free.push(index);
+        self.free[self.count] = index;
+        self.count += 1;
+    }
+
+    /// Keeps what `from` holds of `indices`.
+    #[inline]
+    fn keep_run(&mut self, mut indices: &[u32], from: Owner) {
+        while !indices.is_empty() {
+            let most = indices.len().min(BATCH);
+            let passed = self
+                .pool
+                .owners()
+                .pass_run(&indices[..most], from, Owner::Free);
+            if self.count + passed > Self::LEN_MAX {
+                self.count = Self::spill(&self.pool, &self.free, self.count);
+            }
+            self.free[self.count..self.count + passed].copy_from_slice(&indices[..passed]);
+            self.count += passed;
+            // Behind one that `from` does not hold it goes on.
+            indices = &indices[most.min(passed + 1)..];
+        }
     }
 
     /// Takes a free frame, empty (`offset` and `len` 0); `None` when the pool has none left.
@@ -75,6 +143,13 @@ impl FrameCache {
     #[inline]
     pub fn take_for_device(&mut self) -> Option<u32> {
         self.next_free(Owner::Device)
+    }
+
+    /// As [`take_for_device`](Self::take_for_device), for some of up to `max` frames at once: a
+    /// cache's worth at the most, none when the pool has none left.
+    #[inline]
+    pub fn take_run_for_device(&mut self, max: usize) -> &[u32] {
+        self.next_run(max, Owner::Device)
     }
 
     /// Gives a frame back; a frame of another pool comes back as the error.
@@ -98,6 +173,13 @@ impl FrameCache {
         self.next_free(Owner::User)
     }
 
+    /// As [`take_index`](Self::take_index), for some of up to `max` frames at once: a cache's worth
+    /// at the most, none when the pool has none left.
+    #[inline]
+    pub fn take_run(&mut self, max: usize) -> &[u32] {
+        self.next_run(max, Owner::User)
+    }
+
     /// Gives frame `index`, held by a batch, back to the free list; false (and no change) if this
     /// process does not hold it.
     ///
@@ -114,6 +196,29 @@ impl FrameCache {
         passed
     }
 
+    /// As [`give_index`](Self::give_index), for each of `indices`; those that this process does not
+    /// hold, or that are no frame's, stay as they are.
+    ///
+    /// # Safety
+    /// As there, for each.
+    #[inline]
+    pub unsafe fn give_each(&mut self, indices: impl Iterator<Item = u32>) {
+        let Self { pool, free, count } = self;
+        let owners = pool.owners();
+        let mut at = *count;
+        for index in indices {
+            if !owners.pass(index, Owner::User, Owner::Free) {
+                continue;
+            }
+            if at >= Self::LEN_MAX {
+                at = Self::spill(pool, free, at);
+            }
+            free[at] = index;
+            at += 1;
+        }
+        *count = at;
+    }
+
     /// Takes frame `index` from a device's hands to the free list (a completion, or a fill ring
     /// being emptied); false if the device did not hold it: the descriptor is a lie or a
     /// double, and nothing changes.
@@ -128,10 +233,20 @@ impl FrameCache {
         }
         passed
     }
+
+    /// As [`reclaim`](Self::reclaim), for each of `indices`.
+    ///
+    /// # Safety
+    /// As there, for each.
+    #[inline]
+    pub unsafe fn reclaim_run(&mut self, indices: &[u32]) {
+        self.keep_run(indices, Owner::Device);
+    }
 }
 
 impl Drop for FrameCache {
     fn drop(&mut self) {
-        free::push(self.pool.head(), self.pool.next(), &self.free);
+        let (head, next) = (self.pool.head(), self.pool.next());
+        free::push(head, next, &self.free[..self.count]);
     }
 }

@@ -51,30 +51,29 @@ pub(crate) fn push(head: &AtomicU64, next: &[AtomicU32], indices: &[u32]) {
     }
 }
 
-/// Takes up to `max` indices off the stack into `out`; returns how many.
-pub(crate) fn pop(head: &AtomicU64, next: &[AtomicU32], max: usize, out: &mut Vec<u32>) -> usize {
-    let start = out.len();
+/// Takes as many indices off the stack as `out` holds, or as there are; returns how many.
+pub(crate) fn pop(head: &AtomicU64, next: &[AtomicU32], out: &mut [u32]) -> usize {
     // Acquire: pairs with the Release in `push`.
     let mut seen = head.load(Ordering::Acquire);
     loop {
-        out.truncate(start);
         let (tag, mut at) = unpack(seen);
+        let mut count = 0;
         // Links read here may be stale when another thread pops at the same time; then the tag has
-        // moved on and the exchange fails. The bound on `max` keeps even a damaged list
-        // from looping.
-        while out.len() - start < max {
+        // moved on and the exchange fails. The bound keeps even a damaged list from looping.
+        for place in out.iter_mut() {
             let Some(cell) = next.get(at as usize) else {
                 break;
             };
-            out.push(at);
+            *place = at;
+            count += 1;
             at = cell.load(Ordering::Relaxed);
         }
-        if out.len() == start {
+        if count == 0 {
             return 0;
         }
         let new = pack(tag.wrapping_add(1), at);
         match head.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return out.len() - start,
+            Ok(_) => return count,
             Err(now) => seen = now,
         }
     }

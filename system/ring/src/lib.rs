@@ -17,6 +17,7 @@ mod cache;
 mod cursor;
 mod frame;
 mod free;
+mod owners;
 mod pool;
 mod sync;
 #[cfg(test)]
@@ -25,4 +26,5 @@ mod tests;
 pub use cache::FrameCache;
 pub use cursor::{Consumer, Producer, RingMemory, spsc};
 pub use frame::Frame;
+pub use owners::Owners;
 pub use pool::{Owner, OwnerCounts, Pool, PoolConfig};

@@ -16,6 +16,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::frame::Frame;
 use crate::free;
+use crate::owners::Owners;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Who may touch a frame. Stored as one byte a frame, in the shared region.
@@ -228,15 +229,21 @@ impl Pool {
     }
 
     #[inline]
-    fn owners(&self) -> &[AtomicU8] {
+    fn table_of_owners(&self) -> &[AtomicU8] {
         // SAFETY: n bytes behind the links (see `new`), only accessed atomically.
         unsafe { std::slice::from_raw_parts(self.0.owners.as_ptr(), self.0.frame_count as usize) }
+    }
+
+    /// The owner table, for a batch.
+    #[inline(always)]
+    pub fn owners(&self) -> Owners<'_> {
+        Owners::new(self.table_of_owners())
     }
 
     /// How many frames each owner holds: a scan over the table, for tests and statistics.
     pub fn counts(&self) -> OwnerCounts {
         let mut counts = OwnerCounts::default();
-        for owner in self.owners() {
+        for owner in self.table_of_owners() {
             match owner.load(Ordering::Relaxed) {
                 0 => counts.free += 1,
                 1 => counts.user += 1,
@@ -247,21 +254,10 @@ impl Pool {
         counts
     }
 
-    /// Hands frame `index` from one owner to another; false (and no change) if `from` does not hold
-    /// it, or if there is no such frame.
-    ///
-    /// Load and store, not an exchange: both parties of a hand-over are in one thread (a queue's);
-    /// the table is there to catch double and made-up descriptors, and to find what a dead
-    /// party held.
+    /// As [`Owners::pass`], for one frame.
     #[inline]
     pub(crate) fn pass(&self, index: u32, from: Owner, to: Owner) -> bool {
-        match self.owners().get(index as usize) {
-            Some(owner) if owner.load(Ordering::Relaxed) == from as u8 => {
-                owner.store(to as u8, Ordering::Relaxed);
-                true
-            }
-            _ => false,
-        }
+        self.owners().pass(index, from, to)
     }
 
     pub(crate) fn issue(&self, index: u32) -> Frame {

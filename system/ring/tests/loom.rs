@@ -103,8 +103,9 @@ impl List {
     }
 
     fn pop(&self, max: usize) -> Vec<u32> {
-        let mut out = Vec::new();
-        free::pop(&self.head, &self.next, max, &mut out);
+        let mut out = vec![0; max];
+        let count = free::pop(&self.head, &self.next, &mut out);
+        out.truncate(count);
         out
     }
 

@@ -80,22 +80,33 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
             return Err(Error::new(ErrorKind::Busy, what(), why).with_hint(bind));
         }
     }
-    if through != Through::Type1 {
-        match open_iommufd(function, through) {
-            Ok(Some(device)) => return Ok(device),
-            Ok(None) if through == Through::Auto => {}
-            Ok(None) => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    what(),
-                    "this kernel has no iommufd for VFIO devices",
-                )
-                .with_hint("modprobe iommufd; or leave the choice of interface to barewire"));
-            }
-            Err(error) => return Err(error),
+    let by_iommufd = match through {
+        Through::Type1 => return open_group(function, group),
+        Through::Auto | Through::Iommufd => open_iommufd(function),
+    };
+    let found = by_iommufd.and_then(|device| {
+        device.ok_or_else(|| {
+            let why = "this kernel has no iommufd for VFIO devices";
+            Error::new(ErrorKind::Unsupported, what(), why)
+                .with_hint("modprobe iommufd; or leave the choice of interface to barewire")
+        })
+    });
+    match found {
+        Ok(device) => Ok(device),
+        // Whatever is missing there (a node, a right, a driver for this IOMMU), type 1 may have.
+        Err(error) if through == Through::Auto => {
+            open_group(function, group).map_err(|other| choose_error(error, other))
         }
+        Err(error) => Err(error),
     }
-    open_group(function, group)
+}
+
+/// The error that tells more, of the two interfaces': that of the one that is there.
+fn choose_error(iommufd: Error, group: Error) -> Error {
+    match group.kind() {
+        ErrorKind::Unsupported if iommufd.kind() != ErrorKind::Unsupported => iommufd,
+        _ => group,
+    }
 }
 
 fn no_iommu(what: String) -> Error {
@@ -141,8 +152,7 @@ fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
 }
 
 /// Opens by iommufd; nothing where this kernel has no such device for the function.
-fn open_iommufd(function: &PciFunction, through: Through) -> Result<Option<Device>> {
-    let may_leave = through == Through::Auto;
+fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
     let Some(name) = function.vfio_device() else {
         return Ok(None);
     };
@@ -151,21 +161,8 @@ fn open_iommufd(function: &PciFunction, through: Through) -> Result<Option<Devic
     if !node.exists() || !iommu.exists() {
         return Ok(None);
     }
-    let iommufd = match open_node(iommu) {
-        Ok(fd) => fd,
-        // Whoever was given the nodes of type 1 alone uses these.
-        Err(error) if may_leave && error.kind() == io::ErrorKind::PermissionDenied => {
-            return Ok(None);
-        }
-        Err(error) => return Err(node_error(function, iommu, error)),
-    };
-    let fd = match open_node(&node) {
-        Ok(fd) => fd,
-        Err(error) if may_leave && error.kind() == io::ErrorKind::PermissionDenied => {
-            return Ok(None);
-        }
-        Err(error) => return Err(node_error(function, &node, error)),
-    };
+    let iommufd = open_node(iommu).map_err(|error| node_error(function, iommu, error))?;
+    let fd = open_node(&node).map_err(|error| node_error(function, &node, error))?;
     let mut bind = abi::BindIommufd::sized();
     bind.iommufd = iommufd.as_raw_fd();
     if let Err(error) = call(&fd, abi::DEVICE_BIND_IOMMUFD, &mut bind) {
@@ -176,7 +173,14 @@ fn open_iommufd(function: &PciFunction, through: Through) -> Result<Option<Devic
     attach.page_table = space.ioas();
     call(&fd, abi::DEVICE_ATTACH_IOMMUFD, &mut attach).map_err(|error| {
         let what = format!("join PCI function {} to its addresses", function.address());
-        Error::from_io(what, error)
+        let hint = match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                "the machine has no interrupt remapping; if you trust the card: \
+                 echo 1 >/sys/module/iommufd/parameters/allow_unsafe_interrupts"
+            }
+            _ => "iommu=type1 uses the older interface",
+        };
+        Error::from_io(what, error).with_hint(hint)
     })?;
     Device::new(function.address(), fd, Arc::new(space)).map(Some)
 }
@@ -281,5 +285,21 @@ fn call<T: abi::Argument>(
     match result {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interface_that_is_there_tells_why() {
+        let error = |kind| Error::new(kind, "open", "why");
+        let chosen = |iommufd, group| choose_error(error(iommufd), error(group)).kind();
+        let (missing, busy) = (ErrorKind::Unsupported, ErrorKind::Busy);
+        assert_eq!(chosen(missing, busy), busy);
+        assert_eq!(chosen(busy, missing), busy);
+        assert_eq!(chosen(ErrorKind::Permission, busy), busy);
+        assert_eq!(chosen(missing, missing), missing);
     }
 }

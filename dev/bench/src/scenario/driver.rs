@@ -19,8 +19,10 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Drivers that are measured.
-const KINDS: &[&str] = &["igb"];
+/// What is measured: drivers on the models of their cards, and the ring that has no card.
+const KINDS: &[&str] = &["igb", "e1000", "virtio_split", "virtio_packed", MEMORY];
+/// The one without a card.
+const MEMORY: &str = "memory";
 /// Packets a batch.
 const BATCH: usize = 64;
 /// Bytes a packet.
@@ -31,6 +33,7 @@ const TARGET: f64 = 60.0;
 /// What is measured: label, and the function whose instructions count.
 const SUBJECTS: &[(&str, &str)] = &[
     ("receive, touch, release", "receive_batch"),
+    ("receive, release", "pass_batch"),
     ("transmit", "send_batch"),
 ];
 
@@ -74,8 +77,9 @@ fn run(plan: &Plan) -> Result<Outcome> {
     Ok(Outcome {
         tables: vec![instructions, time],
         notes: vec![
-            "instructions by callgrind within the two calls that a program makes, the difference \
-             of 41 and 1 rounds; the model of the card works outside of them"
+            "instructions by callgrind within the calls that a program makes, the difference of 41 \
+             and 1 rounds; the model of the card works outside of them, but for noting a doorbell a \
+             batch"
                 .into(),
             "time includes reading the clock twice in 64 packets, and finds the packet's line in \
              the cache where the model has just written it"
@@ -95,10 +99,22 @@ fn receive_batch(port: &mut Port) -> Result<(usize, u64)> {
     Ok((batch.len(), sum))
 }
 
+/// One batch as the driver alone has it: nobody looks at the packets.
+#[inline(never)]
+fn pass_batch(port: &mut Port) -> Result<usize> {
+    let batch = port.rx[0].receive()?;
+    Ok(batch.len())
+}
+
 /// One batch as a program sends it: buffers are lent, filled (by what is not counted as the
 /// driver's: eight bytes), sent, and those of earlier batches come back.
 #[inline(never)]
 fn send_batch(port: &mut Port) -> Result<usize> {
+    send(port)
+}
+
+#[inline(always)]
+fn send(port: &mut Port) -> Result<usize> {
     let mut batch = port.tx[0].reserve(BATCH)?;
     let mut count = 0;
     while let Some(buffer) = batch.buffer() {
@@ -111,39 +127,88 @@ fn send_batch(port: &mut Port) -> Result<usize> {
     Ok(count)
 }
 
-/// Receives and sends so many batches; nanoseconds a packet of each.
-pub fn drive(kind: &str, rounds: usize) -> Result<[f64; 2]> {
-    let card = ModelEnd::new(kind, [2, 0, 0, 0, 0, 1])?;
+/// Receives and sends so many batches; nanoseconds a packet of each subject.
+pub fn drive(kind: &str, rounds: usize) -> Result<[f64; 3]> {
     let options = PortOptions {
         direction: Direction::Both,
         batch_max: BATCH,
         timestamp: port::TimestampSource::None,
         ..PortOptions::default()
     };
-    let mut port = card.open(&options)?;
+    match kind {
+        MEMORY => drive_memory(&options, rounds),
+        _ => drive_card(kind, &options, rounds),
+    }
+}
+
+/// Adds up what each subject took, but for the first round: it fills rings, caches and counters.
+struct Clock {
+    nanos: [u128; 3],
+    is_first: bool,
+}
+
+impl Clock {
+    fn time<T>(&mut self, subject: usize, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let done = run()?;
+        if !self.is_first {
+            self.nanos[subject] += start.elapsed().as_nanos();
+        }
+        Ok(done)
+    }
+}
+
+fn drive_card(kind: &str, options: &PortOptions, rounds: usize) -> Result<[f64; 3]> {
+    let card = ModelEnd::new(kind, [2, 0, 0, 0, 0, 1])?;
+    let mut port = card.open(options)?;
     let mut packet = [0x5a_u8; LEN];
     packet[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-    let mut nanos = [0, 0];
-    // Rings are filled, caches and counters are warm when it counts: the first round is no measure.
-    for round in 0..=rounds {
+    let arrive = || -> Result<()> {
         for _ in 0..BATCH {
             ensure!(card.receive(&packet), "the model lost a packet");
         }
-        let start = Instant::now();
-        let (taken, sum) = receive_batch(&mut port)?;
-        let received = start.elapsed();
+        Ok(())
+    };
+    rounds_of(rounds, |clock| {
+        arrive()?;
+        let (taken, sum) = clock.time(0, || receive_batch(&mut port))?;
         black_box(sum);
-        ensure!(taken == BATCH, "{taken} packets in a batch");
-        let start = Instant::now();
-        let count = send_batch(&mut port)?;
-        let sent = start.elapsed();
-        ensure!(count == BATCH, "{count} buffers in round {round}");
+        arrive()?;
+        let passed = clock.time(1, || pass_batch(&mut port))?;
+        let count = clock.time(2, || send_batch(&mut port))?;
         card.step();
         while card.sent().is_some() {}
-        if round != 0 {
-            nanos[0] += received.as_nanos();
-            nanos[1] += sent.as_nanos();
-        }
+        Ok([taken, passed, count])
+    })
+}
+
+/// The same on a memory ring: what is sent is received.
+fn drive_memory(options: &PortOptions, rounds: usize) -> Result<[f64; 3]> {
+    let mut port = port::open("memory:", options)?;
+    rounds_of(rounds, |clock| {
+        let count = clock.time(2, || send_batch(&mut port))?;
+        let (taken, sum) = clock.time(0, || receive_batch(&mut port))?;
+        black_box(sum);
+        send(&mut port)?;
+        let passed = clock.time(1, || pass_batch(&mut port))?;
+        Ok([taken, passed, count])
+    })
+}
+
+/// Runs so many rounds, and one before; nanoseconds a packet of each subject.
+fn rounds_of(
+    rounds: usize,
+    mut round: impl FnMut(&mut Clock) -> Result<[usize; 3]>,
+) -> Result<[f64; 3]> {
+    let mut clock = Clock {
+        nanos: [0; 3],
+        is_first: true,
+    };
+    for _ in 0..=rounds {
+        let counts = round(&mut clock)?;
+        ensure!(counts == [BATCH; 3], "batches of {counts:?} packets");
+        clock.is_first = false;
     }
-    Ok(nanos.map(|nanos| nanos as f64 / (rounds.max(1) * BATCH) as f64))
+    let packets = (rounds.max(1) * BATCH) as f64;
+    Ok(clock.nanos.map(|nanos| nanos as f64 / packets))
 }

@@ -34,7 +34,7 @@ use crate::account::{
 use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
 use crate::open::{Backend, Port, PortName};
 use crate::options::{Direction, FilterTarget, PortOptions};
-use crate::rx::{Ready, RxBackend, RxQueue};
+use crate::rx::{Filled, Ready, RxBackend, RxQueue};
 use crate::slot::Slot;
 use crate::tx::TxQueue;
 use input::Compression;
@@ -412,7 +412,7 @@ impl Rx {
 }
 
 impl RxBackend for Rx {
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         self.source.begin_batch(&self.path)?;
         let before = slots.len();
         let mut seen = 0;
@@ -446,7 +446,7 @@ impl RxBackend for Rx {
             self.told = true;
             return Err(self.error());
         }
-        Ok(())
+        Ok(Filled::of(&slots[before..]))
     }
 
     fn release(&mut self, slots: &mut Vec<Slot>) {
@@ -549,6 +549,7 @@ impl PortControl for Control {
             rx: vec![queue],
             tx: Vec::new(),
             interface_seen: None,
+            interface_sent: None,
         })
     }
 

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ring::{Consumer, Frame, FrameCache, Pool, PoolConfig, Producer};
 use sys::{Error, ErrorKind, Result};
 
+use super::handover::lend_buffers;
 use crate::account::{
     Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
 };
 use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
 use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, PortOptions};
-use crate::rx::{Ready, RxBackend, RxQueue};
+use crate::rx::{Filled, Ready, RxBackend, RxQueue};
 use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::{TxBackend, TxQueue};
 
@@ -244,16 +245,19 @@ fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: D
 
 impl RxBackend for Rx {
     #[inline]
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let max = u32::try_from(max).unwrap_or(u32::MAX);
         let count = self.consumer.peek(max.saturating_add(SEGMENT_COUNT_MAX));
         let start = slots.len();
         let mut keep = start;
         let mut whole = 0;
         let (mut taken, mut refused) = (0u64, 0u64);
-        // What snaplen leaves of the packet whose segments are being read.
+        // Bytes of the packet whose segments are being read, and what snaplen leaves of it.
+        let mut bytes = 0;
         let mut rest = self.snaplen;
         let pool = &self.pool;
+        let owners = pool.owners();
+        let mut filled = Filled::default();
         for at in 0..count {
             // Beyond the batch's size only as long as not one packet is whole.
             if at >= max && keep > start {
@@ -266,11 +270,12 @@ impl RxBackend for Rx {
                 || offset > pool.frame_len()
                 || d.continues && slots.len() - keep + 1 >= self.segment_max
                 // SAFETY: the sender submitted the frame and no longer touches it.
-                || !unsafe { pool.claim_index(d.index) }
+                || !unsafe { owners.claim(d.index) }
             {
                 // None of it is delivered: the next packet must not look like its end.
                 refuse(&mut self.cache, slots.drain(keep..), d);
                 self.skipping = d.continues;
+                bytes = 0;
                 taken += u64::from(!d.continues);
                 refused += u64::from(!d.continues);
                 rest = self.snaplen;
@@ -292,9 +297,12 @@ impl RxBackend for Rx {
             slot.flags =
                 u16::from(d.time_ns != 0) * Slot::TIME + u16::from(d.continues) * Slot::CONTINUES;
             slots.push(slot);
+            bytes += u64::from(len);
             if !d.continues {
                 (whole, keep) = (at + 1, slots.len());
                 taken += 1;
+                filled.packets += 1;
+                filled.bytes += std::mem::take(&mut bytes);
             }
         }
         // A packet whose last segment is not there yet waits for the next batch.
@@ -309,17 +317,18 @@ impl RxBackend for Rx {
         if refused != 0 {
             self.counters.invalid.add(refused);
         }
-        Ok(())
+        Ok(filled)
     }
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
-        for slot in slots.drain(..) {
-            if slot.token != Slot::DETACHED {
-                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-                unsafe { self.cache.give_index(slot.token as u32) };
-            }
-        }
+        // One that was detached names no frame, and is left alone.
+        // SAFETY: the slots' frames are held by this batch, and the slots end here.
+        unsafe {
+            self.cache
+                .give_each(slots.iter().map(|slot| slot.token as u32))
+        };
+        slots.clear();
     }
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
@@ -426,17 +435,7 @@ impl TxBackend for Tx {
         let room = self
             .producer
             .reserve(u32::try_from(max).unwrap_or(u32::MAX));
-        for _ in 0..room {
-            let Some(index) = self.cache.take_index() else {
-                break;
-            };
-            let pool = self.cache.pool();
-            let len = pool.frame_len() - HEADROOM;
-            let place = pool.addr_of(index) + u64::from(HEADROOM);
-            // SAFETY: the index is one of the pool's, and the headroom is within its frame.
-            let data = unsafe { pool.base().add(place as usize) };
-            slots.push(Slot::new(data, len, len, index.into()));
-        }
+        lend_buffers(&mut self.cache, slots, room as usize, HEADROOM);
         Ok(())
     }
 
@@ -476,10 +475,11 @@ impl TxBackend for Tx {
             }
             packets += 1;
         }
-        for slot in &slots[filled..] {
-            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.cache.give_index(slot.token as u32) };
-        }
+        // SAFETY: the slots' frames are held by this batch, and the slots end here.
+        unsafe {
+            self.cache
+                .give_each(slots[filled..].iter().map(|slot| slot.token as u32))
+        };
         slots.clear();
         // Counted before they can be received: an account in between has them in flight.
         if packets != 0 {
@@ -642,6 +642,7 @@ impl PortControl for Control {
             rx: vec![queue],
             tx: vec![sending],
             interface_seen: None,
+            interface_sent: None,
         })
     }
 

@@ -26,6 +26,7 @@ mod driver;
 mod e1000;
 mod function;
 mod igb;
+mod intel;
 #[cfg(test)]
 mod laws;
 mod model;
@@ -98,7 +99,7 @@ fn settings(
 ) -> Result<Settings> {
     let refuse = |why: String| {
         let what = format!("open {}:{}", BACKEND.scheme, name.target);
-        Error::new(ErrorKind::InvalidInput, what, why)
+        Error::new(ErrorKind::InvalidInput, what, why).with_hint("/N or queues=N, within that")
     };
     let direction = options.direction;
     let most = match (direction.has_rx(), direction.has_tx()) {

@@ -359,6 +359,7 @@ impl PortControl for Control {
             rx: Vec::new(),
             tx: vec![tx],
             interface_seen: None,
+            interface_sent: None,
         })
     }
 

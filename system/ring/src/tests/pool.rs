@@ -124,7 +124,7 @@ fn assert_all_there(pool: &Pool) {
 fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut Random) {
     let at = random.below(caches.len() as u32) as usize;
     let cache = &mut caches[at];
-    match random.below(12) {
+    match random.below(15) {
         0 | 1 => {
             if let Some(mut frame) = cache.take() {
                 model.pass(frame.index(), Owner::Free, Owner::User);
@@ -212,6 +212,44 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
                 model.pass(index, Owner::Device, Owner::Free);
             }
         }
+        11 => {
+            let (max, device) = (random.below(100) as usize, random.below(2) == 0);
+            let (run, to) = match device {
+                true => (cache.take_run_for_device(max), Owner::Device),
+                false => (cache.take_run(max), Owner::User),
+            };
+            assert!(run.len() <= max);
+            for &index in run {
+                model.pass(index, Owner::Free, to);
+                if !device {
+                    model.indices.push(index);
+                }
+            }
+        }
+        12 => {
+            let keep = random.below(model.indices.len() as u32 + 1) as usize;
+            let mut given = model.indices.split_off(keep);
+            for &index in &given {
+                model.pass(index, Owner::User, Owner::Free);
+            }
+            // Twice, and what nobody has: nothing changes by that.
+            given.extend_from_within(..);
+            given.push(u32::MAX);
+            // SAFETY: held by this test by their indices, and not used any more.
+            unsafe { cache.give_each(given.into_iter()) };
+        }
+        13 => {
+            let told: Vec<u32> = (0..random.below(150))
+                .map(|_| any_index(random, pool.frame_count()))
+                .collect();
+            for &index in &told {
+                if model.is_lent(index) {
+                    model.pass(index, Owner::Device, Owner::Free);
+                }
+            }
+            // SAFETY: there is no device, so it does not write.
+            unsafe { cache.reclaim_run(&told) };
+        }
         // A thread ends and another begins.
         _ => *cache = FrameCache::new(pool.clone()),
     }
@@ -286,6 +324,9 @@ fn a_damaged_free_list_gives_no_frame_twice() {
     free::push(pool.head(), pool.next(), &[in_use]);
     let mut cache = FrameCache::new(pool.clone());
     let mut seen: HashSet<u32> = held.iter().map(Frame::index).collect();
+    for &index in cache.take_run(5) {
+        assert!(seen.insert(index), "frame {index} was given out twice");
+    }
     // The end comes, even where the damage made a circle.
     while let Some(frame) = cache.take() {
         assert!(

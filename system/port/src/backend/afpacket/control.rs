@@ -139,6 +139,7 @@ impl PortControl for Control {
             rx,
             tx,
             interface_seen: self.interface_seen(),
+            interface_sent: None,
         })
     }
 

@@ -24,7 +24,7 @@ use super::keep::Keep;
 use super::program::{self, Spec, control, record};
 use crate::account::{DropReason, QueueAccount, RxCounters};
 use crate::options::{PortOptions, TimestampSource};
-use crate::rx::{Ready, RxBackend};
+use crate::rx::{Filled, Ready, RxBackend};
 use crate::slot::{Slot, Vlan};
 
 /// Longest packet taken whole, where the ring is not shorter: merged packets of 64 KiB fit.
@@ -442,7 +442,7 @@ impl RecordRx {
 }
 
 impl RxBackend for RecordRx {
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let start = slots.len();
         let mut refused = 0;
         if self.head == self.position && self.waiting() == 0 {
@@ -467,7 +467,7 @@ impl RxBackend for RecordRx {
         if count != 0 {
             self.is_down = false;
             self.set_times(&mut slots[start..]);
-            return Ok(());
+            return Ok(Filled::of(&slots[start..]));
         }
         if self.lent == 0 && refused != 0 {
             self.give_back();
@@ -476,7 +476,7 @@ impl RxBackend for RecordRx {
         if self.looks.is_multiple_of(LOOKS_PER_CHECK) || self.tap.gone.load(Ordering::Relaxed) {
             self.check_gone()?;
         }
-        Ok(())
+        Ok(Filled::default())
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use ring::{Frame, Pool};
 use sys::{Error, ErrorKind, Result};
 
 use crate::options::{PortOptions, TimestampSource};
-use crate::rx::{Ready, RxBackend};
+use crate::rx::{Filled, Ready, RxBackend};
 use crate::slot::{Slot, Vlan};
 
 use super::keep::Keep;
@@ -215,8 +215,7 @@ impl Rx {
             slot.flags |= Slot::VLAN;
         }
         if self.hash {
-            slot.rss_hash = header.hash;
-            slot.flags |= Slot::HASH;
+            slot.set_rss_hash(header.hash);
         }
         slot
     }
@@ -274,7 +273,7 @@ impl Rx {
 }
 
 impl RxBackend for Rx {
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let now_ns = match self.time {
             TimestampSource::Batch if self.is_ready() => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -292,7 +291,7 @@ impl RxBackend for Rx {
         if slots.len() > start {
             self.is_down = false;
             self.tap.walked.store(self.walked, Ordering::Release);
-            return Ok(());
+            return Ok(Filled::of(&slots[start..]));
         }
         if self.walked_blocks != 0 && self.lent == 0 {
             // Blocks without a valid packet.
@@ -302,7 +301,7 @@ impl RxBackend for Rx {
         if self.looks.is_multiple_of(LOOKS_PER_CHECK) || self.tap.gone.load(Ordering::Relaxed) {
             self.check_gone()?;
         }
-        Ok(())
+        Ok(Filled::default())
     }
 
     #[inline]

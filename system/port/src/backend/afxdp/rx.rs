@@ -15,8 +15,8 @@ use super::attach::Attachment;
 use super::lent::{Claim, Lent};
 use super::socket::{RxParts, Shared, top_up};
 use crate::account::RxCounters;
-use crate::rx::{Ready, RxBackend};
-use crate::slot::{Slot, Vlan};
+use crate::rx::{Filled, Ready, RxBackend};
+use crate::slot::{Slot, Vlan, prefetch};
 
 /// Most segments of a packet: what the kernel puts into one (`MAX_SKB_FRAGS` + 1, at most 46 by its
 /// configuration).
@@ -253,8 +253,7 @@ impl Rx {
                 slot.flags |= Slot::TIME;
             }
             if found.flags & FLAG_HASH != 0 {
-                slot.rss_hash = found.hash;
-                slot.flags |= Slot::HASH;
+                slot.set_rss_hash(found.hash);
             }
             if found.flags & FLAG_VLAN != 0 {
                 let (tpid, tci) = (found.vlan_proto, found.vlan_tci);
@@ -265,25 +264,14 @@ impl Rx {
     }
 }
 
-/// Asks for the line that the packet begins in: the reader will want its headers next.
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on the cache, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 impl RxBackend for Rx {
     #[inline]
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let max = u32::try_from(max).unwrap_or(u32::MAX);
         let count = self.rx.peek(max);
         if count == 0 {
-            return self.idle();
+            self.idle()?;
+            return Ok(Filled::default());
         }
         let (start, mut refused, mut at) = (slots.len(), 0, 0);
         slots.reserve(count as usize);
@@ -321,7 +309,7 @@ impl RxBackend for Rx {
         if refused != 0 {
             self.counters.invalid.add(refused);
         }
-        Ok(())
+        Ok(Filled::of(&slots[start..]))
     }
 
     #[inline]

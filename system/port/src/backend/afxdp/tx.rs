@@ -8,6 +8,7 @@ use ring::{Consumer, Frame, FrameCache, Pool, Producer};
 use sys::xsk::{Descriptor, PACKET_CONTINUES, PACKET_HEADROOM, RingMap};
 use sys::{Error, ErrorKind, Result};
 
+use super::super::handover::{Copied, Foreign, lend_buffers, take_over};
 use super::lent::Lent;
 use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
@@ -42,8 +43,7 @@ pub(super) struct Tx {
     /// In copy mode: the ring's index up to which the kernel is known to have taken packets. It
     /// tells of those that it refused only with the next that it sends.
     taken: u32,
-    /// The pool of foreign frames met last.
-    foreign: Option<FrameCache>,
+    foreign: Foreign,
     busy_poll: bool,
     shared: Arc<Shared>,
     counters: Arc<TxCounters>,
@@ -72,7 +72,7 @@ impl Tx {
             lent,
             staged: 0,
             unkicked: false,
-            foreign: None,
+            foreign: Foreign::default(),
             busy_poll,
             shared,
             counters,
@@ -245,62 +245,37 @@ impl Tx {
     /// be sent at all, and its frames stay where they are.
     #[inline]
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
-        let len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
-        let whole = packet.len() == 1;
-        let sendable = len >= PACKET_LEN_MIN
-            && (whole || self.shared.spec.multi_buffer && packet.len() <= SEGMENTS_MAX)
-            && packet
-                .iter()
-                .all(|slot| slot.cap_len != 0 && slot.place_in(self.cache.pool()).is_some());
-        if !sendable {
-            return None;
-        }
         let count = packet.len();
-        for (at, slot) in packet.iter_mut().enumerate() {
-            let (index, offset) = slot.place_in(self.cache.pool())?;
-            // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
-            unsafe { self.cache.pool().lend_index(index) };
-            slot.token = Slot::DETACHED;
-            self.stage(index, offset, slot.cap_len, at + 1 < count);
-        }
-        Some(len)
+        let several = self.shared.spec.multi_buffer && count <= SEGMENTS_MAX;
+        let (pool, lent) = (self.cache.pool(), &mut self.lent);
+        let (tx, staged) = (&mut self.tx, &mut self.staged);
+        take_over(
+            pool,
+            packet,
+            |len| len >= PACKET_LEN_MIN && (count == 1 || several),
+            |part| {
+                lent.insert(part.index);
+                let descriptor = Descriptor {
+                    addr: pool.addr_of(part.index) + u64::from(part.offset),
+                    len: part.len,
+                    options: if part.is_last { 0 } else { PACKET_CONTINUES },
+                };
+                tx.write(*staged, descriptor);
+                *staged += 1;
+            },
+        )
     }
 
-    /// A frame of this queue's pool with the same packet; gives the foreign one back to its pool.
+    /// Sends a copy of a frame of another pool; `Some` is the frame again.
     fn copy_frame(&mut self, frame: Frame) -> Result<Option<Frame>> {
-        let tag = frame.pool_tag();
-        if self
-            .foreign
-            .as_ref()
-            .is_none_or(|cache| cache.pool().tag() != tag)
-        {
-            let pool = Pool::find(tag).ok_or_else(|| {
-                let why = "its pool is gone";
-                Error::new(ErrorKind::InvalidInput, "send a frame", why)
-            })?;
-            self.foreign = Some(FrameCache::new(pool));
+        let (cache, counters) = (&mut self.cache, &self.counters);
+        match self.foreign.copy(frame, HEADROOM, cache, counters)? {
+            Copied::Frame(copy) => {
+                self.stage_frame(copy);
+                Ok(None)
+            }
+            Copied::NoRoom(frame) => Ok(Some(frame)),
         }
-        let Some(foreign) = &mut self.foreign else {
-            return Ok(Some(frame));
-        };
-        let Some(mut copy) = self.cache.take() else {
-            return Ok(Some(frame));
-        };
-        let (pool, len) = (self.cache.pool(), frame.len());
-        if len > pool.frame_len() - HEADROOM {
-            let why = format!("{len} bytes do not fit this queue's frames");
-            let _ = foreign.give(frame);
-            let _ = self.cache.give(copy);
-            self.counters.failed.add(1);
-            return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
-        }
-        pool.set_range(&mut copy, HEADROOM, len);
-        pool.bytes_mut(&mut copy)
-            .copy_from_slice(foreign.pool().bytes(&frame));
-        let _ = foreign.give(frame);
-        self.counters.copied.add(1);
-        self.stage_frame(copy);
-        Ok(None)
     }
 
     #[inline]
@@ -334,17 +309,7 @@ impl TxBackend for Tx {
     fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
         self.reclaim();
         let room = self.room(u32::try_from(max).unwrap_or(u32::MAX));
-        for _ in 0..room {
-            let Some(index) = self.cache.take_index() else {
-                break;
-            };
-            let pool = self.cache.pool();
-            let len = pool.frame_len() - HEADROOM;
-            let place = pool.addr_of(index) + u64::from(HEADROOM);
-            // SAFETY: the index is one of the pool's, and the headroom is within its frame.
-            let data = unsafe { pool.base().add(place as usize) };
-            slots.push(Slot::new(data, len, len, index.into()));
-        }
+        lend_buffers(&mut self.cache, slots, room as usize, HEADROOM);
         Ok(())
     }
 
@@ -376,10 +341,11 @@ impl TxBackend for Tx {
             self.stage(index, HEADROOM, len, false);
             (sent, bytes) = (sent + 1, bytes + u64::from(len));
         }
-        for slot in &slots[filled..] {
-            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.cache.give_index(slot.token as u32) };
-        }
+        // SAFETY: the slots' frames are held by this batch, and the slots end here.
+        unsafe {
+            self.cache
+                .give_each(slots[filled..].iter().map(|slot| slot.token as u32))
+        };
         slots.clear();
         // In copy mode nothing moves before a call anyway, and what is shown early could be sent by
         // a receiver that polls the same socket: a refusal would then be told to it, who cannot

@@ -1,10 +1,18 @@
 //! The control side: the account, events of the link, the end of the intake.
 //!
-//! `seen` is the card's word (its statistics registers), `delivered` the program's thread's, `in
-//! flight` a walk over the descriptors: three that do not know of each other.
+//! Where the card counts, `seen` is its word (its statistics registers), `delivered` the program's
+//! thread's, `in flight` a walk over the descriptors: three that do not know of each other. Where it
+//! counts less, the sum says less:
+//!
+//! - a card that counts over all its queues (the 82576: its counters by queue belong to virtual
+//!   functions) vouches for the port's sum. What is seen of each queue but the first is what is
+//!   known of it, and a difference shows at the first;
+//! - a device that counts nothing (virtio) vouches for nothing. `seen` is then what the driver
+//!   found in the ring, counted there, and what lies in it: a packet that we lose on the way shows,
+//!   one that the device lost does not.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sys::Result;
@@ -22,8 +30,8 @@ pub(super) struct QueueView {
     number: u32,
     rx: Option<RxView>,
     tx: Option<Arc<TxCounters>>,
-    /// Packets left in the ring when the queue was closed.
-    pub closed: Arc<AtomicU64>,
+    /// The receiving end is closed: nobody reads the ring any more, and the card goes on.
+    pub closed: Arc<AtomicBool>,
 }
 
 struct RxView {
@@ -57,7 +65,6 @@ impl QueueView {
     /// All but what the card says.
     fn rx_account(&self) -> Option<QueueAccount> {
         let view = self.rx.as_ref()?;
-        let closed = self.closed.load(Ordering::Relaxed);
         let mut queue = QueueAccount {
             queue_index: self.number,
             delivered: view.counters.delivered.get(),
@@ -68,10 +75,13 @@ impl QueueView {
         drop(DropReason::Filter, view.counters.filtered.get());
         drop(DropReason::Invalid, view.counters.invalid.get());
         drop(DropReason::TooLong, view.counters.too_long.get());
-        drop(DropReason::Closed, closed);
-        // A closed queue's ring stays as it was: what is in it has been counted.
-        if closed == 0 {
-            queue.in_flight = (view.waiting)().into();
+        // The ring of a closed queue fills up, until the card has no descriptor any more; it stays
+        // as long as the port.
+        let is_closed = self.closed.load(Ordering::Acquire);
+        let waiting = u64::from((view.waiting)());
+        match is_closed {
+            true => drop(DropReason::Closed, waiting),
+            false => queue.in_flight = waiting,
         }
         Some(queue)
     }
@@ -167,6 +177,7 @@ impl<D: Driver> PortControl for Control<D> {
                 .filter_map(QueueView::tx_account)
                 .collect(),
             interface_seen,
+            interface_sent: card.sent,
         })
     }
 
@@ -175,6 +186,8 @@ impl<D: Driver> PortControl for Control<D> {
             return None;
         }
         self.looked = Instant::now();
+        // Some count little before they are full.
+        self.core.driver().counters();
         let health = self.core.driver().health();
         if health != Health::Running && self.core.notice(health) {
             self.gone_told = true;
@@ -196,7 +209,9 @@ impl<D: Driver> PortControl for Control<D> {
     }
 
     fn describe(&self) -> PortDescription {
-        self.description.clone()
+        let mut description = self.description.clone();
+        description.facts.extend(self.core.driver().warnings());
+        description
     }
 
     fn stop(&mut self) -> Result<()> {

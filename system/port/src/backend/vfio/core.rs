@@ -123,7 +123,11 @@ impl<D: Driver> Core<D> {
 
 impl<D: Driver> Drop for Core<D> {
     fn drop(&mut self) {
-        self.driver().shut_down();
+        if !self.driver().shut_down() {
+            // It may still write: what it held stays marked as the device's for good, where the
+            // pool's counts show it, and nobody is given such a frame.
+            return;
+        }
         // The card touches nothing any more: what it held is free.
         let mut cache = FrameCache::new(self.frames.pool().clone());
         let mut back = |index: u32| {

@@ -114,7 +114,8 @@ impl DmaSpace {
             ErrorKind::NoSpace,
             format!("map {len} bytes for the card"),
             "no range of device addresses is long enough",
-        ))
+        )
+        .with_hint("a smaller pool: fewer queues=, a shorter ring="))
     }
 
     /// Maps memory, for as long as the result lives.

@@ -23,6 +23,7 @@ use sys::eventfd::EventFd;
 
 use super::dma::{DmaSpace, PoolDma};
 use super::registers::Registers;
+use crate::rx::Filled;
 use crate::slot::Slot;
 
 /// A PCI function in our hands.
@@ -123,6 +124,10 @@ pub(crate) struct LinkState {
     pub full_duplex: bool,
 }
 
+/// What helps with a card that does not do what its datasheet says.
+pub(crate) const REVIVE: &str = "bind it to the kernel's driver and back (barewire nic bind kernel \
+                                 and vfio), or restart the machine";
+
 /// Whether a card still is what we made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
@@ -215,12 +220,18 @@ pub(crate) trait Driver: Send + Sized + 'static {
     /// goes on. Bounded in time.
     fn stop_intake(&mut self) -> Result<()>;
 
-    /// Ends all DMA and interrupts: after this the card touches no memory of ours. Bounded in time,
-    /// also when the card does not answer; called again without effect.
-    fn shut_down(&mut self);
+    /// Ends all DMA and interrupts; true if the card touches no memory of ours after this, for its
+    /// own word or the bus's. Bounded in time, also when the card does not answer; called again
+    /// without effect but for the answer.
+    fn shut_down(&mut self) -> bool;
 
     /// Pairs of what and value for `describe`, beyond what the backend knows.
     fn facts(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// The same for what has come up since the start.
+    fn warnings(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 }
@@ -251,12 +262,17 @@ pub(crate) trait DriverRx: Send + 'static {
     #[allow(dead_code, reason = "a driver may want it")]
     fn headroom(&self) -> u32;
 
-    /// Writes the descriptor of the next vacant entry: frame `index` is the card's from the next
-    /// `publish` on. No register is touched.
+    /// Writes the descriptors of the next vacant entries: the frames of these indices, marked as
+    /// the device's already, are the card's from the next `publish` on. No register is touched.
     ///
     /// # Panics
-    /// In debug builds, without a vacant entry.
-    fn offer(&mut self, index: u32);
+    /// In debug builds, where there are fewer vacant entries.
+    fn offer_run(&mut self, indices: &[u32]);
+
+    /// Offers the frames of a batch that ends here, from its first slot on: as far as there are
+    /// vacant entries, and up to a slot whose frame is not this process's any more. Marks each as
+    /// the device's; says how many slots it dealt with. No register is touched.
+    fn offer_slots(&mut self, slots: &[Slot]) -> usize;
 
     /// Tells the card of what was offered, if anything was: one fence, one register write.
     fn publish(&mut self);
@@ -265,16 +281,18 @@ pub(crate) trait DriverRx: Send + 'static {
     /// (`Pool::claim_index`) and appends a slot for each with `token` the frame's index, data,
     /// lengths, `CONTINUES`, hash and VLAN. A packet in more slots than `max` is taken alone.
     /// Frames of refused packets go to `back`, claimed, and are counted; a packet without end is
-    /// refused once it is longer than the ring or the longest packet.
+    /// refused once it is longer than the ring or the longest packet. Says what was appended.
     ///
-    /// Times and snaplen are the caller's. No register is touched.
+    /// Each slot gets `time_ns`, and says so if it is not 0; the snaplen is the caller's. No
+    /// register is touched.
     fn harvest(
         &mut self,
         slots: &mut Vec<Slot>,
         max: usize,
+        time_ns: u64,
         back: &mut Vec<u32>,
         refused: &mut Refused,
-    );
+    ) -> Filled;
 
     /// Whether `harvest` would look at something: the next descriptor is done.
     fn is_ready(&self) -> bool;
@@ -316,6 +334,37 @@ pub(crate) struct TxPart {
     pub is_last: bool,
 }
 
+/// What lengths a packet may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lengths {
+    min: u32,
+    /// How much longer the longest is.
+    span: u32,
+}
+
+impl Lengths {
+    /// From `min` to `max` bytes.
+    pub(crate) fn new(min: u32, max: u32) -> Self {
+        let span = max.saturating_sub(min);
+        Self { min, span }
+    }
+
+    /// Whether a packet may have this one.
+    #[inline(always)]
+    pub(crate) fn hold(self, len: u32) -> bool {
+        len.wrapping_sub(self.min) <= self.span
+    }
+}
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Posted {
+    /// Packets.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// A sending queue's descriptors.
 pub(crate) trait DriverTx: Send + 'static {
     /// Entries of the ring.
@@ -335,12 +384,25 @@ pub(crate) trait DriverTx: Send + 'static {
     /// In debug builds, without room.
     fn post(&mut self, part: TxPart);
 
+    /// Posts packets of one part each from the slots of a batch that ends here, each `offset` bytes
+    /// into its frame: as many as there is room for, and up to a slot that is of a packet in
+    /// several, has no length within `lengths`, or whose frame is not this process's. Marks each
+    /// frame as the device's. No register is touched.
+    ///
+    /// # Safety
+    /// The slots' tokens are indices of this pool's frames.
+    unsafe fn post_slots(&mut self, slots: &[Slot], offset: u32, lengths: Lengths) -> Posted;
+
     /// Asks for one completion for all that was posted (RS on the last descriptor, or the like) and
     /// starts the card: one fence, one register write. Without effect if nothing was posted.
     fn publish(&mut self);
 
-    /// Gives back the frames whose packets have left, still marked as the device's.
-    fn reclaim(&mut self, frame: impl FnMut(u32));
+    /// Gives back the frames whose packets have left, some at a time, still marked as the device's.
+    fn reclaim(&mut self, frames: impl FnMut(&[u32]));
+
+    /// Packets posted and not taken back by `reclaim`, and their bytes: for the account of a queue
+    /// that is closed. A walk over the ring.
+    fn left(&self) -> Posted;
 
     /// Whether the queue is as it was started. One register read.
     fn health(&mut self) -> Health;

@@ -24,8 +24,10 @@ use self::rx::E1000Rx;
 use self::tx::E1000Tx;
 use super::dma::PoolDma;
 use super::driver::{
-    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, Settings,
+    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, REVIVE,
+    Settings,
 };
+use super::intel::RxParts;
 use super::registers::Registers;
 
 /// Shortest packet that the card pads (13.4.33, PSP).
@@ -80,7 +82,7 @@ fn read_mac(registers: &impl Registers) -> Result<[u8; 6]> {
         if !registers.wait32(reg::EERD, LOOKS, done) {
             let why = "its EEPROM does not answer";
             let what = "read the address of an e1000";
-            return Err(Error::new(ErrorKind::Io, what, why));
+            return Err(Error::new(ErrorKind::Io, what, why).with_hint(REVIVE));
         }
         let value = registers.read32(reg::EERD) >> reg::EERD_DATA_SHIFT;
         place.copy_from_slice(&(value as u16).to_le_bytes());
@@ -113,7 +115,7 @@ impl<F: Function> E1000<F> {
         let done = |value| value & reg::CTRL_RST == 0;
         if !self.registers.wait32(reg::CTRL, LOOKS, done) {
             let why = "it does not finish its reset";
-            return Err(Error::new(ErrorKind::Io, "reset an e1000", why));
+            return Err(Error::new(ErrorKind::Io, "reset an e1000", why).with_hint(REVIVE));
         }
         self.registers.write32(reg::IMC, u32::MAX);
         self.registers.read32(reg::ICR);
@@ -215,7 +217,7 @@ impl<F: Function> Driver for E1000<F> {
         let registers = function.bar(0)?;
         if registers.read32(reg::STATUS) == u32::MAX {
             let why = "it does not answer";
-            return Err(Error::new(ErrorKind::Gone, "open an e1000", why));
+            return Err(Error::new(ErrorKind::Gone, "open an e1000", why).with_hint(REVIVE));
         }
         let mac = read_mac(&registers)?;
         Ok(Self {
@@ -265,7 +267,8 @@ impl<F: Function> Driver for E1000<F> {
         let fits = settings.first == 0 && settings.rx_count <= 1 && settings.tx_count <= 1;
         if !fits || !len.is_power_of_two() || !(32..=4096).contains(&len) {
             let why = format!("it has one queue each way, of 32 to 4096 entries, not {settings:?}");
-            return Err(Error::new(ErrorKind::Unsupported, "start an e1000", why));
+            return Err(Error::new(ErrorKind::Unsupported, "start an e1000", why)
+                .with_hint("without a queue's number and queues=, with a shorter ring="));
         }
         let count = len as usize;
         let area = Arc::new(self.function.dma().allocate(32 * count)?);
@@ -288,16 +291,20 @@ impl<F: Function> Driver for E1000<F> {
         if settings.tx_count != 0 {
             self.set_up_tx(tx_ring.iova(), settings);
             let registers = self.registers.clone();
-            let queue = E1000Tx::new(registers, tx_ring, frames.clone());
+            let queue = E1000Tx::new(registers, tx::TxQueue, tx_ring, frames.clone());
             queues.tx.push(queue);
         }
         if settings.rx_count != 0 {
             self.set_up_rx(rx_ring.iova(), settings);
-            let registers = self.registers.clone();
-            let longest = settings.packet_len_max;
-            queues
-                .rx
-                .push(E1000Rx::new(registers, rx_ring, frames.clone(), longest));
+            queues.rx.push(E1000Rx::new(RxParts {
+                registers: self.registers.clone(),
+                format: rx::RxQueue,
+                ring: rx_ring,
+                frames: frames.clone(),
+                headroom: rx::headroom(settings.frame_len),
+                buffer_len: rx::BUFFER_LEN,
+                packet_len_max: settings.packet_len_max,
+            }));
         }
         self.running = true;
         self.mark = match settings.rx_count {
@@ -307,7 +314,7 @@ impl<F: Function> Driver for E1000<F> {
         if self.flush() == u32::MAX {
             self.shut_down();
             let why = "it stopped answering";
-            return Err(Error::new(ErrorKind::Gone, "start an e1000", why));
+            return Err(Error::new(ErrorKind::Gone, "start an e1000", why).with_hint(REVIVE));
         }
         Ok(queues)
     }
@@ -352,13 +359,14 @@ impl<F: Function> Driver for E1000<F> {
         Ok(())
     }
 
-    fn shut_down(&mut self) {
+    fn shut_down(&mut self) -> bool {
+        let mut is_reset = false;
         if std::mem::take(&mut self.running) {
             self.count();
             // Without an answer the bus still obeys.
-            let _ = self.reset();
+            is_reset = self.reset().is_ok();
         }
-        let _ = self.function.set_bus_master(false);
+        self.function.set_bus_master(false).is_ok() || is_reset
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {

@@ -25,7 +25,8 @@ use self::rx::IgbRx;
 use self::tx::IgbTx;
 use super::dma::PoolDma;
 use super::driver::{
-    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, Settings,
+    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, REVIVE,
+    Settings,
 };
 use super::registers::Registers;
 
@@ -48,9 +49,14 @@ pub(crate) struct Igb<F: Function> {
     tx_queues: std::ops::Range<u32>,
     /// What the counters said so far: they clear when read.
     counters: CardCounters,
+    /// Times that a queue's count of dropped packets was found at its end.
+    drop_counts_full: u64,
     /// It runs: there is something to be shut down.
     started: bool,
 }
+
+/// The queues of a card that was started.
+type Started<F> = Queues<IgbRx<<F as Function>::Registers>, IgbTx<<F as Function>::Registers>>;
 
 impl<F: Function> Igb<F> {
     /// §4.5.3, §4.5.4: interrupts off, reset, interrupts off again.
@@ -63,8 +69,7 @@ impl<F: Function> Igb<F> {
         thread::sleep(Duration::from_millis(2));
         if !regs.wait32(reg::CTRL, LOOKS, |ctrl| ctrl & reg::CTRL_RST == 0) {
             let why = "it does not come back from its reset";
-            return Err(Error::new(ErrorKind::Gone, "start the card", why)
-                .with_hint("bind it to the kernel's driver and back, or restart the machine"));
+            return Err(Error::new(ErrorKind::Gone, "start the card", why).with_hint(REVIVE));
         }
         regs.write32(reg::IMC, u32::MAX);
         regs.write32(reg::EIMC, u32::MAX);
@@ -123,6 +128,33 @@ impl<F: Function> Igb<F> {
         regs.write32(reg::EIAC, (1 << count) - 1);
     }
 
+    /// A queue's ring is among `queues` before the card is told of it.
+    fn start_queues(
+        &self,
+        settings: &Settings,
+        frames: &Arc<PoolDma>,
+        interrupt_count: u32,
+        queues: &mut Started<F>,
+    ) -> Result<()> {
+        let regs = &self.regs;
+        for (queue, at) in self.rx_queues.clone().zip(0..) {
+            let vector = (at < interrupt_count.min(VECTORS_MAX)).then_some(at);
+            let made = rx::prepare(regs, &self.function, (queue, vector), settings, frames)?;
+            queues.rx.push(made);
+            // The tail only moves when the queue is on.
+            let control = reg::rx(queue, reg::RXDCTL);
+            enable_queue(regs, control, reg::RXDCTL_THRESHOLDS)?;
+        }
+        // §4.5.10
+        for queue in self.tx_queues.clone() {
+            let made = tx::prepare(regs, &self.function, queue, settings, frames)?;
+            queues.tx.push(made);
+            let control = reg::tx(queue, reg::TXDCTL);
+            enable_queue(regs, control, reg::TXDCTL_THRESHOLDS)?;
+        }
+        Ok(())
+    }
+
     /// Reads a counter and with that clears it.
     fn take(&self, register: u32) -> u64 {
         // A card that is gone has counted nothing.
@@ -151,6 +183,7 @@ impl<F: Function> Driver for Igb<F> {
             rx_queues: 0..0,
             tx_queues: 0..0,
             counters: CardCounters::default(),
+            drop_counts_full: 0,
             started: false,
         })
     }
@@ -212,17 +245,15 @@ impl<F: Function> Driver for Igb<F> {
         self.prepare_interrupts(settings, interrupt_count);
         self.rx_queues = settings.first..settings.first + settings.rx_count;
         self.tx_queues = settings.first..settings.first + settings.tx_count;
-        let rx = self.rx_queues.clone().zip(0..).map(|(queue, at)| {
-            let vector = (at < interrupt_count.min(VECTORS_MAX)).then_some(at);
-            IgbRx::start(&self.regs, &self.function, queue, vector, settings, frames)
-        });
-        let rx: Vec<_> = rx.collect::<Result<_>>()?;
-        // §4.5.10
-        let tx = self
-            .tx_queues
-            .clone()
-            .map(|queue| IgbTx::start(&self.regs, &self.function, queue, settings, frames));
-        let tx: Vec<_> = tx.collect::<Result<_>>()?;
+        let mut queues = Queues {
+            rx: Vec::new(),
+            tx: Vec::new(),
+        };
+        if let Err(error) = self.start_queues(settings, frames, interrupt_count, &mut queues) {
+            // Before the rings go.
+            self.shut_down();
+            return Err(error);
+        }
         let regs = &self.regs;
         if settings.tx_count != 0 {
             let tctl = reg::TCTL_ENABLE | reg::TCTL_PAD | reg::TCTL_COLLISIONS;
@@ -239,7 +270,7 @@ impl<F: Function> Driver for Igb<F> {
             rx: vec![QueueCounters::default(); settings.rx_count as usize],
             ..CardCounters::default()
         };
-        Ok(Queues { rx, tx })
+        Ok(queues)
     }
 
     fn link(&mut self) -> LinkState {
@@ -264,9 +295,10 @@ impl<F: Function> Driver for Igb<F> {
         let dropped: Vec<u64> = self
             .rx_queues
             .clone()
-            // §8.10.14: 12 bits.
-            .map(|queue| self.take(reg::rx(queue, reg::RQDPC)) & 0xfff)
+            .map(|queue| self.take(reg::rx(queue, reg::RQDPC)) & reg::RQDPC_MAX)
             .collect();
+        let full = dropped.iter().filter(|&&count| count == reg::RQDPC_MAX);
+        self.drop_counts_full += full.count() as u64;
         let sum = &mut self.counters;
         sum.received = Some(sum.received.unwrap_or(0) + received);
         sum.sent = Some(sum.sent.unwrap_or(0) + sent);
@@ -278,6 +310,19 @@ impl<F: Function> Driver for Igb<F> {
             sum.no_descriptor += more;
         }
         sum.clone()
+    }
+
+    fn warnings(&self) -> Vec<(&'static str, String)> {
+        match self.drop_counts_full {
+            0 => Vec::new(),
+            times => vec![(
+                "drops",
+                format!(
+                    "at least: RQDPC, which ends at {}, was full {times} times",
+                    reg::RQDPC_MAX
+                ),
+            )],
+        }
     }
 
     fn health(&mut self) -> Health {
@@ -309,7 +354,8 @@ impl<F: Function> Driver for Igb<F> {
     }
 
     /// §5.2.3.3: no new requests, the last ones are waited for, reset, off the bus.
-    fn shut_down(&mut self) {
+    fn shut_down(&mut self) -> bool {
+        let mut is_quiet = false;
         if std::mem::take(&mut self.started) {
             let regs = &self.regs;
             regs.write32(reg::EIMC, u32::MAX);
@@ -317,7 +363,7 @@ impl<F: Function> Driver for Igb<F> {
             regs.change32(reg::RCTL, reg::RCTL_ENABLE, 0);
             regs.change32(reg::TCTL, reg::TCTL_ENABLE, 0);
             regs.change32(reg::CTRL, 0, reg::CTRL_MASTER_DISABLE);
-            regs.wait32(reg::STATUS, LOOKS, |status| {
+            is_quiet = regs.wait32(reg::STATUS, LOOKS, |status| {
                 status & reg::STATUS_MASTER_ENABLED == 0
             });
             regs.change32(reg::CTRL_EXT, reg::CTRL_EXT_DRIVER_LOADED, 0);
@@ -325,7 +371,7 @@ impl<F: Function> Driver for Igb<F> {
             thread::sleep(Duration::from_millis(2));
         }
         // The bus has the last word, whatever the card thinks of the above.
-        let _ = self.function.set_bus_master(false);
+        self.function.set_bus_master(false).is_ok() || is_quiet
     }
 }
 
@@ -346,6 +392,5 @@ fn enable_queue<R: Registers>(regs: &R, register: u32, thresholds: u32) -> Resul
         return Ok(());
     }
     let why = "a queue does not come up";
-    Err(Error::new(ErrorKind::Gone, "start the card", why)
-        .with_hint("bind it to the kernel's driver and back, or restart the machine"))
+    Err(Error::new(ErrorKind::Gone, "start the card", why).with_hint(REVIVE))
 }

@@ -9,6 +9,7 @@ use sys::memfd::HugePages;
 use super::dma::PoolDma;
 use super::driver::{Driver, DriverRx, DriverTx, Function, Health, Refused, Settings, TxPart};
 use super::model::{Fault, Model, ModelCard};
+use crate::rx::Filled;
 use crate::slot::{Slot, Vlan};
 
 /// A driver with the model of its card.
@@ -126,7 +127,7 @@ impl<R: Rig> Stand<R> {
             let Some(index) = self.cache.take_for_device() else {
                 break;
             };
-            rx.offer(index);
+            rx.offer_run(&[index]);
         }
         rx.publish();
     }
@@ -134,7 +135,8 @@ impl<R: Rig> Stand<R> {
     /// Harvests once, at most `max` slots, and gives all frames back to the pool (not to the card).
     pub(super) fn take(&mut self, queue: usize, max: usize) -> Vec<Got> {
         let (mut slots, mut back) = (Vec::new(), Vec::new());
-        self.rx[queue].harvest(&mut slots, max, &mut back, &mut self.refused);
+        let filled = self.rx[queue].harvest(&mut slots, max, 0, &mut back, &mut self.refused);
+        assert_eq!(filled, Filled::of(&slots));
         let mut all = Vec::new();
         let mut at = 0;
         while at < slots.len() {
@@ -228,10 +230,12 @@ impl<R: Rig> Stand<R> {
 
     pub(super) fn reclaim(&mut self, queue: usize) {
         let cache = &mut self.cache;
-        self.tx[queue].reclaim(|index| {
-            // SAFETY: the card is done with it.
-            let of_card = unsafe { cache.reclaim(index) };
-            assert!(of_card, "frame {index} was not the card's");
+        self.tx[queue].reclaim(|frames| {
+            for &index in frames {
+                // SAFETY: the card is done with it.
+                let of_card = unsafe { cache.reclaim(index) };
+                assert!(of_card, "frame {index} was not the card's");
+            }
         });
     }
 
@@ -496,16 +500,16 @@ pub(super) fn too_long<R: Rig>() {
         ..settings::<R>(1)
     });
     stand.refill(0);
-    for (number, len) in [(1, 1000), (2, 1001), (3, 60)] {
-        stand.arrive(0, &packet(number, len));
-    }
+    let arrived = [(1, 1000), (2, 1001), (3, 60)]
+        .map(|(number, len)| u64::from(stand.arrive(0, &packet(number, len))));
+    assert_eq!((arrived[0], arrived[2]), (1, 1));
     let got: Vec<_> = stand
         .receive(0)
         .into_iter()
         .map(|got| got.bytes.len())
         .collect();
     assert_eq!(got, [1000, 60]);
-    assert_eq!(stand.refused.too_long, 1);
+    assert_eq!(stand.refused.too_long, arrived[1]);
     stand.end();
 }
 

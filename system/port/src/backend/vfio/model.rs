@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sys::Result;
 use sys::eventfd::EventFd;
+use sys::{Error, ErrorKind, Result};
 
 use super::dma::{DmaSpace, Mapper};
 use super::driver::{Function, Interrupt};
@@ -43,8 +43,8 @@ pub(crate) trait Model: Send + 'static {
     #[allow(dead_code, reason = "a driver may want it")]
     fn reset(&mut self);
 
-    /// May it read and write memory?
-    fn set_bus_master(&mut self, on: bool);
+    /// May it read and write memory? False if the bus could not tell it.
+    fn set_bus_master(&mut self, on: bool) -> bool;
 
     /// Does what there is to do: fetches descriptors, sends, receives. False if there was nothing.
     fn step(&mut self) -> bool;
@@ -264,8 +264,14 @@ impl<M: Model> Function for ModelCard<M> {
     }
 
     fn set_bus_master(&self, on: bool) -> Result<()> {
-        self.lock().set_bus_master(on);
-        Ok(())
+        match self.lock().set_bus_master(on) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Io,
+                "write the command register",
+                "the model does not listen",
+            )),
+        }
     }
 
     fn reset(&self) -> Result<bool> {

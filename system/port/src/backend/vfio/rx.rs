@@ -1,7 +1,7 @@
 //! The receiving end of a queue, for any driver.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,8 @@ use super::core::Core;
 use super::dma::before_sleep_check;
 use super::driver::{Driver, DriverRx, Interrupt, Refused};
 use crate::account::RxCounters;
-use crate::rx::{Ready, RxBackend};
+use crate::rx::{Filled, Ready, RxBackend};
 use crate::slot::Slot;
-
-/// Token of a slot whose frame has been detached.
-const DETACHED: u64 = Slot::DETACHED;
 
 /// Empty calls after which the card is asked whether it still is as it was.
 const CHECK_EVERY: u32 = 4096;
@@ -55,8 +52,8 @@ pub(super) struct Rx<D: Driver> {
     spin: Duration,
     interrupt: Option<Interrupt>,
     counters: Arc<RxCounters>,
-    /// Packets left in the ring at the end.
-    closed: Arc<AtomicU64>,
+    /// Set at the end: what lies in the ring then, or comes into it, is read by nobody.
+    closed: Arc<AtomicBool>,
     core: Arc<Core<D>>,
 }
 
@@ -67,7 +64,7 @@ impl<D: Driver> Rx<D> {
         interrupt: Option<Interrupt>,
         settings: RxSettings,
         counters: Arc<RxCounters>,
-        closed: Arc<AtomicU64>,
+        closed: Arc<AtomicBool>,
     ) -> Self {
         let mut rx = Self {
             queue: Some(queue),
@@ -97,12 +94,14 @@ impl<D: Driver> Rx<D> {
     /// Offers free frames for all vacant entries.
     fn refill(&mut self) {
         let Some(queue) = &mut self.queue else { return };
-        let mut vacant = queue.vacant();
-        while vacant != 0
-            && let Some(index) = self.cache.take_for_device()
-        {
-            queue.offer(index);
-            vacant -= 1;
+        let mut vacant = queue.vacant() as usize;
+        while vacant != 0 {
+            let run = self.cache.take_run_for_device(vacant);
+            if run.is_empty() {
+                break;
+            }
+            queue.offer_run(run);
+            vacant -= run.len();
         }
         queue.publish();
     }
@@ -110,10 +109,8 @@ impl<D: Driver> Rx<D> {
     /// Counts refused packets and gives their frames back.
     #[cold]
     fn refuse(&mut self, refused: Refused) {
-        for index in self.back.drain(..) {
-            // SAFETY: `harvest` claimed it and made no slot of it.
-            unsafe { self.cache.give_index(index) };
-        }
+        // SAFETY: `harvest` claimed them and made no slots of them.
+        unsafe { self.cache.give_each(self.back.drain(..)) };
         self.counters.invalid.add(refused.errors + refused.invalid);
         self.counters.too_long.add(refused.too_long);
         self.refill();
@@ -192,51 +189,47 @@ fn cut(slots: &mut [Slot], snaplen: u32) {
 
 impl<D: Driver> RxBackend for Rx<D> {
     #[inline]
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let start = slots.len();
         let mut refused = Refused::default();
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        queue.harvest(slots, max, &mut self.back, &mut refused);
+        // The clock is read once a batch, and not where there is none.
+        let time_ns = match self.stamp && queue.is_ready() {
+            true => now_ns(libc::CLOCK_REALTIME),
+            false => 0,
+        };
+        let mut filled = queue.harvest(slots, max, time_ns, &mut self.back, &mut refused);
         if !self.back.is_empty() || refused != Refused::default() {
             self.refuse(refused);
         }
         if slots.len() == start {
-            return self.idle();
-        }
-        if self.snaplen != u32::MAX {
+            self.idle()?;
+        } else if self.snaplen != u32::MAX {
             cut(&mut slots[start..], self.snaplen);
+            filled = Filled::of(&slots[start..]);
         }
-        if self.stamp {
-            let time_ns = now_ns(libc::CLOCK_REALTIME);
-            for slot in &mut slots[start..] {
-                slot.time_ns = time_ns;
-                slot.flags |= Slot::TIME;
-            }
-        }
-        Ok(())
+        Ok(filled)
     }
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
         // Straight back to the card: no shared state is touched but the ring.
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        let mut vacant = queue.vacant();
-        for slot in slots.iter() {
-            if slot.token == DETACHED {
-                continue;
-            }
-            let index = slot.token as u32;
-            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            if vacant != 0 && unsafe { self.cache.pool().lend_index(index) } {
-                queue.offer(index);
-                vacant -= 1;
-            } else {
-                // SAFETY: as above.
-                unsafe { self.cache.give_index(index) };
-            }
+        let mut rest = &slots[queue.offer_slots(slots)..];
+        while !rest.is_empty() {
+            let full = queue.vacant() == 0;
+            let count = if full { rest.len() } else { 1 };
+            let (kept, behind) = rest.split_at(count);
+            // A frame that went elsewhere is nobody's here, and stays where it is.
+            // SAFETY: the slots' frames are held by this batch, and the slots end here.
+            unsafe {
+                self.cache
+                    .give_each(kept.iter().map(|slot| slot.token as u32))
+            };
+            rest = &behind[queue.offer_slots(behind)..];
         }
         slots.clear();
-        match vacant {
+        match queue.vacant() {
             0 => queue.publish(),
             // Some frames were kept, or there were too few before.
             _ => self.refill(),
@@ -248,13 +241,14 @@ impl<D: Driver> RxBackend for Rx<D> {
         let index = u32::try_from(slot.token).map_err(|_| {
             let what = "detach a packet";
             Error::new(ErrorKind::InvalidInput, what, "it was detached before")
+                .with_hint("detach a packet once")
         })?;
         // SAFETY: `fill` claimed the index for this slot, which forgets it below.
         let mut frame = unsafe { pool.adopt(index) };
         let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
         let offset = offset as u64 - pool.addr_of(index);
         pool.set_range(&mut frame, offset as u32, slot.cap_len);
-        slot.token = DETACHED;
+        slot.token = Slot::DETACHED;
         slot.cap_len = 0;
         Ok(frame)
     }
@@ -299,8 +293,7 @@ impl<D: Driver> Drop for Rx<D> {
     fn drop(&mut self) {
         if let Some(mut queue) = self.queue.take() {
             queue.disarm();
-            let left = queue.watch()();
-            self.closed.fetch_add(left.into(), Ordering::Relaxed);
+            self.closed.store(true, Ordering::Release);
             self.core.leave_rx(queue);
         }
     }

@@ -1,15 +1,15 @@
 //! The sending end of a queue, for any driver.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ring::{Frame, FrameCache, Pool};
-use sys::{Error, ErrorKind, Result};
+use sys::Result;
 
+use super::super::handover::{Buffers, Copied, Foreign, Part, lend_buffers, take_over};
 use super::core::Core;
-use super::driver::{Driver, DriverTx, Limits, TxPart};
+use super::driver::{Driver, DriverTx, Lengths, Limits, TxPart};
 use crate::account::TxCounters;
 use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::TxBackend;
@@ -30,14 +30,11 @@ pub(super) struct Tx<D: Driver> {
     /// Always there until the queue is dropped.
     queue: Option<D::Tx>,
     cache: FrameCache,
-    /// The pool of foreign frames met last.
-    foreign: Option<FrameCache>,
+    foreign: Foreign,
     /// Frames that came back and are still ours: the next to be lent, without a way through the
     /// free list.
     spare: Vec<u32>,
-    /// Shortest packet, and how much longer the longest is.
-    len_min: u32,
-    len_span: u32,
+    lengths: Lengths,
     segments_max: u32,
     counters: Arc<TxCounters>,
     core: Arc<Core<D>>,
@@ -53,10 +50,9 @@ impl<D: Driver> Tx<D> {
         Self {
             queue: Some(queue),
             cache: FrameCache::new(core.frames().pool().clone()),
-            foreign: None,
+            foreign: Foreign::default(),
             spare: Vec::with_capacity(SPARE_MAX),
-            len_min: limits.packet_len_min,
-            len_span: limits.packet_len_max - limits.packet_len_min,
+            lengths: Lengths::new(limits.packet_len_min, limits.packet_len_max),
             segments_max: limits.segments_max,
             counters,
             core,
@@ -68,29 +64,30 @@ impl<D: Driver> Tx<D> {
     fn reclaim(&mut self) {
         let (cache, spare) = (&mut self.cache, &mut self.spare);
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        queue.reclaim(|index| {
-            if spare.len() == SPARE_MAX {
-                // SAFETY: the card has completed it: it is done with the frame.
-                unsafe { cache.reclaim(index) };
-                return;
+        queue.reclaim(|mut frames| {
+            while spare.len() < SPARE_MAX && !frames.is_empty() {
+                let most = frames.len().min(SPARE_MAX - spare.len());
+                // SAFETY: the card has completed them: it is done with the frames.
+                let ours = unsafe { cache.pool().owners().claim_run(&frames[..most]) };
+                spare.extend_from_slice(&frames[..ours]);
+                // Behind one that was not the card's it goes on.
+                frames = &frames[most.min(ours + 1)..];
             }
             // SAFETY: as above.
-            if unsafe { cache.pool().claim_index(index) } {
-                spare.push(index);
-            }
+            unsafe { cache.reclaim_run(frames) };
         });
-    }
-
-    /// Whether a packet of this length can be sent.
-    #[inline(always)]
-    fn fits(&self, len: u32) -> bool {
-        len.wrapping_sub(self.len_min) <= self.len_span
     }
 
     /// A frame of our own.
     #[inline(always)]
     fn take(&mut self) -> Option<u32> {
         self.spare.pop().or_else(|| self.cache.take_index())
+    }
+
+    #[inline]
+    fn copied(&mut self, frame: Frame) -> Result<Copied> {
+        self.foreign
+            .copy(frame, HEADROOM, &mut self.cache, &self.counters)
     }
 
     #[inline(always)]
@@ -106,22 +103,34 @@ impl<D: Driver> Tx<D> {
         }
     }
 
-    /// Moves the segments of a packet from slots to the ring and returns its length; `None` if it
-    /// cannot be sent at all, and its frames are free again.
+    /// Moves a packet that is no plain one from slots to the ring and returns its length; `None` if
+    /// it cannot be sent at all, and its frames are free again.
+    #[cold]
     fn post_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
         let packet_len: u32 = slots.iter().map(|slot| slot.cap_len).sum();
-        let sendable = self.fits(packet_len)
+        let sendable = self.lengths.hold(packet_len)
             && slots.len() <= self.segments_max as usize
             && slots.iter().all(|slot| slot.cap_len != 0);
-        for (at, slot) in slots.iter().enumerate() {
-            let index = slot.token as u32;
-            if !sendable {
-                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-                unsafe { self.cache.give_index(index) };
-                continue;
+        let indices = slots.iter().map(|slot| slot.token as u32);
+        if !sendable {
+            // SAFETY: the slots' frames are held by this batch, and the slots end here.
+            unsafe { self.cache.give_each(indices) };
+            return None;
+        }
+        let owners = self.cache.pool().owners();
+        // SAFETY: as above.
+        let lent = indices
+            .clone()
+            .take_while(|&index| unsafe { owners.lend(index) });
+        let lent = lent.count();
+        if lent != slots.len() {
+            for index in indices.take(lent) {
+                // SAFETY: lent just now, and no device has been told.
+                unsafe { self.cache.reclaim(index) };
             }
-            // SAFETY: as above.
-            unsafe { self.cache.pool().lend_index(index) };
+            return None;
+        }
+        for (at, (slot, index)) in slots.iter().zip(indices).enumerate() {
             self.queue().post(TxPart {
                 index,
                 offset: HEADROOM,
@@ -131,73 +140,32 @@ impl<D: Driver> Tx<D> {
                 is_last: at + 1 == slots.len(),
             });
         }
-        sendable.then_some(packet_len)
+        Some(packet_len)
     }
 
     /// Posts a packet of another queue's and returns its length; `None` if it cannot be sent at
     /// all, and its frames stay where they are.
     #[inline]
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
-        let packet_len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
-        let sendable = self.fits(packet_len)
-            && packet.len() <= self.segments_max as usize
-            && packet
-                .iter()
-                .all(|slot| slot.cap_len != 0 && slot.place_in(self.cache.pool()).is_some());
-        if !sendable {
-            return None;
-        }
-        let count = packet.len();
-        for (at, slot) in packet.iter_mut().enumerate() {
-            let (index, offset) = slot.place_in(self.cache.pool())?;
-            // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
-            unsafe { self.cache.pool().lend_index(index) };
-            slot.token = Slot::DETACHED;
-            let len = slot.cap_len;
-            self.queue().post(TxPart {
-                index,
-                offset,
-                len,
-                packet_len,
-                is_first: at == 0,
-                is_last: at + 1 == count,
-            });
-        }
-        Some(packet_len)
-    }
-
-    /// A frame of this queue's pool with the same packet; gives the foreign one back to its pool.
-    /// `Err` is the frame again: no room now.
-    fn copied(&mut self, frame: Frame) -> Result<std::result::Result<Frame, Frame>> {
-        let tag = frame.pool_tag();
-        let known = self.foreign.as_ref().map(|cache| cache.pool().tag());
-        if known != Some(tag) {
-            let pool = Pool::find(tag).ok_or_else(|| {
-                let why = "its pool is gone";
-                Error::new(ErrorKind::InvalidInput, "send a frame", why)
-            })?;
-            self.foreign = Some(FrameCache::new(pool));
-        }
-        let Some(foreign) = &mut self.foreign else {
-            return Ok(Err(frame));
-        };
-        let Some(mut copy) = self.cache.take() else {
-            return Ok(Err(frame));
-        };
-        let (pool, len) = (self.cache.pool(), frame.len());
-        if len > pool.frame_len() - HEADROOM {
-            let why = format!("{len} bytes do not fit this queue's frames");
-            let _ = foreign.give(frame);
-            let _ = self.cache.give(copy);
-            self.counters.failed.add(1);
-            return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
-        }
-        pool.set_range(&mut copy, HEADROOM, len);
-        pool.bytes_mut(&mut copy)
-            .copy_from_slice(foreign.pool().bytes(&frame));
-        let _ = foreign.give(frame);
-        self.counters.copied.add(1);
-        Ok(Ok(copy))
+        let (lengths, most) = (self.lengths, self.segments_max as usize);
+        let (count, mut is_first) = (packet.len(), true);
+        let packet_len = packet.iter().map(|slot| slot.cap_len).sum();
+        let queue = self.queue.as_mut().expect("taken out on drop only");
+        take_over(
+            self.cache.pool(),
+            packet,
+            |len| lengths.hold(len) && count <= most,
+            |part: Part| {
+                queue.post(TxPart {
+                    index: part.index,
+                    offset: part.offset,
+                    len: part.len,
+                    packet_len,
+                    is_first: std::mem::take(&mut is_first),
+                    is_last: part.is_last,
+                });
+            },
+        )
     }
 }
 
@@ -208,64 +176,44 @@ impl<D: Driver> TxBackend for Tx<D> {
         if self.queue().room() < want.saturating_add(RECLAIM_BELOW) {
             self.reclaim();
         }
-        let room = self.queue().room().min(want);
-        slots.reserve(room as usize);
-        let pool = self.cache.pool();
-        let len = pool.frame_len() - HEADROOM;
-        let first = pool.base().as_ptr().wrapping_add(HEADROOM as usize);
-        let shift = pool.frame_len().trailing_zeros();
-        for _ in 0..room {
-            let Some(index) = self.take() else {
-                break;
-            };
-            let place = first.wrapping_add((index as usize) << shift);
-            // SAFETY: within the pool's mapping, which is not at 0: the index is one of the pool's,
-            // and the headroom is within its frame.
-            let data = unsafe { NonNull::new_unchecked(place) };
-            slots.push(Slot::new(data, len, len, index.into()));
-        }
+        let room = self.queue().room().min(want) as usize;
+        let kept = self.spare.len().saturating_sub(room);
+        let spare = &self.spare[kept..];
+        let left = room - spare.len();
+        let mut buffers = Buffers::new(self.cache.pool(), slots, spare.len(), HEADROOM);
+        // SAFETY: ours since they were claimed, and forgotten here.
+        unsafe { buffers.push(spare) };
+        buffers.finish();
+        self.spare.truncate(kept);
+        lend_buffers(&mut self.cache, slots, left, HEADROOM);
         Ok(())
     }
 
     #[inline]
     fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
         let (mut sent, mut bytes, mut failed) = (0, 0, 0);
-        let mut at = 0;
-        while at < filled {
-            let slot = &slots[at];
-            let (index, len) = (slot.token as u32, slot.cap_len);
-            if slot.has(Slot::CONTINUES) {
-                let packet = &slots[at..at + segment_count(&slots[at..filled])];
-                at += packet.len();
+        let (mut rest, unused) = slots.split_at(filled);
+        let lengths = self.lengths;
+        while !rest.is_empty() {
+            // SAFETY: `reserve` made the slots, and nobody changes tokens.
+            let posted = unsafe { self.queue().post_slots(rest, HEADROOM, lengths) };
+            sent += posted.packets as u64;
+            bytes += posted.bytes;
+            rest = &rest[posted.packets..];
+            if !rest.is_empty() {
+                let (packet, behind) = rest.split_at(segment_count(rest));
+                rest = behind;
                 match self.post_pieces(packet) {
                     Some(len) => (sent, bytes) = (sent + 1, bytes + u64::from(len)),
                     None => failed += 1,
                 }
-                continue;
             }
-            at += 1;
-            if !self.fits(len) {
-                // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-                unsafe { self.cache.give_index(index) };
-                failed += 1;
-                continue;
-            }
-            // SAFETY: as above.
-            unsafe { self.cache.pool().lend_index(index) };
-            self.queue().post(TxPart {
-                index,
-                offset: HEADROOM,
-                len,
-                packet_len: len,
-                is_first: true,
-                is_last: true,
-            });
-            (sent, bytes) = (sent + 1, bytes + u64::from(len));
         }
-        for slot in &slots[filled..] {
-            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.cache.give_index(slot.token as u32) };
-        }
+        // SAFETY: the slots' frames are held by this batch, and the slots end here.
+        unsafe {
+            self.cache
+                .give_each(unused.iter().map(|slot| slot.token as u32))
+        };
         slots.clear();
         self.queue().publish();
         if sent != 0 {
@@ -291,8 +239,8 @@ impl<D: Driver> TxBackend for Tx<D> {
         let frame = match frame.pool_tag() == self.cache.pool().tag() {
             true => frame,
             false => match self.copied(frame)? {
-                Ok(copy) => copy,
-                Err(frame) => {
+                Copied::Frame(copy) => copy,
+                Copied::NoRoom(frame) => {
                     self.queue().publish();
                     self.reclaim();
                     return Ok(Some(frame));
@@ -300,7 +248,7 @@ impl<D: Driver> TxBackend for Tx<D> {
             },
         };
         let (offset, len) = (frame.offset(), frame.len());
-        if !self.fits(len) {
+        if !self.lengths.hold(len) {
             let _ = self.cache.give(frame);
             self.counters.failed.add(1);
             return Ok(None);
@@ -391,10 +339,14 @@ impl<D: Driver> Drop for Tx<D> {
             unsafe { self.cache.give_index(index) };
         }
         if let Some(queue) = self.queue.take() {
-            let left = u64::from(queue.pending()).min(self.counters.sent.get());
-            if left != 0 {
-                self.counters.sent.add(left.wrapping_neg());
-                self.counters.failed.add(left);
+            let left = queue.left();
+            let counters = &self.counters;
+            let packets = (left.packets as u64).min(counters.sent.get());
+            let bytes = left.bytes.min(counters.sent_bytes.get());
+            if packets != 0 {
+                counters.sent.add(packets.wrapping_neg());
+                counters.sent_bytes.add(bytes.wrapping_neg());
+                counters.failed.add(packets);
             }
             self.core.leave_tx(queue);
         }

@@ -42,7 +42,8 @@ use self::tx::TxParts;
 pub(crate) use self::tx::VirtioTx;
 use super::dma::{DmaArray, PoolDma};
 use super::driver::{
-    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, Settings,
+    CardCounters, Driver, Function, Health, Limits, LinkState, QueueCounters, Queues, REVIVE,
+    Settings,
 };
 use super::registers::Registers;
 
@@ -171,7 +172,7 @@ fn greet<G: Registers>(transport: &Transport<G>) -> Result<()> {
             status::GONE => "it does not answer",
             _ => "it does not finish its reset",
         };
-        return Err(Error::new(ErrorKind::Io, "reset a virtio-net device", why));
+        return Err(Error::new(ErrorKind::Io, "reset a virtio-net device", why).with_hint(REVIVE));
     }
     transport.add_status(status::ACKNOWLEDGE);
     transport.add_status(status::DRIVER);
@@ -231,7 +232,8 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         if most < 2 {
             let why = "its control queue is not there";
             let what = "start a virtio-net device";
-            return Err(Error::new(ErrorKind::Unsupported, what, why));
+            return Err(Error::new(ErrorKind::Unsupported, what, why)
+                .with_hint("with QEMU: -device virtio-net-pci,ctrl_vq=off"));
         }
         let (ring, bell) = self.queue(number, 1 << most.ilog2(), false, None)?;
         Control::new(self.function.dma(), ring, bell).map(Some)
@@ -267,7 +269,7 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         if !split && identity.features & feature::RING_PACKED == 0 {
             let why = "it does not offer VIRTIO_F_RING_PACKED";
             let what = "start a virtio-net device";
-            return Err(Error::new(ErrorKind::Unsupported, what, why));
+            return Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(REVIVE));
         }
         Ok(Self {
             function,
@@ -318,8 +320,10 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         frames: &Arc<PoolDma>,
         interrupt_count: u32,
     ) -> Result<Queues<Self::Rx, Self::Tx>> {
-        let refuse =
-            |why: String| Error::new(ErrorKind::InvalidInput, "start a virtio-net device", why);
+        let refuse = |why: String| {
+            Error::new(ErrorKind::InvalidInput, "start a virtio-net device", why)
+                .with_hint("fewer queues=, a shorter ring=, or as many receiving as sending")
+        };
         if settings.first != 0 {
             let why = "the device spreads packets over its queue pairs from the first on";
             let what = "open one queue of a virtio-net device";
@@ -357,7 +361,9 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         self.function.set_bus_master(true)?;
         if self.identity.features & !self.transport.offered() != 0 {
             let why = "it no longer offers what it did";
-            return Err(Error::new(ErrorKind::Io, "start a virtio-net device", why));
+            return Err(
+                Error::new(ErrorKind::Io, "start a virtio-net device", why).with_hint(REVIVE)
+            );
         }
         self.transport.settle(self.identity.features)?;
         self.transport.no_config_interrupts();
@@ -470,11 +476,11 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         Ok(())
     }
 
-    fn shut_down(&mut self) {
+    fn shut_down(&mut self) -> bool {
         // §2.4: after a reset the device touches no memory. Should it not answer, the bus still
         // obeys.
-        self.transport.reset();
-        let _ = self.function.set_bus_master(false);
+        let is_reset = self.transport.reset();
+        self.function.set_bus_master(false).is_ok() || is_reset
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {

@@ -240,12 +240,13 @@ impl Model for E1000Model {
         self.bus_master = false;
     }
 
-    fn set_bus_master(&mut self, on: bool) {
+    fn set_bus_master(&mut self, on: bool) -> bool {
         if on && self.get(reg::RCTL) & reg::RCTL_EN != 0 {
             self.violations
                 .push("memory was given to a card that was on".into());
         }
         self.bus_master = on;
+        true
     }
 
     fn step(&mut self) -> bool {

@@ -35,6 +35,10 @@ pub(crate) struct IgbModel {
     /// Pulled out, or its machinery stands still.
     gone: bool,
     stopped: bool,
+    /// It obeys nobody any more, the bus not either.
+    pub(super) is_deaf: bool,
+    /// A receiving queue that does not come up.
+    pub(super) broken_queue: Option<u32>,
     /// Packets in the card's own memory, waiting for a descriptor.
     waiting: VecDeque<Vec<u8>>,
     waiting_len: usize,
@@ -50,13 +54,15 @@ impl IgbModel {
             memory,
             events,
             registers: vec![0; WORDS],
-            log: Vec::new(),
+            log: Vec::with_capacity(LOG_MAX),
             faults: VecDeque::new(),
             link: true,
             negotiated: false,
             bus_master: false,
             gone: false,
             stopped: false,
+            is_deaf: false,
+            broken_queue: None,
             waiting: VecDeque::new(),
             waiting_len: 0,
             sent: VecDeque::new(),
@@ -70,15 +76,44 @@ impl IgbModel {
     fn power_on(&mut self) {
         self.registers.fill(0);
         self.negotiated = false;
-        // §8.10.9, §8.12.15: the first queues are on after a reset.
+        // As the registers' sections say of a reset. The first queues are on (§8.10.9, §8.12.15),
+        // one descriptor is written back at a time, and the queues behind the first drop what finds
+        // none (§8.10.2); headers have 256 bytes.
+        for queue in 0..16 {
+            self.set(reg::rx(queue, reg::RXDCTL), 1 << 16);
+            self.set(
+                reg::rx(queue, reg::SRRCTL),
+                1 << 10 | u32::from(queue != 0) << 31,
+            );
+        }
         self.set(reg::rx(0, reg::RXDCTL), reg::QUEUE_ENABLE | 1 << 16);
         self.set(reg::tx(0, reg::TXDCTL), reg::QUEUE_ENABLE);
+        // §8.2.1: full duplex, 1000 Mbit/s, wakes from D3. §8.12.1: the pads and collision fields
+        // that it recommends. §8.10.15, §8.10.16: checksums are checked, 9.5 KiB are the most.
+        self.set(reg::CTRL, 1 << 0 | 2 << 8 | 1 << 20);
+        self.set(
+            reg::TCTL,
+            reg::TCTL_PAD | reg::TCTL_COLLISIONS | 1 << 26 | 0xa << 28,
+        );
+        self.set(reg::RXCSUM, reg::RXCSUM_IP | reg::RXCSUM_TRANSPORT);
+        self.set(reg::RLPML, 0x2600);
         self.waiting.clear();
         self.waiting_len = 0;
         self.gathered = Default::default();
         let [a, b, c, d, e, f] = self.mac;
         self.set(reg::RAL, u32::from_le_bytes([a, b, c, d]));
         self.set(reg::RAH, u32::from_le_bytes([e, f, 0, 0]) | reg::RAH_VALID);
+    }
+
+    /// A queue that is on may look for descriptors up to its reset.
+    fn prefetch(&self) {
+        for queue in 0..16 {
+            let at = |register| self.get(reg::rx(queue, register));
+            if at(reg::RXDCTL) & reg::QUEUE_ENABLE != 0 && at(reg::RDLEN) != 0 {
+                let base = u64::from(at(reg::RDBAH)) << 32 | u64::from(at(reg::RDBAL));
+                self.memory.load64(base);
+            }
+        }
     }
 
     /// A register as it is, without effects.
@@ -133,9 +168,17 @@ impl IgbModel {
     }
 
     fn write_register(&mut self, offset: u32, value: u32) {
+        if self.is_deaf {
+            return;
+        }
         self.note(offset, value);
+        let broken = self.broken_queue.map(|queue| reg::rx(queue, reg::RXDCTL));
         match offset {
-            reg::CTRL if value & reg::CTRL_RST != 0 => self.power_on(),
+            _ if broken == Some(offset) => self.set(offset, value & !reg::QUEUE_ENABLE),
+            reg::CTRL if value & reg::CTRL_RST != 0 => {
+                self.prefetch();
+                self.power_on();
+            }
             reg::STATUS | reg::RDH => {}
             reg::MDIC => {
                 // Only who has the semaphore may.
@@ -359,9 +402,12 @@ impl Model for IgbModel {
         self.bus_master = false;
     }
 
-    fn set_bus_master(&mut self, on: bool) {
-        self.note(BUS_MASTER, on.into());
-        self.bus_master = on;
+    fn set_bus_master(&mut self, on: bool) -> bool {
+        if !self.is_deaf {
+            self.note(BUS_MASTER, on.into());
+            self.bus_master = on;
+        }
+        !self.is_deaf
     }
 
     fn step(&mut self) -> bool {
@@ -516,5 +562,42 @@ mod tests {
         assert_eq!(toeplitz(&key, &input), 0x323e_8fc2);
         input.extend([0x0a, 0xea, 0x06, 0xe6]);
         assert_eq!(toeplitz(&key, &input), 0x51cc_c178);
+    }
+}
+
+#[cfg(test)]
+impl IgbModel {
+    /// Does something wrong once, or stops ([`Fault::Stop`]) until told otherwise.
+    pub(super) fn set_fault(&mut self, fault: Option<Fault>) {
+        match fault {
+            Some(Fault::Stop) => self.stopped = true,
+            Some(fault) => self.faults.push_back(fault),
+            None => {
+                self.stopped = false;
+                self.faults.clear();
+            }
+        }
+    }
+
+    /// Writes to tail registers so far.
+    pub(super) fn doorbells(&self) -> u32 {
+        let is_tail = |offset: u32| match offset {
+            0xc000..0xc400 | 0xe000..0xe400 => offset & 0x3f == reg::RDT,
+            _ => false,
+        };
+        self.log
+            .iter()
+            .filter(|(offset, _)| is_tail(*offset))
+            .count() as u32
+    }
+
+    /// Writes a word of a descriptor.
+    pub(super) fn store(&self, place: u64, word: u64) {
+        assert!(self.memory.store64(place, word));
+    }
+
+    /// Packets that a queue had no descriptor for.
+    pub(super) fn without_descriptor(&self, queue: u32) -> u32 {
+        self.get(reg::rx(queue, reg::RQDPC))
     }
 }

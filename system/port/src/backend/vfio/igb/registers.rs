@@ -105,8 +105,9 @@ pub(super) const SRRCTL: u32 = 0x0c;
 pub(super) const RDH: u32 = 0x10;
 pub(super) const RDT: u32 = 0x18;
 pub(super) const RXDCTL: u32 = 0x28;
-/// Packets dropped for want of a descriptor; clears when read.
+/// Packets dropped for want of a descriptor; clears when read. 12 bits, which stick at their end.
 pub(super) const RQDPC: u32 = 0x30;
+pub(super) const RQDPC_MAX: u64 = 0xfff;
 /// SRRCTL: length of a buffer in KiB in the low bits, advanced descriptors with one buffer, and
 /// packets are dropped where no descriptor is left (instead of stopping all queues).
 pub(super) const SRRCTL_ONE_BUFFER: u32 = 1 << 25;

@@ -110,6 +110,60 @@ impl Rig {
     }
 }
 
+/// What holds for every driver.
+mod all {
+    use super::super::{Igb, IgbModel};
+    use super::{MAC, ModelCard};
+    use crate::backend::vfio::laws::{Rig, laws};
+    use crate::backend::vfio::model::{Fault, Model};
+
+    struct IgbRig;
+
+    impl Rig for IgbRig {
+        type Model = IgbModel;
+        type Driver = Igb<ModelCard<IgbModel>>;
+
+        const ENDS: bool = true;
+
+        fn room(frame_len: u32) -> usize {
+            // §8.10.2: whole KiB.
+            if frame_len == 4096 { 3072 } else { 2048 }
+        }
+
+        fn card() -> ModelCard<IgbModel> {
+            ModelCard::new(|memory, events| IgbModel::new(memory, events, MAC))
+        }
+
+        fn receive(model: &mut IgbModel, queue: u32, packet: &[u8]) -> bool {
+            let before = model.without_descriptor(queue);
+            model.receive(packet) && model.without_descriptor(queue) == before
+        }
+
+        fn fault(model: &mut IgbModel, fault: Option<Fault>) {
+            model.set_fault(fault);
+        }
+
+        fn break_down(model: &mut IgbModel) {
+            model.reset();
+        }
+
+        fn vanish(model: &mut IgbModel) {
+            model.set_fault(Some(Fault::Gone));
+            model.step();
+        }
+
+        fn doorbells(model: &IgbModel) -> u32 {
+            model.doorbells()
+        }
+
+        fn violations(_: &IgbModel) -> &[String] {
+            &[]
+        }
+    }
+
+    laws!(IgbRig);
+}
+
 /// A packet with its number in it, `len` bytes.
 fn numbered(number: u32, len: usize) -> Vec<u8> {
     let mut packet = vec![0; len];
@@ -266,6 +320,8 @@ fn what_is_sent_leaves_whole_and_its_frames_come_back() {
     let account = rig.port.control.account().unwrap().tx_total();
     assert_eq!(account.failed, 0);
     assert!(account.sent >= 1000, "{account:?}");
+    let by_card = rig.port.control.account().unwrap().interface_sent;
+    assert_eq!(by_card, Some(account.sent), "the card counts them too");
     rig.close();
 }
 
@@ -476,7 +532,7 @@ fn a_packet_without_end_is_given_up() {
             assert_eq!(rig.take(0), [numbered(number, 70)], "round {round}");
         }
         let account = rig.port.control.account().unwrap().rx_total();
-        assert_eq!(account.dropped[DropReason::TooLong as usize], round);
+        assert_eq!(account.dropped[DropReason::Invalid as usize], round);
         // Two packets of the card's are one of ours.
         assert_eq!(account.imbalance(), round as i64);
     }
@@ -756,4 +812,104 @@ fn more_queues_than_the_card_has_are_refused() {
     };
     let error = open_on(&card(), &options).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn half_a_packet_wakes_nobody() {
+    let mut rig = rig(|_| ());
+    // The first descriptor is done, and the packet does not end in it.
+    rig.card.with(|model| {
+        let place = u64::from(model.get(reg::rx(0, reg::RDBAH))) << 32
+            | u64::from(model.get(reg::rx(0, reg::RDBAL)));
+        model.store(place + 8, reg::RX_DONE | 2048 << 32);
+    });
+    assert!(rig.take(0).is_empty());
+    for _ in 0..3 {
+        let ready = rig.port.rx[0].wait(Duration::from_millis(1)).unwrap();
+        assert_eq!(ready, Ready::Timeout);
+        assert!(rig.take(0).is_empty());
+    }
+    // The rest of it does.
+    rig.card.with(|model| {
+        let place = u64::from(model.get(reg::rx(0, reg::RDBAH))) << 32
+            | u64::from(model.get(reg::rx(0, reg::RDBAL)));
+        model.store(place + 24, reg::RX_DONE | reg::RX_END | 100 << 32);
+    });
+    let ready = rig.port.rx[0].wait(Duration::from_millis(1)).unwrap();
+    assert_eq!(ready, Ready::Packets);
+    assert_eq!(rig.take(0)[0].len(), 2148);
+    rig.close();
+}
+
+#[test]
+fn a_start_that_fails_stops_the_card_before_its_memory_goes() {
+    let pool = pool(512, 2048);
+    let card = card();
+    card.with(|model| model.broken_queue = Some(2));
+    let options = PortOptions {
+        pool: Some(pool.clone()),
+        queue_count: 4,
+        ..PortOptions::default()
+    };
+    let error = open_on(&card, &options).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.hint().is_some());
+    assert_eq!(
+        card.memory().faults(),
+        0,
+        "a ring went while the card used it"
+    );
+    assert!(card.memory().is_empty());
+    card.with(|model| assert_eq!(model.log.last(), Some(&(BUS_MASTER, 0))));
+    assert_eq!(pool.counts().free, pool.frame_count());
+}
+
+#[test]
+fn what_a_card_that_obeys_nobody_holds_is_given_to_nobody() {
+    let rig = rig(|_| ());
+    rig.card.with(|model| model.is_deaf = true);
+    drop(rig.port);
+    let counts = rig.pool.counts();
+    assert_eq!((counts.device, counts.user), (63, 0), "{counts:?}");
+    assert!(rig.card.memory().is_empty(), "the IOMMU has the last word");
+}
+
+#[test]
+fn what_comes_to_a_closed_queue_is_counted() {
+    let mut rig = rig(|options| options.ring_len = 16);
+    for number in 0..5 {
+        rig.arrive(&numbered(number, 60));
+    }
+    assert_eq!(rig.take(0).len(), 5);
+    rig.arrive(&numbered(5, 60));
+    rig.port.rx.clear();
+    for number in 6..30 {
+        rig.arrive(&numbered(number, 60));
+        rig.account();
+    }
+    let account = rig.account();
+    assert_eq!((account.seen, account.delivered), (30, 5));
+    assert_eq!(account.dropped[DropReason::Closed as usize], 15);
+    assert_eq!(account.dropped[DropReason::FillEmpty as usize], 10);
+    rig.close();
+}
+
+#[test]
+fn what_never_left_is_counted_by_packet() {
+    let mut rig = rig(|_| ());
+    rig.fault(Fault::Stop);
+    rig.card.with(Model::step);
+    let mut batch = rig.port.tx[0].reserve(20).unwrap();
+    for number in 0..3 {
+        assert!(batch.write(&numbered(number, 5000)));
+    }
+    batch.submit().unwrap();
+    let counters = rig.port.tx[0].counters().clone();
+    assert_eq!(
+        (counters.sent.get(), counters.sent_bytes.get()),
+        (3, 15_000)
+    );
+    rig.close();
+    let (sent, failed) = (counters.sent.get(), counters.failed.get());
+    assert_eq!((sent, counters.sent_bytes.get(), failed), (0, 0, 3));
 }

@@ -3,6 +3,8 @@
 
 use sys::{Error, ErrorKind, Result};
 
+use super::super::driver::REVIVE;
+
 /// Offset of the first capability's offset (PCI 3.0 §6.1).
 const CAPABILITIES_POINTER: usize = 0x34;
 /// Status register, and its bit that says that there is a list.
@@ -119,11 +121,9 @@ impl Layout {
         // §4.1.4.4: even, or 0 for one address for all queues.
         if notify_multiplier % 2 != 0 {
             let why = format!("its notification multiplier is {notify_multiplier}, which is odd");
-            return Err(Error::new(
-                ErrorKind::Damaged,
-                "start a virtio-net device",
-                why,
-            ));
+            return Err(
+                Error::new(ErrorKind::Damaged, "start a virtio-net device", why).with_hint(REVIVE),
+            );
         }
         Ok(Self {
             common: common.ok_or_else(|| missing("common configuration"))?,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use sys::{Error, ErrorKind, Result};
 
 use super::super::dma::{DmaArray, DmaSpace};
+use super::super::driver::REVIVE;
 use super::super::registers::Registers;
 use super::ring::{Element, NO_FRAME, Ring, Used};
 use super::transport::Doorbell;
@@ -79,7 +80,7 @@ impl<G: Registers, R: Ring> Control<G, R> {
     /// # Errors
     /// `Unsupported` if it refuses, `Io` if it does not answer.
     pub(super) fn run(&mut self, command: Command, data: &[u8]) -> Result<()> {
-        let fail = |kind, why: &str| Err(Error::new(kind, command.what, why));
+        let fail = |kind, why: &str| Err(Error::new(kind, command.what, why).with_hint(REVIVE));
         if self.stuck || data.len() > DATA_MAX {
             return fail(
                 ErrorKind::Io,

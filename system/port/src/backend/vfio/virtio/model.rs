@@ -516,11 +516,12 @@ impl Model for VirtioModel {
         self.bus_master = false;
     }
 
-    fn set_bus_master(&mut self, on: bool) {
+    fn set_bus_master(&mut self, on: bool) -> bool {
         if on && self.status & status::DRIVER_OK != 0 {
             self.complain("memory was given to a device that was on");
         }
         self.bus_master = on;
+        true
     }
 
     fn step(&mut self) -> bool {

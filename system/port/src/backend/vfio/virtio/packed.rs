@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sys::Result;
 
 use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
-use super::ring::{Book, Element, Ring, Used, passes};
+use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
 
 /// The buffer goes on in the next descriptor (§2.8.6).
 pub(super) const DESC_NEXT: u64 = 1;
@@ -235,6 +235,31 @@ impl Ring for Packed {
                 Used::Foreign
             }
         }
+    }
+
+    #[inline(always)]
+    fn next_used_one(&mut self) -> UsedOne {
+        let Some(rest) = self.peek() else {
+            return UsedOne::Nothing;
+        };
+        // A chain would be of more descriptors, but there is none (and one is the least).
+        self.step_used(1);
+        match self.book.leave_one((rest >> 32) as u16) {
+            Some(frame) => UsedOne::Frame {
+                frame,
+                len: rest as u32,
+            },
+            None => UsedOne::Foreign,
+        }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let held = self.descriptors.len() as u32 - self.book.room();
+        let len = |at: u32| {
+            let [_, rest] = self.descriptors.ring_at(u32::from(self.used) + at);
+            rest.load(Ordering::Relaxed) & 0xffff_ffff
+        };
+        (0..held).map(len).sum()
     }
 
     fn has_used(&self) -> bool {

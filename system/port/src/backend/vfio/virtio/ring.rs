@@ -36,6 +36,18 @@ pub(crate) enum Used {
     Foreign,
 }
 
+/// What the device has put into a queue next whose buffers are of one element each; it is out of
+/// the book then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsedOne {
+    /// Nothing yet.
+    Nothing,
+    /// The buffer over this frame, and the device says it wrote `len` bytes.
+    Frame { frame: u32, len: u32 },
+    /// As [`Used::Foreign`].
+    Foreign,
+}
+
 /// A virtqueue, seen from the driver.
 ///
 /// All buffers of a queue go one way: the device writes into those of a receiving queue and reads
@@ -72,8 +84,14 @@ pub(crate) trait Ring: Sized + Send + 'static {
     /// Takes what the device has used next. A buffer's id is still in the book.
     fn next_used(&mut self) -> Used;
 
+    /// The same where all buffers are of one element, and takes it out of the book.
+    fn next_used_one(&mut self) -> UsedOne;
+
     /// Whether the device has used something that was not taken yet.
     fn has_used(&self) -> bool;
+
+    /// Bytes of the buffers that the device holds, as far as it uses them in order.
+    fn held_bytes(&self) -> u64;
 
     /// Tells the watch how far the driver has come. Once a batch.
     fn mark(&self);
@@ -101,7 +119,9 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Book {
     entries: Box<[Entry]>,
-    free: Vec<u16>,
+    /// The ids that stand for nothing: the first `room` of these.
+    free: Box<[u16]>,
+    room: usize,
 }
 
 impl Book {
@@ -109,13 +129,24 @@ impl Book {
         Self {
             entries: vec![Entry::default(); size.into()].into(),
             free: (0..size).rev().collect(),
+            room: size.into(),
         }
     }
 
     /// Elements that may still be offered.
     #[inline(always)]
     pub(super) fn room(&self) -> u32 {
-        self.free.len() as u32
+        self.room as u32
+    }
+
+    /// An id stands for nothing again.
+    #[inline(always)]
+    fn release(&mut self, id: u16) {
+        // Never more than there are ids: each is released once.
+        if let Some(place) = self.free.get_mut(self.room) {
+            *place = id;
+            self.room += 1;
+        }
     }
 
     /// Elements that the device holds.
@@ -127,7 +158,9 @@ impl Book {
     /// Enters a buffer of one element; `None` without room.
     #[inline(always)]
     pub(super) fn enter(&mut self, frame: u32) -> Option<u16> {
-        let id = self.free.pop()?;
+        let room = self.room.checked_sub(1)?;
+        let id = *self.free.get(room)?;
+        self.room = room;
         // Ids in `free` are those of entries.
         let entry = self.entries.get_mut(usize::from(id))?;
         *entry = Entry {
@@ -148,6 +181,18 @@ impl Book {
         Some(id)
     }
 
+    /// The buffers that the device holds: the ids of their elements, in order.
+    pub(super) fn held_buffers(&self) -> impl Iterator<Item = Vec<u16>> {
+        let firsts = (0..self.entries.len() as u16).filter(|&id| self.count(id.into()).is_some());
+        firsts.map(|first| {
+            let count = self.entries[usize::from(first)].count;
+            let next = |id: &u16| Some(self.entries[usize::from(*id)].next);
+            std::iter::successors(Some(first), next)
+                .take(count.into())
+                .collect()
+        })
+    }
+
     /// Elements of the buffer, if the device holds it.
     #[inline(always)]
     pub(super) fn count(&self, id: u32) -> Option<u16> {
@@ -155,7 +200,7 @@ impl Book {
         (count != 0).then_some(count)
     }
 
-    /// Takes a buffer of one element out; its frame. For an id that [`Ring::next_used`] gave.
+    /// Takes a buffer of one element out; its frame.
     #[inline(always)]
     pub(super) fn leave_one(&mut self, id: u16) -> Option<u32> {
         let entry = self.entries.get_mut(usize::from(id))?;
@@ -163,8 +208,9 @@ impl Book {
             return None;
         }
         entry.count = 0;
-        self.free.push(id);
-        Some(entry.frame)
+        let frame = entry.frame;
+        self.release(id);
+        Some(frame)
     }
 
     /// Takes a buffer out, frame by frame.
@@ -181,7 +227,7 @@ impl Book {
         for _ in 0..count {
             let entry = self.entries[usize::from(at)];
             each(entry.frame);
-            self.free.push(at);
+            self.release(at);
             at = entry.next;
         }
     }

@@ -14,9 +14,10 @@ use super::super::driver::{DriverRx, Health, Refused};
 use super::super::registers::Registers;
 use super::HEADROOM;
 use super::header::{self, HEADER_LEN, Header};
-use super::ring::{Element, Ring, Used};
+use super::ring::{Element, Ring, UsedOne};
 use super::transport::{Doorbell, Transport};
-use crate::slot::Slot;
+use crate::rx::Filled;
+use crate::slot::{Room, Slot, prefetch};
 
 /// Where in a frame the device begins to write.
 pub(super) const START: u32 = HEADROOM - HEADER_LEN;
@@ -78,7 +79,6 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
     }
 
     /// A slot over a claimed frame, from where the device began to write.
-    #[inline(always)]
     fn slot(&self, frame: u32, skip: u32, len: u32) -> Slot {
         let pool = self.frames.pool();
         let offset = pool.addr_of(frame) as usize + (START + skip) as usize;
@@ -87,21 +87,66 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         Slot::new(data, len, len, frame.into())
     }
 
-    /// Takes a used buffer's frame back; `None` if the owner table knows nothing of it.
+    /// Takes buffers, each of which is a packet, until there is another kind of one or `max` are
+    /// taken. Nothing that the device says is believed.
     #[inline(always)]
-    fn claim(&mut self, id: u16) -> Option<u32> {
-        let frame = self.ring.book_mut().leave_one(id)?;
-        // SAFETY: the device has used the buffer, so it is done with the frame.
-        let claimed = unsafe { self.frames.pool().claim_index(frame) };
-        claimed.then_some(frame)
-    }
-
-    #[inline(always)]
-    fn read_header(&self, frame: u32) -> Header {
-        let pool = self.frames.pool();
-        let offset = pool.addr_of(frame) as usize + START as usize;
-        // SAFETY: the frame is claimed; the header lies within it (START + HEADER_LEN is HEADROOM).
-        unsafe { header::read(pool.base().add(offset).as_ptr()) }
+    fn harvest_plain(
+        &mut self,
+        slots: &mut Vec<Slot>,
+        max: usize,
+        time_ns: u64,
+        (looks, filled): (&mut u32, &mut Filled),
+    ) -> Stop {
+        let mut room = Room::new(slots, max);
+        let Self { ring, frames, .. } = self;
+        let pool = frames.pool();
+        let owners = pool.owners();
+        let first = pool.base().as_ptr().wrapping_add(HEADROOM as usize);
+        let shift = pool.frame_len().trailing_zeros();
+        let (longest, mergeable) = (self.packet_len_max, self.mergeable);
+        let buffer_len = self.buffer_len - HEADER_LEN;
+        let stamp = u64::from(time_ns != 0) * u64::from(Slot::TIME);
+        let mut left = max as u32;
+        let mut bytes = 0;
+        let stop = loop {
+            if left == 0 || *looks == 0 {
+                break Stop::Nothing;
+            }
+            *looks -= 1;
+            let (frame, len) = match ring.next_used_one() {
+                UsedOne::Frame { frame, len } => (frame, len.wrapping_sub(HEADER_LEN)),
+                UsedOne::Nothing => {
+                    *looks += 1;
+                    break Stop::Nothing;
+                }
+                UsedOne::Foreign => break Stop::Invalid(None),
+            };
+            // SAFETY: the device has used the buffer, so it is done with the frame.
+            if !unsafe { owners.claim(frame) } {
+                break Stop::Invalid(None);
+            }
+            // Shorter than a header, too.
+            if len > buffer_len {
+                break Stop::Invalid(Some(frame));
+            }
+            let data = first.wrapping_add((frame as usize) << shift);
+            // SAFETY: the frame is claimed, and the header lies in it in front of the packet.
+            let header = unsafe { header::read(data.wrapping_sub(HEADER_LEN as usize)) };
+            let whole = !mergeable || header.num_buffers == 1;
+            if !whole || header.flags & header::NEEDS_CSUM != 0 || len > longest {
+                break Stop::Odd(frame, len, header);
+            }
+            let info = u64::from(checksum_flags(header.flags)) | stamp;
+            // SAFETY: room was made for `max` of them. The packet begins and ends in the frame,
+            // which is the pool's (claimed; its length is checked).
+            unsafe { room.push(data, len, frame, time_ns, 0, info) };
+            prefetch(data);
+            bytes += u64::from(len);
+            left -= 1;
+        };
+        filled.packets += room.finish();
+        filled.bytes += bytes;
+        stop
     }
 
     /// What arrives in the ring and was not taken yet, for the control side.
@@ -151,6 +196,30 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         }
     }
 
+    /// A packet of several buffers, with an unfinished checksum, or too long: its first frame is
+    /// claimed, and so much is in it.
+    #[cold]
+    fn harvest_odd(
+        &mut self,
+        (frame, len, header): (u32, u32, Header),
+        slots: &mut Vec<Slot>,
+        back: &mut Vec<u32>,
+        refused: &mut Refused,
+    ) {
+        let first = slots.len();
+        let mut slot = self.slot(frame, HEADER_LEN, len);
+        slot.flags = checksum_flags(header.flags);
+        slots.push(slot);
+        let count = if self.mergeable {
+            header.num_buffers
+        } else {
+            1
+        };
+        if self.gather(count, slots, back, refused) && header.flags & header::NEEDS_CSUM != 0 {
+            self.finish_checksum(frame, &mut slots[first..]);
+        }
+    }
+
     /// Takes the rest of a packet of several buffers (§5.1.6.3.1), whose first slot is the last of
     /// `slots`. False if it is no packet, or too long; its frames are in `back` then.
     ///
@@ -168,21 +237,22 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         let mut sound = count != 0 && u32::from(count) <= self.ring_len;
         let mut len = slots[first].cap_len;
         for _ in 1..if sound { count } else { 1 } {
-            let (id, part) = match self.ring.next_used() {
-                Used::Buffer { id, len } => (id, len),
-                Used::Foreign => {
+            let (frame, part) = match self.ring.next_used_one() {
+                UsedOne::Frame { frame, len } => (frame, len),
+                UsedOne::Foreign => {
                     sound = false;
                     continue;
                 }
-                Used::Nothing => {
+                UsedOne::Nothing => {
                     sound = false;
                     break;
                 }
             };
-            let Some(frame) = self.claim(id) else {
+            // SAFETY: the device has used the buffer, so it is done with the frame.
+            if !unsafe { self.frames.pool().claim_index(frame) } {
                 sound = false;
                 continue;
-            };
+            }
             let fits = part != 0 && part <= self.buffer_len;
             sound &= fits;
             len = len.saturating_add(part);
@@ -224,13 +294,39 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
         START
     }
 
-    #[inline(always)]
-    fn offer(&mut self, index: u32) {
-        self.ring.offer(Element {
-            iova: self.frames.address(index, START),
-            len: self.buffer_len,
-            frame: index,
-        });
+    #[inline]
+    fn offer_run(&mut self, indices: &[u32]) {
+        for &index in indices {
+            self.ring.offer(Element {
+                iova: self.frames.address(index, START),
+                len: self.buffer_len,
+                frame: index,
+            });
+        }
+    }
+
+    #[inline]
+    fn offer_slots(&mut self, slots: &[Slot]) -> usize {
+        let most = slots.len().min(self.vacant() as usize);
+        let len = self.buffer_len;
+        let Self { ring, frames, .. } = self;
+        let pool = frames.pool();
+        let owners = pool.owners();
+        let first = frames.address(0, START);
+        let shift = pool.frame_len().trailing_zeros();
+        for (at, slot) in slots[..most].iter().enumerate() {
+            let index = slot.token as u32;
+            // SAFETY: the slot's frame is held by its batch, which ends here.
+            if !unsafe { owners.lend(index) } {
+                return at;
+            }
+            ring.offer(Element {
+                iova: first + (u64::from(index) << shift),
+                len,
+                frame: index,
+            });
+        }
+        most
     }
 
     #[inline]
@@ -245,75 +341,59 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
         &mut self,
         slots: &mut Vec<Slot>,
         max: usize,
+        time_ns: u64,
         back: &mut Vec<u32>,
         refused: &mut Refused,
-    ) {
+    ) -> Filled {
         let start = slots.len();
         let end = start.saturating_add(max);
-        slots.append(&mut self.kept);
-        let mut given = 0;
+        if !self.kept.is_empty() {
+            for slot in &mut self.kept {
+                stamp(slot, time_ns);
+            }
+            slots.append(&mut self.kept);
+        }
+        let mut filled = Filled::of(&slots[start..]);
         // A device cannot honestly use more than it holds; one that goes on and on is left alone
         // until the next call.
         let mut looks = self.ring_len;
-        while slots.len() < end && looks != 0 {
-            looks -= 1;
-            let (id, len) = match self.ring.next_used() {
-                Used::Buffer { id, len } => (id, len),
-                Used::Nothing => break,
-                Used::Foreign => {
-                    given += 1;
+        let mut given = 0;
+        while slots.len() < end {
+            let max = (end - slots.len()).min(looks as usize);
+            let before = filled.packets;
+            let counts = (&mut looks, &mut filled);
+            let stop = self.harvest_plain(slots, max, time_ns, counts);
+            given += (filled.packets - before) as u64 + u64::from(!matches!(stop, Stop::Nothing));
+            match stop {
+                Stop::Nothing => break,
+                Stop::Invalid(frame) => {
                     refused.invalid += 1;
-                    continue;
+                    back.extend(frame);
                 }
-            };
-            given += 1;
-            let Some(frame) = self.claim(id) else {
-                refused.invalid += 1;
-                continue;
-            };
-            if len < HEADER_LEN || len > self.buffer_len {
-                back.push(frame);
-                refused.invalid += 1;
-                continue;
-            }
-            let header = self.read_header(frame);
-            let len = len - HEADER_LEN;
-            let mut slot = self.slot(frame, HEADER_LEN, len);
-            slot.flags = checksum_flags(header.flags);
-            let needs_checksum = header.flags & header::NEEDS_CSUM != 0;
-            if self.mergeable && header.num_buffers != 1 {
-                let first = slots.len();
-                slots.push(slot);
-                if !self.gather(header.num_buffers, slots, back, refused) {
-                    continue;
+                Stop::Odd(frame, len, header) => {
+                    let first = slots.len();
+                    self.harvest_odd((frame, len, header), slots, back, refused);
+                    for slot in &mut slots[first..] {
+                        stamp(slot, time_ns);
+                    }
+                    if slots.len() > end && first > start {
+                        // A part of a packet is never given: it waits for the next batch.
+                        self.kept.extend(slots.drain(first..));
+                        break;
+                    }
+                    let taken = Filled::of(&slots[first..]);
+                    filled.packets += taken.packets;
+                    filled.bytes += taken.bytes;
                 }
-                if needs_checksum {
-                    self.finish_checksum(frame, &mut slots[first..]);
-                }
-                if slots.len() > end && first > start {
-                    // A part of a packet is never given: it waits for the next batch.
-                    self.kept.extend(slots.drain(first..));
-                    break;
-                }
-                continue;
             }
-            if len > self.packet_len_max {
-                back.push(frame);
-                refused.too_long += 1;
-                continue;
-            }
-            if needs_checksum {
-                self.finish_checksum(frame, std::slice::from_mut(&mut slot));
-            }
-            slots.push(slot);
         }
         self.ring.mark();
         // Only this thread writes them.
-        let view = &self.view;
-        let sum = view.given.load(Ordering::Relaxed).wrapping_add(given);
-        view.given.store(sum, Ordering::Relaxed);
+        let sum = self.view.given.load(Ordering::Relaxed).wrapping_add(given);
+        self.view.given.store(sum, Ordering::Relaxed);
         let kept = u32::from(!self.kept.is_empty());
-        view.kept.store(kept, Ordering::Relaxed);
+        self.view.kept.store(kept, Ordering::Relaxed);
+        filled
     }
 
     fn is_ready(&self) -> bool {
@@ -350,6 +430,22 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
         }
         self.ring.book_mut().leave_all(frame);
     }
+}
+
+/// What ended a run of plain packets.
+enum Stop {
+    /// There is no more, or there is no room for it.
+    Nothing,
+    /// Something that is no packet; its frame, if it is one of ours.
+    Invalid(Option<u32>),
+    /// A packet that is not plain: its first frame, bytes in it, its header.
+    Odd(u32, u32, Header),
+}
+
+/// Gives a slot its time.
+fn stamp(slot: &mut Slot, time_ns: u64) {
+    slot.time_ns = time_ns;
+    slot.flags |= u16::from(time_ns != 0) * Slot::TIME;
 }
 
 /// What the header says of the checksum (§5.1.6.4), as slots say it.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sys::Result;
 
 use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
-use super::ring::{Book, Element, Ring, Used, passes};
+use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
 
 /// The buffer goes on in the descriptor `next` (§2.7.5).
 pub(super) const DESC_NEXT: u64 = 1;
@@ -72,6 +72,33 @@ impl Split {
         let place = self.available.ring_at(self.avail.into());
         place.store(id, Ordering::Relaxed);
         self.avail = self.avail.wrapping_add(1);
+    }
+
+    /// The next entry of the used ring, if the device has written it.
+    #[inline(always)]
+    fn next_entry(&mut self) -> Option<(u32, u32)> {
+        if self.used == self.known && !self.look() {
+            return None;
+        }
+        let [id, len] = self.used_ring.ring_at(self.used.into());
+        let (id, len) = (id.load(Ordering::Relaxed), len.load(Ordering::Relaxed));
+        self.used = self.used.wrapping_add(1);
+        Some((id, len))
+    }
+
+    /// Looks how far the device has come; false if no further. Once a batch.
+    #[inline(never)]
+    fn look(&mut self) -> bool {
+        self.known = self.used_idx();
+        if self.used == self.known {
+            return false;
+        }
+        if self.event_idx && !self.listening {
+            // Once a batch at most: the event stays ahead of the device.
+            let far = self.used.wrapping_add(FAR);
+            self.used_event.ring_at(0).store(far, Ordering::Relaxed);
+        }
+        true
     }
 
     #[inline(always)]
@@ -193,24 +220,33 @@ impl Ring for Split {
 
     #[inline(always)]
     fn next_used(&mut self) -> Used {
-        if self.used == self.known {
-            self.known = self.used_idx();
-            if self.used == self.known {
-                return Used::Nothing;
-            }
-            if self.event_idx && !self.listening {
-                // Once a batch at most: the event stays ahead of the device.
-                let far = self.used.wrapping_add(FAR);
-                self.used_event.ring_at(0).store(far, Ordering::Relaxed);
-            }
+        match self.next_entry() {
+            None => Used::Nothing,
+            Some((id, len)) if self.book.count(id).is_some() => Used::Buffer { id: id as u16, len },
+            Some(_) => Used::Foreign,
         }
-        let [id, len] = self.used_ring.ring_at(self.used.into());
-        let (id, len) = (id.load(Ordering::Relaxed), len.load(Ordering::Relaxed));
-        self.used = self.used.wrapping_add(1);
-        match self.book.count(id) {
-            Some(_) => Used::Buffer { id: id as u16, len },
-            None => Used::Foreign,
+    }
+
+    #[inline(always)]
+    fn next_used_one(&mut self) -> UsedOne {
+        let Some((id, len)) = self.next_entry() else {
+            return UsedOne::Nothing;
+        };
+        let frame = u16::try_from(id)
+            .ok()
+            .and_then(|id| self.book.leave_one(id));
+        match frame {
+            Some(frame) => UsedOne::Frame { frame, len },
+            None => UsedOne::Foreign,
         }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let len = |id: u16| {
+            let [_, rest] = self.descriptors.ring_at(id.into());
+            rest.load(Ordering::Relaxed) & 0xffff_ffff
+        };
+        self.book.held_buffers().flatten().map(len).sum()
     }
 
     fn has_used(&self) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sys::{Error, ErrorKind, Result};
 
-use super::super::driver::Function;
+use super::super::driver::{Function, REVIVE};
 use super::super::registers::Registers;
 use super::capability::{self, Layout};
 use super::feature::Features;
@@ -101,7 +101,8 @@ impl<G: Registers> Transport<G> {
         let layout = Layout::find(&config, |bar| u64::from(there(bar).is_some()) << 32)?;
         let take = |bar: u8| {
             let why = "a BAR is not there";
-            let missing = Error::new(ErrorKind::Unsupported, "start a virtio-net device", why);
+            let missing = Error::new(ErrorKind::Unsupported, "start a virtio-net device", why)
+                .with_hint(REVIVE);
             there(bar).cloned().ok_or(missing)
         };
         Ok(Self {
@@ -184,11 +185,10 @@ impl<G: Registers> Transport<G> {
                 "it does not agree to the features {}",
                 super::feature::names(features)
             );
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "start a virtio-net device",
-                why,
-            ));
+            return Err(
+                Error::new(ErrorKind::Unsupported, "start a virtio-net device", why)
+                    .with_hint(REVIVE),
+            );
         }
         Ok(())
     }
@@ -225,6 +225,7 @@ impl<G: Registers> Transport<G> {
                 format!("set up queue {queue} of a virtio-net device"),
                 why,
             )
+            .with_hint("fewer queues=, a shorter ring=; with QEMU, more vectors=")
         };
         let most = self.queue_size_max(queue);
         if size > most {

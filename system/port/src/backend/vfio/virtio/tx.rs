@@ -9,11 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
 use super::super::dma::{DmaArray, PoolDma};
-use super::super::driver::{DriverTx, Health, TxPart};
+use super::super::driver::{DriverTx, Health, Lengths, Posted, TxPart};
 use super::super::registers::Registers;
 use super::header::{self, HEADER_LEN};
 use super::ring::{Element, NO_FRAME, Ring, Used};
 use super::transport::{Doorbell, Transport};
+use crate::slot::Slot;
+
+/// Frames that are handed back at a time.
+const RUN: usize = 64;
 
 /// A sending queue's ring.
 pub(crate) struct VirtioTx<G, R> {
@@ -127,6 +131,45 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     }
 
     #[inline]
+    unsafe fn post_slots(&mut self, slots: &[Slot], offset: u32, lengths: Lengths) -> Posted {
+        let mut posted = Posted::default();
+        if offset < HEADER_LEN || !self.waiting.is_empty() {
+            return posted;
+        }
+        let most = slots.len().min(self.room() as usize);
+        let Self { ring, frames, .. } = self;
+        let pool = frames.pool();
+        let owners = pool.owners();
+        let start = offset - HEADER_LEN;
+        let (first, base) = (frames.address(0, start), pool.base().as_ptr());
+        let base = base.wrapping_add(start as usize);
+        let shift = pool.frame_len().trailing_zeros();
+        for slot in &slots[..most] {
+            let (index, len) = (slot.token as u32, slot.cap_len);
+            // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its batch,
+            // which ends here.
+            let lent = !slot.has(Slot::CONTINUES)
+                && lengths.hold(len)
+                && unsafe { owners.lend_known(index) };
+            if !lent {
+                break;
+            }
+            // SAFETY: the frame is the pool's and was held by the batch; the header ends where the
+            // packet begins, so it is within the frame.
+            unsafe { header::write(base.wrapping_add((index as usize) << shift)) };
+            ring.offer(Element {
+                iova: first + (u64::from(index) << shift),
+                len: len + HEADER_LEN,
+                frame: index,
+            });
+            posted.packets += 1;
+            posted.bytes += u64::from(len);
+        }
+        self.parts += posted.packets as u32;
+        posted
+    }
+
+    #[inline]
     fn publish(&mut self) {
         if self.ring.publish() {
             self.bell.ring();
@@ -134,25 +177,48 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     }
 
     #[inline]
-    fn reclaim(&mut self, mut frame: impl FnMut(u32)) {
+    fn reclaim(&mut self, mut frames: impl FnMut(&[u32])) {
         let mut parts = self.parts;
+        // Buffers come back in any order: some are gathered before they are handed on.
+        let (mut run, mut count) = ([0; RUN], 0);
         for _ in 0..self.ring_len {
             match self.ring.next_used() {
                 Used::Buffer { id, .. } => self.ring.book_mut().leave(id, |index| {
-                    if index != NO_FRAME {
-                        parts -= 1;
-                        frame(index);
+                    if index == NO_FRAME {
+                        return;
                     }
+                    parts -= 1;
+                    if count == RUN {
+                        frames(&run);
+                        count = 0;
+                    }
+                    run[count] = index;
+                    count += 1;
                 }),
                 Used::Nothing => break,
                 Used::Foreign => self.lied = true,
             }
         }
+        frames(&run[..count]);
         self.parts = parts;
         if !self.waiting.is_empty() {
             self.advance();
             self.publish();
         }
+    }
+
+    fn left(&self) -> Posted {
+        let buffers = self.ring.book().held_buffers().count();
+        let headers = buffers as u64 * u64::from(HEADER_LEN);
+        let mut left = Posted {
+            packets: buffers,
+            bytes: self.ring.held_bytes().saturating_sub(headers),
+        };
+        for part in &self.waiting {
+            left.packets += usize::from(part.is_last);
+            left.bytes += u64::from(part.len);
+        }
+        left
     }
 
     fn health(&mut self) -> Health {
