@@ -56,11 +56,7 @@ pub(super) fn bind_all(
                 has_rx: plan.has_rx,
                 has_tx: plan.has_tx,
                 ring_len: plan.ring_len,
-                fill_count: if plan.has_rx || zero_copy {
-                    plan.fill_count
-                } else {
-                    0
-                },
+                fill_count: plan.lends(zero_copy),
                 zero_copy,
                 multi_buffer,
                 need_wakeup: options.need_wakeup,

@@ -124,6 +124,17 @@ impl Plan {
         })
     }
 
+    /// Frames that each queue lends the kernel to receive into. One that only sends needs some in
+    /// zero-copy mode, because the card goes on to receive for the host; all the others are for
+    /// packets to be sent.
+    pub(super) fn lends(&self, zero_copy: bool) -> u32 {
+        match (self.has_rx, zero_copy) {
+            (true, _) => self.fill_count,
+            (false, true) => (self.fill_count / 4).min(FRAMES_BESIDE / 2),
+            (false, false) => 0,
+        }
+    }
+
     pub(super) fn pool(&self, options: &PortOptions, device: &Device) -> Result<Pool> {
         match &options.pool {
             Some(pool) => Ok(pool.clone()),
@@ -171,5 +182,44 @@ impl Plan {
     pub(super) fn queue_max(&self, device: &Device) -> u32 {
         let highest = self.queues.iter().max().map_or(1, |queue| queue + 1);
         highest.max(device.link.rx_queue_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_left_for_packets_to_be_sent() {
+        let pool = Pool::new(PoolConfig {
+            frame_count: 4096,
+            ..PoolConfig::default()
+        });
+        let shared = pool.unwrap();
+        for pool in [None, Some(shared)] {
+            for queues in [1, 2, 8] {
+                let options = |direction| PortOptions {
+                    direction,
+                    pool: pool.clone(),
+                    ..PortOptions::default()
+                };
+                let plan = |direction| {
+                    let options = options(direction);
+                    Plan::new(&options, (0..queues).collect()).unwrap()
+                };
+                let (rx, tx) = (plan(Direction::Rx), plan(Direction::Tx));
+                assert_eq!(tx.lends(false), 0);
+                // Of its own pool, or of one that a receiving port uses, too.
+                let (all, received) = match &pool {
+                    None => (tx.frame_count, 0),
+                    Some(pool) => (pool.frame_count(), queues * rx.lends(true)),
+                };
+                let lent = queues * tx.lends(true) + received;
+                assert!(
+                    lent + queues * 64 <= all,
+                    "{lent} of {all}, {queues} queues"
+                );
+            }
+        }
     }
 }
