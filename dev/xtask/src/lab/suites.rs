@@ -79,7 +79,7 @@ pub const SUITES: &[Suite] = &[
         name: "nic",
         summary: "cards that are given to vfio-pci and come back",
         tests: &[("guest_nic", "")],
-        usual: false,
+        usual: true,
         limit_seconds: 300,
     },
 ];

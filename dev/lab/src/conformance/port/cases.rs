@@ -11,7 +11,20 @@ use super::{Joint, Rig};
 use crate::packet::number_of;
 
 /// Long enough for what is under way, short enough for a suite.
-const QUIET: Duration = Duration::from_millis(300);
+fn quiet(rig: &Rig) -> Duration {
+    Duration::from_millis(if rig.joint.is_slow() { 3000 } else { 300 })
+}
+
+/// Waits until what was sent has arrived; no longer than it takes where that can be seen.
+fn settle(line: &mut Line) -> Result<()> {
+    std::thread::sleep(Duration::from_millis(50));
+    if line.rig.joint.is_slow() {
+        // The first is there; those behind it are on the same way.
+        line.rx()?.wait(LIMIT).map_err(told)?;
+        std::thread::sleep(Duration::from_millis(1000));
+    }
+    Ok(())
+}
 
 /// Packets of every length arrive byte for byte.
 pub(super) fn delivery(rig: &'static Rig) -> Result<()> {
@@ -126,7 +139,7 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
         "{carried} packets crossed: {account:?}"
     );
     let mut last = None;
-    let received = line.receive(usize::MAX, QUIET, |packet| {
+    let received = line.receive(usize::MAX, quiet(rig), |packet| {
         let number = number_of(packet.bytes()).map_err(|alien| anyhow::anyhow!("{alien:?}"))?;
         ensure!(Some(number) > last, "packet {number} came after {last:?}");
         last = Some(number);
@@ -161,7 +174,7 @@ pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
         let mut line = Line::open(rig, |options| options.batch_max = batch_max)?;
         line.send_numbers(0, count, 90)?;
         // Everything is there before the first look, so that full batches come.
-        std::thread::sleep(Duration::from_millis(40));
+        settle(&mut line)?;
         let (rx, mut got, mut fullest) = (line.rx()?, 0, 0);
         let end = Instant::now() + LIMIT;
         while got < count && Instant::now() < end {
@@ -279,7 +292,7 @@ pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
             .collect();
         line.send(&packets)?;
         let mut at = 0;
-        line.receive(lens.len(), QUIET, |packet| {
+        line.receive(lens.len(), quiet(rig), |packet| {
             let kept = packets[at].len().min(snaplen as usize);
             ensure!(
                 packet.wire_len() as usize == packets[at].len(),
@@ -375,7 +388,7 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
 pub(super) fn stop(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 200, 64)?;
-    std::thread::sleep(Duration::from_millis(50));
+    settle(&mut line)?;
     line.rx_port()?.control.stop().map_err(told)?;
     let packets: Vec<_> = (200..300)
         .map(|number| line.plan.build(number, 64))

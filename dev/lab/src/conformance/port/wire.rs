@@ -48,7 +48,8 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
     line.expect_numbers(0..100)?;
     let mut number = 100;
     for round in 0..4 {
-        let ours = round % 2 == 0;
+        // An emulated wire does not tell one card that the other is down.
+        let ours = round % 2 == 0 || rig.joint.is_slow();
         let end = |line: &Line| -> Result<_> {
             let pair = pair(line)?;
             Ok(if ours {
@@ -108,10 +109,12 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Receives these numbers in order; packets numbered `u64::MAX` may come before.
+/// Receives these numbers in order; packets numbered `u64::MAX` may come before, and of a slow wire
+/// such as were sent to somebody before us.
 fn expect_after_strays(line: &mut Line, numbers: std::ops::Range<u64>) -> Result<()> {
     let mut next = numbers.start;
     let end = Instant::now() + LIMIT;
+    let is_slow = line.rig.joint.is_slow();
     while next < numbers.end {
         ensure!(Instant::now() < end, "packet {next} never came");
         line.receive(
@@ -119,6 +122,7 @@ fn expect_after_strays(line: &mut Line, numbers: std::ops::Range<u64>) -> Result
             Duration::from_millis(500),
             |packet| match crate::packet::number_of(packet.bytes()) {
                 Ok(u64::MAX) if next == numbers.start => Ok(()),
+                Ok(number) if is_slow && next == numbers.start && number < next => Ok(()),
                 Ok(number) if number == next => {
                     next += 1;
                     Ok(())
@@ -261,7 +265,7 @@ pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     line.send_numbers(from, from + 100, 100)?;
-    line.expect_numbers(from..from + 100)?;
+    expect_after_strays(&mut line, from..from + 100)?;
     line.close()
 }
 
