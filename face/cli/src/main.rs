@@ -20,6 +20,9 @@ struct Cli {
 }
 
 fn main() -> std::process::ExitCode {
+    if let Ok(program) = std::env::current_exe() {
+        ::nic::bind::guarded_by(program, &["nic", "guard"]);
+    }
     let arguments = match config::expand(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(error) => return exit::report(Err(error)),

@@ -17,7 +17,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::card::Card;
 
-pub use guard::{Guard, keep_watch};
+pub use guard::{Guard, guarded_by, keep_watch, lend};
 
 /// The driver that gives a card to a process.
 pub const VFIO: &str = "vfio-pci";
@@ -31,6 +31,8 @@ pub struct Place {
     pub proc: PathBuf,
     /// One file a card that we have bound to vfio-pci, with its former driver.
     pub memory: PathBuf,
+    /// Its interfaces are those of this namespace: what is not in sysfs can be asked of the kernel.
+    pub is_live: bool,
 }
 
 impl Default for Place {
@@ -39,6 +41,7 @@ impl Default for Place {
             sys: "/sys".into(),
             proc: "/proc".into(),
             memory: "/run/barewire/bind".into(),
+            is_live: true,
         }
     }
 }
@@ -275,18 +278,44 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Plan {
-    /// Does it.
+    /// Does it. What ends half-way is undone.
     ///
-    /// # Errors When a step is refused (those before it are done), or when the card has another
-    /// driver in the end than it should.
+    /// # Errors
+    /// When a step is refused, or when the card has another driver in the end than it should; the
+    /// hint tells if it is not as before.
     pub fn carry_out(&self) -> Result<()> {
-        let result = self.change_and_check();
-        if result.is_err() && self.wanted.as_deref() == Some(VFIO) {
-            // As it was, as far as that can be had: a card without driver is of no use to anybody.
-            let back = plan(&self.place, self.card.address, Owner::Kernel, true);
-            let _ = back.and_then(|back| back.change_and_check());
+        let error = match self.change_and_check() {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if self.wanted.as_deref() != Some(VFIO) {
+            return Err(error);
         }
-        result
+        // As it was, as far as that can be had: a card without driver is of no use to anybody.
+        let Err(left) = self.undo() else {
+            return Err(error);
+        };
+        let address = self.card.address;
+        Err(error.with_hint(format!(
+            "it could not be undone ({left}): barewire nic bind kernel {address}"
+        )))
+    }
+
+    /// Takes back what was done, every step that can be: one that is refused does not keep the
+    /// next ones from it.
+    fn undo(&self) -> Result<()> {
+        let back = plan(&self.place, self.card.address, Owner::Kernel, true)?;
+        let mut result = Ok(());
+        for step in &back.steps {
+            // Only what is as before can be forgotten.
+            if matches!(step, Step::Forget(_)) {
+                result = result.and_then(|()| back.check());
+            }
+            if result.is_ok() || !matches!(step, Step::Forget(_)) {
+                result = result.and(back.carry_out_step(step));
+            }
+        }
+        result.and_then(|()| back.check())
     }
 
     /// What was remembered is forgotten last, when the card is where it belongs.

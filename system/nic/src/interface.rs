@@ -10,6 +10,7 @@ use sys::ethtool::{Channels, DriverInfo, Ethtool, Offloads, RingSizes, Rss};
 use sys::link::{Link, XdpFeatures};
 
 use crate::holder::{XdpHolder, holder};
+use crate::lifeline::has_default_route;
 
 /// What is known of an interface. `None` is "the driver does not say".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,40 +110,6 @@ fn describe(link: Link, ethtool: &Ethtool) -> Result<Interface> {
     })
 }
 
-/// Whether a route to everywhere leaves by this interface, IPv4 or IPv6.
-pub fn has_default_route(name: &str) -> bool {
-    // The thread's own namespace: /proc/net follows the process's first thread.
-    let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}"));
-    let ipv4 = read("route").unwrap_or_default();
-    let ipv6 = read("ipv6_route").unwrap_or_default();
-    ipv4.lines().any(|line| is_default_ipv4(line, name))
-        || ipv6.lines().any(|line| is_default_ipv6(line, name))
-}
-
-/// A line of `/proc/net/route`: interface, destination, gateway, flags, …, and as eighth word the
-/// mask.
-fn is_default_ipv4(line: &str, name: &str) -> bool {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    words.first() == Some(&name)
-        && words.get(1) == Some(&"00000000")
-        && words.get(7) == Some(&"00000000")
-}
-
-/// A line of `/proc/net/ipv6_route`: destination, its prefix length, …, flags, interface.
-/// `RTF_REJECT` (0x200) marks the catch-all that refuses.
-fn is_default_ipv6(line: &str, name: &str) -> bool {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let flags = words
-        .get(8)
-        .and_then(|word| u32::from_str_radix(word, 16).ok());
-    words.last() == Some(&name)
-        && words.get(1) == Some(&"00")
-        && words
-            .first()
-            .is_some_and(|destination| destination.bytes().all(|b| b == b'0'))
-        && flags.is_some_and(|flags| flags & 0x200 == 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,21 +129,5 @@ mod tests {
             let error = interface(name).unwrap_err();
             assert_eq!(error.kind(), sys::ErrorKind::NotFound, "{name:?}");
         }
-    }
-
-    #[test]
-    fn default_routes_are_recognised() {
-        let line = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
-        assert!(is_default_ipv4(line, "eth0"));
-        assert!(!is_default_ipv4(line, "eth1"));
-        assert!(!is_default_ipv4(
-            "eth0 000200C0 0 1 0 0 0 00FFFFFF 0 0 0",
-            "eth0"
-        ));
-        let zero = "0".repeat(32);
-        let reject = format!("{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo");
-        assert!(!is_default_ipv6(&reject, "lo"));
-        let route = format!("{zero} 00 {zero} 00 {zero} 00000400 00000001 00000000 00000003 eth0");
-        assert!(is_default_ipv6(&route, "eth0"));
     }
 }

@@ -6,7 +6,9 @@ pub mod bind;
 mod card;
 mod holder;
 mod interface;
+mod lifeline;
 
 pub use card::{Card, cards, cards_in};
 pub use holder::XdpHolder;
-pub use interface::{Interface, has_default_route, interface, interfaces};
+pub use interface::{Interface, interface, interfaces};
+pub use lifeline::{has_default_route, lifeline};

@@ -179,6 +179,8 @@ fn prepare(name: &str, options: &PortOptions) -> Result<(&'static Backend, PortN
     let parsed = PortName::parse(name)?;
     let mut options = options.clone();
     for (key, value) in &parsed.options {
+        let is_lending = parsed.scheme == "vfio" && key == "bind";
+        let key = if is_lending { "lend" } else { key };
         apply(&mut options, key, value).map_err(|why| {
             let known: Vec<&str> = OPTION_NAMES.to_vec();
             Error::new(ErrorKind::InvalidInput, format!("open {name:?}"), why)
@@ -215,6 +217,7 @@ const OPTION_NAMES: &[&str] = &[
     "rss_hash=yes|no",
     "qdisc_bypass=yes|no",
     "iommu=auto|type1|iommufd",
+    "bind=yes|no (vfio)",
 ];
 
 fn apply(options: &mut PortOptions, key: &str, value: &str) -> std::result::Result<(), String> {
@@ -243,6 +246,7 @@ fn apply(options: &mut PortOptions, key: &str, value: &str) -> std::result::Resu
         "fanout" => options.fanout = value.parse().map_err(|()| bad())?,
         "rss_hash" => options.rss_hash = yes()?,
         "qdisc_bypass" => options.qdisc_bypass = yes()?,
+        "lend" => options.lend = yes()?,
         "iommu" => options.iommu = value.parse().map_err(|()| bad())?,
         _ => return Err(format!("there is no option {key:?}")),
     }

@@ -21,6 +21,8 @@ pub mod packet;
 pub mod pci;
 pub mod probe;
 pub mod rights;
+pub mod route;
+pub mod session;
 pub mod signal;
 pub mod vfio;
 pub mod xsk;

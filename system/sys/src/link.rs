@@ -21,6 +21,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_STATS64: u16 = 23;
@@ -108,6 +109,8 @@ pub struct Link {
     /// The interface that it stands on or, for a veth, the other end (`IFLA_LINK`), if that is in
     /// this namespace; 0 if there is none.
     pub linked: u32,
+    /// The bridge, bond or other interface that it is a port of; 0 if there is none.
+    pub master: u32,
     /// Receiving queues that it was made with; fewer may be in use, see
     /// [`Ethtool::channels`](crate::ethtool::Ethtool::channels).
     pub rx_queue_max: u32,
@@ -203,6 +206,7 @@ impl Link {
         for (kind, value) in reply.attributes(INFO_LEN) {
             match kind {
                 IFLA_LINK => link.linked = number_u32(value),
+                IFLA_MASTER => link.master = number_u32(value),
                 IFLA_LINK_NETNSID => elsewhere = true,
                 IFLA_ADDRESS => link.address = value.to_vec(),
                 IFLA_IFNAME => link.name = text(value),

@@ -1,9 +1,9 @@
 //! Signals that ask a program to end.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long after the first signal further ones are taken for the same request. `timeout(1)` sends
 /// two at once, to the process and to its group; a person presses Ctrl-C twice.
@@ -16,6 +16,8 @@ static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static RELOAD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// When the first signal came, by the monotonic clock; 0 before.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
+/// Which one that was; 0 before.
+static FIRST: AtomicI32 = AtomicI32::new(0);
 
 /// The flag that `SIGINT`, `SIGTERM` and `SIGHUP` set from now on; one for the process, however
 /// often this is called. A signal that comes a second or more after the first one ends the process
@@ -49,6 +51,38 @@ extern "C" fn handle_reload(_: libc::c_int) {
     // Set before the handler was installed, so it is there.
     if let Some(flag) = RELOAD.get() {
         flag.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The signal that set the flag first, if one has.
+pub fn first() -> Option<i32> {
+    match FIRST.load(Ordering::Relaxed) {
+        0 => None,
+        signal => Some(signal),
+    }
+}
+
+/// Sends a signal to a process (kill(2)).
+///
+/// # Errors
+/// `NotFound` if there is none of this number, `Permission` if it is somebody else's.
+pub fn send(pid: u32, signal: i32) -> Result<()> {
+    let what = || format!("send signal {signal} to process {pid}");
+    // Zero and numbers below would be groups of processes.
+    let pid = match i32::try_from(pid) {
+        Ok(pid) if pid > 0 => pid,
+        _ => {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                what(),
+                "no such number",
+            ));
+        }
+    };
+    // SAFETY: no memory is touched.
+    match unsafe { libc::kill(pid, signal) } {
+        -1 => Err(Error::last_os(what())),
+        _ => Ok(()),
     }
 }
 
@@ -87,6 +121,7 @@ extern "C" fn handle(signal: libc::c_int) {
         |_| true,
     );
     if is_same {
+        let _ = FIRST.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
         // Set before the handlers were installed, so it is there.
         if let Some(flag) = REQUESTED.get() {
             flag.store(true, Ordering::Relaxed);

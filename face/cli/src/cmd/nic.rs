@@ -1,6 +1,8 @@
 //! `barewire nic`: which network cards there are on PCI, and who drives them.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,6 +13,12 @@ use runtime::Stop;
 use serde_json::{Value, json};
 use sys::pci::PciAddress;
 use sys::{Error, ErrorKind, Result};
+
+/// Signals that ask for the end (signal(7)).
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+/// How often it is looked whether a command has ended, or we are to.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -215,12 +223,7 @@ impl BindArgs {
                 }
                 Ok(0)
             }
-            Some((program, args)) => {
-                let status = Command::new(program).args(args).status();
-                status
-                    .map(|status| status.code().unwrap_or(1))
-                    .map_err(|error| Error::from_io(format!("run {program}"), error))
-            }
+            Some((program, args)) => run_command(program, args, &stop),
         };
         if !guard.release()? {
             let what = format!("give {address} back");
@@ -234,6 +237,30 @@ impl BindArgs {
             0 => Ok(()),
             code => std::process::exit(code),
         }
+    }
+}
+
+/// Runs a command to its end and gives back its exit code, 128 and the signal's number if one ended
+/// it, as a shell does. A signal that asks us to end is passed on.
+fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
+    let failed = |error| Error::from_io(format!("run {program}"), error);
+    let mut child = Command::new(program).args(args).spawn().map_err(failed)?;
+    let mut passed_on = false;
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            let by_signal = || status.signal().map(|signal| 128 + signal);
+            return Ok(status.code().or_else(by_signal).unwrap_or(1));
+        }
+        if stop.is_set() && !std::mem::replace(&mut passed_on, true) {
+            let signal = sys::signal::first().unwrap_or(SIGTERM);
+            // Ctrl-C goes to all who are in front at the terminal: the command has it already.
+            let has_it = signal == SIGINT && File::open("/dev/tty").is_ok();
+            if !has_it {
+                // It may have ended meanwhile.
+                let _ = sys::signal::send(child.id(), signal);
+            }
+        }
+        std::thread::sleep(LOOK);
     }
 }
 

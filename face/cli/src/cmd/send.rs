@@ -243,19 +243,14 @@ impl Destination {
             });
         }
         let target = runtime::send::target(&parsed.target)?;
-        if let Some(by) = target
-            .default_route_by
+        if let Some(lifeline) = target
+            .lifeline
             .as_ref()
             .filter(|_| !args.force && !args.dry_run)
         {
-            let through = if *by == parsed.target {
-                String::new()
-            } else {
-                format!(" (through {by})")
-            };
             let why = format!(
-                "the machine's default route leaves by it{through}: a replay there reaches the \
-                 network that the machine lives on, and at full speed fills it"
+                "{lifeline}: a replay there reaches the network that the machine lives on, and at \
+                 full speed fills it"
             );
             let what = format!("send on {}", parsed.target);
             return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(

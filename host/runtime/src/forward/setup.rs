@@ -188,14 +188,16 @@ impl End {
     }
 
     fn refuse_lifeline(&self) -> Result<()> {
-        let by = self
+        let lifeline = self
             .target
             .as_ref()
-            .and_then(|target| target.default_route_by.as_ref());
-        let Some(by) = by else { return Ok(()) };
+            .and_then(|target| target.lifeline.as_ref());
+        let Some(lifeline) = lifeline else {
+            return Ok(());
+        };
         let why = format!(
-            "the machine's default route leaves by {by}: forwarding there takes the machine's own \
-             packets, or floods the network that it lives on"
+            "{lifeline}: forwarding there takes the machine's own packets, or floods the network \
+             that it lives on"
         );
         let what = format!("forward with {}", self.text);
         Err(Error::new(ErrorKind::InvalidInput, what, why)

@@ -1,10 +1,8 @@
 //! Where packets go: what kind of interface, how long they may be, and whether the machine lives on
 //! it.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use sys::link::{Link, XdpFeatures};
 
@@ -25,9 +23,8 @@ pub struct Target {
     /// What its driver can do for XDP now. Nothing before Linux 6.3, which is when kernels began
     /// to tell.
     pub xdp: XdpFeatures,
-    /// Why sending here may cut the machine off: itself or an interface above it has a default
-    /// route.
-    pub default_route_by: Option<String>,
+    /// Why the machine may live on it, as a sentence: see [`nic::lifeline`].
+    pub lifeline: Option<String>,
 }
 
 impl Target {
@@ -96,33 +93,9 @@ pub fn target(name: &str) -> Result<Target> {
     Ok(Target {
         packet_len_max: link.mtu as usize + 14,
         xdp: XdpFeatures::of(link.index).unwrap_or_default(),
-        default_route_by: default_route_by(name),
+        lifeline: nic::lifeline(name),
         link,
     })
-}
-
-/// The interface with a default route whose packets leave by `name`: itself, or one above it
-/// (bridge, bond, VLAN).
-fn default_route_by(name: &str) -> Option<String> {
-    let mut seen = BTreeSet::new();
-    let mut todo = vec![name.to_owned()];
-    while let Some(name) = todo.pop() {
-        if !seen.insert(name.clone()) {
-            continue;
-        }
-        if nic::has_default_route(&name) {
-            return Some(name);
-        }
-        // The kernel links each device to those that use it as `upper_NAME` (net/core/dev.c).
-        let folder = Path::new("/sys/class/net").join(&name);
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let uppers = entries.filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.strip_prefix("upper_").map(str::to_owned)
-        });
-        todo.extend(uppers);
-    }
-    None
 }
 
 #[cfg(test)]
@@ -143,7 +116,7 @@ mod tests {
     #[test]
     fn loopback_can_be_sent_on_and_nothing_else_lives_there() {
         let lo = target("lo").unwrap();
-        assert!(lo.is_loopback() && lo.default_route_by.is_none());
+        assert!(lo.is_loopback() && lo.lifeline.is_none());
         assert!(target("no-such-if").is_err());
     }
 }

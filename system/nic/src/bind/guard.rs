@@ -1,20 +1,33 @@
 //! A card goes back to its kernel driver when its user ends, by whatever death: a small process of
 //! its own waits for the end of a pipe that the user holds.
+//!
+//! It is in a session of its own and has a name of its own, so that neither a terminal's end nor
+//! whoever kills its user by name (pkill(1)) kills it too. What does: the end of the service or
+//! container that both are in. Then `barewire nic bind kernel` gives the card back.
 
-use std::io::{self, Read};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sys::pci::{PciAddress, PciFunction};
-use sys::{Error, Result};
+use sys::{Error, ErrorKind, Result};
 
 use super::{Owner, Place, plan, refuse};
 use crate::card::Card;
 
 /// How often a card that is still in use is looked at again.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long it is waited for in passing.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+/// Its name, for ps(1) and pkill(1): at most 15 bytes (`TASK_COMM_LEN`).
+const NAME: &str = "nic-guardian";
+/// What it says when it is ready.
+const READY: [u8; 6] = *b"ready\n";
 
 /// The one who waits, seen from the process that it waits for. Dropped, the card goes back.
 #[derive(Debug)]
@@ -25,18 +38,25 @@ pub struct Guard {
 impl Guard {
     /// Starts the process: `command` must end up in [`keep_watch`]. It keeps the rights that this
     /// process has now, hears none of the terminal's signals, and does not hold our outputs open
-    /// but for errors.
+    /// but for errors. When this returns it is ready.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn start(mut command: Command) -> Result<Self> {
+        let failed = |error| Error::from_io("start the process that gives the card back", error);
         let child = command
+            .arg0(NAME)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .process_group(0)
+            .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| Error::from_io("start the process that gives the card back", error))?;
-        Ok(Self { child })
+            .map_err(failed)?;
+        let mut guard = Self { child };
+        let mut said = [0; READY.len()];
+        let output = guard.child.stdout.take();
+        match output.map(|mut output| output.read_exact(&mut said)) {
+            Some(Ok(())) if said == READY => Ok(guard),
+            _ => Err(failed(io::Error::other("it ended at once"))),
+        }
     }
 
     /// Has the card given back now and waits until it is; whether that went well.
@@ -58,8 +78,49 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = self.end();
+        drop(self.child.stdin.take());
+        // It waits for everybody who has the card open, which this very process may have still:
+        // then it goes on when we are gone.
+        let end = Instant::now() + DROP_WAIT;
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(LOOK);
+        }
     }
+}
+
+/// The program that ends up in [`keep_watch`], with its arguments before the card's address.
+static GUARDIAN: OnceLock<(PathBuf, Vec<String>)> = OnceLock::new();
+
+/// Says which program, with these arguments and a card's address behind them, ends up in
+/// [`keep_watch`]; once for the process, by its main function. Without, nothing can be lent.
+pub fn guarded_by(program: PathBuf, args: &[&str]) {
+    let args = args.iter().map(|&arg| arg.to_owned()).collect();
+    // The first word counts.
+    let _ = GUARDIAN.set((program, args));
+}
+
+/// Takes a card from its kernel driver until the guard is dropped or this process dies; `None` if
+/// vfio-pci has it already, and keeps it.
+///
+/// # Errors
+/// As [`plan`] without force and [`Plan::carry_out`](super::Plan::carry_out); `Unsupported` in a
+/// program that has nobody to guard the card.
+pub fn lend(address: PciAddress) -> Result<Option<Guard>> {
+    let plan = plan(&Place::default(), address, Owner::Vfio, false)?;
+    if plan.steps.is_empty() {
+        return Ok(None);
+    }
+    let Some((program, args)) = GUARDIAN.get() else {
+        let why = "this program has no process to give the card back when it dies";
+        let error = Error::new(ErrorKind::Unsupported, format!("take {address}"), why);
+        return Err(error.with_hint(format!("barewire nic bind vfio {address}")));
+    };
+    let mut command = Command::new(program);
+    command.args(args).arg(address.to_string());
+    // Before anything is changed, so that nobody's death can leave it changed.
+    let guard = Guard::start(command)?;
+    plan.carry_out()?;
+    Ok(Some(guard))
 }
 
 /// What the process does: waits for the end of standard input, then until nobody drives the card
@@ -68,9 +129,24 @@ impl Drop for Guard {
 /// # Errors
 /// When it cannot be given back.
 pub fn keep_watch(place: &Place, address: PciAddress) -> Result<()> {
+    // One that leads a group (a shell started it) has no need of a session to be let alone.
+    let _ = sys::session::begin();
+    // The name of a thread, which for the first one is that of the process.
+    let _ = fs::write("/proc/self/comm", NAME);
+    ready().map_err(|error| Error::from_io("tell that the card is guarded", error))?;
     let mut byte = [0];
     // The other end writes nothing; a byte is as good as none.
     while io::stdin().read(&mut byte).is_ok_and(|count| count != 0) {}
+    give_back(place, address)
+}
+
+fn ready() -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(&READY)?;
+    output.flush()
+}
+
+fn give_back(place: &Place, address: PciAddress) -> Result<()> {
     let function = PciFunction::find_under(&place.bus(), address)?;
     while let Ok(card) = Card::of(&function)
         && refuse::user(place, &function, &card).is_some()

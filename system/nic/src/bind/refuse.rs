@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use sys::link::Link;
-use sys::netlink::{Message, NLM_F_DUMP, Socket};
 use sys::pci::PciFunction;
 use sys::{Error, ErrorKind, Result};
 
 use super::{Place, VFIO};
 use crate::card::{Card, is_network_card};
-use crate::interface::has_default_route;
+use crate::lifeline::{addresses, lifeline};
 
 const FORCE: &str = "--force does it anyway";
 
@@ -75,88 +74,59 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
         return Err(refused(card, ErrorKind::Busy, why)
             .with_hint(format!("echo 0 > {}; {FORCE}", file.display())));
     }
+    let driver = card.driver.as_ref().filter(|driver| *driver != VFIO);
+    if let (true, Some(driver)) = (card.interfaces.is_empty(), driver) {
+        let why = format!(
+            "{driver} drives it, and no interface of it is to be seen: it may be in another \
+             network namespace, and in use there"
+        );
+        let hint = format!("`ip netns exec NAME barewire nic bind …` asks there; {FORCE}");
+        return Err(refused(card, ErrorKind::Busy, why).with_hint(hint));
+    }
     for name in &card.interfaces {
-        if let Some(why) = interface_in_use(place, name) {
+        let why = match part_of(place, name) {
+            None if place.is_live => interface_in_use(name).unwrap_or_else(|error| {
+                Some(format!("whether {name} is in use cannot be told: {error}"))
+            }),
+            why => why,
+        };
+        if let Some(why) = why {
             return Err(refused(card, ErrorKind::Busy, why).with_hint(FORCE));
         }
     }
     Ok(())
 }
 
-fn interface_in_use(place: &Place, name: &str) -> Option<String> {
+/// What an interface is part of (`upper_NAME` in its folder, net/core/dev.c).
+fn part_of(place: &Place, name: &str) -> Option<String> {
     let folder = place.sys.join("class/net").join(name);
-    if let Ok(entries) = fs::read_dir(&folder) {
-        for entry in entries.flatten() {
-            let entry = entry.file_name().to_string_lossy().into_owned();
-            if let Some(upper) = entry.strip_prefix("upper_") {
-                return Some(format!("its interface {name} is part of {upper}"));
-            }
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let entry = entry.file_name().to_string_lossy().into_owned();
+        if let Some(upper) = entry.strip_prefix("upper_") {
+            return Some(format!("its interface {name} is part of {upper}"));
         }
     }
-    if has_default_route(name) {
-        return Some(format!(
-            "the default route leaves by its interface {name}: the machine would be cut off"
-        ));
+    None
+}
+
+fn interface_in_use(name: &str) -> Result<Option<String>> {
+    if let Some(why) = lifeline(name) {
+        return Ok(Some(why));
     }
-    let link = Link::by_name(name).ok()?;
+    let link = Link::by_name(name)?;
     if let Some(xdp) = link.xdp.first() {
         let id = xdp.program_id;
-        return Some(format!("XDP program {id} is on its interface {name}"));
+        return Ok(Some(format!("XDP program {id} is on its interface {name}")));
     }
-    let addresses = addresses(link.index).unwrap_or_default();
-    let ours = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    let at = ours.split_whitespace().nth(2);
-    let at = at.and_then(|text| text.parse::<IpAddr>().ok());
-    if at.is_some_and(|at| addresses.contains(&at)) {
-        return Some(format!(
-            "this very session came through its interface {name}"
-        ));
-    }
-    let address = addresses
-        .into_iter()
-        .find(|address| !is_link_local(address))?;
-    Some(format!("its interface {name} has the address {address}"))
+    let mut addresses = addresses(link.index)?.into_iter();
+    let address = addresses.find(|address| !is_link_local(address));
+    Ok(address.map(|address| format!("its interface {name} has the address {address}")))
 }
 
 fn is_link_local(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
-}
-
-/// The addresses of an interface (rtnetlink(7), `struct ifaddrmsg`).
-fn addresses(ifindex: u32) -> Result<Vec<IpAddr>> {
-    const INFO_LEN: usize = 8;
-    const IFA_ADDRESS: u16 = 1;
-    const IFA_LOCAL: u16 = 2;
-    /// `RTM_GETADDR`.
-    const GET: u16 = 22;
-    let ask = Message::new(GET, NLM_F_DUMP).raw(&[0; INFO_LEN]);
-    let replies = Socket::route()?.request("list the addresses", ask)?;
-    let mut found = Vec::new();
-    for reply in &replies {
-        let index = reply.body.get(4..8).and_then(|bytes| bytes.first_chunk());
-        if index.map(|bytes| u32::from_ne_bytes(*bytes)) != Some(ifindex) {
-            continue;
-        }
-        let mut address = None;
-        for (kind, value) in reply.attributes(INFO_LEN) {
-            // On a point-to-point link the second is the other end's unless there is the first.
-            if kind == IFA_LOCAL || kind == IFA_ADDRESS && address.is_none() {
-                address = parse(value).or(address);
-            }
-        }
-        found.extend(address);
-    }
-    Ok(found)
-}
-
-fn parse(value: &[u8]) -> Option<IpAddr> {
-    match value.len() {
-        4 => value.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
-        16 => value.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
-        _ => None,
     }
 }
 

@@ -19,6 +19,7 @@ impl Copy {
             sys: root.join("sys"),
             proc: root.join("proc"),
             memory: root.join("run/bind"),
+            is_live: false,
         };
         for folder in [
             "sys/bus/pci/devices",
@@ -66,6 +67,12 @@ impl Copy {
         fs::create_dir_all(&driver).unwrap();
         let link = bus.join("devices").join(address).join("driver");
         let _ = fs::remove_file(&link);
+        let interfaces = bus.join("devices").join(address).join("net");
+        if driver.ends_with(VFIO) {
+            let _ = fs::remove_dir_all(interfaces);
+        } else {
+            fs::create_dir_all(interfaces.join("eth7")).unwrap();
+        }
         symlink(driver, link).unwrap();
     }
 
@@ -229,12 +236,49 @@ fn what_must_not_go_is_refused() {
             .contains("2 virtual functions")
     );
     fs::write(folder.join("sriov_numvfs"), "0\n").unwrap();
-    fs::create_dir_all(folder.join("net/eth7")).unwrap();
     fs::create_dir_all(copy.place.sys.join("class/net/eth7/upper_bond0")).unwrap();
     assert!(
         copy.refusal(master, Owner::Vfio)
             .contains("eth7 is part of bond0")
     );
+    // Its interface is elsewhere: sysfs shows those of one namespace.
+    fs::remove_dir(folder.join("net/eth7")).unwrap();
+    let why = copy.refusal(master, Owner::Vfio);
+    assert!(why.contains("another network namespace"), "{why}");
+    assert!(
+        plan(&copy.place, master, Owner::Vfio, true).is_ok(),
+        "forced"
+    );
+}
+
+#[test]
+fn what_fails_half_way_is_undone_as_far_as_it_goes() {
+    let copy = Copy::new("undone");
+    let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
+    let there = plan(&copy.place, address, Owner::Vfio, false).unwrap();
+    // Nobody plays the kernel: the card keeps its driver, so it has not got the one it should.
+    let error = there.carry_out().unwrap_err();
+    assert!(error.to_string().contains("igb has it instead"), "{error}");
+    assert_eq!(there.function.driver_override(), None, "taken back");
+    assert!(!copy.place.former_file(address).exists(), "forgotten");
+    assert!(!error.hint().unwrap().contains("undone"), "{error}");
+    // The driver let go, and none comes: that is told, and known the next time.
+    let folder = there.function.dir();
+    let there = plan(&copy.place, address, Owner::Vfio, false).unwrap();
+    for step in &there.steps[..2] {
+        there.carry_out_step(step).unwrap();
+    }
+    fs::remove_file(folder.join("driver")).unwrap();
+    let again = plan(&copy.place, address, Owner::Vfio, false).unwrap();
+    let error = again.carry_out().unwrap_err();
+    let hint = error.hint().unwrap_or_default();
+    assert!(hint.contains("nic bind kernel 0000:01:00.0"), "{hint}");
+    assert_eq!(
+        again.function.driver_override(),
+        None,
+        "the next step was taken"
+    );
+    assert!(copy.place.former_file(address).exists(), "remembered");
 }
 
 #[test]

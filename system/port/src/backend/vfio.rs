@@ -86,8 +86,12 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         IommuBy::Type1 => sys::vfio::Through::Type1,
         IommuBy::Iommufd => sys::vfio::Through::Iommufd,
     };
+    let lent = match options.lend {
+        true => nic::bind::lend(address)?,
+        false => None,
+    };
     let device = sys::vfio::open(&pci, through)?;
-    (card.open)(VfioFunction::new(device, id), name, options)
+    (card.open)(VfioFunction::new(device, id, lent), name, options)
 }
 
 /// What a port wants of a card with these limits.

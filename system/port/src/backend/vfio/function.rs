@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nic::bind::Guard;
 use sys::Result;
 use sys::eventfd::EventFd;
 use sys::vfio::{Device, InterruptKind, Space};
@@ -21,6 +22,9 @@ pub(crate) struct VfioFunction {
     space: Arc<DmaSpace>,
     #[allow(dead_code, reason = "a driver may want it")]
     id: (u16, u16),
+    /// Last: its kernel driver gets the card back when nobody has it open.
+    #[allow(dead_code, reason = "it works by being there")]
+    lent: Option<Guard>,
 }
 
 struct VfioMapper {
@@ -45,13 +49,14 @@ impl Mapper for VfioMapper {
 }
 
 impl VfioFunction {
-    pub(super) fn new(device: Device, id: (u16, u16)) -> Self {
+    pub(super) fn new(device: Device, id: (u16, u16), lent: Option<Guard>) -> Self {
         let space = device.space().clone();
         let ranges = space.ranges().unwrap_or_else(|_| vec![(0, u64::MAX)]);
         Self {
             device: Arc::new(device),
             space: DmaSpace::new(Box::new(VfioMapper { space, ranges })),
             id,
+            lent,
         }
     }
 

@@ -1,0 +1,248 @@
+//! Whether the machine lives on an interface: asked before its packets or its card are taken away.
+//!
+//! Asked of the calling thread's network namespace, by netlink and `/proc`. Where it cannot be
+//! told the answer is yes: who knows better says so (`--force`).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+
+use sys::link::Link;
+use sys::netlink::{Message, NLM_F_DUMP, Socket};
+use sys::route::{DefaultRoute, default_routes};
+use sys::{Error, Result};
+
+/// How far up the tree of processes it is looked for the session that we are in.
+const ANCESTORS_MAX: usize = 32;
+
+/// Why taking an interface away may cut the machine off, as a sentence; `None` if it does not:
+/// neither it nor an interface above it (bridge, bond, VLAN, PPPoE) has a route to everywhere in
+/// any table, and this very session does not come through one of them.
+pub fn lifeline(name: &str) -> Option<String> {
+    find(name).unwrap_or_else(|error: Error| {
+        Some(format!(
+            "whether the machine lives on {name} cannot be told: {error}"
+        ))
+    })
+}
+
+/// Whether a route to everywhere leaves by this interface itself, in any table. No if it cannot be
+/// told: for lists, not for decisions.
+pub fn has_default_route(name: &str) -> bool {
+    let (Ok(link), Ok(routes)) = (Link::by_name(name), default_routes()) else {
+        return false;
+    };
+    routes
+        .iter()
+        .any(|route| route.interfaces.contains(&link.index))
+}
+
+fn find(name: &str) -> Result<Option<String>> {
+    let links = Link::all()?;
+    let link = Link::by_name(name)?;
+    let stack = above(&links, link.index);
+    let name_of = |index: u32| {
+        let found = links.iter().find(|link| link.index == index);
+        found.map_or_else(|| format!("interface {index}"), |link| link.name.clone())
+    };
+    let through = |index: u32| match index == link.index {
+        true => name.to_owned(),
+        false => format!("{}, which is on top of {name}", name_of(index)),
+    };
+    for route in default_routes()? {
+        let Some(by) = by(&route, &stack) else {
+            continue;
+        };
+        let table = match route.table {
+            254 => String::new(),
+            table => format!(" of table {table}"),
+        };
+        return Ok(Some(match by {
+            Some(index) => format!(
+                "the machine's default route{table} leaves by {}",
+                through(index)
+            ),
+            None => format!("a default route{table} leaves by an interface that is not told"),
+        }));
+    }
+    for &index in &stack {
+        if has_pppoe(&name_of(index))? {
+            return Ok(Some(format!(
+                "a PPPoE session runs over {}",
+                through(index)
+            )));
+        }
+    }
+    if let Some(at) = session_address() {
+        for &index in &stack {
+            if addresses(index)?.contains(&at) {
+                return Ok(Some(format!(
+                    "this very session came through {}",
+                    through(index)
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// By which of these interfaces a route leaves; `Some(None)` if that is not told.
+fn by(route: &DefaultRoute, stack: &BTreeSet<u32>) -> Option<Option<u32>> {
+    if route.interfaces.is_empty() {
+        return Some(None);
+    }
+    let found = route.interfaces.iter().find(|index| stack.contains(index));
+    found.map(|index| Some(*index))
+}
+
+/// An interface and all whose packets leave by it: those that it is a port of, and those that stand
+/// on it. The other end of a veth is not above this one.
+fn above(links: &[Link], index: u32) -> BTreeSet<u32> {
+    let mut found = BTreeSet::from([index]);
+    loop {
+        let before = found.len();
+        for link in links {
+            if found.contains(&link.index) && link.master != 0 {
+                found.insert(link.master);
+            }
+            if link.kind != "veth" && found.contains(&link.linked) {
+                found.insert(link.index);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Whether a PPPoE session has this interface below it; the kernel does not link the two
+/// (`drivers/net/ppp/pppoe.c`: number, address, device).
+fn has_pppoe(name: &str) -> Result<bool> {
+    match fs::read_to_string("/proc/thread-self/net/pppoe") {
+        Ok(text) => Ok(text
+            .lines()
+            .skip(1)
+            .any(|line| line.split_whitespace().last() == Some(name))),
+        // The module is not there, so there is no session.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::from_io("list the PPPoE sessions", error)),
+    }
+}
+
+/// The address of ours by which this session came (ssh(1), `SSH_CONNECTION`). sudo(8) takes the
+/// variable away, so those who started us are asked, too.
+fn session_address() -> Option<IpAddr> {
+    let parse = |text: &str| text.split_whitespace().nth(2)?.parse().ok();
+    if let Ok(text) = std::env::var("SSH_CONNECTION") {
+        return parse(&text);
+    }
+    let mut pid = std::os::unix::process::parent_id();
+    for _ in 0..ANCESTORS_MAX {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let found = environ
+            .split(|&byte| byte == 0)
+            .find_map(|entry| entry.strip_prefix(b"SSH_CONNECTION="));
+        if let Some(text) = found {
+            return parse(&String::from_utf8_lossy(text));
+        }
+        // Behind the name, which may contain anything: state, parent.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        pid = fields.split_whitespace().nth(1)?.parse().ok()?;
+        if pid <= 1 {
+            return None;
+        }
+    }
+    None
+}
+
+/// The addresses of an interface (rtnetlink(7), `struct ifaddrmsg`).
+///
+/// # Errors
+/// If netlink does not answer.
+pub(crate) fn addresses(ifindex: u32) -> Result<Vec<IpAddr>> {
+    const INFO_LEN: usize = 8;
+    const IFA_ADDRESS: u16 = 1;
+    const IFA_LOCAL: u16 = 2;
+    /// `RTM_GETADDR`.
+    const GET: u16 = 22;
+    let ask = Message::new(GET, NLM_F_DUMP).raw(&[0; INFO_LEN]);
+    let replies = Socket::route()?.request("list the addresses", ask)?;
+    let mut found = Vec::new();
+    for reply in &replies {
+        let index = reply.body.get(4..8).and_then(|bytes| bytes.first_chunk());
+        if index.map(|bytes| u32::from_ne_bytes(*bytes)) != Some(ifindex) {
+            continue;
+        }
+        let mut address = None;
+        for (kind, value) in reply.attributes(INFO_LEN) {
+            // On a point-to-point link the second is the other end's unless there is the first.
+            if kind == IFA_LOCAL || kind == IFA_ADDRESS && address.is_none() {
+                address = parse_address(value).or(address);
+            }
+        }
+        found.extend(address);
+    }
+    Ok(found)
+}
+
+fn parse_address(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => value.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
+        16 => value.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, linked: u32, master: u32, kind: &str) -> Link {
+        Link {
+            index,
+            linked,
+            master,
+            kind: kind.into(),
+            ..Link::default()
+        }
+    }
+
+    #[test]
+    fn what_stands_on_an_interface_is_found() {
+        // A card in a bond, a VLAN on the bond, that in a bridge; a veth pair beside.
+        let links = [
+            link(2, 0, 10, ""),
+            link(3, 0, 10, ""),
+            link(10, 0, 0, "bond"),
+            link(11, 10, 12, "vlan"),
+            link(12, 0, 0, "bridge"),
+            link(20, 21, 0, "veth"),
+            link(21, 20, 12, "veth"),
+        ];
+        assert_eq!(above(&links, 2), BTreeSet::from([2, 10, 11, 12]));
+        assert_eq!(above(&links, 12), BTreeSet::from([12]));
+        assert_eq!(above(&links, 20), BTreeSet::from([20]));
+        assert_eq!(above(&links, 21), BTreeSet::from([21, 12]));
+    }
+
+    #[test]
+    fn a_route_without_interface_is_everybodys() {
+        let stack = BTreeSet::from([2]);
+        let route = |interfaces: &[u32]| DefaultRoute {
+            table: 254,
+            interfaces: interfaces.to_vec(),
+        };
+        assert_eq!(by(&route(&[]), &stack), Some(None));
+        assert_eq!(by(&route(&[3, 2]), &stack), Some(Some(2)));
+        assert_eq!(by(&route(&[3]), &stack), None);
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_a_reason() {
+        let why = lifeline("no-such-if").unwrap();
+        assert!(why.contains("cannot be told"), "{why}");
+        assert_eq!(lifeline("lo"), None);
+    }
+}

@@ -1,0 +1,15 @@
+//! Sessions (credentials(7)): whom a terminal's end and its signals reach.
+
+use crate::{Error, Result};
+
+/// Makes this process the first of a session of its own, without a terminal (setsid(2)).
+///
+/// # Errors
+/// `Permission` if it leads a process group.
+pub fn begin() -> Result<()> {
+    // SAFETY: no memory is touched.
+    match unsafe { libc::setsid() } {
+        -1 => Err(Error::last_os("begin a session")),
+        _ => Ok(()),
+    }
+}
