@@ -77,6 +77,7 @@ pub fn account_json(account: &PortAccount) -> Value {
         "queues": account.rx.iter().map(queue_json).collect::<Vec<_>>(),
         "sending": sending,
         "interface_seen": account.interface_seen,
+        "interface_sent": account.interface_sent,
     })
 }
 

@@ -88,7 +88,7 @@ impl From<Port> for Side {
 }
 
 /// What happened to the packets of one direction, in packets unless said otherwise:
-/// `received = forwarded + tx_full + too_long + outgoing + surplus`.
+/// `received = forwarded + tx_full + too_long + cut + outgoing + surplus + abandoned`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Packets that the receiving port delivered.
@@ -103,18 +103,22 @@ pub struct Flow {
     pub copied: u64,
     /// Dropped: the sending port had no room.
     pub tx_full: u64,
-    /// Dropped: longer than the sending interface takes.
+    /// Dropped: longer than the sending interface takes, or than its ring holds.
     pub too_long: u64,
+    /// Dropped: not all of the packet was captured, and half a packet is another packet.
+    pub cut: u64,
     /// Not forwarded: a tap showed what the host itself sent.
     pub outgoing: u64,
     /// Not forwarded: came after the last one wanted.
     pub surplus: u64,
+    /// Not forwarded: an error ended it before their turn.
+    pub abandoned: u64,
 }
 
 impl Flow {
     /// Packets lost between the ports.
     pub fn dropped(&self) -> u64 {
-        self.tx_full + self.too_long
+        self.tx_full + self.too_long + self.cut + self.abandoned
     }
 
     /// What is missing from the account (positive) or counted twice (negative).
@@ -131,8 +135,10 @@ impl Flow {
         self.copied += other.copied;
         self.tx_full += other.tx_full;
         self.too_long += other.too_long;
+        self.cut += other.cut;
         self.outgoing += other.outgoing;
         self.surplus += other.surplus;
+        self.abandoned += other.abandoned;
     }
 }
 
@@ -147,8 +153,10 @@ struct Counters {
     copied: Counter,
     tx_full: Counter,
     too_long: Counter,
+    cut: Counter,
     outgoing: Counter,
     surplus: Counter,
+    abandoned: Counter,
 }
 
 impl Counters {
@@ -162,8 +170,10 @@ impl Counters {
             copied: self.copied.get(),
             tx_full: self.tx_full.get(),
             too_long: self.too_long.get(),
+            cut: self.cut.get(),
             outgoing: self.outgoing.get(),
             surplus: self.surplus.get(),
+            abandoned: self.abandoned.get(),
             received: self.received.get(),
             received_bytes: self.received_bytes.get(),
         }
@@ -177,18 +187,36 @@ struct Way {
     failing: Arc<Failing>,
 }
 
-/// Why sending fails for now.
+/// Whether sending fails for now, and why; touched when an outage begins and ends.
 #[derive(Debug, Default)]
-struct Failing(Mutex<Option<String>>);
+struct Failing(Mutex<Outages>);
+
+/// What there was so far. Several lanes may have an outage of one device, each its own.
+#[derive(Clone, Debug, Default)]
+struct Outages {
+    /// Why the last one began.
+    why: String,
+    /// How many began.
+    begun: u64,
+    /// How many are over.
+    over: u64,
+}
 
 impl Failing {
-    fn set(&self, why: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    fn begin(&self, why: String) {
+        let mut outages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.why = why;
+        outages.begun += 1;
     }
 
-    fn get(&self) -> Option<String> {
-        let why = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        why.clone()
+    fn end(&self) {
+        let mut outages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.over += 1;
+    }
+
+    fn get(&self) -> Outages {
+        let outages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.clone()
     }
 }
 
@@ -212,29 +240,49 @@ impl Way {
 
 /// Packets that may still be forwarded; shared by all lanes.
 #[derive(Debug)]
-struct Budget(Option<AtomicU64>);
+struct Budget(Option<Left>);
+
+/// Packets that nobody has taken to forward, and those that were not forwarded yet: the two differ
+/// by what lanes have in their hands, some of which they may give back.
+#[derive(Debug)]
+struct Left {
+    free: AtomicU64,
+    wanted: AtomicU64,
+}
 
 impl Budget {
-    /// Takes up to `want` packets; what is not used is given back.
+    fn new(count: Option<u64>) -> Self {
+        Self(count.map(|count| Left {
+            free: AtomicU64::new(count),
+            wanted: AtomicU64::new(count),
+        }))
+    }
+
+    /// Takes up to `want` packets.
     fn take(&self, want: u64) -> u64 {
         let Some(left) = &self.0 else { return want };
         let mut taken = 0;
-        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            taken = left.min(want);
-            Some(left - taken)
-        });
+        let _ = left
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                taken = free.min(want);
+                Some(free - taken)
+            });
         taken
     }
 
-    fn give_back(&self, count: u64) {
+    /// Of those taken so many were forwarded, and so many are for others.
+    fn settle(&self, used: u64, unused: u64) {
         if let Some(left) = &self.0 {
-            left.fetch_add(count, Ordering::Relaxed);
+            left.free.fetch_add(unused, Ordering::Relaxed);
+            left.wanted.fetch_sub(used, Ordering::Relaxed);
         }
     }
 
+    /// Whether all that were wanted have been forwarded, not only taken.
     fn is_used_up(&self) -> bool {
         let left = self.0.as_ref();
-        left.is_some_and(|left| left.load(Ordering::Relaxed) == 0)
+        left.is_some_and(|left| left.wanted.load(Ordering::Relaxed) == 0)
     }
 }
 
@@ -246,8 +294,10 @@ pub enum Notice<'a> {
     Progress(&'a [Flow]),
     /// Something happened to the device behind port 0 or 1.
     Event(usize, PortEvent),
-    /// Sending on port 0 or 1 fails for now; packets that find no room are dropped.
+    /// Sending on port 0 or 1 fails; packets that find no room are dropped. Told once an outage.
     Failing(usize, String),
+    /// Sending on port 0 or 1 works again.
+    Working(usize),
 }
 
 /// How it ended.
@@ -267,6 +317,35 @@ pub struct Outcome {
     pub error: Option<Error>,
 }
 
+impl Outcome {
+    /// What the sum over a whole direction is off by: what the receiving port delivered against
+    /// what was taken, and what was handed over against what the sending port sent or refused.
+    pub fn imbalance(&self, way: usize) -> u64 {
+        let flow = &self.flows[way];
+        let (rx, tx) = (
+            self.accounts[way].rx_total(),
+            self.accounts[1 - way].tx_total(),
+        );
+        let taken = rx.delivered.abs_diff(flow.received);
+        let given = flow.forwarded.abs_diff(tx.sent + tx.failed);
+        taken + flow.imbalance().unsigned_abs() + given
+    }
+
+    /// Packets that interfaces do not know of: received that the receiving one did not see, and
+    /// sent that the sending one did not send, by their own counters. What others send there
+    /// covers some up.
+    pub fn unknown_to_interfaces(&self, way: usize) -> [u64; 2] {
+        let (from, to) = (&self.accounts[way], &self.accounts[1 - way]);
+        let received = self.flows[way].received - self.flows[way].outgoing;
+        [
+            from.interface_seen
+                .map_or(0, |seen| received.saturating_sub(seen)),
+            to.interface_sent
+                .map_or(0, |sent| to.tx_total().sent.saturating_sub(sent)),
+        ]
+    }
+}
+
 /// Forwards until the stop flag, the end of the input, the count, the time, or an error.
 pub fn run(
     sides: [Side; 2],
@@ -276,7 +355,7 @@ pub fn run(
 ) -> Outcome {
     let began = Instant::now();
     let [mut a, mut b] = sides;
-    let budget = Arc::new(Budget(options.count.map(AtomicU64::new)));
+    let budget = Arc::new(Budget::new(options.count));
     let mut ways = vec![Way::new(&b)];
     let mut lanes = lane::lanes(&mut ways[0], &mut a, &mut b, &budget);
     if options.both {
@@ -289,6 +368,8 @@ pub fn run(
         stop,
         error: None,
         ended: Ended::Stopped,
+        told: [0; 2],
+        is_failing: [false; 2],
     };
     let mut lanes = match options.count {
         Some(0) => lanes,
@@ -321,6 +402,20 @@ struct Running<'a> {
     stop: &'a Stop,
     error: Option<Error>,
     ended: Ended,
+    /// Outages of each direction that were told, and whether the last one was not told to be over.
+    told: [u64; 2],
+    is_failing: [bool; 2],
+}
+
+/// Ends everything when the thread that has it panics: the others would never learn of it.
+struct EndsWith<'a>(&'a Stop);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set();
+        }
+    }
 }
 
 impl Running<'_> {
@@ -350,6 +445,7 @@ impl Running<'_> {
                 let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
                 let pacing = options.pacing;
                 scope.spawn(move || {
+                    let _ends = EndsWith(stop);
                     let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
                     let result = pinned.and_then(|()| lane.run(stop, pacing));
                     let _ = send.send((lane, result));
@@ -405,8 +501,15 @@ impl Running<'_> {
             }
         }
         for (from, way) in self.ways.iter().enumerate() {
-            if let Some(why) = way.failing.get() {
-                notice(Notice::Failing(1 - from, why));
+            let now = way.failing.get();
+            // One that came and went between two looks is told, too.
+            if now.begun != self.told[from] {
+                self.told[from] = now.begun;
+                self.is_failing[from] = true;
+                notice(Notice::Failing(1 - from, now.why));
+            }
+            if now.over == now.begun && std::mem::take(&mut self.is_failing[from]) {
+                notice(Notice::Working(1 - from));
             }
         }
         let flows: Vec<Flow> = self.ways.iter().map(Way::flow).collect();
@@ -419,9 +522,18 @@ impl Running<'_> {
             let stopped = self.sides[index].port.control.stop();
             self.keep(stopped);
         }
-        for lane in lanes {
-            let drained = lane.finish(LEAVE_MAX);
-            self.keep(drained);
+        // Beside each other: while one waits for its device the others' rings would overflow.
+        let results: Vec<_> = thread::scope(|scope| {
+            let finish = |lane| scope.spawn(|| Lane::finish(lane, LEAVE_MAX));
+            let threads: Vec<_> = lanes.iter_mut().map(finish).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                let result = thread.join();
+                result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        for result in results {
+            self.keep(result);
         }
     }
 }

@@ -51,7 +51,7 @@ pub struct Args {
 
 const HELP: &str = "\
 afxdp: takes packets from the host; what the filter does not select goes on to the host as \
-before. Between two ports that share memory (afxdp: and afxdp:) no byte of a packet moves: its \
+before. Between two ports that share memory (afxdp: and vfio:) no byte of a packet moves: its \
 frame changes hands. Between others packets are copied, and the account says how many.
 
 A plain interface name is a tap: the host keeps its packets and answers them, so a bridge made \
@@ -108,6 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
         Notice::Progress(flows) => show.progress(flows),
         Notice::Event(index, event) => show.event(index, &event),
         Notice::Failing(index, why) => show.failing(index, &why),
+        Notice::Working(index) => show.working(index),
     });
     show.end(&outcome)?;
     outcome.error.map_or(Ok(()), Err)

@@ -92,13 +92,13 @@ impl Lane {
             if self.out.idle()? == Verdict::Finish {
                 return Ok(Ended::Finished);
             }
-            let mut still_open = Vec::with_capacity(open.len());
-            for rx in open {
-                if rx.wait(Duration::ZERO)? != Ready::End {
-                    still_open.push(rx);
+            let mut at = 0;
+            while let Some(rx) = open.get_mut(at) {
+                match rx.wait(Duration::ZERO)? {
+                    Ready::End => drop(open.remove(at)),
+                    _ => at += 1,
                 }
             }
-            open = still_open;
             if open.is_empty() {
                 return Ok(Ended::Input);
             }
@@ -144,36 +144,16 @@ struct Out {
 
 impl Engine for Out {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
-        let len_max = match self.packet_len_max.load(Ordering::Relaxed) {
-            0 => u32::MAX,
-            len => len as u32,
-        };
-        let counters = self.counters.clone();
         let bytes: u64 = batch.iter().map(|packet| u64::from(packet.cap_len())).sum();
-        counters.received.add(batch.len() as u64);
-        counters.received_bytes.add(bytes);
+        self.counters.received.add(batch.len() as u64);
+        self.counters.received_bytes.add(bytes);
         let mut left = self.budget.take(batch.len() as u64);
-        while !batch.is_empty() {
-            let is_wanted =
-                |packet: &Packet<'_>| !packet.is_outgoing() && len_of(packet) <= len_max;
-            let run = batch.iter().take_while(is_wanted).count();
-            if run == 0 {
-                let first = batch.iter().next();
-                let counter = match first.is_some_and(|packet| packet.is_outgoing()) {
-                    true => &counters.outgoing,
-                    false => &counters.too_long,
-                };
-                counter.add(1);
-                batch.skip(1);
-            } else if left == 0 {
-                counters.surplus.add(run as u64);
-                batch.skip(run);
-            } else {
-                let run = run.min(usize::try_from(left).unwrap_or(usize::MAX));
-                left -= self.hand_over(batch, run)?;
-            }
-        }
-        self.budget.give_back(left);
+        let before = left;
+        let result = self.all(batch, &mut left);
+        self.budget.settle(before - left, left);
+        // After an error: what is still there is nobody's any more.
+        self.counters.abandoned.add(batch.len() as u64);
+        result?;
         self.flush()?;
         Ok(self.verdict())
     }
@@ -185,10 +165,40 @@ impl Engine for Out {
     }
 }
 
+/// Why a packet is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unfit {
+    Outgoing,
+    Cut,
+    TooLong,
+}
+
+impl Unfit {
+    #[inline]
+    fn find(packet: &Packet<'_>, len_max: u32) -> Option<Self> {
+        match () {
+            () if packet.is_outgoing() => Some(Self::Outgoing),
+            () if packet.cap_len() < packet.wire_len() => Some(Self::Cut),
+            () if len_of(packet) > len_max => Some(Self::TooLong),
+            () => None,
+        }
+    }
+}
+
 /// A packet's length with the tag that lies beside it.
 #[inline]
 fn len_of(packet: &Packet<'_>) -> u32 {
     packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
+}
+
+/// What is known of the room in the sending queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Unknown,
+    /// For a packet of one buffer.
+    Some,
+    /// Everything has left: there never will be more.
+    All,
 }
 
 impl Out {
@@ -199,24 +209,67 @@ impl Out {
         }
     }
 
-    /// Forwards the first `count` packets, or drops those for which there is no room in time.
-    /// Returns how many were forwarded.
-    fn hand_over(&mut self, batch: &mut RxBatch<'_>, count: usize) -> Result<u64> {
-        let (mut rest, mut sum) = (count, 0);
+    /// Handles packets until none is left in the batch, or up to an error. `left` is how many may
+    /// be forwarded, and is less by those that were.
+    fn all(&mut self, batch: &mut RxBatch<'_>, left: &mut u64) -> Result<()> {
+        let len_max = match self.packet_len_max.load(Ordering::Relaxed) {
+            0 => u32::MAX,
+            len => len as u32,
+        };
+        while !batch.is_empty() {
+            let first = batch.iter().next();
+            let unfit = first.and_then(|first| Unfit::find(&first, len_max));
+            if let Some(why) = unfit {
+                let counter = match why {
+                    Unfit::Outgoing => &self.counters.outgoing,
+                    Unfit::Cut => &self.counters.cut,
+                    Unfit::TooLong => &self.counters.too_long,
+                };
+                counter.add(1);
+                batch.skip(1);
+                continue;
+            }
+            let fits = |packet: &Packet<'_>| Unfit::find(packet, len_max).is_none();
+            let run = batch.iter().take_while(fits).count();
+            if *left == 0 {
+                self.counters.surplus.add(run as u64);
+                batch.skip(run);
+            } else {
+                let run = run.min(usize::try_from(*left).unwrap_or(usize::MAX));
+                self.hand_over(batch, run, left)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forwards the first `count` packets, or drops those for which there is no room in time;
+    /// `left` is less by those that were forwarded.
+    fn hand_over(&mut self, batch: &mut RxBatch<'_>, count: usize, left: &mut u64) -> Result<()> {
+        let mut rest = count;
         let mut since: Option<Instant> = None;
+        let mut room = Room::Unknown;
         loop {
             let forwarded = batch.forward(&mut self.tx, rest)?;
             rest -= forwarded.packets;
-            sum += forwarded.packets as u64;
+            *left -= forwarded.packets as u64;
             self.counters.forwarded_bytes.add(forwarded.bytes);
             self.counters.forwarded.add(forwarded.packets as u64);
             self.counters.copied.add(forwarded.copied as u64);
             if rest == 0 {
                 self.is_stuck = false;
-                return Ok(sum);
+                return Ok(());
             }
             if forwarded.packets != 0 {
-                since = None;
+                (since, room) = (None, Room::Unknown);
+            } else if room == Room::All {
+                // Never will there be more room than now.
+                self.counters.too_long.add(1);
+                batch.skip(1);
+                (rest, since, room) = (rest - 1, None, Room::Unknown);
+                if rest == 0 {
+                    return Ok(());
+                }
+                continue;
             }
             // There is no room. Starting the device may make some; then time may.
             self.flush()?;
@@ -229,10 +282,14 @@ impl Out {
                 (Intake::Live, false) => PATIENCE,
                 _ => STUCK,
             };
-            let left = patience.saturating_sub(began.elapsed());
-            if !left.is_zero() {
-                let result = self.tx.wait(false, left.min(WAIT));
-                self.tolerate(result.map(drop))?;
+            let time_left = patience.saturating_sub(began.elapsed());
+            if !time_left.is_zero() {
+                room = self.wait_for_room(room, time_left.min(WAIT))?;
+                continue;
+            }
+            // A device that has nothing to send is not behind.
+            if matches!(self.tx.wait(true, Duration::ZERO), Ok(true)) {
+                room = Room::All;
                 continue;
             }
             if self.intake != Intake::Live {
@@ -241,7 +298,19 @@ impl Out {
             self.is_stuck = true;
             self.counters.tx_full.add(rest as u64);
             batch.skip(rest);
-            return Ok(sum);
+            return Ok(());
+        }
+    }
+
+    /// Waits for more room than there was, and tells how much there is now.
+    fn wait_for_room(&mut self, before: Room, limit: Duration) -> Result<Room> {
+        let (wait_for_all, then) = match before {
+            Room::Unknown => (false, Room::Some),
+            Room::Some | Room::All => (true, Room::All),
+        };
+        match self.tx.wait(wait_for_all, limit) {
+            Ok(true) => Ok(then),
+            result => self.tolerate(result.map(drop)).map(|()| before),
         }
     }
 
@@ -256,7 +325,7 @@ impl Out {
         match result {
             Ok(()) => {
                 if std::mem::take(&mut self.is_failing) {
-                    self.failing.set(None);
+                    self.failing.end();
                 }
                 Ok(())
             }
@@ -265,7 +334,7 @@ impl Out {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    self.failing.set(Some(error.to_string()));
+                    self.failing.begin(error.to_string());
                 }
                 Ok(())
             }

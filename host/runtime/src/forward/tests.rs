@@ -218,3 +218,123 @@ fn circles_are_refused() {
     std::fs::remove_file(&path).unwrap();
     assert!(why.contains("same") && hint, "{why}");
 }
+
+#[test]
+fn half_packets_do_not_go_on() {
+    let [mut a, mut b] = ports(true, 256);
+    let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
+    let path = std::env::temp_dir().join(format!("bw-forward-cut-{}.pcap", std::process::id()));
+    // Little-endian, Ethernet (draft-ietf-opsawg-pcap §4): of two packets the second is cut.
+    let mut file = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0].to_vec();
+    file.extend([0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    for wire_len in [60_u32, 1_500, 60] {
+        file.extend([0; 8]);
+        file.extend(60_u32.to_le_bytes());
+        file.extend(wire_len.to_le_bytes());
+        file.extend([7; 60]);
+    }
+    std::fs::write(&path, file).unwrap();
+    let input = port::open(path.to_str().unwrap(), &PortOptions::default()).unwrap();
+    let outcome = run(
+        [input.into(), b.into()],
+        &Options::default(),
+        &Stop::new(),
+        |_| {},
+    );
+    std::fs::remove_file(&path).unwrap();
+    let flow = outcome.flows[0];
+    assert_eq!((flow.received, flow.forwarded, flow.cut), (3, 2, 1));
+    assert_eq!((flow.imbalance(), flow.dropped()), (0, 1));
+    drop((tx, rx));
+}
+
+#[test]
+fn a_packet_longer_than_the_ring_is_dropped_alone() {
+    for intake in [Intake::Live, Intake::Waiting] {
+        let options = PortOptions {
+            ring_len: 256,
+            ..PortOptions::default()
+        };
+        let mut a = port::open("memory:", &options).unwrap();
+        // Room for two pieces; 9,000 bytes have three.
+        let options = PortOptions {
+            ring_len: 2,
+            ..options
+        };
+        let mut b = port::open("memory:", &options).unwrap();
+        let (tx, mut rx) = (a.tx.remove(0), b.rx.remove(0));
+        send(tx, 60);
+        let mut sides: [Side; 2] = [a.into(), b.into()];
+        sides[0].intake = intake;
+        let outcome = thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut count = 0;
+                loop {
+                    let got = rx.receive().unwrap().len();
+                    count += got;
+                    if got == 0 && rx.wait(Duration::from_secs(20)).unwrap() == Ready::End {
+                        return count;
+                    }
+                }
+            });
+            let outcome = run(sides, &Options::default(), &Stop::new(), |_| {});
+            assert!(reader.join().unwrap() > 0);
+            outcome
+        });
+        let flow = outcome.flows[0];
+        assert!(outcome.error.is_none(), "{:?}", outcome.error);
+        assert_eq!((flow.received, flow.imbalance()), (60, 0), "{flow:?}");
+        // Numbers 7 and 57.
+        assert_eq!(flow.too_long, 2, "{intake:?}: {flow:?}");
+        if intake == Intake::Waiting {
+            assert_eq!(flow.forwarded, 58, "{flow:?}");
+        }
+    }
+}
+
+#[test]
+fn an_error_in_mid_batch_leaves_nothing_out() {
+    let [mut a, mut b] = ports(true, 256);
+    let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
+    send(tx, 40);
+    // Waiting, and nobody takes anything: the device counts as stuck after some seconds.
+    let small = PortOptions {
+        ring_len: 16,
+        ..PortOptions::default()
+    };
+    let mut stuck = port::open("memory:", &small).unwrap();
+    let reader = stuck.rx.remove(0);
+    let outcome = run(
+        [a.into(), stuck.into()],
+        &Options::default(),
+        &Stop::new(),
+        |_| {},
+    );
+    assert!(outcome.error.is_some());
+    let flow = outcome.flows[0];
+    assert!(flow.abandoned > 0 && flow.forwarded > 0, "{flow:?}");
+    assert_eq!((flow.received, flow.imbalance()), (40, 0), "{flow:?}");
+    drop((rx, reader, b));
+}
+
+#[test]
+fn what_a_lane_gives_back_is_for_the_others() {
+    let budget = Budget::new(Some(10));
+    assert_eq!(budget.take(64), 10);
+    assert!(!budget.is_used_up(), "taken is not forwarded");
+    budget.settle(4, 6);
+    assert_eq!(budget.take(64), 6);
+    budget.settle(6, 0);
+    assert!(budget.is_used_up());
+    assert!(!Budget::new(None).is_used_up());
+}
+
+#[test]
+fn every_outage_is_told_and_its_end() {
+    let failing = Failing::default();
+    failing.begin("first".into());
+    failing.end();
+    failing.begin("second".into());
+    let now = failing.get();
+    assert_eq!((now.begun, now.over, now.why.as_str()), (2, 1, "second"));
+}

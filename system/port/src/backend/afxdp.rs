@@ -243,6 +243,7 @@ fn assemble(parts: Parts<'_>) -> Port {
         route,
         monitor,
         interface_seen: Growth::since(device.link.stats.rx_packets),
+        interface_sent: Growth::since(device.link.stats.tx_packets),
         link: device.link,
         waiting: VecDeque::new(),
         promiscuous,

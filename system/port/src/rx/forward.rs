@@ -129,23 +129,38 @@ fn tag(vlan: Vlan) -> [u8; TAG_LEN] {
     [a, b, c, d]
 }
 
-/// Puts the tag that lies beside a packet back, into the room before it. A packet without that room
-/// is made empty, which no device sends: without its tag it would go to another network.
+/// Puts the tag that lies beside a packet back, into the room before it, or where there is none
+/// into that behind it. A packet without either is made empty, which no device sends: without its
+/// tag it would go to another network.
 fn restore_tag(slot: &mut Slot, pool: &Pool) {
     slot.flags &= !Slot::VLAN;
-    let room = slot.place_in(pool).map_or(0, |(_, offset)| offset as usize);
-    if room < TAG_LEN || (slot.cap_len as usize) < ADDRESSES_LEN {
+    let place = slot.place_in(pool);
+    let (before, behind) = place.map_or((0, 0), |(_, offset)| {
+        let end = offset + slot.cap_len;
+        (offset as usize, (pool.frame_len() - end) as usize)
+    });
+    // A packet that goes on in another frame cannot grow in this one.
+    let is_last = !slot.has(Slot::CONTINUES);
+    let len = slot.cap_len as usize;
+    if len < ADDRESSES_LEN || before < TAG_LEN && (behind < TAG_LEN || !is_last) {
         slot.cap_len = 0;
         return;
     }
     let tag = tag(slot.vlan);
+    let data = slot.data;
     // SAFETY: the slot's queue holds the frame, in which the packet has at least the two addresses
-    // and so much room before it (checked above).
+    // and so much room before or behind it (checked above).
     unsafe {
-        let new = slot.data.sub(TAG_LEN);
-        ptr::copy(slot.data.as_ptr(), new.as_ptr(), ADDRESSES_LEN);
-        ptr::copy_nonoverlapping(tag.as_ptr(), new.add(ADDRESSES_LEN).as_ptr(), TAG_LEN);
-        slot.data = new;
+        if before >= TAG_LEN {
+            slot.data = data.sub(TAG_LEN);
+            ptr::copy(data.as_ptr(), slot.data.as_ptr(), ADDRESSES_LEN);
+        } else {
+            let rest = data.add(ADDRESSES_LEN);
+            let moved = rest.add(TAG_LEN);
+            ptr::copy(rest.as_ptr(), moved.as_ptr(), len - ADDRESSES_LEN);
+        }
+        let place = slot.data.add(ADDRESSES_LEN);
+        ptr::copy_nonoverlapping(tag.as_ptr(), place.as_ptr(), TAG_LEN);
     }
     slot.cap_len += TAG_LEN as u32;
     slot.wire_len += TAG_LEN as u32;

@@ -23,8 +23,6 @@ pub struct Show<'a> {
     at: Instant,
     /// The reader of standard output has left.
     error: Option<Error>,
-    /// What was last said about sending that fails.
-    failing: [Option<String>; 2],
 }
 
 impl<'a> Show<'a> {
@@ -69,7 +67,6 @@ impl<'a> Show<'a> {
             began: now,
             at: now,
             error: None,
-            failing: [None, None],
         }
     }
 
@@ -155,16 +152,19 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Tells once why sending fails.
+    /// Tells why sending fails.
     pub fn failing(&mut self, index: usize, why: &str) {
-        if self.failing[index].as_deref() != Some(why) {
-            self.clear();
-            eprintln!(
-                "{}: {why}; what finds no room there is dropped until it works again",
-                self.names[index]
-            );
-            self.failing[index] = Some(why.to_owned());
-        }
+        self.clear();
+        eprintln!(
+            "{}: {why}; what finds no room there is dropped until it works again",
+            self.names[index]
+        );
+    }
+
+    /// Tells that it works again.
+    pub fn working(&mut self, index: usize) {
+        self.clear();
+        eprintln!("{}: packets leave again", self.names[index]);
     }
 
     /// The account.
@@ -202,6 +202,14 @@ impl<'a> Show<'a> {
                     format!("they are longer than {to} takes (too_long)"),
                 ),
                 (
+                    flow.cut,
+                    "only their beginnings were captured (cut)".to_owned(),
+                ),
+                (
+                    flow.abandoned,
+                    "an error ended it before their turn (abandoned)".to_owned(),
+                ),
+                (
                     flow.outgoing,
                     "the host itself had sent them (outgoing)".to_owned(),
                 ),
@@ -217,9 +225,22 @@ impl<'a> Show<'a> {
             if failed != 0 {
                 writeln!(out, "  {failed} were refused by the device of {to}")?;
             }
-            match self.imbalance(index, outcome) {
+            match outcome.imbalance(index) {
                 0 => {}
                 missing => writeln!(out, "  the account is off by {missing}")?,
+            }
+            let [unseen, unsent] = outcome.unknown_to_interfaces(index);
+            if unseen != 0 {
+                writeln!(
+                    out,
+                    "  {unseen} were received that {from} itself did not count"
+                )?;
+            }
+            if unsent != 0 {
+                writeln!(
+                    out,
+                    "  {unsent} were sent that {to} itself did not count as sent"
+                )?;
             }
         }
         for (index, account) in outcome.accounts.iter().enumerate() {
@@ -229,19 +250,6 @@ impl<'a> Show<'a> {
             }
         }
         Ok(())
-    }
-
-    /// What the sum over the whole path is off by: what the receiving port delivered against what
-    /// we took, and what we handed over against what the sending port sent or saw refused.
-    fn imbalance(&self, index: usize, outcome: &Outcome) -> i64 {
-        let (flow, rx, tx) = (
-            &outcome.flows[index],
-            outcome.accounts[index].rx_total(),
-            outcome.accounts[1 - index].tx_total(),
-        );
-        let taken = rx.delivered.wrapping_sub(flow.received) as i64;
-        let given = flow.forwarded.wrapping_sub(tx.sent + tx.failed) as i64;
-        taken.abs() + flow.imbalance().abs() + given.abs()
     }
 
     fn json(&self, outcome: &Outcome) -> Value {
@@ -257,12 +265,18 @@ impl<'a> Show<'a> {
                     "forwarded": flow.forwarded,
                     "forwarded_bytes": flow.forwarded_bytes,
                     "copied": flow.copied,
-                    "dropped": { "tx_full": flow.tx_full, "too_long": flow.too_long },
+                    "dropped": {
+                        "tx_full": flow.tx_full,
+                        "too_long": flow.too_long,
+                        "cut": flow.cut,
+                        "abandoned": flow.abandoned,
+                    },
                     "outgoing": flow.outgoing,
                     "surplus": flow.surplus,
                     "sent": tx.sent,
                     "failed": tx.failed,
-                    "imbalance": self.imbalance(index, outcome),
+                    "imbalance": outcome.imbalance(index),
+                    "unknown_to_interfaces": outcome.unknown_to_interfaces(index),
                 })
             })
             .collect();

@@ -16,7 +16,8 @@ pub(super) struct Control {
     /// As it was when last heard of.
     link: Link,
     /// The interface's own count of packets received when the port was opened.
-    seen_before: u64,
+    /// Packets that the interface had received and sent before.
+    counted_before: [u64; 2],
     /// Both are of the namespace of the thread that opened the port.
     route: Socket,
     monitor: LinkMonitor,
@@ -34,7 +35,7 @@ impl Control {
         let mut route = Socket::route()?;
         let link = Link::ask_by_index(&mut route, link.index)?;
         Ok(Self {
-            seen_before: link.stats.rx_packets,
+            counted_before: [link.stats.rx_packets, link.stats.tx_packets],
             link,
             route,
             monitor,
@@ -111,12 +112,6 @@ impl Control {
             }
         }
     }
-
-    /// What the interface itself counted as received since the port was opened.
-    fn interface_seen(&mut self) -> Option<u64> {
-        let link = Link::ask_by_index(&mut self.route, self.link.index).ok()?;
-        Some(link.stats.rx_packets.saturating_sub(self.seen_before))
-    }
 }
 
 impl PortControl for Control {
@@ -135,11 +130,13 @@ impl PortControl for Control {
                 copied: counters.copied.get(),
             })
             .collect();
+        let link = Link::ask_by_index(&mut self.route, self.link.index).ok();
+        let since = |now: u64, which: usize| now.saturating_sub(self.counted_before[which]);
         Ok(PortAccount {
             rx,
             tx,
-            interface_seen: self.interface_seen(),
-            interface_sent: None,
+            interface_seen: link.as_ref().map(|link| since(link.stats.rx_packets, 0)),
+            interface_sent: link.as_ref().map(|link| since(link.stats.tx_packets, 1)),
         })
     }
 

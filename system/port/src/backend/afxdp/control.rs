@@ -64,6 +64,8 @@ pub(super) struct Control {
     pub link: Link,
     /// Packets that it has counted since we came.
     pub interface_seen: Growth,
+    /// And as sent.
+    pub interface_sent: Growth,
     pub waiting: VecDeque<PortEvent>,
     /// Held as long as the port is open.
     #[allow(dead_code, reason = "it works by being there")]
@@ -122,16 +124,24 @@ impl Control {
         }))
     }
 
-    /// Reads the interface's own counter. Also called before and after what may set it back.
-    pub(super) fn look_at_interface(&mut self) -> Option<u64> {
+    /// Reads the interface's own counters, of what it has received and sent. Also called before and
+    /// after what may set them back.
+    pub(super) fn look_at_interface(&mut self) -> Option<[u64; 2]> {
         self.read_events();
         let link = Link::ask_by_index(&mut self.route, self.link.index).ok()?;
-        Some(self.interface_seen.update(link.stats.rx_packets))
+        Some(self.count(&link))
+    }
+
+    fn count(&mut self, link: &Link) -> [u64; 2] {
+        [
+            self.interface_seen.update(link.stats.rx_packets),
+            self.interface_sent.update(link.stats.tx_packets),
+        ]
     }
 
     /// Compares the interface with what it was.
     fn notice(&mut self, link: Link) {
-        self.interface_seen.update(link.stats.rx_packets);
+        self.count(&link);
         let was = &self.link;
         if was.is_running() != link.is_running() {
             self.waiting.push_back(match link.is_running() {
@@ -225,7 +235,9 @@ impl PortControl for Control {
                 }
             }
         }
-        account.interface_seen = self.look_at_interface();
+        let counted = self.look_at_interface();
+        account.interface_seen = counted.map(|[seen, _]| seen);
+        account.interface_sent = counted.map(|[_, sent]| sent);
         Ok(account)
     }
 

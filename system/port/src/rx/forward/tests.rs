@@ -164,31 +164,47 @@ fn tags_go_back_into_the_packet() {
     let pool = pool(256);
     let mut cache = FrameCache::new(pool.clone());
     let index = cache.take_index().unwrap();
-    let plain = packet(0);
-    for (offset, expected_len) in [(256, 64), (3, 0)] {
+    let frame_len = pool.frame_len() as usize;
+    let plain: Vec<u8> = (0..frame_len).map(|at| at as u8).collect();
+    // Where it begins, how long it is, whether it goes on elsewhere, how long it becomes.
+    for (offset, len, goes_on, expected_len) in [
+        (256, 60, false, 64),
+        (256, 60, true, 64),
+        (frame_len - 60, 60, false, 64),
+        // Room behind only.
+        (3, 60, false, 64),
+        (0, frame_len - 4, false, frame_len),
+        // None.
+        (0, frame_len - 3, false, 0),
+        (3, frame_len - 3, false, 0),
+        (3, 60, true, 0),
+    ] {
         // SAFETY: the frame was taken above, and nobody else has it; the range lies within it.
         let mut slot = unsafe {
             let data = pool.base().add(pool.addr_of(index) as usize + offset);
-            ptr::copy_nonoverlapping(plain.as_ptr(), data.as_ptr(), plain.len());
-            Slot::new(data, 60, 60, index.into())
+            ptr::copy_nonoverlapping(plain.as_ptr(), data.as_ptr(), len);
+            Slot::new(data, len as u32, len as u32, index.into())
         };
         slot.vlan = Vlan {
             tpid: 0x8100,
             tci: 0x2007,
         };
-        slot.flags = Slot::VLAN;
+        slot.flags = Slot::VLAN | if goes_on { Slot::CONTINUES } else { 0 };
         restore_tag(&mut slot, &pool);
-        assert_eq!(slot.cap_len, expected_len, "room {offset}");
+        let what = format!("{len} bytes at {offset}");
+        assert_eq!(slot.cap_len as usize, expected_len, "{what}");
         assert!(!slot.has(Slot::VLAN));
         if expected_len != 0 {
-            let tagged = [&plain[..12], &[0x81, 0, 0x20, 7], &plain[12..]].concat();
+            let tagged = [&plain[..12], &[0x81, 0, 0x20, 7], &plain[12..len]].concat();
             // SAFETY: as above.
-            let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), 64) };
-            assert_eq!(bytes, tagged);
+            let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), expected_len) };
+            assert_eq!(bytes, tagged, "{what}");
+            assert!(slot.place_in(&pool).is_some(), "{what}");
         }
     }
     // The same by copying.
-    let mut bytes = plain.clone();
+    let plain = &plain[..60];
+    let mut bytes = plain.to_vec();
     let mut slots = [Slot::new(NonNull::from(&mut bytes[..]).cast(), 60, 60, 0)];
     slots[0].vlan = Vlan {
         tpid: 0x88a8,
