@@ -7,6 +7,7 @@
 
 mod bursts;
 mod cpu;
+mod guest;
 mod link;
 mod machine;
 mod meter;
@@ -52,6 +53,9 @@ struct Args {
     /// Receive from a port, touching every packet, until SIGTERM: the subject of `capture`
     #[arg(long, hide = true, value_name = "PORT")]
     read: Option<String>,
+    /// Measure rates or cost in the guest: the inner part of `paths`
+    #[arg(long, hide = true, value_name = "rates|cost")]
+    in_guest: Option<String>,
     /// List the scenarios
     #[arg(long)]
     list: bool,
@@ -74,6 +78,17 @@ fn main() -> Result<()> {
     }
     if let Some(port) = &args.read {
         return reader::run(port);
+    }
+    if let Some(what) = &args.in_guest {
+        return guest::run(guest::Plan {
+            what: match what.as_str() {
+                "rates" => guest::What::Rates,
+                "cost" => guest::What::Cost,
+                _ => bail!("neither rates nor cost: {what}"),
+            },
+            rounds: args.rounds,
+            seconds: args.seconds,
+        });
     }
     let chosen: Vec<_> = scenario::SCENARIOS
         .iter()

@@ -4,7 +4,9 @@ use anyhow::Result;
 use port::{PortOptions, RxBatch};
 use runtime::{Engine, Pacing, Stop, Verdict, worker};
 
-struct Touch {
+/// Counts packets and reads a byte of each.
+#[derive(Debug, Default)]
+pub struct Touch {
     packets: u64,
     sum: u64,
 }
@@ -29,7 +31,7 @@ pub fn run(name: &str) -> Result<()> {
             ..PortOptions::default()
         },
     )?;
-    let mut touch = Touch { packets: 0, sum: 0 };
+    let mut touch = Touch::default();
     eprintln!("reading {name}: {:?}", port.control.describe().facts);
     worker::run(&mut port.rx[0], &mut touch, &stop, Pacing::Gather)?;
     port.control.stop()?;

@@ -5,6 +5,7 @@ pub mod driver;
 mod flows;
 mod forward;
 mod memory;
+mod paths;
 mod send;
 pub mod wire;
 
@@ -43,4 +44,5 @@ pub const SCENARIOS: &[Scenario] = &[
     wire::SCENARIO,
     memory::SCENARIO,
     driver::SCENARIO,
+    paths::SCENARIO,
 ];

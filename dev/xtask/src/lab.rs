@@ -41,6 +41,9 @@ struct Options {
     limit: Option<Duration>,
     keep_console: bool,
     release: bool,
+    /// Nothing of ours but what `with` names.
+    bare: bool,
+    machine: guest::Machine,
     /// More programs of this machine for the guest.
     with: Vec<PathBuf>,
 }
@@ -53,6 +56,8 @@ impl Default for Options {
             limit: None,
             keep_console: false,
             release: false,
+            bare: false,
+            machine: guest::Machine::default(),
             with: Vec::new(),
         }
     }
@@ -125,6 +130,15 @@ fn options(args: &mut Vec<String>) -> Result<Options> {
         limit: limit.map(Duration::from_secs),
         keep_console: take_flag(args, "--keep-console"),
         release: take_flag(args, "--release"),
+        bare: take_flag(args, "--bare"),
+        machine: guest::Machine {
+            cards: match take_flag(args, "--cards-in-a-row") {
+                true => guest::CARDS_IN_A_ROW,
+                false => guest::CARDS,
+            },
+            counts_instructions: take_flag(args, "--count-instructions"),
+            translates_all: take_flag(args, "--iommu-for-all"),
+        },
         with,
     })
 }
@@ -148,8 +162,11 @@ pub fn run_none(why: &str) -> Sum {
 /// Runs any command line in the guest; its exit code is ours.
 fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
     let parts = fetch::parts(&options.kernel)?;
-    let barewire = build::programs(options, &[])?.get("barewire")?;
-    let mut programs = vec![("usr/local/bin/barewire".to_owned(), barewire)];
+    let mut programs = Vec::new();
+    if !options.bare {
+        let barewire = build::programs(options, &[])?.get("barewire")?;
+        programs.push(("usr/local/bin/barewire".to_owned(), barewire));
+    }
     for file in &options.with {
         let name = file.file_name().context("--with names no file")?;
         programs.push((
@@ -165,6 +182,7 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
         limit: options.limit.unwrap_or(COMMAND_LIMIT),
         boot_limit: None,
         accelerator: &accelerator,
+        machine: options.machine,
     };
     let (outcome, _) = boot(&parts, &run, &dir_of("run")?, options, |line| {
         println!("{line}");
@@ -186,6 +204,7 @@ fn run_boots(count: u32, options: &Options) -> Result<ExitCode> {
         limit: options.limit.unwrap_or(COMMAND_LIMIT),
         boot_limit: None,
         accelerator: &accelerator,
+        machine: options.machine,
     };
     let mut failed = 0;
     for number in 1..=count {

@@ -9,6 +9,9 @@ use super::{Options, dir_of, fetch, guest};
 
 /// The one to use: what the user chose, or what a short boot finds out once.
 pub fn choose(parts: &fetch::Parts, options: &Options) -> Result<String> {
+    if options.machine.counts_instructions {
+        return Ok("tcg".into());
+    }
     if let Some(chosen) = &options.accelerator {
         return Ok(chosen.clone());
     }
@@ -37,6 +40,7 @@ pub fn choose(parts: &fetch::Parts, options: &Options) -> Result<String> {
         limit: Duration::from_secs(15),
         boot_limit: Some(Duration::from_secs(15)),
         accelerator: "kvm",
+        machine: guest::Machine::default(),
     };
     let outcome = guest::run(parts, &probe, &dir_of("kvm")?, |_| None);
     let works = outcome.is_ok_and(|outcome| outcome.code == Some(0) && !outcome.hung);

@@ -49,6 +49,14 @@ pub const CARDS: &[Card] = &[
     card("virtio1", VIRTIO, "52:54:00:ba:04:01", 3, true, 2),
 ];
 
+/// What the benchmark of paths needs: one card that sends, one on its wire that receives, and a third
+/// to which packets can go on; nobody else is on its wire.
+pub const CARDS_IN_A_ROW: &[Card] = &[
+    card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
+    card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
+    card("igb2", "igb", "52:54:00:ba:01:02", 1, true, 1),
+];
+
 const VIRTIO: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
 const PACKED: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on,packed=on";
 
@@ -70,6 +78,29 @@ const fn card(
     }
 }
 
+/// What is not the same in every guest.
+#[derive(Clone, Copy)]
+pub struct Machine {
+    /// What is plugged in.
+    pub cards: &'static [Card],
+    /// The guest's clock counts its instructions, a nanosecond each: what devices need takes no
+    /// time, and a program takes the same whatever else runs on this machine. Only under `tcg`.
+    pub counts_instructions: bool,
+    /// The kernel's own drivers go through the IOMMU, too. Else they pass it by, as they do on most
+    /// machines, and what an emulated IOMMU takes falls upon VFIO's alone.
+    pub translates_all: bool,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            cards: CARDS,
+            counts_instructions: false,
+            translates_all: false,
+        }
+    }
+}
+
 /// What a run needs beside the parts.
 pub struct Run<'a> {
     /// Script that the guest's shell runs.
@@ -82,6 +113,8 @@ pub struct Run<'a> {
     pub boot_limit: Option<Duration>,
     /// `kvm` or `tcg`.
     pub accelerator: &'a str,
+    /// The guest.
+    pub machine: Machine,
 }
 
 /// QEMU has this time to end behind its last output.
@@ -122,7 +155,7 @@ pub fn run(
     std::fs::create_dir_all(dir)?;
     let image = dir.join("initramfs");
     initramfs(parts, run, &image)?;
-    let wires = Wires::new()?;
+    let wires = Wires::new(run.machine.cards)?;
     let started = Instant::now();
     let mut child = command(parts, run, dir, &image, &wires)?
         .spawn()
@@ -240,7 +273,9 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
     let mut archive = Initramfs::new()?;
     archive.file("init", include_bytes!("init.sh"))?;
     archive.file("job", run.job.as_bytes())?;
-    let cards: String = CARDS
+    let cards: String = run
+        .machine
+        .cards
         .iter()
         .map(|card| format!("{} {}\n", card.mac, card.name))
         .collect();
@@ -278,7 +313,10 @@ struct Wires {
 
 impl Wires {
     /// TAP interfaces need root; without it every card has one queue pair and a hub of QEMU's.
-    fn new() -> Result<Wires> {
+    fn new(cards: &[Card]) -> Result<Wires> {
+        if cards.iter().all(|card| card.queues == 1) {
+            return Ok(Wires { ns: None });
+        }
         if virtio_queues() == 1 {
             eprintln!("lab: no root or no /dev/net/tun: virtio-net has one queue pair here");
             return Ok(Wires { ns: None });
@@ -287,7 +325,7 @@ impl Wires {
         let quiet = "net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
         ns.exec(&format!("sysctl -qw {quiet}"))?;
         let mut bridges = Vec::new();
-        for card in CARDS.iter().filter(|card| card.queues > 1) {
+        for card in cards.iter().filter(|card| card.queues > 1) {
             let bridge = format!("wire{}", card.wire);
             if !bridges.contains(&card.wire) {
                 // As a cable: floods what it has not learned, delays nothing.
@@ -346,18 +384,26 @@ fn command(
         "max"
     };
     command.args(["-M", "q35,kernel-irqchip=split", "-accel", run.accelerator]);
+    if run.machine.counts_instructions {
+        command.args(["-icount", "shift=0,sleep=off"]);
+    }
     command.args(["-cpu", cpu, "-m", "2048", "-smp", "2", "-nodefaults"]);
     command.args(["-no-reboot", "-display", "none"]);
-    command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+    // In caching mode each new mapping is a call to the IOMMU; a guest with its own cards alone has
+    // no need of it.
+    let (caching, passthrough) = match run.machine.translates_all {
+        true => ("off", "nopt"),
+        false => ("on", "pt"),
+    };
+    let iommu = format!("intel-iommu,intremap=on,caching-mode={caching}");
+    command.args(["-device", &iommu]);
     command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
     command.arg("-initrd").arg(image);
-    // The kernel's own drivers pass the IOMMU by, as they do on most machines; VFIO's do not. On a
-    // busy machine the emulated timer is late, which the kernel's check takes for a broken one.
-    command.args([
-        "-append",
-        "console=ttyS0 quiet loglevel=4 panic=-1 intel_iommu=on iommu=pt net.ifnames=0 \
-         hugepages=64 no_timer_check",
-    ]);
+    // On a busy machine the emulated timer is late, which the kernel's check takes for a broken one.
+    command.arg("-append").arg(format!(
+        "console=ttyS0 quiet loglevel=4 panic=-1 intel_iommu=on iommu={passthrough} net.ifnames=0 \
+         hugepages=64 no_timer_check"
+    ));
     let file = |name: &str| format!("file,id={name},path={}", dir.join(name).display());
     command.args(["-chardev", &file("console"), "-serial", "chardev:console"]);
     command.args(["-device", "virtio-serial-pci"]);
@@ -371,7 +417,7 @@ fn command(
         command.arg("-device");
         command.arg(format!("virtserialport,chardev={name},name={name}"));
     }
-    for (index, card) in CARDS.iter().enumerate() {
+    for (index, card) in run.machine.cards.iter().enumerate() {
         let (netdev, more) = wires.netdev(index, card);
         command.args(["-netdev", &netdev]);
         let mut bus = "pcie.0".to_owned();

@@ -76,6 +76,13 @@ pub const SUITES: &[Suite] = &[
         limit_seconds: 600,
     },
     Suite {
+        name: "forward",
+        summary: "forwarding between cards driven in user space",
+        tests: &[("guest_forward", "")],
+        usual: true,
+        limit_seconds: 300,
+    },
+    Suite {
         name: "nic",
         summary: "cards that are given to vfio-pci and come back",
         tests: &[("guest_nic", "")],
@@ -150,6 +157,7 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
             limit: options.limit.unwrap_or(Duration::from_secs(300)),
             boot_limit: None,
             accelerator: &accelerator,
+            machine: options.machine,
         };
         let mut progress = Progress::new(left, options, &mut sum);
         let (outcome, tries) = boot(&parts, &run, &dir_of(names[0])?, options, |line| {

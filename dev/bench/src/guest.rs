@@ -1,0 +1,251 @@
+//! The part of `paths` that runs in the guest: cards in a row, a generator on the first, and whoever
+//! receives on the second, or forwards from there to the third. What it finds goes to standard
+//! output, a line a value, for [the scenario](crate::scenario) that has started the guest.
+
+mod cards;
+mod forward;
+mod generator;
+mod receive;
+mod spare;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use runtime::Pacing;
+
+use cards::Cards;
+use generator::{Generator, Load};
+use spare::Spare;
+
+/// The generator's processor.
+const GENERATOR_CPU: usize = 0;
+/// The processor of whoever is measured: program, interrupts and kernel threads for packets.
+const CPU: usize = 1;
+/// Bytes of a packet, without check sequence.
+const LEN: usize = 60;
+/// Packets that come at once while the cost is measured, a batch, and how many a second.
+const BURST: usize = 64;
+const COST_PPS: u32 = 51_200;
+/// Load before anything counts.
+const WARM_UP: Duration = Duration::from_millis(400);
+/// How long packets may take to pass after something was opened: links come back in seconds.
+const LINK_LIMIT: Duration = Duration::from_secs(60);
+/// Fewer delivered than this share, and the cost of one says nothing.
+const CARRIED: f64 = 0.99;
+
+/// What is measured, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What of it.
+    pub what: What,
+    /// Everybody runs so often.
+    pub rounds: usize,
+    /// Seconds of load.
+    pub seconds: f64,
+}
+
+/// What is measured of everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Packets a second, readers spinning.
+    Rates,
+    /// Time of the processor a packet, readers asleep when nothing comes. For a clock that counts
+    /// instructions.
+    Cost,
+}
+
+/// Somebody at work.
+struct Running {
+    /// Packets that came through so far.
+    delivered: Box<dyn Fn() -> Result<u64>>,
+    /// Ends it; tells what there is to know.
+    stop: Box<dyn FnOnce() -> Result<Option<String>>>,
+    /// Ethernet address and port to which packets must go.
+    destination_mac: [u8; 6],
+}
+
+/// Somebody who is measured.
+struct Subject {
+    label: &'static str,
+    /// `receive` or `forward`.
+    table: &'static str,
+    start: fn(&Cards, Pacing) -> Result<Running>,
+}
+
+/// Nobody: the second card is down.
+const NOBODY: Subject = Subject {
+    label: "nobody",
+    table: "base",
+    start: |_, _| {
+        Ok(Running {
+            delivered: Box::new(|| Ok(0)),
+            stop: Box::new(|| Ok(None)),
+            destination_mac: receive::ANOTHER,
+        })
+    },
+};
+
+impl Subject {
+    fn is_measured(&self) -> bool {
+        self.table != NOBODY.table
+    }
+}
+
+/// Measures everybody in turn.
+pub fn run(plan: Plan) -> Result<()> {
+    let is_guest = lab::guest::inside();
+    ensure!(
+        is_guest.is_ok(),
+        "this is for the guest: `cargo xtask bench paths`"
+    );
+    sys::affinity::pin_current_thread(GENERATOR_CPU)?;
+    let cards = Cards::find()?;
+    cards.to_vfio(0)?;
+    let mut generator = Generator::open(&cards)?;
+    for _ in 0..plan.rounds {
+        let all = receive::SUBJECTS.iter().chain(forward::SUBJECTS);
+        let first = (plan.what == What::Cost).then_some(&NOBODY);
+        for subject in first.into_iter().chain(all) {
+            if let Err(error) = one(&plan, subject, &cards, &mut generator) {
+                println!("refused\t{}\t{}\t{error:#}", subject.table, subject.label);
+            }
+        }
+    }
+    drop(generator);
+    cards.to_kernel(0)
+}
+
+fn one(plan: &Plan, subject: &Subject, cards: &Cards, generator: &mut Generator) -> Result<()> {
+    cards.reset()?;
+    let pacing = match plan.what {
+        What::Rates => Pacing::Spin,
+        What::Cost => Pacing::Gather,
+    };
+    let running = (subject.start)(cards, pacing)?;
+    generator.address(running.destination_mac);
+    let result = measure(plan, subject, &running, generator);
+    let told = (running.stop)()?;
+    if let Some(told) = told {
+        println!("note\t{}: {told}", subject.label);
+    }
+    result
+}
+
+fn measure(
+    plan: &Plan,
+    subject: &Subject,
+    running: &Running,
+    generator: &mut Generator,
+) -> Result<()> {
+    let delivered = &running.delivered;
+    // Links come and go while drivers set up: packets pass or they do not.
+    let since = Instant::now();
+    let before = delivered()?;
+    while subject.is_measured() && delivered()? == before {
+        ensure!(since.elapsed() < LINK_LIMIT, "no packet passes");
+        generator.put(8)?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    match plan.what {
+        What::Rates => rates(plan, subject, delivered, generator),
+        What::Cost => cost(plan, subject, delivered, generator),
+    }
+}
+
+fn say(what: &str, subject: &Subject, value: f64) {
+    println!(
+        "value\t{what}-{}\t{}\t{value}",
+        subject.table, subject.label
+    );
+}
+
+/// A kernel that is offered more than it can take delivers less than it could: the best of several
+/// rates counts.
+fn rates(
+    plan: &Plan,
+    subject: &Subject,
+    delivered: &dyn Fn() -> Result<u64>,
+    generator: &mut Generator,
+) -> Result<()> {
+    let (mut best, mut offered) = (0.0_f64, 0.0_f64);
+    for load in Load::RATES {
+        let got = Window::take(generator, load, plan.seconds, delivered, None)?;
+        best = best.max(got.delivered as f64 / got.elapsed_s);
+        offered = offered.max(got.offered as f64 / got.elapsed_s);
+    }
+    say("rate", subject, best);
+    say("offered", subject, offered);
+    Ok(())
+}
+
+/// What is missing from the time that the processor has to spare without packets. The generator's
+/// own work is missing too, where the two processors take turns; it is measured with nobody there.
+fn cost(
+    plan: &Plan,
+    subject: &Subject,
+    delivered: &dyn Fn() -> Result<u64>,
+    generator: &mut Generator,
+) -> Result<()> {
+    let spare = Spare::on(CPU)?;
+    let idle = Window::take(
+        generator,
+        Load::Nothing,
+        plan.seconds,
+        delivered,
+        Some(&spare),
+    )?;
+    let load = Load::Bursts {
+        packets: BURST,
+        pps: COST_PPS,
+    };
+    let busy = Window::take(generator, load, plan.seconds, delivered, Some(&spare))?;
+    let carried = busy.delivered as f64 >= busy.offered as f64 * CARRIED;
+    if !carried && subject.is_measured() {
+        bail!(
+            "{} of {} packets came through",
+            busy.delivered,
+            busy.offered
+        );
+    }
+    let a_second = idle.spare as f64 / idle.elapsed_s;
+    let busy_s = busy.elapsed_s - busy.spare as f64 / a_second;
+    say("cost", subject, busy_s / busy.offered as f64 * 1e9);
+    Ok(())
+}
+
+/// A time during which was counted.
+struct Window {
+    offered: u64,
+    delivered: u64,
+    elapsed_s: f64,
+    /// How far the one got who counts while the processor has nothing else to do.
+    spare: u64,
+}
+
+impl Window {
+    fn take(
+        generator: &mut Generator,
+        load: Load,
+        seconds: f64,
+        delivered: &dyn Fn() -> Result<u64>,
+        spare: Option<&Spare>,
+    ) -> Result<Self> {
+        generator.run(load, WARM_UP)?;
+        let read = || -> Result<_> {
+            let spare = spare.map_or(0, Spare::count);
+            Ok((Instant::now(), delivered()?, spare))
+        };
+        let (at, got, spared) = read()?;
+        let offered = generator.run(load, Duration::from_secs_f64(seconds))?;
+        let (at_after, got_after, spared_after) = read()?;
+        // What is still in rings is of nobody's window.
+        std::thread::sleep(Duration::from_millis(200));
+        let elapsed_s = (at_after - at).as_secs_f64();
+        Ok(Self {
+            offered,
+            delivered: got_after - got,
+            elapsed_s,
+            spare: spared_after - spared,
+        })
+    }
+}

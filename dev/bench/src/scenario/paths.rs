@@ -1,0 +1,178 @@
+//! `paths`: what it takes to get packets from an igb to a program, by every way that there is, and
+//! from one igb to another; in a guest with emulated cards (docs/guides/guest-lab.md).
+//!
+//! An emulated card is slow, and it works in the time of whoever rings its doorbell. So there are
+//! two guests: in one the clock is the machine's, which gives packets a second with all that the
+//! emulation takes; in the other the clock counts the guest's instructions and nothing else, which
+//! gives what the guest's processor does for a packet, whatever the emulation takes.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Plan, Scenario};
+use crate::guest::{self, What};
+use crate::program;
+use crate::rounds::{Outcome, Table};
+
+/// The row in the table.
+pub const SCENARIO: Scenario = Scenario {
+    name: "paths",
+    summary: "from a card to a program and from card to card, by every way, on emulated igb",
+    run,
+};
+
+/// Longest time of a guest, in seconds.
+const LIMIT: u32 = 1500;
+
+fn run(plan: &Plan) -> Result<Outcome> {
+    let guests = [
+        guest::Plan {
+            what: What::Rates,
+            rounds: plan.rounds,
+            seconds: plan.seconds,
+        },
+        // The same instructions every time: more rounds show nothing more.
+        guest::Plan {
+            what: What::Cost,
+            rounds: plan.rounds.min(2),
+            seconds: plan.seconds,
+        },
+    ];
+    let mut outcome = Outcome {
+        tables: vec![
+            table("packets a second received", "packets/s", "receive"),
+            table("instructions a packet received", "instructions", "receive"),
+            table("packets a second forwarded", "packets/s", "forward"),
+            table("instructions a packet forwarded", "instructions", "forward"),
+        ],
+        notes: vec![
+            "two processors: the generator (an igb in user mode) on one; interrupts, kernel and \
+             program of who is measured on the other; 60 bytes without check sequence; every card \
+             behind the IOMMU"
+                .into(),
+            "packets a second: the best of 16, 32 and 64 kpps offered and of as many as the \
+             generator can, readers spinning; with all that the emulation takes: a card's work is \
+             done in the time of who rings its doorbell, one such work at a time"
+                .into(),
+            "instructions: what is missing from those that the processor has to spare, at 51.2 kpps \
+             in bursts of 64, readers asleep when nothing comes, the generator's own taken off; in \
+             a guest whose clock counts instructions, where emulation takes no time"
+                .into(),
+            "recvmmsg gets datagrams to the card's own address; to all others they are another \
+             station's, which the stack behind TPACKET_V3 drops"
+                .into(),
+        ],
+    };
+    for plan in guests {
+        one(&plan, &mut outcome)?;
+    }
+    outcome.tables.retain(|table| !table.series.is_empty());
+    Ok(outcome)
+}
+
+fn table(measure: &'static str, unit: &'static str, kind: &str) -> Table {
+    Table {
+        measure,
+        unit,
+        axis: "",
+        more_is_better: unit == "packets/s",
+        reference: match kind {
+            "receive" => "kernel stack, recvmmsg".into(),
+            _ => "Linux bridge".into(),
+        },
+        series: Vec::new(),
+    }
+}
+
+/// Runs a guest and takes in what it says.
+fn one(plan: &guest::Plan, outcome: &mut Outcome) -> Result<()> {
+    let rival = program::rivals()?.join("rival-recvmmsg");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(program::workspace());
+    command.args([
+        "run",
+        "--quiet",
+        "--package",
+        "barewire-xtask",
+        "--",
+        "lab",
+        "run",
+        "--bare",
+    ]);
+    command.args(["--cards-in-a-row", "--limit", &LIMIT.to_string()]);
+    let (option, what) = match plan.what {
+        What::Rates => ("--iommu-for-all", "rates"),
+        What::Cost => ("--count-instructions", "cost"),
+    };
+    command.arg(option);
+    command.arg("--with").arg(std::env::current_exe()?);
+    command
+        .arg("--with")
+        .arg(rival)
+        .args(["--with", "/usr/sbin/bridge"]);
+    command.args(["--", "barewire-bench", "--in-guest", what]);
+    command.args(["--rounds", &plan.rounds.to_string()]);
+    command.args(["--seconds", &plan.seconds.to_string()]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("run cargo xtask lab")?;
+    let output = child.stdout.take().context("piped")?;
+    let mut base = 0.0;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        eprintln!("  {line}");
+        take(plan.what, &line, &mut base, outcome);
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "the guest ended with {status}");
+    Ok(())
+}
+
+/// A line of the guest's.
+fn take(what: What, line: &str, base: &mut f64, outcome: &mut Outcome) {
+    let words: Vec<&str> = line.split('\t').collect();
+    let unit = match what {
+        What::Rates => "packets/s",
+        What::Cost => "instructions",
+    };
+    let mut add = |kind: &str, subject: &str, value: f64| {
+        let ending = match kind {
+            "receive" => "received",
+            _ => "forwarded",
+        };
+        let is_it = |table: &&mut Table| table.unit == unit && table.measure.ends_with(ending);
+        if let Some(table) = outcome.tables.iter_mut().find(is_it) {
+            table.add(subject, 0, value);
+        }
+    };
+    match words[..] {
+        ["value", measure, subject, value] => {
+            let (Some((measure, kind)), Ok(value)) = (measure.split_once('-'), value.parse())
+            else {
+                return;
+            };
+            match (measure, kind) {
+                // Each round begins with what the generator takes alone.
+                (_, "base") => *base = value,
+                ("rate", _) => add(kind, subject, value),
+                ("cost", _) => add(kind, subject, value - *base),
+                // What the emulation lets through at all, and nobody can get more than.
+                ("offered", _) if subject.contains("user-mode") => {
+                    add(kind, "(sent to the user-mode driver)", value);
+                }
+                _ => {}
+            }
+        }
+        ["refused", kind, subject, why] => {
+            add(kind, subject, f64::NAN);
+            let note = format!("{subject}: {why}");
+            if !outcome.notes.contains(&note) {
+                outcome.notes.push(note);
+            }
+        }
+        _ => {}
+    }
+}
