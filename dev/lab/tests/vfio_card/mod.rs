@@ -1,6 +1,8 @@
 //! A card of the guest in VFIO's hands for a while, and the kernel's card on the other end of its
 //! wire.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
