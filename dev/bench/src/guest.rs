@@ -1,6 +1,6 @@
-//! The part of `paths` that runs in the guest: cards in a row, a generator on the first, and whoever
-//! receives on the second, or forwards from there to the third. What it finds goes to standard
-//! output, a line a value, for [the scenario](crate::scenario) that has started the guest.
+//! The part of `paths` that runs in the guest: cards in a row, a generator on the first, and
+//! whoever receives on the second, or forwards from there to the third. What it finds goes to
+//! standard output, a line a value, for [the scenario](crate::scenario) that has started the guest.
 
 mod cards;
 mod forward;

@@ -31,7 +31,8 @@ pub struct Place {
     pub proc: PathBuf,
     /// One file a card that we have bound to vfio-pci, with its former driver.
     pub memory: PathBuf,
-    /// Its interfaces are those of this namespace: what is not in sysfs can be asked of the kernel.
+    /// Its interfaces are those of this namespace: what is not in sysfs can be asked of the
+    /// kernel.
     pub is_live: bool,
 }
 

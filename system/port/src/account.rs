@@ -132,9 +132,9 @@ pub struct PortAccount {
     /// Packets that the interface itself counted as received since the port was opened, where it
     /// counts.
     pub interface_seen: Option<u64>,
-    /// Packets that the interface or card itself counted as sent since the port was opened, where it
-    /// counts; those of other senders on the interface too. Beside [`TxAccount::sent`], which is what
-    /// we handed over.
+    /// Packets that the interface or card itself counted as sent since the port was opened, where
+    /// it counts; those of other senders on the interface too. Beside [`TxAccount::sent`],
+    /// which is what we handed over.
     pub interface_sent: Option<u64>,
 }
 

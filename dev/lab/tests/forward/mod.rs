@@ -1,6 +1,10 @@
 //! What the tests of `barewire forward` share.
 
-#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test binary uses its own part"
+)]
 
 use std::time::Duration;
 

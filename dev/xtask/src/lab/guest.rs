@@ -49,8 +49,8 @@ pub const CARDS: &[Card] = &[
     card("virtio1", VIRTIO, "52:54:00:ba:04:01", 3, true, 2),
 ];
 
-/// What the benchmark of paths needs: one card that sends, one on its wire that receives, and a third
-/// to which packets can go on; nobody else is on its wire.
+/// What the benchmark of paths needs: one card that sends, one on its wire that receives, and a
+/// third to which packets can go on; nobody else is on its wire.
 pub const CARDS_IN_A_ROW: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
@@ -86,8 +86,8 @@ pub struct Machine {
     /// The guest's clock counts its instructions, a nanosecond each: what devices need takes no
     /// time, and a program takes the same whatever else runs on this machine. Only under `tcg`.
     pub counts_instructions: bool,
-    /// The kernel's own drivers go through the IOMMU, too. Else they pass it by, as they do on most
-    /// machines, and what an emulated IOMMU takes falls upon VFIO's alone.
+    /// The kernel's own drivers go through the IOMMU, too. Else they pass it by, as they do on
+    /// most machines, and what an emulated IOMMU takes falls upon VFIO's alone.
     pub translates_all: bool,
 }
 
@@ -399,7 +399,8 @@ fn command(
     command.args(["-device", &iommu]);
     command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
     command.arg("-initrd").arg(image);
-    // On a busy machine the emulated timer is late, which the kernel's check takes for a broken one.
+    // On a busy machine the emulated timer is late, which the kernel's check takes for a broken
+    // one.
     command.arg("-append").arg(format!(
         "console=ttyS0 quiet loglevel=4 panic=-1 intel_iommu=on iommu={passthrough} net.ifnames=0 \
          hugepages=64 no_timer_check"

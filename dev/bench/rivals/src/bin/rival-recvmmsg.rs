@@ -1,5 +1,5 @@
-//! Receives UDP with recvmmsg(2), batches of 64, pinned to a processor, until SIGTERM: what a careful
-//! program gets out of the kernel's stack. Touches each datagram; prints how many came.
+//! Receives UDP with recvmmsg(2), batches of 64, pinned to a processor, until SIGTERM: what a
+//! careful program gets out of the kernel's stack. Touches each datagram; prints how many came.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
