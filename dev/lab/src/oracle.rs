@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
+pub mod python;
 pub mod tcpdump;
 pub mod tshark;
 

@@ -3,6 +3,7 @@
 //! Looks first and installs only what is missing, so a machine that has everything needs neither
 //! network nor root.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
@@ -36,9 +37,11 @@ enum Probe {
     Program(&'static str),
     /// A shared library, by its soname.
     Library(&'static str),
+    /// A module of the system's Python.
+    Module(&'static str),
 }
 
-use Probe::{Library, Program};
+use Probe::{Library, Module, Program};
 
 /// What is needed, the Debian package that has it, and for what.
 const NEEDS: &[(Probe, &str, &[Set])] = &[
@@ -83,6 +86,11 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
         &[Set::Test],
     ),
     (Program("python3"), "python3", &[Set::Test, Set::Fixture]),
+    (Module("ensurepip"), "python3-venv", &[Set::Test]),
+    (Library("librdkafka.so.1"), "librdkafka1", &[Set::Test]),
+    (Program("kcat"), "kcat", &[Set::Test]),
+    (Program("java"), "default-jre-headless", &[Set::Test]),
+    (Program("mvn"), "maven", &[Set::Test]),
     (Program("curl"), "curl", &[Set::Test, Set::Fixture]),
     (Program("trafgen"), "netsniff-ng", &[Set::Bench]),
     (
@@ -101,6 +109,20 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("traceroute"), "traceroute", &[Set::Fixture]),
 ];
 
+/// Modules of Python that tests ask, in an environment of their own below `target`: Debian has
+/// neither.
+const MODULES: &[&str] = &["duckdb", "pyarrow", "fastavro"];
+
+/// The broker of the tests of Kafka, as Maven knows it.
+const BROKER: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>barewire</groupId><artifactId>broker</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>3.9.1</version>
+  </dependency></dependencies>
+</project>
+"#;
+
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
@@ -117,8 +139,16 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     if sets.is_empty() {
         sets = SETS.iter().map(|(_, set)| *set).collect();
     }
-    let missing = missing(&sets);
+    let mut missing = missing(&sets);
     if check {
+        missing.extend(
+            missing_modules(&sets)
+                .into_iter()
+                .map(|name| (name, "of Python")),
+        );
+        if is_broker_missing(&sets) {
+            missing.push(("Apache Kafka", "of Maven"));
+        }
         for (what, package) in &missing {
             println!("missing: {what} (package {package})");
         }
@@ -132,6 +162,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         });
     }
     install(&missing)?;
+    install_modules(&sets);
+    install_broker(&sets);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -140,7 +172,85 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 /// # Errors
 /// When something is missing and cannot be installed; the error says what to run.
 pub fn ensure(sets: &[Set]) -> Result<()> {
-    install(&missing(sets))
+    install(&missing(sets))?;
+    install_modules(sets);
+    install_broker(sets);
+    Ok(())
+}
+
+fn broker() -> PathBuf {
+    crate::run::root().join("target/kafka")
+}
+
+fn is_broker_missing(sets: &[Set]) -> bool {
+    sets.contains(&Set::Test) && !broker().join("libs/kafka_2.13-3.9.1.jar").is_file()
+}
+
+/// Fetches the broker's libraries by Maven; without them its tests are skipped.
+fn install_broker(sets: &[Set]) {
+    if !is_broker_missing(sets) {
+        return;
+    }
+    eprintln!("missing: Apache Kafka");
+    let written = std::fs::create_dir_all(broker())
+        .and_then(|()| std::fs::write(broker().join("pom.xml"), BROKER));
+    let mut command = Command::new("mvn");
+    command.args([
+        "-q",
+        "-B",
+        "dependency:copy-dependencies",
+        "-DoutputDirectory=libs",
+    ]);
+    let fetched = written
+        .context("the project of the broker")
+        .and_then(|()| visibly(command.current_dir(broker())));
+    if let Err(error) = fetched {
+        eprintln!("warning: {error:#}\nwarning: tests that need it will be skipped");
+    }
+}
+
+/// The Python of tests.
+fn python() -> PathBuf {
+    crate::run::root().join("target/python/bin/python3")
+}
+
+fn missing_modules(sets: &[Set]) -> Vec<&'static str> {
+    let wanted = MODULES
+        .iter()
+        .copied()
+        .filter(|_| sets.contains(&Set::Test));
+    wanted
+        .filter(|name| !has_module(Command::new(python()), name))
+        .collect()
+}
+
+fn has_module(mut python: Command, name: &str) -> bool {
+    let import = format!("import {name}");
+    let output = python.args(["-c", &import]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Installs the modules that are missing. Without them tests are skipped, by name: a machine that
+/// has no way to a package index can run all others.
+fn install_modules(sets: &[Set]) {
+    let missing = missing_modules(sets);
+    if missing.is_empty() {
+        return;
+    }
+    eprintln!("missing: Python's {}", missing.join(", "));
+    let folder = crate::run::root().join("target/python");
+    let made = visibly(Command::new("python3").args(["-m", "venv"]).arg(folder));
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ];
+    let installed = made.and_then(|()| visibly(Command::new(python()).args(pip).args(&missing)));
+    if let Err(error) = installed {
+        eprintln!("warning: {error:#}\nwarning: tests that need them will be skipped");
+    }
 }
 
 /// What is missing, with its package.
@@ -168,6 +278,7 @@ impl Probe {
                 });
                 (!known).then_some(soname)
             }
+            Module(name) => (!has_module(Command::new("python3"), name)).then_some(name),
         }
     }
 }

@@ -61,8 +61,11 @@ pub struct Account {
     pub data_records: u64,
     /// Records that were not, by [`DropReason`].
     pub dropped: [Sum; DropReason::COUNT],
-    /// Messages sent or written, those with templates and options included.
+    /// Messages sent or written, those with templates and options included; row groups of
+    /// Parquet.
     pub messages: u64,
+    /// Files that were completed, where one follows the other.
+    pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
     /// Connections made; over UDP, and to a file, one.
@@ -102,6 +105,7 @@ impl Account {
             sum.add(more);
         }
         self.messages += other.messages;
+        self.files += other.files;
         self.bytes += other.bytes;
         self.sessions += other.sessions;
         self.failures += other.failures;

@@ -13,6 +13,7 @@ use flow::{EndReason, Extra, OwnedExtra, Record, Sampling};
 use sys::{Error, Result};
 
 use crate::account::{Account, DropReason};
+use crate::format::{Make, Work};
 use crate::lane::{Batch, Lane, Records, Shared, lock};
 use crate::target::{Place, Target};
 
@@ -77,7 +78,7 @@ struct Handle {
     /// `None` once the end was said.
     queue: Option<SyncSender<Batch>>,
     /// What the thread will be; `None` once it runs.
-    lane: Option<Lane>,
+    work: Option<Work>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// It was waited for long enough; not again before it takes something.
@@ -188,11 +189,13 @@ impl Exporters {
 
     /// Bytes of memory that queues may take at the most.
     pub fn memory_len(targets: &[Target]) -> usize {
-        let records = targets.iter().map(|target| {
+        let bytes = targets.iter().map(|target| {
             let queue = target.options.queue.unwrap_or(QUEUE_LEN);
-            (queue.div_ceil(BATCH_LEN) + 2) * BATCH_LEN
+            let records = (queue.div_ceil(BATCH_LEN) + 2) * BATCH_LEN;
+            let queue = records * size_of::<(Record, EndReason)>();
+            queue + (target.format.memory_len)(target) + target.sink.memory_len
         });
-        records.sum::<usize>() * size_of::<(Record, EndReason)>()
+        bytes.sum()
     }
 
     /// Hands over a record.
@@ -301,12 +304,12 @@ impl Exporters {
 /// Starts a thread for each; they are numbered from `first`.
 fn start(handles: &mut [Handle], first: usize) -> Result<()> {
     for (index, handle) in handles.iter_mut().enumerate() {
-        let Some(lane) = handle.lane.take() else {
+        let Some(work) = handle.work.take() else {
             continue;
         };
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", first + index))
-            .spawn(move || lane.run())
+            .spawn(work)
             .map_err(|e| Error::from_io("start a thread for an export", e))?;
         handle.thread = Some(thread);
     }
@@ -351,17 +354,22 @@ fn file_of(target: &Target) -> Option<(u64, u64)> {
 
 impl Handle {
     fn open(target: &Target, setup: &Setup) -> Result<Handle> {
-        let sink = (target.sink.open)(target)?;
-        let encoder = (target.format.make)(target, setup);
         let records = target.options.queue.unwrap_or(QUEUE_LEN);
         let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
         let shared = Arc::new(Shared::default());
-        let lane = Lane::new(target, encoder, sink, batches, shared.clone());
+        let work = match target.format.make {
+            Make::Messages(make) => {
+                let sink = (target.sink.open)(target)?;
+                let encoder = make(target, setup);
+                Lane::new(target, encoder, sink, batches, shared.clone()).work()
+            }
+            Make::Store(make) => make(target, setup, batches, shared.clone())?,
+        };
         Ok(Handle {
             name: target.text.clone(),
             batch: Records::default(),
             queue: Some(queue),
-            lane: Some(lane),
+            work: Some(work),
             shared,
             thread: None,
             was_waited_for: false,
@@ -422,4 +430,4 @@ impl Handle {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,20 +1,27 @@
-//! Files: messages one behind the other (RFC 5655 §7), lines of text as they are.
+//! Files: messages one behind the other (RFC 5655 §7), lines of text as they are; or one file after
+//! the other, each of which appears when it is complete.
 //!
 //! A file is whole at any time: when the disk is full, the message that did not fit is taken back,
 //! and those that come later are tried again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sys::{Error, ErrorKind, Result};
 
+use crate::lane::now_ns;
+use crate::packing::Packing;
+use crate::part::Part;
+use crate::rotation::{Pattern, Rotation};
 use crate::sink::{Sent, Sink};
 use crate::target::{Place, Target};
 
-/// Messages are gathered up to here before they are written.
+/// One file.
 struct Whole {
     file: File,
+    packing: Packing,
+    packed: Vec<u8>,
     /// Bytes of whole messages.
     len: u64,
     /// Of a pipe or a terminal nothing can be taken back.
@@ -24,15 +31,34 @@ struct Whole {
 /// The destination of a target. The file is made here: before rights are given up, and so that a
 /// wrong path is told at once.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
+    let what = || format!("export to {:?}", target.text);
+    let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
     let Place::Path(path) = &target.place else {
-        let what = format!("export to {:?}", target.text);
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            what,
-            "a path is wanted",
-        ));
+        return Err(invalid("a path is wanted".into()));
     };
-    let is_stdout = path == &PathBuf::from("-");
+    let packing = Packing::of(path);
+    if target.options.rotation.is_some() {
+        let pattern = path.to_str().map(Pattern::parse);
+        let pattern = pattern.unwrap_or_else(|| Err("the name is not UTF-8".into()));
+        let rotating = Rotating {
+            rotation: target.options.rotation,
+            pattern: pattern.map_err(invalid)?,
+            packing,
+            packed: Vec::new(),
+            part: None,
+            number: 0,
+        };
+        // That one can be made there; it is gone at once.
+        let first = rotating.pattern.name(now_ns(), 1);
+        Part::create(&first)
+            .map_err(|e| Error::from_io(format!("write {}", first.display()), e))?;
+        return Ok(Box::new(rotating));
+    }
+    open_one(path, packing)
+}
+
+fn open_one(path: &Path, packing: Packing) -> Result<Box<dyn Sink>> {
+    let is_stdout = path == Path::new("-");
     let opened = if is_stdout {
         // A descriptor of its own: nobody else's buffer is in between.
         use std::os::fd::AsFd;
@@ -48,6 +74,8 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     Ok(Box::new(Whole {
         is_regular: kind.is_file() && !is_stdout,
         file,
+        packing,
+        packed: Vec::new(),
         len: 0,
     }))
 }
@@ -58,9 +86,16 @@ impl Sink for Whole {
     }
 
     fn send(&mut self, message: &[u8]) -> Sent {
-        match self.file.write_all(message) {
+        let bytes = match self.packing {
+            Packing::Plain => message,
+            packing => match packing.pack(message, &mut self.packed) {
+                Ok(()) => &self.packed,
+                Err(error) => return Sent::Lost(error),
+            },
+        };
+        match self.file.write_all(bytes) {
             Ok(()) => {
-                self.len += message.len() as u64;
+                self.len += bytes.len() as u64;
                 Sent::Done
             }
             Err(error) => match self.take_back() {
@@ -91,3 +126,59 @@ impl Whole {
         Ok(())
     }
 }
+
+/// One file after the other.
+struct Rotating {
+    rotation: Rotation,
+    pattern: Pattern,
+    packing: Packing,
+    packed: Vec<u8>,
+    /// The file that is written, and when it was begun.
+    part: Option<(Part, u64)>,
+    /// Files begun.
+    number: u64,
+}
+
+impl Sink for Rotating {
+    fn connect(&mut self) -> io::Result<()> {
+        let time_ns = now_ns();
+        let path: PathBuf = self.pattern.name(time_ns, self.number + 1);
+        self.part = Some((Part::create(&path)?, time_ns));
+        self.number += 1;
+        Ok(())
+    }
+
+    fn send(&mut self, message: &[u8]) -> Sent {
+        let Some((part, _)) = &mut self.part else {
+            return Sent::Broken(io::ErrorKind::NotConnected.into());
+        };
+        let packed = &mut self.packed;
+        let packing = self.packing;
+        match packing
+            .pack(message, packed)
+            .and_then(|()| part.append(packed))
+        {
+            Ok(()) => Sent::Done,
+            Err(error) => Sent::Lost(error),
+        }
+    }
+
+    fn is_staged(&self) -> bool {
+        true
+    }
+
+    fn is_due(&self, now_ns: u64) -> bool {
+        let part = self.part.as_ref();
+        part.is_some_and(|(part, began_ns)| self.rotation.is_due(*began_ns, now_ns, part.len()))
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        match self.part.take() {
+            Some((part, _)) => part.complete().map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,17 @@ use flow::element::OWN_ENTERPRISE;
 use flow::encode::{Encode, csv, eve, ipfix, json, lines, netflow5, netflow9};
 use flow::{EndReason, Extra, Record};
 
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use sys::Result;
+
 use crate::exporters::Setup;
-use crate::sink::FILE;
+use crate::lane::{Batch, Shared};
+use crate::one::One;
+use crate::sink::{FILE, KAFKA};
 use crate::target::Target;
+use crate::{avro, parquet};
 
 /// A format.
 pub struct Format {
@@ -20,9 +28,26 @@ pub struct Format {
     pub options: &'static [&'static str],
     /// The port unless told; 0: must be told.
     pub port: u16,
-    /// Makes an encoder.
-    pub make: fn(&Target, &Setup) -> Box<dyn Encode>,
+    /// Makes what a thread does for it.
+    pub(crate) make: Make,
+    /// Bytes of memory that it takes beside the queue, if that is much.
+    pub(crate) memory_len: fn(&Target) -> usize,
 }
+
+/// How a format is made.
+#[derive(Clone, Copy)]
+pub(crate) enum Make {
+    /// Messages, for a sink.
+    Messages(fn(&Target, &Setup) -> Box<dyn Encode>),
+    /// Something that takes records and does the rest itself.
+    Store(MakeWork),
+}
+
+/// What a thread does.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// Makes it, for a queue.
+type MakeWork = fn(&Target, &Setup, Receiver<Batch>, Arc<Shared>) -> Result<Work>;
 
 /// All formats.
 pub static FORMATS: &[Format] = &[
@@ -32,7 +57,8 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", "sctp", FILE],
         options: &["domain", "uniflow", "fields", "enterprise"],
         port: 4739,
-        make: make_ipfix,
+        make: Make::Messages(make_ipfix),
+        memory_len: none,
     },
     Format {
         name: "netflow9",
@@ -40,7 +66,8 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp"],
         options: &["domain", "fields"],
         port: 2055,
-        make: make_netflow9,
+        make: Make::Messages(make_netflow9),
+        memory_len: none,
     },
     Format {
         name: "netflow5",
@@ -48,37 +75,32 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp"],
         options: &["domain"],
         port: 2055,
-        make: |target, setup| {
-            let domain = target.options.domain;
-            Box::new(netflow5::Encoder::new(
-                domain,
-                setup.sampling,
-                setup.interface,
-            ))
-        },
+        make: Make::Messages(make_netflow5),
+        memory_len: none,
     },
     Format {
         name: "json",
         about: "a line of JSON for each record, as barewire flows --json prints them",
-        sinks: &["udp", "tcp", "tls", FILE],
+        sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
         port: 0,
-        make: |target, setup| {
+        make: Make::Messages(|target, setup| {
             let beyond = setup.beyond;
             make_lines(
                 move |r, extra, reason, out| json::line_beyond(r, extra, &beyond, reason, out),
                 "",
                 target,
             )
-        },
+        }),
+        memory_len: none,
     },
     Format {
         name: "eve",
         about: "a line of JSON for each record with the fields of Suricata's EVE",
-        sinks: &["udp", "tcp", "tls", FILE],
+        sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
         port: 0,
-        make: |target, setup| {
+        make: Make::Messages(|target, setup| {
             let (beyond, interfaces) = (setup.beyond, setup.interfaces.clone());
             make_lines(
                 move |r, extra, reason, out| {
@@ -87,7 +109,8 @@ pub static FORMATS: &[Format] = &[
                 "",
                 target,
             )
-        },
+        }),
+        memory_len: none,
     },
     Format {
         name: "csv",
@@ -95,16 +118,45 @@ pub static FORMATS: &[Format] = &[
         sinks: &["tcp", "tls", FILE],
         options: &[],
         port: 0,
-        make: |target, setup| {
+        make: Make::Messages(|target, setup| {
             let beyond = setup.beyond;
             make_lines(
                 move |r, extra, reason, out| csv::line_beyond(r, extra, &beyond, reason, out),
                 &csv::head(&beyond),
                 target,
             )
+        }),
+        memory_len: none,
+    },
+    Format {
+        name: "avro",
+        about: "a bare Avro value for each record; docs/flow.avsc is the schema",
+        sinks: &[KAFKA],
+        options: &[],
+        port: 9092,
+        make: Make::Messages(|_, setup| Box::new(avro::Encoder::new(setup.beyond))),
+        memory_len: none,
+    },
+    Format {
+        name: "parquet",
+        about: "columns in files below a folder, date=…/hour=…/NAME.parquet",
+        sinks: &[FILE],
+        options: &["partition", "rows", "times"],
+        port: 0,
+        make: Make::Store(|target, setup, batches, shared| {
+            let store = parquet::open(target, setup)?;
+            Ok(Box::new(move || store.run(&batches, &shared)))
+        }),
+        memory_len: |target| {
+            let rows = target.options.group_len.unwrap_or(parquet::GROUP_LEN);
+            rows * parquet::ROW_MEMORY_LEN
         },
     },
 ];
+
+fn none(_: &Target) -> usize {
+    0
+}
 
 /// A format by its name.
 pub fn find(name: &str) -> Option<&'static Format> {
@@ -114,6 +166,9 @@ pub fn find(name: &str) -> Option<&'static Format> {
 fn message_len_max(target: &Target) -> usize {
     target.options.mtu.unwrap_or(target.sink.message_len_max)
 }
+
+/// Bytes of lines that are packed together.
+const PACKED_LEN: usize = 256 << 10;
 
 fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
     let mut extra = setup.columns.clone();
@@ -136,6 +191,15 @@ fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
     }))
 }
 
+fn make_netflow5(target: &Target, setup: &Setup) -> Box<dyn Encode> {
+    let domain = target.options.domain;
+    Box::new(netflow5::Encoder::new(
+        domain,
+        setup.sampling,
+        setup.interface,
+    ))
+}
+
 fn make_netflow9(target: &Target, setup: &Setup) -> Box<dyn Encode> {
     let mut extra = setup.columns.clone();
     extra.extend(&target.options.fields);
@@ -155,5 +219,13 @@ fn make_lines(
     head: &str,
     target: &Target,
 ) -> Box<dyn Encode> {
-    Box::new(lines::Encoder::new(write, head, message_len_max(target)))
+    let limit = match target.is_packed() {
+        true => PACKED_LEN,
+        false => message_len_max(target),
+    };
+    let lines = Box::new(lines::Encoder::new(write, head, limit));
+    match target.sink.scheme {
+        KAFKA => Box::new(One(lines)),
+        _ => lines,
+    }
 }

@@ -9,6 +9,7 @@ use flow::{EndReason, OwnedExtra, Record};
 
 use crate::account::{Account, DropReason};
 use crate::exporters::Observed;
+use crate::format::Work;
 use crate::sink::{FILE, Sent, Sink};
 use crate::target::Target;
 
@@ -28,6 +29,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// How long a record waits for others to fill its message.
 const FLUSH: Duration = Duration::from_millis(500);
+/// The same on its way into a file that is packed, or seen only when it is complete.
+const FLUSH_PACKED: Duration = Duration::from_secs(10);
 /// How often templates and statistics are repeated unless told: a compromise between the 600
 /// seconds of RFC 6728 and a collector that was started anew.
 const REFRESH: Duration = Duration::from_secs(60);
@@ -61,6 +64,8 @@ pub(crate) struct Lane {
     pub(crate) is_reliable: bool,
     /// Records that could not be sent were lost here, or on a disk.
     pub(crate) lost_as: DropReason,
+    /// How long a record waits for others to fill its message.
+    pub(crate) flush: Duration,
 }
 
 impl Lane {
@@ -80,6 +85,11 @@ impl Lane {
             refresh: target.options.refresh.unwrap_or(REFRESH),
             rate: target.options.rate,
             is_reliable: target.sink.is_reliable,
+            flush: if target.is_packed() || target.options.rotation.is_some() {
+                FLUSH_PACKED
+            } else {
+                FLUSH
+            },
             lost_as: if target.sink.scheme == FILE {
                 DropReason::WriteFailed
             } else {
@@ -88,8 +98,13 @@ impl Lane {
         }
     }
 
+    /// What the thread does.
+    pub(crate) fn work(self) -> Work {
+        Box::new(move || self.run())
+    }
+
     /// The life of the thread: until the queue has no sender any more and is empty.
-    pub(crate) fn run(self) {
+    fn run(self) {
         Running {
             is_connected: false,
             backoff: BACKOFF_MIN,
@@ -98,6 +113,8 @@ impl Lane {
             next_flush: None,
             may_send: Instant::now(),
             refused: *self.encoder.refused(),
+            staged: Sum::default(),
+            is_resting: self.sink.is_staged(),
             lane: self,
         }
         .run();
@@ -116,9 +133,13 @@ struct Running {
     may_send: Instant,
     /// Refusals that are in the account.
     refused: [Sum; Refusal::COUNT],
+    /// What was written and counts when the session has ended well ([`Sink::is_staged`]).
+    staged: Sum,
+    /// No session is begun before there is something to send.
+    is_resting: bool,
 }
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |since| since.as_nanos() as u64)
 }
@@ -134,6 +155,12 @@ impl Running {
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 break;
+            }
+            if let Some(limit) = self.rest(&mut left) {
+                if limit {
+                    break;
+                }
+                continue;
             }
             if !self.is_connected && !self.connect() {
                 // The queue fills meanwhile. Whether its sender is gone can be seen only by
@@ -181,6 +208,23 @@ impl Running {
         self.finish(left);
     }
 
+    /// Between two files nothing is open: waits for a batch. None where there is something to do;
+    /// whether it is all over.
+    fn rest(&mut self, left: &mut Option<(Batch, usize)>) -> Option<bool> {
+        if self.is_connected || !self.is_resting {
+            return None;
+        }
+        if left.is_none() {
+            match self.lane.batches.recv_timeout(LOOK) {
+                Ok(batch) => *left = Some((batch, 0)),
+                Err(RecvTimeoutError::Timeout) => return Some(false),
+                Err(RecvTimeoutError::Disconnected) => return Some(true),
+            }
+        }
+        self.is_resting = false;
+        None
+    }
+
     /// Whether the owner has said that this is the end: the exporters' flag.
     fn is_over(&self) -> bool {
         lock(&self.lane.shared.observed).is_over
@@ -204,7 +248,12 @@ impl Running {
         }
         self.count_refused();
         if self.lane.encoder.held().flows != 0 {
-            self.next_flush.get_or_insert(Instant::now() + FLUSH);
+            self.next_flush
+                .get_or_insert(Instant::now() + self.lane.flush);
+        }
+        self.settle();
+        if self.lane.sink.is_due(now_ns()) {
+            self.rotate();
         }
         if Instant::now() >= self.next_refresh {
             self.due();
@@ -223,6 +272,10 @@ impl Running {
     /// What is due by the clock.
     fn due(&mut self) {
         let now = Instant::now();
+        self.settle();
+        if self.lane.sink.is_due(now_ns()) {
+            return self.rotate();
+        }
         if self.next_flush.is_some_and(|at| now >= at) && !self.send() {
             return;
         }
@@ -232,6 +285,69 @@ impl Running {
                 let statistics = self.statistics();
                 let messages = self.lane.encoder.refresh(now_ns(), &statistics);
                 self.send_control(messages);
+            }
+        }
+    }
+
+    /// Counts messages of which it is known by now what became of them.
+    fn settle(&mut self) {
+        if !self.lane.sink.is_deferred() {
+            return;
+        }
+        let settled = self.lane.sink.settle();
+        let mut account = lock(&self.lane.shared.account);
+        account.exported.add(&settled.done);
+        account.dropped[self.lane.lost_as as usize].add(&settled.lost);
+        if settled.last_failure.is_some() {
+            account.failures += 1;
+            account.last_failure = settled.last_failure;
+        }
+    }
+
+    /// Ends the session, because its file has ended; the next one begins with the next record.
+    fn rotate(&mut self) {
+        if self.send() {
+            self.end_session();
+            self.is_connected = false;
+            self.is_resting = true;
+            self.next_attempt = Instant::now();
+        }
+    }
+
+    /// The last words, and the end of the session.
+    fn end_session(&mut self) {
+        let statistics = self.statistics();
+        let messages = self.lane.encoder.end_session(now_ns(), &statistics);
+        for message in messages {
+            match self.lane.sink.send(&message) {
+                Sent::Done => {
+                    let mut account = lock(&self.lane.shared.account);
+                    account.messages += 1;
+                    account.bytes += message.len() as u64;
+                }
+                // What was sent before stands without them.
+                Sent::Lost(error) => {
+                    let mut account = lock(&self.lane.shared.account);
+                    account.failures += 1;
+                    account.last_failure = Some(error.to_string());
+                }
+                Sent::Broken(error) => return self.failed(&error),
+            }
+        }
+        let is_staged = self.lane.sink.is_staged();
+        let ended = self.lane.sink.close();
+        self.settle();
+        let staged = std::mem::take(&mut self.staged);
+        let mut account = lock(&self.lane.shared.account);
+        match ended {
+            Ok(()) => {
+                account.exported.add(&staged);
+                account.files += u64::from(is_staged);
+            }
+            Err(error) => {
+                account.dropped[self.lane.lost_as as usize].add(&staged);
+                account.failures += 1;
+                account.last_failure = Some(error.to_string());
             }
         }
     }
@@ -246,8 +362,13 @@ impl Running {
                 self.is_connected = true;
                 self.next_refresh = Instant::now() + self.lane.refresh;
                 {
+                    let is_staged = self.lane.sink.is_staged();
                     let mut account = lock(&self.lane.shared.account);
-                    account.sessions += 1;
+                    // One for all its files.
+                    account.sessions = match is_staged {
+                        true => 1,
+                        false => account.sessions + 1,
+                    };
                     account.is_connected = true;
                 }
                 let messages = self.lane.encoder.begin_session(now_ns());
@@ -266,12 +387,20 @@ impl Running {
     /// The session is over, or none came about.
     fn failed(&mut self, error: &std::io::Error) {
         self.is_connected = false;
+        self.lose_staged();
         self.next_attempt = Instant::now() + self.backoff;
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
         let mut account = lock(&self.lane.shared.account);
         account.is_connected = false;
         account.failures += 1;
         account.last_failure = Some(error.to_string());
+    }
+
+    /// What was in a file that will not be is lost.
+    fn lose_staged(&mut self) {
+        let staged = std::mem::take(&mut self.staged);
+        let mut account = lock(&self.lane.shared.account);
+        account.dropped[self.lane.lost_as as usize].add(&staged);
     }
 
     /// Sends what the encoder holds. False: the session broke, and it still holds it.
@@ -288,10 +417,14 @@ impl Running {
         let data_records = self.lane.encoder.record_count();
         let message = self.lane.encoder.message(now_ns());
         let len = message.len() as u64;
-        match self.lane.sink.send(message) {
+        match self.lane.sink.send_held(message, &held) {
             Sent::Done => {
                 let mut account = lock(&self.lane.shared.account);
-                account.exported.add(&held);
+                if self.lane.sink.is_staged() {
+                    self.staged.add(&held);
+                } else if !self.lane.sink.is_deferred() {
+                    account.exported.add(&held);
+                }
                 account.data_records += data_records;
                 account.messages += 1;
                 account.bytes += len;
@@ -375,17 +508,11 @@ impl Running {
     /// The last words, and what could not be said.
     fn finish(&mut self, mut left: Option<(Batch, usize)>) {
         self.count_refused();
-        if self.is_connected {
-            let statistics = self.statistics();
-            let messages = self.lane.encoder.end_session(now_ns(), &statistics);
-            if self.send_control(messages)
-                && let Err(error) = self.lane.sink.close()
-            {
-                let mut account = lock(&self.lane.shared.account);
-                account.failures += 1;
-                account.last_failure = Some(error.to_string());
-            }
+        // What was sent is waited for, also where nothing more could be.
+        if self.is_connected || self.lane.sink.is_deferred() {
+            self.end_session();
         }
+        self.lose_staged();
         let mut lost = self.lane.encoder.held();
         loop {
             if let Some((batch, at)) = left.take() {

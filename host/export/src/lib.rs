@@ -11,11 +11,20 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod avro;
+mod columns;
 mod exporters;
 mod file;
 mod format;
+mod kafka;
 mod lane;
+mod one;
+mod packing;
+mod parquet;
+mod part;
 pub mod prometheus;
+pub mod query;
+mod rotation;
 mod sctp;
 mod sink;
 mod target;
@@ -26,5 +35,6 @@ mod udp;
 pub use account::{Account, DropReason};
 pub use exporters::{Changes, Exporters, FanOut, Observed, Setup};
 pub use format::{FORMATS, Format};
+pub use rotation::{Pattern, Rotation};
 pub use sink::{SINKS, Sink, SinkRow};
-pub use target::{Options, Place, Target};
+pub use target::{Options, Partition, Place, Target};

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use flow::encode::Sum;
 use sys::Result;
 
 use crate::target::Target;
@@ -17,6 +18,17 @@ pub enum Sent {
     Broken(io::Error),
 }
 
+/// What became of messages that were sent some time ago.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// What was in those that arrived.
+    pub done: Sum,
+    /// What was in those that did not.
+    pub lost: Sum,
+    /// The last failure, in words.
+    pub last_failure: Option<String>,
+}
+
 /// A destination. One thread owns it; its calls may block, each for a few seconds at most.
 pub trait Sink: Send {
     /// Begins a session. Called again after `Sent::Broken`, not before a pause.
@@ -28,9 +40,38 @@ pub trait Sink: Send {
     /// Sends a whole message.
     fn send(&mut self, message: &[u8]) -> Sent;
 
+    /// The same; what is in the message is told back by [`Sink::settle`] where that is known only
+    /// later.
+    fn send_held(&mut self, message: &[u8], held: &Sum) -> Sent {
+        let _ = held;
+        self.send(message)
+    }
+
+    /// Whether [`Sent::Done`] does not yet mean that a message has arrived: [`Sink::settle`] tells.
+    fn is_deferred(&self) -> bool {
+        false
+    }
+
+    /// What became of messages since it was asked. Does not block.
+    fn settle(&mut self) -> Settled {
+        Settled::default()
+    }
+
     /// Times that the host said that nobody listens.
     fn refused_by_host(&self) -> u64 {
         0
+    }
+
+    /// Whether what was sent counts only when [`Sink::close`] has gone well, and a session is not
+    /// begun before there is something to send: files that appear when they are complete.
+    fn is_staged(&self) -> bool {
+        false
+    }
+
+    /// Whether the session is to be ended now, and another one begun with the next message.
+    fn is_due(&self, now_ns: u64) -> bool {
+        let _ = now_ns;
+        false
     }
 
     /// Ends the session, all that was sent being out.
@@ -55,6 +96,8 @@ pub struct SinkRow {
     pub message_len_max: usize,
     /// Options that only this sink has.
     pub options: &'static [&'static str],
+    /// Bytes of memory that it takes, if that is much.
+    pub memory_len: usize,
     /// Makes it. Connects nothing yet; finds out what can be found out before.
     pub open: fn(&Target) -> Result<Box<dyn Sink>>,
 }
@@ -72,6 +115,7 @@ pub static SINKS: &[SinkRow] = &[
         is_reliable: false,
         message_len_max: DATAGRAM_LEN,
         options: &["mtu", "refresh"],
+        memory_len: 0,
         open: crate::udp::open,
     },
     SinkRow {
@@ -80,6 +124,7 @@ pub static SINKS: &[SinkRow] = &[
         is_reliable: true,
         message_len_max: STREAM_LEN,
         options: &[],
+        memory_len: 0,
         open: crate::tcp::open,
     },
     SinkRow {
@@ -88,6 +133,7 @@ pub static SINKS: &[SinkRow] = &[
         is_reliable: true,
         message_len_max: STREAM_LEN,
         options: &["ca", "cert", "key", "name"],
+        memory_len: 0,
         open: crate::tls::open,
     },
     SinkRow {
@@ -96,17 +142,31 @@ pub static SINKS: &[SinkRow] = &[
         is_reliable: true,
         message_len_max: DATAGRAM_LEN,
         options: &["mtu"],
+        memory_len: 0,
         open: crate::sctp::open,
     },
     SinkRow {
+        scheme: KAFKA,
+        about: "a message for each record to BROKER:PORT,…/TOPIC; options are librdkafka's",
+        is_reliable: true,
+        message_len_max: 64 << 10,
+        options: &[],
+        memory_len: crate::kafka::MEMORY_LEN,
+        open: crate::kafka::open,
+    },
+    SinkRow {
         scheme: FILE,
-        about: "a file, or - for standard output",
+        about: "a file, or - for standard output; rotate= and size= for one after the other",
         is_reliable: true,
         message_len_max: 32 << 10,
-        options: &[],
+        options: &["rotate", "size"],
+        memory_len: 0,
         open: crate::file::open,
     },
 ];
+
+/// The scheme of Kafka.
+pub(crate) const KAFKA: &str = "kafka";
 
 /// The scheme of files.
 pub const FILE: &str = "file";

@@ -6,8 +6,10 @@ use std::time::Duration;
 use flow::element::Column;
 use sys::{Error, ErrorKind, Result};
 
-use crate::format::{self, FORMATS, Format};
-use crate::sink::{self, FILE, SinkRow};
+use crate::format::{self, FORMATS, Format, Make};
+use crate::packing::Packing;
+use crate::rotation::Rotation;
+use crate::sink::{self, FILE, KAFKA, SinkRow};
 
 /// Where a sink leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,13 @@ pub enum Place {
     Host(String, u16),
     /// A file; `-` is standard output.
     Path(PathBuf),
+    /// Brokers, with commas between them, and a topic.
+    Topic {
+        /// `HOST:PORT,…`.
+        brokers: String,
+        /// Its name.
+        topic: String,
+    },
 }
 
 /// What can be said behind the question mark.
@@ -45,6 +54,28 @@ pub struct Options {
     pub key: Option<PathBuf>,
     /// The name in the collector's certificate, if not that of the host.
     pub name: Option<String>,
+    /// When a file ends and the next one begins.
+    pub rotation: Rotation,
+    /// Folders of Parquet files.
+    pub partition: Partition,
+    /// Records of a row group.
+    pub group_len: Option<usize>,
+    /// Times in nanoseconds, not microseconds.
+    pub is_nano: bool,
+    /// What librdkafka is told, by its names.
+    pub properties: Vec<(String, String)>,
+}
+
+/// What the folders of Parquet files are for: the UTC time at which records start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Partition {
+    /// `date=2026-11-22/hour=01`.
+    #[default]
+    Hour,
+    /// `date=2026-11-22`.
+    Day,
+    /// All in one folder.
+    None,
 }
 
 /// A destination.
@@ -69,7 +100,9 @@ impl std::fmt::Debug for Target {
 }
 
 /// Options that every destination has.
-const COMMON: &[&str] = &["rate", "queue"];
+const COMMON: &[&str] = &["queue"];
+/// Those that all have which send messages.
+const OF_MESSAGES: &[&str] = &["rate"];
 
 impl Target {
     /// Reads `FORMAT:SCHEME://HOST:PORT?OPTIONS` or `FORMAT:PATH?OPTIONS`.
@@ -95,20 +128,19 @@ impl Target {
             let error = error(format!("{name} does not go to {scheme:?}"));
             return Err(error.with_hint(format!("it goes to {}", format.sinks.join(", "))));
         };
-        let place = if row.scheme == FILE {
-            if place.is_empty() {
-                return Err(error("there is no path".into()).with_hint(EXAMPLES));
-            }
-            Place::Path(PathBuf::from(decode(place)))
-        } else {
-            let (host, port) = host_and_port(place, default_port(format, row))
-                .map_err(|why| error(why).with_hint(EXAMPLES))?;
-            Place::Host(host, port)
-        };
         let mut options = Options::default();
+        let of_messages = match format.make {
+            Make::Messages(_) => OF_MESSAGES,
+            Make::Store(_) => &[],
+        };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let known = [COMMON, format.options, row.options];
+            if row.scheme == KAFKA && ![COMMON, of_messages].concat().contains(&key) {
+                // The library knows which there are.
+                options.properties.push((key.to_owned(), decode(value)));
+                continue;
+            }
+            let known = [COMMON, of_messages, format.options, row.options];
             if !known.iter().any(|of| of.contains(&key)) {
                 let error = error(format!("{name} over {scheme} has no option {key:?}"));
                 return Err(error.with_hint(format!("it has {}", known.concat().join(", "))));
@@ -120,6 +152,25 @@ impl Target {
         if options.cert.is_some() != options.key.is_some() {
             return Err(error("cert= and key= go together".into()));
         }
+        let place = if row.scheme == FILE {
+            if place.is_empty() {
+                return Err(error("there is no path".into()).with_hint(EXAMPLES));
+            }
+            let is_pattern = options.rotation.is_some() && matches!(format.make, Make::Messages(_));
+            // In a pattern the percent sign begins a field.
+            let path = if is_pattern {
+                place.to_owned()
+            } else {
+                decode(place)
+            };
+            Place::Path(PathBuf::from(path))
+        } else if row.scheme == KAFKA {
+            topic(place).map_err(|why| error(why).with_hint(EXAMPLES))?
+        } else {
+            let (host, port) = host_and_port(place, default_port(format, row))
+                .map_err(|why| error(why).with_hint(EXAMPLES))?;
+            Place::Host(host, port)
+        };
         Ok(Target {
             text: text.to_owned(),
             format,
@@ -128,10 +179,18 @@ impl Target {
             options,
         })
     }
+
+    /// Whether it is a file that is packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        match &self.place {
+            Place::Path(path) => Packing::of(path) != Packing::Plain,
+            Place::Host(..) | Place::Topic { .. } => false,
+        }
+    }
 }
 
 const EXAMPLES: &str =
-    "for example ipfix:udp://192.0.2.1:4739, ipfix:tcp://collector, csv:flows.csv";
+    "for example ipfix:udp://192.0.2.1:4739, ipfix:tcp://collector, csv:flows.csv, parquet:flows/";
 
 /// IPFIX over TLS has a port of its own (RFC 7011 §10.3.4).
 fn default_port(format: &Format, row: &SinkRow) -> u16 {
@@ -163,6 +222,24 @@ impl Options {
             "cert" => self.cert = path()?,
             "key" => self.key = path()?,
             "name" => self.name = Some(value.to_owned()),
+            "rotate" => self.rotation.interval = Some(interval(value)?),
+            "size" => self.rotation.len_max = Some(size(value)?),
+            "rows" => self.group_len = Some(number(value, 1000, 1 << 22)? as usize),
+            "times" => {
+                self.is_nano = match value {
+                    "us" => false,
+                    "ns" => true,
+                    _ => return Err("us or ns".into()),
+                }
+            }
+            "partition" => {
+                self.partition = match value {
+                    "hour" => Partition::Hour,
+                    "day" => Partition::Day,
+                    "none" => Partition::None,
+                    _ => return Err("hour, day or none".into()),
+                }
+            }
             // The rows name only what is handled here; a test says so.
             other => return Err(format!("{other:?} is not known")),
         }
@@ -188,12 +265,66 @@ fn number(value: &str, least: u32, most: u32) -> std::result::Result<u32, String
     }
 }
 
+/// A time of at least a second: `90`, `90s`, `5m`, `1h`, `1d`.
+fn interval(value: &str) -> std::result::Result<Duration, String> {
+    let wrong = || "not a time from 1s to 31d, such as 90s, 5m, 1h".to_owned();
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &value[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let seconds = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    let seconds = seconds.filter(|seconds| (1..=31 * 86_400).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// A number of bytes, `k`, `M` and `G` for 10^3, 10^6, 10^9.
+fn size(value: &str) -> std::result::Result<u64, String> {
+    let wrong = || "not a size from 1k to 1000G, such as 100M".to_owned();
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &value[digits.len()..] {
+        "" => 1,
+        "k" | "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    let bytes = bytes.filter(|bytes| (1_000..=1_000_000_000_000).contains(bytes));
+    bytes.ok_or_else(wrong)
+}
+
 fn flag(value: &str) -> std::result::Result<bool, String> {
     match value {
         "" | "1" | "yes" | "true" => Ok(true),
         "0" | "no" | "false" => Ok(false),
         _ => Err("yes or no".into()),
     }
+}
+
+/// `BROKER,…/TOPIC`; the port of brokers is 9092 unless told.
+fn topic(text: &str) -> std::result::Result<Place, String> {
+    let (hosts, topic) = text.split_once('/').unwrap_or((text, ""));
+    if topic.is_empty() || topic.contains('/') {
+        return Err("Kafka is BROKER:PORT/TOPIC".into());
+    }
+    let mut brokers = Vec::new();
+    for host in hosts.split(',') {
+        let (name, port) = host_and_port(host, 9092)?;
+        let name = if name.contains(':') {
+            format!("[{name}]")
+        } else {
+            name
+        };
+        brokers.push(format!("{name}:{port}"));
+    }
+    Ok(Place::Topic {
+        brokers: brokers.join(","),
+        topic: decode(topic),
+    })
 }
 
 fn host_and_port(text: &str, port: u16) -> std::result::Result<(String, u16), String> {
@@ -276,6 +407,21 @@ mod tests {
         let target =
             Target::parse("ipfix:a.ipfix?fields=ipVersion,reverseOctetTotalCount").unwrap();
         assert_eq!(target.options.fields.len(), 2);
+        let target = Target::parse("csv:f-%d%20.csv.gz?rotate=5m&size=2M").unwrap();
+        assert_eq!(target.place, Place::Path("f-%d%20.csv.gz".into()));
+        assert_eq!(target.options.rotation.len_max, Some(2_000_000));
+        assert_eq!(
+            target.options.rotation.interval,
+            Some(Duration::from_secs(300))
+        );
+        assert!(target.is_packed());
+        let target = Target::parse("avro:kafka://a,[::1]:99/flows?acks=all&queue=512").unwrap();
+        let (brokers, topic) = ("a:9092,[::1]:99".to_owned(), "flows".to_owned());
+        assert_eq!(target.place, Place::Topic { brokers, topic });
+        assert_eq!(target.options.properties, [("acks".into(), "all".into())]);
+        assert_eq!(target.options.queue, Some(512));
+        let target = Target::parse("parquet:a%20b?rotate=1h&rows=5000&times=ns").unwrap();
+        assert_eq!(target.place, Place::Path("a b".into()));
     }
 
     #[test]
@@ -295,6 +441,15 @@ mod tests {
             ("ipfix:udp://h?fields=colour", "no information element"),
             ("ipfix:tls://h?cert=a.pem", "go together"),
             ("netflow5:udp://h?uniflow", "no option \"uniflow\""),
+            ("csv:f-%n.csv?rotate=1w", "not a time"),
+            ("csv:f-%n.csv?size=1", "not a size"),
+            ("csv:tcp://h:1?rotate=1h", "no option \"rotate\""),
+            ("json:kafka://h:9092", "BROKER:PORT/TOPIC"),
+            ("json:kafka:///flows", "no host"),
+            ("csv:kafka://h/flows", "does not go to \"kafka\""),
+            ("parquet:d?rate=5", "no option \"rate\""),
+            ("parquet:d?partition=year", "hour, day or none"),
+            ("parquet:udp://h:1", "does not go to \"udp\""),
         ] {
             let error = Target::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
@@ -305,12 +460,13 @@ mod tests {
     fn every_option_of_a_row_is_handled() {
         let rows = SINKS.iter().map(|row| row.options);
         for name in rows.chain(FORMATS.iter().map(|f| f.options)).flatten() {
-            let value = if *name == "fields" {
-                "ipVersion"
-            } else {
-                "1000"
+            let value = match *name {
+                "fields" => "ipVersion",
+                "uniflow" => "1",
+                "partition" => "day",
+                "times" => "ns",
+                _ => "1000",
             };
-            let value = if *name == "uniflow" { "1" } else { value };
             assert_eq!(Options::default().set(name, value), Ok(()), "{name}");
         }
         for format in FORMATS {

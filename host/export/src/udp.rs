@@ -37,10 +37,10 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
 pub(crate) fn host_of(target: &Target) -> Result<(String, u16)> {
     match &target.place {
         Place::Host(host, port) => Ok((host.clone(), *port)),
-        Place::Path(_) => Err(Error::new(
+        Place::Path(_) | Place::Topic { .. } => Err(Error::new(
             ErrorKind::InvalidInput,
             format!("export to {:?}", target.text),
-            "a host is wanted, not a path",
+            "a host is wanted",
         )),
     }
 }

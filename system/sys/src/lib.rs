@@ -11,6 +11,7 @@ mod error;
 pub mod ethtool;
 pub mod eventfd;
 pub mod libpcap;
+pub mod librdkafka;
 pub mod link;
 pub mod local_time;
 pub mod memfd;

@@ -6,6 +6,7 @@ mod json;
 mod metrics;
 mod page;
 mod plain;
+mod query;
 mod report;
 mod service;
 
@@ -33,11 +34,18 @@ use crate::live::{Live, Once};
 
 /// Arguments.
 #[derive(clap::Args)]
-#[command(after_help = HELP)]
+#[command(
+    after_help = HELP,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
 pub struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Where packets come from: an interface, afxdp:IFACE, a capture file, - for standard input
-    #[arg(value_name = "PORT")]
-    port: String,
+    #[arg(value_name = "PORT", required = true)]
+    port: Option<String>,
     /// Only packets that this expression selects (man pcap-filter)
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
@@ -77,6 +85,13 @@ pub struct Args {
     export: export::ExportArgs,
     #[command(flatten)]
     port_args: PortArgs,
+}
+
+/// What to do with flows that were recorded.
+#[derive(clap::Subcommand)]
+enum Other {
+    /// Ask in SQL over the files of --export parquet:FOLDER
+    Query(query::QueryArgs),
 }
 
 /// What a flow is and when it ends.
@@ -214,10 +229,16 @@ Examples:
   barewire flows eth0 --once | head -20
   barewire flows trace.pcap --decode all --report flows.html
   barewire flows eth0 --plain --export ipfix:udp://192.0.2.1:4739 --export csv:flows.csv
+  barewire flows eth0 --plain --export parquet:flows/
   barewire flows afxdp:eth0 --queues 2 --cpus 2,3 udp port 53";
 
 /// Runs the probe and tells what it found.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(Other::Query(args)) = &args.other {
+        return query::run(args);
+    }
+    // The parser has seen to it that there is one.
+    let name = args.port.as_deref().unwrap_or_default();
     check_cpus(&args.port_args.cpus)?;
     let user = match &args.port_args.user {
         Some(name) => Some(rights::User::find(name)?),
@@ -228,8 +249,8 @@ pub fn run(args: &Args) -> Result<()> {
     if !expression.trim().is_empty() {
         options.filter_source = Some(filter::source(&expression));
     }
-    let port = port::open(&args.port, &options)?;
-    let scheme = PortName::parse(&args.port)?.scheme;
+    let port = port::open(name, &options)?;
+    let scheme = PortName::parse(name)?.scheme;
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
     let mut exporters = args
@@ -275,7 +296,7 @@ pub fn run(args: &Args) -> Result<()> {
         let accounts = export::finish(exporters.take(), &report);
         let written = page.take().map(|page| {
             page.finish(&page::Run {
-                name: &args.port,
+                name,
                 settings: &args.settings(),
                 report: &report,
                 exports: &accounts,
@@ -286,7 +307,7 @@ pub fn run(args: &Args) -> Result<()> {
         Ok::<_, Error>((report, accounts, written.unwrap_or(Ok(()))))
     };
     if view && io::stdin().is_terminal() {
-        let mut live = Live::start(&args.port, &description, memory.total(), config.order)?;
+        let mut live = Live::start(name, &description, memory.total(), config.order)?;
         let ended = probe(&mut live);
         // The table at the end goes to the terminal as it was before.
         let order = live.order();
@@ -294,16 +315,10 @@ pub fn run(args: &Args) -> Result<()> {
         let (report, accounts, written) = ended?;
         return report::tell(report, args.top, order, &memory, &accounts).and(written);
     }
-    plain::start(&args.port, &description, queue_count, &memory);
+    plain::start(name, &description, queue_count, &memory);
     if args.once {
         let order = config.order;
-        let mut once = Once::new(
-            &args.port,
-            &description,
-            memory.total(),
-            order,
-            args.duration,
-        );
+        let mut once = Once::new(name, &description, memory.total(), order, args.duration);
         let (report, accounts, written) = probe(&mut once)?;
         once.print().map_err(write_error)?;
         return report::tell(report, 0, order, &memory, &accounts).and(written);
@@ -311,10 +326,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         let mut outlet = json::Lines::new(io::stdout(), !is_file, args.flow.beyond())?;
         let (report, accounts, written) = probe(&mut outlet)?;
-        let told = outlet.summary(report, &args.port, &memory, &accounts);
+        let told = outlet.summary(report, name, &memory, &accounts);
         return told.and(written);
     }
-    let mut outlet = plain::Rates::new(&args.port, is_file);
+    let mut outlet = plain::Rates::new(name, is_file);
     let ended = probe(&mut outlet);
     outlet.end();
     let (report, accounts, written) = ended?;

@@ -12,7 +12,12 @@ use wire::LinkType;
 use super::*;
 
 /// So many flows of one packet and every third with an answer, made by a meter.
-fn records(count: u16) -> Vec<(Record, EndReason)> {
+pub(crate) fn records(count: u16) -> Vec<(Record, EndReason)> {
+    records_at(count, |_| 1_700_000_000_000_000_000)
+}
+
+/// The same, at the time that is said for each.
+pub(crate) fn records_at(count: u16, time_ns: fn(u16) -> u64) -> Vec<(Record, EndReason)> {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = u32::from(count).max(64) * 2;
     let mut meter = Meter::new(&config).unwrap();
@@ -33,7 +38,7 @@ fn records(count: u16) -> Vec<(Record, EndReason)> {
                 link: LinkType::RAW,
                 bytes: &bytes,
                 wire_len: bytes.len() as u32,
-                time_ns: 1_700_000_000_000_000_000,
+                time_ns: time_ns(n),
                 vlan: None,
                 interface: 0,
             };
@@ -45,7 +50,7 @@ fn records(count: u16) -> Vec<(Record, EndReason)> {
     records
 }
 
-fn setup() -> Setup {
+pub(crate) fn setup() -> Setup {
     Setup {
         sampling: 1,
         can_wait: true,
@@ -59,7 +64,7 @@ fn start(targets: &[Target], setup: &Setup) -> Result<Exporters> {
     Ok(exporters)
 }
 
-fn export(url: &str, records: &[(Record, EndReason)], setup: &Setup) -> Account {
+pub(crate) fn export(url: &str, records: &[(Record, EndReason)], setup: &Setup) -> Account {
     let target = Target::parse(url).unwrap();
     let mut exporters = start(&[target], setup).unwrap();
     for (record, reason) in records {

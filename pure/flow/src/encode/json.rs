@@ -42,15 +42,21 @@ pub fn line_beyond(
         out.extend(community_id(record, seed).as_str().as_bytes());
         out.push(b'"');
     }
-    if beyond.application && transport(record).is_some() {
-        let known = Known::of(record, extra);
+    if beyond.application {
         let end = out.len();
         out.extend(b",\"application\":");
-        if !inspect::json(&known.found, known.guess(), out) {
+        if !application(record, extra, out) {
             out.truncate(end);
         }
     }
     out.extend(b"}\n");
+}
+
+/// Appends what is known of a record's application, as an object; false where neither the packets
+/// nor the ports say anything.
+pub fn application(record: &Record, extra: &Extra<'_>, out: &mut Vec<u8>) -> bool {
+    let known = Known::of(record, extra);
+    transport(record).is_some() && inspect::json(&known.found, known.guess(), out)
 }
 
 /// A line without its end.
@@ -233,7 +239,7 @@ pub(super) fn time(time_ns: u64, out: &mut Vec<u8>) {
 }
 
 /// An address as people write it (RFC 5952 for IPv6).
-pub(super) fn address(address: IpAddr, out: &mut Vec<u8>) {
+pub fn address(address: IpAddr, out: &mut Vec<u8>) {
     use std::io::Write;
     match address {
         IpAddr::V4(v4) => {

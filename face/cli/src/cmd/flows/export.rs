@@ -23,7 +23,8 @@ use crate::report::bytes;
 #[command(next_help_heading = "Export")]
 pub struct ExportArgs {
     /// Send records to a collector or a file, for example ipfix:udp://192.0.2.1:4739,
-    /// netflow9:udp://HOST, csv:FILE; may be given several times (docs/export.md)
+    /// netflow9:udp://HOST, csv:FILE, parquet:FOLDER, json:kafka://BROKER/TOPIC; may be given
+    /// several times (docs/export.md)
     #[arg(long, value_name = "URL", value_parser = parse_target)]
     export: Vec<Target>,
     /// Who gets which records when there are several destinations
@@ -239,6 +240,9 @@ pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> i
                 )?;
             }
         }
+        if account.files != 0 {
+            writeln!(out, "  {} files are complete", account.files)?;
+        }
         if account.sessions > 1 {
             writeln!(out, "  {} connections were made", account.sessions)?;
         }
@@ -289,6 +293,7 @@ pub fn accounts_json(accounts: &[(String, Account)]) -> Value {
             "data_records": account.data_records,
             "dropped": dropped,
             "messages": account.messages,
+            "files": account.files,
             "bytes": account.bytes,
             "sessions": account.sessions,
             "failures": account.failures,

@@ -1,0 +1,343 @@
+//! Kafka: a broker of Apache's, its messages read back by kcat and fastavro. Totals and lines equal
+//! ours, a broker that goes and comes back costs nothing and doubles nothing, one that stays away is
+//! accounted for.
+
+mod export;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use export::{Folder, Totals, captures, run, tcp_port};
+use lab::oracle::python::python;
+use lab::process::{Process, Signal, barewire};
+use lab::skip::Missing;
+use lab::{require, skip};
+use serde_json::{Value, json};
+
+/// A broker starts slowly where much else runs.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Where `cargo xtask setup` puts the broker's libraries.
+fn libraries() -> Result<PathBuf, Missing> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/kafka/libs");
+    let has = |name: &str| {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten();
+        let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.any(|file| file.starts_with(name))
+    };
+    if has("kafka_2.13-") && has("kafka-clients-") {
+        return Ok(folder);
+    }
+    Err(Missing::Machine(
+        "the libraries of Apache Kafka (cargo xtask setup)".into(),
+    ))
+}
+
+struct Broker {
+    folder: Folder,
+    port: u16,
+    process: Option<Process>,
+}
+
+impl Broker {
+    /// A broker that is its own controller, with a log of its own.
+    fn start() -> Broker {
+        let folder = Folder::new("kafka");
+        let (port, controller) = (tcp_port(), tcp_port());
+        let log = folder.0.join("log");
+        let lines = [
+            "process.roles=broker,controller".to_owned(),
+            "node.id=1".into(),
+            format!("controller.quorum.voters=1@127.0.0.1:{controller}"),
+            format!("listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"),
+            format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}"),
+            "controller.listener.names=CONTROLLER".into(),
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".into(),
+            format!("log.dirs={}", log.display()),
+            "num.partitions=2".into(),
+            "offsets.topic.replication.factor=1".into(),
+            "transaction.state.log.replication.factor=1".into(),
+            "transaction.state.log.min.isr=1".into(),
+        ];
+        std::fs::write(folder.0.join("server.properties"), lines.join("\n")).unwrap();
+        let mut broker = Broker {
+            folder,
+            port,
+            process: None,
+        };
+        let mut format = broker.java("kafka.tools.StorageTool");
+        format.args(["format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c"]);
+        format.arg(broker.folder.0.join("server.properties"));
+        let formatted = Process::spawn(&mut format).unwrap().wait(PATIENCE).unwrap();
+        assert_eq!(formatted.code(), Some(0), "{}", formatted.stderr);
+        broker.resume();
+        broker
+    }
+
+    fn java(&self, class: &str) -> Command {
+        let mut command = Command::new("java");
+        let path = format!("{}/*", libraries().unwrap().display());
+        command.args([
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+        ]);
+        command.arg(path).arg(class).current_dir(&self.folder.0);
+        command
+    }
+
+    /// Starts it, and waits until it answers.
+    fn resume(&mut self) {
+        let mut command = self.java("kafka.Kafka");
+        command.arg(self.folder.0.join("server.properties"));
+        let mut process = Process::spawn(&mut command).unwrap();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut list = Command::new("kcat");
+            list.args(["-L", "-m", "5", "-b", &self.address()]);
+            let listed = list.stdout(Stdio::null()).stderr(Stdio::null()).status();
+            if listed.unwrap().success() {
+                break;
+            }
+            let is_well = process.running().unwrap() && Instant::now() < until;
+            assert!(
+                is_well,
+                "no broker: {} {}",
+                process.stdout(),
+                process.stderr()
+            );
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        self.process = Some(process);
+    }
+
+    /// Ends it without notice.
+    fn kill(&mut self) {
+        let mut process = self.process.take().unwrap();
+        process.signal(Signal::SIGKILL).unwrap();
+        process.wait(PATIENCE).unwrap();
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// All messages of a topic, each with its length before it, in four bytes.
+    fn read(&self, topic: &str) -> Vec<u8> {
+        let mut command = Command::new("kcat");
+        command.args(["-C", "-q", "-e", "-o", "beginning", "-f", "%R%s"]);
+        command.args(["-b", &self.address(), "-t", topic]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{topic}: {words}");
+        output.stdout
+    }
+
+    /// The same as values of JSON.
+    fn read_json(&self, topic: &str) -> Vec<Value> {
+        let bytes = self.read(topic);
+        let (mut values, mut rest) = (Vec::new(), &bytes[..]);
+        while let Some((head, behind)) = rest.split_first_chunk::<4>() {
+            let (message, behind) = behind.split_at(u32::from_be_bytes(*head) as usize);
+            values.push(serde_json::from_slice(message).unwrap());
+            rest = behind;
+        }
+        values
+    }
+}
+
+/// A capture of so many flows of one packet, 10 ms apart, so that records end while it is read.
+fn flood(count: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for n in 0..count {
+        let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0];
+        packet.extend(((n >> 16) as u16).to_be_bytes());
+        packet.extend([192, 0, 2, 1]);
+        packet.extend((n as u16).to_be_bytes());
+        packet.extend([0, 53, 0, 8, 0, 0]);
+        let head = [1_700_000_000 + n / 100, n % 100 * 10_000, 28, 28];
+        bytes.extend(head.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(packet);
+    }
+    bytes
+}
+
+/// The account of the only destination, from the last line.
+fn account(stdout: &str) -> Value {
+    let summary: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(summary["imbalance"], 0);
+    assert_eq!(summary["exports"][0]["imbalance"], 0, "{summary}");
+    summary["exports"][0].clone()
+}
+
+/// One broker for everything: it is what takes long.
+#[test]
+fn records_arrive_once_and_are_accounted_for() {
+    require!(
+        skip::program("java", "default-jre-headless"),
+        skip::program("kcat", "kcat"),
+        libraries(),
+        python(&["fastavro"])
+    );
+    let mut broker = Broker::start();
+    totals_equal_ours(&broker);
+    a_broker_may_go_and_come_back(&mut broker);
+    broker.kill();
+    a_broker_that_stays_away_is_accounted_for(&broker);
+}
+
+fn totals_equal_ours(broker: &Broker) {
+    let (mut expected, mut lines) = (Totals::default(), Vec::new());
+    let mut count = 0;
+    for file in captures(60) {
+        let address = broker.address();
+        let json = format!("json:kafka://{address}/flows-json");
+        let avro = format!("avro:kafka://{address}/flows-avro?compression.codec=zstd");
+        let Some(run) = run(&file, &["--export", &json, "--export", &avro]) else {
+            continue;
+        };
+        for export in run.summary["exports"].as_array().unwrap() {
+            assert_eq!(export["dropped"], json!({}), "{export}");
+            assert_eq!(export["exported"], export["offered"], "{export}");
+        }
+        expected.add(run.totals(|_| true));
+        count += run.flows.len();
+        lines.extend(run.flows.iter().map(Value::to_string));
+    }
+    assert!(count > 20, "{count}");
+    let mut found: Vec<String> = broker
+        .read_json("flows-json")
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    found.sort();
+    lines.sort();
+    assert!(
+        found == lines,
+        "{} messages for {} flows",
+        found.len(),
+        lines.len()
+    );
+    // The compact form, by a reader that has nothing but the documented schema.
+    let messages = broker.folder.0.join("messages");
+    std::fs::write(&messages, broker.read("flows-avro")).unwrap();
+    let script = "
+import sys, json, io, struct, fastavro
+schema = fastavro.parse_schema(json.load(open(sys.argv[1])))
+data, flows, packets, size = open(sys.argv[2], 'rb'), 0, 0, 0
+while head := data.read(4):
+    value = io.BytesIO(data.read(struct.unpack('>I', head)[0]))
+    flow = fastavro.schemaless_reader(value, schema)
+    assert value.read() == b'' and flow['end_time'] >= flow['start_time']
+    assert (flow['src_port'] is None) == (flow['icmp_type'] is not None)
+    flows += 1
+    packets += flow['packets'] + flow['reverse_packets']
+    size += flow['bytes'] + flow['reverse_bytes']
+print(json.dumps([flows, packets, size]))";
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/flow.avsc");
+    let mut command = Command::new(python(&["fastavro"]).unwrap());
+    command.args(["-c", script]).arg(schema).arg(messages);
+    let finished = Process::spawn(&mut command)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let found: Value = serde_json::from_str(finished.stdout.trim()).unwrap();
+    assert_eq!(found, json!([count, expected.packets, expected.bytes]));
+}
+
+/// Killed in the middle, and started again: every record is there once.
+fn a_broker_may_go_and_come_back(broker: &mut Broker) {
+    let mut command = Command::new(barewire().unwrap());
+    let url = format!("json:kafka://{}/flows-again", broker.address());
+    command.args([
+        "flows",
+        "--json",
+        "--table-size",
+        "64k",
+        "--export",
+        &url,
+        "-",
+    ]);
+    command.stdin(Stdio::piped());
+    let mut process = Process::spawn_with_stdin(&mut command).unwrap();
+    let mut stdin = process.take_stdin().unwrap();
+    let bytes = flood(20_000);
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    stdin.write_all(first).unwrap();
+    stdin.flush().unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        // The topic is made with the first message.
+        let mut command = Command::new("kcat");
+        command.args([
+            "-C",
+            "-q",
+            "-c",
+            "1",
+            "-e",
+            "-b",
+            &broker.address(),
+            "-t",
+            "flows-again",
+        ]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        if output.stdout.len() > 10 {
+            break;
+        }
+        assert!(Instant::now() < until, "{}", process.stderr());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    broker.kill();
+    stdin.write_all(second).unwrap();
+    stdin.flush().unwrap();
+    broker.resume();
+    // All but those of the last thirty seconds of the capture have ended.
+    while broker.read_json("flows-again").len() < 16_000 {
+        assert!(Instant::now() < until + PATIENCE, "{}", process.stderr());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    drop(stdin);
+    let finished = process.wait(PATIENCE).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let account = account(&finished.stdout);
+    assert_eq!(account["offered"]["flows"], 20_000);
+    assert_eq!(account["exported"], account["offered"], "{account}");
+    let mut sources: Vec<String> = broker
+        .read_json("flows-again")
+        .iter()
+        .map(|flow| format!("{} {}", flow["src"], flow["src_port"]))
+        .collect();
+    assert_eq!(sources.len(), 20_000, "as many messages as flows");
+    sources.sort();
+    sources.dedup();
+    assert_eq!(sources.len(), 20_000, "each of them once");
+}
+
+/// Nobody is there: the end comes, and every record is told as lost.
+fn a_broker_that_stays_away_is_accounted_for(broker: &Broker) {
+    let input = broker.folder.0.join("input.pcap");
+    std::fs::write(&input, flood(3000)).unwrap();
+    let mut command = Command::new(barewire().unwrap());
+    let url = format!("json:kafka://{}/flows-never", broker.address());
+    command.args(["flows", "--json", "--table-size", "64k", "--export", &url]);
+    command.arg(&input);
+    let finished = Process::spawn(&mut command)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let account = account(&finished.stdout);
+    assert_eq!(account["exported"]["flows"], 0, "{account}");
+    assert_eq!(
+        account["dropped"]["send_failed"]["flows"], 3000,
+        "{account}"
+    );
+    assert!(account["last_failure"].is_string(), "{account}");
+}

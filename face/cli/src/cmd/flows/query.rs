@@ -1,0 +1,51 @@
+//! `barewire flows query`: SQL over the Parquet files of `--export parquet:FOLDER`.
+
+use std::path::PathBuf;
+
+use export::query::{Answer, Engine};
+use sys::Result;
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct QueryArgs {
+    /// What to ask; the table is called flows
+    #[arg(value_name = "SQL")]
+    sql: String,
+    /// Folders with Parquet files, searched to the bottom, and such files
+    #[arg(value_name = "PLACE", required = true)]
+    places: Vec<PathBuf>,
+    /// Print an object of JSON for each row
+    #[arg(long)]
+    json: bool,
+    /// Print comma-separated values, names of columns first
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// The program duckdb, or a Python that has its module [default: the first one in PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    engine: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+The columns are described in docs/export.md; `DESCRIBE flows` lists them.
+
+Examples:
+  barewire flows query 'SELECT src, sum(bytes) AS sent FROM flows GROUP BY src
+                        ORDER BY sent DESC LIMIT 10' flows/
+  barewire flows query \"SELECT count(*) FROM flows WHERE date = '2026-11-22'\" flows/ --json";
+
+/// Asks, and prints the answer.
+pub fn run(args: &QueryArgs) -> Result<()> {
+    let engine = Engine::find(args.engine.as_deref())?;
+    let answer = match (args.json, args.csv) {
+        (true, _) => Answer::Json,
+        (_, true) => Answer::Csv,
+        _ => Answer::Table,
+    };
+    engine.ask(
+        &args.sql,
+        &args.places,
+        answer,
+        &mut std::io::stdout().lock(),
+    )
+}

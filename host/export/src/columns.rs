@@ -1,0 +1,357 @@
+//! The columns of Parquet files, which are the fields of Avro, too: one row here each. Names and
+//! types stay; new ones may come.
+//!
+//! What a flow does not have is null: ports of ICMP, TCP's values of another protocol, whatever
+//! describes packets of a direction in which there were none.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use flow::element::Way;
+use flow::encode::beyond::{Beyond, community_id};
+use flow::encode::json;
+use flow::{Counters, EndReason, Extra, OwnedExtra, Record};
+
+use crate::lane::Records;
+
+/// A record on its way into a file.
+pub(crate) struct Row<'a> {
+    pub record: &'a Record,
+    pub reason: EndReason,
+    pub extra: Extra<'a>,
+    /// What is told beyond records.
+    pub beyond: Beyond,
+}
+
+/// Records on their way into a row group.
+pub(crate) struct Rows<'a> {
+    pub waiting: &'a Records,
+    /// Which of them, and in what order.
+    pub order: &'a [u32],
+    /// What is told beyond records.
+    pub beyond: Beyond,
+}
+
+impl<'a> Rows<'a> {
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'a>> + '_ {
+        self.order.iter().map(|at| {
+            let at = *at as usize;
+            let (record, reason) = &self.waiting.records[at];
+            let extra = self.waiting.extras.get(at).map(OwnedExtra::get);
+            Row {
+                record,
+                reason: *reason,
+                extra: extra.unwrap_or_default(),
+                beyond: self.beyond,
+            }
+        })
+    }
+}
+
+/// A type, and where its value comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Read {
+    /// An unsigned number of so many bits, 8, 16 or 32.
+    Short(i8, fn(&Row<'_>) -> Option<u32>),
+    /// An unsigned number of 64 bits.
+    Long(fn(&Row<'_>) -> Option<u64>),
+    /// A point in time, in nanoseconds since the Unix epoch.
+    Time(fn(&Row<'_>) -> Option<u64>),
+    /// True or false.
+    Flag(fn(&Row<'_>) -> bool),
+    /// UTF-8, appended; false is null.
+    Text(fn(&Row<'_>, &mut Vec<u8>) -> bool),
+    /// An address, of IPv4 as `::ffff:a.b.c.d`.
+    Address(fn(&Row<'_>) -> [u8; 16]),
+    /// Of one direction; the number of bits as in `Short`, or 64.
+    Sent(Way, Of, i8, fn(&Counters) -> u64),
+}
+
+/// When a direction has a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Always.
+    All,
+    /// When there are packets.
+    Some,
+    /// When there are packets, and they are TCP.
+    Tcp,
+    /// When it was seen: not 0.
+    Seen,
+}
+
+/// A column.
+pub(crate) struct Column {
+    pub name: String,
+    pub read: Read,
+    pub is_optional: bool,
+}
+
+const PORTS_NOT_OF: fn(&Row<'_>) -> bool = |row| row.record.key().is_icmp();
+
+type Shared = (&'static str, bool, Read);
+
+/// Before the counters: whose flow, when.
+const HEAD: &[Shared] = &[
+    (
+        "start_time",
+        false,
+        Read::Time(|r| Some(r.record.start_ns())),
+    ),
+    ("end_time", false, Read::Time(|r| Some(r.record.end_ns()))),
+    (
+        "duration_ns",
+        false,
+        Read::Long(|r| Some(r.record.duration_ns())),
+    ),
+    (
+        "ip_version",
+        false,
+        Read::Short(8, |r| Some(r.record.key().ip_version().into())),
+    ),
+    (
+        "protocol",
+        false,
+        Read::Short(8, |r| Some(r.record.key().protocol().into())),
+    ),
+    ("src", false, Read::Text(|r, out| text(addr(r, true), out))),
+    ("dst", false, Read::Text(|r, out| text(addr(r, false), out))),
+    (
+        "src_address",
+        false,
+        Read::Address(|r| bytes(addr(r, true))),
+    ),
+    (
+        "dst_address",
+        false,
+        Read::Address(|r| bytes(addr(r, false))),
+    ),
+    ("src_port", true, Read::Short(16, |r| port(r, true))),
+    ("dst_port", true, Read::Short(16, |r| port(r, false))),
+    (
+        "icmp_type",
+        true,
+        Read::Short(8, |r| {
+            let key = r.record.key();
+            PORTS_NOT_OF(r).then(|| key.port(r.record.initiator()).into())
+        }),
+    ),
+    (
+        "icmp_code",
+        true,
+        Read::Short(8, |r| {
+            let key = r.record.key();
+            PORTS_NOT_OF(r).then(|| key.icmp_code(r.record.initiator()).into())
+        }),
+    ),
+    (
+        "vlan",
+        false,
+        Read::Short(16, |r| Some(r.record.key().vlan()[0].into())),
+    ),
+    (
+        "vlan_inner",
+        false,
+        Read::Short(16, |r| Some(r.record.key().vlan()[1].into())),
+    ),
+    (
+        "interface",
+        false,
+        Read::Short(32, |r| Some(r.record.key().interface().into())),
+    ),
+];
+
+/// Behind them: of both directions, and what was asked for beyond the record.
+const TAIL: &[Shared] = &[
+    (
+        "end_reason",
+        false,
+        Read::Text(|r, out| {
+            out.extend_from_slice(r.reason.name().as_bytes());
+            true
+        }),
+    ),
+    (
+        "ipv4_options",
+        false,
+        Read::Short(32, |r| Some(r.record.ipv4_options())),
+    ),
+    (
+        "ipv6_extension_headers",
+        false,
+        Read::Short(32, |r| Some(r.record.ipv6_extension_headers())),
+    ),
+    ("rtt_us", true, Read::Short(32, |r| r.record.handshake_us())),
+    ("orphans", false, Read::Flag(|r| r.record.has_orphans())),
+    ("uniflow", false, Read::Flag(|r| r.record.is_uniflow())),
+    ("src_mac", true, Read::Text(|r, out| mac(r, true, out))),
+    ("dst_mac", true, Read::Text(|r, out| mac(r, false, out))),
+    (
+        "mpls_label",
+        true,
+        Read::Short(32, |r| r.extra.key.map(|key| key.mpls_label)),
+    ),
+    (
+        "tunnel_id",
+        true,
+        Read::Long(|r| r.extra.key.map(|key| key.tunnel_id.into())),
+    ),
+    (
+        "key_tos",
+        true,
+        Read::Short(8, |r| r.extra.key.map(|key| key.traffic_class.into())),
+    ),
+    (
+        "community_id",
+        true,
+        Read::Text(|r, out| {
+            let id = r
+                .beyond
+                .community_seed
+                .map(|seed| community_id(r.record, seed));
+            id.is_some_and(|id| {
+                out.extend_from_slice(id.as_str().as_bytes());
+                true
+            })
+        }),
+    ),
+    (
+        "application",
+        true,
+        Read::Text(|r, out| r.beyond.application && json::application(r.record, &r.extra, out)),
+    ),
+];
+
+/// Of each direction, the reverse one with `reverse_` before the name.
+#[allow(clippy::type_complexity)]
+const DIRECTED: &[(&str, Of, i8, fn(&Counters) -> u64)] = &[
+    ("packets", Of::All, 64, |c| c.packets),
+    ("bytes", Of::All, 64, |c| c.bytes),
+    ("payload_bytes", Of::All, 64, |c| c.payload_bytes),
+    ("tcp_flags", Of::Tcp, 16, |c| c.tcp_flags.into()),
+    ("tcp_flags_first", Of::Tcp, 8, |c| c.tcp_flags_first.into()),
+    ("tcp_flags_last", Of::Tcp, 8, |c| c.tcp_flags_last.into()),
+    ("ttl_min", Of::Some, 8, |c| c.ttl_min.into()),
+    ("ttl_max", Of::Some, 8, |c| c.ttl_max.into()),
+    ("len_min", Of::Some, 16, |c| c.len_min.into()),
+    ("len_max", Of::Some, 16, |c| c.len_max.into()),
+    ("tos", Of::Some, 8, |c| c.traffic_class.into()),
+    ("ip_flags", Of::Some, 8, |c| c.ip_flags.into()),
+    ("fragments", Of::Some, 16, |c| c.fragments.into()),
+    ("tcp_options", Of::Tcp, 64, |c| c.tcp_options),
+    ("tcp_window", Of::Tcp, 16, |c| c.tcp_window.into()),
+    ("tcp_mss", Of::Seen, 16, |c| c.tcp_mss.into()),
+    ("retransmissions", Of::Tcp, 16, |c| c.retransmissions.into()),
+    ("out_of_order", Of::Tcp, 16, |c| c.out_of_order.into()),
+    ("handshake_us", Of::Seen, 32, |c| c.handshake_us.into()),
+];
+
+/// All columns in order.
+pub(crate) fn columns() -> Vec<Column> {
+    let shared = |rows: &'static [Shared]| {
+        rows.iter().map(|(name, is_optional, read)| Column {
+            name: (*name).to_owned(),
+            read: *read,
+            is_optional: *is_optional,
+        })
+    };
+    let directed = |prefix: &'static str, way: Way| {
+        DIRECTED.iter().map(move |(name, of, bits, read)| Column {
+            name: format!("{prefix}{name}"),
+            read: Read::Sent(way, *of, *bits, *read),
+            is_optional: *of != Of::All,
+        })
+    };
+    let mut all: Vec<Column> = shared(HEAD).collect();
+    all.extend(directed("", Way::Forward));
+    all.extend(directed("reverse_", Way::Reverse));
+    all.extend(shared(TAIL));
+    all
+}
+
+/// What a direction sent of this, if it has it.
+pub(crate) fn sent(row: &Row<'_>, way: Way, of: Of, read: fn(&Counters) -> u64) -> Option<u64> {
+    let counters = match way {
+        Way::Forward => row.record.forward(),
+        Way::Reverse => row.record.reverse(),
+    };
+    let value = read(&counters);
+    let has = match of {
+        Of::All => true,
+        Of::Some => counters.packets != 0,
+        Of::Tcp => counters.packets != 0 && row.record.key().protocol() == 6,
+        Of::Seen => value != 0,
+    };
+    has.then_some(value)
+}
+
+fn addr(row: &Row<'_>, is_source: bool) -> IpAddr {
+    let initiator = row.record.initiator();
+    let side = if is_source {
+        initiator
+    } else {
+        initiator.other()
+    };
+    row.record.key().addr(side)
+}
+
+fn port(row: &Row<'_>, is_source: bool) -> Option<u32> {
+    let initiator = row.record.initiator();
+    let side = if is_source {
+        initiator
+    } else {
+        initiator.other()
+    };
+    (!PORTS_NOT_OF(row)).then(|| row.record.key().port(side).into())
+}
+
+fn text(address: IpAddr, out: &mut Vec<u8>) -> bool {
+    json::address(address, out);
+    true
+}
+
+fn bytes(address: IpAddr) -> [u8; 16] {
+    let mapped = |v4: Ipv4Addr| v4.to_ipv6_mapped().octets();
+    match address {
+        IpAddr::V4(v4) => mapped(v4),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn mac(row: &Row<'_>, is_source: bool, out: &mut Vec<u8>) -> bool {
+    use std::io::Write;
+    let Some(key) = row.extra.key else {
+        return false;
+    };
+    let initiator = row.record.initiator();
+    let side = if is_source {
+        initiator
+    } else {
+        initiator.other()
+    };
+    let [a, b, c, d, e, f] = key.mac[side as usize];
+    if [a, b, c, d, e, f] == [0; 6] {
+        return false;
+    }
+    // Writing into a vector cannot fail.
+    let _ = write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_and_need_no_quotes() {
+        let all = columns();
+        for (at, column) in all.iter().enumerate() {
+            assert!(!all[..at].iter().any(|other| other.name == column.name));
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(column.name.chars().all(plain), "{}", column.name);
+            // Words of SQL that a column must not be called.
+            assert!(!["end", "start", "order", "group"].contains(&column.name.as_str()));
+        }
+        assert_eq!(all.len(), HEAD.len() + TAIL.len() + 2 * DIRECTED.len());
+    }
+}

@@ -1,0 +1,170 @@
+//! Kafka, through the system's librdkafka: a message for each record.
+//!
+//! The producer is idempotent: within its life a message is in the topic once, and in order in its
+//! partition, however often it had to be sent. A message counts as exported when the brokers have
+//! told that they have it. The library has a queue with a bound of its own, connects by itself, and
+//! tries again until `message.timeout.ms`.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use flow::encode::Sum;
+use sys::librdkafka::{Producer, Refused, Reports};
+use sys::{Error, ErrorKind, Result};
+
+use crate::sink::{Sent, Settled, Sink};
+use crate::target::{Place, Target};
+
+/// Messages that may be on their way.
+const QUEUE_LEN: usize = 100_000;
+/// Bytes of memory: the library's queue, and what we know of the messages in it.
+pub(crate) const MEMORY_LEN: usize =
+    (64 << 20) + QUEUE_LEN * (size_of::<Sum>() + size_of::<usize>());
+/// How long a message waits for room in the library's queue before the session counts as broken.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long the end waits while no broker takes anything, and in all.
+const LINGER: Duration = Duration::from_secs(10);
+const END_MAX: Duration = Duration::from_secs(50);
+
+/// Properties unless told: see CONFIGURATION.md of librdkafka.
+const PROPERTIES: &[(&str, &str)] = &[
+    ("client.id", "barewire"),
+    ("enable.idempotence", "true"),
+    ("compression.codec", "lz4"),
+    ("linger.ms", "50"),
+    // A broker that is back is found again well within the time that the end waits.
+    ("reconnect.backoff.max.ms", "1000"),
+    ("queue.buffering.max.messages", "100000"),
+    ("queue.buffering.max.kbytes", "65536"),
+];
+
+struct Kafka {
+    producer: Producer,
+    /// What each message on its way holds; its tag is the place and one.
+    held: Vec<Sum>,
+    free: Vec<usize>,
+    /// Not yet told.
+    settled: Settled,
+}
+
+/// The destination of a target. Its properties are tried here; nothing is connected.
+pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
+    let Place::Topic { brokers, topic } = &target.place else {
+        let what = format!("export to {:?}", target.text);
+        let why = "brokers and a topic are wanted";
+        return Err(Error::new(ErrorKind::InvalidInput, what, why));
+    };
+    let mut properties = vec![("bootstrap.servers", brokers.as_str())];
+    properties.extend(PROPERTIES);
+    let chosen = target.options.properties.iter();
+    properties.extend(chosen.map(|(name, value)| (name.as_str(), value.as_str())));
+    Ok(Box::new(Kafka {
+        producer: Producer::new(&properties, topic)?,
+        held: vec![Sum::default(); QUEUE_LEN],
+        free: (0..QUEUE_LEN).rev().collect(),
+        settled: Settled::default(),
+    }))
+}
+
+impl Kafka {
+    /// Waits for reports so long at most, and takes them.
+    fn poll(&mut self, wait_ms: u32) {
+        let Reports {
+            messages,
+            last_error,
+        } = self.producer.poll(wait_ms);
+        for (tag, is_there) in messages {
+            let at = tag.wrapping_sub(1);
+            let Some(held) = self.held.get_mut(at) else {
+                continue;
+            };
+            let held = std::mem::take(held);
+            self.free.push(at);
+            if is_there {
+                self.settled.done.add(&held);
+            } else {
+                self.settled.lost.add(&held);
+            }
+        }
+        if last_error.is_some() {
+            self.settled.last_failure = last_error;
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.held.len()
+    }
+}
+
+impl Sink for Kafka {
+    fn connect(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn send(&mut self, message: &[u8]) -> Sent {
+        self.send_held(message, &Sum::default())
+    }
+
+    fn send_held(&mut self, message: &[u8], held: &Sum) -> Sent {
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            if let Some(at) = self.free.last().copied() {
+                match self.producer.produce(message, at + 1) {
+                    Ok(()) => {
+                        self.free.pop();
+                        self.held[at] = *held;
+                        return Sent::Done;
+                    }
+                    Err(Refused::Full) => {}
+                    Err(Refused::Wrong(why)) => return Sent::Lost(io::Error::other(why)),
+                }
+            }
+            self.poll(100);
+            if Instant::now() >= until {
+                let why = self.settled.last_failure.clone();
+                let why = why.unwrap_or_else(|| "the brokers take nothing".into());
+                return Sent::Broken(io::Error::other(why));
+            }
+        }
+    }
+
+    fn is_deferred(&self) -> bool {
+        true
+    }
+
+    fn settle(&mut self) -> Settled {
+        self.poll(0);
+        std::mem::take(&mut self.settled)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let end = Instant::now() + END_MAX;
+        let mut free = self.free.len();
+        let mut patience = Instant::now() + LINGER;
+        while !self.is_idle() && Instant::now() < end.min(patience) {
+            self.poll(100);
+            if self.free.len() != free {
+                free = self.free.len();
+                patience = Instant::now() + LINGER;
+            }
+        }
+        if self.is_idle() {
+            return Ok(());
+        }
+        let left = self.held.len() - self.free.len();
+        self.producer.purge();
+        let end = Instant::now() + LINGER;
+        while !self.is_idle() && Instant::now() < end {
+            self.poll(100);
+        }
+        // Nothing more is heard of these.
+        for held in &mut self.held {
+            self.settled.lost.add(&std::mem::take(held));
+        }
+        let why = self.settled.last_failure.take();
+        let why = why.unwrap_or_else(|| "no answer".into());
+        Err(io::Error::other(format!(
+            "{left} messages were not taken by the brokers: {why}"
+        )))
+    }
+}

@@ -1,0 +1,259 @@
+//! One Parquet file: row groups one behind the other, and at the end what is where in it.
+//!
+//! A row group is made in memory and appended whole. When the disk has no room for one, the file
+//! ends with those before it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flow::encode::Sum;
+use parquet::basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
+use parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType,
+    Int32Type, Int64Type,
+};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataWriter};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::types::{Type, TypePtr};
+
+use crate::columns::{self, Column, Read, Row, Rows};
+use crate::part::Part;
+
+/// Rows that are turned into a column's values at a time.
+const CHUNK_LEN: usize = 1024;
+/// Bytes of a dictionary; a column with more different values is written without.
+const DICTIONARY_LEN: usize = 256 << 10;
+
+/// What all files have in common.
+pub(super) struct Layout {
+    pub columns: Vec<Column>,
+    /// Nanoseconds instead of microseconds.
+    is_nano: bool,
+    schema: TypePtr,
+    properties: Arc<WriterProperties>,
+}
+
+impl Layout {
+    /// The layout of all files of a run.
+    pub fn new(is_nano: bool) -> ParquetResult<Layout> {
+        let columns = columns::columns();
+        let fields = columns
+            .iter()
+            .map(|column| field(column, is_nano).map(Arc::new));
+        let fields = fields.collect::<ParquetResult<Vec<_>>>()?;
+        let schema = Type::group_type_builder("flow")
+            .with_fields(fields)
+            .build()?;
+        let level = ZstdLevel::try_new(1)?;
+        let properties = WriterProperties::builder()
+            .set_created_by(concat!("barewire ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_compression(Compression::ZSTD(level))
+            .set_dictionary_page_size_limit(DICTIONARY_LEN)
+            // Least and greatest value of each column in each row group: what readers skip by.
+            // Those of pages would be most of a small file.
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_offset_index_disabled(true)
+            .build();
+        Ok(Layout {
+            columns,
+            is_nano,
+            schema: Arc::new(schema),
+            properties: Arc::new(properties),
+        })
+    }
+}
+
+fn field(column: &Column, is_nano: bool) -> ParquetResult<Type> {
+    let unsigned = |bits: i8| LogicalType::integer(bits, false);
+    let (physical, logical) = match column.read {
+        Read::Short(bits, _) => (Physical::INT32, Some(unsigned(bits))),
+        Read::Sent(_, _, 64, _) | Read::Long(_) => (Physical::INT64, Some(unsigned(64))),
+        Read::Sent(_, _, bits, _) => (Physical::INT32, Some(unsigned(bits))),
+        Read::Time(_) => {
+            let unit = if is_nano {
+                TimeUnit::NANOS
+            } else {
+                TimeUnit::MICROS
+            };
+            (Physical::INT64, Some(LogicalType::timestamp(true, unit)))
+        }
+        Read::Flag(_) => (Physical::BOOLEAN, None),
+        Read::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        Read::Address(_) => (Physical::FIXED_LEN_BYTE_ARRAY, None),
+    };
+    let repetition = if column.is_optional {
+        Repetition::OPTIONAL
+    } else {
+        Repetition::REQUIRED
+    };
+    let builder = Type::primitive_type_builder(&column.name, physical)
+        .with_repetition(repetition)
+        .with_logical_type(logical);
+    match column.read {
+        Read::Address(_) => builder.with_length(16).build(),
+        _ => builder.build(),
+    }
+}
+
+/// A file on its way.
+pub(super) struct File {
+    part: Part,
+    writer: SerializedFileWriter<Vec<u8>>,
+    layout: Arc<Layout>,
+    /// Row groups that are on the disk.
+    group_count: usize,
+    /// What is in them.
+    pub held: Sum,
+    /// A row group did not fit: nothing may follow.
+    is_cut: bool,
+}
+
+impl File {
+    /// Begins the file that will be called `path`.
+    pub fn create(path: &Path, layout: &Arc<Layout>) -> io::Result<File> {
+        let schema = layout.schema.clone();
+        let writer = SerializedFileWriter::new(Vec::new(), schema, layout.properties.clone());
+        Ok(File {
+            part: Part::create(path)?,
+            writer: writer.map_err(fault)?,
+            layout: layout.clone(),
+            group_count: 0,
+            held: Sum::default(),
+            is_cut: false,
+        })
+    }
+
+    /// Bytes on the disk.
+    pub fn len(&self) -> u64 {
+        self.part.len()
+    }
+
+    /// Row groups in it.
+    pub fn group_count(&self) -> usize {
+        self.group_count
+    }
+
+    /// Appends a row group, all of it or nothing. After an error the file takes no more.
+    pub fn append(&mut self, rows: &Rows<'_>) -> io::Result<()> {
+        if self.is_cut {
+            return Err(io::Error::other("the file has ended"));
+        }
+        self.is_cut = true;
+        self.encode(rows).map_err(fault)?;
+        self.writer.flush()?;
+        let bytes = std::mem::take(self.writer.inner_mut());
+        self.part.append(&bytes)?;
+        self.is_cut = false;
+        self.group_count += 1;
+        rows.iter().for_each(|row| self.held.count(row.record));
+        Ok(())
+    }
+
+    fn encode(&mut self, rows: &Rows<'_>) -> ParquetResult<()> {
+        let layout = self.layout.clone();
+        let mut group = self.writer.next_row_group()?;
+        for column in &layout.columns {
+            let Some(mut out) = group.next_column()? else {
+                return Err(ParquetError::General("a column too many".into()));
+            };
+            write(column, &layout, rows, &mut out)?;
+            out.close()?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// Ends the file and gives it its name, if there is anything in it. Gives the name, and its
+    /// bytes.
+    pub fn complete(mut self) -> io::Result<Option<(PathBuf, u64)>> {
+        if self.group_count == 0 {
+            return Ok(None);
+        }
+        let metadata = self.writer.finish().map_err(fault)?;
+        let mut footer = std::mem::take(self.writer.inner_mut());
+        if self.is_cut {
+            footer = self.footer_of_whole(metadata).map_err(fault)?;
+        }
+        self.part.append(&footer)?;
+        let len = self.part.len();
+        self.part.complete().map(|path| Some((path, len)))
+    }
+
+    /// What is where, without the row group that is not there.
+    fn footer_of_whole(&self, metadata: ParquetMetaData) -> ParquetResult<Vec<u8>> {
+        let mut builder = metadata.into_builder();
+        let mut groups = builder.take_row_groups();
+        groups.truncate(self.group_count);
+        let metadata = builder.set_row_groups(groups).build();
+        let mut footer = Vec::new();
+        ParquetMetaDataWriter::new(&mut footer, &metadata).finish()?;
+        Ok(footer)
+    }
+}
+
+/// The library's error; its cause is never the disk, for it writes into memory.
+fn fault(error: ParquetError) -> io::Error {
+    io::Error::other(error)
+}
+
+/// Writes a column of a row group.
+fn write(
+    column: &Column,
+    layout: &Layout,
+    rows: &Rows<'_>,
+    out: &mut SerializedColumnWriter<'_>,
+) -> ParquetResult<()> {
+    match column.read {
+        Read::Short(_, read) => {
+            values::<Int32Type>(column, rows, out, |row| read(row).map(|v| v as i32))
+        }
+        Read::Long(read) => {
+            values::<Int64Type>(column, rows, out, |row| read(row).map(|v| v as i64))
+        }
+        Read::Time(read) => {
+            let unit = if layout.is_nano { 1 } else { 1000 };
+            values::<Int64Type>(column, rows, out, |row| {
+                read(row).map(|time_ns| (time_ns / unit) as i64)
+            })
+        }
+        Read::Flag(read) => values::<BoolType>(column, rows, out, |row| Some(read(row))),
+        Read::Text(read) => values::<ByteArrayType>(column, rows, out, |row| {
+            let mut text = Vec::new();
+            read(row, &mut text).then(|| ByteArray::from(text))
+        }),
+        Read::Address(read) => values::<FixedLenByteArrayType>(column, rows, out, |row| {
+            Some(FixedLenByteArray::from(read(row).to_vec()))
+        }),
+        Read::Sent(way, of, 64, read) => values::<Int64Type>(column, rows, out, |row| {
+            columns::sent(row, way, of, read).map(|v| v as i64)
+        }),
+        Read::Sent(way, of, _, read) => values::<Int32Type>(column, rows, out, |row| {
+            columns::sent(row, way, of, read).map(|v| v as i32)
+        }),
+    }
+}
+
+fn values<T: DataType>(
+    column: &Column,
+    rows: &Rows<'_>,
+    out: &mut SerializedColumnWriter<'_>,
+    read: impl Fn(&Row<'_>) -> Option<T::T>,
+) -> ParquetResult<()> {
+    let (mut values, mut levels) = (Vec::with_capacity(CHUNK_LEN), Vec::with_capacity(CHUNK_LEN));
+    let mut rows = rows.iter().peekable();
+    while rows.peek().is_some() {
+        values.clear();
+        levels.clear();
+        for row in rows.by_ref().take(CHUNK_LEN) {
+            let value = read(&row);
+            levels.push(i16::from(value.is_some()));
+            values.extend(value);
+        }
+        let levels = column.is_optional.then_some(&levels[..]);
+        out.typed::<T>().write_batch(&values, levels, None)?;
+    }
+    Ok(())
+}
