@@ -65,8 +65,8 @@ impl FrameCache {
         None
     }
 
-    /// As [`next_free`](Self::next_free), for up to `max` frames at once; none is left when there is
-    /// none among them.
+    /// As [`next_free`](Self::next_free), for up to `max` frames at once; none is left when there
+    /// is none among them.
     #[inline]
     fn next_run(&mut self, max: usize, to: Owner) -> &[u32] {
         if max == 0 {

@@ -76,14 +76,18 @@ impl<'p> Owners<'p> {
         is_held
     }
 
-    /// [`claim`](Self::claim) for the first of several frames, up to one that the device does not
-    /// hold; how many.
+    /// [`claim_known`](Self::claim_known) for the first of several frames, up to one that the
+    /// device does not hold; how many.
     ///
     /// # Safety
-    /// As for [`claim`](Self::claim), for each.
+    /// As there, for each.
     #[inline(always)]
-    pub unsafe fn claim_run(self, indices: &[u32]) -> usize {
-        self.pass_run(indices, Owner::Device, Owner::User)
+    pub unsafe fn claim_run_known(self, indices: &[u32]) -> usize {
+        // SAFETY: the caller's word.
+        let refused = indices
+            .iter()
+            .position(|&index| !unsafe { self.claim_known(index) });
+        refused.unwrap_or(indices.len())
     }
 
     /// [`lend`](Self::lend) for an index that is known to be one of the pool's.

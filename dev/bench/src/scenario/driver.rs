@@ -78,8 +78,8 @@ fn run(plan: &Plan) -> Result<Outcome> {
         tables: vec![instructions, time],
         notes: vec![
             "instructions by callgrind within the calls that a program makes, the difference of 41 \
-             and 1 rounds; the model of the card works outside of them, but for noting a doorbell a \
-             batch"
+             and 1 rounds; the model of the card works outside of them, but for noting a doorbell \
+             a batch"
                 .into(),
             "time includes reading the clock twice in 64 packets, and finds the packet's line in \
              the cache where the model has just written it"

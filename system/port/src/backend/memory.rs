@@ -19,7 +19,7 @@ use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
 use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, PortOptions};
 use crate::rx::{Filled, Ready, RxBackend, RxQueue};
-use crate::slot::{Slot, segment_count, whole_packets};
+use crate::slot::{Room, Slot, segment_count, whole_packets};
 use crate::tx::{TxBackend, TxQueue};
 
 /// The row in the table of backends.
@@ -243,22 +243,69 @@ fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: D
     unsafe { cache.reclaim(descriptor.index) };
 }
 
+impl Rx {
+    /// Packets of one piece that lie as they should, until there is another or `count` are taken.
+    #[inline]
+    fn fill_plain(&self, slots: &mut Vec<Slot>, count: u32) -> Filled {
+        let mut room = Room::new(slots, count as usize);
+        let pool = &self.pool;
+        let owners = pool.owners();
+        let (first, frame_len) = (pool.base().as_ptr(), pool.frame_len());
+        let (shift, snaplen) = (frame_len.trailing_zeros(), self.snaplen);
+        let mut bytes = 0;
+        for at in 0..count {
+            let d = self.consumer.read(at);
+            let offset = u32::from(d.offset);
+            let is_plain = !d.continues
+                && offset <= frame_len
+                && d.len <= (frame_len - offset).min(snaplen)
+                && d.wire_len == d.len;
+            // SAFETY: the sender submitted the frame and no longer touches it.
+            if !is_plain || !unsafe { owners.claim(d.index) } {
+                break;
+            }
+            let place = ((d.index as usize) << shift) + offset as usize;
+            let info = u64::from(d.time_ns != 0) * u64::from(Slot::TIME);
+            // SAFETY: room was made for `count`. The index is one of the pool's (claimed), offset
+            // and length stay within its frame.
+            unsafe {
+                room.push(
+                    first.wrapping_add(place),
+                    d.len,
+                    d.index,
+                    d.time_ns,
+                    0,
+                    info,
+                )
+            };
+            bytes += u64::from(d.len);
+        }
+        Filled {
+            packets: room.finish(),
+            bytes,
+        }
+    }
+}
+
 impl RxBackend for Rx {
     #[inline]
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
         let max = u32::try_from(max).unwrap_or(u32::MAX);
         let count = self.consumer.peek(max.saturating_add(SEGMENT_COUNT_MAX));
         let start = slots.len();
-        let mut keep = start;
-        let mut whole = 0;
-        let (mut taken, mut refused) = (0u64, 0u64);
+        let mut filled = match self.skipping {
+            true => Filled::default(),
+            false => self.fill_plain(slots, count.min(max)),
+        };
+        let plain = filled.packets as u32;
+        let (mut whole, mut keep) = (plain, slots.len());
+        let (mut taken, mut refused) = (u64::from(plain), 0);
         // Bytes of the packet whose segments are being read, and what snaplen leaves of it.
         let mut bytes = 0;
         let mut rest = self.snaplen;
         let pool = &self.pool;
         let owners = pool.owners();
-        let mut filled = Filled::default();
-        for at in 0..count {
+        for at in plain..count {
             // Beyond the batch's size only as long as not one packet is whole.
             if at >= max && keep > start {
                 break;

@@ -67,8 +67,9 @@ impl<D: Driver> Tx<D> {
         queue.reclaim(|mut frames| {
             while spare.len() < SPARE_MAX && !frames.is_empty() {
                 let most = frames.len().min(SPARE_MAX - spare.len());
-                // SAFETY: the card has completed them: it is done with the frames.
-                let ours = unsafe { cache.pool().owners().claim_run(&frames[..most]) };
+                // SAFETY: the card has completed them: it is done with the frames, which are those
+                // that were posted.
+                let ours = unsafe { cache.pool().owners().claim_run_known(&frames[..most]) };
                 spare.extend_from_slice(&frames[..ours]);
                 // Behind one that was not the card's it goes on.
                 frames = &frames[most.min(ours + 1)..];
@@ -209,11 +210,11 @@ impl<D: Driver> TxBackend for Tx<D> {
                 }
             }
         }
-        // SAFETY: the slots' frames are held by this batch, and the slots end here.
-        unsafe {
-            self.cache
-                .give_each(unused.iter().map(|slot| slot.token as u32))
-        };
+        if !unused.is_empty() {
+            let unused = unused.iter().map(|slot| slot.token as u32);
+            // SAFETY: the slots' frames are held by this batch, and the slots end here.
+            unsafe { self.cache.give_each(unused) };
+        }
         slots.clear();
         self.queue().publish();
         if sent != 0 {

@@ -194,8 +194,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
                 after_done_flag();
                 let len = F::len(word);
                 // Longer than the buffer, or empty; or a frame that is not the card's.
-                // SAFETY: the card has given the entry back, so it is done with the frame; the entry
-                // holds an index that was the pool's when it was offered.
+                // SAFETY: the card has given the entry back, so it is done with the frame; an entry
+                // holds an index of the pool's.
                 if len.wrapping_sub(1) >= longest || !unsafe { owners.claim_known(index) } {
                     break;
                 }
@@ -316,7 +316,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         }
         for (at, slot) in slots[start..].iter_mut().enumerate() {
             slot.wire_len = len;
-            slot.flags |= time_flag(time_ns) | u16::from(at + 1 != pieces) * Slot::CONTINUES;
+            let continues = u16::from(at + 1 != pieces) * Slot::CONTINUES;
+            slot.flags |= time_flag(time_ns) | continues;
         }
         filled.packets += 1;
         filled.bytes += u64::from(len);
