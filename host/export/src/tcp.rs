@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use sys::Result;
@@ -15,6 +15,8 @@ use crate::target::Target;
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// How long a collector may take nothing.
 const WRITE_MAX: Duration = Duration::from_secs(5);
+/// How long it may take for a whole message, or a handshake, however it drips.
+pub(crate) const WHOLE_MAX: Duration = Duration::from_secs(15);
 /// `MSG_DONTWAIT | MSG_PEEK` of Linux.
 const PEEK: i32 = 0x40 | 0x02;
 
@@ -65,6 +67,30 @@ pub(crate) fn has_input(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
+/// Writes all, unless that takes too long: a call that waits takes [`WRITE_MAX`] at most, but each
+/// may bring a byte further.
+pub(crate) fn write_all(out: &mut impl Write, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(len) => bytes = &bytes[len..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        in_time(until)?;
+    }
+    Ok(())
+}
+
+/// An error once the time is over.
+pub(crate) fn in_time(until: Instant) -> io::Result<()> {
+    if Instant::now() < until {
+        return Ok(());
+    }
+    let why = "the collector takes what it is sent too slowly";
+    Err(io::Error::new(io::ErrorKind::TimedOut, why))
+}
+
 /// The other side has ended the connection.
 pub(crate) fn closed() -> io::Error {
     let kind = io::ErrorKind::ConnectionAborted;
@@ -81,7 +107,8 @@ impl Sink for Tcp {
         let Some(stream) = &mut self.stream else {
             return Sent::Broken(io::ErrorKind::NotConnected.into());
         };
-        match has_input(stream).and_then(|_| stream.write_all(message)) {
+        let until = Instant::now() + WHOLE_MAX;
+        match has_input(stream).and_then(|_| write_all(stream, message, until)) {
             Ok(()) => Sent::Done,
             Err(error) => {
                 // Half a message may be out: the connection is of no use any more.
@@ -96,5 +123,33 @@ impl Sink for Tcp {
             Some(stream) => stream.shutdown(Shutdown::Write),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a byte at a time, and time for it.
+    struct Dripping;
+
+    impl Write for Dripping {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(1)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_dripping_peer_is_left() {
+        let until = Instant::now() + Duration::from_millis(40);
+        let error = write_all(&mut Dripping, &[0; 1000], until).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let until = Instant::now() + Duration::from_secs(60);
+        write_all(&mut Dripping, &[0; 3], until).unwrap();
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -90,8 +91,24 @@ impl Sink for Tls {
         let mut connection = ClientConnection::new(self.config.clone(), self.name.clone())
             .map_err(io::Error::other)?;
         // Whoever is there must prove it before anything is sent.
-        while connection.is_handshaking() {
-            connection.complete_io(&mut socket)?;
+        let until = Instant::now() + tcp::WHOLE_MAX;
+        while connection.is_handshaking() || connection.wants_write() {
+            while connection.wants_write() {
+                connection.write_tls(&mut socket)?;
+                tcp::in_time(until)?;
+            }
+            if connection.is_handshaking() {
+                if connection.read_tls(&mut socket)? == 0 {
+                    return Err(tcp::closed());
+                }
+                let read = connection.process_new_packets();
+                if let Err(error) = read {
+                    // What is wrong is told to the other side, too, if it listens.
+                    drop(connection.write_tls(&mut socket));
+                    return Err(io::Error::other(error));
+                }
+                tcp::in_time(until)?;
+            }
         }
         self.stream = Some(StreamOwned::new(connection, socket));
         Ok(())
@@ -134,6 +151,18 @@ fn write(stream: &mut StreamOwned<ClientConnection, TcpStream>, message: &[u8]) 
             return Err(tcp::closed());
         }
     }
-    stream.write_all(message)?;
-    stream.flush()
+    let until = Instant::now() + tcp::WHOLE_MAX;
+    let mut rest = message;
+    while !rest.is_empty() {
+        let len = stream.conn.writer().write(rest)?;
+        if len == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        rest = &rest[len..];
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock)?;
+            tcp::in_time(until)?;
+        }
+    }
+    Ok(())
 }
