@@ -11,6 +11,7 @@
 //! hash need not be symmetric); [`flow::Merger`] makes them one record.
 
 mod application;
+pub mod egress;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -27,6 +28,7 @@ use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
+use egress::{Egress, EgressReport, EgressStatus};
 use inspect::{InspectorConfig, InspectorStats};
 
 use crate::worker::Ended;
@@ -146,6 +148,8 @@ pub struct Status<'a> {
     pub events: &'a [PortEvent],
     /// Ends the probe when set; changes what is large.
     pub switch: &'a Switch,
+    /// What went on to another port so far.
+    pub egress: Option<EgressStatus>,
 }
 
 impl Status<'_> {
@@ -246,6 +250,8 @@ pub struct Report {
     pub error: Option<Error>,
     /// What the port was.
     pub description: PortDescription,
+    /// What went on to another port, if anything was to.
+    pub egress: Option<EgressReport>,
 }
 
 impl Report {
@@ -335,6 +341,20 @@ impl Buffer {
 /// Only where threads cannot be started. What goes wrong later is in the report, with all that was
 /// counted.
 pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) -> Result<Report> {
+    run_with(port, None, config, stop, outlet)
+}
+
+/// As [`run`], with a way out for the packets that [`flow::ExtraConfig::shunt`] chooses.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    port: Port,
+    mut egress: Option<Egress>,
+    config: &Config,
+    stop: &Stop,
+    outlet: &mut dyn Outlet,
+) -> Result<Report> {
     let start = Instant::now();
     let description = port.control.describe();
     let is_live = description.scheme != "file";
@@ -383,6 +403,7 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
             empties: empty_receiver,
             status,
             links: links.clone(),
+            egress: egress.as_mut().and_then(Egress::out),
         };
         let thread = std::thread::Builder::new()
             .name(format!("flows-{index}"))
@@ -421,6 +442,7 @@ pub fn run(port: Port, config: &Config, stop: &Stop, outlet: &mut dyn Outlet) ->
         paused: 0,
         events: Vec::new(),
         error: None,
+        egress,
     };
     collector.collect(&receiver);
     for thread in threads {
@@ -527,6 +549,7 @@ struct Collector<'a> {
     paused: usize,
     events: Vec<PortEvent>,
     error: Option<Error>,
+    egress: Option<Egress>,
 }
 
 impl Collector<'_> {
@@ -624,6 +647,7 @@ impl Collector<'_> {
             top: &self.out.top,
             events: &self.events,
             switch: &self.shared.switch,
+            egress: self.egress.as_ref().map(|e| egress::total(&e.counters)),
         };
         let told = self.out.outlet.pulse(&status);
         if self.out.error.is_none() {
@@ -642,7 +666,13 @@ impl Collector<'_> {
             self.error.get_or_insert(error);
             PortAccount::default()
         });
+        let egress = self.egress.map(|mut egress| EgressReport {
+            status: egress::total(&egress.counters),
+            // A device that is gone tells no more.
+            account: egress.port.control.account().unwrap_or_default(),
+        });
         Report {
+            egress,
             elapsed: self.start.elapsed(),
             account,
             queues: self.published.iter().map(|s| lock(s).clone()).collect(),

@@ -27,6 +27,7 @@ use crate::Stop;
 use crate::worker::{Ended, Pacing};
 use lane::Lane;
 
+pub(crate) use setup::{End, open_sending, refuse_circle};
 pub use setup::{Opened, Setup, open};
 
 /// How often progress is told and events are looked at.

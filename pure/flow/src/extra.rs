@@ -38,6 +38,17 @@ pub struct ExtraConfig {
     pub bytes: bool,
     /// Packets with payload from the start of a flow that an [`Inspect`] is given; 0 none.
     pub inspect_count: u8,
+    /// Say of each packet whether it is among the first of its record ([`crate::Meter::chosen`]).
+    pub shunt: Option<Shunt>,
+}
+
+/// The beginning of a record: what goes on to who looks deeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shunt {
+    /// Packets of both directions.
+    pub packets: u64,
+    /// Bytes of them; the packet that reaches them is the last.
+    pub bytes: u64,
 }
 
 impl ExtraConfig {
@@ -160,6 +171,13 @@ pub trait Inspect: Send {
     /// asked for it with each of them.
     fn known(&self, handle: u32, found: &mut Vec<u8>);
 
+    /// Whether the flow is wanted ([`ExtraConfig::shunt`]); none: that is not known, or nobody
+    /// asks.
+    fn wants(&self, handle: u32) -> Option<bool> {
+        let _ = handle;
+        None
+    }
+
     /// The flow has ended: what was found goes to the end of `found`. The handle is free again.
     fn ended(&mut self, handle: u32, found: &mut Vec<u8>);
 
@@ -191,7 +209,11 @@ pub(crate) struct Extras {
     /// The flow whose record has just ended although it goes on: the next record takes it over.
     carried: Option<(FlowKey, Option<KeyExtra>, Inspected)>,
     found: Vec<u8>,
+    /// Packets of the batch that are chosen, bit by bit.
+    chosen: u32,
 }
+
+const _: () = assert!(crate::table::BATCH_MAX <= u32::BITS as usize);
 
 /// What an inspector may say of a flow, in bytes; it is reserved once.
 const FOUND_LEN: usize = 4096;
@@ -226,11 +248,32 @@ impl Extras {
             inspector: None,
             carried: None,
             found: Vec::with_capacity(FOUND_LEN),
+            chosen: 0,
         })
     }
 
     pub(crate) fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {
         self.inspector = Some(inspector);
+    }
+
+    /// The packets chosen since the last time.
+    pub(crate) fn take_chosen(&mut self) -> u32 {
+        std::mem::take(&mut self.chosen)
+    }
+
+    /// Whether a packet goes on: as its application says, or by its place in the record.
+    fn choose(&mut self, at: usize, record: &Record, packet: &Observed) {
+        let Some(shunt) = self.config.shunt else {
+            return;
+        };
+        let wanted = match (&self.inspector, self.inspected.get(at)) {
+            (Some(inspector), Some(inspected)) => inspector.wants(inspected.handle),
+            _ => None,
+        };
+        let is_first = || record.packets() < shunt.packets && record.bytes() < shunt.bytes;
+        if wanted.unwrap_or_else(is_first) {
+            self.chosen |= 1_u32 << (packet.input_index & 31);
+        }
     }
 
     /// What the inspector knows of the flow in this place.
@@ -413,6 +456,7 @@ impl Watch for Watching<'_, '_> {
             }
         }
         self.extras.inspect(at, record, packet, payload);
+        self.extras.choose(at, record, packet);
     }
 
     fn ended(&mut self, index: u32, record: &Record, reason: EndReason, sink: &mut dyn Sink) {

@@ -41,8 +41,8 @@ pub mod top;
 
 pub use expire::{EndReason, Timeouts};
 pub use extra::{
-    BIN_COUNT, ByteCounts, Extra, ExtraConfig, Inspect, OwnedExtra, PacketNote, Timing, entropy,
-    gap_bin, len_bin, put_application, take_application,
+    BIN_COUNT, ByteCounts, Extra, ExtraConfig, Inspect, OwnedExtra, PacketNote, Shunt, Timing,
+    entropy, gap_bin, len_bin, put_application, take_application,
 };
 pub use fragment::FragmentStats;
 pub use hash::HashKey;

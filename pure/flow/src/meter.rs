@@ -407,6 +407,15 @@ impl Meter {
         self.extras = Some(extras);
     }
 
+    /// Of the packets given together last, [`BATCH_MAX`] at most, those that are at the beginning
+    /// of their records, or whose application is wanted: a bit each ([`ExtraConfig::shunt`]).
+    /// Packets in no flow are not among them.
+    pub fn chosen(&mut self) -> u32 {
+        self.extras
+            .as_mut()
+            .map_or(0, |extras| extras.take_chosen())
+    }
+
     #[inline(always)]
     fn take<W: Watch>(
         &mut self,

@@ -1,6 +1,7 @@
 //! `barewire flows`: the flows of a port, as they end, as a live view, or as a table at the end.
 
 mod choice;
+mod egress;
 mod export;
 mod json;
 mod metrics;
@@ -50,8 +51,8 @@ pub struct Args {
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 
-    /// Take flags from a file of TOML, whose keys are the long names of flags, and port and filter;
-    /// what the command line gives counts. SIGHUP reads it again (docs/flows.md)
+    /// Take flags from a file of TOML, whose keys are the long names of flags, and port and
+    /// filter; what the command line gives counts. SIGHUP reads it again (docs/flows.md)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print a line of JSON for each flow that ends, and a summary at the end
@@ -83,6 +84,8 @@ pub struct Args {
     flow: FlowArgs,
     #[command(flatten)]
     export: export::ExportArgs,
+    #[command(flatten)]
+    egress: egress::EgressArgs,
     #[command(flatten)]
     port_args: PortArgs,
 }
@@ -227,6 +230,7 @@ Examples:
   barewire flows trace.pcap --decode all --json | jq -c .application
   barewire flows eth0 --duration 60s
   barewire flows eth0 --once | head -20
+  barewire flows eth0 --plain --egress ids0 --egress-first 20,64k
   barewire flows trace.pcap --decode all --report flows.html
   barewire flows eth0 --plain --export ipfix:udp://192.0.2.1:4739 --export csv:flows.csv
   barewire flows eth0 --plain --export parquet:flows/
@@ -249,7 +253,9 @@ pub fn run(args: &Args) -> Result<()> {
     if !expression.trim().is_empty() {
         options.filter_source = Some(filter::source(&expression));
     }
+    let plan = args.egress.plan(name, &mut options)?;
     let port = port::open(name, &options)?;
+    let way_out = plan.map(|plan| plan.open(&port)).transpose()?;
     let scheme = PortName::parse(name)?.scheme;
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
@@ -291,7 +297,7 @@ pub fn run(args: &Args) -> Result<()> {
             service: &mut service,
         };
         outlet.service.ready();
-        let report = flows::run(port, &config, &stop, &mut outlet)?;
+        let report = flows::run_with(port, way_out, &config, &stop, &mut outlet)?;
         service.stopping();
         let accounts = export::finish(exporters.take(), &report);
         let written = page.take().map(|page| {
@@ -348,6 +354,7 @@ impl Args {
         timeouts.linger_ns = self.flow.linger.as_nanos() as u64;
         choice::apply_fields(&self.flow.fields, &mut meter);
         let applications = choice::apply_decoders(&self.flow.decode, &mut meter);
+        self.egress.apply(&mut meter);
         meter.table.uniflow = self.flow.uniflow;
         meter.sampling = self.flow.sample.unwrap_or_default();
         meter.key_extra = self.flow.key_extra();

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use flow::encode::beyond::transport;
 use flow::{Observed, Record, put_application};
-use inspect::{DONE, Direction, Inspector, InspectorConfig, InspectorStats, Segment};
+use inspect::{
+    Application, DONE, Direction, Inspector, InspectorConfig, InspectorStats, Protocol, Segment,
+};
 
 use super::lock;
 
@@ -20,14 +22,21 @@ pub(super) struct Applications {
     /// Where the worker finds the counters; written once in a while, and at the end.
     stats: Arc<Mutex<InspectorStats>>,
     calls: u32,
+    /// Applications whose packets go on; none asks for nothing.
+    wanted: Vec<Protocol>,
 }
 
 impl Applications {
-    pub(super) fn new(config: &InspectorConfig, stats: Arc<Mutex<InspectorStats>>) -> Self {
+    pub(super) fn new(
+        config: &InspectorConfig,
+        stats: Arc<Mutex<InspectorStats>>,
+        wanted: Vec<Protocol>,
+    ) -> Self {
         Self {
             inspector: Inspector::new(config),
             stats,
             calls: 0,
+            wanted,
         }
     }
 
@@ -70,6 +79,22 @@ impl flow::Inspect for Applications {
         self.inspector.packet(handle, &segment);
         self.called();
         *handle & DONE == 0
+    }
+
+    fn wants(&self, handle: u32) -> Option<bool> {
+        if self.wanted.is_empty() {
+            return None;
+        }
+        match self
+            .inspector
+            .application(handle)
+            .map(Application::protocol)
+        {
+            Some(protocol) if protocol != Protocol::Unknown => {
+                Some(self.wanted.contains(&protocol))
+            }
+            _ => None,
+        }
     }
 
     fn known(&self, handle: u32, found: &mut Vec<u8>) {

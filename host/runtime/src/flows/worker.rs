@@ -14,6 +14,7 @@ use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
 use super::application::Applications;
+use super::egress::Out;
 use super::{
     BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
 };
@@ -52,6 +53,8 @@ pub(super) struct Plan {
     pub(super) status: Arc<Mutex<QueueStatus>>,
     /// Link types of the interfaces known at the start.
     pub(super) links: Vec<LinkType>,
+    /// Where chosen packets go.
+    pub(super) egress: Option<Out>,
 }
 
 /// The life of a worker.
@@ -85,7 +88,8 @@ fn work_on(plan: Plan) -> Result<Ended> {
     })?;
     let applications = Arc::default();
     if let Some(config) = &plan.config.applications {
-        let decoders = Applications::new(config, Arc::clone(&applications));
+        let wanted = plan.egress.as_ref().map(Out::wanted).unwrap_or_default();
+        let decoders = Applications::new(config, Arc::clone(&applications), wanted);
         meter.set_inspector(Box::new(decoders));
     }
     let mut engine = FlowEngine {
@@ -113,6 +117,7 @@ fn work_on(plan: Plan) -> Result<Ended> {
             running: true,
         }),
         series: plan.config.series.then(Box::default),
+        egress: plan.egress,
         pulse_at: Instant::now(),
     };
     let ended = worker::run(
@@ -132,6 +137,9 @@ fn work_on(plan: Plan) -> Result<Ended> {
         worker::drain(&mut rx, &mut engine)?;
     }
     engine.finish();
+    if let Some(egress) = &mut engine.egress {
+        egress.finish()?;
+    }
     ended
 }
 
@@ -155,6 +163,7 @@ struct FlowEngine {
     scan: Option<Scan>,
     /// How much came when.
     series: Option<Box<Series>>,
+    egress: Option<Out>,
     pulse_at: Instant,
 }
 
@@ -209,16 +218,27 @@ impl Engine for FlowEngine {
             count_together += 1;
             if count_together == BATCH_MAX {
                 self.meter.observe_all(&together, &mut self.outbox);
+                if let Some(egress) = &mut self.egress {
+                    egress.mark(BATCH_MAX, self.meter.chosen());
+                }
                 count_together = 0;
             }
         }
         if count_together != 0 {
             let rest = &together[..count_together];
             self.meter.observe_all(rest, &mut self.outbox);
+            if let Some(egress) = &mut self.egress {
+                egress.mark(count_together, self.meter.chosen());
+            }
         }
         self.meter.flush(&mut self.outbox);
         if self.scan.is_some() {
             self.scan(SCAN_STEP);
+        }
+        if let Some(egress) = &mut self.egress {
+            let links = &self.links;
+            let link = |at: u16| links.get(usize::from(at)).copied();
+            egress.take(batch, |at| link(at).unwrap_or(LinkType::ETHERNET))?;
         }
         self.unmetered += count - allowed;
         if !self.draining && self.is_budget_spent() {
@@ -236,6 +256,9 @@ impl Engine for FlowEngine {
                 self.meter.tick(clock_ns, &mut self.outbox);
             }
             self.outbox.send();
+            if let Some(egress) = &mut self.egress {
+                egress.flush()?;
+            }
             self.scan(SCAN_STEP_IDLE);
             self.publish();
         }

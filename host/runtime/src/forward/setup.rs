@@ -140,7 +140,7 @@ fn filter(setup: &Setup) -> FilterSource {
 }
 
 /// Opens a port with as many sending queues as it has, at most `wanted`.
-fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -> Result<Port> {
+pub(crate) fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -> Result<Port> {
     options.queue_count = wanted.max(1);
     loop {
         match port::open(name, options) {
@@ -157,14 +157,14 @@ fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -> Result<Po
 }
 
 /// A port's name, and the interface behind it if there is one.
-struct End {
-    text: String,
+pub(crate) struct End {
+    pub(crate) text: String,
     name: PortName,
     target: Option<send::Target>,
 }
 
 impl End {
-    fn find(text: &str) -> Result<Self> {
+    pub(crate) fn find(text: &str) -> Result<Self> {
         let name = PortName::parse(text)?;
         let target = match INTERFACES.contains(&name.scheme) {
             true => Some(send::target(&name.target).map_err(|error| {
@@ -187,7 +187,7 @@ impl End {
         self.target.as_ref().map(|target| &target.link)
     }
 
-    fn refuse_lifeline(&self) -> Result<()> {
+    pub(crate) fn refuse_lifeline(&self) -> Result<()> {
         let lifeline = self
             .target
             .as_ref()
@@ -204,7 +204,7 @@ impl End {
             .with_hint("use other interfaces, or say --force if this is what you want"))
     }
 
-    fn side(self, port: Port) -> Side {
+    pub(crate) fn side(self, port: Port) -> Side {
         let mut side = Side::from(port);
         side.packet_len_max = match &self.target {
             Some(target) => packet_len_max(target.link.mtu, &side.port),
@@ -223,7 +223,7 @@ pub(super) fn packet_len_max(mtu: u32, port: &Port) -> usize {
     }
 }
 
-fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
+pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
     let refuse = |why: String, hint: &str| {
         let what = format!("forward from {} to {}", setup.names[0], setup.names[1]);
         Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint))

@@ -709,3 +709,31 @@ fn the_short_cut_changes_nothing() {
         }
     }
 }
+
+#[test]
+fn the_beginnings_of_records_are_chosen() {
+    let one = ipv4(1, 2, 17, 1, 0, &udp(10, 20, 72));
+    let back = ipv4(2, 1, 17, 1, 0, &udp(20, 10, 72));
+    let other = ipv4(3, 4, 17, 1, 0, &udp(10, 20, 72));
+    let mut arp = vec![0; 60];
+    arp[12..14].copy_from_slice(&[8, 6]);
+    let packets = [&one, &arp, &other, &back, &one, &other, &one, &other];
+    let inputs: Vec<Input<'_>> = packets.iter().map(|bytes| input(bytes, S)).collect();
+    let chosen = |packets, bytes| {
+        let mut config = config();
+        config.extra.shunt = Some(crate::Shunt { packets, bytes });
+        let mut meter = Meter::new(&config).unwrap();
+        let mut sink = |_: &Record, _: EndReason| {};
+        meter.observe_all(&inputs, &mut sink);
+        let first = meter.chosen();
+        assert_eq!(meter.chosen(), 0, "told once");
+        // Nothing is left of the first record's share.
+        meter.observe_all(&inputs, &mut sink);
+        (first, meter.chosen())
+    };
+    assert_eq!(chosen(2, u64::MAX), (0b0010_1101, 0));
+    assert_eq!(chosen(3, u64::MAX), (0b1011_1101, 0));
+    // A packet has 100 bytes: the second reaches 101.
+    assert_eq!(chosen(u64::MAX, 101), (0b0010_1101, 0));
+    assert_eq!(chosen(100, 1 << 20), (0b1111_1101, 0b1111_1101));
+}

@@ -153,6 +153,9 @@ impl Lines {
     ) -> Result<()> {
         let mut line = summary(&report, name, memory);
         line["exports"] = accounts_json(exports);
+        if let Some(egress) = &report.egress {
+            line["egress"] = super::egress::account_json(egress);
+        }
         if self.beyond.application {
             let total = QueueStatus::total(&report.queues);
             line["applications"] = applications(&total.applications);

@@ -272,6 +272,9 @@ pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> i
     )?;
     writeln!(out)?;
     write_account(out, &report.account)?;
+    if let Some(egress) = &report.egress {
+        super::egress::write_account(out, egress)?;
+    }
     match report.imbalance() {
         0 => {
             let elsewhere = meter.refused_total()

@@ -1,0 +1,168 @@
+//! `--egress`: the beginnings of flows go on to another port.
+
+use std::io::{self, Write};
+
+use flow::{MeterConfig, Profile, Shunt};
+use inspect::Protocol;
+use port::PortOptions;
+use runtime::flows::egress::{Choice, EgressReport, Plan};
+use serde_json::{Value, json};
+use sys::Result;
+
+/// What goes where.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Egress")]
+pub struct EgressArgs {
+    /// Send the first packets of each flow on to this port, for a program that looks deeper
+    #[arg(long, value_name = "PORT")]
+    egress: Option<String>,
+    /// How much of each record: packets, bytes (with k or M), or both, whichever is reached first:
+    /// 20, 64k, 20,64k
+    #[arg(long, value_name = "HOW MUCH", default_value = "10", value_parser = first,
+          requires = "egress")]
+    egress_first: Shunt,
+    /// Of flows with these applications send all that comes once that is known, of others nothing
+    /// more; with --decode
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = protocol,
+          requires_all = ["egress", "decode"])]
+    egress_only: Vec<Protocol>,
+    /// Of what was chosen, only packets that this expression selects (man pcap-filter)
+    #[arg(long, value_name = "FILTER", requires = "egress")]
+    egress_filter: Option<String>,
+}
+
+/// `20`, `64k`, `20,64k`.
+fn first(text: &str) -> std::result::Result<Shunt, String> {
+    let mut shunt = Shunt {
+        packets: u64::MAX,
+        bytes: u64::MAX,
+    };
+    for part in text.split(',') {
+        let (digits, unit) = match part.strip_suffix(['k', 'K']) {
+            Some(digits) => (digits, Some(1 << 10)),
+            None => match part.strip_suffix('M') {
+                Some(digits) => (digits, Some(1 << 20)),
+                None => (part, None),
+            },
+        };
+        let number = digits.parse::<u64>().ok().filter(|number| *number > 0);
+        let number = number.and_then(|number| number.checked_mul(unit.unwrap_or(1)));
+        let Some(number) = number else {
+            return Err(format!(
+                "{part:?} is no number of packets (20) or bytes (64k, 1M)"
+            ));
+        };
+        match unit {
+            Some(_) => shunt.bytes = number,
+            None => shunt.packets = number,
+        }
+    }
+    Ok(shunt)
+}
+
+/// One of a list of applications.
+fn protocol(text: &str) -> std::result::Result<Protocol, String> {
+    let all = || {
+        Protocol::ALL
+            .into_iter()
+            .filter(|p| *p != Protocol::Unknown)
+    };
+    let none = || {
+        let names: Vec<&str> = all().map(Protocol::name).collect();
+        format!("{text:?} is none of {}", names.join(", "))
+    };
+    all()
+        .find(|protocol| protocol.name() == text)
+        .ok_or_else(none)
+}
+
+impl EgressArgs {
+    /// The way out, if there is to be one. The way in gets what both share.
+    pub fn plan(&self, input: &str, options: &mut PortOptions) -> Result<Option<Plan>> {
+        let Some(name) = &self.egress else {
+            return Ok(None);
+        };
+        let choice = Choice {
+            only: self.egress_only.clone(),
+            filter: self.egress_filter.clone().unwrap_or_default(),
+        };
+        let out = PortOptions::default();
+        Plan::new([input, name], options, out, choice).map(Some)
+    }
+
+    /// Makes a meter say which packets go on.
+    pub fn apply(&self, meter: &mut MeterConfig) {
+        if self.egress.is_some() {
+            // As all that is beyond records.
+            meter.table.profile = Profile::Standard;
+            meter.extra.shunt = Some(self.egress_first);
+        }
+    }
+}
+
+/// The account, for people.
+pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<()> {
+    let status = &egress.status;
+    write!(
+        out,
+        "egress: {} packets chosen = {} sent on",
+        status.chosen, status.forwarded
+    )?;
+    for (count, why) in [
+        (status.filtered, "filtered out"),
+        (status.tx_full, "for which there was no room"),
+        (status.too_long, "too long"),
+        (status.unsendable, "without an Ethernet header, or cut"),
+    ] {
+        if count != 0 {
+            write!(out, " + {count} {why}")?;
+        }
+    }
+    match status.imbalance() {
+        0 => writeln!(out, ": adds up")?,
+        missing => writeln!(out, ": {missing} missing, which is a fault of this program")?,
+    }
+    let failed: u64 = egress.account.tx.iter().map(|tx| tx.failed).sum();
+    if failed != 0 {
+        writeln!(out, "egress: the device refused {failed} of those sent on")?;
+    }
+    Ok(())
+}
+
+/// The account, for programs.
+pub fn account_json(egress: &EgressReport) -> Value {
+    let status = &egress.status;
+    let failed: u64 = egress.account.tx.iter().map(|tx| tx.failed).sum();
+    json!({
+        "chosen": status.chosen,
+        "forwarded": status.forwarded,
+        "forwarded_bytes": status.forwarded_bytes,
+        "copied": status.copied,
+        "filtered": status.filtered,
+        "dropped": {
+            "tx_full": status.tx_full,
+            "too_long": status.too_long,
+            "unsendable": status.unsendable,
+        },
+        "failed": failed,
+        "imbalance": status.imbalance(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beginnings_have_units() {
+        let shunt = |packets, bytes| Ok(Shunt { packets, bytes });
+        assert_eq!(first("20"), shunt(20, u64::MAX));
+        assert_eq!(first("64k"), shunt(u64::MAX, 65_536));
+        assert_eq!(first("5,1M"), shunt(5, 1 << 20));
+        for bad in ["", "0", "k", "1G", "20,", "-1", "99999999999999999999"] {
+            assert!(first(bad).is_err(), "{bad}");
+        }
+        assert_eq!(protocol("tls"), Ok(Protocol::Tls));
+        assert!(protocol("unknown").is_err());
+    }
+}

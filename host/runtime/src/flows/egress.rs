@@ -1,0 +1,395 @@
+//! Egress: the first packets of each flow, or those of chosen applications, go on to another port,
+//! for a program there that looks deeper (shunting). Flows are metered whole in any case.
+//!
+//! Each worker has a sending queue of its own, so nothing is shared on the way. Where both ports
+//! are over one pool a packet's frame changes hands; elsewhere it is copied and counted. What finds
+//! no room is dropped and counted: an egress never costs the metering a packet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bpf::cbpf::Program;
+use inspect::Protocol;
+use port::{Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue};
+use sys::{Error, ErrorKind, Result};
+use wire::LinkType;
+
+use crate::forward::{End, Setup, open_sending, refuse_circle};
+
+/// How long packets of a live port wait for room: as long as the rings hold out.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// How long those of a file wait before the device counts as stuck.
+const STUCK: Duration = Duration::from_secs(5);
+/// One look in such a wait.
+const WAIT: Duration = Duration::from_millis(50);
+/// How long the last packets may take to leave.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// Which packets go on, beside what [`flow::ExtraConfig::shunt`] says.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Of flows with one of these, once that is known, all; of others nothing more. Empty: all
+    /// alike.
+    pub only: Vec<Protocol>,
+    /// Of what was chosen, only what this expression selects.
+    pub filter: String,
+}
+
+/// The way out, to be opened before the way in.
+pub struct Plan {
+    ends: [End; 2],
+    options: PortOptions,
+    choice: Choice,
+}
+
+/// An open way out.
+pub struct Egress {
+    pub(super) port: Port,
+    choice: Choice,
+    packet_len_max: usize,
+    program: Option<Arc<Program>>,
+    pub(super) counters: Vec<Arc<Counters>>,
+    can_wait: bool,
+}
+
+/// What happened to packets: `chosen = forwarded + Σ dropped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EgressStatus {
+    /// Packets chosen.
+    pub chosen: u64,
+    /// Handed to the sending port. What its device refused is counted there, as failed.
+    pub forwarded: u64,
+    /// Their bytes.
+    pub forwarded_bytes: u64,
+    /// Of them, those that were copied because the ports share no pool.
+    pub copied: u64,
+    /// Dropped: the sending port had no room.
+    pub tx_full: u64,
+    /// Dropped: longer than the sending interface takes.
+    pub too_long: u64,
+    /// Dropped: without an Ethernet header, or cut by the capture.
+    pub unsendable: u64,
+    /// Not chosen by the egress filter.
+    pub filtered: u64,
+}
+
+impl EgressStatus {
+    /// What is missing from the account (positive) or counted twice (negative).
+    pub fn imbalance(&self) -> i64 {
+        let known = self.forwarded + self.tx_full + self.too_long + self.unsendable;
+        self.chosen.wrapping_sub(known + self.filtered) as i64
+    }
+}
+
+/// A worker's counters, moved once a batch.
+#[derive(Debug, Default)]
+pub(super) struct Counters([AtomicU64; 8]);
+
+impl Counters {
+    fn add(&self, status: &EgressStatus) {
+        let values = [
+            status.chosen,
+            status.forwarded,
+            status.forwarded_bytes,
+            status.copied,
+            status.tx_full,
+            status.too_long,
+            status.unsendable,
+            status.filtered,
+        ];
+        for (sum, value) in self.0.iter().zip(values) {
+            // One writer: no exchange is needed.
+            sum.store(sum.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> EgressStatus {
+        let [
+            chosen,
+            forwarded,
+            forwarded_bytes,
+            copied,
+            tx_full,
+            too_long,
+            unsendable,
+            filtered,
+        ] = std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed));
+        EgressStatus {
+            chosen,
+            forwarded,
+            forwarded_bytes,
+            copied,
+            tx_full,
+            too_long,
+            unsendable,
+            filtered,
+        }
+    }
+}
+
+/// The sum over workers.
+pub(super) fn total(counters: &[Arc<Counters>]) -> EgressStatus {
+    let mut total = EgressStatus::default();
+    for one in counters.iter().map(|counters| counters.read()) {
+        total.chosen += one.chosen;
+        total.forwarded += one.forwarded;
+        total.forwarded_bytes += one.forwarded_bytes;
+        total.copied += one.copied;
+        total.tx_full += one.tx_full;
+        total.too_long += one.too_long;
+        total.unsendable += one.unsendable;
+        total.filtered += one.filtered;
+    }
+    total
+}
+
+/// How an egress ended.
+#[derive(Clone, Debug)]
+pub struct EgressReport {
+    /// What happened to packets.
+    pub status: EgressStatus,
+    /// The sending port's account, closed.
+    pub account: PortAccount,
+}
+
+impl Plan {
+    /// From one port to another. Refuses what would go round in a circle, and the interface that
+    /// the machine lives on. `input` gets the pool that both share, if they can.
+    ///
+    /// # Errors
+    /// As said, and what the names and the filter say.
+    pub fn new(
+        names: [&str; 2],
+        input: &mut PortOptions,
+        options: PortOptions,
+        choice: Choice,
+    ) -> Result<Plan> {
+        let ends = [End::find(names[0])?, End::find(names[1])?];
+        let setup = Setup {
+            names: names.map(str::to_owned),
+            ..Setup::default()
+        };
+        refuse_circle(&setup, &ends)?;
+        ends[1].refuse_lifeline()?;
+        // Words that mean nothing are told before anything is opened.
+        crate::filter::compile(&choice.filter, LinkType::ETHERNET.0)?;
+        let mut options = options;
+        options.direction = port::Direction::Tx;
+        options.filter_source = None;
+        let pool = port::shared_pool(&[(names[0], input), (names[1], &options)])?;
+        (input.pool, options.pool) = (pool.clone(), pool);
+        Ok(Plan {
+            ends,
+            options,
+            choice,
+        })
+    }
+
+    /// Opens it, with a queue for each of the input's.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or has fewer queues.
+    pub fn open(self, input: &Port) -> Result<Egress> {
+        let [_, end] = self.ends;
+        let mut options = self.options;
+        let wanted = input.rx.len();
+        let name = end.text.clone();
+        let port = open_sending(&name, &mut options, wanted as u32)?;
+        if port.tx.len() < wanted {
+            let why = format!(
+                "{name} has {} sending queues, and packets come by {wanted}",
+                port.tx.len()
+            );
+            let error = Error::new(ErrorKind::InvalidInput, "send chosen packets on", why);
+            return Err(error.with_hint(format!("--queues {} takes fewer", port.tx.len())));
+        }
+        let program = crate::filter::compile(&self.choice.filter, LinkType::ETHERNET.0)?;
+        let side = end.side(port);
+        Ok(Egress {
+            packet_len_max: side.packet_len_max,
+            port: side.port,
+            program: program.map(Arc::new),
+            counters: Vec::new(),
+            can_wait: input.control.describe().scheme == "file",
+            choice: self.choice,
+        })
+    }
+}
+
+impl Egress {
+    /// The next worker's way out.
+    pub(super) fn out(&mut self) -> Option<Out> {
+        if self.port.tx.is_empty() {
+            return None;
+        }
+        let counters = Arc::new(Counters::default());
+        self.counters.push(counters.clone());
+        Some(Out {
+            tx: self.port.tx.remove(0),
+            counters,
+            packet_len_max: match self.packet_len_max {
+                0 => u32::MAX,
+                len => len as u32,
+            },
+            program: self.program.clone(),
+            only: self.choice.only.clone(),
+            can_wait: self.can_wait,
+            is_stuck: false,
+            chosen: Vec::new(),
+        })
+    }
+}
+
+/// A worker's way out.
+pub(super) struct Out {
+    tx: TxQueue,
+    counters: Arc<Counters>,
+    packet_len_max: u32,
+    program: Option<Arc<Program>>,
+    only: Vec<Protocol>,
+    can_wait: bool,
+    /// The last wait for room was for nothing.
+    is_stuck: bool,
+    /// A mark for each packet of the batch.
+    chosen: Vec<bool>,
+}
+
+impl Out {
+    /// Applications whose packets go on.
+    pub(super) fn wanted(&self) -> Vec<Protocol> {
+        self.only.clone()
+    }
+
+    /// Marks of the next packets, bit by bit; in the order of the batch.
+    pub(super) fn mark(&mut self, count: usize, bits: u32) {
+        let marks = (0..count).map(|at| bits >> at & 1 != 0);
+        self.chosen.extend(marks);
+    }
+
+    /// Sends what is marked of a batch, and leaves the rest out.
+    pub(super) fn take(
+        &mut self,
+        batch: &mut RxBatch<'_>,
+        link: impl Fn(u16) -> LinkType,
+    ) -> Result<()> {
+        let mut status = EgressStatus::default();
+        for (mark, packet) in self.chosen.iter_mut().zip(batch.iter()) {
+            if !*mark {
+                continue;
+            }
+            status.chosen += 1;
+            let counter = if link(packet.interface_index()) != LinkType::ETHERNET
+                || packet.cap_len() < packet.wire_len()
+            {
+                &mut status.unsendable
+            } else if len_of(&packet) > self.packet_len_max {
+                &mut status.too_long
+            } else if is_refused(self.program.as_deref(), &packet) {
+                &mut status.filtered
+            } else {
+                continue;
+            };
+            *counter += 1;
+            *mark = false;
+        }
+        let chosen = std::mem::take(&mut self.chosen);
+        let mut rest = &chosen[..];
+        let mut result = Ok(());
+        while let Some(first) = rest.first() {
+            let run = rest.iter().take_while(|mark| *mark == first).count();
+            match first {
+                true if result.is_ok() => {
+                    let before = batch.len();
+                    result = self.hand_over(batch, run, &mut status);
+                    // What an error left of them.
+                    let left = run.saturating_sub(before - batch.len());
+                    status.tx_full += left as u64;
+                    batch.skip(left);
+                }
+                true => {
+                    status.tx_full += run as u64;
+                    batch.skip(run);
+                }
+                false => batch.skip(run),
+            }
+            rest = &rest[run..];
+        }
+        self.chosen = chosen;
+        self.chosen.clear();
+        self.counters.add(&status);
+        result.and(self.flush())
+    }
+
+    /// Forwards so many packets, or drops those for which there is no room in time.
+    fn hand_over(
+        &mut self,
+        batch: &mut RxBatch<'_>,
+        count: usize,
+        status: &mut EgressStatus,
+    ) -> Result<()> {
+        let mut rest = count;
+        let mut since: Option<Instant> = None;
+        loop {
+            let forwarded = batch.forward(&mut self.tx, rest)?;
+            rest -= forwarded.packets;
+            status.forwarded += forwarded.packets as u64;
+            status.forwarded_bytes += forwarded.bytes;
+            status.copied += forwarded.copied as u64;
+            if rest == 0 {
+                self.is_stuck = false;
+                return Ok(());
+            }
+            if forwarded.packets != 0 {
+                since = None;
+            }
+            self.flush()?;
+            let Some(began) = since else {
+                since = Some(Instant::now());
+                continue;
+            };
+            let patience = match (self.can_wait, self.is_stuck) {
+                (true, false) => STUCK,
+                (false, false) => PATIENCE,
+                (_, true) => Duration::ZERO,
+            };
+            let left = patience.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                self.is_stuck = true;
+                status.tx_full += rest as u64;
+                batch.skip(rest);
+                return Ok(());
+            }
+            self.tolerate(|tx| tx.wait(false, left.min(WAIT)).map(drop))?;
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.tolerate(TxQueue::flush)
+    }
+
+    /// Waits until everything has left, for a while.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.tolerate(|tx| tx.wait(true, LEAVE_MAX).map(drop))
+    }
+
+    /// A device that refuses for now costs the packets that it refuses, which are counted; one that
+    /// is gone ends the probe.
+    fn tolerate(&mut self, act: impl FnOnce(&mut TxQueue) -> Result<()>) -> Result<()> {
+        match act(&mut self.tx) {
+            Err(error) if error.kind() == ErrorKind::Gone => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A packet's length with the tag that lies beside it.
+fn len_of(packet: &Packet<'_>) -> u32 {
+    packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
+}
+
+fn is_refused(program: Option<&Program>, packet: &Packet<'_>) -> bool {
+    program
+        .is_some_and(|program| bpf::vm_cbpf::run(program, packet.bytes(), packet.wire_len()) == 0)
+}
