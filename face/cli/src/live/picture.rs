@@ -77,7 +77,7 @@ pub enum Shown {
 impl Shown {
     const ALL: [(Shown, &'static str); 4] = [
         (Shown::Flows, "flows"),
-        (Shown::Applications, "applications"),
+        (Shown::Applications, "apps"),
         (Shown::Talkers, "talkers"),
         (Shown::Losses, "losses"),
     ];
@@ -352,7 +352,10 @@ impl Picture {
             4 => right(format!("{text}{bytes_mark}")),
             _ => right(text.to_owned()),
         });
-        let name_width = if has_ways { 39.min(area.width / 2) } else { 16 };
+        let name_width = match has_ways {
+            true => area.width.saturating_sub(44).min(39),
+            false => 16,
+        };
         let remark_width = if has_ways { 0 } else { 10 };
         let fixed = name_width + remark_width + 8 + 10 + 10 + 10 + 6;
         let bar_width = area.width.saturating_sub(fixed);
@@ -473,7 +476,7 @@ impl Picture {
         }
         let hold = if self.held { "go on" } else { "hold" };
         spans.push(Span::styled(
-            format!("  b p d sort  / filter  n names  space {hold}  q end"),
+            format!("  b p d  / filter  n names  space {hold}  q"),
             DIM,
         ));
         let line = Line::from(spans);
@@ -602,7 +605,7 @@ mod tests {
         assert!(lines.iter().any(|l| l.contains("adds up")));
         assert!(lines.iter().any(|l| l.contains("+10 just now")));
         assert!(lines[23].contains("space hold") && lines[23].contains("/ filter"));
-        assert!(lines[23].contains("2 applications"));
+        assert!(lines[23].contains("2 apps") && lines[23].contains("hold  q"));
     }
 
     #[test]
@@ -649,21 +652,21 @@ mod tests {
     fn rows_are_filtered_scrolled_and_named() {
         let mut picture = picture(1);
         picture.rows.truncate(2);
-        picture.rows[1].destination = "198.51.100.7:53".into();
+        picture.rows[1].destination = "192.0.2.7:53".into();
         let shows = |picture: &Picture, words: &str| {
             let lines = text(picture, 80, 24);
             lines.iter().any(|line| line.contains(words))
         };
-        assert!(shows(&picture, "10.0.0.1:443") && shows(&picture, "198.51.100.7"));
+        assert!(shows(&picture, "10.0.0.1:443") && shows(&picture, "192.0.2.7"));
         picture.filter = "10.0.0.1".into();
-        assert!(shows(&picture, "10.0.0.1:443") && !shows(&picture, "198.51.100.7"));
+        assert!(shows(&picture, "10.0.0.1:443") && !shows(&picture, "192.0.2.7"));
         picture.filter = "EXAMPLE.org".into();
-        assert!(shows(&picture, "198.51.100.7") && shows(&picture, "filter: EXAMPLE.org"));
+        assert!(shows(&picture, "192.0.2.7") && shows(&picture, "filter: EXAMPLE.org"));
         picture.filter.clear();
         picture.first = 1;
-        assert!(!shows(&picture, "10.0.0.1:443") && shows(&picture, "198.51.100.7"));
+        assert!(!shows(&picture, "10.0.0.1:443") && shows(&picture, "192.0.2.7"));
         picture.has_names = true;
-        assert!(shows(&picture, "ample.org") && !shows(&picture, "198.51.100.7"));
+        assert!(shows(&picture, "mple.org") && !shows(&picture, "192.0.2.7"));
         (picture.is_typing, picture.filter) = (true, "te".into());
         assert!(shows(&picture, "filter: te▏"));
     }

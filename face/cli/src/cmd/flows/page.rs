@@ -355,7 +355,7 @@ fn flows(out: &mut String, run: &Run<'_>, digest: &Digest) {
     top::sort(&mut totals, run.order);
     totals.truncate(run.flow_count);
     let mut body = String::from(
-        "<div class=\"scroll\"><table class=\"sort\"><thead><tr><th class=\"opt\">start</th>\
+        "<div class=\"scroll\"><table class=\"sort\"><thead><tr><th class=\"opt\">start (UTC)</th>\
          <th class=\"n opt\">duration</th><th>protocol</th><th>source</th><th>destination</th>\
          <th>name</th><th class=\"n\">bytes</th><th class=\"n\">back</th>\
          <th class=\"n\">packets</th><th class=\"n\">back</th></tr></thead><tbody>\n",
@@ -394,7 +394,7 @@ fn row(out: &mut String, total: &Total, digest: &Digest) {
          <td>{application}</td><td class=\"e\">{}</td><td class=\"e\">{}</td>\
          <td class=\"w\">{}</td>",
         total.start_ns,
-        instant(total.start_ns),
+        instant(total.start_ns).trim_end_matches(" UTC"),
         duration(span_ns),
         safe(&source),
         safe(&destination),
