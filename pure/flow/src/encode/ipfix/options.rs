@@ -68,8 +68,9 @@ const TEMPLATES: &[Template] = &[
 const RANDOM_N_OF_N: u16 = 3;
 const RANDOM: u8 = 2;
 
-/// Of an application: its name (RFC 6759 §5).
-const NAMES: Template = (APPLICATION, &[(95, 4)], &[(96, VARIABLE_LEN)]);
+/// Of an application: its name (RFC 6759 §5), of fixed length: nfcapd refuses a variable one here.
+const NAMES: Template = (APPLICATION, &[(95, 4)], &[(96, NAME_LEN as u16)]);
+const NAME_LEN: usize = 24;
 
 /// All options templates.
 pub(super) fn templates(config: &Config, writer: &mut Writer) {
@@ -186,7 +187,9 @@ pub(super) fn facts(config: &Config, writer: &mut Writer) {
     if config.beyond.application {
         for (id, name) in application_names() {
             let mut record = id.to_vec();
-            string(&mut record, &name);
+            let len = name.len().min(NAME_LEN);
+            record.extend(&name.as_bytes()[..len]);
+            record.resize(id.len() + NAME_LEN, 0);
             writer.record(APPLICATION, &record, true);
         }
     }
