@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use forward::{Forward, LIMIT, number};
 use lab::guest;
 use lab::packet::{Raw, Udp, number_of};
-use lab::process::{Process, barewire};
+use lab::process::Process;
 use serde_json::Value;
 use vfio_card::{Peer, VfioCard};
 
@@ -44,7 +44,7 @@ impl Row {
             .cards
             .each_ref()
             .map(|card| format!("vfio:{}", card.address));
-        let mut command = Command::new(barewire().unwrap());
+        let mut command = Command::new("barewire");
         command
             .args(["forward", "--json", &from, &to, "--both"])
             .args(more);

@@ -79,7 +79,7 @@ pub const SUITES: &[Suite] = &[
         name: "forward",
         summary: "forwarding between cards driven in user space",
         tests: &[("guest_forward", "")],
-        usual: true,
+        usual: false,
         limit_seconds: 300,
     },
     Suite {
