@@ -101,6 +101,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("valgrind"), "valgrind", &[Set::Test, Set::Bench]),
     (Program("softflowd"), "softflowd", &[Set::Bench]),
     (Program("nfpcapd"), "nfdump", &[Set::Bench]),
+    (Program("argus"), "argus-server", &[Set::Bench]),
+    (Program("taskset"), "util-linux", &[Set::Bench]),
     (Program("dig"), "bind9-dnsutils", &[Set::Fixture]),
     (Program("dnsmasq"), "dnsmasq-base", &[Set::Fixture]),
     (Program("openssl"), "openssl", &[Set::Test, Set::Fixture]),

@@ -101,7 +101,10 @@ impl FlowKey {
         version: u8,
         uniflow: bool,
     ) -> (FlowKey, Side) {
-        let number = |addr: &[u8; 16]| u128::from_ne_bytes(*addr);
+        let number = |addr: &[u8; 16]| {
+            let (halves, _) = addr.as_chunks::<8>();
+            rank(u64::from_ne_bytes(halves[0]), u64::from_ne_bytes(halves[1]))
+        };
         let (s, d) = (number(src), number(dst));
         // Any total order does. Equal addresses are told apart by port.
         let swap = (s > d || (s == d && ports.src > ports.dst)) && !uniflow;
@@ -125,7 +128,8 @@ impl FlowKey {
     /// The ends of an IPv4 packet, source first: to be [turned](FlowKey::turn).
     #[inline(always)]
     pub(crate) fn set_raw_ipv4(&mut self, src: [u8; 4], dst: [u8; 4], protocol: u8) {
-        let widen = |[a, b, c, d]: [u8; 4]| [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let widen =
+            |[a, b, c, d]: [u8; 4]| address(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), 0);
         self.addr = [widen(src), widen(dst)];
         self.set_raw_kind(protocol, 4);
     }
@@ -156,8 +160,7 @@ impl FlowKey {
     #[inline(always)]
     pub(crate) fn turn(&mut self, uniflow: bool) -> (Side, [u64; 6]) {
         let [s_low, s_high, d_low, d_high, rest, last] = self.words();
-        let number = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
-        let (s, d) = (number(s_low, s_high), number(d_low, d_high));
+        let (s, d) = (rank(s_low, s_high), rank(d_low, d_high));
         // As in `new`.
         let swap = ((s > d) | ((s == d) & (self.port[0] > self.port[1]))) & !uniflow;
         let mask = 0_u64.wrapping_sub(swap.into());
@@ -173,8 +176,7 @@ impl FlowKey {
             rest ^ u64::from(turned),
             last,
         ];
-        let pair = |low: u64, high: u64| number(low, high).to_ne_bytes();
-        self.addr = [pair(words[0], words[1]), pair(words[2], words[3])];
+        self.addr = [address(words[0], words[1]), address(words[2], words[3])];
         self.port = [words[4] as u16, (words[4] >> 16) as u16];
         (if swap { Side::B } else { Side::A }, words)
     }
@@ -292,6 +294,20 @@ impl FlowKey {
     pub fn is_icmp(&self) -> bool {
         matches!((self.version, self.protocol), (4, 1) | (6, 58))
     }
+}
+
+/// The order of addresses, from their halves as words.
+#[inline(always)]
+fn rank(first: u64, second: u64) -> u128 {
+    u128::from(first) | u128::from(second) << 64
+}
+
+/// An address from its halves as words.
+#[inline(always)]
+fn address(first: u64, second: u64) -> [u8; 16] {
+    let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
+    let [i, j, k, l, m, n, o, p] = second.to_ne_bytes();
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
 
 /// Parts of a key that few ask for. 24 bytes.

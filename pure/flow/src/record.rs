@@ -464,7 +464,7 @@ impl Record {
         let at = side as usize;
         Counters {
             first_ns: self.first_ns[at],
-            last_ns: self.last_ns(at),
+            last_ns: self.first_ns[at].wrapping_add(self.sides[at].last_ns()),
             traffic_class: self.traffic_class[at],
             ..self.sides[at].counters()
         }

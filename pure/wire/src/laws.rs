@@ -212,14 +212,24 @@ pub fn file(bytes: &[u8]) {
         let rest = bytes.get(at..).unwrap_or(&[]);
         assert_eq!((whole.offset(), pieces.offset()), (at as u64, at as u64));
         let mut short = whole.clone();
-        let plain = short.plain(rest);
+        let mut plain = None;
+        let used = short.each_plain(rest, 1, |start, cap_len, wire_len, time| {
+            plain = Some((start, cap_len, wire_len, time));
+        });
+        assert_eq!(used > 0, plain.is_some());
+        assert_eq!(short.offset(), (at + used) as u64);
         let event = whole.next(rest);
-        if let Some(packet) = plain {
-            // The short way says the same, and goes as far.
-            assert_eq!(event, Ok(Event::Packet(packet)));
-            assert_eq!(short.offset(), whole.offset());
+        // The short way says the same, and goes as far.
+        if let (Some((start, cap_len, wire_len, time)), Ok(Event::Packet(packet))) = (plain, &event)
+        {
+            assert_eq!(packet.data, start..start + cap_len as usize);
+            assert_eq!((packet.wire_len, packet.time), (wire_len, time));
+            assert_eq!(
+                (packet.used, packet.interface, packet.has_time),
+                (used, 0, true)
+            );
         } else {
-            assert_eq!(short.offset(), at as u64);
+            assert!(plain.is_none());
         }
         let mut shown = 0;
         let other = loop {

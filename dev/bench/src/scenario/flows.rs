@@ -30,6 +30,8 @@ struct Workload {
     measure: &'static str,
     make: fn(&Path, u32) -> Result<()>,
     packets: u32,
+    /// Room in the table, enough for all flows.
+    table_size: &'static str,
 }
 
 const WORKLOADS: [Workload; 3] = [
@@ -38,24 +40,28 @@ const WORKLOADS: [Workload; 3] = [
         measure: "a: small packets in a tenth as many flows",
         make: |path, packets| workload::many_flows(path, packets, packets / 10),
         packets: 10_000_000,
+        table_size: "2M",
     },
     Workload {
         file: "b.pcap",
         measure: "b: mixed lengths, tags, fragments",
         make: workload::mixed,
         packets: 1_000_000,
+        table_size: "512k",
     },
     Workload {
         file: "d.pcap",
         measure: "d: every packet a new flow",
         make: |path, packets| workload::many_flows(path, packets, packets),
         packets: 3_000_000,
+        table_size: "4M",
     },
 ];
 
 /// What commands are given.
 struct Places<'a> {
     capture: &'a Path,
+    table_size: &'static str,
     scratch: &'a Path,
     /// A UDP socket that is never read.
     port: u16,
@@ -148,7 +154,7 @@ const RIVAL_ROUNDS: usize = 2;
 
 fn barewire(places: &Places<'_>) -> Result<Command> {
     let mut command = Command::new(program::barewire()?);
-    command.args(["flows", "--table-size", "4M"]);
+    command.args(["flows", "--table-size", places.table_size]);
     command.arg(places.capture);
     Ok(command)
 }
@@ -209,8 +215,13 @@ fn run(plan: &Plan) -> Result<Outcome> {
     outcome.tables.push(sizes(plan)?);
     outcome.notes.push(
         "processor time of the whole program with all its threads, pinned to one processor, from \
-         start to end; table for four million flows; IPFIX to a UDP socket that is never read; \
+         start to end; tables of barewire for 2 M, 512 k and 4 M flows; IPFIX to a UDP socket that is never read; \
          nfpcapd writes files, argus and yaf to /dev/null; rivals in the first two rounds only"
+            .into(),
+    );
+    outcome.notes.push(
+        "not run: pmacctd, which does not end with its file; ipfixprobe and YAF, which Debian does \
+         not have (yaf is, where it is installed)"
             .into(),
     );
     outcome.notes.push(
@@ -241,6 +252,7 @@ fn rates(
     let sink = UdpSocket::bind("127.0.0.1:0")?;
     let places = Places {
         capture: path,
+        table_size: workload.table_size,
         scratch,
         port: sink.local_addr()?.port(),
     };
@@ -258,7 +270,7 @@ fn rates(
                         table.reference = subject.name.into();
                     }
                 }
-                Err(why) if round == 0 => {
+                Err(why) if round == 0 && !notes.iter().any(|note| note.contains(subject.name)) => {
                     notes.push(format!(
                         "{}: {} left out: {why:#}",
                         workload.file, subject.name

@@ -263,6 +263,7 @@ impl Encoder {
     }
 
     /// Both sides of a record, or the one that sent, as records of their own.
+    #[inline(never)]
     fn push_sides(&mut self, record: &Record, reason: EndReason) -> bool {
         let initiator = record.initiator();
         // A flow of which nothing was sent does not exist; it would be told as sent by both.
@@ -346,10 +347,16 @@ impl Encode for Encoder {
             return self.take_rich(records, &[]);
         }
         for (count, (record, reason)) in records.iter().enumerate() {
-            let fits = if self.config.is_biflow && !record.is_one_way() {
-                self.push(record, *reason, record.initiator(), true)
-            } else {
+            let is_both = !record.is_one_way();
+            let fits = if is_both && !self.config.is_biflow || record.packets() == 0 {
                 self.push_sides(record, *reason)
+            } else {
+                let side = if is_both {
+                    record.initiator()
+                } else {
+                    record.sender()
+                };
+                self.push(record, *reason, side, is_both)
             };
             if fits {
                 self.held.count(record);

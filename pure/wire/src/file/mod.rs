@@ -451,14 +451,21 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         }
     }
 
-    /// The packet at the reader's position, where `bytes` starts, if the file is a plain pcap and
-    /// the packet is whole: the short way of what nearly always comes. Else nothing is done, and
-    /// [`Reader::next`] is to be asked, which says the same of packets.
+    /// Goes through at most `max` packets from the reader's position on, where `bytes` starts, as
+    /// long as the file is a plain pcap and they are whole: the short way of what nearly always
+    /// comes. Calls `each` with where the bytes of each start, how many are there, how many were
+    /// on the wire, and when. All are of interface 0 and have a time. Gives the bytes gone on by;
+    /// [`Reader::next`] is to be asked at the rest, and would have said the same of these.
     #[inline(always)]
-    pub fn plain(&mut self, bytes: &[u8]) -> Option<Packet> {
+    pub fn each_plain(
+        &mut self,
+        bytes: &[u8],
+        max: usize,
+        each: impl FnMut(usize, u32, u32, Timestamp),
+    ) -> usize {
         match self.state {
-            State::Pcap => self.pcap.plain(bytes),
-            _ => None,
+            State::Pcap => self.pcap.each_plain(bytes, max, each),
+            _ => 0,
         }
     }
 

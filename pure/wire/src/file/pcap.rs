@@ -56,6 +56,17 @@ impl Magic {
     }
 }
 
+impl Magic {
+    /// Nanoseconds in the unit of the fraction.
+    fn unit_ns(&self) -> u64 {
+        if self.resolution == Resolution::NANOSECONDS {
+            1
+        } else {
+            1_000
+        }
+    }
+}
+
 /// Reads one pcap file; see [`file`](crate::file) for how to drive it.
 #[derive(Clone, Debug)]
 pub struct Reader {
@@ -96,50 +107,63 @@ impl Reader {
         self.fcs_len
     }
 
-    /// The packet at the reader's position, if the file is of the usual kind and the packet is
-    /// whole; else nothing is done, and [`Reader::next`] is to be asked, which says the same.
+    /// Goes through at most `max` packets from the reader's position on, as long as the file is of
+    /// the usual kind and they are whole, and calls `each` with where each starts, how many bytes
+    /// of it are there, how many were on the wire, and when. Gives the bytes gone on by; at the
+    /// rest [`Reader::next`] is to be asked.
     #[inline(always)]
-    pub(super) fn plain(&mut self, bytes: &[u8]) -> Option<Packet> {
-        let magic = self.magic?;
-        let (head, rest) = bytes.split_first_chunk::<RECORD_LEN>()?;
+    pub(super) fn each_plain(
+        &mut self,
+        bytes: &[u8],
+        max: usize,
+        each: impl FnMut(usize, u32, u32, Timestamp),
+    ) -> usize {
+        let Some(magic) = self.magic else { return 0 };
         if magic.modified || self.minor < 4 {
-            return None;
+            return 0;
         }
-        let word = |position: usize| magic.order.u32(at(head, position));
-        let (cap_len, wire_len) = (word(8), word(12));
-        if cap_len > self.max_packet_len || cap_len as usize > rest.len() {
-            return None;
-        }
-        let used = RECORD_LEN + cap_len as usize;
+        let unit_ns = magic.unit_ns();
+        let used = match magic.order {
+            Order::Big => self.run(bytes, max, unit_ns, u32::from_be_bytes, each),
+            Order::Little => self.run(bytes, max, unit_ns, u32::from_le_bytes, each),
+        };
         self.offset += used as u64;
-        Some(self.packet(magic, RECORD_LEN..used, [word(0), word(4), wire_len]))
+        used
     }
 
-    /// A packet whose bytes are there.
+    /// The same for one byte order.
     #[inline(always)]
-    fn packet(
+    fn run(
         &self,
-        magic: Magic,
-        data: core::ops::Range<usize>,
-        [seconds, fraction, wire_len]: [u32; 3],
-    ) -> Packet {
-        let unit_ns = if magic.resolution == Resolution::NANOSECONDS {
-            1
-        } else {
-            1_000
-        };
-        let cap_len = (data.end - data.start) as u32;
-        Packet {
-            used: data.end,
-            data,
-            time: Timestamp::from_parts(u64::from(seconds), u64::from(fraction) * unit_ns),
-            has_time: true,
-            wire_len: wire_len.max(cap_len),
-            link: self.interface.link,
-            interface: 0,
-            direction: Direction::Unknown,
-            dropped: 0,
+        bytes: &[u8],
+        max: usize,
+        unit_ns: u64,
+        word: impl Fn([u8; 4]) -> u32,
+        mut each: impl FnMut(usize, u32, u32, Timestamp),
+    ) -> usize {
+        let mut rest = bytes;
+        for _ in 0..max {
+            let Some((head, behind)) = rest.split_first_chunk::<RECORD_LEN>() else {
+                break;
+            };
+            let [seconds, fraction, cap_len, wire_len] =
+                [0, 4, 8, 12].map(|position| word(at(head, position)));
+            if cap_len > self.max_packet_len {
+                break;
+            }
+            let Some(next) = behind.get(cap_len as usize..) else {
+                break;
+            };
+            let time = Timestamp::from_parts(seconds.into(), u64::from(fraction) * unit_ns);
+            each(
+                bytes.len() - behind.len(),
+                cap_len,
+                wire_len.max(cap_len),
+                time,
+            );
+            rest = next;
         }
+        bytes.len() - rest.len()
     }
 
     /// What is at the reader's position, where `bytes` starts.
@@ -170,11 +194,18 @@ impl Reader {
             return Ok(self.need(used));
         }
         self.offset += used as u64;
-        Ok(Event::Packet(self.packet(
-            magic,
-            head_len..used,
-            [seconds, fraction, wire_len],
-        )))
+        let fraction_ns = u64::from(fraction) * magic.unit_ns();
+        Ok(Event::Packet(Packet {
+            used,
+            data: head_len..used,
+            time: Timestamp::from_parts(u64::from(seconds), fraction_ns),
+            has_time: true,
+            wire_len: wire_len.max(cap_len),
+            link: self.interface.link,
+            interface: 0,
+            direction: Direction::Unknown,
+            dropped: 0,
+        }))
     }
 
     fn header(&mut self, bytes: &[u8]) -> Result<Event, FileError> {

@@ -371,17 +371,33 @@ impl Rx {
         let start = self.source.pointer(0);
         let (mut at, mut seen, mut added) = (0, 0, 0);
         slots.reserve(room);
+        if self.programs.iter().all(Option::is_none) {
+            let index = self.indices.first().copied().unwrap_or(0);
+            let snaplen = self.snaplen;
+            at = self
+                .reader
+                .each_plain(rest, room, |data_at, cap_len, wire_len, time| {
+                    // SAFETY: the reader checked that the packet lies within `rest`, which `start`
+                    // is the start of; this pointer may be written through, which one made from
+                    // `rest` may not.
+                    let data = unsafe { start.add(data_at) };
+                    let mut slot = Slot::new(data, cap_len.min(snaplen), wire_len, 0);
+                    slot.time_ns = time.ns();
+                    slot.interface_index = index;
+                    slot.flags = Slot::TIME;
+                    slots.push(slot);
+                    added += 1;
+                });
+            seen = added as u64;
+        }
         let other = loop {
             if added == room || seen == LOOK_MAX {
                 break None;
             }
             let bytes = rest.get(at..).unwrap_or(&[]);
-            let packet = match self.reader.plain(bytes) {
-                Some(packet) => packet,
-                None => match self.reader.next(bytes) {
-                    Ok(Event::Packet(packet)) => packet,
-                    other => break Some(other),
-                },
+            let packet = match self.reader.next(bytes) {
+                Ok(Event::Packet(packet)) => packet,
+                other => break Some(other),
             };
             seen += 1;
             let index = self.indices.get(packet.interface as usize);
