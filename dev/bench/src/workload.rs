@@ -54,7 +54,7 @@ struct Flow {
 
 impl Flow {
     fn of(number: u32) -> Self {
-        let mut random = Random::new(u64::from(number) * 0x9e37_79b9_7f4a_7c15 | 1);
+        let mut random = Random::new(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         random.next();
         const SERVICES: [u16; 8] = [53, 80, 123, 443, 443, 443, 8080, 51820];
         Self {
