@@ -182,7 +182,9 @@ impl Direction {
             self.add_fragments(1);
         }
         // What TCP has beyond is 0 without TCP: no branch, which would go either way at random.
-        self.flags_last = level.tcp_flags as u8;
+        // Later fragments have none, and say nothing of flags.
+        let kept = self.flags_last & u8::from(level.is_tcp).wrapping_sub(1);
+        self.flags_last = level.tcp_flags as u8 | kept;
         self.tcp_options |= level.tcp_options as u32;
         if level.tcp_options >> 31 != 0 {
             self.rare_options(level.tcp_options);

@@ -193,6 +193,34 @@ fn sums_go_beyond_32_bits_and_stop_in_time() {
     assert_eq!((record.start_ns(), record.end_ns()), (2, 5));
 }
 
+/// A later fragment of a segment has no TCP header, and does not take the last flags away.
+#[test]
+fn a_packet_without_flags_leaves_the_last_ones() {
+    let (key, side) = key();
+    let mut record = Record::new(key, side, false, false);
+    let first = Observed {
+        key,
+        side,
+        time_ns: 5,
+        level: Headers {
+            tcp_flags: ACK | PSH,
+            is_tcp: true,
+            ..Headers::EMPTY
+        },
+        ..Observed::NONE
+    };
+    record.add_any::<true>(&first, 0);
+    let later = Observed {
+        marks: FRAGMENT | LATER,
+        level: Headers::EMPTY,
+        ..first
+    };
+    record.add_one::<true>(&later, 0);
+    assert_eq!(record.forward().tcp_flags_last, (ACK | PSH) as u8);
+    record.add_one::<true>(&first, 0);
+    assert_eq!(record.forward().tcp_flags_last, (ACK | PSH) as u8);
+}
+
 #[test]
 fn counters_leave_the_rest_zero() {
     let (key, side) = key();
