@@ -11,8 +11,11 @@ const SURE: Duration = Duration::from_secs(150);
 /// Time of processors after which it must be up, several times what it takes.
 const WORK: Duration = Duration::from_secs(120);
 
-/// It does nothing at all: waits for what never comes.
-const REST: Duration = Duration::from_secs(60);
+/// It waits for what never comes: for this long it had not even [`PULSE`].
+const REST: Duration = Duration::from_secs(90);
+
+/// Less than this in [`REST`] is no work: an emulator whose processors sleep has its timers, too.
+const PULSE: Duration = Duration::from_secs(3);
 
 /// Whatever it does.
 const LAST: Duration = Duration::from_secs(900);
@@ -38,7 +41,7 @@ impl Patience {
     /// Whether it will not come up any more.
     pub fn is_over(&mut self) -> bool {
         let work = work_of(self.pid).unwrap_or_default();
-        if work >= self.worked.1 + Duration::from_millis(500) {
+        if work >= self.worked.1 + PULSE {
             self.worked = (Instant::now(), work);
         }
         over(self.started.elapsed(), work, self.worked.0.elapsed())
@@ -78,7 +81,7 @@ mod tests {
         assert!(!over(seconds(400), seconds(12), seconds(3)));
         // In a loop, asleep, endless.
         assert!(over(seconds(151), seconds(140), seconds(0)));
-        assert!(over(seconds(151), seconds(9), seconds(61)));
+        assert!(over(seconds(151), seconds(9), seconds(91)));
         assert!(over(seconds(900), seconds(9), seconds(1)));
     }
 

@@ -57,23 +57,27 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "ports",
-        summary: "the conformance suite of ports, by AF_XDP on igb, virtio-net and e1000",
-        tests: &[(
-            "conformance_port",
-            "--exact igb_zero_copy virtio_zero_copy e1000_generic",
-        )],
-        usual: false,
+        summary: "the conformance suite of ports, by AF_XDP zero-copy on igb",
+        tests: &[("conformance_port", "--exact igb_zero_copy")],
+        usual: true,
         limit_seconds: 900,
     },
     Suite {
         name: "vfio_ports",
-        summary: "the same by drivers in user space",
+        summary: "the same by drivers in user space: igb, e1000",
+        tests: &[("conformance_port", "--exact igb_vfio e1000_vfio")],
+        usual: true,
+        limit_seconds: 600,
+    },
+    Suite {
+        name: "more_ports",
+        summary: "the same by AF_XDP on virtio-net and e1000, by a driver in user space on virtio-net",
         tests: &[(
             "conformance_port",
-            "--exact igb_vfio e1000_vfio virtio_vfio",
+            "--exact virtio_zero_copy e1000_generic virtio_vfio",
         )],
         usual: false,
-        limit_seconds: 600,
+        limit_seconds: 1200,
     },
     Suite {
         name: "forward",

@@ -451,7 +451,10 @@ pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
         }
     }
     ensure!(sent == 200, "{sent} were sent");
-    line.expect_numbers(0..200)?;
+    if let Err(error) = line.expect_numbers(0..200) {
+        let (tx, rx) = (line.tx_account()?, line.rx_account()?);
+        return Err(error.context(format!("{tx:?}, {rx:?}")));
+    }
     let account = line.tx_account()?;
     ensure!(account.sent == 200 && account.failed == 0, "{account:?}");
     line.close()
