@@ -142,10 +142,7 @@ fn find<'a>(flows: &'a Command, name: &str) -> Option<&'a Arg> {
 fn unknown(flows: &Command, key: &str) -> Wrong {
     let names = flows
         .get_arguments()
-        .filter_map(|arg| match arg.get_long() {
-            Some(name) => Some(name),
-            None => Some(arg.get_id().as_str()),
-        });
+        .map(|arg| arg.get_long().unwrap_or(arg.get_id().as_str()));
     let nearest = names
         .filter(|name| !matches!(*name, "config" | "help" | "version"))
         .map(|name| (distance(name, &key.replace('_', "-")), name))

@@ -47,7 +47,7 @@ pub trait Sink: Send {
         self.send(message)
     }
 
-    /// Whether [`Sent::Done`] does not yet mean that a message has arrived: [`Sink::settle`] tells.
+    /// Whether `Sent::Done` does not yet mean that a message has arrived: [`Sink::settle`] tells.
     fn is_deferred(&self) -> bool {
         false
     }
