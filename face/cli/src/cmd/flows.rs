@@ -126,7 +126,7 @@ struct FlowArgs {
     /// mail, mqtt, ntp, dhcp, sip, or all
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
     decode: Vec<Decoders>,
-    /// Tell the Community ID of each flow, with this seed [0]; --decode does so anyhow
+    /// Tell the Community ID of each flow, with this seed or 0; --decode does so anyhow
     #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
           default_missing_value = "0")]
     community_id: Option<u16>,
