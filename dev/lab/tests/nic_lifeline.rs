@@ -1,0 +1,90 @@
+//! What a machine lives on, asked of the kernel in namespaces with routes of all kinds.
+
+use lab::{Netns, skip};
+
+/// A namespace with a pair whose ends are `card` and `peer`, and whatever these lines make of it.
+fn after(lines: &[&str]) -> Netns {
+    let ns = Netns::new().unwrap();
+    let common = [
+        "link add card type veth peer name peer",
+        "link set card up",
+        "link set peer up",
+        "link set lo up",
+    ];
+    for line in common.iter().chain(lines) {
+        ns.ip(line.split_whitespace()).unwrap();
+    }
+    ns
+}
+
+fn lifeline(ns: &Netns, name: &str) -> Option<String> {
+    ns.run(|| nic::lifeline(name)).unwrap()
+}
+
+#[test]
+fn routes_to_everywhere_are_seen_in_every_form() {
+    lab::require!(skip::lab());
+    let address = "address add 192.0.2.1/24 dev card";
+    let six = "address add 2001:db8::1/64 dev card nodad";
+    for (lines, why) in [
+        (
+            &[address, "route add default via 192.0.2.2"][..],
+            "default route leaves by card",
+        ),
+        (
+            &[address, "route add default via 192.0.2.2 table 77"],
+            "of table 77",
+        ),
+        (
+            &[address, "route add 0.0.0.0/1 via 192.0.2.2"],
+            "default route",
+        ),
+        (
+            &[address, "route add 128.0.0.0/1 dev card"],
+            "default route",
+        ),
+        (
+            &[
+                address,
+                "address add 198.51.100.1/24 dev peer",
+                "route add default nexthop via 198.51.100.2 nexthop via 192.0.2.2",
+            ],
+            "leaves by card",
+        ),
+        (
+            &[six, "-6 route add default via 2001:db8::2"],
+            "leaves by card",
+        ),
+        (
+            &[
+                "link add bridge0 type bridge",
+                "link set card master bridge0",
+                "link set bridge0 up",
+                "address add 192.0.2.1/24 dev bridge0",
+                "route add default via 192.0.2.2",
+            ],
+            "bridge0, which is on top of card",
+        ),
+    ] {
+        let ns = after(lines);
+        let told = lifeline(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
+        assert!(told.contains(why), "{lines:?}: {told}");
+        // Nobody's life: the peer, unless the route leaves there too.
+        if !lines.iter().any(|line| line.contains("peer")) {
+            assert_eq!(lifeline(&ns, "peer"), None, "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn other_routes_are_no_lifeline() {
+    lab::require!(skip::lab());
+    let ns = after(&[
+        "address add 192.0.2.1/24 dev card",
+        "route add 10.0.0.0/8 via 192.0.2.2",
+        "route add unreachable default",
+    ]);
+    assert_eq!(lifeline(&ns, "card"), None);
+    // What is not there is no reason to go on.
+    assert!(lifeline(&ns, "no-such-if").is_some());
+}
