@@ -1,6 +1,6 @@
 //! Kafka: a broker of Apache's, its messages read back by kcat and fastavro. Totals and lines equal
-//! ours, a broker that goes and comes back costs nothing and doubles nothing, one that stays away is
-//! accounted for.
+//! ours, a broker that goes and comes back costs nothing and doubles nothing, one that stays away
+//! is accounted for.
 
 mod export;
 

@@ -1,6 +1,6 @@
-//! Questions in SQL over the Parquet files of [`crate`], answered by an installed DuckDB: its program
-//! or its Python module, whichever is found when it is asked for. The view of all files is called
-//! `flows`.
+//! Questions in SQL over the Parquet files of [`crate`], answered by an installed DuckDB: its
+//! program or its Python module, whichever is found when it is asked for. The view of all files is
+//! called `flows`.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

@@ -40,8 +40,8 @@ enum Piece {
 }
 
 /// A name with fields for the time at which the file was begun, in UTC: `%Y`, `%m`, `%d`, `%H`,
-/// `%M`, `%S` as strftime(3) has them, `%s` the seconds since the Unix epoch; and `%n`, which counts
-/// the files of a run from 1.
+/// `%M`, `%S` as strftime(3) has them, `%s` the seconds since the Unix epoch; and `%n`, which
+/// counts the files of a run from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 

@@ -134,8 +134,8 @@ impl TxQueue {
 pub struct TxBatch<'q> {
     queue: &'q mut TxQueue,
     /// The queue's slots: the first, the next to be filled, and the end. (Through the queue they
-    /// would be looked up anew for each packet, because its bytes could be the queue's for all that
-    /// the compiler knows.)
+    /// would be looked up anew for each packet, because its bytes could be the queue's for all
+    /// that the compiler knows.)
     first: *mut Slot,
     next: *mut Slot,
     end: *mut Slot,

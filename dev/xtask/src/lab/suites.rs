@@ -71,7 +71,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "more_ports",
-        summary: "the same by AF_XDP on virtio-net and e1000, by a driver in user space on virtio-net",
+        summary: "the same by AF_XDP on virtio-net and e1000, in user space on virtio-net",
         tests: &[(
             "conformance_port",
             "--exact virtio_zero_copy e1000_generic virtio_vfio",

@@ -142,7 +142,8 @@ pub fn curve(series: &Series, unit: &str, value: fn(&Bin) -> u64, colour: u8) ->
     format!(
         "<div class=\"time\" data-values=\"{}\"><div class=\"plot\">\
          <svg viewBox=\"0 0 1000 100\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"{unit} over time\"><path class=\"area{colour}\" d=\"{line}L1000 100L0 100Z\"/>\
+         aria-label=\"{unit} over time\">\
+         <path class=\"area{colour}\" d=\"{line}L1000 100L0 100Z\"/>\
          <path class=\"line{colour}\" d=\"{line}\"/></svg>\
          <div class=\"top\"><span>{}</span></div><div class=\"mid\"><span>{}</span></div>\
          <div class=\"cursor\" hidden></div></div>\
