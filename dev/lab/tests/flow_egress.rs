@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lab::packet::{Raw, Udp};
-use lab::process::{Process, Signal, barewire};
+use lab::process::{Signal, barewire};
 use lab::{Inline, Veth, require, skip};
 use serde_json::Value;
 
