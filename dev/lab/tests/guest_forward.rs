@@ -49,12 +49,7 @@ impl Row {
             .args(["forward", "--json", &from, &to, "--both"])
             .args(more);
         let process = Process::spawn(&mut command).unwrap();
-        process.wait_stderr("forwarding", LIMIT).unwrap();
-        assert!(
-            process.stderr().contains("without a copy"),
-            "{}",
-            process.stderr()
-        );
+        process.wait_stderr("without a copy", LIMIT).unwrap();
         Forward { process }
     }
 }
@@ -63,6 +58,11 @@ impl Row {
 /// nothing comes, so it begins again and again with a packet of another number.
 fn passes(out: &Raw, into: &Raw, plan: &Udp) {
     const FIRST: u64 = u64::MAX;
+    // For everybody: it is a card of the kernel's that it comes to in the end.
+    let plan = &Udp {
+        destination_mac: [0xff; 6],
+        ..plan.clone()
+    };
     let until = Instant::now() + LIMIT;
     loop {
         assert!(Instant::now() < until, "no packet passes");

@@ -137,6 +137,31 @@ fn a_card_goes_and_comes_back() {
 }
 
 #[test]
+fn a_port_lends_itself_a_card() {
+    lab::require!(guest::inside());
+    const CARD: &str = "0000:02:00.0";
+    let name = interface(CARD).unwrap();
+    let port = format!("vfio:{CARD}?bind=yes");
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let mut command = Command::new("barewire");
+        command.args(["capture", &port, "-w", "/root/lent.pcap"]);
+        let mut capture = Process::spawn(&mut command).unwrap();
+        wait_for("vfio-pci", || driver(CARD).as_deref() == Some("vfio-pci"));
+        std::thread::sleep(Duration::from_millis(500));
+        capture.stop(signal, LIMIT).unwrap();
+        wait_for("the former driver", || {
+            driver(CARD).as_deref() == Some("igb")
+        });
+    }
+    // For the tests after this one.
+    wait_for("the interface", || interface(CARD).is_some());
+    let now = interface(CARD).unwrap();
+    if now != name {
+        ip(&["link", "set", &now, "name", &name]);
+    }
+}
+
+#[test]
 fn others_are_refused() {
     lab::require!(guest::inside());
     for (args, why) in [
