@@ -280,7 +280,8 @@ fn too_much_is_dropped_and_accounted_for() {
         let args = [&args[..], &["--rate", "max", "--duration", "2", "--json"]].concat();
         let ns = &path.a().ns;
         let mut sender = ns.spawn(barewire().unwrap(), args).unwrap();
-        let sender = sender.wait(LIMIT).unwrap().checked().unwrap();
+        // What the interface refuses at this rate makes it end with 1, and is in its words.
+        let sender = sender.wait(LIMIT).unwrap();
         let sender: serde_json::Value = serde_json::from_str(&sender.stdout).unwrap();
         let told = forward.stop();
         let total = &told["ports"][0]["account"]["total"];
