@@ -192,7 +192,7 @@ fn records_arrive_once_and_are_accounted_for() {
 fn totals_equal_ours(broker: &Broker) {
     let (mut expected, mut lines) = (Totals::default(), Vec::new());
     let mut count = 0;
-    for file in captures(60) {
+    for file in captures(15) {
         let address = broker.address();
         let json = format!("json:kafka://{address}/flows-json");
         let avro = format!("avro:kafka://{address}/flows-avro?compression.codec=zstd");
