@@ -216,7 +216,8 @@ fn run(plan: &Plan) -> Result<Outcome> {
     outcome.notes.push(
         "processor time of the whole program with all its threads, pinned to one processor, from \
          start to end; tables of barewire for 2 M, 512 k and 4 M flows; IPFIX to a UDP socket \
-         that is never read; nfpcapd writes files, argus and yaf to /dev/null; rivals in the first two rounds only"
+         that is never read; nfpcapd writes files, argus and yaf to /dev/null; rivals in \
+         the first two rounds only"
             .into(),
     );
     outcome.notes.push(
