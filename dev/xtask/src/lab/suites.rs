@@ -66,7 +66,9 @@ pub const SUITES: &[Suite] = &[
         name: "vfio_ports",
         summary: "the same by drivers in user space: igb, e1000",
         tests: &[("conformance_port", "--exact igb_vfio e1000_vfio")],
-        usual: true,
+        // `random_kill` on igb has hung once, the guest idle: whether the test or the driver waits
+        // for what does not come is not known yet.
+        usual: false,
         limit_seconds: 600,
     },
     Suite {
