@@ -147,7 +147,7 @@ fn options(args: &mut Vec<String>) -> Result<Options> {
 pub fn run_all() -> Result<Sum> {
     let (usual, rest): (Vec<&Suite>, _) = SUITES.iter().partition(|suite| suite.usual);
     let mut sum = suites::run(&usual, &Options::default())?;
-    sum.not_run(&rest, "takes long: cargo xtask lab runs it");
+    sum.not_run(&rest, "not in the usual run: cargo xtask lab runs it");
     Ok(sum)
 }
 
