@@ -235,11 +235,5 @@ const _: () = assert!(
 /// Asks for the line that a packet begins in: the reader will want its headers next.
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on the cache, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    sys::advice::prefetch(&[at.addr()]);
 }
