@@ -308,17 +308,22 @@ pub const STREAM_STATE_LEN: usize = size_of::<State>();
 const _: () = assert!(STREAM_STATE_LEN <= 5120);
 
 impl State {
-    pub(crate) fn new(kind: DecoderKind) -> State {
-        match kind {
-            DecoderKind::Tls => State::Tls(tls::Tls::new()),
-            DecoderKind::Quic => State::Quic(quic::Quic::new()),
-            DecoderKind::Http => State::Http(http::Http::new()),
-            DecoderKind::Dns => State::Dns(dns::Stream::new()),
-            DecoderKind::Ssh => State::Ssh(ssh::Ssh::new()),
-            DecoderKind::Mail => State::Mail(mail::Mail::new()),
-            DecoderKind::Mqtt => State::Mqtt(mqtt::Mqtt::new()),
-            DecoderKind::Sip => State::Sip(sip::Sip::new()),
-            DecoderKind::Ntp | DecoderKind::Dhcp => State::None,
+    /// The state of a flow that begins, in a place that may have been another's. What is large and
+    /// need not be written is not: most flows are read for less than it would take.
+    pub(crate) fn renew(&mut self, kind: DecoderKind) {
+        match (kind, &mut *self) {
+            (DecoderKind::Tls, State::Tls(tls)) => tls.clear(),
+            (DecoderKind::Tls, _) => *self = State::Tls(tls::Tls::new()),
+            (DecoderKind::Quic, State::Quic(quic)) => quic.clear(),
+            (DecoderKind::Quic, _) => *self = State::Quic(quic::Quic::new()),
+            (DecoderKind::Http, State::Http(http)) => http.clear(),
+            (DecoderKind::Http, _) => *self = State::Http(http::Http::new()),
+            (DecoderKind::Dns, _) => *self = State::Dns(dns::Stream::new()),
+            (DecoderKind::Ssh, _) => *self = State::Ssh(ssh::Ssh::new()),
+            (DecoderKind::Mail, _) => *self = State::Mail(mail::Mail::new()),
+            (DecoderKind::Mqtt, _) => *self = State::Mqtt(mqtt::Mqtt::new()),
+            (DecoderKind::Sip, _) => *self = State::Sip(sip::Sip::new()),
+            (DecoderKind::Ntp | DecoderKind::Dhcp, _) => *self = State::None,
         }
     }
 

@@ -37,10 +37,6 @@ impl Decoders {
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-
-    fn has(self, at: usize) -> bool {
-        self.0 >> at & 1 != 0
-    }
 }
 
 /// What the first bytes of a direction, or a datagram, are.
@@ -53,15 +49,24 @@ pub(crate) enum Found {
     Known(DecoderKind),
 }
 
-/// Compares with all decoders. Where one knows, it is told to `out`.
-pub(crate) fn identify(first: &First<'_>, decoders: Decoders, out: &mut dyn Sink) -> Found {
+/// Compares with these decoders. Where one knows, it is told to `out`; those that say no leave the
+/// set: more bytes do not change their mind.
+pub(crate) fn identify(first: &First<'_>, left: &mut Decoders, out: &mut dyn Sink) -> Found {
     let mut found = Found::Unknown;
-    for (at, row) in DECODERS.iter().enumerate() {
-        if !decoders.has(at) || !row.transports.contains(&first.transport) {
+    let mut asked = left.0;
+    while asked != 0 {
+        let at = asked.trailing_zeros();
+        let bit = 1 << at;
+        asked &= !bit;
+        let Some(row) = DECODERS.get(at as usize) else {
+            break;
+        };
+        if !row.transports.contains(&first.transport) {
+            left.0 &= !bit;
             continue;
         }
         match (row.first)(first) {
-            Match::No => {}
+            Match::No => left.0 &= !bit,
             Match::Maybe => found = Found::Undecided,
             Match::Yes => {
                 // Others say themselves what it is, once they have read on.
@@ -88,9 +93,68 @@ mod tests {
             ports,
         };
         let mut out = Application::EMPTY;
-        match identify(&first, Decoders::ALL, &mut out) {
+        match identify(&first, &mut { Decoders::ALL }, &mut out) {
             Found::Known(kind) => Some(kind),
             _ => None,
+        }
+    }
+
+    #[test]
+    fn who_says_no_does_not_say_yes_to_more() {
+        // Beginnings of everything, continued with anything.
+        let beginnings: &[&[u8]] = &[
+            b"GET /",
+            b"HTTP/1.",
+            b"PRI * HT",
+            b"SIP/2.0 ",
+            b"INVITE sip:",
+            b"SSH-",
+            b"220 ",
+            b"ehlo ",
+            b"* OK",
+            b"\x16\x03\x01\x02\x00\x01",
+            b"\x17\x03\x03\0\0",
+            b"\x10\x0e\0\x04MQTT",
+            b"\0\x1d\xab\xcd\x01\0\0\x01\0\0\0\0\0\0",
+            b"",
+        ];
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize
+        };
+        for _ in 0..20_000 {
+            let one = beginnings[random() % beginnings.len()];
+            let other = beginnings[random() % beginnings.len()];
+            let mut bytes = one[..random() % (one.len() + 1)].to_vec();
+            bytes.extend(&other[random() % (other.len() + 1)..]);
+            bytes.resize_with(crate::decode::FIRST_MAX, || random() as u8);
+            for (row, ports) in DECODERS
+                .iter()
+                .flat_map(|row| [(row, [50_000, 53]), (row, [1, 2])])
+            {
+                let of = |len: usize| {
+                    (row.first)(&First {
+                        bytes: &bytes[..len],
+                        transport: Transport::Tcp,
+                        ports,
+                    })
+                };
+                if !row.transports.contains(&Transport::Tcp) {
+                    continue;
+                }
+                let mut has_refused = false;
+                for len in 1..=bytes.len() {
+                    let is_refused = of(len) == Match::No;
+                    assert!(
+                        is_refused || !has_refused,
+                        "{}: {}",
+                        row.name,
+                        bytes[..len].escape_ascii()
+                    );
+                    has_refused |= is_refused;
+                }
+            }
         }
     }
 

@@ -483,7 +483,7 @@ impl Reader<'_> {
         if self.flow.is_unknown[at] {
             return self.unknown(Reason::Unknown);
         }
-        let mut rest = bytes;
+        let (mut rest, mut left) = (bytes, self.config.decoders);
         // Byte by byte, so that it makes no difference where the stream is cut.
         while let Some((byte, behind)) = rest.split_first() {
             rest = behind;
@@ -498,7 +498,7 @@ impl Reader<'_> {
                 transport: Transport::Tcp,
                 ports: origin.ports,
             };
-            match identify(&first, self.config.decoders, &mut self.flow.application) {
+            match identify(&first, &mut left, &mut self.flow.application) {
                 Found::Undecided if len + 1 < FIRST_MAX => {}
                 Found::Known(kind) => return self.begin(kind, origin, rest),
                 Found::Undecided | Found::Unknown => {
@@ -517,7 +517,7 @@ impl Reader<'_> {
         };
         self.flow.state = index;
         if let Some(state) = self.states.get_mut(index) {
-            *state = State::new(kind);
+            state.renew(kind);
         }
         true
     }
@@ -575,7 +575,7 @@ impl Reader<'_> {
                 && mail.goes_on_in_tls()
             {
                 // Both sides begin anew.
-                *state = State::new(DecoderKind::Tls);
+                state.renew(DecoderKind::Tls);
             } else if let Some(end) = ended(progress) {
                 return Some(end);
             }
@@ -600,7 +600,8 @@ impl Reader<'_> {
                     transport: Transport::Udp,
                     ports: segment.ports,
                 };
-                match identify(&first, self.config.decoders, &mut self.flow.application) {
+                let mut left = self.config.decoders;
+                match identify(&first, &mut left, &mut self.flow.application) {
                     Found::Known(kind) => {
                         self.flow.kind = Some(kind);
                         if kind == DecoderKind::Quic && !self.make(kind) {

@@ -481,6 +481,68 @@ fn slots_that_are_taken_are_counted() {
     );
 }
 
+/// One slot for flows and one for decoders: who comes next finds what the one before left behind.
+#[test]
+fn what_a_slot_held_before_is_not_told() {
+    let all = samples::all();
+    let alone: Vec<_> = all.iter().map(|sample| shown(&found(sample))).collect();
+    let mut inspector = Inspector::new(&InspectorConfig {
+        flow_count_max: 1,
+        state_count_max: 1,
+        ..InspectorConfig::default()
+    });
+    let mut random = Rng(0x5107);
+    let mut told = 0;
+    for _ in 0..4000 {
+        let at = random.below(all.len());
+        let sample = &all[at];
+        let mut pieces = sample.pieces();
+        // Some go away in the middle: their slots are left as they were.
+        let is_whole = random.below(3) != 0;
+        if !is_whole {
+            pieces.truncate(1 + random.below(pieces.len()));
+        }
+        let (mut number, mut sequence) = (NONE, [1_u32; 2]);
+        for (nth, (from, bytes)) in pieces.into_iter().enumerate() {
+            let segment = Segment {
+                transport: sample.transport,
+                from,
+                time_ns: 1000 + 250 * nth as u64,
+                ports: sample.ports,
+                sequence: sequence[from as usize],
+                is_syn: false,
+                payload: bytes,
+                payload_len: bytes.len() as u32,
+            };
+            sequence[from as usize] += bytes.len() as u32;
+            inspector.packet(&mut number, &segment);
+        }
+        let application = inspector.end(&mut number, Application::clone);
+        if is_whole && sample.transport == Transport::Tcp {
+            let application = application.unwrap_or(Application::EMPTY);
+            // Times differ by how the pieces are given; everything else is the same.
+            let same = found(sample);
+            assert_eq!(application.protocol(), same.protocol(), "{}", sample.name);
+            let fields = |a: &Application| {
+                let fields = a
+                    .fields()
+                    .filter(|(field, _)| *field != Field::DnsLatencyNs);
+                fields
+                    .map(|(f, v)| format!("{f:?} {v:?}"))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(fields(&application), fields(&same), "{}", sample.name);
+            told += 1;
+        } else if is_whole {
+            let application = application.unwrap_or(Application::EMPTY);
+            assert_eq!(shown(&application), alone[at], "{}", sample.name);
+            told += 1;
+        }
+    }
+    assert!(told > 1000);
+    assert_eq!(inspector.stats().imbalance(), 0);
+}
+
 #[test]
 fn budgets_hold() {
     let mut inspector = Inspector::new(&InspectorConfig::default());

@@ -47,8 +47,18 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 pub(super) fn first(first: &First<'_>) -> Match {
     let bytes = first.bytes;
+    // Nearly everything that is not HTTP ends here, without a comparison for each method.
+    let Some(letter) = bytes.first() else {
+        return Match::Maybe;
+    };
+    if !letter.is_ascii_uppercase() {
+        return Match::No;
+    }
     let mut best = starts(bytes, b"HTTP/1.").max(starts(bytes, PREFACE));
     for method in METHODS {
+        if method[0] != *letter {
+            continue;
+        }
         best = best.max(match starts(bytes, method) {
             // A target: a path, a star, a URI or an authority, never a SIP address.
             Match::Yes => match bytes.get(method.len()) {
@@ -96,6 +106,21 @@ impl Http {
         };
         Http {
             sides: [side(), side()],
+        }
+    }
+
+    /// As new, without touching what lines leave behind.
+    pub(super) fn clear(&mut self) {
+        for side in &mut self.sides {
+            let Side {
+                at,
+                provisional,
+                headers,
+                failed,
+                line,
+            } = side;
+            (*at, *provisional, *headers, *failed) = (At::Start, 0, 0, None);
+            line.clear();
         }
     }
 

@@ -131,8 +131,12 @@ const BAD_MAX: u8 = 4;
 
 /// The state of a connection.
 pub(crate) struct Quic {
-    /// Of client and server.
-    keys: Option<[Keys; 2]>,
+    /// The client's, once a packet of its has been opened with them.
+    client: Option<Keys>,
+    /// The server's, once they were asked for.
+    server: Option<Keys>,
+    /// What both are made with.
+    made_with: &'static Version,
     /// The connection id that the keys are made from.
     id: [u8; 20],
     id_len: u8,
@@ -154,7 +158,9 @@ enum Reads {
 impl Quic {
     pub(super) fn new() -> Quic {
         Quic {
-            keys: None,
+            client: None,
+            server: None,
+            made_with: &VERSIONS[0],
             id: [0; 20],
             id_len: 0,
             bad: 0,
@@ -163,6 +169,26 @@ impl Quic {
             window: Window::new(),
             hello: Hello::new(),
         }
+    }
+
+    /// As new, without touching all of its bytes.
+    pub(super) fn clear(&mut self) {
+        let Quic {
+            client,
+            server,
+            made_with: _,
+            id: _,
+            id_len,
+            bad,
+            reads,
+            version,
+            window,
+            hello,
+        } = self;
+        (*client, *server) = (None, None);
+        (*id_len, *bad, *reads, *version) = (0, 0, Reads::Client, 0);
+        window.clear();
+        hello.clear();
     }
 
     /// Takes a datagram.
@@ -226,7 +252,7 @@ impl Quic {
 
     fn initial(
         &mut self,
-        version: &Version,
+        version: &'static Version,
         long: &Long<'_>,
         bytes: &[u8],
         packet: &frame::Packet,
@@ -235,28 +261,35 @@ impl Quic {
     ) -> Result<(), Reason> {
         // Its sender cannot be told by the direction, which is a guess: whose keys fit, sent it.
         let is_same_id = &self.id[..usize::from(self.id_len)] == long.destination;
-        if let Some(keys) = &self.keys {
-            for (at, keys) in keys.iter().enumerate() {
-                // A server's packets never go to the client's first connection id.
-                if at == 1 && is_same_id {
-                    continue;
+        if let Some(client) = &self.client {
+            // A server's packets never go to the client's first connection id; those to another
+            // are mostly its.
+            if !is_same_id {
+                let id = &self.id[..usize::from(self.id_len)];
+                let Version { salt, labels, .. } = self.made_with;
+                let server = &*self
+                    .server
+                    .get_or_insert_with(|| Keys::of(salt, labels, id, true));
+                if let Some(plain) = scratch.open(server, bytes, packet.number_at) {
+                    return self.frames(1, plain, out);
                 }
-                if let Some(plain) = scratch.open(keys, bytes, packet.number_at) {
-                    return self.frames(at, plain, out);
-                }
+            }
+            if let Some(plain) = scratch.open(client, bytes, packet.number_at) {
+                return self.frames(0, plain, out);
             }
         }
         // The first packet of the client, or its first one after a Retry, makes new keys.
-        if !is_same_id || self.keys.is_none() {
-            let keys = Keys::pair(&version.salt, version.labels, long.destination);
-            if let Some(plain) = scratch.open(&keys[0], bytes, packet.number_at) {
+        if !is_same_id || self.client.is_none() {
+            let keys = Keys::of(&version.salt, version.labels, long.destination, false);
+            if let Some(plain) = scratch.open(&keys, bytes, packet.number_at) {
                 self.id[..long.destination.len()].copy_from_slice(long.destination);
                 self.id_len = long.destination.len() as u8;
-                if self.keys.is_some() && self.reads == Reads::Client {
-                    self.window = Window::new();
-                    self.hello = Hello::new();
+                if self.client.is_some() && self.reads == Reads::Client {
+                    self.window.clear();
+                    self.hello.clear();
                 }
-                self.keys = Some(keys);
+                (self.client, self.server) = (Some(keys), None);
+                self.made_with = version;
                 return self.frames(0, plain, out);
             }
         }
@@ -286,8 +319,8 @@ impl Quic {
                     Reads::Client => Reads::Server,
                     _ => Reads::Nothing,
                 };
-                self.window = Window::new();
-                self.hello = Hello::new();
+                self.window.clear();
+                self.hello.clear();
                 break;
             }
         }
@@ -309,7 +342,7 @@ pub fn seal(
 ) -> alloc::vec::Vec<u8> {
     let row = VERSIONS.iter().find(|row| row.number == version);
     let row = row.expect("a version that can be read");
-    let keys = &Keys::pair(&row.salt, row.labels, id)[usize::from(is_server)];
+    let keys = &Keys::of(&row.salt, row.labels, id, is_server);
     // The least number of bytes for which there is a sample (RFC 9001 §5.4.2).
     let mut padded = frames.to_vec();
     padded.resize(frames.len().max(4), 0);

@@ -28,6 +28,10 @@ const METHODS: &[&[u8]] = &[
 const SCHEMES: &[&[u8]] = &[b"sip:", b"sips:", b"tel:"];
 
 pub(super) fn first(first: &First<'_>) -> Match {
+    // Nearly everything that is not SIP ends here, without a comparison for each method.
+    if first.bytes.first().is_some_and(|b| !b.is_ascii_uppercase()) {
+        return Match::No;
+    }
     let mut best = starts(first.bytes, b"SIP/2.0 ");
     for method in METHODS {
         best = best.max(match starts(first.bytes, method) {

@@ -49,26 +49,27 @@ fn expand(secret: &Hkdf<Sha256>, label: &[u8], out: &mut [u8]) {
 }
 
 impl Keys {
-    /// Those of client and server, from the client's first destination connection id.
-    pub(super) fn pair(salt: &[u8; 20], labels: &Labels, id: &[u8]) -> [Keys; 2] {
+    /// Those of the server or of the client, from the client's first destination connection id.
+    pub(super) fn of(salt: &[u8; 20], labels: &Labels, id: &[u8], is_server: bool) -> Keys {
         let initial = Hkdf::<Sha256>::new(Some(&salt[..]), id);
-        let of = |label: &[u8]| {
-            let mut secret = [0; 32];
-            expand(&initial, label, &mut secret);
-            let mut keys = Keys {
-                key: [0; 16],
-                iv: [0; 12],
-                header: [0; 16],
-            };
-            // It fails for secrets shorter than a sum only.
-            if let Ok(secret) = Hkdf::<Sha256>::from_prk(&secret) {
-                expand(&secret, labels.key, &mut keys.key);
-                expand(&secret, labels.iv, &mut keys.iv);
-                expand(&secret, labels.header, &mut keys.header);
-            }
-            keys
+        let label: &[u8] = match is_server {
+            true => b"tls13 server in",
+            false => b"tls13 client in",
         };
-        [of(b"tls13 client in"), of(b"tls13 server in")]
+        let mut secret = [0; 32];
+        expand(&initial, label, &mut secret);
+        let mut keys = Keys {
+            key: [0; 16],
+            iv: [0; 12],
+            header: [0; 16],
+        };
+        // It fails for secrets shorter than a sum only.
+        if let Ok(secret) = Hkdf::<Sha256>::from_prk(&secret) {
+            expand(&secret, labels.key, &mut keys.key);
+            expand(&secret, labels.iv, &mut keys.iv);
+            expand(&secret, labels.header, &mut keys.header);
+        }
+        keys
     }
 }
 
@@ -160,7 +161,8 @@ mod tests {
     fn keys_of_the_rfc() {
         // RFC 9001 §A.1.
         let id = bytes("8394c8f03e515708");
-        let [client, server] = Keys::pair(&super::super::SALT_V1, &LABELS_V1, &id);
+        let of = |is_server| Keys::of(&super::super::SALT_V1, &LABELS_V1, &id, is_server);
+        let [client, server] = [false, true].map(of);
         assert_eq!(client.key[..], bytes("1f369613dd76d5467730efcbe3b1a22d"));
         assert_eq!(client.iv[..], bytes("fa044b2f42a3fd3b46fb255c"));
         assert_eq!(client.header[..], bytes("9f50449e04a0e810283a1e9933adedd2"));
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!(server.iv[..], bytes("0ac1493ca1905853b0bba03e"));
         assert_eq!(server.header[..], bytes("c206b8d9b9f0f37644430b490eeaa314"));
         // RFC 9369 §A.1.
-        let [client, _] = Keys::pair(&super::super::SALT_V2, &LABELS_V2, &id);
+        let client = Keys::of(&super::super::SALT_V2, &LABELS_V2, &id, false);
         assert_eq!(client.key[..], bytes("8b1a0bc121284290a29e0971b5cd045d"));
         assert_eq!(client.iv[..], bytes("91f73e2351d8fa91660e909f"));
         assert_eq!(client.header[..], bytes("45b95e15235d6f45a6b19cbcb0294ba9"));
@@ -185,7 +187,7 @@ mod tests {
             "2158407dd074ee",
         ));
         let id = bytes("8394c8f03e515708");
-        let [_, server] = Keys::pair(&super::super::SALT_V1, &LABELS_V1, &id);
+        let server = Keys::of(&super::super::SALT_V1, &LABELS_V1, &id, true);
         let mut scratch = Scratch::new();
         let plain = scratch.open(&server, &packet, 18).expect("authentic");
         // An ACK, then a CRYPTO frame with a server hello.

@@ -25,6 +25,13 @@ impl Window {
         }
     }
 
+    /// As new, without touching the bytes.
+    pub(super) fn clear(&mut self) {
+        self.next = 0;
+        self.held = 0;
+        self.present = [0; LEN / 64];
+    }
+
     /// Takes bytes at an offset and gives to `feed` what is now in order. True as soon as `feed`
     /// says so. Of bytes that come twice the first count.
     pub(super) fn take(

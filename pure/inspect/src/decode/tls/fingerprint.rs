@@ -6,11 +6,12 @@
 //! algorithms. Both are de facto standards of their authors; the values agree with tshark's and
 //! nDPI's.
 
+use md5::digest::Output;
 use md5::{Digest, Md5};
 use sha2::Sha256;
 
 use super::hello::{ALPN, Hello, SERVER_NAME, is_grease};
-use crate::text::{decimal, hex};
+use crate::text::hex;
 
 /// What carries the handshake, as JA4 has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,51 +29,118 @@ impl Carrier {
     }
 }
 
-/// Numbers joined by dashes, without GREASE.
-fn dashes(sum: &mut Md5, numbers: impl Iterator<Item = u16>) {
+/// Bytes that are summed up together. A digest takes them in blocks of 64; given two or five at a
+/// time, keeping them costs more than summing them up.
+const GATHERED_LEN: usize = 512;
+/// The longest of what is written at one time: a number in decimal digits.
+const WRITTEN_MAX: usize = 5;
+
+/// What goes into a sum, gathered.
+struct Gathered<D> {
+    sum: D,
+    bytes: [u8; GATHERED_LEN],
+    len: usize,
+}
+
+impl<D: Digest> Gathered<D> {
+    fn new() -> Gathered<D> {
+        Gathered {
+            sum: D::new(),
+            bytes: [0; GATHERED_LEN],
+            len: 0,
+        }
+    }
+
+    /// Room for whatever is written at one time.
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        if self.len > GATHERED_LEN - WRITTEN_MAX {
+            self.sum.update(&self.bytes[..self.len]);
+            self.len = 0;
+        }
+        &mut self.bytes[self.len..self.len + WRITTEN_MAX]
+    }
+
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.room()[0] = byte;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn decimal(&mut self, number: u16) {
+        let digits = match number {
+            0..10 => 1,
+            10..100 => 2,
+            100..1000 => 3,
+            1000..10_000 => 4,
+            _ => 5,
+        };
+        let mut rest = number;
+        for place in self.room()[..digits].iter_mut().rev() {
+            *place = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        self.len += digits;
+    }
+
+    #[inline]
+    fn hex(&mut self, number: u16) {
+        let [high, low] = number.to_be_bytes();
+        let room = self.room();
+        room[..2].copy_from_slice(&hex(high));
+        room[2..4].copy_from_slice(&hex(low));
+        self.len += 4;
+    }
+
+    fn digest(mut self) -> Output<D> {
+        self.sum.update(&self.bytes[..self.len]);
+        self.sum.finalize()
+    }
+}
+
+/// Numbers joined by dashes.
+fn dashes(sum: &mut Gathered<Md5>, numbers: impl Iterator<Item = u16>) {
     let mut is_first = true;
-    for number in numbers.filter(|number| !is_grease(*number)) {
+    for number in numbers {
         if !is_first {
-            sum.update(b"-");
+            sum.push(b'-');
         }
         is_first = false;
-        sum.update(decimal(number.into(), &mut [0; 20]));
+        sum.decimal(number);
     }
 }
 
 pub(super) fn ja3(hello: &Hello) -> [u8; 16] {
-    let mut sum = Md5::new();
-    sum.update(decimal(hello.version.into(), &mut [0; 20]));
-    sum.update(b",");
-    dashes(&mut sum, hello.ciphers.items().iter().copied());
-    sum.update(b",");
-    dashes(&mut sum, hello.extensions.items().iter().copied());
-    sum.update(b",");
-    dashes(&mut sum, hello.groups.items().iter().copied());
-    sum.update(b",");
+    fn real(items: &[u16]) -> impl Iterator<Item = u16> {
+        items.iter().copied().filter(|item| !is_grease(*item))
+    }
+    let mut sum = Gathered::new();
+    sum.decimal(hello.version);
+    sum.push(b',');
+    dashes(&mut sum, real(hello.ciphers.items()));
+    sum.push(b',');
+    dashes(&mut sum, real(hello.extensions.items()));
+    sum.push(b',');
+    dashes(&mut sum, real(hello.groups.items()));
+    sum.push(b',');
     dashes(
         &mut sum,
         hello.formats.items().iter().map(|f| u16::from(*f)),
     );
-    sum.finalize().into()
+    sum.digest().into()
 }
 
 pub(super) fn ja3s(hello: &Hello) -> [u8; 16] {
-    let mut sum = Md5::new();
-    sum.update(decimal(hello.version.into(), &mut [0; 20]));
-    sum.update(b",");
-    dashes(&mut sum, hello.ciphers.items().iter().copied());
-    sum.update(b",");
+    let mut sum = Gathered::new();
+    sum.decimal(hello.version);
+    sum.push(b',');
+    let ciphers = hello.ciphers.items().iter().copied();
+    dashes(&mut sum, ciphers.filter(|item| !is_grease(*item)));
+    sum.push(b',');
     // A server has nothing to grease; what it sends is taken as it is.
-    let mut is_first = true;
-    for extension in hello.extensions.items() {
-        if !is_first {
-            sum.update(b"-");
-        }
-        is_first = false;
-        sum.update(decimal((*extension).into(), &mut [0; 20]));
-    }
-    sum.finalize().into()
+    dashes(&mut sum, hello.extensions.items().iter().copied());
+    sum.digest().into()
 }
 
 /// Two letters for the version.
@@ -108,22 +176,20 @@ fn alpn(hello: &Hello) -> [u8; 2] {
 }
 
 /// Four hexadecimal digits each, joined by commas.
-fn commas(sum: &mut Sha256, numbers: impl Iterator<Item = u16>) {
+fn commas(sum: &mut Gathered<Sha256>, numbers: impl Iterator<Item = u16>) {
     let mut is_first = true;
     for number in numbers {
         if !is_first {
-            sum.update(b",");
+            sum.push(b',');
         }
         is_first = false;
-        let [high, low] = number.to_be_bytes();
-        sum.update(hex(high));
-        sum.update(hex(low));
+        sum.hex(number);
     }
 }
 
 /// The first twelve digits of a sum.
-fn twelve(sum: Sha256, out: &mut [u8; 12]) {
-    let sum = sum.finalize();
+fn twelve(sum: Gathered<Sha256>, out: &mut [u8; 12]) {
+    let sum = sum.digest();
     for (digits, byte) in out.chunks_exact_mut(2).zip(sum) {
         digits.copy_from_slice(&hex(byte));
     }
@@ -158,7 +224,7 @@ pub(super) fn ja4(hello: &Hello, carrier: Carrier) -> [u8; 36] {
     out[23] = b'_';
     let (head, tail) = out.split_at_mut(23);
     if cipher_count != 0 {
-        let mut sum = Sha256::new();
+        let mut sum = Gathered::new();
         commas(&mut sum, ciphers[..cipher_count].iter().copied());
         if let Some(place) = head.last_chunk_mut() {
             twelve(sum, place);
@@ -166,12 +232,12 @@ pub(super) fn ja4(hello: &Hello, carrier: Carrier) -> [u8; 36] {
     }
     // Without any but those two there is nothing to sum up.
     if extensions[..extension_count].iter().any(named) {
-        let mut sum = Sha256::new();
+        let mut sum = Gathered::new();
         let others = extensions[..extension_count].iter().copied();
         commas(&mut sum, others.filter(named));
         let signatures = hello.signatures.items();
         if !signatures.is_empty() {
-            sum.update(b"_");
+            sum.push(b'_');
             let real = signatures.iter().copied().filter(|item| !is_grease(*item));
             commas(&mut sum, real);
         }
@@ -201,7 +267,7 @@ pub(super) fn ja4s(hello: &Hello, carrier: Carrier) -> [u8; 25] {
     out[10..12].copy_from_slice(&hex(low));
     out[12] = b'_';
     if !extensions.is_empty() {
-        let mut sum = Sha256::new();
+        let mut sum = Gathered::new();
         commas(&mut sum, extensions.iter().copied());
         if let Some(place) = out.last_chunk_mut() {
             twelve(sum, place);

@@ -34,6 +34,11 @@ impl<T: Copy + Default, const N: usize> List<T, N> {
         }
     }
 
+    fn clear(&mut self) {
+        self.len = 0;
+        self.is_cut = false;
+    }
+
     fn push(&mut self, item: T) {
         match self.items.get_mut(usize::from(self.len)) {
             Some(place) => {
@@ -158,6 +163,50 @@ impl Hello {
             sni: Text::EMPTY,
             alpn: Text::EMPTY,
         }
+    }
+
+    /// As new, without touching what is in its lists.
+    pub(crate) fn clear(&mut self) {
+        // By name, so that a field that is added is not forgotten.
+        let Hello {
+            step,
+            kind,
+            got,
+            number,
+            run,
+            body_left,
+            extensions_left,
+            extension_left,
+            extension,
+            list_left,
+            random_at,
+            is_retry,
+            has_sni,
+            alpn_count,
+            alpn_ends,
+            version,
+            version_chosen,
+            ciphers,
+            extensions,
+            groups,
+            formats,
+            signatures,
+            sni,
+            alpn,
+        } = self;
+        *step = Step::Kind;
+        (*kind, *got, *number, *run, *body_left) = (0, 0, 0, 0, 0);
+        (*extensions_left, *extension_left, *extension) = (0, 0, 0);
+        (*list_left, *random_at, *is_retry) = (0, 0, false);
+        (*has_sni, *alpn_count, *alpn_ends) = (false, 0, [0; 2]);
+        (*version, *version_chosen) = (0, 0);
+        ciphers.clear();
+        extensions.clear();
+        groups.clear();
+        formats.clear();
+        signatures.clear();
+        sni.clear();
+        alpn.clear();
     }
 
     /// Whether it is (or will be) one of a client.
