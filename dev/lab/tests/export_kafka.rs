@@ -3,6 +3,8 @@
 
 mod export;
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -125,13 +127,18 @@ impl Broker {
 
     /// All messages of a topic, each with its length before it, in four bytes.
     fn read(&self, topic: &str) -> Vec<u8> {
+        let (output, words) = self.try_read(topic);
+        output.unwrap_or_else(|| panic!("{topic}: {words}"))
+    }
+
+    /// The same, or why not.
+    fn try_read(&self, topic: &str) -> (Option<Vec<u8>>, String) {
         let mut command = Command::new("kcat");
         command.args(["-C", "-q", "-e", "-o", "beginning", "-f", "%R%s"]);
         command.args(["-b", &self.address(), "-t", topic]);
         let output = command.stdin(Stdio::null()).output().unwrap();
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{topic}: {words}");
-        output.stdout
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success().then_some(output.stdout), words)
     }
 
     /// The same as values of JSON.
@@ -185,6 +192,8 @@ fn records_arrive_once_and_are_accounted_for() {
     );
     let mut broker = Broker::start();
     totals_equal_ours(&broker);
+    a_broker_that_comes_back_has_everything_once(&mut broker);
+    what_waits_has_a_bound(&mut broker);
     broker.kill();
     a_broker_that_stays_away_is_accounted_for(&broker);
 }
@@ -249,18 +258,102 @@ print(json.dumps([flows, packets, size]))";
     assert_eq!(found, json!([count, expected.packets, expected.bytes]));
 }
 
+/// Starts the probe over a capture, with lines of JSON to a topic.
+fn start(input: &str, url: &str) -> Process {
+    let mut command = Command::new(barewire().unwrap());
+    command.args(["flows", "--json", "--table-size", "64k", "--export", url]);
+    command.arg(input).stdin(match input {
+        "-" => Stdio::piped(),
+        _ => Stdio::null(),
+    });
+    Process::spawn_with_stdin(&mut command).unwrap()
+}
+
+/// What tells flows of a flood apart, with how often a topic has each.
+fn keys(broker: &Broker, topic: &str) -> BTreeMap<(String, u64), u64> {
+    let mut keys = BTreeMap::new();
+    for flow in broker.read_json(topic) {
+        let (src, port) = (flow["src"].as_str().unwrap(), flow["src_port"].as_u64());
+        *keys.entry((src.to_owned(), port.unwrap())).or_default() += 1;
+    }
+    keys
+}
+
+/// Waits until a topic is there and has so many messages.
+fn wait_messages(broker: &Broker, topic: &str, count: usize) {
+    let until = Instant::now() + PATIENCE;
+    while broker.try_read(topic).0.is_none() || keys(broker, topic).len() < count {
+        assert!(Instant::now() < until, "{topic} has no {count} messages");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Killed while messages come and wait, and started again: everything is there once.
+fn a_broker_that_comes_back_has_everything_once(broker: &mut Broker) {
+    const COUNT: u32 = 20_000;
+    let url = format!("json:kafka://{}/flows-killed", broker.address());
+    let (capture, half) = (flood(COUNT), 24 + 44 * COUNT as usize / 2);
+    let mut probe = start("-", &url);
+    let mut stdin = probe.take_stdin().unwrap();
+    stdin.write_all(&capture[..half]).unwrap();
+    wait_messages(broker, "flows-killed", 1);
+    broker.kill();
+    stdin.write_all(&capture[half..]).unwrap();
+    drop(stdin);
+    broker.resume();
+    let finished = probe.wait(PATIENCE).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let account = account(&finished.stdout);
+    // It noticed.
+    assert!(account["failures"].as_u64() > Some(0), "{account}");
+    assert_eq!(account["dropped"], json!({}), "{account}");
+    assert_eq!(account["exported"]["flows"], COUNT, "{account}");
+    let keys = keys(broker, "flows-killed");
+    assert_eq!(keys.len(), COUNT as usize);
+    assert!(keys.values().all(|count| *count == 1));
+}
+
+/// A broker that is away for longer than there is room for what waits: the rest is told as dropped,
+/// and everything else arrives once.
+fn what_waits_has_a_bound(broker: &mut Broker) {
+    let topic = "flows-bounded";
+    // The topic is there before, so that only the broker is missing.
+    let url = format!("json:kafka://{}/{topic}", broker.address());
+    let input = broker.folder.0.join("input.pcap");
+    std::fs::write(&input, flood(1)).unwrap();
+    let first = start(input.to_str().unwrap(), &url).wait(PATIENCE).unwrap();
+    assert_eq!(account(&first.stdout)["exported"]["flows"], 1);
+    broker.kill();
+    let bounds = "queue=512&queue.buffering.max.messages=1000&wait=10s";
+    let mut probe = start("-", &format!("{url}?{bounds}"));
+    let (capture, half) = (flood(20_000), 24 + 44 * 16_000);
+    let mut stdin = probe.take_stdin().unwrap();
+    // It is read to its end although nobody takes anything: what is beyond the bound is dropped.
+    stdin.write_all(&capture[..half]).unwrap();
+    broker.resume();
+    wait_messages(broker, topic, 1000);
+    stdin.write_all(&capture[half..]).unwrap();
+    drop(stdin);
+    let finished = probe.wait(PATIENCE).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let account = account(&finished.stdout);
+    let exported = account["exported"]["flows"].as_u64().unwrap();
+    let full = account["dropped"]["queue_full"]["flows"].as_u64();
+    assert_eq!(Some(20_000), full.map(|full| full + exported), "{account}");
+    assert!(exported >= 1000 + 512, "{account}");
+    let keys = keys(broker, topic);
+    // The first flow of the second run is that of the first one.
+    let twice = keys.values().filter(|count| **count == 2).count() as u64;
+    assert!(twice <= 1 && keys.values().all(|count| *count <= 2));
+    assert_eq!(keys.values().sum::<u64>(), exported + 1);
+}
+
 /// Nobody is there: the end comes, and every record is told as lost.
 fn a_broker_that_stays_away_is_accounted_for(broker: &Broker) {
     let input = broker.folder.0.join("input.pcap");
     std::fs::write(&input, flood(3000)).unwrap();
-    let mut command = Command::new(barewire().unwrap());
-    let url = format!("json:kafka://{}/flows-never", broker.address());
-    command.args(["flows", "--json", "--table-size", "64k", "--export", &url]);
-    command.arg(&input);
-    let finished = Process::spawn(&mut command)
-        .unwrap()
-        .wait(PATIENCE)
-        .unwrap();
+    let url = format!("json:kafka://{}/flows-never?wait=5s", broker.address());
+    let finished = start(input.to_str().unwrap(), &url).wait(PATIENCE).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     let account = account(&finished.stdout);
     assert_eq!(account["exported"]["flows"], 0, "{account}");

@@ -21,8 +21,8 @@ use crate::target::{Place, Target};
 const BATCH_LEN: usize = 256;
 /// Records that may wait for a destination unless told.
 const QUEUE_LEN: usize = 64 << 10;
-/// How long a file's reader waits for a destination that takes nothing.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long a file's reader waits for a destination that takes nothing, unless told.
+const WAIT: Duration = Duration::from_secs(30);
 
 /// Who gets which records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +83,8 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
     /// It was waited for long enough; not again before it takes something.
     was_waited_for: bool,
+    /// How long it is waited for while it takes nothing.
+    wait: Duration,
     /// The file that it writes: device and number.
     file: Option<(u64, u64)>,
     /// Handed over and dropped since the account was last told.
@@ -373,6 +375,7 @@ impl Handle {
             shared,
             thread: None,
             was_waited_for: false,
+            wait: target.options.wait.unwrap_or(WAIT),
             file: file_of(target),
             offered: Sum::default(),
             queue_full: Sum::default(),
@@ -400,7 +403,10 @@ impl Handle {
             self.queue_full.add(&sum);
             return;
         };
-        let until = (can_wait && !self.was_waited_for).then(|| Instant::now() + WAIT_MAX);
+        let mut waits = can_wait && !self.was_waited_for;
+        let mut since = Instant::now();
+        let progress = &self.shared.progress;
+        let mut steps = progress.count();
         let mut batch = batch;
         loop {
             match queue.try_send(batch) {
@@ -408,9 +414,14 @@ impl Handle {
                     self.was_waited_for = false;
                     return;
                 }
-                Err(TrySendError::Full(back)) if until.is_some_and(|at| Instant::now() < at) => {
+                Err(TrySendError::Full(back)) if waits => {
                     std::thread::sleep(Duration::from_millis(1));
                     batch = back;
+                    // Who is busy with what it took is waited for.
+                    if progress.count() != steps {
+                        (steps, since) = (progress.count(), Instant::now());
+                    }
+                    waits = since.elapsed() < self.wait;
                 }
                 Err(_) => {
                     self.was_waited_for = can_wait;

@@ -144,8 +144,8 @@ pub static FORMATS: &[Format] = &[
         options: &["partition", "rows", "times"],
         port: 0,
         make: Make::Store(|target, setup, batches, shared| {
-            let store = parquet::open(target, setup)?;
-            Ok(Box::new(move || store.run(&batches, &shared)))
+            let store = parquet::open(target, setup, shared)?;
+            Ok(Box::new(move || store.run(&batches)))
         }),
         memory_len: |target| {
             let rows = target.options.group_len.unwrap_or(parquet::GROUP_LEN);

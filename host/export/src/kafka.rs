@@ -3,7 +3,7 @@
 //! The producer is idempotent: within its life a message is in the topic once, and in order in its
 //! partition, however often it had to be sent. A message counts as exported when the brokers have
 //! told that they have it. The library has a queue with a bound of its own, connects by itself, and
-//! tries again until `message.timeout.ms`.
+//! tries again for as long as there is room in the queue, unless `message.timeout.ms` says less.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,9 +22,8 @@ pub(crate) const MEMORY_LEN: usize =
     (64 << 20) + QUEUE_LEN * (size_of::<Sum>() + size_of::<usize>());
 /// How long a message waits for room in the library's queue before the session counts as broken.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long the end waits while no broker takes anything, and in all.
-const LINGER: Duration = Duration::from_secs(10);
-const END_MAX: Duration = Duration::from_secs(50);
+/// How long the reports of messages that were given up are waited for.
+const PURGE_MAX: Duration = Duration::from_secs(10);
 
 /// Properties unless told: see CONFIGURATION.md of librdkafka.
 const PROPERTIES: &[(&str, &str)] = &[
@@ -32,6 +31,8 @@ const PROPERTIES: &[(&str, &str)] = &[
     ("enable.idempotence", "true"),
     ("compression.codec", "lz4"),
     ("linger.ms", "50"),
+    // What bounds waiting is room, not time.
+    ("message.timeout.ms", "0"),
     // A broker that is back is found again well within the time that the end waits.
     ("reconnect.backoff.max.ms", "1000"),
     ("queue.buffering.max.messages", "100000"),
@@ -134,26 +135,20 @@ impl Sink for Kafka {
 
     fn settle(&mut self) -> Settled {
         self.poll(0);
-        std::mem::take(&mut self.settled)
+        Settled {
+            waiting: self.held.len() - self.free.len(),
+            ..std::mem::take(&mut self.settled)
+        }
     }
 
     fn close(&mut self) -> io::Result<()> {
-        let end = Instant::now() + END_MAX;
-        let mut free = self.free.len();
-        let mut patience = Instant::now() + LINGER;
-        while !self.is_idle() && Instant::now() < end.min(patience) {
-            self.poll(100);
-            if self.free.len() != free {
-                free = self.free.len();
-                patience = Instant::now() + LINGER;
-            }
-        }
+        self.poll(0);
         if self.is_idle() {
             return Ok(());
         }
         let left = self.held.len() - self.free.len();
         self.producer.purge();
-        let end = Instant::now() + LINGER;
+        let end = Instant::now() + PURGE_MAX;
         while !self.is_idle() && Instant::now() < end {
             self.poll(100);
         }
@@ -161,6 +156,7 @@ impl Sink for Kafka {
         for held in &mut self.held {
             self.settled.lost.add(&std::mem::take(held));
         }
+        self.free = (0..QUEUE_LEN).rev().collect();
         let why = self.settled.last_failure.take();
         let why = why.unwrap_or_else(|| "no answer".into());
         Err(io::Error::other(format!(

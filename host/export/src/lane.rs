@@ -1,5 +1,6 @@
 //! The thread of one destination: takes batches from its queue, encodes, sends, connects again.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,9 +37,12 @@ const FLUSH_PACKED: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(60);
 /// A thread looks up at least so often.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the end waits for a collector that is not there.
-const LINGER: Duration = Duration::from_secs(5);
-/// How long the end may take in all, also with a collector that is slow, or a rate.
+/// How long the end waits for a collector that is not there, unless told.
+const WAIT: Duration = Duration::from_secs(5);
+/// The same for one that tells later what it has: a broker that is started anew takes some time.
+const WAIT_DEFERRED: Duration = Duration::from_secs(60);
+/// How long the end may take in all, also with a collector that is slow, or a rate; unless waiting
+/// alone may take longer.
 const END_MAX: Duration = Duration::from_secs(60);
 
 /// What the thread and its owner share; locked once a message or a batch.
@@ -46,6 +50,23 @@ const END_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     pub(crate) account: Mutex<Account>,
     pub(crate) observed: Mutex<Observed>,
+    pub(crate) progress: Progress,
+}
+
+/// Steps that a destination makes, for whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Progress(AtomicU64);
+
+impl Progress {
+    /// A step was made.
+    pub(crate) fn step(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Steps so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A poisoned lock means that a thread panicked; its data is still the best there is.
@@ -66,6 +87,8 @@ pub(crate) struct Lane {
     pub(crate) lost_as: DropReason,
     /// How long a record waits for others to fill its message.
     pub(crate) flush: Duration,
+    /// How long the end waits while nothing is taken.
+    pub(crate) wait: Duration,
 }
 
 impl Lane {
@@ -77,11 +100,16 @@ impl Lane {
         batches: Receiver<Batch>,
         shared: Arc<Shared>,
     ) -> Lane {
+        let wait = match sink.is_deferred() {
+            true => WAIT_DEFERRED,
+            false => WAIT,
+        };
         Lane {
             encoder,
             sink,
             batches,
             shared,
+            wait: target.options.wait.unwrap_or(wait),
             refresh: target.options.refresh.unwrap_or(REFRESH),
             rate: target.options.rate,
             is_reliable: target.sink.is_reliable,
@@ -115,6 +143,8 @@ impl Lane {
             refused: *self.encoder.refused(),
             staged: Sum::default(),
             is_resting: self.sink.is_staged(),
+            last_step: Instant::now(),
+            over_since: None,
             lane: self,
         }
         .run();
@@ -137,6 +167,10 @@ struct Running {
     staged: Sum,
     /// No session is begun before there is something to send.
     is_resting: bool,
+    /// When something was taken last.
+    last_step: Instant,
+    /// When the end was seen to have come.
+    over_since: Option<Instant>,
 }
 
 pub(crate) fn now_ns() -> u64 {
@@ -147,13 +181,11 @@ pub(crate) fn now_ns() -> u64 {
 impl Running {
     fn run(&mut self) {
         let mut left: Option<(Batch, usize)> = None;
-        let mut end: Option<Instant> = None;
-        let mut unreached: Option<Instant> = None;
         loop {
-            if end.is_none() && self.is_over() {
-                end = Some(Instant::now() + END_MAX);
+            if self.over_since.is_none() && self.is_over() {
+                self.over_since = Some(Instant::now());
             }
-            if end.is_some_and(|end| Instant::now() >= end) {
+            if self.must_end() {
                 break;
             }
             if let Some(limit) = self.rest(&mut left) {
@@ -179,11 +211,8 @@ impl Running {
                 } else {
                     std::thread::sleep(LOOK);
                 }
-                if self.is_over() {
-                    // Nobody is there: sooner.
-                    let soon = Instant::now() + LINGER;
-                    let limit = *unreached.get_or_insert(soon);
-                    end = Some(end.map_or(limit, |end| end.min(limit)));
+                if self.has_waited() {
+                    break;
                 }
                 continue;
             }
@@ -228,6 +257,36 @@ impl Running {
     /// Whether the owner has said that this is the end: the exporters' flag.
     fn is_over(&self) -> bool {
         lock(&self.lane.shared.observed).is_over
+    }
+
+    /// Whether the end has taken as long as it may. Who tells later what arrived is waited for as
+    /// long as something does.
+    fn must_end(&self) -> bool {
+        let max = END_MAX.max(self.lane.wait);
+        match self.over_since {
+            Some(since) if !self.lane.sink.is_deferred() => since.elapsed() >= max,
+            Some(_) => self.has_waited(),
+            None => false,
+        }
+    }
+
+    /// Whether the end has waited long enough without anything being taken.
+    fn has_waited(&self) -> bool {
+        self.over_since
+            .is_some_and(|since| since.max(self.last_step).elapsed() >= self.lane.wait)
+    }
+
+    fn step(&mut self) {
+        self.last_step = Instant::now();
+        self.lane.shared.progress.step();
+    }
+
+    /// Waits for what becomes of messages that were sent.
+    fn await_reports(&mut self) {
+        self.over_since.get_or_insert_with(Instant::now);
+        while self.settle() != 0 && !self.has_waited() {
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Hands records to the encoder and sends what is full. Gives how many were taken.
@@ -289,12 +348,16 @@ impl Running {
         }
     }
 
-    /// Counts messages of which it is known by now what became of them.
-    fn settle(&mut self) {
+    /// Counts messages of which it is known by now what became of them; gives how many there are
+    /// of which it is not.
+    fn settle(&mut self) -> usize {
         if !self.lane.sink.is_deferred() {
-            return;
+            return 0;
         }
         let settled = self.lane.sink.settle();
+        if settled.done.flows != 0 {
+            self.step();
+        }
         let mut account = lock(&self.lane.shared.account);
         account.exported.add(&settled.done);
         account.dropped[self.lane.lost_as as usize].add(&settled.lost);
@@ -302,6 +365,7 @@ impl Running {
             account.failures += 1;
             account.last_failure = settled.last_failure;
         }
+        settled.waiting
     }
 
     /// Ends the session, because its file has ended; the next one begins with the next record.
@@ -419,6 +483,9 @@ impl Running {
         let len = message.len() as u64;
         match self.lane.sink.send_held(message, &held) {
             Sent::Done => {
+                if !self.lane.sink.is_deferred() {
+                    self.step();
+                }
                 let mut account = lock(&self.lane.shared.account);
                 if self.lane.sink.is_staged() {
                     self.staged.add(&held);
@@ -479,6 +546,7 @@ impl Running {
             now = Instant::now();
         }
         let takes = Duration::from_secs_f64(flows as f64 / f64::from(rate));
+        self.last_step = now;
         // A pause is not made up for.
         self.may_send = self.may_send.max(now) + takes;
     }
@@ -509,6 +577,9 @@ impl Running {
     fn finish(&mut self, mut left: Option<(Batch, usize)>) {
         self.count_refused();
         // What was sent is waited for, also where nothing more could be.
+        if self.lane.sink.is_deferred() {
+            self.await_reports();
+        }
         if self.is_connected || self.lane.sink.is_deferred() {
             self.end_session();
         }

@@ -76,6 +76,7 @@ pub(crate) struct Store {
     /// Files begun.
     number: u64,
     tally: Tally,
+    shared: Arc<Shared>,
 }
 
 /// What became of records since it was told.
@@ -91,7 +92,7 @@ struct Tally {
 }
 
 /// The store of a target. That files can be made there is tried at once.
-pub(crate) fn open(target: &Target, setup: &Setup) -> Result<Store> {
+pub(crate) fn open(target: &Target, setup: &Setup, shared: Arc<Shared>) -> Result<Store> {
     let what = || format!("export to {:?}", target.text);
     let root = match &target.place {
         Place::Path(path) if path.as_os_str() != "-" => path.clone(),
@@ -129,14 +130,15 @@ pub(crate) fn open(target: &Target, setup: &Setup) -> Result<Store> {
         began_ns: now_ns(),
         number: 0,
         tally: Tally::default(),
+        shared,
     })
 }
 
 impl Store {
     /// The life of the thread: until the queue has no sender any more and is empty.
-    pub fn run(mut self, batches: &Receiver<Batch>, shared: &Shared) {
+    pub fn run(mut self, batches: &Receiver<Batch>) {
         {
-            let mut account = lock(&shared.account);
+            let mut account = lock(&self.shared.account);
             account.sessions = 1;
             account.is_connected = true;
         }
@@ -147,11 +149,11 @@ impl Store {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.due(now_ns());
-            self.tell(shared);
+            self.tell();
         }
         self.end_files();
-        self.tell(shared);
-        lock(&shared.account).is_connected = false;
+        self.tell();
+        lock(&self.shared.account).is_connected = false;
     }
 
     fn take(&mut self, batch: &Records) {
@@ -226,7 +228,7 @@ impl Store {
             },
         };
         let file = &mut self.open[at].file;
-        let written = file.append(rows);
+        let written = file.append(rows, &self.shared.progress);
         let len_max = self.config.rotation.len_max.unwrap_or(u64::MAX);
         let is_full = file.len() >= len_max || file.group_count() >= GROUPS_MAX;
         if is_full || written.is_err() {
@@ -280,12 +282,12 @@ impl Store {
         self.tally.last_failure = Some(error.to_string());
     }
 
-    fn tell(&mut self, shared: &Shared) {
+    fn tell(&mut self) {
         let tally = std::mem::take(&mut self.tally);
         if tally.files == 0 && tally.failures == 0 {
             return;
         }
-        let mut account = lock(&shared.account);
+        let mut account = lock(&self.shared.account);
         account.exported.add(&tally.exported);
         account.dropped[DropReason::WriteFailed as usize].add(&tally.lost);
         account.data_records += tally.exported.flows;

@@ -27,6 +27,8 @@ pub struct Settled {
     pub lost: Sum,
     /// The last failure, in words.
     pub last_failure: Option<String>,
+    /// Messages of which nothing is known yet.
+    pub waiting: usize,
 }
 
 /// A destination. One thread owns it; its calls may block, each for a few seconds at most.
@@ -74,7 +76,7 @@ pub trait Sink: Send {
         false
     }
 
-    /// Ends the session, all that was sent being out.
+    /// Ends the session, all that was sent being out; what [`Sink::settle`] waits for is given up.
     ///
     /// # Errors
     /// When the end could not be told, or not be written.

@@ -46,6 +46,8 @@ pub struct Options {
     pub enterprise: Option<u32>,
     /// Flow records that may wait.
     pub queue: Option<usize>,
+    /// How long a file's reader, and the end, wait while nothing is taken.
+    pub wait: Option<Duration>,
     /// Certificates to trust, our own, its key: files in PEM.
     pub ca: Option<PathBuf>,
     /// See `ca`.
@@ -100,7 +102,7 @@ impl std::fmt::Debug for Target {
 }
 
 /// Options that every destination has.
-const COMMON: &[&str] = &["queue"];
+const COMMON: &[&str] = &["queue", "wait"];
 /// Those that all have which send messages.
 const OF_MESSAGES: &[&str] = &["rate"];
 
@@ -215,6 +217,7 @@ impl Options {
                 self.refresh = Some(Duration::from_secs(seconds.into()));
             }
             "rate" => self.rate = Some(number(value, 1, u32::MAX)?),
+            "wait" => self.wait = Some(interval(value)?),
             "queue" => self.queue = Some(number(value, 1, 1 << 24)? as usize),
             "enterprise" => self.enterprise = Some(number(value, 1, u32::MAX)?),
             "fields" => self.fields = fields(value)?,

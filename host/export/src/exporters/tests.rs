@@ -219,6 +219,45 @@ fn a_collector_that_never_comes_is_accounted_for() {
     assert!(account.failures > 0 && account.last_failure.is_some());
 }
 
+/// Who is busy with what it took is waited for, however long; who does nothing is not.
+#[test]
+fn a_busy_destination_is_waited_for() {
+    for is_busy in [true, false] {
+        let target = Target::parse("json:/dev/null?queue=256&wait=1s").unwrap();
+        let mut handle = Handle::open(&target, &setup()).unwrap();
+        let (queue, batches) = sync_channel(1);
+        handle.queue = Some(queue);
+        let batch = || {
+            Arc::new(Records {
+                records: records(64),
+                extras: Vec::new(),
+            })
+        };
+        handle.hand_over(batch(), true);
+        let shared = handle.shared.clone();
+        let destination = thread::spawn(move || {
+            // Longer than the wait: steps, and then the queue has room.
+            for _ in 0..30 {
+                thread::sleep(Duration::from_millis(100));
+                if is_busy {
+                    shared.progress.step();
+                }
+            }
+            batches
+                .iter()
+                .map(|batch| batch.records.len())
+                .sum::<usize>()
+        });
+        handle.hand_over(batch(), true);
+        handle.close();
+        let taken = destination.join().unwrap();
+        handle.tell();
+        let account = lock(&handle.shared.account);
+        let full = account.dropped[DropReason::QueueFull as usize].flows;
+        assert_eq!((taken, full), if is_busy { (128, 0) } else { (64, 64) });
+    }
+}
+
 #[test]
 fn by_hash_each_flow_has_one_destination() {
     let folder = std::env::temp_dir().join(format!("barewire-export-{}", std::process::id()));

@@ -20,6 +20,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{Type, TypePtr};
 
 use crate::columns::{self, Column, Read, Row, Rows};
+use crate::lane::Progress;
 use crate::part::Part;
 
 /// Rows that are turned into a column's values at a time.
@@ -136,13 +137,14 @@ impl File {
         self.group_count
     }
 
-    /// Appends a row group, all of it or nothing. After an error the file takes no more.
-    pub fn append(&mut self, rows: &Rows<'_>) -> io::Result<()> {
+    /// Appends a row group, all of it or nothing. After an error the file takes no more. Each
+    /// column is a step.
+    pub fn append(&mut self, rows: &Rows<'_>, progress: &Progress) -> io::Result<()> {
         if self.is_cut {
             return Err(io::Error::other("the file has ended"));
         }
         self.is_cut = true;
-        self.encode(rows).map_err(fault)?;
+        self.encode(rows, progress).map_err(fault)?;
         self.writer.flush()?;
         let bytes = std::mem::take(self.writer.inner_mut());
         self.part.append(&bytes)?;
@@ -152,7 +154,7 @@ impl File {
         Ok(())
     }
 
-    fn encode(&mut self, rows: &Rows<'_>) -> ParquetResult<()> {
+    fn encode(&mut self, rows: &Rows<'_>, progress: &Progress) -> ParquetResult<()> {
         let layout = self.layout.clone();
         let mut group = self.writer.next_row_group()?;
         for column in &layout.columns {
@@ -161,6 +163,7 @@ impl File {
             };
             write(column, &layout, rows, &mut out)?;
             out.close()?;
+            progress.step();
         }
         group.close()?;
         Ok(())
