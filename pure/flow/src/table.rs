@@ -16,8 +16,8 @@
 //! the flow that is nearest to its timeout among those of the home line and the next one (or of the
 //! four) ends with [`EndReason::Resources`]. Closed connections and short timeouts go first.
 //!
-//! *Expiry* walks the index, never the records, a few lines with each batch: once round in about a
-//! second.
+//! *Expiry* walks the index, never the records, a few lines with each batch: once round in about
+//! two seconds.
 
 use crate::expire::{self, EndReason, Limits, Timeouts};
 
@@ -43,8 +43,9 @@ const TAG_MASK: u16 = 0x3fff;
 const AWAY_SHIFT: u32 = 14;
 const NONE: u32 = u32::MAX;
 
-/// Time in which expiry walks the whole index.
-const ROUND_NS: u64 = 1 << 30;
+/// Time in which expiry walks the whole index: two seconds, a small part of any timeout.
+const ROUND_NS: u64 = 1 << ROUND_SHIFT;
+const ROUND_SHIFT: u32 = 31;
 
 /// So far behind the clock packets are not just out of order, and so many in a row.
 const JUMP_NS: u64 = 60_000_000_000;
@@ -769,14 +770,14 @@ impl Table {
     /// `line_count_max`.
     fn walk<W: Watch>(&mut self, line_count_max: usize, watch: &mut W, sink: &mut dyn Sink) {
         let line_count = self.lines.len() as u64;
-        let owed = (self.owed_ns * line_count) >> 30;
+        let owed = (self.owed_ns * line_count) >> ROUND_SHIFT;
         let count = owed.min(line_count_max as u64);
         if count == 0 {
             return;
         }
         self.owed_ns = self
             .owed_ns
-            .saturating_sub((count << 30).div_ceil(line_count));
+            .saturating_sub((count << ROUND_SHIFT).div_ceil(line_count));
         let now = expire::deadline_now(self.clock_ns);
         for _ in 0..count {
             let at = self.hand;

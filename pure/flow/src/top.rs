@@ -157,8 +157,38 @@ pub struct Top {
     count_max: usize,
     order: Order,
     is_exact: bool,
-    /// Smaller than this is not worth an entry.
+    /// Not larger than this is not worth an entry.
     floor: u64,
+    /// Which flows may be in `totals`: most records are of none of them.
+    marks: Box<Marks>,
+}
+
+/// A set of flow keys that may have more members than were put in. Whoever finds keys that look
+/// like members gains a look into a map.
+struct Marks([u64; Marks::WORDS]);
+
+impl Marks {
+    const BITS: u32 = 15;
+    const WORDS: usize = (1 << Marks::BITS) / 64;
+
+    #[inline(always)]
+    fn place(key: &FlowKey) -> (usize, u64) {
+        let [a, b, c, d, e, f] = key.words();
+        let sum = a ^ b.rotate_left(17) ^ c.rotate_left(31) ^ d.rotate_left(47) ^ e ^ f;
+        let bit = (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Marks::BITS)) as usize;
+        (bit / 64, 1 << (bit % 64))
+    }
+
+    #[inline(always)]
+    fn has(&self, key: &FlowKey) -> bool {
+        let (word, bit) = Marks::place(key);
+        self.0[word % Marks::WORDS] & bit != 0
+    }
+
+    fn put(&mut self, key: &FlowKey) {
+        let (word, bit) = Marks::place(key);
+        self.0[word % Marks::WORDS] |= bit;
+    }
 }
 
 impl Top {
@@ -171,13 +201,15 @@ impl Top {
             order,
             is_exact: true,
             floor: 0,
+            marks: Box::new(Marks([0; Marks::WORDS])),
         }
     }
 
     /// Takes a record in.
     #[inline]
     pub fn add(&mut self, record: &Record) {
-        if self.order.of_record(record) < self.floor && !self.totals.contains_key(record.key()) {
+        let is_small = !self.is_exact && self.order.of_record(record) <= self.floor;
+        if is_small && !(self.marks.has(record.key()) && self.totals.contains_key(record.key())) {
             return;
         }
         self.add_large(record);
@@ -186,6 +218,7 @@ impl Top {
     #[inline(never)]
     fn add_large(&mut self, record: &Record) {
         let total = Total::of(record);
+        self.marks.put(&total.key);
         self.totals
             .entry(total.key)
             .and_modify(|sum| sum.add(&total))
@@ -218,6 +251,10 @@ impl Top {
         });
         self.floor = floor;
         self.is_exact = false;
+        self.marks.0.fill(0);
+        for key in self.totals.keys() {
+            self.marks.put(key);
+        }
     }
 
     /// Whether no flow was ever forgotten.

@@ -21,6 +21,10 @@ use sys::{Error, ErrorKind, Result};
 /// files.
 const WINDOW_LEN: usize = 4 << 20;
 
+/// Bytes between two looks at whether the file was changed; less before its end, where a file that
+/// is written to grows.
+const LOOK_LEN: usize = 1 << 20;
+
 /// File mappings that the guard can watch at once; a file beyond them is read through a buffer.
 const WATCHED_MAX: usize = 64;
 
@@ -38,6 +42,8 @@ pub(super) struct FileMapping {
     dropped: usize,
     /// Everything before this has been asked for.
     populated: usize,
+    /// Up to here nobody has to look whether the file was changed.
+    looked: usize,
     state: FileState,
 }
 
@@ -90,6 +96,7 @@ impl FileMapping {
             watch,
             dropped: 0,
             populated: 0,
+            looked: 0,
             state,
         })
     }
@@ -145,8 +152,16 @@ impl FileMapping {
         !failed || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
     }
 
-    /// Whether the file is still as it was when it was mapped.
-    pub(super) fn is_unchanged(&self, file: &File) -> bool {
+    /// Whether the file is still as it was when it was mapped. For a reader at `at`; looked at once
+    /// a mebibyte, and each time in the last one.
+    pub(super) fn is_unchanged(&mut self, file: &File, at: usize) -> bool {
+        if at < self.looked {
+            return true;
+        }
+        self.looked = match self.len.saturating_sub(at) {
+            LOOK_LEN.. => at + LOOK_LEN,
+            _ => at,
+        };
         FileState::of(file) == Some(self.state)
     }
 
@@ -319,9 +334,9 @@ mod tests {
         let mut mapping = FileMapping::new(&file).unwrap();
         assert!(mapping.advance(0));
         assert_eq!(mapping.rest(8192)[0], 7);
-        assert!(mapping.is_unchanged(&file));
+        assert!(mapping.is_unchanged(&file, 0));
         file.set_len(4096).unwrap();
-        assert!(!mapping.is_unchanged(&file));
+        assert!(!mapping.is_unchanged(&file, 0));
         // This would be the end of the process without the guard.
         assert_eq!(mapping.rest(8192)[0], 0);
         assert_eq!(mapping.rest(4095)[0], 7);

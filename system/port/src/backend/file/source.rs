@@ -184,7 +184,7 @@ impl Source {
             return Ok(());
         };
         mapping.check(path, *at as u64)?;
-        if mapping.advance(*at) && mapping.is_unchanged(file) {
+        if mapping.advance(*at) && mapping.is_unchanged(file, *at) {
             return Ok(());
         }
         // The file grows, shrinks or fails: from here on its bytes are copied, a read at a time, so
