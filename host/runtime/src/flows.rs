@@ -585,7 +585,7 @@ impl Collector<'_> {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Ended(index, mut buffer) => {
-                for (at, (record, reason)) in buffer.records.drain(..).enumerate() {
+                for (at, (record, reason)) in buffer.records.iter().enumerate() {
                     let extra = match buffer.has_extras {
                         true => buffer.extras.get(at).map(OwnedExtra::get),
                         false => None,
@@ -593,12 +593,13 @@ impl Collector<'_> {
                     let out = &mut self.out;
                     match (&mut self.merger, &extra) {
                         (Some(merger), extra) => {
-                            merger.push_with(&record, extra.as_ref(), reason, out);
+                            merger.push_with(record, extra.as_ref(), *reason, out);
                         }
-                        (None, Some(extra)) => flow::Sink::ended_with(out, &record, extra, reason),
-                        (None, None) => flow::Sink::ended(out, &record, reason),
+                        (None, Some(extra)) => flow::Sink::ended_with(out, record, extra, *reason),
+                        (None, None) => flow::Sink::ended(out, record, *reason),
                     }
                 }
+                buffer.records.clear();
                 buffer.has_extras = false;
                 // The worker may be gone; its channel has room for all its buffers.
                 drop(self.empties[index].try_send(buffer));

@@ -114,7 +114,7 @@ impl MeterConfig {
             + flows * self.extra.flow_len(self.key_extra.any())
             + Fragments::memory_len_for(self.datagram_count_max)
             + size_of::<Meter>()
-            + BATCH_MAX * size_of::<Observed>()
+            + size_of::<Waiting>()
     }
 }
 
@@ -243,6 +243,12 @@ macro_rules! watched {
     };
 }
 
+/// Packets that wait for the table: two batches, of which one is readied while the other is read.
+const WAITING_MAX: usize = 2 * BATCH_MAX;
+
+/// Their places, and one more, so that no count can lead out of it.
+type Waiting = [Observed; WAITING_MAX + 1];
+
 /// The metering process of one thread.
 pub struct Meter {
     level: Level,
@@ -261,8 +267,8 @@ pub struct Meter {
     profile: Profile,
     table: Table,
     fragments: Fragments,
-    /// The first `batch_len` wait; a packet in a tunnel may count twice.
-    batch: Box<[Observed; BATCH_MAX + 1]>,
+    /// The first `batch_len` wait.
+    batch: Box<Waiting>,
     batch_len: usize,
     extras: Option<Box<Extras>>,
     levels: [Dissection; LEVEL_COUNT],
@@ -303,7 +309,7 @@ impl Meter {
             profile: config.table.profile,
             table,
             fragments: Fragments::new(config.datagram_count_max),
-            batch: Box::new([Observed::NONE; BATCH_MAX + 1]),
+            batch: Box::new([Observed::NONE; WAITING_MAX + 1]),
             batch_len: 0,
             extras,
             levels: [Dissection::EMPTY; LEVEL_COUNT],
@@ -424,7 +430,7 @@ impl Meter {
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
-        let place = self.batch_len.min(BATCH_MAX);
+        let place = self.batch_len.min(WAITING_MAX);
         let observed = &mut self.batch[place];
         if self.has_shortcut
             && input.link == LinkType::ETHERNET
@@ -437,8 +443,8 @@ impl Meter {
                 observed.key_extra = KeyExtra::NONE;
             }
             self.batch_len = place + 1;
-            if self.batch_len >= BATCH_MAX {
-                self.flush_with(watch, sink);
+            if self.batch_len.is_multiple_of(BATCH_MAX) {
+                self.batch_filled(watch, sink);
             }
             return;
         }
@@ -571,19 +577,42 @@ impl Meter {
     }
 
     fn push<W: Watch>(&mut self, observed: &Observed, watch: &mut W, sink: &mut dyn Sink) {
-        let place = self.batch_len.min(BATCH_MAX);
+        let place = self.batch_len.min(WAITING_MAX);
         self.batch[place] = *observed;
         self.batch_len = place + 1;
-        if self.batch_len >= BATCH_MAX {
-            self.flush_with(watch, sink);
+        if self.batch_len.is_multiple_of(BATCH_MAX) {
+            self.batch_filled(watch, sink);
         }
+    }
+
+    /// One of the two batches is full.
+    #[inline(never)]
+    fn batch_filled<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
+        match self.batch_len {
+            // What the table loads for it comes while the second one is read.
+            BATCH_MAX => self.turn(0),
+            _ => self.flush_with(watch, sink),
+        }
+    }
+
+    /// Readies the batch that begins there.
+    fn turn(&mut self, from: usize) {
+        let waiting = self.batch.get_mut(from..self.batch_len).unwrap_or_default();
+        shortcut::turn(waiting, &self.hash_key, self.uniflow, &self.table);
     }
 
     /// Gives what waits to the table.
     fn empty_batch<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
-        let waiting = &mut self.batch[..self.batch_len.min(BATCH_MAX + 1)];
-        shortcut::turn(waiting, &self.hash_key, self.uniflow);
-        self.table.observe_with(waiting, watch, sink);
+        // The first batch was readied when it was full.
+        self.turn(if self.batch_len < BATCH_MAX {
+            0
+        } else {
+            BATCH_MAX
+        });
+        let waiting = self.batch.get(..self.batch_len).unwrap_or_default();
+        for batch in waiting.chunks(BATCH_MAX) {
+            self.table.observe_loaded(batch, watch, sink);
+        }
         self.batch_len = 0;
     }
 
@@ -600,7 +629,7 @@ impl Meter {
             let clock_ns = self.table.clock_ns();
             let table = &mut self.table;
             self.fragments
-                .sweep(clock_ns, BATCH_MAX, &mut |(like, held)| {
+                .sweep(clock_ns, WAITING_MAX, &mut |(like, held)| {
                     table.observe_held((&like, &held), watch, sink);
                 });
         }

@@ -15,7 +15,7 @@ use wire::{LayerKind, table, tcp};
 
 use crate::hash::HashKey;
 use crate::record::SYN;
-use crate::table::{Headers, Observed};
+use crate::table::{Headers, Observed, Table};
 
 /// Among [`Observed::marks`]: the key is as the packet has it, source first, and has no hash yet.
 const RAW: u8 = 1 << 0;
@@ -186,16 +186,19 @@ fn is_no_tunnel(ports: &[u8; 4], out: &mut Observed) -> bool {
     table::of_udp_ports(src, dst) == LayerKind::None
 }
 
-/// Finishes what [`read`] has read: the ends in order, and the hash.
+/// Packets whose home lines are loaded together: while the next ones are hashed.
+const LOAD_COUNT: usize = 8;
+
+/// Finishes what [`read`] has read: the ends in order, and the hash. Has the home lines loaded.
 #[inline(never)]
-pub(crate) fn turn(batch: &mut [Observed], key: &HashKey, uniflow: bool) {
-    for observed in batch {
-        if observed.marks & RAW == 0 {
-            continue;
+pub(crate) fn turn(batch: &mut [Observed], key: &HashKey, uniflow: bool, table: &Table) {
+    for part in batch.chunks_mut(LOAD_COUNT) {
+        for observed in part.iter_mut().filter(|observed| observed.marks & RAW != 0) {
+            observed.marks = 0;
+            let (side, words) = observed.key.turn(uniflow);
+            observed.side = side;
+            observed.hash = key.hash(&words);
         }
-        observed.marks = 0;
-        let (side, words) = observed.key.turn(uniflow);
-        observed.side = side;
-        observed.hash = key.hash(&words);
+        table.load_homes(part);
     }
 }

@@ -8,8 +8,8 @@
 //! a known flow touches the line, the head of the record and one of its sides.
 //!
 //! *Batches.* Passes over up to [`BATCH_MAX`] packets each do one thing for all: load the home
-//! lines, match the tags, load the records, update. The loads of one pass do not depend on each
-//! other, so the processor overlaps them. Where the caller has a prefetch
+//! lines, match the tags, update, with the records loaded some packets ahead. The loads of one pass
+//! do not depend on each other, so the processor overlaps them. Where the caller has a prefetch
 //! ([`TableConfig::prefetch`]), they do not even wait in the processor's window.
 //!
 //! *Full.* When no record is free, or the four lines are full (which takes a fluke or the secret),
@@ -35,6 +35,10 @@ pub(crate) use watch::{Alone, Watch};
 /// Packets that one pass handles together. More do not hide more latency.
 pub const BATCH_MAX: usize = 32;
 
+/// So many packets before its own a record is loaded: what a packet costs otherwise, so often,
+/// takes about as long as the memory does.
+const AHEAD: usize = 16;
+
 const WAYS: usize = 8;
 /// Lines that a flow may live in.
 const REACH: usize = 4;
@@ -46,6 +50,9 @@ const NONE: u32 = u32::MAX;
 /// Time in which expiry walks the whole index: two seconds, a small part of any timeout.
 const ROUND_NS: u64 = 1 << ROUND_SHIFT;
 const ROUND_SHIFT: u32 = 31;
+
+/// Lines that are loaded for the next piece of the walk.
+const WALK_AHEAD: usize = 16;
 
 /// So far behind the clock packets are not just out of order, and so many in a row.
 const JUMP_NS: u64 = 60_000_000_000;
@@ -292,8 +299,21 @@ impl Table {
         sink: &mut dyn Sink,
     ) {
         for batch in packets.chunks(BATCH_MAX) {
+            self.load_homes(batch);
             self.batch(batch, watch, sink);
         }
+    }
+
+    /// The same for [`BATCH_MAX`] at most whose home lines the caller had [loaded](Table::load_homes).
+    pub(crate) fn observe_loaded<W: Watch>(
+        &mut self,
+        packets: &[Observed],
+        watch: &mut W,
+        sink: &mut dyn Sink,
+    ) {
+        let (batch, rest) = packets.split_at(packets.len().min(BATCH_MAX));
+        self.batch(batch, watch, sink);
+        self.observe_with(rest, watch, sink);
     }
 
     fn batch<W: Watch>(&mut self, packets: &[Observed], watch: &mut W, sink: &mut dyn Sink) {
@@ -303,12 +323,13 @@ impl Table {
             record: NONE,
             way: 0,
         }; BATCH_MAX];
-        // First pass: load the home lines.
-        self.load_homes(packets, &mut guesses);
-        // Second pass: match the tags.
+        // Match the tags.
         let is_full = self.stats.live as usize == self.record_count_max;
+        let mut new_count = 0;
         for (packet, guess) in packets.iter().zip(&mut guesses) {
-            let Some(line) = self.lines.get(guess.line as usize) else {
+            let home = self.home(packet.hash);
+            guess.line = home as u32;
+            let Some(line) = self.lines.get(home) else {
                 continue;
             };
             let way = match line.find(tag_of(packet.hash)).first() {
@@ -318,15 +339,24 @@ impl Table {
                     Some((_, way)) => way,
                     None => continue,
                 },
-                None => continue,
+                None => {
+                    self.load_new(new_count);
+                    new_count += 1;
+                    continue;
+                }
             };
             guess.way = way as u32;
             guess.record = line.records[way % WAYS];
         }
-        // Third pass: load the records.
-        self.load_records(packets, &guesses);
-        // Fourth pass: update, in order.
-        for (packet, guess) in packets.iter().zip(&guesses) {
+        // Update, in order, each while the records of those behind it are loaded.
+        for (packet, guess) in packets.iter().zip(&guesses).take(AHEAD) {
+            self.load_record(packet, *guess);
+        }
+        for (at, (packet, guess)) in packets.iter().zip(&guesses).enumerate() {
+            if let (Some(packet), Some(guess)) = (packets.get(at + AHEAD), guesses.get(at + AHEAD))
+            {
+                self.load_record(packet, *guess);
+            }
             self.one(packet, *guess, watch, sink);
         }
         self.stats.packets += packets.len() as u64;
@@ -340,16 +370,14 @@ impl Table {
         self.walk(packets.len() * 2 + 8, watch, sink);
     }
 
-    /// Finds the home lines, and has them loaded.
-    #[inline(always)]
-    fn load_homes(&self, packets: &[Observed], guesses: &mut [Guess; BATCH_MAX]) {
+    /// Has the home lines of some packets loaded.
+    #[inline]
+    pub(crate) fn load_homes(&self, packets: &[Observed]) {
         let mut addresses = [0; BATCH_MAX];
         // A load whose value is not used would be removed.
         let mut touched = 0;
-        for ((packet, guess), address) in packets.iter().zip(guesses).zip(&mut addresses) {
-            let home = self.home(packet.hash);
-            guess.line = home as u32;
-            if let Some(line) = self.lines.get(home) {
+        for (packet, address) in packets.iter().zip(&mut addresses) {
+            if let Some(line) = self.lines.get(self.home(packet.hash)) {
                 match self.prefetch {
                     Some(_) => *address = std::ptr::from_ref(line).addr(),
                     None => touched |= line.tags[0],
@@ -362,25 +390,35 @@ impl Table {
         }
     }
 
-    /// Has the records loaded. A short loop by itself, so that many loads fit into the processor's
-    /// window at once.
+    /// Has a packet's record loaded.
     #[inline(always)]
-    fn load_records(&self, packets: &[Observed], guesses: &[Guess; BATCH_MAX]) {
-        let mut addresses = [[0; record::PLACE_COUNT]; BATCH_MAX];
-        let mut count = 0;
-        let mut touched = 0;
-        for (packet, guess) in packets.iter().zip(guesses) {
-            if let Some(record) = self.records.get(guess.record as usize) {
-                match self.prefetch {
-                    Some(_) => addresses[count] = record.places(packet.side),
-                    None => touched |= record.touch(packet.side),
-                }
-                count += 1;
+    fn load_record(&self, packet: &Observed, guess: Guess) {
+        let Some(record) = self.records.get(guess.record as usize) else {
+            return;
+        };
+        match self.prefetch {
+            Some(prefetch) => prefetch(&record.places(packet.side)),
+            None => {
+                std::hint::black_box(record.touch(packet.side));
             }
         }
-        std::hint::black_box(touched);
-        if let Some(prefetch) = self.prefetch {
-            prefetch(addresses[..count].as_flattened());
+    }
+
+    /// Has the place loaded where the record of the n-th new flow of a batch will be written, if that is
+    /// one never used before.
+    #[inline(always)]
+    fn load_new(&self, at: usize) {
+        if let Some(prefetch) = self.prefetch
+            && self.free == NONE
+        {
+            let place = (self.records.len() + at) * size_of::<Record>();
+            let start = self.records.as_ptr().addr() + place;
+            prefetch(&[
+                start,
+                start + 64,
+                start + 128,
+                start + size_of::<Record>() - 1,
+            ]);
         }
     }
 
@@ -782,9 +820,16 @@ impl Table {
         for _ in 0..count {
             let at = self.hand;
             self.hand = self.behind(at, 1);
-            if self.lines[at].least_until(now) < 0 {
+            if self.lines[at].has_passed(now) {
                 self.end_passed(at, watch, sink);
             }
+        }
+        // As many will be looked at next time.
+        if let Some(prefetch) = self.prefetch {
+            let start = self.lines.as_ptr().addr() + self.hand * size_of::<Line>();
+            let next: [usize; WALK_AHEAD] =
+                std::array::from_fn(|at| start + at * size_of::<Line>());
+            prefetch(&next[..WALK_AHEAD.min(count as usize)]);
         }
     }
 
@@ -847,6 +892,17 @@ impl Line {
             *until = if *tag == 0 { i16::MAX } else { way_until };
         }
         untils
+    }
+
+    /// Whether any way in use has passed its deadline.
+    #[inline(always)]
+    fn has_passed(&self, now: u16) -> bool {
+        let mut any = 0_i16;
+        for (deadline, tag) in self.deadlines.iter().zip(&self.tags) {
+            let in_use = if *tag == 0 { 0 } else { -1 };
+            any |= expire::until(*deadline, now) & in_use;
+        }
+        any < 0
     }
 
     /// The least of them.

@@ -519,7 +519,7 @@ fn idle_flows_end_without_packets() {
             panic!("too early")
         });
     }
-    for tenth in 290..320 {
+    for tenth in 290..335 {
         table.tick(start + tenth * S / 10, &mut |_: &Record, reason| {
             ended.push(reason)
         });
