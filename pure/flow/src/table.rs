@@ -304,7 +304,8 @@ impl Table {
         }
     }
 
-    /// The same for [`BATCH_MAX`] at most whose home lines the caller had [loaded](Table::load_homes).
+    /// The same for [`BATCH_MAX`] at most, whose home lines the caller had
+    /// [loaded](Table::load_homes).
     pub(crate) fn observe_loaded<W: Watch>(
         &mut self,
         packets: &[Observed],
@@ -404,8 +405,8 @@ impl Table {
         }
     }
 
-    /// Has the place loaded where the record of the n-th new flow of a batch will be written, if that is
-    /// one never used before.
+    /// Has the place loaded where the record of the n-th new flow of a batch will be written, if
+    /// that is one never used before.
     #[inline(always)]
     fn load_new(&self, at: usize) {
         if let Some(prefetch) = self.prefetch
