@@ -18,7 +18,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::veth::End;
+use crate::veth::{End, Pair};
 
 /// Begins the payload of every packet built here.
 const MAGIC: [u8; 4] = *b"bwlb";
@@ -221,6 +221,19 @@ pub fn checksum(bytes: &[u8]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
+}
+
+/// Sends so many packets of 60 bytes, of so many flows, from the left end of a pair to the right one.
+///
+/// # Panics
+/// When they cannot be sent.
+pub fn pour(pair: &Pair, flow_count: u16, count: u64) {
+    let udp = Udp::between(&pair.left, &pair.right).flows(flow_count);
+    let sender = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
+    let sender = sender.and_then(|sender| sender).expect("a socket");
+    for number in 0..count {
+        sender.send(&udp.build(number, 60)).expect("room to send");
+    }
 }
 
 /// A packet socket bound to one interface: one system call a packet, nothing clever.

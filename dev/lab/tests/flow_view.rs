@@ -4,24 +4,11 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use lab::packet::{Raw, Udp};
+use lab::packet::pour;
 use lab::process::{Process, barewire};
-use lab::{Pair, Veth, require, skip};
+use lab::{Veth, require, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn pour(pair: &Pair, count: u64) {
-    let udp = Udp::between(&pair.left, &pair.right).flows(3);
-    let out = pair
-        .left
-        .ns
-        .run(|| Raw::sender(&pair.left.ifname))
-        .unwrap()
-        .unwrap();
-    for number in 0..count {
-        out.send(&udp.build(number, 60)).unwrap();
-    }
-}
 
 /// Only the difference to the picture before is drawn, so words are looked for that are new.
 #[test]
@@ -49,7 +36,7 @@ fn keys_show_pages_filter_and_hold() {
             .unwrap_or_else(|e| panic!("{keys:?}: {e:#}"));
     };
     press("", "destination");
-    pour(&pair, 300);
+    pour(&pair, 3, 300);
     press("", &format!("{}:4000", pair.left.ipv4));
     press("2", "share");
     // By custom, port 9 is nobody's that is known here: no row. The page of talkers has both ends.
@@ -74,7 +61,7 @@ fn once_prints_the_picture_and_ends() {
     let args = ["flows", "--once", &pair.right.ifname, "udp", "port", "9"];
     let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     process.wait_stderr("of memory", LIMIT).unwrap();
-    pour(&pair, 300);
+    pour(&pair, 3, 300);
     let finished = process.wait(LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     let text = &finished.stdout;
