@@ -11,9 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use export::{Folder, LIMIT};
-use lab::packet::{Raw, Udp};
+use lab::packet::pour;
 use lab::process::{Finished, Process, Signal, barewire};
-use lab::{Pair, Veth, require, skip};
+use lab::{Veth, require, skip};
+
+/// After that packets have been seen.
+const SEEN: Duration = Duration::from_millis(400);
 
 fn root() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -93,20 +96,6 @@ fn the_example_is_understood() {
         "{}",
         finished.stderr
     );
-}
-
-fn pour(pair: &Pair, count: u64) {
-    let udp = Udp::between(&pair.left, &pair.right).flows(5);
-    let out = pair
-        .left
-        .ns
-        .run(|| Raw::sender(&pair.left.ifname))
-        .unwrap()
-        .unwrap();
-    for number in 0..count {
-        out.send(&udp.build(number, 60)).unwrap();
-    }
-    std::thread::sleep(Duration::from_millis(400));
 }
 
 /// What a service manager hears; it listens all the time, as one does.
@@ -196,7 +185,8 @@ fn a_hangup_reads_the_file_again() {
     manager.heard("READY=1", 1);
     manager.heard("STATUS=", 1);
     manager.heard("WATCHDOG=1", 1);
-    pour(&pair, 100);
+    pour(&pair, 5, 100);
+    std::thread::sleep(SEEN);
     // What is wrong changes nothing.
     std::fs::write(&config, "tpo = 3").unwrap();
     process.signal(Signal::SIGHUP).unwrap();
@@ -222,7 +212,8 @@ fn a_hangup_reads_the_file_again() {
     manager.heard("READY=1", 3);
     // The first records end after a second; what comes now is in the new files.
     std::thread::sleep(Duration::from_millis(1500));
-    pour(&pair, 50);
+    pour(&pair, 5, 50);
+    std::thread::sleep(SEEN);
     let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     manager.heard("STOPPING=1", 1);
@@ -235,6 +226,57 @@ fn a_hangup_reads_the_file_again() {
     assert!(
         told.contains("150 in records + 0 in no flow: adds up"),
         "{told}"
+    );
+}
+
+/// The files of origins are read again with the configuration; one that is wrong changes nothing.
+#[test]
+fn a_hangup_reads_origins_again() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let folder = Folder::new("reload-origins");
+    let at = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
+    let (list, flows) = (at("list.tsv"), at("flows.json"));
+    let names = |asn: u32| {
+        let addr = pair.left.ipv4;
+        std::fs::write(&list, format!("{addr}/32\t{asn}\tsomebody\n")).unwrap();
+    };
+    names(64500);
+    let text = format!(
+        "port = \"{}\"\nfilter = \"udp port 9\"\nplain = true\nactive-timeout = \"1s\"\n\
+         asn = \"{list}\"\nexport = \"json:{flows}\"\n",
+        pair.right.ifname
+    );
+    std::fs::write(at("flows.toml"), text).unwrap();
+    let mut command = pair.right.ns.command(barewire().unwrap());
+    command.args(["flows", "--config", &at("flows.toml")]);
+    let mut process = Process::spawn(&mut command).unwrap();
+    process.wait_stderr("of memory", LIMIT).unwrap();
+    std::thread::sleep(SEEN);
+    let told = |asn: u32| {
+        let until = Instant::now() + LIMIT;
+        let wanted = format!("\"src_asn\":{asn},\"src_as_name\":\"somebody\"");
+        while !std::fs::read_to_string(&flows).unwrap().contains(&wanted) {
+            assert!(Instant::now() < until, "no {wanted}");
+            pour(&pair, 5, 10);
+            std::thread::sleep(SEEN);
+        }
+    };
+    told(64500);
+    std::fs::write(&list, "nonsense\nnonsense\n").unwrap();
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("stay as they were", LIMIT).unwrap();
+    process.wait_stderr("line 2", LIMIT).unwrap();
+    names(64501);
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("were read again", LIMIT).unwrap();
+    told(64501);
+    let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("not: adds up"),
+        "{}",
+        finished.stderr
     );
 }
 

@@ -112,8 +112,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
 ];
 
 /// Modules of Python that tests ask, in an environment of their own below `target`: Debian has
-/// neither.
-const MODULES: &[&str] = &["duckdb", "pyarrow", "fastavro"];
+/// none of them.
+const MODULES: &[&str] = &["duckdb", "pyarrow", "fastavro", "mmdb_writer"];
 
 /// The broker of the tests of Kafka, as Maven knows it.
 const BROKER: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">

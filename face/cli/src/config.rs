@@ -145,10 +145,14 @@ fn unknown(flows: &Command, key: &str) -> Wrong {
         .map(|arg| arg.get_long().unwrap_or(arg.get_id().as_str()));
     let nearest = names
         .filter(|name| !matches!(*name, "config" | "help" | "version"))
-        .map(|name| (distance(name, &key.replace('_', "-")), name))
+        .map(|name| {
+            // People seldom err in the first letter.
+            let is_other = name.chars().next() != key.chars().next();
+            (distance(name, &key.replace('_', "-")), is_other, name)
+        })
         .min();
     let hint = match nearest {
-        Some((0..=3, name)) => format!("a similar key exists: {name}"),
+        Some((0..=3, _, name)) => format!("a similar key exists: {name}"),
         _ => "keys are the long flags of `barewire flows --help`, and port, filter".to_owned(),
     };
     (format!("{key:?} is no flag of `barewire flows`"), hint)

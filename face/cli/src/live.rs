@@ -19,7 +19,7 @@ use ratatui::{DefaultTerminal, Terminal};
 use runtime::flows::{Fate, Outlet, Status};
 use sys::{Error, Result};
 
-use crate::cmd::flows::event_text;
+use crate::cmd::flows::{Origins, event_text};
 use picture::Shown;
 use view::View;
 
@@ -55,6 +55,11 @@ impl Live {
             view: View::new(name, description, memory_len, order),
             is_typing: false,
         })
+    }
+
+    /// Says who stands behind addresses, too.
+    pub fn show_origins(&mut self, origins: Origins) {
+        self.view.origins = origins;
     }
 
     /// What the flows are sorted by.
@@ -109,11 +114,12 @@ impl Live {
             }
             KeyCode::Char('n') => picture.has_names = !picture.has_names,
             KeyCode::Char(' ') => picture.held = !picture.held,
-            KeyCode::Tab => picture.show(picture.shown.next()),
+            KeyCode::Tab => picture.show(picture.shown.next(!picture.networks.is_empty())),
             KeyCode::Char('1') => picture.show(Shown::Flows),
             KeyCode::Char('2') => picture.show(Shown::Applications),
             KeyCode::Char('3') => picture.show(Shown::Talkers),
             KeyCode::Char('4') => picture.show(Shown::Losses),
+            KeyCode::Char('5') => picture.show(Shown::Networks),
             KeyCode::Down => picture.first = (picture.first + 1).min(rows.saturating_sub(1)),
             KeyCode::Up => picture.first = picture.first.saturating_sub(1),
             KeyCode::PageDown => picture.first = (picture.first + 10).min(rows.saturating_sub(1)),
@@ -125,12 +131,7 @@ impl Live {
 }
 
 impl Outlet for Live {
-    fn ended(&mut self, record: &Record, _: EndReason) -> Result<Fate> {
-        self.view.ended(record, &Extra::default());
-        Ok(Fate::Told)
-    }
-
-    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
         self.view.ended(record, extra);
         Ok(Fate::Told)
     }
@@ -181,6 +182,11 @@ impl Once {
         }
     }
 
+    /// Says who stands behind addresses, too.
+    pub fn show_origins(&mut self, origins: Origins) {
+        self.view.origins = origins;
+    }
+
     /// The picture as it stands.
     ///
     /// # Errors
@@ -216,12 +222,7 @@ impl Once {
 }
 
 impl Outlet for Once {
-    fn ended(&mut self, record: &Record, _: EndReason) -> Result<Fate> {
-        self.view.ended(record, &Extra::default());
-        Ok(Fate::Told)
-    }
-
-    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
         self.view.ended(record, extra);
         Ok(Fate::Told)
     }

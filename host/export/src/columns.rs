@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use flow::element::Way;
 use flow::encode::beyond::{Beyond, community_id};
 use flow::encode::json;
-use flow::{Counters, EndReason, Extra, OwnedExtra, Record};
+use flow::{Counters, EndReason, Extra, Origin, OwnedExtra, Record};
 
 use crate::lane::Records;
 
@@ -220,6 +220,48 @@ const TAIL: &[Shared] = &[
         true,
         Read::Text(|r, out| r.beyond.application && json::application(r.record, &r.extra, out)),
     ),
+    ("src_asn", true, Read::Short(32, |r| asn(r, true))),
+    (
+        "src_as_name",
+        true,
+        Read::Text(|r, out| origin(r, true, out, |e| e.network.as_deref().unwrap_or_default())),
+    ),
+    (
+        "src_country",
+        true,
+        Read::Text(|r, out| origin(r, true, out, |e| e.country())),
+    ),
+    (
+        "src_city",
+        true,
+        Read::Text(|r, out| origin(r, true, out, |e| e.city.as_deref().unwrap_or_default())),
+    ),
+    (
+        "src_mac_vendor",
+        true,
+        Read::Text(|r, out| origin(r, true, out, |e| e.vendor.as_deref().unwrap_or_default())),
+    ),
+    ("dst_asn", true, Read::Short(32, |r| asn(r, false))),
+    (
+        "dst_as_name",
+        true,
+        Read::Text(|r, out| origin(r, false, out, |e| e.network.as_deref().unwrap_or_default())),
+    ),
+    (
+        "dst_country",
+        true,
+        Read::Text(|r, out| origin(r, false, out, |e| e.country())),
+    ),
+    (
+        "dst_city",
+        true,
+        Read::Text(|r, out| origin(r, false, out, |e| e.city.as_deref().unwrap_or_default())),
+    ),
+    (
+        "dst_mac_vendor",
+        true,
+        Read::Text(|r, out| origin(r, false, out, |e| e.vendor.as_deref().unwrap_or_default())),
+    ),
 ];
 
 /// Of each direction, the reverse one with `reverse_` before the name.
@@ -316,6 +358,29 @@ fn bytes(address: IpAddr) -> [u8; 16] {
         IpAddr::V4(v4) => mapped(v4),
         IpAddr::V6(v6) => v6.octets(),
     }
+}
+
+/// Who stands behind an end.
+fn end<'a>(row: &Row<'a>, is_source: bool) -> Option<&'a Origin> {
+    let initiator = row.record.initiator();
+    let side = if is_source {
+        initiator
+    } else {
+        initiator.other()
+    };
+    row.extra.origins.map(|ends| &ends[side as usize])
+}
+
+fn asn(row: &Row<'_>, is_source: bool) -> Option<u32> {
+    end(row, is_source)
+        .map(|end| end.asn)
+        .filter(|asn| *asn != 0)
+}
+
+fn origin(row: &Row<'_>, is_source: bool, out: &mut Vec<u8>, text: fn(&Origin) -> &str) -> bool {
+    let text = end(row, is_source).map(text).unwrap_or_default();
+    out.extend_from_slice(text.as_bytes());
+    !text.is_empty()
 }
 
 fn mac(row: &Row<'_>, is_source: bool, out: &mut Vec<u8>) -> bool {

@@ -208,7 +208,7 @@ impl Exporters {
 
     /// Hands over a record of which more is known.
     pub fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
-        self.take(record, Some(extra), reason);
+        self.take(record, (!extra.is_empty()).then_some(extra), reason);
     }
 
     #[inline]

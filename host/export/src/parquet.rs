@@ -170,6 +170,7 @@ impl Store {
                 kept.set(&Extra {
                     key: extra.key,
                     application: extra.application,
+                    origins: extra.origins,
                     ..Extra::default()
                 });
                 waiting.extras.push(kept);

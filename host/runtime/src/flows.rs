@@ -106,26 +106,11 @@ pub enum Fate {
 
 /// Where the results go. Called by the collector only.
 pub trait Outlet {
-    /// A flow has ended.
+    /// A flow has ended. What was not asked for beyond the record is empty.
     ///
     /// # Errors
     /// End the probe.
-    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate>;
-
-    /// A flow has ended of which more than the record was asked for. Without this the record alone
-    /// is taken.
-    ///
-    /// # Errors
-    /// End the probe.
-    fn ended_with(
-        &mut self,
-        record: &Record,
-        extra: &Extra<'_>,
-        reason: EndReason,
-    ) -> Result<Fate> {
-        let _ = extra;
-        self.ended(record, reason)
-    }
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate>;
 
     /// About ten times a second.
     ///
@@ -517,7 +502,7 @@ impl flow::Sink for Out<'_> {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         if self.takes(record) {
             let fate = match self.error {
-                None => self.outlet.ended(record, reason),
+                None => self.outlet.ended(record, &Extra::default(), reason),
                 Some(_) => Ok(Fate::Dropped),
             };
             self.note(record, fate);
@@ -527,7 +512,7 @@ impl flow::Sink for Out<'_> {
     fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         if self.takes(record) {
             let fate = match self.error {
-                None => self.outlet.ended_with(record, extra, reason),
+                None => self.outlet.ended(record, extra, reason),
                 Some(_) => Ok(Fate::Dropped),
             };
             self.note(record, fate);

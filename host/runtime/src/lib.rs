@@ -7,6 +7,7 @@ pub mod filter;
 pub mod flows;
 pub mod forward;
 pub mod notify;
+pub mod origin;
 pub mod pace;
 pub mod send;
 pub mod stop;

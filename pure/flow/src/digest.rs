@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use crate::encode::beyond::{By, Known};
 use crate::extra::Extra;
 use crate::key::FlowKey;
+use crate::origin::{Origin, Origins};
 use crate::record::Record;
 
 /// Entries that a list keeps before it forgets its smaller half.
@@ -110,6 +111,12 @@ pub struct Digest {
     pub applications: Shares<(&'static str, bool)>,
     /// By name: of servers, questions and the like.
     pub names: Shares<Vec<u8>>,
+    /// By autonomous system, of each end: what it sent and received.
+    pub networks: Shares<String>,
+    /// By country, likewise.
+    pub countries: Shares<String>,
+    /// By maker of the network card, likewise.
+    pub vendors: Shares<String>,
     /// By IP protocol.
     pub protocols: [Share; 256],
     /// By IP version: 4, 6.
@@ -133,6 +140,9 @@ impl Default for Digest {
             services: Shares::default(),
             applications: Shares::default(),
             names: Shares::default(),
+            networks: Shares::default(),
+            countries: Shares::default(),
+            vendors: Shares::default(),
             protocols: [Share::default(); 256],
             versions: [Share::default(); 2],
             sizes: [0; SIZE_BINS],
@@ -167,6 +177,9 @@ impl Digest {
             let service = (key.protocol(), key.port(responder));
             self.services.add(service, packets, bytes);
         }
+        if let Some(origins) = extra.origins {
+            self.add_origins(origins, packets, bytes);
+        }
         let known = Known::of(record, extra);
         let (name, is_seen) = match known.by {
             By::Content(protocol) => (protocol.name(), true),
@@ -183,6 +196,26 @@ impl Digest {
         }
         if is_seen {
             self.remember(key, bytes, name, headline);
+        }
+    }
+
+    /// Takes in who stands behind a record's ends: a network or country at both counts once.
+    pub fn add_origins(&mut self, [one, other]: &Origins, packets: u64, bytes: u64) {
+        let country = |end: &Origin| Some(end.country().to_owned()).filter(|name| !name.is_empty());
+        let vendor = |end: &Origin| end.vendor.as_deref().map(str::to_owned);
+        for (sums, names) in [
+            (
+                &mut self.networks,
+                [one.network_name(), other.network_name()],
+            ),
+            (&mut self.countries, [country(one), country(other)]),
+            (&mut self.vendors, [vendor(one), vendor(other)]),
+        ] {
+            let [first, second] = names;
+            let is_one = first == second;
+            for name in [first, second.filter(|_| !is_one)].into_iter().flatten() {
+                sums.add(name, packets, bytes);
+            }
         }
     }
 

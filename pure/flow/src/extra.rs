@@ -18,6 +18,7 @@ use inspect::{Application, Protocol};
 use crate::expire::EndReason;
 use crate::key::{FlowKey, KeyExtra, Side};
 use crate::meter::Input;
+use crate::origin::Origins;
 use crate::record::{LATER, Record};
 use crate::table::{Observed, OutOfMemory, Sink, Watch};
 
@@ -130,9 +131,21 @@ pub struct Extra<'a> {
     pub bytes: Option<&'a ByteCounts>,
     /// What an [`Inspect`] had to say, in the form of [`put_application`].
     pub application: &'a [u8],
+    /// Who stands behind the ends, by [`Side`].
+    pub origins: Option<&'a Origins>,
 }
 
 impl Extra<'_> {
+    /// Whether there is nothing beyond the record.
+    pub fn is_empty(&self) -> bool {
+        self.key.is_none()
+            && self.packets.is_empty()
+            && self.timing.is_none()
+            && self.bytes.is_none()
+            && self.application.is_empty()
+            && self.origins.is_none()
+    }
+
     /// What decoders found, if there is anything.
     pub fn application(&self) -> Option<Application> {
         take_application(self.application)
@@ -469,6 +482,7 @@ impl Watch for Watching<'_, '_> {
             timing: extras.timing.get(at),
             bytes: extras.bytes.get(at),
             application: &extras.found,
+            origins: None,
         };
         sink.ended_with(record, &extra, reason);
     }

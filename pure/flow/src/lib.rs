@@ -30,6 +30,7 @@ mod key;
 pub mod laws;
 mod merge;
 mod meter;
+mod origin;
 mod record;
 #[cfg(test)]
 mod sample;
@@ -49,6 +50,7 @@ pub use hash::HashKey;
 pub use key::{FlowKey, KeyExtra, Side};
 pub use merge::Merger;
 pub use meter::{Input, KeyParts, Level, Meter, MeterConfig, MeterStats, Octets};
+pub use origin::{Origin, OriginParts, Origins};
 pub use record::{Counters, Record};
 pub use sampling::{Sampler, Sampling};
 pub use table::{

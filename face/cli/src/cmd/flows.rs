@@ -5,6 +5,7 @@ mod egress;
 mod export;
 mod json;
 mod metrics;
+mod origin;
 mod page;
 mod plain;
 mod query;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use flow::encode::beyond::Beyond;
 use flow::top::Order;
-use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, Sampling};
+use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, OriginParts, Sampling};
 use inspect::Decoders;
 use port::{Direction, PortName};
 use runtime::flows::{Config, Outlet};
@@ -27,6 +28,7 @@ use sys::{Error, Result, rights};
 
 use service::Service;
 
+pub use origin::Shared as Origins;
 pub use plain::event_text;
 pub use report::{duration, ends, protocol_name};
 
@@ -82,6 +84,8 @@ pub struct Args {
 
     #[command(flatten)]
     flow: FlowArgs,
+    #[command(flatten)]
+    origin: origin::OriginArgs,
     #[command(flatten)]
     export: export::ExportArgs,
     #[command(flatten)]
@@ -163,22 +167,23 @@ impl FlowArgs {
     }
 
     /// What is told beyond records.
-    fn beyond(&self) -> Beyond {
+    fn beyond(&self, origin: OriginParts) -> Beyond {
         let application = !self.decode.is_empty();
         Beyond {
             key: self.key_extra(),
             application,
             community_seed: self.community_id.or(application.then_some(0)),
+            origin,
         }
     }
 
     /// What collectors are told.
-    fn told(&self) -> export::Told {
+    fn told(&self, origin: OriginParts) -> export::Told {
         export::Told {
             has_vlan: self.key.contains(&KeyPart::Vlan),
             has_interface: self.key.contains(&KeyPart::Interface),
             is_layer2: matches!(self.octets, OctetsArg::Packet),
-            beyond: self.beyond(),
+            beyond: self.beyond(origin),
             selectors: [self.sample, self.sample_records].map(Option::unwrap_or_default),
         }
     }
@@ -259,9 +264,8 @@ pub fn run(args: &Args) -> Result<()> {
     let scheme = PortName::parse(name)?.scheme;
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
-    let mut exporters = args
-        .export
-        .open(&port.control.describe(), &args.flow.told())?;
+    let mut exporters = args.export.open(&port.control.describe(), &args.told())?;
+    let origins = args.origin.open(args.flow.key_extra().mac)?;
     let mut metrics = args.export.metrics()?;
     let mut page = args.report.as_deref().map(page::Page::create).transpose()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;
@@ -274,13 +278,19 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let stop = Stop::on_signals()?;
     let description = port.control.describe();
-    let mut service = Service::new(args.config.as_ref(), description, args.flow.told())?;
+    let mut service = Service::new(
+        args.config.as_ref(),
+        description,
+        args.told(),
+        origins.clone(),
+    )?;
     let queue_count = port.rx.len();
     let config = args.config(queue_count);
     let description = port.control.describe();
     let memory = report::Memory {
         tables: config.memory_len(queue_count)
             + args.export.memory_len()
+            + origins.memory_len()
             + if args.json { json::MEMORY_LEN } else { 0 },
         port: description.memory_len,
     };
@@ -297,6 +307,10 @@ pub fn run(args: &Args) -> Result<()> {
             service: &mut service,
         };
         outlet.service.ready();
+        let mut outlet = origin::Placing {
+            inner: &mut outlet,
+            origins: origins.clone(),
+        };
         let report = flows::run_with(port, way_out, &config, &stop, &mut outlet)?;
         service.stopping();
         let accounts = export::finish(exporters.take(), &report);
@@ -314,6 +328,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     if view && io::stdin().is_terminal() {
         let mut live = Live::start(name, &description, memory.total(), config.order)?;
+        live.show_origins(origins.clone());
         let ended = probe(&mut live);
         // The table at the end goes to the terminal as it was before.
         let order = live.order();
@@ -325,12 +340,13 @@ pub fn run(args: &Args) -> Result<()> {
     if args.once {
         let order = config.order;
         let mut once = Once::new(name, &description, memory.total(), order, args.duration);
+        once.show_origins(origins.clone());
         let (report, accounts, written) = probe(&mut once)?;
         once.print().map_err(write_error)?;
         return report::tell(report, 0, order, &memory, &accounts).and(written);
     }
     if args.json {
-        let mut outlet = json::Lines::new(io::stdout(), !is_file, args.flow.beyond())?;
+        let mut outlet = json::Lines::new(io::stdout(), !is_file, args.told().beyond)?;
         let (report, accounts, written) = probe(&mut outlet)?;
         let told = outlet.summary(report, name, &memory, &accounts);
         return told.and(written);
@@ -343,6 +359,11 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Args {
+    /// What collectors are told.
+    fn told(&self) -> export::Told {
+        self.flow.told(self.origin.files().parts())
+    }
+
     fn config(&self, queue_count: usize) -> Config {
         let mut meter = MeterConfig::new(secret());
         meter.table.flow_count_max = self.flow.table_size.unwrap_or(default_size(queue_count));

@@ -52,6 +52,8 @@ pub struct Picture {
     pub is_once: bool,
     pub applications: Vec<Entry>,
     pub talkers: Vec<Entry>,
+    /// Autonomous systems, countries, makers of cards.
+    pub networks: Vec<Entry>,
     /// Packets a second, one value a second.
     pub history: Vec<u64>,
     pub rows: Vec<Row>,
@@ -72,19 +74,23 @@ pub enum Shown {
     Talkers,
     /// Where packets went that are in no flow.
     Losses,
+    /// Sums by who stands behind addresses.
+    Networks,
 }
 
 impl Shown {
-    const ALL: [(Shown, &'static str); 4] = [
+    const ALL: [(Shown, &'static str); 5] = [
         (Shown::Flows, "flows"),
         (Shown::Applications, "apps"),
         (Shown::Talkers, "talkers"),
         (Shown::Losses, "losses"),
+        (Shown::Networks, "networks"),
     ];
 
-    /// What comes after it.
-    pub fn next(self) -> Shown {
-        Shown::ALL[(self as usize + 1) % Shown::ALL.len()].0
+    /// What comes after it; networks where there are any.
+    pub fn next(self, has_networks: bool) -> Shown {
+        let count = Shown::ALL.len() - usize::from(!has_networks);
+        Shown::ALL[(self as usize + 1) % count].0
     }
 }
 
@@ -92,7 +98,7 @@ impl Shown {
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
     pub name: String,
-    pub remark: &'static str,
+    pub remark: String,
     pub records: u64,
     pub packets: u64,
     /// Of a talker sent and received; else all in the first.
@@ -169,6 +175,7 @@ impl Picture {
             Shown::Applications => self.applications.len(),
             Shown::Talkers => self.talkers.len(),
             Shown::Losses => 0,
+            Shown::Networks => self.networks.len(),
         }
     }
 
@@ -206,6 +213,7 @@ impl Picture {
             Shown::Applications => self.draw_entries(frame, flows, &self.applications),
             Shown::Talkers => self.draw_entries(frame, flows, &self.talkers),
             Shown::Losses => self.draw_losses(frame, flows),
+            Shown::Networks => self.draw_entries(frame, flows, &self.networks),
         }
         self.draw_account(frame, account);
         self.draw_keys(frame, keys);
@@ -344,6 +352,9 @@ impl Picture {
         let most = entries.iter().map(size).max().unwrap_or(0).max(1);
         let head = match has_ways {
             true => ["address", "", "flows", "packets", "sent", "received", ""],
+            false if self.shown == Shown::Networks => {
+                ["origin", "", "flows", "packets", "bytes", "share", ""]
+            }
             false => ["application", "", "flows", "packets", "bytes", "share", ""],
         };
         let head = head.into_iter().enumerate().map(|(at, text)| match at {
@@ -354,6 +365,7 @@ impl Picture {
         });
         let name_width = match has_ways {
             true => area.width.saturating_sub(44).min(39),
+            false if self.shown == Shown::Networks => area.width.saturating_sub(54).min(48),
             false => 16,
         };
         let remark_width = if has_ways { 0 } else { 10 };
@@ -361,7 +373,7 @@ impl Picture {
         let bar_width = area.width.saturating_sub(fixed);
         let shown = entries
             .iter()
-            .filter(|entry| self.takes(&[&entry.name, entry.remark]));
+            .filter(|entry| self.takes(&[&entry.name, &entry.remark]));
         let rows = shown
             .skip(self.first)
             .take(area.height.into())
@@ -373,12 +385,16 @@ impl Picture {
                 let bar = size(entry) as u128 * u128::from(bar_width) / u128::from(most);
                 TableRow::new([
                     Cell::from(shorten(&entry.name, name_width.into())),
-                    Cell::from(entry.remark),
+                    Cell::from(if has_ways { "" } else { &entry.remark }),
                     right(entry.records.to_string()),
                     right(entry.packets.to_string()),
                     right(bytes(entry.bytes[0])),
                     right(last),
-                    Cell::from("▇".repeat(bar as usize)),
+                    // Who it is says more than a bar.
+                    Cell::from(match has_ways && !entry.remark.is_empty() {
+                        true => shorten(&entry.remark, bar_width.into()),
+                        false => "▇".repeat(bar as usize),
+                    }),
                 ])
             });
         let widths = [name_width, remark_width, 8, 10, 10, 10, bar_width];
@@ -466,7 +482,11 @@ impl Picture {
         if !self.event.is_empty() {
             spans.push(Span::styled(format!(" {}", self.event), BOLD));
         }
+        let has_networks = !self.networks.is_empty();
         for (shown, name) in Shown::ALL {
+            if shown == Shown::Networks && !has_networks {
+                continue;
+            }
             let style = if shown == self.shown { REVERSED } else { DIM };
             spans.push(Span::raw(" "));
             spans.push(Span::styled(
@@ -476,7 +496,11 @@ impl Picture {
         }
         let hold = if self.held { "go on" } else { "hold" };
         spans.push(Span::styled(
-            format!("  b p d  / filter  n names  space {hold}  q"),
+            match has_networks {
+                // 80 columns are not more.
+                true => format!("  b p d  / filter  space {hold}  q"),
+                false => format!("  b p d  / filter  n names  space {hold}  q"),
+            },
             DIM,
         ));
         let line = Line::from(spans);
@@ -613,7 +637,7 @@ mod tests {
         let mut picture = picture(1);
         picture.applications = vec![Entry {
             name: "tls".into(),
-            remark: "recognised",
+            remark: "recognised".into(),
             records: 12,
             packets: 3_000_000,
             bytes: [1 << 30, 0],
@@ -645,7 +669,28 @@ mod tests {
                 assert!(text.contains(word), "{word} in\n{text}");
             }
         }
-        assert_eq!(picture.shown.next(), Shown::Flows);
+        assert_eq!(picture.shown.next(false), Shown::Flows);
+        assert_eq!(picture.shown.next(true), Shown::Networks);
+        // Their page is told of only where there is something in it.
+        assert!(!text(&picture, 80, 24).join("\n").contains("5 networks"));
+        picture.networks = vec![Entry {
+            name: "AS64500 Example".into(),
+            remark: "network".into(),
+            bytes: [1 << 30, 0],
+            ..Entry::default()
+        }];
+        picture.talkers[0].remark = "DE AS64500 Example".into();
+        picture.show(Shown::Networks);
+        let narrow = text(&picture, 80, 24).join("\n");
+        for word in ["5 networks", "AS64500 Example", "100.0 %", "space", " q"] {
+            assert!(narrow.contains(word), "{word} in\n{narrow}");
+        }
+        picture.show(Shown::Talkers);
+        assert!(
+            text(&picture, 120, 24)
+                .join("\n")
+                .contains("DE AS64500 Example")
+        );
     }
 
     #[test]

@@ -10,6 +10,8 @@ use flow::{EndReason, Extra, FlowKey, Record};
 use port::PortDescription;
 use runtime::flows::Status;
 
+use crate::cmd::flows::Origins;
+
 use super::picture::{Entry, Picture, Row};
 
 /// How often rates are computed.
@@ -39,6 +41,8 @@ pub struct View {
     digested: u32,
     /// Records that are summed up between two pictures.
     digest_max: u32,
+    /// Who stands behind addresses.
+    pub origins: Origins,
 }
 
 impl View {
@@ -64,6 +68,7 @@ impl View {
             digest: Digest::default(),
             digested: 0,
             digest_max: DIGEST_MAX,
+            origins: Origins::default(),
         }
     }
 
@@ -229,24 +234,36 @@ impl View {
                 }
             }
         }
+        let networks = self.networks(status);
+        let remark = |addr: IpAddr| {
+            let origin = self.origins.with(|table| table.of_address(addr));
+            let origin = origin.unwrap_or_default();
+            let network = origin.network_name().unwrap_or_default();
+            [origin.country(), &network].join(" ").trim().to_owned()
+        };
+        let talkers = talkers.into_iter().map(|(addr, entry)| Entry {
+            name: addr.to_string(),
+            remark: remark(addr),
+            ..entry
+        });
+        let talkers = talkers.collect();
         let picture = &mut self.picture;
+        picture.talkers = talkers;
+        picture.networks = networks;
         picture.applications = applications
             .into_iter()
             .map(|((name, is_seen), entry)| Entry {
                 name: name.to_owned(),
-                remark: if is_seen { "recognised" } else { "by port" },
-                ..entry
-            })
-            .collect();
-        picture.talkers = talkers
-            .into_iter()
-            .map(|(addr, entry)| Entry {
-                name: addr.to_string(),
+                remark: if is_seen { "recognised" } else { "by port" }.to_owned(),
                 ..entry
             })
             .collect();
         let by_packets = picture.order == Order::Packets;
-        for list in [&mut picture.applications, &mut picture.talkers] {
+        for list in [
+            &mut picture.applications,
+            &mut picture.talkers,
+            &mut picture.networks,
+        ] {
             list.sort_by_key(|entry| {
                 let size = if by_packets {
                     entry.packets
@@ -256,6 +273,39 @@ impl View {
                 (std::cmp::Reverse(size), entry.name.clone())
             });
         }
+    }
+}
+
+impl View {
+    /// Autonomous systems, countries, makers: of flows that have ended, and the largest of those
+    /// that go on.
+    fn networks(&self, status: &Status<'_>) -> Vec<Entry> {
+        let mut live = Digest::default();
+        for record in status.queues.iter().flat_map(|queue| &queue.live) {
+            let extra = Extra::default();
+            let Some(origins) = self.origins.with(|table| table.of(record, &extra)) else {
+                break;
+            };
+            live.add_origins(&origins, record.packets(), record.bytes());
+        }
+        let mut entries = Vec::new();
+        for (remark, lists) in [
+            ("network", [&self.digest.networks, &live.networks]),
+            ("country", [&self.digest.countries, &live.countries]),
+            ("card", [&self.digest.vendors, &live.vendors]),
+        ] {
+            let mut sums: HashMap<String, Entry> = HashMap::new();
+            for (name, share) in lists.iter().flat_map(|list| list.largest(512)) {
+                let entry = sums.entry(name).or_default();
+                entry.add(share.records, share.packets, [share.bytes, 0]);
+            }
+            entries.extend(sums.into_iter().map(|(name, entry)| Entry {
+                name,
+                remark: remark.to_owned(),
+                ..entry
+            }));
+        }
+        entries
     }
 }
 

@@ -6,6 +6,7 @@ use inspect::{Application, CommunityId, Protocol, Transport};
 
 use crate::extra::Extra;
 use crate::meter::KeyParts;
+use crate::origin::OriginParts;
 use crate::record::Record;
 
 /// What is told beyond records.
@@ -17,12 +18,14 @@ pub struct Beyond {
     pub application: bool,
     /// The Community ID, with this seed.
     pub community_seed: Option<u16>,
+    /// Who stands behind the ends.
+    pub origin: OriginParts,
 }
 
 impl Beyond {
     /// Whether there is anything.
     pub fn any(&self) -> bool {
-        self.key.any() || self.application || self.community_seed.is_some()
+        self.key.any() || self.application || self.community_seed.is_some() || self.origin.any()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::element::{View, Way, application_text};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::Side;
+use crate::origin::{Origins, TEXTS, ends};
 use crate::record::{Counters, Record};
 
 /// A column: its name and what is written.
@@ -84,8 +85,8 @@ columns! {
     "end_reason" |v, out| out.extend(v.reason.name().as_bytes());
 }
 
-/// Names of columns beyond the record, each with a comma before it.
-fn more(beyond: &Beyond) -> Vec<&'static str> {
+/// Names of columns beyond the record.
+fn more(beyond: &Beyond) -> Vec<String> {
     let key = &beyond.key;
     let columns = [
         (key.mac, "src_mac"),
@@ -99,9 +100,21 @@ fn more(beyond: &Beyond) -> Vec<&'static str> {
     ];
     let told = columns.into_iter().filter(|(is_told, _)| *is_told);
     let fields = FIELDS.iter().filter(|_| beyond.application);
-    told.map(|(_, name)| name)
+    let mut names: Vec<String> = told
+        .map(|(_, name)| name)
         .chain(fields.map(|row| row.name))
-        .collect()
+        .map(str::to_owned)
+        .collect();
+    for (before, _) in ends(Side::A) {
+        if beyond.origin.network {
+            names.push(format!("{before}asn"));
+        }
+        let texts = TEXTS
+            .iter()
+            .filter(|(_, is_told, _)| is_told(&beyond.origin));
+        names.extend(texts.map(|(name, _, _)| format!("{before}{name}")));
+    }
+    names
 }
 
 /// The first line with what is told beyond records, with its line feed.
@@ -109,7 +122,7 @@ pub fn head(beyond: &Beyond) -> String {
     let mut head = HEAD.trim_end().to_owned();
     for name in more(beyond) {
         head.push(',');
-        head.push_str(name);
+        head.push_str(&name);
     }
     head.push('\n');
     head
@@ -167,17 +180,43 @@ pub fn line_beyond(
             field(&known.found, row.field, out);
         }
     }
+    if beyond.origin.any() {
+        let nobody = Origins::default();
+        let origins = extra.origins.unwrap_or(&nobody);
+        for (_, side) in ends(side) {
+            let end = &origins[side as usize];
+            if beyond.origin.network {
+                out.push(b',');
+                if end.asn != 0 {
+                    number(end.asn.into(), out);
+                }
+            }
+            for (_, is_told, text) in TEXTS {
+                if is_told(&beyond.origin) {
+                    out.push(b',');
+                    let start = out.len();
+                    out.extend(text(end).as_bytes());
+                    quote(start, out);
+                }
+            }
+        }
+    }
     out.push(b'\n');
 }
 
-/// A value from a packet. Control characters, which few readers of lines take well, are written
-/// `\x0a`, and a backslash twice.
+/// A value from a packet.
 fn field(application: &inspect::Application, field: Field, out: &mut Vec<u8>) {
     if !application.has(field) {
         return;
     }
     let start = out.len();
     application_text(application, field, out);
+    quote(start, out);
+}
+
+/// What stands behind `start`, in quotes if it needs them. Control characters, which few readers of
+/// lines take well, are written `\x0a`, and a backslash twice.
+fn quote(start: usize, out: &mut Vec<u8>) {
     let is_odd = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'"' | b',' | b'\\');
     if !out[start..].iter().any(is_odd) {
         return;
@@ -227,6 +266,7 @@ mod tests {
             },
             application: true,
             community_seed: Some(0),
+            origin: Default::default(),
         };
         let mut application = Application::EMPTY;
         application.named(Protocol::Http);

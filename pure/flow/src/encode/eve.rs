@@ -10,6 +10,7 @@ use super::json::{address, number, padded};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::FlowKey;
+use crate::origin;
 use crate::record::{Counters, Record};
 use wire::Timestamp;
 
@@ -90,6 +91,9 @@ pub fn line_beyond(
         out.extend(b",\"community_id\":\"");
         out.extend(community_id(record, seed).as_str().as_bytes());
         out.push(b'"');
+    }
+    if let Some(origins) = extra.origins {
+        origin::json(origins, initiator, out);
     }
     let found = extra.application().filter(|_| beyond.application);
     if let Some(name) = found.as_ref().and_then(application::protocol) {

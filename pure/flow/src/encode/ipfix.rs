@@ -131,7 +131,7 @@ impl Encoder {
         let standard = STANDARD.iter().map(|s| s.columns.len()).max();
         let standard = standard.unwrap_or(0);
         let standard = match config.beyond.any() {
-            true => standard + rich::COLUMNS_MAX,
+            true => standard + rich::columns_max(&config.beyond),
             false => standard,
         };
         let room = room.saturating_sub(standard).min(EXTRA_MAX);

@@ -14,6 +14,7 @@ use crate::encode::beyond::{Beyond, Known, community_id, transport};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::FlowKey;
+use crate::origin;
 use crate::record::{Counters, Record};
 
 /// Appends a line, with its line feed.
@@ -94,6 +95,9 @@ fn open_line(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Ve
     extra_key(key, out);
     if let Some(key) = extra.key {
         extra::key(key, initiator, out);
+    }
+    if let Some(origins) = extra.origins {
+        origin::json(origins, initiator, out);
     }
     counters(&forward, key, out);
     out.extend(b",\"reverse\":{\"packets\":");

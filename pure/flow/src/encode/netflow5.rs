@@ -4,7 +4,9 @@
 use super::uptime::Uptime;
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::expire::EndReason;
+use crate::extra::OwnedExtra;
 use crate::key::Side;
+use crate::origin::Origin;
 use crate::record::Record;
 
 /// Bytes of a header.
@@ -48,7 +50,7 @@ impl Encoder {
         }
     }
 
-    fn push(&mut self, record: &Record, side: Side, parts: u64) {
+    fn push(&mut self, record: &Record, side: Side, parts: u64, networks: [u16; 2]) {
         let sent = record.sent_by(side);
         let key = record.key();
         let span = self.uptime.span(sent.first_ns, sent.last_ns);
@@ -90,9 +92,17 @@ impl Encoder {
             out[37] = sent.tcp_flags as u8;
             out[38] = key.protocol();
             out[39] = sent.traffic_class;
+            out[40..42].copy_from_slice(&networks[side as usize].to_be_bytes());
+            out[42..44].copy_from_slice(&networks[side.other() as usize].to_be_bytes());
             self.count += 1;
         }
     }
+}
+
+/// The number of an autonomous system in 16 bits: of a greater one the stand-in of RFC 6793 §9.
+fn network(origin: &Origin) -> u16 {
+    const AS_TRANS: u16 = 23456;
+    u16::try_from(origin.asn).unwrap_or(AS_TRANS)
 }
 
 /// How many records a direction takes, so that its counters fit.
@@ -105,6 +115,10 @@ fn parts(record: &Record, side: Side) -> u64 {
 
 impl Encode for Encoder {
     fn take(&mut self, records: &[(Record, EndReason)]) -> usize {
+        self.take_with(records, &[])
+    }
+
+    fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {
         for (count, (record, _)) in records.iter().enumerate() {
             if record.key().ip_version() != 4 {
                 self.refused[Refusal::NotIpv4 as usize].count(record);
@@ -127,8 +141,10 @@ impl Encode for Encoder {
                 self.refused[Refusal::OutOfRange as usize].count(record);
                 continue;
             }
+            let origins = extras.get(count).and_then(|extra| extra.get().origins);
+            let networks = origins.map_or([0; 2], |ends| ends.each_ref().map(network));
             for (side, parts) in sides {
-                self.push(record, side, parts);
+                self.push(record, side, parts, networks);
             }
             self.held.count(record);
         }

@@ -40,6 +40,9 @@ const APPLICATION_NAME_LEN: usize = 24;
 const SOURCE_MAC: u16 = 56;
 const DESTINATION_MAC: u16 = 80;
 const MPLS_LABEL: u16 = 70;
+/// SRC_AS, DST_AS: four bytes here.
+const SOURCE_AS: u16 = 16;
+const DESTINATION_AS: u16 = 17;
 /// The least that a message may be limited to.
 pub const MESSAGE_LEN_MIN: usize = 256;
 
@@ -53,8 +56,8 @@ pub struct Config {
     /// Columns behind the standard ones: forward elements of fixed length with IANA numbers;
     /// others are left out.
     pub extra: Vec<Column>,
-    /// What is told beyond records: MAC addresses, the MPLS label, the application's number. There
-    /// is no field for the rest.
+    /// What is told beyond records: MAC addresses, the MPLS label, the application's number, the
+    /// numbers of autonomous systems. There is no field for the rest.
     pub beyond: Beyond,
     /// One of so many packets was looked at; told in any case.
     pub sampling: u32,
@@ -333,6 +336,8 @@ fn beyond_fields(beyond: &Beyond) -> Vec<(u16, u16)> {
         (beyond.key.mac, (DESTINATION_MAC, 6)),
         (beyond.key.mpls, (MPLS_LABEL, 3)),
         (beyond.application, (APPLICATION_TAG, 4)),
+        (beyond.origin.network, (SOURCE_AS, 4)),
+        (beyond.origin.network, (DESTINATION_AS, 4)),
     ];
     let told = all.into_iter().filter(|(is_told, _)| *is_told);
     told.map(|(_, field)| field).collect()
@@ -350,6 +355,12 @@ fn put_beyond(beyond: &Beyond, record: &Record, side: Side, extra: &Extra<'_>, o
     }
     if beyond.application {
         out.extend(application_id(Known::of(record, extra).by));
+    }
+    if beyond.origin.network {
+        for side in [side, side.other()] {
+            let asn = extra.origins.map_or(0, |ends| ends[side as usize].asn);
+            out.extend(asn.to_be_bytes());
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use inspect::Application;
 
 use crate::extra::{ByteCounts, Extra, PacketNote, Timing, put_application, take_application};
 use crate::key::KeyExtra;
+use crate::origin::Origins;
 
 /// A copy of an [`Extra`], whose memory is used again for the next one.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,7 @@ pub struct OwnedExtra {
     timing: Option<Box<[Timing; 2]>>,
     bytes: Option<Box<ByteCounts>>,
     application: Vec<u8>,
+    origins: Option<Box<Origins>>,
 }
 
 impl OwnedExtra {
@@ -25,6 +27,7 @@ impl OwnedExtra {
         copy(&mut self.bytes, extra.bytes);
         self.application.clear();
         self.application.extend_from_slice(extra.application);
+        self.origins = extra.origins.cloned().map(Box::new);
     }
 
     /// As it was given.
@@ -35,6 +38,7 @@ impl OwnedExtra {
             timing: self.timing.as_deref(),
             bytes: self.bytes.as_deref(),
             application: &self.application,
+            origins: self.origins.as_deref(),
         }
     }
 

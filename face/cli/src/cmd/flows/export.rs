@@ -163,23 +163,11 @@ pub struct Exporting<'a> {
 }
 
 impl Outlet for Exporting<'_> {
-    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate> {
-        if let Some(exporters) = self.exporters {
-            exporters.ended(record, reason);
-        }
-        self.inner.ended(record, reason)
-    }
-
-    fn ended_with(
-        &mut self,
-        record: &Record,
-        extra: &Extra<'_>,
-        reason: EndReason,
-    ) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
         if let Some(exporters) = self.exporters {
             exporters.ended_with(record, extra, reason);
         }
-        self.inner.ended_with(record, extra, reason)
+        self.inner.ended(record, extra, reason)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

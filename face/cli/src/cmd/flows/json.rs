@@ -174,16 +174,7 @@ impl Lines {
 }
 
 impl Outlet for Lines {
-    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate> {
-        self.ended_with(record, &Extra::default(), reason)
-    }
-
-    fn ended_with(
-        &mut self,
-        record: &Record,
-        extra: &Extra<'_>,
-        reason: EndReason,
-    ) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
         // What is forced out at the end holds up nobody.
         let wait = !self.may_drop || reason == EndReason::Forced;
         if self.piece.len() >= PIECE_LEN && !self.hand_over(wait)? {
@@ -368,7 +359,10 @@ mod tests {
         let mut lines = Lines::new(asleep, true, Beyond::default()).unwrap();
         let (mut told, mut dropped) = (0, 0);
         while dropped < 1000 {
-            match lines.ended(&record, EndReason::Idle).unwrap() {
+            match lines
+                .ended(&record, &Extra::default(), EndReason::Idle)
+                .unwrap()
+            {
                 Fate::Told => told += 1,
                 Fate::Dropped => dropped += 1,
             }
@@ -377,7 +371,9 @@ mod tests {
         drop(wake);
         // At the end nothing is dropped.
         for _ in 0..10_000 {
-            let fate = lines.ended(&record, EndReason::Forced).unwrap();
+            let fate = lines
+                .ended(&record, &Extra::default(), EndReason::Forced)
+                .unwrap();
             assert_eq!(fate, Fate::Told);
             told += 1;
         }
@@ -402,7 +398,7 @@ mod tests {
         let mut lines = Lines::new(Gone, true, Beyond::default()).unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let error = loop {
-            match lines.ended(&record, EndReason::Idle) {
+            match lines.ended(&record, &Extra::default(), EndReason::Idle) {
                 Ok(_) => assert!(std::time::Instant::now() < until),
                 Err(error) => break error,
             }

@@ -98,23 +98,11 @@ pub struct Gathering<'a> {
 }
 
 impl Outlet for Gathering<'_> {
-    fn ended(&mut self, record: &Record, reason: EndReason) -> Result<Fate> {
-        if let Some(page) = self.page {
-            page.digest.add(record, &Extra::default());
-        }
-        self.inner.ended(record, reason)
-    }
-
-    fn ended_with(
-        &mut self,
-        record: &Record,
-        extra: &Extra<'_>,
-        reason: EndReason,
-    ) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
         if let Some(page) = self.page {
             page.digest.add(record, extra);
         }
-        self.inner.ended_with(record, extra, reason)
+        self.inner.ended(record, extra, reason)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
@@ -317,6 +305,18 @@ fn lists(out: &mut String, digest: &Digest) {
         let (note, body) = largest(&digest.names, "names", name, total);
         let note = format!("asked for by TLS, QUIC, HTTP, DNS and others; {note}");
         card(out, "Names", &note, false, &body);
+    }
+    for (list, title, what) in [
+        (&digest.networks, "Autonomous systems", "networks"),
+        (&digest.countries, "Countries", "countries"),
+        (&digest.vendors, "Makers of network cards", "makers"),
+    ] {
+        if !list.is_empty() {
+            let name = |name: &String| (safe(name), String::new());
+            let (note, body) = largest(list, what, name, total);
+            let note = format!("of either end, by the files given; {note}");
+            card(out, title, &note, false, &body);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use flow::{EndReason, Record};
+use flow::{EndReason, Extra, Record};
 use port::{PortDescription, PortEvent};
 use runtime::flows::{Fate, Outlet, Status};
 use sys::Result;
@@ -79,7 +79,7 @@ pub fn start(name: &str, description: &PortDescription, queue_count: usize, memo
 }
 
 impl Outlet for Rates {
-    fn ended(&mut self, _: &Record, _: EndReason) -> Result<Fate> {
+    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
         Ok(Fate::Told)
     }
 

@@ -13,6 +13,7 @@ use runtime::notify::Manager;
 use sys::{Error, ErrorKind, Result};
 
 use super::export::Told;
+use super::origin::Shared as Origins;
 use crate::cmd::Command;
 use crate::config::{self, Settings};
 use crate::report::si;
@@ -20,6 +21,9 @@ use crate::{Cli, exit};
 
 /// Keys of the file that take effect while the probe runs.
 const LIVE: [&str; 2] = ["export", "export-mode"];
+
+/// The same, as long as each that was given is given, and no other.
+const ORIGINS: [&str; 3] = ["asn", "geo", "mac-vendors"];
 
 /// The manager, and the file if there is one.
 pub struct Service {
@@ -35,6 +39,7 @@ struct File {
     settings: Settings,
     port: PortDescription,
     told: Told,
+    origins: Origins,
 }
 
 impl Service {
@@ -42,7 +47,12 @@ impl Service {
     ///
     /// # Errors
     /// When the signal cannot be caught, or the file is not there any more.
-    pub fn new(path: Option<&PathBuf>, port: PortDescription, told: Told) -> Result<Service> {
+    pub fn new(
+        path: Option<&PathBuf>,
+        port: PortDescription,
+        told: Told,
+        origins: Origins,
+    ) -> Result<Service> {
         let file = path.map(|path| {
             Ok(File {
                 reload: Reload::on_hangup()?,
@@ -51,6 +61,7 @@ impl Service {
                 arguments: std::env::args_os().collect(),
                 port,
                 told,
+                origins,
             })
         });
         Ok(Service {
@@ -137,10 +148,17 @@ impl File {
             }
             None => {}
         }
+        // What is told of origins (columns, templates) stays as it is; from which files does not.
+        let files = args.origin.files();
+        let is_same = files.parts() == self.told.beyond.origin;
+        if is_same && files.parts().any() {
+            self.origins.read_again(files)?;
+        }
+        let is_live = |key: &str| LIVE.contains(&key) || is_same && ORIGINS.contains(&key);
         let keys = self.settings.keys().chain(settings.keys());
         let mut changed: Vec<&String> = keys
             .filter(|key| self.settings.get(*key) != settings.get(*key))
-            .filter(|key| !LIVE.contains(&key.as_str()))
+            .filter(|key| !is_live(key))
             .collect();
         changed.sort();
         changed.dedup();
@@ -149,7 +167,8 @@ impl File {
         }
         eprintln!("{name}: read again");
         // What needs a start is told again each time.
-        for key in LIVE {
+        let origins = ORIGINS.into_iter().filter(|_| is_same);
+        for key in LIVE.into_iter().chain(origins) {
             match settings.get(key) {
                 Some(values) => self.settings.insert(key.to_owned(), values.clone()),
                 None => self.settings.remove(key),

@@ -18,6 +18,7 @@ use crate::encode::beyond::{Beyond, Known, application_id, community_id};
 use crate::expire::EndReason;
 use crate::extra::{Extra, OwnedExtra};
 use crate::key::Side;
+use crate::origin::{OriginParts, Origins, TEXTS};
 use crate::record::Record;
 
 /// The number of the tunnel: one element for all kinds, because the record does not say which.
@@ -54,7 +55,61 @@ const LOST: Element = Element {
     about: "Fields of the application that there was no room for; 255 is that or more",
 };
 
+/// Who stands behind the source and the destination, in the order of [`TEXTS`].
+const ORIGIN: [[Element; 2]; TEXTS.len()] = [
+    [
+        origin("sourceAsName", 13, "Name of the source's autonomous system"),
+        origin(
+            "destinationAsName",
+            14,
+            "Name of the destination's autonomous system",
+        ),
+    ],
+    [
+        origin(
+            "sourceCountryCode",
+            15,
+            "Country of the source (ISO 3166-1)",
+        ),
+        origin(
+            "destinationCountryCode",
+            16,
+            "Country of the destination (ISO 3166-1)",
+        ),
+    ],
+    [
+        origin("sourceCityName", 17, "City of the source"),
+        origin("destinationCityName", 18, "City of the destination"),
+    ],
+    [
+        origin("sourceMacVendor", 19, "Maker of the source's network card"),
+        origin(
+            "destinationMacVendor",
+            20,
+            "Maker of the destination's network card",
+        ),
+    ],
+];
+
+const fn origin(name: &'static str, id: u16, about: &'static str) -> Element {
+    Element {
+        name,
+        id,
+        about,
+        ..COMMUNITY_ID
+    }
+}
+
+/// The elements of what is told.
+fn origins(parts: &OriginParts) -> impl Iterator<Item = &'static Element> {
+    let rows = TEXTS.iter().zip(&ORIGIN);
+    let told = rows.filter(|((_, is_told, _), _)| is_told(parts));
+    told.flat_map(|(_, elements)| elements)
+}
+
 /// Elements of IANA: number and length.
+const SOURCE_AS: (u16, u16) = (16, 4);
+const DESTINATION_AS: (u16, u16) = (17, 4);
 const SOURCE_MAC: (u16, u16) = (56, 6);
 const DESTINATION_MAC: (u16, u16) = (80, 6);
 const MPLS_TOP: (u16, u16) = (70, 3);
@@ -84,8 +139,13 @@ const GROUPS: &[&[&str]] = &[
 /// Where the indices of these templates begin: template ids 320 and up, behind all options.
 const INDEX_MIN: usize = 64;
 const SHAPES: usize = 8;
+
 /// Columns of these templates before the application's own, at the most.
-pub(super) const COLUMNS_MAX: usize = 10;
+pub(super) fn columns_max(beyond: &Beyond) -> usize {
+    const WITHOUT_ORIGIN: usize = 10;
+    let networks = if beyond.origin.network { 2 } else { 0 };
+    WITHOUT_ORIGIN + networks + origins(&beyond.origin).count()
+}
 
 /// Fields that belong together.
 struct Group {
@@ -166,6 +226,13 @@ impl Rich {
         if self.beyond.community_seed.is_some() {
             add((COMMUNITY_ID.id, COMMUNITY_ID.len), own);
         }
+        if self.beyond.origin.network {
+            add(SOURCE_AS, 0);
+            add(DESTINATION_AS, 0);
+        }
+        for element in origins(&self.beyond.origin) {
+            add((element.id, element.len), own);
+        }
         if self.beyond.application {
             add(APPLICATION_ID, 0);
             add(APPLICATION_NAME, 0);
@@ -190,6 +257,7 @@ impl Rich {
         if beyond.community_seed.is_some() {
             elements.push(&COMMUNITY_ID);
         }
+        elements.extend(origins(&beyond.origin));
         if beyond.application {
             elements.push(&LOST);
             let rows = APPLICATION.iter().map(|row| &row.element);
@@ -233,6 +301,9 @@ impl Rich {
             let id = community_id(record, seed);
             variable(tail, |out| out.extend(id.as_str().as_bytes()));
         }
+        if beyond.origin.any() {
+            put_origins(&beyond.origin, extra.origins, source, tail);
+        }
         let Some(known) = known else { return };
         tail.extend(application_id(known.by));
         let name = known.name().unwrap_or_default();
@@ -248,6 +319,21 @@ impl Rich {
             } else {
                 row.put(&known.found, tail);
             }
+        }
+    }
+}
+
+/// Appends who stands behind the ends.
+fn put_origins(parts: &OriginParts, of: Option<&Origins>, source: Side, out: &mut Vec<u8>) {
+    let nobody = Origins::default();
+    let ends = of.unwrap_or(&nobody);
+    let ends = [&ends[source as usize], &ends[source.other() as usize]];
+    if parts.network {
+        out.extend(ends.iter().flat_map(|end| end.asn.to_be_bytes()));
+    }
+    for (_, _, text) in TEXTS.iter().filter(|(_, is_told, _)| is_told(parts)) {
+        for end in ends {
+            variable(out, |out| out.extend(text(end).as_bytes()));
         }
     }
 }
@@ -289,6 +375,15 @@ impl Encoder {
                 // Too long for any message: without what the application said.
                 self.reset_message();
                 fits = self.push_rich(&mut rich, record, *reason, &extra, known, 0);
+            }
+            if !fits && self.record_count == 0 && extra.origins.is_some() {
+                // And without the names of those behind it.
+                self.reset_message();
+                let bare = Extra {
+                    origins: None,
+                    ..extra
+                };
+                fits = self.push_rich(&mut rich, record, *reason, &bare, known, 0);
             }
             if fits {
                 self.held.count(record);

@@ -12,6 +12,7 @@ use crate::encode::{Encode, Statistics};
 use crate::extra::put_application;
 use crate::key::KeyExtra;
 use crate::meter::KeyParts;
+use crate::origin::Origin;
 use crate::sample::record;
 use crate::sampling::Sampling;
 
@@ -29,6 +30,11 @@ fn all() -> Beyond {
         },
         application: true,
         community_seed: Some(0),
+        origin: OriginParts {
+            network: true,
+            place: true,
+            vendor: true,
+        },
     }
 }
 
@@ -39,9 +45,17 @@ fn extra(write: impl FnOnce(&mut Application)) -> OwnedExtra {
     let mut key = KeyExtra::NONE;
     (key.mac, key.mpls_label, key.tunnel_id) = ([[1; 6], [2; 6]], 0xabcde, 77);
     let mut owned = OwnedExtra::default();
+    let end = |asn: u32, name: &str| Origin {
+        asn,
+        country: *b"DE",
+        network: Some(name.into()),
+        city: Some("Köln".into()),
+        vendor: None,
+    };
     owned.set(&Extra {
         key: Some(&key),
         application: &found,
+        origins: Some(&[end(64500, "one"), end(4_200_000_000, "two")]),
         ..Extra::default()
     });
     owned
@@ -155,6 +169,17 @@ fn applications_come_out_as_they_went_in() {
             assert!(text(tls, (OWN, 11)).starts_with("1:"));
             assert_eq!(tls[&(0, 70)], [0xab, 0xcd, 0xe0]);
             assert_eq!(tls[&(OWN, 10)], [0, 0, 0, 77]);
+            let mut ends = [(0, 16, 13), (0, 17, 14)].map(|(iana, asn, name)| {
+                let asn = u32::from_be_bytes(tls[&(iana, asn)][..].try_into().unwrap());
+                (asn, text(tls, (OWN, name)))
+            });
+            ends.sort();
+            assert_eq!(ends, [(64500, "one".into()), (4_200_000_000, "two".into())]);
+            assert_eq!(
+                (text(tls, (OWN, 15)), text(tls, (OWN, 18))),
+                ("DE".into(), "Köln".into())
+            );
+            assert_eq!(text(tls, (OWN, 19)), "");
             assert_ne!(tls[&(0, 56)], tls[&(0, 80)]);
             let of = |id: u8| flows.iter().filter(move |m| m[&(0, 95)] == [13, 0, 0, id]);
             let dns = of(Protocol::Dns as u8).next().unwrap();
@@ -179,12 +204,14 @@ fn applications_come_out_as_they_went_in() {
             if !is_biflow {
                 assert_eq!(flows[1][&(OWN, 100)], tls[&(OWN, 100)]);
                 assert_eq!(flows[1][&(0, 56)], tls[&(0, 80)]);
+                assert_eq!(flows[1][&(0, 16)], tls[&(0, 17)]);
             }
             let named = |name: &str| {
                 let mut names = options.iter().filter_map(|m| m.get(&(0, 341)));
                 names.any(|of| of == name.as_bytes())
             };
             assert!(named("tlsServerName") && named("tunnelIdentifier") && named("ja4"));
+            assert!(named("sourceAsName") && named("destinationMacVendor"));
             assert!(!named("httpRequestHost"), "IANA names that one");
             let is_name = |m: &&Values| m.get(&(0, 95)).is_some_and(|id| *id == [3, 0, 1, 0xbb]);
             assert_eq!(

@@ -1,0 +1,186 @@
+//! Makers of network cards: IEEE's registries (`oui.csv`, `mam.csv`, `oui36.csv`) and Wireshark's
+//! `manuf`. The longest prefix counts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::ranges::{cut, split};
+
+/// Prefixes at the most.
+const PREFIXES_MAX: usize = 1 << 20;
+/// Bytes of a line at the most.
+const LINE_MAX: usize = 4096;
+/// Bits of an address.
+const ADDRESS_BITS: u32 = 48;
+
+/// The makers of one or more files.
+#[derive(Debug, Default)]
+pub struct Vendors {
+    /// By the length of the prefix, the longest first.
+    by_len: Vec<(u32, HashMap<u64, Arc<str>>)>,
+    count: usize,
+}
+
+impl Vendors {
+    /// Adds a file.
+    ///
+    /// # Errors
+    /// Says which line is wrong, and how.
+    pub fn add(&mut self, text: &[u8]) -> Result<(), String> {
+        let before = self.count;
+        for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let wrong = |why: &str| format!("line {}: {why}", at + 1);
+            if line.len() > LINE_MAX {
+                return Err(wrong("it is too long"));
+            }
+            let line = String::from_utf8_lossy(line);
+            let line = line.trim_matches(['\u{feff}', '\r', ' ']);
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let Some((prefix, len, name)) = entry(&split(line)) else {
+                // Names of columns; an address of IEEE goes over several lines.
+                if at == 0 || self.count > before && !line.starts_with("MA-") {
+                    continue;
+                }
+                return Err(wrong("it begins with no part of a MAC address"));
+            };
+            self.count += 1;
+            if self.count > PREFIXES_MAX {
+                return Err(wrong("there are more than a million prefixes"));
+            }
+            let list = match self.by_len.iter().position(|(of, _)| *of == len) {
+                Some(list) => list,
+                None => {
+                    self.by_len.push((len, HashMap::new()));
+                    self.by_len.len() - 1
+                }
+            };
+            self.by_len[list].1.insert(prefix, name);
+        }
+        if self.count == before {
+            return Err("there is no maker of network cards in it".into());
+        }
+        self.by_len.sort_by_key(|(len, _)| std::cmp::Reverse(*len));
+        Ok(())
+    }
+
+    /// Who made the card with this address.
+    pub fn find(&self, mac: [u8; 6]) -> Option<&Arc<str>> {
+        let number = mac.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let mut lists = self.by_len.iter();
+        lists.find_map(|(len, list)| list.get(&(number >> (ADDRESS_BITS - len))))
+    }
+
+    /// Bytes of memory, about.
+    pub fn memory_len(&self) -> usize {
+        const ENTRY_LEN: usize = 72;
+        self.count * ENTRY_LEN
+    }
+}
+
+/// A prefix, its length in bits, and a name.
+fn entry(fields: &[String]) -> Option<(u64, u32, Arc<str>)> {
+    let [first, second, rest @ ..] = fields else {
+        return None;
+    };
+    // IEEE: registry, assignment, organization, address.
+    let (prefix, name) = match first.as_str() {
+        "MA-L" | "MA-M" | "MA-S" | "CID" | "IAB" => (second.as_str(), rest.first()?.as_str()),
+        prefix => {
+            // Wireshark: prefix, short name, long name.
+            let long = rest.first().filter(|name| !name.is_empty());
+            (prefix, long.unwrap_or(second).as_str())
+        }
+    };
+    let (digits, len) = match prefix.split_once('/') {
+        Some((digits, len)) => (digits, Some(len.parse::<u32>().ok()?)),
+        None => (prefix, None),
+    };
+    let mut number = 0_u64;
+    let mut bits = 0;
+    for letter in digits.chars() {
+        let digit = match letter {
+            ':' | '-' | '.' => continue,
+            letter => letter.to_digit(16)?,
+        };
+        number = number << 4 | u64::from(digit);
+        bits += 4;
+        if bits > ADDRESS_BITS {
+            return None;
+        }
+    }
+    let len = len.unwrap_or(bits);
+    if bits < 8 || !(8..=ADDRESS_BITS).contains(&len) || name.is_empty() {
+        return None;
+    }
+    // As many bits as told, whatever was written.
+    let whole = number << (ADDRESS_BITS - bits);
+    Some((whole >> (ADDRESS_BITS - len), len, cut(name).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(vendors: &Vendors, mac: [u8; 6]) -> Option<&str> {
+        vendors.find(mac).map(|name| &**name)
+    }
+
+    #[test]
+    fn registries_and_manuf_are_read() {
+        let mut vendors = Vendors::default();
+        let ieee = "Registry,Assignment,Organization Name,Organization Address\n\
+                    MA-L,002272,\"American Micro, Inc.\",\"2181 Buchanan\nLoop, US\"\n\
+                    MA-M,50A4D01,Private,\nMA-S,001BC5000,Converging Systems,x\n";
+        vendors.add(ieee.as_bytes()).unwrap();
+        let manuf = "# remark\n00:00:00\tXerox\tXerox Corporation\n\
+                     00:1B:C5:00:10:00/36\tOpenRB\n01-80-C2-00-00-00/45\tBridge\t\n";
+        vendors.add(manuf.as_bytes()).unwrap();
+        assert_eq!(
+            find(&vendors, [0, 0x22, 0x72, 1, 2, 3]),
+            Some("American Micro, Inc.")
+        );
+        assert_eq!(
+            find(&vendors, [0x50, 0xa4, 0xd0, 0x1f, 0, 0]),
+            Some("Private")
+        );
+        assert_eq!(find(&vendors, [0x50, 0xa4, 0xd0, 0x2f, 0, 0]), None);
+        assert_eq!(
+            find(&vendors, [0, 0x1b, 0xc5, 0, 0x0f, 9]),
+            Some("Converging Systems")
+        );
+        assert_eq!(find(&vendors, [0, 0x1b, 0xc5, 0, 0x1f, 9]), Some("OpenRB"));
+        assert_eq!(
+            find(&vendors, [0, 0, 0, 9, 9, 9]),
+            Some("Xerox Corporation")
+        );
+        assert_eq!(find(&vendors, [1, 0x80, 0xc2, 0, 0, 7]), Some("Bridge"));
+        assert_eq!(find(&vendors, [1, 0x80, 0xc2, 0, 0, 8]), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, words) in [
+            ("", "no maker"),
+            ("Registry,Assignment\n", "no maker"),
+            ("#\nxyz,abc\n", "line 2"),
+            ("#\n00:00:00/49\tx\n", "line 2"),
+            ("#\n00:00:00:00:00:00:00\tx\n", "line 2"),
+        ] {
+            let error = Vendors::default().add(text.as_bytes()).unwrap_err();
+            assert!(error.contains(words), "{text:?}: {error}");
+        }
+        let good = b"00:00:00/24\tXerox\tXerox Corporation\nMA-L,002272,A,b\n";
+        for at in 0..good.len() {
+            for byte in [0, b'\n', b',', b'/', b'9', b'\t', 0xff] {
+                let mut bytes = good.to_vec();
+                bytes[at] = byte;
+                let mut vendors = Vendors::default();
+                if vendors.add(&bytes).is_ok() {
+                    let _ = vendors.find([0xff; 6]);
+                }
+            }
+        }
+    }
+}
