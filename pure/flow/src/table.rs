@@ -51,6 +51,9 @@ const NONE: u32 = u32::MAX;
 const ROUND_NS: u64 = 1 << ROUND_SHIFT;
 const ROUND_SHIFT: u32 = 31;
 
+/// So many bytes ahead of the record that ends records are loaded at the end of input.
+const FINISH_AHEAD: usize = 2048;
+
 /// Lines that are loaded for the next piece of the walk.
 const WALK_AHEAD: usize = 16;
 
@@ -167,6 +170,8 @@ pub struct Table {
     owed_ns: u64,
     /// Packets in a row whose time is far before the clock.
     far_behind_count: usize,
+    /// The index is as the end of input left it, and to be emptied before it is looked at.
+    is_stale: bool,
     stats: TableStats,
 }
 
@@ -206,6 +211,7 @@ impl Table {
             hand: 0,
             owed_ns: 0,
             far_behind_count: 0,
+            is_stale: false,
             stats: TableStats::default(),
         })
     }
@@ -318,6 +324,9 @@ impl Table {
     }
 
     fn batch<W: Watch>(&mut self, packets: &[Observed], watch: &mut W, sink: &mut dyn Sink) {
+        if self.is_stale {
+            self.empty_index();
+        }
         let before_ns = self.clock_ns;
         let mut guesses = [Guess {
             line: 0,
@@ -532,6 +541,9 @@ impl Table {
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
+        if self.is_stale {
+            self.empty_index();
+        }
         self.stats.packets += u64::from(amount.packets);
         self.slow(like, Some(amount), watch, sink);
     }
@@ -794,6 +806,9 @@ impl Table {
         watch: &mut W,
         sink: &mut dyn Sink,
     ) {
+        if self.is_stale {
+            self.empty_index();
+        }
         if self.clock_ns != 0 && clock_ns > self.clock_ns {
             self.owe(clock_ns - self.clock_ns);
         }
@@ -857,6 +872,13 @@ impl Table {
         }
     }
 
+    /// After the end of input: most tables are not used on, and theirs stays as it is.
+    #[cold]
+    fn empty_index(&mut self) {
+        self.lines.fill(Line::EMPTY);
+        self.is_stale = false;
+    }
+
     /// The end of input: every flow ends, those past their timeout by it, the others forced. The
     /// table is then empty and may be used on.
     pub fn finish(&mut self, sink: &mut dyn Sink) {
@@ -867,6 +889,10 @@ impl Table {
     pub(crate) fn finish_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
         for index in 0..self.records.len() {
             let record = &self.records[index];
+            if let Some(prefetch) = self.prefetch {
+                let ahead = std::ptr::from_ref(record).addr() + FINISH_AHEAD;
+                prefetch(&[ahead, ahead + 64, ahead + 128]);
+            }
             if !record.is_live() {
                 continue;
             }
@@ -877,7 +903,7 @@ impl Table {
         }
         self.records.clear();
         self.free = NONE;
-        self.lines.fill(Line::EMPTY);
+        self.is_stale = true;
         self.owed_ns = 0;
     }
 }
