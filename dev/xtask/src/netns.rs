@@ -3,8 +3,9 @@
 //! `dev/lab` has the full ones; this is the little that xtask needs without building the
 //! workspace. Names follow the same rule, `bw-<pid>-<n>`, so that either sweeps for both.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
@@ -14,11 +15,45 @@ use crate::run::quietly;
 /// Where iproute2 keeps the handles of named namespaces.
 const NETNS_DIR: &str = "/run/netns";
 
-/// A namespace with loopback up; deleted when dropped, unless kept.
+/// A namespace with loopback up; deleted when dropped, unless kept, and when this process dies.
 pub struct Netns {
     /// As `ip netns list` shows it.
     pub name: String,
     keep: bool,
+    guard: Guard,
+}
+
+/// A small process that deletes a namespace, with what lives inside, when its maker ends, by
+/// whatever death: it waits for the end of a pipe. In a session of its own, so that what a terminal
+/// or timeout(1) sends to all of us does not end it, too.
+struct Guard(Child);
+
+impl Guard {
+    /// The namespace is named by its first argument.
+    const SCRIPT: &str = r#"
+        read -r word && exit
+        for pid in $(ip netns pids "$1"); do kill -KILL "$pid"; done
+        ip netns delete "$1"
+    "#;
+
+    fn of(name: &str) -> Result<Guard> {
+        let mut command = Command::new("setsid");
+        command
+            .args(["sh", "-c", Self::SCRIPT, "netns-guardian", name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn();
+        Ok(Guard(child.context("no setsid, which is of util-linux")?))
+    }
+
+    /// There is nothing to be done any more.
+    fn dismiss(&mut self) {
+        if let Some(mut pipe) = self.0.stdin.take() {
+            let _ = pipe.write_all(b"dismissed\n");
+        }
+        let _ = self.0.wait();
+    }
 }
 
 impl Netns {
@@ -27,8 +62,17 @@ impl Netns {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("bw-{}-{number}", std::process::id());
-        ip(&["netns", "add", &name])?;
-        let ns = Netns { name, keep: false };
+        // First: nobody's death leaves it behind.
+        let mut guard = Guard::of(&name)?;
+        if let Err(error) = ip(&["netns", "add", &name]) {
+            guard.dismiss();
+            return Err(error);
+        }
+        let ns = Netns {
+            name,
+            keep: false,
+            guard,
+        };
         ns.ip("link set lo up")?;
         Ok(ns)
     }
@@ -64,6 +108,7 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
+        self.guard.dismiss();
         if self.keep {
             eprintln!("kept: namespace {}", self.name);
         } else if let Err(error) = delete(&self.name) {
@@ -115,6 +160,9 @@ fn ip(args: &[&str]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -137,5 +185,54 @@ mod tests {
         assert!(ns.exec("ip -brief link").unwrap().starts_with("lo "));
         drop(ns);
         assert!(!path.exists());
+    }
+
+    /// Set in a process that shall make a namespace, say its name and wait.
+    const MAKER_VAR: &str = "BAREWIRE_NETNS_MAKER";
+
+    /// Not a test by itself.
+    #[test]
+    fn makes_one_and_waits() {
+        if std::env::var_os(MAKER_VAR).is_none() {
+            return;
+        }
+        let ns = Netns::new().unwrap();
+        let mut sleep = ns.command("sleep").arg("1000").spawn().unwrap();
+        println!("made {}", ns.name);
+        let _ = sleep.wait();
+    }
+
+    #[test]
+    fn a_killed_maker_leaves_no_namespace_behind() {
+        if !crate::run::is_root() {
+            eprintln!("SKIPPED: a_killed_maker_leaves_no_namespace_behind: needs root");
+            return;
+        }
+        for signal in ["TERM", "KILL"] {
+            let mut maker = Command::new(std::env::current_exe().unwrap());
+            maker.args(["--exact", "netns::tests::makes_one_and_waits", "--nocapture"]);
+            maker.env(MAKER_VAR, "1").stdout(Stdio::piped());
+            let mut maker = maker.spawn().unwrap();
+            let lines = BufReader::new(maker.stdout.take().unwrap()).lines();
+            let made =
+                |line: std::io::Result<String>| Some(line.ok()?.split_once("made ")?.1.to_owned());
+            let name = lines.into_iter().find_map(made).expect("its name");
+            let until = Instant::now() + Duration::from_secs(60);
+            let inside = loop {
+                let pids = ip(&["netns", "pids", &name]).unwrap();
+                if let [pid] = pids.split_whitespace().collect::<Vec<_>>()[..] {
+                    break Path::new("/proc").join(pid);
+                }
+                assert!(Instant::now() < until, "one sleeps inside: {pids}");
+            };
+            let pid = maker.id().to_string();
+            quietly(Command::new("kill").args(["-s", signal, &pid])).unwrap();
+            maker.wait().unwrap();
+            let until = Instant::now() + Duration::from_secs(60);
+            while Path::new(NETNS_DIR).join(&name).exists() || inside.exists() {
+                assert!(Instant::now() < until, "{name} is there after SIG{signal}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
     }
 }
