@@ -27,6 +27,7 @@ pub mod process;
 pub mod random;
 pub mod skip;
 pub mod veth;
+mod watchdog;
 
 pub use inline::Inline;
 pub use netns::Netns;

@@ -18,6 +18,10 @@ pub use nix::sys::signal::Signal;
 /// How often an ending is looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// How long a killed program may take to be gone: the kernel closes what it had open, which for a
+/// card includes a reset.
+const KILL_LIMIT: Duration = Duration::from_secs(60);
+
 /// A running program. Killed when dropped.
 #[derive(Debug)]
 pub struct Process {
@@ -174,19 +178,27 @@ impl Process {
     /// # Errors
     /// At the limit; the error holds both streams.
     pub fn wait(&mut self, limit: Duration) -> Result<Finished> {
+        if let Some(status) = self.reap(limit)? {
+            return Ok(self.finished(status));
+        }
+        let finished = self.kill()?;
+        bail!(
+            "{} was still running after {limit:?} and was killed\nstdout:\n{}\nstderr:\n{}",
+            self.what,
+            finished.stdout,
+            finished.stderr
+        );
+    }
+
+    /// Waits for the end, no longer than that.
+    fn reap(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let until = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(self.finished(status));
+                return Ok(Some(status));
             }
             if Instant::now() >= until {
-                let finished = self.kill()?;
-                bail!(
-                    "{} was still running after {limit:?} and was killed\nstdout:\n{}\nstderr:\n{}",
-                    self.what,
-                    finished.stdout,
-                    finished.stderr
-                );
+                return Ok(None);
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -206,11 +218,18 @@ impl Process {
     /// Ends it with SIGKILL and gives back what it said.
     ///
     /// # Errors
-    /// Of kill(2) and waitpid(2).
+    /// Of kill(2) and waitpid(2); when the kernel does not let it go within a minute, with the
+    /// place where it is held.
     pub fn kill(&mut self) -> Result<Finished> {
         self.child.kill()?;
-        let status = self.child.wait()?;
-        Ok(self.finished(status))
+        match self.reap(KILL_LIMIT)? {
+            Some(status) => Ok(self.finished(status)),
+            None => bail!(
+                "{} was killed and is not gone after {KILL_LIMIT:?}; its threads:\n{}",
+                self.what,
+                held_at(self.child.id())
+            ),
+        }
     }
 
     fn finished(&mut self, status: ExitStatus) -> Finished {
@@ -225,8 +244,28 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        if matches!(self.reap(KILL_LIMIT), Ok(None)) {
+            eprintln!("{} does not end: {}", self.what, held_at(self.child.id()));
+        }
     }
+}
+
+/// Where in the kernel the threads of a process are, as far as we may know (proc(5)).
+pub(crate) fn held_at(pid: u32) -> String {
+    let mut text = String::new();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        let file = |name| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let status = file("status");
+        let state = status.lines().find(|line| line.starts_with("State:"));
+        let place = [
+            state.unwrap_or_default().to_owned(),
+            file("wchan"),
+            file("stack"),
+        ];
+        text += &format!("{:?}: {}\n", thread.file_name(), place.join(" "));
+    }
+    text
 }
 
 /// One captured stream: a thread reads it into memory, so that a chatty program never blocks.

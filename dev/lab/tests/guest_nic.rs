@@ -37,6 +37,20 @@ fn nic(args: &[&str]) -> Finished {
     spawn(args).wait(LIMIT).unwrap()
 }
 
+/// Kills whoever has this in the name by which pkill(1) knows a process; how many these are.
+fn kill_by_name(part: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let processes = entries.filter(|entry| {
+        let name = std::fs::read_to_string(entry.path().join("comm"));
+        name.is_ok_and(|name| name.contains(part))
+    });
+    let killed = processes.filter(|entry| {
+        let pid = entry.file_name().into_string().unwrap().parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).is_ok()
+    });
+    killed.count()
+}
+
 fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + LIMIT;
     while !condition() {
@@ -123,6 +137,33 @@ fn a_card_goes_and_comes_back() {
     assert_eq!(ran.code(), Some(7), "{}", ran.stderr);
     assert!(ran.stdout.contains("vfio-pci"), "{}", ran.stdout);
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ran.stderr);
+
+    // A command that is told to end ends as it likes; one that knows nothing of signals, by it.
+    let script = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+    for (script, code, said) in [
+        (script, 5, "told"),
+        ("echo ready; exec sleep 1000", 143, ""),
+    ] {
+        let mut holder = spawn(&["bind", "vfio", CARD, "--run", "sh", "-c", script]);
+        holder.wait_stdout("ready", LIMIT).unwrap();
+        assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+        let ended = holder.stop(Signal::SIGTERM, LIMIT).unwrap();
+        assert_eq!(ended.code(), Some(code), "{}", ended.stderr);
+        assert!(ended.stdout.contains(said), "{}", ended.stdout);
+        // Not before it is back does the holder end.
+        assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ended.stderr);
+    }
+
+    // All who are called so are killed; the one who gives it back is called otherwise.
+    let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
+    holder.wait_stderr("gives it back", LIMIT).unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+    assert_eq!(kill_by_name("barewire"), 1, "one is called so");
+    let ended = holder.wait(LIMIT).unwrap();
+    assert_eq!(ended.signal(), Some(Signal::SIGKILL), "{}", ended.stderr);
+    wait_for("the former driver", || {
+        driver(CARD).as_deref() == Some(DRIVER)
+    });
 
     // Until it is told to end, and until it is killed.
     for signal in [Signal::SIGINT, Signal::SIGKILL] {

@@ -10,6 +10,7 @@ mod build;
 mod fetch;
 mod guest;
 mod initramfs;
+mod monitor;
 mod patience;
 mod suites;
 
@@ -258,7 +259,9 @@ fn boot(
 fn tell(outcome: &guest::Outcome, options: &Options) {
     let console = outcome.dir.join("console");
     let seconds = outcome.took.as_secs();
-    if outcome.hung {
+    if let Some(why) = &outcome.lost {
+        eprintln!("error: the guest was ended after {seconds} s: {why}");
+    } else if outcome.hung {
         eprintln!("error: the guest hung and was ended after {seconds} s");
     } else if outcome.code.is_none() {
         eprintln!("error: the guest ended after {seconds} s without an exit code");

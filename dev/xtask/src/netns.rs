@@ -210,7 +210,11 @@ mod tests {
         }
         for signal in ["TERM", "KILL"] {
             let mut maker = Command::new(std::env::current_exe().unwrap());
-            maker.args(["--exact", "netns::tests::makes_one_and_waits", "--nocapture"]);
+            maker.args([
+                "--exact",
+                "netns::tests::makes_one_and_waits",
+                "--nocapture",
+            ]);
             maker.env(MAKER_VAR, "1").stdout(Stdio::piped());
             let mut maker = maker.spawn().unwrap();
             let lines = BufReader::new(maker.stdout.take().unwrap()).lines();

@@ -8,14 +8,18 @@
 //! To add a backend: one row in [`RIGS`]. To add a demand: one row in [`CASES`].
 
 mod cases;
+mod flows;
 mod line;
 mod walk;
 mod wire;
+
+use std::time::Duration;
 
 use anyhow::Result;
 use port::PortOptions;
 
 use crate::skip::Missing;
+use crate::watchdog::within;
 pub use line::Line;
 pub use wire::{CHILD_VAR, child};
 
@@ -29,7 +33,7 @@ pub enum Joint {
     /// A veth pair with a port on each end: names of the sending and of the receiving port, `{}` is
     /// the interface.
     Wire(&'static str, &'static str),
-    /// Two cards of the guest on one wire, with one queue each, and the name of the ports on both.
+    /// Two cards of the guest on one wire, and the name of the ports on both.
     Cards([&'static str; 2], &'static str),
     /// The same two cards bound to vfio-pci; `{}` in the name is the PCI address.
     Vfio([&'static str; 2], &'static str),
@@ -61,6 +65,8 @@ pub struct Rig {
     pub scheme: &'static str,
     /// How its ports are joined.
     pub joint: Joint,
+    /// Queues that each port has, all of them open. A line uses one of them in turn.
+    pub queues: u32,
     /// Short packets (256 bytes at most) that it must hold for a reader who does not come, with
     /// default options.
     pub holds: u32,
@@ -83,6 +89,7 @@ pub const RIGS: &[Rig] = &[
         name: "memory",
         scheme: "memory",
         joint: Joint::Loop("memory:"),
+        queues: 1,
         holds: 1000,
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
@@ -98,6 +105,7 @@ pub const RIGS: &[Rig] = &[
         name: "file_pcap",
         scheme: "file",
         joint: Joint::File(".pcap"),
+        queues: 1,
         holds: 5000,
         shrink: |_| (),
         needs: || Ok(()),
@@ -107,6 +115,7 @@ pub const RIGS: &[Rig] = &[
         name: "afpacket_bpf",
         scheme: "afpacket",
         joint: Joint::Wire("afpacket:{}", "afpacket:{}?outgoing=no&tap=bpf"),
+        queues: 1,
         holds: 5000,
         shrink: |options| options.ring_bytes = 64 << 10,
         needs: crate::skip::lab,
@@ -116,6 +125,7 @@ pub const RIGS: &[Rig] = &[
         name: "afpacket_tpacket",
         scheme: "afpacket",
         joint: Joint::Wire("afpacket:{}", "afpacket:{}?outgoing=no&tap=tpacket"),
+        queues: 1,
         holds: 5000,
         shrink: |options| options.ring_bytes = 64 << 10,
         needs: crate::skip::lab,
@@ -125,6 +135,7 @@ pub const RIGS: &[Rig] = &[
         name: "afxdp_native",
         scheme: "afxdp",
         joint: Joint::Wire("afxdp:{}?attach=native", "afxdp:{}?attach=native"),
+        queues: 1,
         holds: 1500,
         shrink: |options| options.ring_len = 64,
         needs: crate::skip::lab,
@@ -134,6 +145,7 @@ pub const RIGS: &[Rig] = &[
         name: "afxdp_generic",
         scheme: "afxdp",
         joint: Joint::Wire("afxdp:{}?attach=generic", "afxdp:{}?attach=generic"),
+        queues: 1,
         holds: 1500,
         shrink: |options| options.ring_len = 64,
         needs: crate::skip::lab,
@@ -144,6 +156,7 @@ pub const RIGS: &[Rig] = &[
         scheme: "xdplive",
         // The program of the receiver makes that end take XDP frames.
         joint: Joint::Wire("xdplive:{}", "afxdp:{}?attach=native"),
+        queues: 1,
         holds: 1500,
         shrink: |options| options.ring_len = 64,
         needs: crate::skip::lab,
@@ -158,6 +171,7 @@ pub const RIGS: &[Rig] = &[
         name: "model_igb",
         scheme: "vfio",
         joint: Joint::Models("igb"),
+        queues: 1,
         holds: 900,
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
@@ -167,6 +181,7 @@ pub const RIGS: &[Rig] = &[
         name: "model_e1000",
         scheme: "vfio",
         joint: Joint::Models("e1000"),
+        queues: 1,
         holds: 900,
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
@@ -176,6 +191,7 @@ pub const RIGS: &[Rig] = &[
         name: "model_virtio_split",
         scheme: "vfio",
         joint: Joint::Models("virtio_split"),
+        queues: 1,
         holds: 900,
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
@@ -185,6 +201,7 @@ pub const RIGS: &[Rig] = &[
         name: "model_virtio_packed",
         scheme: "vfio",
         joint: Joint::Models("virtio_packed"),
+        queues: 1,
         holds: 900,
         shrink: |options| options.ring_len = 64,
         needs: || Ok(()),
@@ -194,6 +211,7 @@ pub const RIGS: &[Rig] = &[
         name: "igb_zero_copy",
         scheme: "afxdp",
         joint: Joint::Cards(["igb0", "igb1"], "afxdp:{}?attach=native&bind=zero-copy"),
+        queues: 2,
         holds: 200,
         shrink: |options| options.ring_len = 64,
         needs: crate::guest::inside,
@@ -206,6 +224,7 @@ pub const RIGS: &[Rig] = &[
             ["virtio0", "virtio1"],
             "afxdp:{}?attach=native&bind=zero-copy",
         ),
+        queues: 1,
         holds: 200,
         shrink: |options| options.ring_len = 64,
         needs: crate::guest::inside,
@@ -215,6 +234,7 @@ pub const RIGS: &[Rig] = &[
         name: "e1000_generic",
         scheme: "afxdp",
         joint: Joint::Cards(["e1000-0", "e1000-1"], "afxdp:{}?attach=generic"),
+        queues: 1,
         holds: 200,
         shrink: |options| options.ring_len = 64,
         needs: crate::guest::inside,
@@ -223,7 +243,8 @@ pub const RIGS: &[Rig] = &[
     Rig {
         name: "igb_vfio",
         scheme: "vfio",
-        joint: Joint::Vfio(["igb0", "igb1"], "vfio:{}"),
+        joint: Joint::Vfio(["igb0", "igb1"], "vfio:{}?queues=2"),
+        queues: 2,
         holds: 200,
         shrink: |options| options.ring_len = 64,
         needs: crate::guest::inside,
@@ -233,6 +254,7 @@ pub const RIGS: &[Rig] = &[
         name: "e1000_vfio",
         scheme: "vfio",
         joint: Joint::Vfio(["e1000-0", "e1000-1"], "vfio:{}"),
+        queues: 1,
         holds: 200,
         shrink: |options| options.ring_len = 64,
         needs: crate::guest::inside,
@@ -242,6 +264,7 @@ pub const RIGS: &[Rig] = &[
         name: "virtio_vfio",
         scheme: "vfio",
         joint: Joint::Vfio(["virtio0", "virtio1"], "vfio:{}"),
+        queues: 1,
         holds: 200,
         shrink: |options| options.ring_len = 64,
         needs: crate::guest::inside,
@@ -355,6 +378,7 @@ pub const CASES: &[Case] = cases![
     cases::delivery,
     cases::jumbo,
     cases::order,
+    cases::flows,
     cases::no_loss_below_capacity,
     cases::overload,
     cases::batch_sizes,
@@ -375,6 +399,10 @@ pub const CASES: &[Case] = cases![
     wire::kill_and_restart,
     wire::random_kill,
 ];
+
+/// Whoever takes longer hangs: each wait in a case has a limit of its own, and no case has many
+/// that run out. Several times what the longest takes on two busy processors.
+const CASE_LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs every case on the rig of that name, and panics with all failures at the end.
 ///
@@ -399,7 +427,8 @@ pub fn run(rig: &str) {
             continue;
         }
         let started = std::time::Instant::now();
-        match (case.run)(rig) {
+        let what = format!("{}: {}", rig.name, case.name);
+        match within(CASE_LIMIT, &what, || (case.run)(rig)) {
             Ok(()) => println!("{}: {}: {:.1?}", rig.name, case.name, started.elapsed()),
             Err(error) => {
                 let failure = format!("{}: {}: {error:#}", rig.name, case.name);

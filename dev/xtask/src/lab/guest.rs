@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::fetch::Parts;
 use super::initramfs::Initramfs;
+use super::monitor;
 use super::patience::Patience;
 use crate::netns::Netns;
 use crate::run::{is_root, quietly, which};
@@ -120,6 +121,9 @@ pub struct Run<'a> {
 /// QEMU has this time to end behind its last output.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
+/// A guest that has said nothing for so long is looked at.
+const SILENCE: Duration = Duration::from_secs(45);
+
 /// File of what QEMU complains about.
 const ERRORS: &str = "errors";
 
@@ -138,6 +142,8 @@ pub struct Outcome {
     pub hung: bool,
     /// It came as far as the job.
     pub booted: bool,
+    /// The emulator has failed it, and that ended it: what is known of that.
+    pub lost: Option<String>,
 }
 
 /// Runs a job in a guest, each line of its output handed to `line` as it comes. What that returns
@@ -176,6 +182,7 @@ pub fn run(
     let (mut hung, mut booted) = (false, false);
     let (mut since, mut limit) = (started, run.limit);
     let mut patience = Patience::new(child.id());
+    let (mut heard, mut lost) = (started, None);
     loop {
         // The console is looked at now and then until the kernel is up.
         if !booted && is_up(dir) {
@@ -190,13 +197,21 @@ pub fn run(
                     .boot_limit
                     .is_some_and(|limit| started.elapsed() >= limit)
         };
-        if over {
+        if booted && (over || heard.elapsed() >= SILENCE) {
+            lost = monitor::lost_interrupt(dir);
+            heard = Instant::now();
+        }
+        if over || lost.is_some() {
             hung = true;
+            if let Err(error) = monitor::question(dir) {
+                eprintln!("lab: QEMU's monitor: {error:#}");
+            }
             child.kill()?;
             break;
         }
         match lines.recv_timeout(Duration::from_millis(500)) {
             Ok(text) => {
+                heard = Instant::now();
                 if let Some(more) = line(&text) {
                     (since, limit) = (Instant::now(), more);
                 }
@@ -250,6 +265,7 @@ pub fn run(
         took,
         hung,
         booted,
+        lost,
     })
 }
 
@@ -395,7 +411,7 @@ fn command(
         true => ("off", "nopt"),
         false => ("on", "pt"),
     };
-    let iommu = format!("intel-iommu,intremap=on,caching-mode={caching}");
+    let iommu = format!("intel-iommu,intremap=on,eim=on,caching-mode={caching}");
     command.args(["-device", &iommu]);
     command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
     command.arg("-initrd").arg(image);
@@ -417,6 +433,11 @@ fn command(
         command.args(["-chardev", &chardev]);
         command.arg("-device");
         command.arg(format!("virtserialport,chardev={name},name={name}"));
+    }
+    if let Some(path) = monitor::socket(dir) {
+        let path = path.display();
+        let chardev = format!("socket,id=monitor,path={path},server=on,wait=off");
+        command.args(["-chardev", &chardev, "-mon", "chardev=monitor"]);
     }
     for (index, card) in run.machine.cards.iter().enumerate() {
         let (netdev, more) = wires.netdev(index, card);

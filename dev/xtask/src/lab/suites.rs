@@ -66,10 +66,8 @@ pub const SUITES: &[Suite] = &[
         name: "vfio_ports",
         summary: "the same by drivers in user space: igb, e1000",
         tests: &[("conformance_port", "--exact igb_vfio e1000_vfio")],
-        // `random_kill` on igb has hung once, the guest idle: whether the test or the driver waits
-        // for what does not come is not known yet.
-        usual: false,
-        limit_seconds: 600,
+        usual: true,
+        limit_seconds: 900,
     },
     Suite {
         name: "more_ports",
@@ -149,7 +147,7 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
     };
     let programs = build::programs(options, suites)?;
     let accelerator = accelerator::choose(&parts, options)?;
-    let mut left = suites;
+    let (mut left, mut lost) = (suites, 0);
     while !left.is_empty() {
         let names: Vec<_> = left.iter().map(|suite| suite.name).collect();
         println!(
@@ -169,7 +167,8 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
         let (outcome, tries) = boot(&parts, &run, &dir_of(names[0])?, options, |line| {
             progress.line(line)
         })?;
-        let done = progress.end(&outcome);
+        let done = progress.end(&outcome, lost < LOST_MAX);
+        lost += u32::from(outcome.lost.is_some());
         if tries > 1 {
             let warning = format!("WARNING: a guest came up only at try {tries}");
             eprintln!("{warning}");
@@ -180,6 +179,9 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
     }
     Ok(sum)
 }
+
+/// Guests that the emulator may fail before that is a failure of the suite.
+const LOST_MAX: u32 = 3;
 
 /// How a line of the job's output begins that tells of a suite.
 const MARK: &str = "@@lab ";
@@ -231,8 +233,16 @@ struct Progress<'a> {
     sum: &'a mut Sum,
     /// How many have ended.
     ended: usize,
-    /// The one that runs: when it began, and the sum of before.
-    running: Option<(Instant, test::Sum)>,
+    /// The one that runs.
+    running: Option<Running>,
+}
+
+/// A suite that runs.
+struct Running {
+    since: Instant,
+    /// The sum of before it, and how many skips there were.
+    before: test::Sum,
+    skips: usize,
 }
 
 impl<'a> Progress<'a> {
@@ -261,7 +271,11 @@ impl<'a> Progress<'a> {
         match words[..] {
             ["begin", name] if name == suite.name => {
                 println!("lab {name}: {}", suite.summary);
-                self.running = Some((Instant::now(), self.sum.tests));
+                self.running = Some(Running {
+                    since: Instant::now(),
+                    before: self.sum.tests,
+                    skips: self.sum.skips.len(),
+                });
                 let own = Duration::from_secs(suite.limit_seconds);
                 return Some(self.options.limit.unwrap_or(own));
             }
@@ -279,7 +293,11 @@ impl<'a> Progress<'a> {
         let name = self.suites[self.ended].name;
         self.ended += 1;
         let now = self.sum.tests;
-        let (since, before) = self.running.take().unwrap_or((Instant::now(), now));
+        let running = self.running.take();
+        let (since, before) = match running {
+            Some(running) => (running.since, running.before),
+            None => (Instant::now(), now),
+        };
         let silent = now == before;
         let wrong = wrong.or(silent.then_some("it ran no test"));
         println!("lab {name}: {} s\n", since.elapsed().as_secs());
@@ -290,8 +308,9 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The guest is off. How many suites need no other guest, which is one at least.
-    fn end(mut self, outcome: &guest::Outcome) -> usize {
+    /// The guest is off. How many suites need no other guest: one at least, unless the emulator
+    /// failed it and that `may_repeat`.
+    fn end(mut self, outcome: &guest::Outcome, may_repeat: bool) -> usize {
         if self.ended == self.suites.len() {
             if outcome.hung {
                 eprintln!("error: the guest hung behind its last suite");
@@ -300,13 +319,25 @@ impl<'a> Progress<'a> {
             }
             return self.ended;
         }
+        if let (Some(why), true) = (&outcome.lost, may_repeat) {
+            // What it said counts for nothing: it is all said again.
+            if let Some(running) = self.running.take() {
+                self.sum.tests = running.before;
+                self.sum.skips.truncate(running.skips);
+            }
+            let name = self.suites[self.ended].name;
+            let warning = format!("WARNING: guest suite {name} is run again: {why}");
+            eprintln!("{warning}");
+            self.sum.warnings.push(warning);
+            return self.ended;
+        }
         if !outcome.booted {
             self.close(Some("the guest did not boot"));
             let rest = &self.suites[self.ended..];
             self.sum.not_run(rest, "the guest did not boot");
             return self.suites.len();
         }
-        let wrong = match (outcome.hung, self.running) {
+        let wrong = match (outcome.hung, &self.running) {
             (true, Some(_)) => "it hung, and the guest was ended",
             (true, None) => "it never began, and the guest was ended",
             (false, Some(_)) => "the guest ended in it",
@@ -337,17 +368,22 @@ mod tests {
             took: Duration::ZERO,
             hung,
             booted,
+            lost: None,
         }
     }
 
     fn told(lines: &[&str], outcome: &guest::Outcome) -> (usize, Sum) {
+        told_and(lines, outcome, true)
+    }
+
+    fn told_and(lines: &[&str], outcome: &guest::Outcome, may_repeat: bool) -> (usize, Sum) {
         let (mut sum, options) = (Sum::default(), Options::default());
         let suites: Vec<_> = SUITES.iter().collect();
         let mut progress = Progress::new(&suites[..3], &options, &mut sum);
         for line in lines {
             progress.line(line);
         }
-        let done = progress.end(outcome);
+        let done = progress.end(outcome, may_repeat);
         (done, sum)
     }
 
@@ -367,6 +403,27 @@ mod tests {
         assert_eq!(sum.line(), "1 passed, 1 failed, 1 skipped");
         // It ended between two suites: the next one is not tried for ever.
         let (done, sum) = told(&lines[..3], &outcome(true, false));
+        assert_eq!((done, sum.failed), (2, 1));
+    }
+
+    #[test]
+    fn a_suite_in_which_the_emulator_failed_is_run_again_and_not_for_ever() {
+        let lines = [
+            "@@lab begin devices",
+            PASSED,
+            "@@lab end devices 0",
+            "@@lab begin afxdp",
+            PASSED,
+            "SKIPPED: some::test: needs a thing",
+        ];
+        let lost = guest::Outcome {
+            lost: Some("processor 0 is halted".into()),
+            ..outcome(true, true)
+        };
+        let (done, sum) = told(&lines, &lost);
+        assert_eq!((done, sum.failed, sum.warnings.len()), (1, 0, 1));
+        assert_eq!(sum.line(), "2 passed, 0 failed, 0 skipped");
+        let (done, sum) = told_and(&lines, &lost, false);
         assert_eq!((done, sum.failed), (2, 1));
     }
 

@@ -1,5 +1,6 @@
 //! Demands on every port, whatever it is made of.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -91,6 +92,43 @@ pub(super) fn order(rig: &'static Rig) -> Result<()> {
         from = to;
     }
     line.expect_account(COUNT, COUNT)?;
+    line.close()
+}
+
+/// Flows stay in order, each on one queue; where there are several, all of them are used.
+pub(super) fn flows(rig: &'static Rig) -> Result<()> {
+    const FLOWS: u64 = 64;
+    let mut line = Line::open(rig, |_| ())?;
+    line.plan.flow_count = FLOWS as u16;
+    let count = u64::from(rig.holds.min(640)) / FLOWS * FLOWS;
+    line.send_numbers(0, count, 100)?;
+    let mut queue_of = BTreeMap::new();
+    // The next number of each flow.
+    let mut next: Vec<u64> = (0..FLOWS).collect();
+    line.receive_on_all(count as usize, LIMIT, |queue, packet| {
+        let number = number_of(packet.bytes()).map_err(|alien| anyhow::anyhow!("{alien:?}"))?;
+        let flow = number % FLOWS;
+        let expected = std::mem::replace(&mut next[flow as usize], number + FLOWS);
+        ensure!(
+            number == expected,
+            "packet {number} came instead of {expected}"
+        );
+        let before = *queue_of.entry(flow).or_insert(queue);
+        ensure!(
+            queue == before,
+            "flow {flow} moved from queue {before} to {queue}"
+        );
+        Ok(())
+    })?;
+    let missing: Vec<_> = next.iter().filter(|next| **next < count).collect();
+    ensure!(missing.is_empty(), "these never came: {missing:?}");
+    let used: BTreeSet<_> = queue_of.values().copied().collect();
+    ensure!(
+        used.len() == rig.queues as usize,
+        "{} queues, and used were {used:?}",
+        rig.queues
+    );
+    line.expect_account(count, count)?;
     line.close()
 }
 

@@ -1,5 +1,6 @@
 //! A pair of joined ports: put packets in at one end, take them out at the other.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,7 +9,7 @@ use port::{Direction, Packet, Port, PortAccount, PortOptions, QueueAccount, Read
 use port::{TxAccount, TxQueue};
 use ring::{Pool, PoolConfig};
 
-use super::{Joint, Rig};
+use super::{Joint, Rig, flows};
 use crate::guest::Bound;
 use crate::oracle::{TempFile, write_pcap};
 use crate::packet::{Addresses, Udp};
@@ -41,7 +42,12 @@ pub struct Line {
     models: Option<ModelWire>,
     /// The cards that VFIO has, where there are such: the sender's, the receiver's.
     pub cards: Option<[Bound; 2]>,
+    /// The queue of either port that is used; the packets of `plan` come to it.
+    queue: usize,
 }
+
+/// Lines opened so far: where ports have several queues each line uses the next one.
+static OPENED: AtomicUsize = AtomicUsize::new(0);
 
 impl Line {
     /// A line over an MTU of 1500, with these changes to the options of both ports.
@@ -66,7 +72,7 @@ impl Line {
         change(&mut options);
         let pair = match rig.joint {
             Joint::Wire(..) => Some(Veth::new().mtu(mtu).create()?),
-            Joint::Cards([left, right], _) => Some(Pair::of_cards(left, right, mtu, 1)?),
+            Joint::Cards([left, right], _) => Some(Pair::of_cards(left, right, mtu, rig.queues)?),
             _ => None,
         };
         let models = match rig.joint {
@@ -105,9 +111,30 @@ impl Line {
             pool,
             models,
             cards,
+            queue: OPENED.fetch_add(1, Ordering::Relaxed) % rig.queues as usize,
         };
+        if rig.joint.is_slow() {
+            line.plan.source_port = flows::ready(&mut line)?[line.queue];
+        }
         line.open_ports()?;
         Ok(line)
+    }
+
+    /// Does something with both ports open as they are by default.
+    pub(super) fn with_plain_ports<T>(
+        &mut self,
+        work: impl FnOnce(&mut Line) -> Result<T>,
+    ) -> Result<T> {
+        let plain = PortOptions {
+            pool: Some(self.pool.clone()),
+            ..PortOptions::default()
+        };
+        let options = std::mem::replace(&mut self.options, plain);
+        self.open_ports()?;
+        let result = work(self);
+        (self.rx, self.tx) = (None, None);
+        self.options = options;
+        result
     }
 
     fn open_ports(&mut self) -> Result<()> {
@@ -209,17 +236,20 @@ impl Line {
 
     /// The receiving queue.
     pub fn rx(&mut self) -> Result<&mut RxQueue> {
-        self.rx_port()?.rx.first_mut().context("a receiving queue")
+        let queue = self.queue;
+        let port = self.rx_port()?;
+        port.rx.get_mut(queue).context("a receiving queue")
     }
 
     /// The sending queue.
     pub fn tx(&mut self) -> Result<&mut TxQueue> {
+        let queue = self.queue;
         let port = match self.rig.joint {
             Joint::Loop(_) => self.rx.as_mut(),
             _ => self.tx.as_mut(),
         };
         let port = port.context("the sending port is closed")?;
-        port.tx.first_mut().context("a sending queue")
+        port.tx.get_mut(queue).context("a sending queue")
     }
 
     /// Closes the receiving port (on a loop that is all of it).
@@ -310,6 +340,30 @@ impl Line {
             } else {
                 empty += 1;
             }
+        }
+        Ok(got)
+    }
+
+    /// Receives on all queues until `count` packets came, or for `quiet` none did. Calls back with
+    /// the place of the queue and the packet.
+    pub fn receive_on_all(
+        &mut self,
+        count: usize,
+        quiet: Duration,
+        mut each: impl FnMut(usize, Packet<'_>) -> Result<()>,
+    ) -> Result<usize> {
+        let (mut got, mut moved) = (0, Instant::now());
+        while got < count && moved.elapsed() < quiet {
+            for (at, rx) in self.rx_port()?.rx.iter_mut().enumerate() {
+                let batch = rx.receive().map_err(told)?;
+                for packet in batch.iter() {
+                    each(at, packet)?;
+                }
+                if !batch.is_empty() {
+                    (got, moved) = (got + batch.len(), Instant::now());
+                }
+            }
+            self.rx()?.wait(Duration::from_millis(5)).map_err(told)?;
         }
         Ok(got)
     }
@@ -409,8 +463,20 @@ impl Line {
         Ok(())
     }
 
+    /// Whether all that was sent has been seen at the other end.
+    fn has_arrived(&mut self) -> bool {
+        match (self.tx_account(), self.rx_account()) {
+            (Ok(tx), Ok(rx)) => tx.sent == rx.seen,
+            // One of them was closed before.
+            _ => false,
+        }
+    }
+
     /// Closes both ports, after which no frame of the pool may be out.
     pub fn close(mut self) -> Result<()> {
+        if self.rig.joint.is_slow() && self.has_arrived() {
+            flows::none_under_way(self.rig);
+        }
         (self.rx, self.tx) = (None, None);
         let counts = self.pool.counts();
         let all_free = counts.free == POOL_FRAMES;

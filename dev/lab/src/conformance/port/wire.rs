@@ -26,11 +26,11 @@ fn expect_event(line: &mut Line, what: &str, fits: impl Fn(&PortEvent) -> bool) 
     let end = Instant::now() + NEWS;
     let mut others = Vec::new();
     while Instant::now() < end {
-        let port = line.rx_port()?;
+        let rx = line.rx()?;
         // Failures of the queue are another case's matter.
-        let _ = port.rx[0].receive().map(drop);
-        let _ = port.rx[0].wait(Duration::from_millis(5));
-        while let Some(event) = port.control.event() {
+        let _ = rx.receive().map(drop);
+        let _ = rx.wait(Duration::from_millis(5));
+        while let Some(event) = line.rx_port()?.control.event() {
             if fits(&event) {
                 return Ok(());
             }
@@ -403,8 +403,10 @@ pub fn child() {
         let mut port = port::open(&name, &PortOptions::default()).unwrap();
         println!("ready: received packets are dropped");
         while Instant::now() < end {
-            drop(port.rx[0].receive().unwrap());
-            port.rx[0].wait(Duration::from_millis(10)).unwrap();
+            for rx in &mut port.rx {
+                drop(rx.receive().unwrap());
+                rx.wait(Duration::from_millis(5)).unwrap();
+            }
         }
         return;
     }
@@ -425,11 +427,13 @@ pub fn child() {
     let packet = plan.build(u64::MAX, 100);
     println!("ready: packets are sent");
     while Instant::now() < end {
-        let mut batch = port.tx[0].reserve(32).unwrap();
-        while batch.write(&packet) {}
-        batch.submit().unwrap();
-        // The link may be down for a while.
-        let _ = port.tx[0].flush();
-        let _ = port.tx[0].wait(false, Duration::from_millis(10));
+        for tx in &mut port.tx {
+            let mut batch = tx.reserve(32).unwrap();
+            while batch.write(&packet) {}
+            batch.submit().unwrap();
+            // The link may be down for a while.
+            let _ = tx.flush();
+            let _ = tx.wait(false, Duration::from_millis(10));
+        }
     }
 }

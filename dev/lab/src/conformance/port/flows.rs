@@ -1,0 +1,100 @@
+//! Wires of emulated cards: which flow comes to which queue, and what is still under way.
+//!
+//! QEMU keeps packets for a card that has no room for them, and the host keeps them for a TAP
+//! interface whose guest does not read. Whoever opens the card next gets them. So a line that was
+//! closed before all had arrived is followed by a sweep, or the next line would see its packets.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::Rig;
+use super::line::{LIMIT, Line};
+use crate::packet::number_of;
+
+/// The number of the packets that look for the queues.
+const PROBE: u64 = u64::MAX - 1;
+
+/// Source ports that are tried where there are several queues.
+const PORTS: std::ops::Range<u16> = 4000..4032;
+
+/// What is known of a rig's wire.
+struct Wire {
+    /// For each queue a source port whose packets come to it.
+    ports: Vec<u16>,
+    /// Nothing is on its way there.
+    is_empty: bool,
+}
+
+fn wires() -> MutexGuard<'static, BTreeMap<&'static str, Wire>> {
+    static WIRES: Mutex<BTreeMap<&'static str, Wire>> = Mutex::new(BTreeMap::new());
+    WIRES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that nothing is on its way any more.
+pub(super) fn none_under_way(rig: &Rig) {
+    if let Some(wire) = wires().get_mut(rig.name) {
+        wire.is_empty = true;
+    }
+}
+
+/// For each queue the source port of a flow that comes to it; nothing is on its way when this
+/// returns. From then on something may be, until [`none_under_way`].
+pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
+    let rig = line.rig;
+    if let Some(wire) = wires().get_mut(rig.name)
+        && std::mem::take(&mut wire.is_empty)
+    {
+        return Ok(wire.ports.clone());
+    }
+    let ports = line.with_plain_ports(sweep)?;
+    let is_empty = false;
+    let known = Wire {
+        ports: ports.clone(),
+        is_empty,
+    };
+    wires().insert(rig.name, known);
+    Ok(ports)
+}
+
+/// Sends a packet of each flow and takes whatever comes until all of these have: they are behind
+/// all others on their ways.
+fn sweep(line: &mut Line) -> Result<Vec<u16>> {
+    let queues = line.rig.queues as usize;
+    let tried = match queues {
+        1 => PORTS.start..PORTS.start + 1,
+        _ => PORTS,
+    };
+    for port in tried.clone() {
+        line.plan.source_port = port;
+        let packet = line.plan.build(PROBE, 60);
+        line.send(&[packet])?;
+    }
+    let mut queue_of = BTreeMap::new();
+    let end = Instant::now() + LIMIT;
+    while queue_of.len() < tried.len() {
+        ensure!(
+            Instant::now() < end,
+            "of flows {tried:?} only these came: {queue_of:?}"
+        );
+        line.receive_on_all(1, Duration::from_millis(100), |queue, packet| {
+            let bytes = packet.bytes();
+            if number_of(bytes) == Ok(PROBE) {
+                // Behind an Ethernet header and an IPv4 header without options.
+                queue_of.insert(u16::from_be_bytes([bytes[34], bytes[35]]), queue);
+            }
+            Ok(())
+        })?;
+    }
+    let port_of = |queue| queue_of.iter().find(|(_, at)| **at == queue);
+    let found: Vec<u16> = (0..queues)
+        .filter_map(|queue| Some(*port_of(queue)?.0))
+        .collect();
+    ensure!(
+        found.len() == queues,
+        "{queues} queues, but the flows are spread like this: {queue_of:?}"
+    );
+    Ok(found)
+}

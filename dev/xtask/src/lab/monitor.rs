@@ -1,0 +1,170 @@
+//! QEMU's monitor: what the processors of a guest do that says nothing any more.
+//!
+//! A processor that QEMU emulates loses the end of an interrupt once in a hundred minutes or so:
+//! its local APIC has the timer's vector in service for good, while the processor is halted in the
+//! kernel's idle loop, outside of any handler. No timer runs there from then on, and the guest
+//! waits for ever for whatever that processor was to do. No program in the guest can bring this
+//! about, and none can mend it; so it is looked for, and told from a test that hangs.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// Longest name of a Unix socket, with its end (unix(7)).
+const NAME_MAX: usize = 107;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The end of an answer.
+const PROMPT: &str = "(qemu)";
+
+/// Between two looks at the processors: a handler takes microseconds, on a busy machine
+/// milliseconds.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Looks that must find the same.
+const LOOKS: usize = 5;
+
+/// Keys that the kernel answers on its console: all messages, stacks of all processors, all tasks,
+/// those that are blocked.
+const KEYS: [&str; 4] = ["9", "l", "t", "w"];
+
+/// What is asked about the machine.
+const QUESTIONS: [&str; 3] = ["info registers -a", "info lapic 0", "info lapic 1"];
+
+/// The socket of a run; none where its name would be too long.
+pub fn socket(dir: &Path) -> Option<PathBuf> {
+    let path = dir.join("monitor");
+    (path.as_os_str().len() < NAME_MAX).then_some(path)
+}
+
+/// A conversation.
+struct Monitor(UnixStream);
+
+impl Monitor {
+    fn open(dir: &Path) -> Result<Monitor> {
+        let path = socket(dir).context("the name of its socket is too long")?;
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        let mut monitor = Monitor(stream);
+        monitor.read()?;
+        Ok(monitor)
+    }
+
+    fn ask(&mut self, question: &str) -> Result<String> {
+        writeln!(self.0, "{question}")?;
+        self.read()
+    }
+
+    /// Everything up to the next prompt, without the echo of what was asked.
+    fn read(&mut self) -> Result<String> {
+        let until = Instant::now() + PATIENCE;
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 4096];
+        while Instant::now() < until {
+            match self.0.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if String::from_utf8_lossy(&bytes).trim_end().ends_with(PROMPT) {
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let lines = text.lines().filter(|line| !line.contains('\u{1b}'));
+        Ok(lines.fold(String::new(), |text, line| text + line.trim_end() + "\n"))
+    }
+}
+
+/// Asks a guest that hangs. The answers are in the file `hung` of its folder, those of its kernel
+/// on the console.
+///
+/// # Errors
+/// When the monitor is not there or does not answer.
+pub fn question(dir: &Path) -> Result<()> {
+    let mut monitor = Monitor::open(dir)?;
+    let mut answers = String::new();
+    for question in QUESTIONS {
+        answers += &monitor.ask(question)?;
+    }
+    for key in KEYS {
+        monitor.ask(&format!("sendkey alt-sysrq-{key}"))?;
+        // The kernel writes it to a slow line.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    std::fs::write(dir.join("hung"), answers)?;
+    Ok(())
+}
+
+/// Whether the emulator has lost the end of an interrupt (see the module), and of which processor:
+/// several looks in a row find the processor halted and the same vectors in service.
+pub fn lost_interrupt(dir: &Path) -> Option<String> {
+    let mut monitor = Monitor::open(dir).ok()?;
+    let mut found = None;
+    for look in 0..LOOKS {
+        let registers = monitor.ask("info registers -a").ok()?;
+        let apics = [0, 1].map(|cpu| monitor.ask(&format!("info lapic {cpu}")));
+        let apics: Vec<_> = apics.into_iter().collect::<Result<_>>().ok()?;
+        let now = stuck(&registers, &apics);
+        if now.is_none() || look != 0 && now != found {
+            return None;
+        }
+        found = now;
+        std::thread::sleep(PAUSE);
+    }
+    let (cpu, vectors) = found?;
+    Some(format!(
+        "processor {cpu} is halted, and its APIC has vector {vectors} in service: \
+         QEMU has lost the end of an interrupt"
+    ))
+}
+
+/// The first processor that is halted although its local APIC has vectors in service, and these:
+/// a kernel does not halt in a handler.
+fn stuck(registers: &str, apics: &[String]) -> Option<(usize, String)> {
+    let halted = registers.split("CPU#").skip(1);
+    let halted = halted.map(|text| text.contains("HLT=1"));
+    for (cpu, (halted, apic)) in halted.zip(apics).enumerate() {
+        let mut lines = apic.lines().filter_map(|line| line.strip_prefix("ISR"));
+        let in_service = lines.next().unwrap_or_default().trim();
+        if halted && in_service.starts_with(|letter: char| letter.is_ascii_digit()) {
+            return Some((cpu, in_service.into()));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a guest that hung, without the registers in between.
+    const REGISTERS: &str = "\nCPU#0\nRAX=0\nRIP=ffffffffbb9b8d0f II=0 A20=1 SMM=0 HLT=1\n\
+                             \nCPU#1\nRIP=ffffffffbb9b8d0f II=0 A20=1 SMM=0 HLT=1\n";
+
+    fn apic(in_service: &str) -> String {
+        format!("LVTT\t 0x000000ec one-shot\nISR\t {in_service}\nIRR\t 236 \n\nAPR 0x00\n")
+    }
+
+    #[test]
+    fn a_halted_processor_in_a_handler_is_found() {
+        let none = apic("(none)");
+        let held = apic("236 ");
+        let both = [held.clone(), none.clone()];
+        assert_eq!(stuck(REGISTERS, &both), Some((0, "236".into())));
+        let both = [none.clone(), held.clone()];
+        assert_eq!(stuck(REGISTERS, &both), Some((1, "236".into())));
+        assert_eq!(stuck(REGISTERS, &[none.clone(), none]), None);
+        // One that runs may well be in a handler.
+        let runs = REGISTERS.replace("HLT=1", "HLT=0");
+        assert_eq!(stuck(&runs, &both), None);
+        assert_eq!(stuck("", &[held]), None);
+    }
+}
