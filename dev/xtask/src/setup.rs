@@ -71,6 +71,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     ),
     (Program("tshark"), "tshark", &[Set::Test]),
     (Program("capinfos"), "wireshark-common", &[Set::Test]),
+    (Program("mmdbresolve"), "wireshark-common", &[Set::Test]),
     (Program("zstd"), "zstd", &[Set::Test]),
     (Program("gzip"), "gzip", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
