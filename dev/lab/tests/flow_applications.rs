@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use lab::oracle::{TempFile, write_pcap};
 use lab::process::{Process, barewire};
+use lab::{require, skip};
 use serde_json::Value;
 
 /// Flows and summary of the lab's own capture, with these arguments.
@@ -90,4 +92,119 @@ fn each_record_of_a_long_flow_has_its_application() {
     let count = |flows: &[Value]| seen(flows).get("http").copied().unwrap_or(0);
     assert!(count(&flows_often) > count(&flows_once));
     assert_eq!(summary["imbalance"], 0);
+}
+
+/// A TCP segment between two hosts: who sends (0 the client), sequence number, flags, payload.
+fn tcp(from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let ends = [[192, 0, 2, 1], [192, 0, 2, 2]];
+    let ports = [40_000_u16, 80];
+    let len = 40 + payload.len() as u16;
+    let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+    packet.extend([ends[from], ends[1 - from]].concat());
+    packet.extend(ports[from].to_be_bytes());
+    packet.extend(ports[1 - from].to_be_bytes());
+    packet.extend(sequence.to_be_bytes());
+    packet.extend([0, 0, 0, 1, 0x50, flags, 0x40, 0, 0, 0, 0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// The flows of packets, one a millisecond.
+fn flows_of(packets: &[Vec<u8>], args: &[&str]) -> (Vec<Value>, TempFile) {
+    let file = write_pcap(packets).unwrap();
+    let mut command = Command::new(barewire().unwrap());
+    command.args(["flows", "--json", "--decode", "all"]);
+    command.args(args).arg(file.path());
+    let limit = Duration::from_secs(120);
+    let finished = Process::spawn(&mut command).unwrap().wait(limit).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let lines = finished.stdout.lines();
+    let mut lines: Vec<Value> = lines.map(|l| serde_json::from_str(l).unwrap()).collect();
+    let summary = lines.pop().expect("a summary");
+    assert_eq!(summary["imbalance"], 0);
+    (lines, file)
+}
+
+const REQUEST: &[u8] = b"GET /path HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: x\r\n\r\n";
+
+/// In whatever order the first segments come, the request is read as tshark reads it.
+#[test]
+fn overtaken_first_segments_are_put_in_order() {
+    require!(skip::program("tshark", "tshark"));
+    let pieces: Vec<(u32, &[u8])> = [(0, 14), (14, 31), (31, REQUEST.len())]
+        .map(|(from, to)| (1001 + from as u32, &REQUEST[from..to]))
+        .to_vec();
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let mut packets = vec![
+            tcp(0, 1000, SYN, b""),
+            tcp(1, 5000, SYN | ACK, b""),
+            tcp(0, 1001, ACK, b""),
+        ];
+        packets.extend(order.map(|at| tcp(0, pieces[at].0, ACK, pieces[at].1)));
+        packets.push(tcp(1, 5001, ACK, b"HTTP/1.1 204 No Content\r\n\r\n"));
+        let (flows, file) = flows_of(&packets, &[]);
+        let mut command = Command::new("tshark");
+        command.args(["-o", "tcp.reassemble_out_of_order:TRUE", "-r"]);
+        command.arg(file.path()).args(["-Y", "http.request"]);
+        command.args(["-T", "fields", "-e", "http.host", "-e", "http.request.uri"]);
+        let limit = Duration::from_secs(60);
+        let read = Process::spawn(&mut command).unwrap().wait(limit).unwrap();
+        assert_eq!(read.stdout.trim(), "www.example.org\t/path", "{order:?}");
+        let application = &flows[0]["application"];
+        let told = ["http_host", "http_target"].map(|name| application[name].as_str());
+        assert_eq!(
+            told,
+            [Some("www.example.org"), Some("/path")],
+            "{order:?} {application}"
+        );
+        assert_eq!(application["http_status"], 204, "{order:?} {application}");
+    }
+}
+
+/// A flow that says nothing while its active timeout passes is told meanwhile, and goes on with the
+/// application that it had; a new connection of the same ends begins anew.
+#[test]
+fn a_pause_at_the_active_timeout_keeps_the_application() {
+    let begin = |sequence: u32| {
+        vec![
+            tcp(0, sequence - 1, SYN, b""),
+            tcp(1, 4999, SYN | ACK, b""),
+            tcp(0, sequence, ACK, REQUEST),
+        ]
+    };
+    let other = || {
+        // Time passes by another flow.
+        let mut packet = tcp(0, 1, ACK, b"");
+        packet[26..30].copy_from_slice(&[198, 51, 100, 1]);
+        packet
+    };
+    for (later, names) in [
+        (tcp(0, 1001 + REQUEST.len() as u32, ACK, b"more"), 2),
+        (tcp(0, 90_000, SYN, b""), 1),
+    ] {
+        let mut packets = begin(1001);
+        packets.extend((0..4000).map(|_| other()));
+        packets.push(later);
+        let (flows, _) = flows_of(&packets, &["--active-timeout", "1s"]);
+        let is_ours = |flow: &&Value| flow["src"] == "192.0.2.1" && flow["dst"] == "192.0.2.2";
+        let ours: Vec<&Value> = flows.iter().filter(is_ours).collect();
+        assert_eq!(ours.len(), 2, "{ours:#?}");
+        assert_eq!(ours[0]["end_reason"], "active");
+        let named = ours
+            .iter()
+            .filter(|flow| flow["application"]["http_host"] == "www.example.org");
+        assert_eq!(named.count(), names, "{ours:#?}");
+    }
 }

@@ -16,15 +16,17 @@
 use inspect::{Application, Protocol};
 
 use crate::expire::EndReason;
-use crate::key::{FlowKey, KeyExtra, Side};
+use crate::key::{KeyExtra, Side};
 use crate::meter::Input;
 use crate::origin::Origins;
 use crate::record::{LATER, Record};
 use crate::table::{Observed, OutOfMemory, Sink, Watch};
 
+mod carried;
 mod owned;
 mod timing;
 
+use carried::{Carried, Carry, Known};
 pub use owned::OwnedExtra;
 pub use timing::{BIN_COUNT, Timing, gap_bin, len_bin};
 
@@ -75,6 +77,16 @@ impl ExtraConfig {
             0
         };
         len
+    }
+}
+
+impl ExtraConfig {
+    /// Bytes that it costs beside, with a table of so many flows.
+    pub(crate) fn fixed_len(&self, flow_count: usize) -> usize {
+        match self.inspect_count {
+            0 => 0,
+            _ => Carried::memory_len(flow_count),
+        }
     }
 }
 
@@ -184,6 +196,12 @@ pub trait Inspect: Send {
     /// asked for it with each of them.
     fn known(&self, handle: u32, found: &mut Vec<u8>);
 
+    /// No more packets of the flow will be given, although it may go on: what only reading needs
+    /// may be given up. What is known stays until it has ended.
+    fn rest(&mut self, handle: &mut u32) {
+        let _ = handle;
+    }
+
     /// Whether the flow is wanted ([`ExtraConfig::shunt`]); none: that is not known, or nobody
     /// asks.
     fn wants(&self, handle: u32) -> Option<bool> {
@@ -219,8 +237,8 @@ pub(crate) struct Extras {
     bytes: Vec<ByteCounts>,
     inspected: Vec<Inspected>,
     inspector: Option<Box<dyn Inspect>>,
-    /// The flow whose record has just ended although it goes on: the next record takes it over.
-    carried: Option<(FlowKey, Option<KeyExtra>, Inspected)>,
+    /// Flows that were told although they may go on: the next record takes over what is known.
+    carried: Carried,
     found: Vec<u8>,
     /// Packets of the batch that are chosen, bit by bit.
     chosen: u32,
@@ -259,7 +277,10 @@ impl Extras {
             bytes: slab(config.bytes, flow_count)?,
             inspected: slab(config.inspect_count != 0, flow_count)?,
             inspector: None,
-            carried: None,
+            carried: match config.inspect_count {
+                0 => Carried::EMPTY,
+                _ => Carried::new(flow_count)?,
+            },
             found: Vec::with_capacity(FOUND_LEN),
             chosen: 0,
         })
@@ -299,19 +320,18 @@ impl Extras {
 
     /// What a new record begins with: where it goes on with a flow, what was known of it.
     fn take_over(&mut self, packet: &Observed) -> Inspected {
-        let Some((key, key_extra, inspected)) = self.carried.take() else {
-            return Inspected::default();
-        };
-        let is_same = key == packet.key && key_extra.is_none_or(|extra| extra == packet.key_extra);
-        if is_same {
+        match self.carried.take(packet) {
+            Known::Nothing => Inspected::default(),
             // Which side the new record calls the initiator is another question: no further look.
-            return Inspected {
+            Known::Same(inspected) => Inspected {
                 is_done: true,
                 ..inspected
-            };
+            },
+            Known::Other(inspected) => {
+                self.forget(inspected);
+                Inspected::default()
+            }
         }
-        self.forget(inspected);
-        Inspected::default()
     }
 
     /// Nobody goes on with this flow.
@@ -324,29 +344,37 @@ impl Extras {
 
     /// The end of input.
     pub(crate) fn finish(&mut self) {
-        if let Some((_, _, inspected)) = self.carried.take() {
-            self.forget(inspected);
+        for inspected in self.carried.drain() {
+            if let Some(inspector) = &mut self.inspector {
+                self.found.clear();
+                inspector.ended(inspected.handle, &mut self.found);
+            }
         }
     }
 
     /// Tells what was found of a flow whose record ends.
     fn tell(&mut self, at: usize, record: &Record, reason: EndReason) {
-        let Some(inspected) = self.inspected.get(at).copied() else {
+        let Some(mut inspected) = self.inspected.get(at).copied() else {
             return self.found.clear();
         };
-        if reason == EndReason::Active
-            && let Some((_, _, before)) = self.carried.take()
-        {
-            self.forget(before);
-        }
         self.found.clear();
         let Some(inspector) = &mut self.inspector else {
             return;
         };
         if reason == EndReason::Active {
+            inspector.rest(&mut inspected.handle);
             inspector.known(inspected.handle, &mut self.found);
-            let key_extra = self.keys.get(at).copied();
-            self.carried = Some((*record.key(), key_extra, inspected));
+            let before = self.carried.put(Carry {
+                key: *record.key(),
+                key_extra: self.keys.get(at).copied(),
+                inspected,
+                end_ns: record.end_ns(),
+            });
+            if let Some(before) = before {
+                let told = self.found.len();
+                inspector.ended(before.handle, &mut self.found);
+                self.found.truncate(told);
+            }
         } else {
             inspector.ended(inspected.handle, &mut self.found);
         }

@@ -112,6 +112,7 @@ impl MeterConfig {
         let flows = self.table.flow_count_max.clamp(1, 1 << 28) as usize;
         Table::memory_len_for(self.table.flow_count_max)
             + flows * self.extra.flow_len(self.key_extra.any())
+            + self.extra.fixed_len(flows)
             + Fragments::memory_len_for(self.datagram_count_max)
             + size_of::<Meter>()
             + size_of::<Waiting>()

@@ -457,6 +457,11 @@ impl Record {
         self.sides[side as usize].packets()
     }
 
+    /// TCP: the number of the first byte that a side sends, where its SYN has come, and no payload.
+    pub fn stream_begin(&self, side: Side) -> Option<u32> {
+        self.sides[side as usize].stream_begin()
+    }
+
     /// What a side sent that did send something. Encoders fuse it with what they take of it, so
     /// that nothing else is computed.
     #[inline(always)]

@@ -123,6 +123,9 @@ pub struct Segment<'a> {
     pub sequence: u32,
     /// TCP: whether it has SYN.
     pub is_syn: bool,
+    /// TCP: the number of the first byte of this direction, where it is known from elsewhere, such
+    /// as a SYN that was not given.
+    pub begins: Option<u32>,
     /// Payload, as much as was captured.
     pub payload: &'a [u8],
     /// Bytes of payload on the wire.
@@ -313,6 +316,20 @@ impl Inspector {
         }
     }
 
+    /// No more of the flow will be given: what reading it takes is free for others. What is known of
+    /// it stays, until [`Inspector::end`].
+    pub fn rest(&mut self, flow: &mut u32) {
+        if *flow & DONE != 0 {
+            return;
+        }
+        let Some(index) = flow.checked_sub(1) else {
+            return;
+        };
+        self.last(index);
+        self.stats.unfinished += 1;
+        self.close(flow);
+    }
+
     /// What is known of a flow, by its number.
     pub fn application(&self, flow: u32) -> Option<&Application> {
         let index = (flow & !DONE).checked_sub(1)?;
@@ -325,11 +342,7 @@ impl Inspector {
         let number = core::mem::replace(flow, NONE);
         let mut known = number;
         let index = (number & !DONE).checked_sub(1)?;
-        if number & DONE == 0 {
-            self.last(index);
-            self.stats.unfinished += 1;
-            self.close(&mut known);
-        }
+        self.rest(&mut known);
         let index = (known & !DONE).checked_sub(1).map(|_| index)?;
         let result = look(&self.flows.get(index)?.application);
         self.flows.give(index);
@@ -382,6 +395,9 @@ impl Reader<'_> {
             ports: segment.ports,
         };
         let mut sequence = segment.sequence;
+        if let Some(begins) = segment.begins {
+            self.flow.orders[at].begin(begins, sequence);
+        }
         if segment.is_syn {
             self.flow.orders[at].syn(sequence);
             sequence = sequence.wrapping_add(1);

@@ -86,6 +86,7 @@ impl Connection {
             ports: self.ports,
             sequence,
             is_syn: false,
+            begins: None,
             payload,
             payload_len: payload.len() as u32,
         };
@@ -225,6 +226,7 @@ pub fn datagrams(input: &[u8]) {
                 ports: [68, port],
                 sequence: 0,
                 is_syn: false,
+                begins: None,
                 payload: &bytes[..bytes.len().min(keep)],
                 payload_len: bytes.len() as u32,
             };
@@ -256,6 +258,7 @@ pub fn quic(input: &[u8]) {
             ports: [40_000, 443],
             sequence: 0,
             is_syn: false,
+            begins: None,
             payload: &datagram,
             payload_len: datagram.len() as u32,
         };

@@ -73,6 +73,14 @@ impl Order {
         }
     }
 
+    /// The first byte has this number, unless a segment with this one can hardly belong to it.
+    pub(crate) fn begin(&mut self, begins: u32, sequence: u32) {
+        if !self.is_started && sequence.wrapping_sub(begins) <= FAR {
+            self.is_started = true;
+            self.next = begins;
+        }
+    }
+
     fn held(&self) -> &[u32] {
         &self.held[..usize::from(self.held_count).min(HELD_MAX)]
     }

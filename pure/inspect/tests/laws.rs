@@ -45,6 +45,7 @@ fn datagrams(sample: &Sample) -> Application {
             ports: sample.ports,
             sequence: 0,
             is_syn: false,
+            begins: None,
             payload: bytes,
             payload_len: bytes.len() as u32,
         };
@@ -411,6 +412,7 @@ fn give(inspector: &mut Inspector, number: &mut u32, from: Direction, sequence: 
         ports: [40_000, 80],
         sequence,
         is_syn: false,
+        begins: None,
         payload: bytes,
         payload_len: bytes.len() as u32,
     };
@@ -511,6 +513,7 @@ fn what_a_slot_held_before_is_not_told() {
                 ports: sample.ports,
                 sequence: sequence[from as usize],
                 is_syn: false,
+                begins: None,
                 payload: bytes,
                 payload_len: bytes.len() as u32,
             };

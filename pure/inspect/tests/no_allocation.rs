@@ -27,6 +27,7 @@ fn packets_allocate_nothing() {
                         ports: sample.ports,
                         sequence: next[*from as usize],
                         is_syn: false,
+                        begins: None,
                         payload: bytes,
                         payload_len: bytes.len() as u32,
                     };

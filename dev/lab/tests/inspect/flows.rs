@@ -127,6 +127,7 @@ pub fn decode(path: &Path) -> Option<(Vec<Found>, InspectorStats)> {
                 ports,
                 sequence: level.tcp_seq,
                 is_syn,
+                begins: None,
                 payload: level.payload(bytes),
                 payload_len: level.payload_len,
             };

@@ -73,12 +73,18 @@ impl flow::Inspect for Applications {
             ports: [key.port(initiator), key.port(initiator.other())],
             sequence: packet.level.tcp_seq,
             is_syn: packet.level.tcp_flags & SYN != 0,
+            begins: record.stream_begin(packet.side),
             payload,
             payload_len: packet.level.payload_len,
         };
         self.inspector.packet(handle, &segment);
         self.called();
         *handle & DONE == 0
+    }
+
+    fn rest(&mut self, handle: &mut u32) {
+        self.inspector.rest(handle);
+        self.called();
     }
 
     fn wants(&self, handle: u32) -> Option<bool> {

@@ -201,6 +201,12 @@ impl Direction {
         }
     }
 
+    /// The number behind the SYN, where that has come, and no payload.
+    pub(super) fn stream_begin(&self) -> Option<u32> {
+        let has_begun = self.flags & SYN != 0 && self.flags & SEQ_KNOWN != 0;
+        (has_begun && self.payload_window & SUM == 0).then_some(self.next_seq)
+    }
+
     /// Bit 31 stands for kind 34; the other kinds from 31 on are not assigned.
     #[cold]
     fn rare_options(&mut self, options: u64) {
