@@ -163,7 +163,7 @@ fn overtaken_first_segments_are_put_in_order() {
         let read = Process::spawn(&mut command).unwrap().wait(limit).unwrap();
         assert_eq!(read.stdout.trim(), "www.example.org\t/path", "{order:?}");
         let application = &flows[0]["application"];
-        let told = ["http_host", "http_target"].map(|name| application[name].as_str());
+        let told = ["http_host", "http_path"].map(|name| application[name].as_str());
         assert_eq!(
             told,
             [Some("www.example.org"), Some("/path")],
