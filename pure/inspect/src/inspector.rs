@@ -316,8 +316,8 @@ impl Inspector {
         }
     }
 
-    /// No more of the flow will be given: what reading it takes is free for others. What is known of
-    /// it stays, until [`Inspector::end`].
+    /// No more of the flow will be given: what reading it takes is free for others. What is known
+    /// of it stays, until [`Inspector::end`].
     pub fn rest(&mut self, flow: &mut u32) {
         if *flow & DONE != 0 {
             return;
