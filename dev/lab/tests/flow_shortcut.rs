@@ -1,0 +1,100 @@
+//! The meter's short cut for plain packets against its full dissection: the same records, to the
+//! last field, from every capture there is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use flow::{EndReason, HashKey, Input, Level, Meter, MeterConfig, Record};
+use lab::corpus;
+use port::{PortOptions, Ready};
+use wire::LinkType;
+
+/// A packet of a capture: its bytes, its length on the wire, its time.
+type Packet = (Vec<u8>, u32, u64);
+
+/// What is in a capture up to where it breaks off; nothing of one that is none (the corpus has
+/// damaged ones).
+fn read(path: &Path) -> Option<(LinkType, Vec<Packet>)> {
+    let mut port = port::open(&format!("file:{}", path.display()), &PortOptions::default()).ok()?;
+    let interfaces = port.control.describe().interfaces;
+    let link = interfaces.first().map_or(1, |interface| interface.0);
+    let mut all = Vec::new();
+    loop {
+        let before = all.len();
+        let Ok(batch) = port.rx[0].receive() else {
+            break;
+        };
+        for packet in batch.iter() {
+            let time_ns = packet.time_ns().unwrap_or(1);
+            all.push((packet.bytes().to_vec(), packet.wire_len(), time_ns));
+        }
+        drop(batch);
+        let is_empty = all.len() == before;
+        if is_empty && !matches!(port.rx[0].wait(Duration::ZERO), Ok(Ready::Packets)) {
+            break;
+        }
+    }
+    Some((LinkType(link), all))
+}
+
+/// Every record of a run, as text with its times and its end, in the order of the text.
+fn records(config: &MeterConfig, link: LinkType, packets: &[Packet], short: bool) -> Vec<String> {
+    let mut meter = Meter::new(config).unwrap();
+    if !short {
+        meter.without_shortcut();
+    }
+    let mut told: Vec<String> = Vec::new();
+    let mut sink = |record: &Record, end: EndReason| {
+        let (start, last) = (record.start_ns(), record.end_ns());
+        told.push(format!("{record:?} {start} {last} {end:?}"));
+    };
+    for (bytes, wire_len, time_ns) in packets {
+        let input = Input {
+            link,
+            bytes,
+            wire_len: *wire_len,
+            time_ns: *time_ns,
+            vlan: None,
+            interface: 0,
+        };
+        meter.observe(&input, &mut sink);
+    }
+    meter.finish(&mut sink);
+    assert_eq!(meter.stats().imbalance(), 0);
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn the_short_cut_tells_what_the_dissection_tells() {
+    let corpus = corpus::captures();
+    let (mut files, mut count) = (0, 0);
+    for path in &corpus.files {
+        let Some((link, packets)) = read(path) else {
+            continue;
+        };
+        for (level, uniflow) in [
+            (Level::Outer, false),
+            (Level::Inner, false),
+            (Level::Inner, true),
+            (Level::Both, false),
+        ] {
+            let mut config = MeterConfig::new(HashKey::from_seed(3));
+            config.level = level;
+            config.table.uniflow = uniflow;
+            config.table.flow_count_max = 1 << 14;
+            let short = records(&config, link, &packets, true);
+            let whole = records(&config, link, &packets, false);
+            let name = path.display();
+            for (one, other) in short.iter().zip(&whole) {
+                assert_eq!(one, other, "{name}: {level:?}, uniflow {uniflow}");
+            }
+            assert_eq!(short.len(), whole.len(), "{name}: {level:?}");
+            count += short.len();
+        }
+        files += 1;
+    }
+    assert!(files >= corpus.at_least(600, 2), "{files} captures");
+    assert!(count >= corpus.at_least(10_000, 50), "{count} records");
+    eprintln!("{files} captures, {count} records");
+}
