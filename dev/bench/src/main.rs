@@ -5,6 +5,7 @@
 //! quote ratios.
 #![forbid(unsafe_code)]
 
+mod applications;
 mod bursts;
 mod cpu;
 mod guest;

@@ -181,14 +181,21 @@ pub fn sequence(packet_count: u32, flow_count: u32) -> Vec<u32> {
     all
 }
 
-/// Writes packets, one a microsecond.
-struct Capture {
+/// When captures begin.
+const START_NS: u64 = 1_700_000_000_000_000_000;
+
+/// Writes packets, one a microsecond or when told.
+pub struct Capture {
     file: BufWriter<File>,
     time_ns: u64,
 }
 
 impl Capture {
-    fn create(path: &Path) -> Result<Self> {
+    /// An empty one, of Ethernet.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("make {}", path.display()))?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
         let mut head = [0; pcap::HEADER_LEN];
@@ -201,8 +208,22 @@ impl Capture {
         file.write_all(&head)?;
         Ok(Self {
             file,
-            time_ns: 1_700_000_000_000_000_000,
+            time_ns: START_NS,
         })
+    }
+
+    /// A packet so long after the beginning.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn put_at(&mut self, packet: &[u8], wire_len: u32, at_ns: u64) -> Result<()> {
+        let mut head = [0; pcap::RECORD_LEN];
+        let time = Timestamp(START_NS + at_ns);
+        let len = packet.len() as u32;
+        pcap::emit_record(&mut head, time, len, wire_len, Precision::Microseconds);
+        self.file.write_all(&head)?;
+        self.file.write_all(packet)?;
+        Ok(())
     }
 
     fn put(&mut self, packet: &[u8], gap_ns: u64) -> Result<()> {
@@ -216,7 +237,11 @@ impl Capture {
         Ok(())
     }
 
-    fn end(mut self) -> Result<()> {
+    /// All of it is in the file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn end(mut self) -> Result<()> {
         Ok(self.file.flush()?)
     }
 }

@@ -93,6 +93,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("java"), "default-jre-headless", &[Set::Test]),
     (Program("mvn"), "maven", &[Set::Test]),
     (Program("curl"), "curl", &[Set::Test, Set::Fixture]),
+    (Program("ndpiReader"), "libndpi-bin", &[Set::Bench]),
     (Program("trafgen"), "netsniff-ng", &[Set::Bench]),
     (
         Program("tcpreplay"),

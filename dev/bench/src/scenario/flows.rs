@@ -4,7 +4,9 @@
 //!
 //! Captures are taken from the folder that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,
 //! `d.pcap`); what is not there is made in the system's folder for temporary files, which takes
-//! some ten seconds and 1.2 GB, and is deleted afterwards.
+//! some ten seconds and 1.2 GB, and is deleted afterwards. The one for decoders is joined from the
+//! large corpus of captures (`BAREWIRE_CORPUS`); without that its table is left out, and a note
+//! says so.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Plan, Scenario};
 use crate::rounds::{Outcome, Table};
-use crate::{cpu, meter, program, workload};
+use crate::{applications, cpu, meter, program, workload};
+
+mod decoding;
 
 /// The row in the table.
 pub const SCENARIO: Scenario = Scenario {
@@ -24,37 +28,52 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// A capture.
-struct Workload {
+/// Who is measured over what.
+struct Comparison {
     file: &'static str,
     measure: &'static str,
-    make: fn(&Path, u32) -> Result<()>,
-    packets: u32,
     /// Room in the table, enough for all flows.
     table_size: &'static str,
+    subjects: &'static [Subject],
+}
+
+/// A capture that can be made.
+struct Workload {
+    compared: Comparison,
+    make: fn(&Path, u32) -> Result<()>,
+    packets: u32,
 }
 
 const WORKLOADS: [Workload; 3] = [
     Workload {
-        file: "a.pcap",
-        measure: "a: small packets in a tenth as many flows",
+        compared: Comparison {
+            file: "a.pcap",
+            measure: "a: small packets in a tenth as many flows",
+            table_size: "2M",
+            subjects: &SUBJECTS,
+        },
         make: |path, packets| workload::many_flows(path, packets, packets / 10),
         packets: 10_000_000,
-        table_size: "2M",
     },
     Workload {
-        file: "b.pcap",
-        measure: "b: mixed lengths, tags, fragments",
+        compared: Comparison {
+            file: "b.pcap",
+            measure: "b: mixed lengths, tags, fragments",
+            table_size: "512k",
+            subjects: &SUBJECTS,
+        },
         make: workload::mixed,
         packets: 1_000_000,
-        table_size: "512k",
     },
     Workload {
-        file: "d.pcap",
-        measure: "d: every packet a new flow",
+        compared: Comparison {
+            file: "d.pcap",
+            measure: "d: every packet a new flow",
+            table_size: "4M",
+            subjects: &SUBJECTS,
+        },
         make: |path, packets| workload::many_flows(path, packets, packets),
         packets: 3_000_000,
-        table_size: "4M",
     },
 ];
 
@@ -75,7 +94,7 @@ struct Subject {
     command: fn(&Places<'_>) -> Result<Command>,
 }
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 8] = [
     Subject {
         name: "nfpcapd",
         is_rival: true,
@@ -129,6 +148,7 @@ const SUBJECTS: [Subject; 7] = [
             Ok(command)
         },
     },
+    decoding::EXPORTED,
     Subject {
         name: "barewire, standard",
         is_rival: false,
@@ -182,7 +202,9 @@ fn run(plan: &Plan) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut metered = None;
     for workload in &WORKLOADS {
-        let path = given.as_ref().map(|folder| folder.join(workload.file));
+        let path = given
+            .as_ref()
+            .map(|folder| folder.join(workload.compared.file));
         let path = match path.filter(|path| path.exists()) {
             Some(path) => path,
             None => {
@@ -193,12 +215,12 @@ fn run(plan: &Plan) -> Result<Outcome> {
                 };
                 eprintln!(
                     "no {} in BAREWIRE_WORKLOADS: making one of {packets} packets",
-                    workload.file
+                    workload.compared.file
                 );
                 outcome
                     .notes
-                    .push(format!("{} was made by the bench", workload.file));
-                let path = scratch.0.join(workload.file);
+                    .push(format!("{} was made by the bench", workload.compared.file));
+                let path = scratch.0.join(workload.compared.file);
                 (workload.make)(&path, packets)?;
                 path
             }
@@ -206,13 +228,16 @@ fn run(plan: &Plan) -> Result<Outcome> {
         let notes = &mut outcome.notes;
         outcome
             .tables
-            .push(rates(plan, workload, &path, &scratch.0, notes)?);
+            .push(rates(plan, &workload.compared, &path, &scratch.0, notes)?);
         metered.get_or_insert(path);
     }
     if let Some(path) = metered {
         outcome.tables.push(threads(plan, &path)?);
     }
     outcome.tables.push(sizes(plan)?);
+    outcome
+        .tables
+        .extend(decoders(plan, &scratch.0, &mut outcome.notes)?);
     outcome.notes.push(
         "processor time of the whole program with all its threads, pinned to one processor, from \
          start to end; tables of barewire for 2 M, 512 k and 4 M flows; IPFIX to a UDP socket \
@@ -236,13 +261,13 @@ fn run(plan: &Plan) -> Result<Outcome> {
 
 fn rates(
     plan: &Plan,
-    workload: &Workload,
+    compared: &Comparison,
     path: &Path,
     scratch: &Path,
     notes: &mut Vec<String>,
 ) -> Result<Table> {
     let mut table = Table {
-        measure: workload.measure,
+        measure: compared.measure,
         unit: "Mpps",
         axis: "",
         more_is_better: true,
@@ -253,19 +278,19 @@ fn rates(
     let sink = UdpSocket::bind("127.0.0.1:0")?;
     let places = Places {
         capture: path,
-        table_size: workload.table_size,
+        table_size: compared.table_size,
         scratch,
         port: sink.local_addr()?.port(),
     };
     for round in 0..plan.rounds {
-        for subject in &SUBJECTS {
+        for subject in compared.subjects {
             if subject.is_rival && round >= RIVAL_ROUNDS {
                 continue;
             }
             match seconds(subject, &places) {
                 Ok(seconds) => {
                     let rate = packets as f64 / seconds / 1e6;
-                    eprintln!("{} {}: {rate:.3} Mpps", workload.file, subject.name);
+                    eprintln!("{} {}: {rate:.3} Mpps", compared.file, subject.name);
                     table.add(subject.name, 0, rate);
                     if table.reference.is_empty() {
                         table.reference = subject.name.into();
@@ -274,7 +299,7 @@ fn rates(
                 Err(why) if round == 0 && !notes.iter().any(|note| note.contains(subject.name)) => {
                     notes.push(format!(
                         "{}: {} left out: {why:#}",
-                        workload.file, subject.name
+                        compared.file, subject.name
                     ));
                 }
                 Err(_) => {}
@@ -282,6 +307,29 @@ fn rates(
         }
     }
     Ok(table)
+}
+
+/// Beside others who look at applications.
+fn decoders(plan: &Plan, scratch: &Path, notes: &mut Vec<String>) -> Result<Option<Table>> {
+    let corpus = match lab::corpus::large() {
+        Ok(corpus) => corpus,
+        Err(missing) => {
+            eprintln!("SKIPPED: decoders: {missing}");
+            notes.push(format!("no table for decoders: {missing}"));
+            return Ok(None);
+        }
+    };
+    let compared = &decoding::COMPARED;
+    let path = scratch.join(compared.file);
+    let repetitions = if plan.quick { 1 } else { decoding::REPETITIONS };
+    let files = applications::join(&corpus, &path, repetitions)?;
+    notes.push(format!(
+        "{}: {files} captures of the corpus joined, {repetitions} times with other addresses",
+        compared.file
+    ));
+    let table = rates(plan, compared, &path, scratch, notes)?;
+    std::fs::remove_file(&path)?;
+    Ok(Some(table))
 }
 
 /// Processor time of one run, on the last of the processors.
