@@ -246,8 +246,10 @@ fn run(plan: &Plan) -> Result<Outcome> {
             .into(),
     );
     outcome.notes.push(
-        "not run: pmacctd, which does not end with its file; ipfixprobe and YAF, which Debian does \
-         not have (yaf is, where it is installed)"
+        "not run: pmacctd, which does not end with its file; YAF and ipfixprobe, which Debian does \
+         not have, run where they are installed. Where ipfixprobe is not, nfpcapd is the \
+         yardstick: once measured together over workload b, ipfixprobe 5.7 with four plugins took \
+         0.57 s of processor time, nfpcapd 1.7.1 took 0.51 s and nfpcapd 1.7.8 took 0.46 s"
             .into(),
     );
     outcome.notes.push(
