@@ -25,6 +25,8 @@ const WINDOW_LEN: usize = 4 << 20;
 /// is written to grows.
 const LOOK_LEN: usize = 1 << 20;
 
+const _: () = assert!(LOOK_LEN > wire::file::MAX_NEED);
+
 /// File mappings that the guard can watch at once; a file beyond them is read through a buffer.
 const WATCHED_MAX: usize = 64;
 
@@ -158,10 +160,11 @@ impl FileMapping {
         if at < self.looked {
             return true;
         }
-        self.looked = match self.len.saturating_sub(at) {
-            LOOK_LEN.. => at + LOOK_LEN,
-            _ => at,
-        };
+        // The last mebibyte is longer than any packet: who stands before one that is not all there
+        // looks, however far the look before reached.
+        self.looked = at
+            .saturating_add(LOOK_LEN)
+            .min(self.len.saturating_sub(LOOK_LEN));
         FileState::of(file) == Some(self.state)
     }
 

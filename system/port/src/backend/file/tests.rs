@@ -638,6 +638,32 @@ fn a_file_that_grows_is_read_on() {
     assert!(rows == expected(3000, false)[first..]);
 }
 
+/// The packet that is written while the file is opened begins before the last mebibyte's end and
+/// before the place where the reader would look again.
+#[test]
+fn a_large_file_that_grows_within_a_packet_is_read_on() {
+    const LOOK_LEN: usize = 1 << 20;
+    const LEN: usize = 60_000;
+    let (mut file, ends) = pcap_file(20_000);
+    let count = ends.partition_point(|end| end + LEN / 2 <= LOOK_LEN);
+    file.truncate(ends[count - 1]);
+    let mut record = [0; pcap::RECORD_LEN];
+    let (time, len) = (Timestamp(7), LEN as u32);
+    pcap::emit_record(&mut record, time, len, len, Precision::Nanoseconds);
+    file.extend(record);
+    file.extend([9; LEN]);
+    let there = LOOK_LEN + LEN / 4;
+    let temp = Temp::new(&file[..there]);
+    let mut port = open(&temp.name(), &PortOptions::default()).unwrap();
+    let first = port.rx[0].receive().unwrap().len();
+    let mut writer = File::options().append(true).open(&temp.0).unwrap();
+    writer.write_all(&file[there..]).unwrap();
+    let mut rows = Vec::new();
+    drain(&mut port, &mut rows).unwrap();
+    assert_eq!(first + rows.len(), count + 1);
+    assert_eq!(rows.last().unwrap().1, [9; LEN]);
+}
+
 #[test]
 fn stop_ends_a_file_early() {
     let temp = Temp::new(&pcap_file(3000).0);
