@@ -80,7 +80,10 @@ impl Kafka {
                 continue;
             };
             let held = std::mem::take(held);
-            self.free.push(at);
+            // A report that comes after the end was not waited for any more.
+            if !self.is_idle() {
+                self.free.push(at);
+            }
             if is_there {
                 self.settled.done.add(&held);
             } else {

@@ -539,14 +539,15 @@ impl Running {
     /// Waits until so many records may go.
     fn keep_rate(&mut self, flows: u64) {
         let Some(rate) = self.lane.rate else { return };
-        let mut now = Instant::now();
-        let until = now + END_MAX;
+        let start = Instant::now();
+        let (mut now, until) = (start, start + END_MAX);
         while self.may_send > now && now < until {
             std::thread::sleep((self.may_send - now).min(LOOK));
             now = Instant::now();
         }
         let takes = Duration::from_secs_f64(flows as f64 / f64::from(rate));
-        self.last_step = now;
+        // The pause is ours: it counts neither for the destination nor against it.
+        self.last_step += now - start;
         // A pause is not made up for.
         self.may_send = self.may_send.max(now) + takes;
     }

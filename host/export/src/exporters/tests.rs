@@ -10,6 +10,7 @@ use flow::{HashKey, Input, Meter, MeterConfig};
 use wire::LinkType;
 
 use super::*;
+use crate::sink::{Sent, Sink};
 
 /// So many flows of one packet and every third with an answer, made by a meter.
 pub(crate) fn records(count: u16) -> Vec<(Record, EndReason)> {
@@ -256,6 +257,57 @@ fn a_busy_destination_is_waited_for() {
         let full = account.dropped[DropReason::QueueFull as usize].flows;
         assert_eq!((taken, full), if is_busy { (128, 0) } else { (64, 64) });
     }
+}
+
+/// A destination that is told later what arrived, and of which nothing ever does.
+struct Deaf;
+
+impl Sink for Deaf {
+    fn connect(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn send(&mut self, _: &[u8]) -> Sent {
+        Sent::Broken(std::io::Error::other("nothing is taken"))
+    }
+
+    fn is_deferred(&self) -> bool {
+        true
+    }
+}
+
+/// A pause for the rate's sake is no sign of life.
+#[test]
+fn with_a_rate_the_end_comes_too() {
+    let target = Target::parse("json:kafka://127.0.0.1:1/flows?rate=100&wait=1s").unwrap();
+    let Make::Messages(make) = target.format.make else {
+        panic!("lines are messages")
+    };
+    let shared = Arc::new(Shared::default());
+    let (queue, batches) = sync_channel(1);
+    let (setup, sink) = (setup(), Box::new(Deaf));
+    let lane = Lane::new(
+        &target,
+        make(&target, &setup),
+        sink,
+        batches,
+        shared.clone(),
+    );
+    let batch = Records {
+        records: records(64),
+        extras: Vec::new(),
+    };
+    queue.send(Arc::new(batch)).unwrap();
+    drop(queue);
+    lock(&shared.observed).is_over = true;
+    let (done, ended) = sync_channel(1);
+    thread::spawn(move || {
+        lane.work()();
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(60)).expect("an end");
+    let account = lock(&shared.account);
+    assert_eq!(account.dropped[DropReason::Unreachable as usize].flows, 64);
 }
 
 #[test]
