@@ -25,10 +25,20 @@ use vendors::Vendors;
 
 /// Bytes of a file at the most.
 const FILE_MAX: u64 = 1 << 30;
+/// How files begin that gzip, zstd, xz, bzip2 and zip have packed.
+const PACKED: [&[u8]; 5] = [
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ\0",
+    b"BZh",
+    b"PK\x03\x04",
+];
 /// Addresses that are remembered.
 const REMEMBERED: usize = 16 << 10;
 /// Names that are kept at a time.
 const NAMES_MAX: usize = 64 << 10;
+/// Bytes of one at the most: its place in the set, its counts and its text.
+const NAME_LEN: usize = 2 * size_of::<Arc<str>>() + 16 + ranges::NAME_MAX;
 
 /// Which files there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -153,7 +163,7 @@ impl OriginTable {
                     (origin.country, origin.city) = (found.country, keep(names, found.city));
                 }
             }
-            if origin.country != [0; 2] {
+            if origin.country != [0; 2] || origin.city.is_some() {
                 break;
             }
         }
@@ -169,10 +179,19 @@ impl OriginTable {
                 Source::Database(database) => database.memory_len(),
             })
             .sum();
+        // Names of lists are the lists'.
+        let has_database = |sources: &[Source]| {
+            let mut kinds = sources.iter();
+            kinds.any(|source| matches!(source, Source::Database(_)))
+        };
+        let names = match has_database(&self.networks) || has_database(&self.places) {
+            true => NAMES_MAX * NAME_LEN,
+            false => 0,
+        };
         files
             + self.vendors.memory_len()
             + self.remembered.len() * size_of::<Option<(IpAddr, Origin)>>()
-            + NAMES_MAX * size_of::<Arc<str>>()
+            + names
     }
 }
 
@@ -226,6 +245,11 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     limited.read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(wrong(path, "it has more than 1 GiB"));
+    }
+    if PACKED.iter().any(|magic| bytes.starts_with(magic)) {
+        let what = format!("use {}", path.display());
+        let error = Error::new(ErrorKind::InvalidInput, what, "it is compressed");
+        return Err(error.with_hint("unpack it first: gunzip --keep, unzip or the like"));
     }
     Ok(bytes)
 }

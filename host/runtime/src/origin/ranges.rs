@@ -141,9 +141,11 @@ impl Row {
             if !has_asn && let Ok(asn) = digits.parse::<u32>() {
                 row.asn = asn;
                 has_asn = true;
+            } else if matches!(field.as_str(), "" | "-" | "None" | "ZZ") {
+                // Not known; ZZ is what DB-IP has for that.
             } else if is_code && row.country == [0; 2] {
                 row.country.copy_from_slice(field.as_bytes());
-            } else if row.name.is_none() && !matches!(field.as_str(), "" | "-" | "None") {
+            } else if row.name.is_none() {
                 row.name = Some(cut(field).into());
             }
         }
@@ -194,33 +196,47 @@ fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static st
     const NONE: &str = "it does not begin with a prefix, or a first and a last address";
     let first = fields.first().ok_or(NONE)?;
     if let Some((addr, len)) = first.split_once('/') {
-        let (is_six, number) = address(addr).ok_or(NONE)?;
-        let bits = if is_six { 128 } else { 32 };
+        let addr = address(addr).ok_or(NONE)?;
+        let bits = if addr.is_ipv6() { 128 } else { 32 };
         let len = len.parse::<u32>().ok().filter(|len| *len <= bits);
         let len = len.ok_or("the length of the prefix is none")?;
         let host = u128::MAX.checked_shr(128 - (bits - len)).unwrap_or(0);
-        return Ok((is_six, number & !host, number | host, 1));
+        let number = number(addr);
+        let (is_six, first, last) = range(addr.is_ipv6(), number & !host, number | host);
+        return Ok((is_six, first, last, 1));
     }
-    let (is_six, number) = address(first).ok_or(NONE)?;
-    let (is_last_six, last) = fields.get(1).and_then(|f| address(f)).ok_or(NONE)?;
-    if is_six != is_last_six || last < number {
+    let first = address(first).ok_or(NONE)?;
+    let last = fields.get(1).and_then(|f| address(f)).ok_or(NONE)?;
+    if first.is_ipv6() != last.is_ipv6() || last < first {
         return Err("the last address is not behind the first one");
     }
-    Ok((is_six, number, last, 2))
+    let (is_six, first, last) = range(first.is_ipv6(), number(first), number(last));
+    Ok((is_six, first, last, 2))
 }
 
 /// An address; of IPv4 also as one number.
-fn address(text: &str) -> Option<(bool, u128)> {
-    if let Ok(number) = text.parse::<u32>() {
-        return Some((false, number.into()));
+fn address(text: &str) -> Option<IpAddr> {
+    match text.parse::<u32>() {
+        Ok(number) => Some(IpAddr::V4(number.into())),
+        Err(_) => text.parse().ok(),
     }
-    match text.parse().ok()? {
-        IpAddr::V4(v4) => Some((false, u32::from(v4).into())),
-        IpAddr::V6(v6) => Some(match v6.to_ipv4_mapped() {
-            Some(v4) => (false, u32::from(v4).into()),
-            None => (true, u128::from(v6)),
-        }),
+}
+
+fn number(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(v4) => u32::from(v4).into(),
+        IpAddr::V6(v6) => v6.into(),
     }
+}
+
+/// Whether a range is of IPv6, first, last. One that lies within `::ffff:0:0/96` is of IPv4.
+fn range(is_six: bool, first: u128, last: u128) -> (bool, u128, u128) {
+    const MAPPED: u128 = 0xffff << 32;
+    const FOUR: u128 = u32::MAX as u128;
+    if is_six && first & !FOUR == MAPPED && last & !FOUR == MAPPED {
+        return (false, first & FOUR, last & FOUR);
+    }
+    (is_six, first, last)
 }
 
 /// Ranges in order that do not overlap: where several lie over an address, that which begins last,
@@ -314,6 +330,27 @@ mod tests {
         for nobody in ["192.0.3.0", "11.0.0.0", "2001:db9::", "0.0.0.0"] {
             assert_eq!(find(nobody), None, "{nobody}");
         }
+    }
+
+    /// Within IPv6, and in a range that begins or ends beside them.
+    #[test]
+    fn addresses_of_ipv4_in_ipv6_are_such() {
+        let text = "::ffff:192.0.2.0/120,1\n::,::ffff:ffff:ffff,2\n::ffff:0:0/95,3\n\
+                    ::ffff:203.0.113.0,::ffff:203.0.113.9,4\n";
+        let ranges = Ranges::parse(text.as_bytes()).unwrap();
+        assert_eq!(asn(&ranges, "192.0.2.255"), Some(1));
+        assert_eq!(asn(&ranges, "192.0.3.0"), None);
+        assert_eq!(asn(&ranges, "::5"), Some(2));
+        assert_eq!(asn(&ranges, "::fffe:0:1"), Some(3));
+        assert_eq!(asn(&ranges, "203.0.113.9"), Some(4));
+    }
+
+    #[test]
+    fn a_code_for_no_country_is_none() {
+        let ranges = Ranges::parse(b"192.0.2.0/24,ZZ\n198.51.100.0/24,ZZ,DE\n").unwrap();
+        let find = |addr: &str| ranges.find(addr.parse().unwrap()).unwrap();
+        assert_eq!(find("192.0.2.1"), &Row::default());
+        assert_eq!(&find("198.51.100.1").country, b"DE");
     }
 
     #[test]

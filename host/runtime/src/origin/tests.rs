@@ -52,6 +52,39 @@ fn what_is_wrong_is_told_with_the_file() {
     assert!(error.to_string().contains("networks"), "{error}");
 }
 
+#[test]
+fn a_packed_file_is_told_as_such() {
+    for packed in [
+        &b"\x1f\x8b\x08\0"[..],
+        b"\x28\xb5\x2f\xfd\0",
+        b"PK\x03\x04\n",
+    ] {
+        let error = table("origins-packed", packed, packed).err().unwrap();
+        assert!(error.to_string().contains("compressed"), "{error}");
+        assert!(error.hint().unwrap().contains("unpack"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_file_that_knows_the_city_alone_counts() {
+    let folder = std::env::temp_dir().join(format!("barewire-cities-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let places = ["first", "second"].map(|name| folder.join(name));
+    std::fs::write(&places[0], "192.0.2.0/25,Berlin\n").unwrap();
+    std::fs::write(&places[1], "192.0.2.0/24,FR,Paris\n").unwrap();
+    let files = OriginFiles {
+        places: places.to_vec(),
+        ..OriginFiles::default()
+    };
+    let mut table = OriginTable::open(&files).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    let mut of = |addr: &str| table.of_address(addr.parse().unwrap());
+    assert_eq!(of("192.0.2.1").city.as_deref(), Some("Berlin"));
+    assert_eq!(of("192.0.2.1").country(), "");
+    assert_eq!(of("192.0.2.200").city.as_deref(), Some("Paris"));
+    assert_eq!(of("192.0.2.200").country(), "FR");
+}
+
 /// A file by the rules of MaxMind DB, with one network: a tree of 32 nodes of 24 bits, a record.
 fn database() -> Vec<u8> {
     const NODES: u32 = 32;

@@ -13,6 +13,9 @@ const LINE_MAX: usize = 4096;
 /// Bits of an address.
 const ADDRESS_BITS: u32 = 48;
 
+/// How the lines of IEEE's registries begin.
+const REGISTRIES: [&str; 5] = ["MA-L,", "MA-M,", "MA-S,", "CID,", "IAB,"];
+
 /// The makers of one or more files.
 #[derive(Debug, Default)]
 pub struct Vendors {
@@ -28,6 +31,8 @@ impl Vendors {
     /// Says which line is wrong, and how.
     pub fn add(&mut self, text: &[u8]) -> Result<(), String> {
         let before = self.count;
+        // An address of IEEE, in quotes, goes over several lines.
+        let mut is_inside = false;
         for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let wrong = |why: &str| format!("line {}: {why}", at + 1);
             if line.len() > LINE_MAX {
@@ -38,8 +43,20 @@ impl Vendors {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let Some((prefix, len, name)) = entry(&split(line)) else {
-                // Names of columns; an address of IEEE goes over several lines.
+            let is_ieee = REGISTRIES.iter().any(|name| line.starts_with(name));
+            let has_odd_quotes = line.bytes().filter(|byte| *byte == b'"').count() % 2 != 0;
+            if is_inside && !is_ieee {
+                is_inside = !has_odd_quotes;
+                continue;
+            }
+            is_inside = is_ieee && has_odd_quotes;
+            // IEEE's have commas, and tabs where somebody typed one.
+            let fields = match is_ieee {
+                true => split(&line.replace('\t', " ")),
+                false => split(line),
+            };
+            let Some((prefix, len, name)) = entry(&fields) else {
+                // Names of columns, and remarks of others.
                 if at == 0 || self.count > before && !line.starts_with("MA-") {
                     continue;
                 }
@@ -157,6 +174,21 @@ mod tests {
         );
         assert_eq!(find(&vendors, [1, 0x80, 0xc2, 0, 0, 7]), Some("Bridge"));
         assert_eq!(find(&vendors, [1, 0x80, 0xc2, 0, 0, 8]), None);
+    }
+
+    /// The rest of an address may look like the beginning of a line of Wireshark's.
+    #[test]
+    fn an_address_over_several_lines_is_no_maker() {
+        let mut vendors = Vendors::default();
+        let ieee = "Registry,Assignment,Organization Name,Organization Address\n\
+                    MA-L,002272,One,\"1\tStreet\n94085,US\n00:00:00,CA\"\nMA-L,002273,Two,x\n\
+                    MA-L,002274,Three,\"never ended\nMA-L,002275,Four,x\n";
+        vendors.add(ieee.as_bytes()).unwrap();
+        assert_eq!(find(&vendors, [0x94, 0x08, 0x50, 0, 0, 0]), None);
+        assert_eq!(find(&vendors, [0, 0, 0, 0, 0, 1]), None);
+        for (last, name) in [(2, "One"), (3, "Two"), (4, "Three"), (5, "Four")] {
+            assert_eq!(find(&vendors, [0, 0x22, 0x70 + last, 0, 0, 1]), Some(name));
+        }
     }
 
     #[test]
