@@ -18,7 +18,7 @@ mod standard;
 
 pub(crate) use application::text as application_text;
 pub use application::{APPLICATION, ApplicationElement};
-pub use standard::{NETFLOW9, STANDARD, Standard, UNIFLOW, standard_index};
+pub use standard::{NETFLOW9, PutRun, STANDARD, Standard, UNIFLOW, standard_index};
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).
 pub const REVERSE_ENTERPRISE: u32 = 29305;
@@ -120,20 +120,21 @@ pub struct View<'a> {
     pub source: Side,
     /// The interface where packets were seen, as the kernel numbers it; 0 is not known.
     pub interface: u32,
-    /// Forward and reverse counters.
-    pub sent: [Counters; 2],
+    /// Whether the source and the other side have sent anything.
+    has_sent: [bool; 2],
 }
 
 impl<'a> View<'a> {
     /// A record seen from a side. `interface` counts unless the key has one.
     #[inline(always)]
     pub fn new(record: &'a Record, reason: EndReason, source: Side, interface: u32) -> View<'a> {
+        let has_sent = |side| record.packets_of(side) != 0;
         View {
             record,
             reason,
             source,
             interface,
-            sent: [record.sent_by(source), record.sent_by(source.other())],
+            has_sent: [has_sent(source), has_sent(source.other())],
         }
     }
 
@@ -146,24 +147,26 @@ impl<'a> View<'a> {
         source: Side,
         interface: u32,
     ) -> View<'a> {
-        let reverse = if IS_BOTH {
-            record.sent_by_sender(source.other())
-        } else {
-            Counters::default()
-        };
         View {
             record,
             reason,
             source,
             interface,
-            sent: [record.sent_by_sender(source), reverse],
+            has_sent: [true, IS_BOTH],
         }
     }
 
-    /// What one way sent.
+    /// What one way sent. Of this a row computes only what it takes.
     #[inline(always)]
-    pub fn counters(&self, way: Way) -> &Counters {
-        &self.sent[way as usize]
+    pub fn counters(&self, way: Way) -> Counters {
+        let side = match way {
+            Way::Forward => self.source,
+            Way::Reverse => self.source.other(),
+        };
+        if !self.has_sent[way as usize] {
+            return Counters::default();
+        }
+        self.record.sent_by_sender(side)
     }
 
     #[inline(always)]

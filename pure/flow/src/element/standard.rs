@@ -1,6 +1,7 @@
 //! The standard templates: for each shape of a flow one list of fields, fused into one function.
 
-use super::{Column, View, Way, field};
+use super::{Column, Field, View, Way, field};
+use crate::encode::Sum;
 use crate::expire::EndReason;
 use crate::key::Side;
 use crate::record::Record;
@@ -14,7 +15,15 @@ pub struct Standard {
     /// Writes a record, seen from `source`, at the start of `out`, which must have `len` bytes at
     /// the least: otherwise nothing is written and the answer is false.
     pub put: fn(&Record, EndReason, Side, u32, &mut [u8]) -> bool,
+    /// Writes records that this template serves, one behind the other, seen from whoever began or,
+    /// where one side sent, from that. Ends before the first of another shape, before one that
+    /// nobody sent, and where `out` has no room; adds what was written to the sum, and says how
+    /// many.
+    pub put_run: PutRun,
 }
+
+/// Records, the interface, where to write, what to add to; how many were written.
+pub type PutRun = fn(&[(Record, EndReason)], u32, &mut [u8], &mut Sum) -> usize;
 
 macro_rules! standard {
     (
@@ -54,11 +63,48 @@ macro_rules! standard {
                     match source {
                         Side::A => fill_from(record, reason, Side::A, interface, out),
                         Side::B => fill_from(record, reason, Side::B, interface, out),
-                    }
+                    };
                     true
                 }
 
+                pub(super) fn put_run(
+                    records: &[(Record, EndReason)],
+                    interface: u32,
+                    out: &mut [u8],
+                    sum: &mut Sum,
+                ) -> usize {
+                    let (mut count, mut packets, mut bytes) = (0, 0_u64, 0_u64);
+                    let (places, _) = out.as_chunks_mut::<LEN>();
+                    for ((record, reason), out) in records.iter().zip(places) {
+                        let (version, icmp) = if IS_IPV6 { (6, 58) } else { (4, 1) };
+                        let key = record.key();
+                        if key.ip_version() != version || (key.protocol() == icmp) != IS_ICMP {
+                            break;
+                        }
+                        let source = match [Side::A, Side::B].map(|side| record.packets_of(side)) {
+                            [(1..), (1..)] if IS_BOTH => record.initiator(),
+                            [(1..), 0] if !IS_BOTH => Side::A,
+                            [0, (1..)] if !IS_BOTH => Side::B,
+                            _ => break,
+                        };
+                        let sent = match source {
+                            Side::A => fill_from(record, *reason, Side::A, interface, out),
+                            Side::B => fill_from(record, *reason, Side::B, interface, out),
+                        };
+                        packets += sent.packets;
+                        bytes = bytes.wrapping_add(sent.bytes);
+                        count += 1;
+                    }
+                    sum.flows += count as u64;
+                    sum.packets += packets;
+                    sum.bytes = sum.bytes.wrapping_add(bytes);
+                    count
+                }
+
                 const IS_BOTH: bool = matches!(COLUMNS[COLUMNS.len() - 1].way, Way::Reverse);
+                const IS_IPV6: bool = has(COLUMNS, field::SourceIpv6::FIELD);
+                const IS_ICMP: bool = has(COLUMNS, field::IcmpTypeCode4::FIELD)
+                    || has(COLUMNS, field::IcmpTypeCode6::FIELD);
 
                 #[inline(always)]
                 fn fill_from(
@@ -67,9 +113,16 @@ macro_rules! standard {
                     source: Side,
                     interface: u32,
                     out: &mut [u8; LEN],
-                ) {
+                ) -> Sum {
                     let view = View::of_senders::<IS_BOTH>(record, reason, source, interface);
                     fill(&view, out);
+                    let forward = view.counters(Way::Forward);
+                    let reverse = view.counters(Way::Reverse);
+                    Sum {
+                        flows: 1,
+                        packets: forward.packets + reverse.packets,
+                        bytes: forward.bytes + reverse.bytes,
+                    }
                 }
 
                 #[inline(always)]
@@ -92,9 +145,26 @@ macro_rules! standard {
 
         $(#[$about])*
         pub static $all: &[Standard] = &[
-            $(Standard { columns: $name::COLUMNS, len: $name::LEN, put: $name::put },)*
+            $(Standard {
+                columns: $name::COLUMNS,
+                len: $name::LEN,
+                put: $name::put,
+                put_run: $name::put_run,
+            },)*
         ];
     };
+}
+
+/// Whether a list has this field, known by its number: for lists of registered elements.
+const fn has(columns: &[Column], field: &Field) -> bool {
+    let mut at = 0;
+    while at < columns.len() {
+        if columns[at].field.element.id == field.element.id {
+            return true;
+        }
+        at += 1;
+    }
+    false
 }
 
 // In the order that `standard_index` counts on: version, then ICMP, then whether both directions

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::encode::Sum;
 use crate::sample::record;
 
 /// The fused functions write what the rows write one by one.
@@ -45,6 +46,63 @@ fn fused_templates_equal_their_rows() {
                     let has_reverse = standard.columns.iter().any(|c| c.way == Way::Reverse);
                     assert_eq!(has_reverse, is_both);
                 }
+            }
+        }
+    }
+}
+
+/// A run is what each of its records is alone. It ends before a record of another template, before
+/// one that nobody sent, and where there is no room.
+#[test]
+fn runs_equal_their_records() {
+    let mut records = Vec::new();
+    for version in [4, 6] {
+        for protocol in [6, 17, if version == 4 { 1 } else { 58 }] {
+            for (sent, began) in [
+                ([3, 0], Side::A),
+                ([0, 3], Side::B),
+                ([3, 2], Side::A),
+                ([3, 2], Side::B),
+            ] {
+                let sent = record(version, protocol, sent);
+                let mut record = Record::new(*sent.key(), began, true, false);
+                record.merge(&sent);
+                assert_eq!(record.initiator(), began);
+                records.push((record, EndReason::Idle));
+            }
+        }
+    }
+    let nobody = Record::new(*records[0].0.key(), Side::A, true, false);
+    for (record, reason) in &records {
+        let is_both = !record.is_one_way();
+        let index = standard_index(record, is_both);
+        let mut tables = vec![&STANDARD[index]];
+        tables.extend((!is_both).then(|| &UNIFLOW[index / 2]));
+        for standard in tables {
+            let source = match is_both {
+                true => record.initiator(),
+                false => record.sender(),
+            };
+            let mut alone = vec![0; standard.len];
+            assert!((standard.put)(record, *reason, source, 7, &mut alone));
+            let mut want = Sum::default();
+            (0..3).for_each(|_| want.count(record));
+
+            for last in records.iter().chain([&(nobody, EndReason::Idle)]) {
+                let is_other = standard_index(&last.0, !last.0.is_one_way()) != index;
+                if !is_other && last.0.packets() != 0 {
+                    continue;
+                }
+                let run = [(*record, *reason); 3].into_iter().chain([*last]);
+                let run: Vec<(Record, EndReason)> = run.collect();
+                let mut sum = Sum::default();
+                let mut out = vec![0; 5 * standard.len];
+                assert_eq!((standard.put_run)(&run, 7, &mut out, &mut sum), 3);
+                assert_eq!(out[..3 * standard.len], alone.repeat(3));
+                assert!(out[3 * standard.len..].iter().all(|byte| *byte == 0));
+                assert_eq!(sum, want);
+                let short = &mut out[..3 * standard.len - 1];
+                assert_eq!((standard.put_run)(&run, 7, short, &mut sum), 2);
             }
         }
     }

@@ -25,11 +25,13 @@ macro_rules! columns {
     (@head $first:literal $($name:literal)*) => { concat!($first, $(",", $name),*, "\n") };
 }
 
-fn forward<'a>(view: &'a View<'_>) -> &'a Counters {
+#[inline(always)]
+fn forward(view: &View<'_>) -> Counters {
     view.counters(Way::Forward)
 }
 
-fn reverse<'a>(view: &'a View<'_>) -> &'a Counters {
+#[inline(always)]
+fn reverse(view: &View<'_>) -> Counters {
     view.counters(Way::Reverse)
 }
 

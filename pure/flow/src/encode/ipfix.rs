@@ -98,6 +98,9 @@ const LAYER2_OCTETS: u16 = 352;
 /// No set is open.
 const NO_SET: usize = usize::MAX;
 
+/// How many standard templates there are.
+const TEMPLATES: usize = 8;
+
 /// The encoder.
 pub struct Encoder {
     config: Config,
@@ -115,6 +118,9 @@ pub struct Encoder {
     refused: [Sum; Refusal::COUNT],
     /// Extra columns of records with one direction, and with both.
     extra: [Vec<Column>; 2],
+    /// By index in [`STANDARD`]: what writes records of which nothing more is told, one data record
+    /// each.
+    runs: [Option<&'static Standard>; TEMPLATES],
     /// How records are written of which more is told. Then there are no others.
     rich: Option<Box<Rich>>,
 }
@@ -142,8 +148,15 @@ impl Encoder {
         let others = standard + both.len();
         let rich = config.beyond.any();
         let rich = rich.then(|| Box::new(Rich::new(config.beyond, limit, others)));
+        let runs = std::array::from_fn(|index| match (config.is_biflow, index % 2) {
+            _ if !both.is_empty() => None,
+            (true, _) => STANDARD.get(index),
+            (false, 0) => UNIFLOW.get(index / 2),
+            (false, _) => None,
+        });
         Encoder {
             rich,
+            runs,
             buffer: vec![0; limit],
             at: HEADER_LEN,
             set_at: HEADER_LEN,
@@ -181,6 +194,25 @@ impl Encoder {
     fn columns(&self, index: usize) -> impl Iterator<Item = &Column> {
         let extra = &self.extra[index & 1];
         self.standard(index).columns.iter().chain(extra)
+    }
+
+    /// Adds records as far as they are of this template and there is room; how many. None where a
+    /// record may be more than the template's, or several.
+    #[inline]
+    fn push_run(&mut self, records: &[(Record, EndReason)], index: usize) -> usize {
+        let Some(standard) = self.runs[index % TEMPLATES] else {
+            return 0;
+        };
+        if index != self.set_index && !self.open_set(index) {
+            return 0;
+        }
+        let Some(out) = self.buffer.get_mut(self.at..) else {
+            return 0;
+        };
+        let count = (standard.put_run)(records, self.config.interface, out, &mut self.held);
+        self.at += count * standard.len;
+        self.record_count += count as u32;
+        count
     }
 
     /// Adds one data record, or `count` of one side each. False when there is no room.
@@ -234,19 +266,25 @@ impl Encoder {
     /// Ends the open set and begins that of another template.
     #[inline(never)]
     fn open_set(&mut self, index: usize) -> bool {
-        if self.at + SET_HEADER_LEN > self.buffer.len() {
-            return false;
-        }
         self.close_set();
+        let Some(header) = self.set_header(self.at) else {
+            return false;
+        };
         let id = TEMPLATE_ID_MIN + index as u16;
-        self.buffer[self.at..self.at + 2].copy_from_slice(&id.to_be_bytes());
+        header[..2].copy_from_slice(&id.to_be_bytes());
         self.set_at = self.at;
         self.set_index = index;
         self.at += SET_HEADER_LEN;
         true
     }
 
+    #[inline(always)]
+    fn set_header(&mut self, at: usize) -> Option<&mut [u8; SET_HEADER_LEN]> {
+        self.buffer.get_mut(at..)?.first_chunk_mut()
+    }
+
     /// Writes the length of the open set. A set without records is taken back.
+    #[inline(always)]
     fn close_set(&mut self) {
         if self.set_index == NO_SET {
             return;
@@ -254,10 +292,9 @@ impl Encoder {
         let len = self.at - self.set_at;
         if len == SET_HEADER_LEN {
             self.at = self.set_at;
-        } else {
+        } else if let Some(header) = self.set_header(self.set_at) {
             // The buffer is no longer than the length field can say.
-            self.buffer[self.set_at + 2..self.set_at + 4]
-                .copy_from_slice(&(len as u16).to_be_bytes());
+            header[2..].copy_from_slice(&(len as u16).to_be_bytes());
         }
         self.set_index = NO_SET;
     }
@@ -266,8 +303,14 @@ impl Encoder {
     #[inline(never)]
     fn push_sides(&mut self, record: &Record, reason: EndReason) -> bool {
         let initiator = record.initiator();
-        // A flow of which nothing was sent does not exist; it would be told as sent by both.
         let sides = [initiator, initiator.other()];
+        let index = standard_index(record, false);
+        if let Some(standard) = self.runs[index % TEMPLATES]
+            && !record.is_one_way()
+        {
+            return self.push_two(standard, index, record, reason, sides);
+        }
+        // A flow of which nothing was sent does not exist; it would be told as sent by both.
         let mark = (self.at, self.set_at, self.set_index, self.record_count);
         for side in sides {
             if record.packets_of(side) != 0 && !self.push(record, reason, side, false) {
@@ -276,6 +319,35 @@ impl Encoder {
                 return false;
             }
         }
+        true
+    }
+
+    /// The same where both have sent, and nothing more is told than the template has.
+    #[inline(always)]
+    fn push_two(
+        &mut self,
+        standard: &Standard,
+        index: usize,
+        record: &Record,
+        reason: EndReason,
+        sides: [Side; 2],
+    ) -> bool {
+        if index != self.set_index && !self.open_set(index) {
+            return false;
+        }
+        let len = standard.len;
+        let out = self.buffer.get_mut(self.at..);
+        let Some((first, second)) = out.and_then(|out| out.split_at_mut_checked(len)) else {
+            return false;
+        };
+        if second.len() < len {
+            return false;
+        }
+        for (side, out) in sides.into_iter().zip([first, second]) {
+            (standard.put)(record, reason, side, self.config.interface, out);
+        }
+        self.at += 2 * len;
+        self.record_count += 2;
         true
     }
 
@@ -346,8 +418,14 @@ impl Encode for Encoder {
         if self.rich.is_some() {
             return self.take_rich(records, &[]);
         }
-        for (count, (record, reason)) in records.iter().enumerate() {
+        let mut rest = records;
+        while let Some((record, reason)) = rest.first() {
             let is_both = !record.is_one_way();
+            let taken = self.push_run(rest, standard_index(record, is_both));
+            rest = &rest[taken..];
+            if taken != 0 {
+                continue;
+            }
             let fits = if is_both && !self.config.is_biflow || record.packets() == 0 {
                 self.push_sides(record, *reason)
             } else {
@@ -361,15 +439,16 @@ impl Encode for Encoder {
             if fits {
                 self.held.count(record);
             } else if self.record_count != 0 {
-                return count;
+                break;
             } else {
                 // Not even alone.
                 self.at = HEADER_LEN;
                 self.set_index = NO_SET;
                 self.refused[Refusal::TooLarge as usize].count(record);
             }
+            rest = &rest[1..];
         }
-        records.len()
+        records.len() - rest.len()
     }
 
     fn take_with(&mut self, records: &[(Record, EndReason)], extras: &[OwnedExtra]) -> usize {

@@ -337,7 +337,8 @@ impl Direction {
             tcp_flags: self.tcp_flags(),
             tcp_flags_first: self.flags_first,
             tcp_flags_last: self.flags_last,
-            ttl_min: if has_detail { self.ttl_min } else { 0 },
+            // Without detail they lie the other way round: 255 and 0.
+            ttl_min: self.ttl_min.min(self.ttl_max),
             ttl_max: self.ttl_max,
             traffic_class: 0,
             ip_flags: (self.fragments >> IP_FLAGS_SHIFT) as u8,
