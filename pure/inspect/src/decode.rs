@@ -121,6 +121,11 @@ pub(crate) trait Decoder {
     /// Takes the next bytes of a direction, all of them.
     fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress;
 
+    /// Whether there is anything left to read in a direction.
+    fn wants(&self, _from: Direction) -> bool {
+        true
+    }
+
     /// So many bytes of a direction are missing.
     fn gap(&mut self, _from: Direction, _len: u32, _out: &mut dyn Sink) -> Progress {
         Progress::Reject(Reason::Gap)
@@ -347,6 +352,11 @@ impl State {
             Some(decoder) => decoder.feed(origin, input, out),
             None => Progress::Reject(Reason::Unsupported),
         }
+    }
+
+    /// Whether more bytes of a direction matter.
+    pub(crate) fn wants(&mut self, from: Direction) -> bool {
+        self.decoder().is_none_or(|decoder| decoder.wants(from))
     }
 
     /// So many bytes of a stream are missing.

@@ -144,10 +144,16 @@ struct Flow {
     kind: Option<DecoderKind>,
     is_over: bool,
     packets: u16,
+    /// Packets of a direction that was read, while the other is waited for.
+    passed_over: u16,
     bytes: u32,
     /// Slot of the decoder, [`NO_STATE`] without one.
     state: u32,
 }
+
+/// Packets of a direction that has been read which do not count as looked at: the answer to what
+/// is sent up comes after all of it.
+const PASSED_OVER_MAX: u16 = 4096;
 
 const NO_STATE: u32 = u32::MAX;
 
@@ -167,6 +173,7 @@ impl Flow {
         kind: None,
         is_over: false,
         packets: 0,
+        passed_over: 0,
         bytes: 0,
         state: NO_STATE,
     };
@@ -181,6 +188,7 @@ impl Flow {
         self.kind = None;
         self.is_over = false;
         self.packets = 0;
+        self.passed_over = 0;
         self.bytes = 0;
         self.state = NO_STATE;
     }
@@ -261,11 +269,20 @@ impl Inspector {
             *flow = index + 1;
         }
         let index = *flow - 1;
-        self.stats.packets += 1;
         let Some(slot) = self.flows.get_mut(index) else {
             *flow = DONE;
             return;
         };
+        let is_passed_over = segment.transport == Transport::Tcp
+            && self
+                .states
+                .get_mut(slot.state)
+                .is_some_and(|state| !state.wants(segment.from));
+        if is_passed_over && slot.passed_over < PASSED_OVER_MAX {
+            slot.passed_over += 1;
+            return;
+        }
+        self.stats.packets += 1;
         slot.packets += 1;
         slot.bytes = slot.bytes.saturating_add(segment.payload_len);
         let mut reader = Reader {

@@ -142,6 +142,26 @@ fn every_sample_is_named_and_told() {
             ],
         ),
         (
+            "quic-mvfst",
+            "quic",
+            &[
+                (QuicVersion, "4207849474"),
+                (TlsSni, "example.org"),
+                (TlsCipher, "-"),
+            ],
+        ),
+        ("quic-forced", "quic", &[(TlsSni, "example.org")]),
+        (
+            "quic-t051",
+            "quic",
+            &[(TlsSni, "example.org"), (TlsCipher, "4865")],
+        ),
+        (
+            "http-spaces",
+            "http",
+            &[(HttpMethod, "GET"), (HttpPath, "/a"), (HttpHost, "h")],
+        ),
+        (
             "http",
             "http",
             &[
@@ -192,6 +212,11 @@ fn every_sample_is_named_and_told() {
             ],
         ),
         ("ftp", "ftp", &[(MailGreeting, "220 welcome")]),
+        (
+            "ftp-tls",
+            "ftp",
+            &[(TlsSni, "example.org"), (TlsCipher, "4865")],
+        ),
         (
             "imap",
             "imap",
@@ -258,6 +283,15 @@ fn every_sample_is_named_and_told() {
             "mdns",
             "mdns",
             &[(DnsName, "www.example.org"), (DnsLatencyNs, "-")],
+        ),
+        (
+            "mdns-announced",
+            "mdns",
+            &[
+                (DnsAnswers, "1"),
+                (DnsAnswer, "192.0.2.7"),
+                (DnsName, "www.example.org"),
+            ],
         ),
         (
             "ntp",
@@ -566,6 +600,43 @@ fn budgets_hold() {
         InspectorConfig::default().unknown_count_max.into()
     );
     assert_eq!((stats.live, stats.imbalance()), (0, 0));
+}
+
+#[test]
+fn the_answer_to_a_long_upload_is_read() {
+    let mut inspector = Inspector::new(&InspectorConfig::default());
+    let mut number = NONE;
+    let request = b"PUT /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    give(&mut inspector, &mut number, Direction::Forward, 1, request);
+    for piece in 0..1000 {
+        let sequence = 1 + request.len() as u32 + piece * 1400;
+        give(
+            &mut inspector,
+            &mut number,
+            Direction::Forward,
+            sequence,
+            &[0; 1400],
+        );
+    }
+    let answer = b"HTTP/1.1 201 Created\r\n\r\n";
+    give(&mut inspector, &mut number, Direction::Reverse, 1, answer);
+    let told = inspector.application(number).unwrap();
+    assert_eq!(text(told, Field::HttpStatus), "201");
+    assert_eq!((inspector.stats().done, inspector.stats().packets), (1, 2));
+    // It is bounded all the same.
+    let mut number = NONE;
+    give(&mut inspector, &mut number, Direction::Forward, 1, request);
+    for piece in 0..5000 {
+        let sequence = 1 + request.len() as u32 + piece * 1400;
+        give(
+            &mut inspector,
+            &mut number,
+            Direction::Forward,
+            sequence,
+            &[0; 1400],
+        );
+    }
+    assert!(number & DONE != 0);
 }
 
 #[test]

@@ -243,10 +243,15 @@ pub(super) fn first(first: &First<'_>) -> Match {
 pub(crate) struct Datagrams {
     /// Identifier and time of the first question.
     asked: Option<(u16, u64)>,
+    /// Multicast: an announcement was told, and a question is waited for.
+    is_announced: bool,
 }
 
 impl Datagrams {
-    pub(super) const NEW: Datagrams = Datagrams { asked: None };
+    pub(super) const NEW: Datagrams = Datagrams {
+        asked: None,
+        is_announced: false,
+    };
 
     pub(super) fn datagram(
         &mut self,
@@ -288,7 +293,10 @@ impl Datagrams {
                 self.asked = Some((header.id, origin.time_ns));
                 out.field(Field::DnsName, text.value());
                 out.field(Field::DnsType, Value::Number(kind.into()));
-                Progress::Need(HEADER_LEN)
+                match self.is_announced {
+                    true => Progress::Done,
+                    false => Progress::Need(HEADER_LEN),
+                }
             }
             Err(reason) => Progress::Reject(reason),
         }
@@ -303,6 +311,9 @@ impl Datagrams {
         out: &mut dyn Sink,
     ) -> Progress {
         let is_mdns = protocol == Protocol::Mdns;
+        if self.is_announced {
+            return Progress::Need(HEADER_LEN);
+        }
         if let Some((id, time_ns)) = self.asked
             && !is_mdns
         {
@@ -315,6 +326,11 @@ impl Datagrams {
         out.field(Field::DnsRcode, Value::Number((header.flags & 15).into()));
         out.field(Field::DnsAnswers, Value::Number(header.answers.into()));
         match answers(header, message, out) {
+            // RFC 6762 §6: responses have no question, and who announces also asks.
+            Ok(()) if is_mdns && header.questions == 0 && self.asked.is_none() => {
+                self.is_announced = true;
+                Progress::Need(HEADER_LEN)
+            }
             Ok(()) => Progress::Done,
             Err(reason) => Progress::Reject(reason),
         }

@@ -60,8 +60,9 @@ pub(super) fn first(first: &First<'_>) -> Match {
             continue;
         }
         best = best.max(match starts(bytes, method) {
-            // A target: a path, a star, a URI or an authority, never a SIP address.
-            Match::Yes => match bytes.get(method.len()) {
+            // A target: a path, a star, a URI or an authority, never a SIP address. RFC 9112 §3
+            // lets more than one space be before it.
+            Match::Yes => match bytes[method.len()..].trim_ascii_start().first() {
                 None => Match::Maybe,
                 Some(byte) if byte.is_ascii_graphic() => Match::Yes,
                 Some(_) => Match::No,
@@ -166,8 +167,12 @@ impl Side {
         if line.is_empty() && !self.line.is_cut() {
             return Ok(());
         }
-        let mut words = line.splitn(3, |byte| *byte == b' ');
-        let (method, target) = (words.next(), words.next());
+        let (method, rest) = match line.iter().position(|byte| *byte == b' ') {
+            Some(end) => (line.get(..end), line.get(end..).unwrap_or(&[])),
+            None => (None, &[][..]),
+        };
+        let mut words = rest.trim_ascii_start().splitn(2, |byte| *byte == b' ');
+        let target = words.next().filter(|target| !target.is_empty());
         let (Some(method), Some(target)) = (method, target) else {
             return Err(Reason::BadValue);
         };
@@ -244,13 +249,18 @@ impl Decoder for Http {
         self.progress()
     }
 
+    fn wants(&self, from: super::Direction) -> bool {
+        self.sides[from as usize].at != At::Over
+    }
+
     fn gap(&mut self, from: super::Direction, _len: u32, out: &mut dyn Sink) -> Progress {
         let side = &mut self.sides[from as usize];
         if side.at == At::Over {
             return self.progress();
         }
         // Of a start line that was cut off, the words that are whole are worth something.
-        let word_count = side.line.bytes().split(|byte| *byte == b' ').count();
+        let words = side.line.bytes().split(|byte| *byte == b' ');
+        let word_count = words.filter(|word| !word.is_empty()).count();
         if side.at == At::Start && word_count >= 3 && side.start(out).is_ok() {
             side.line.clear();
         }

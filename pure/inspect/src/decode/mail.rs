@@ -142,6 +142,7 @@ impl Mail {
                 let words = [&b"USER"[..], b"AUTH", b"FEAT", b"SYST"];
                 if words.iter().any(|word| command(line, word).is_some()) {
                     self.named(Talk::Ftp, out);
+                    self.ftp(at);
                 }
             }
             Some(Talk::Smtp) => self.smtp(at, out),
@@ -155,7 +156,8 @@ impl Mail {
                 }
             }
             Some(Talk::Imap) => self.imap(at, out),
-            Some(Talk::Ftp) | None => {}
+            Some(Talk::Ftp) => self.ftp(at),
+            None => {}
         }
     }
 
@@ -182,6 +184,19 @@ impl Mail {
             let is_refused = matches!(line[0], b'4' | b'5');
             self.has_tls = !is_refused;
             self.is_over = is_ready || is_refused;
+        }
+    }
+
+    /// RFC 4217 §4: `AUTH TLS` and its reply.
+    fn ftp(&mut self, at: usize) {
+        let line = self.sides[at].line.bytes();
+        if let Some(how) = command(line, b"AUTH") {
+            let names = [&b"TLS"[..], b"TLS-C", b"TLS-P", b"SSL"];
+            self.has_tls = names.iter().any(|name| how.eq_ignore_ascii_case(name));
+        } else if self.has_tls && line.len() >= 3 && line[..3].iter().all(u8::is_ascii_digit) {
+            self.is_over = line.starts_with(b"234");
+            // Replies before that one may still be on their way.
+            self.has_tls = !matches!(line[0], b'4' | b'5');
         }
     }
 

@@ -18,13 +18,16 @@ use protect::Keys;
 pub(super) use protect::Scratch;
 use window::Window;
 
-/// A version whose Initial packets can be read.
+/// Versions whose Initial packets can be read, by the same keys.
 struct Version {
-    number: u32,
+    /// Their numbers.
+    first: u32,
+    last: u32,
     salt: [u8; 20],
     labels: &'static protect::Labels,
     /// Type of Initial packets, in bits 4 and 5 of the first byte.
     initial: u8,
+    frames: frame::Kind,
 }
 
 const SALT_V1: [u8; 20] = [
@@ -43,47 +46,89 @@ const SALT_DRAFT_23: [u8; 20] = [
     0xc3, 0xee, 0xf7, 0x12, 0xc7, 0x2e, 0xbb, 0x5a, 0x11, 0xa7, 0xd2, 0x43, 0x2b, 0xb4, 0x63, 0x65,
     0xbe, 0xf9, 0xf5, 0x02,
 ];
+const SALT_DRAFT_21: [u8; 20] = [
+    0x7f, 0xbc, 0xdb, 0x0e, 0x7c, 0x66, 0xbb, 0xe9, 0x19, 0x3a, 0x96, 0xcd, 0x21, 0x51, 0x9e, 0xbd,
+    0x7a, 0x02, 0x64, 0x4a,
+];
+const SALT_T050: [u8; 20] = [
+    0x7f, 0xf5, 0x79, 0xe5, 0xac, 0xd0, 0x72, 0x91, 0x55, 0x80, 0x30, 0x4c, 0x43, 0xa2, 0x36, 0x7c,
+    0x60, 0x48, 0x83, 0x10,
+];
+const SALT_T051: [u8; 20] = [
+    0x7a, 0x4e, 0xde, 0xf4, 0xe7, 0xcc, 0xee, 0x5f, 0xa4, 0x50, 0x6c, 0x19, 0x12, 0x4f, 0xc8, 0xcc,
+    0xda, 0x6e, 0x03, 0x3d,
+];
 
-const fn version(number: u32, salt: [u8; 20]) -> Version {
+const fn version(first: u32, last: u32, salt: [u8; 20]) -> Version {
     Version {
-        number,
+        first,
+        last,
         salt,
         labels: &protect::LABELS_V1,
         initial: 0,
+        frames: frame::Kind::Ietf,
     }
 }
 
-/// RFC 9001 §5.2, RFC 9369 §3.3.1, draft-ietf-quic-tls.
-const VERSIONS: &[Version] = &[
-    version(1, SALT_V1),
+/// One of Google's, by its letters.
+const fn google(name: [u8; 4], salt: [u8; 20]) -> Version {
+    let number = u32::from_be_bytes(name);
     Version {
-        number: 0x6b33_43cf,
-        salt: SALT_V2,
+        frames: frame::Kind::Google,
+        ..version(number, number, salt)
+    }
+}
+
+/// RFC 9001 §5.2, RFC 9369 §3.3.1, draft-ietf-quic-tls; Facebook's own numbers for drafts 22 and
+/// 27 (mvfst), Google's `T050` and `T051` (quiche), which have salts of their own.
+const VERSIONS: &[Version] = &[
+    version(1, 1, SALT_V1),
+    Version {
         labels: &protect::LABELS_V2,
         initial: 1,
+        ..version(0x6b33_43cf, 0x6b33_43cf, SALT_V2)
     },
-    version(0xff00_001d, SALT_DRAFT_29),
-    version(0xff00_001e, SALT_DRAFT_29),
-    version(0xff00_001f, SALT_DRAFT_29),
-    version(0xff00_0020, SALT_DRAFT_29),
-    version(0xff00_0017, SALT_DRAFT_23),
-    version(0xff00_0018, SALT_DRAFT_23),
-    version(0xff00_0019, SALT_DRAFT_23),
-    version(0xff00_001a, SALT_DRAFT_23),
-    version(0xff00_001b, SALT_DRAFT_23),
-    version(0xff00_001c, SALT_DRAFT_23),
+    version(0xff00_0021, 0xff00_0022, SALT_V1),
+    version(0xff00_001d, 0xff00_0020, SALT_DRAFT_29),
+    version(0xff00_0017, 0xff00_001c, SALT_DRAFT_23),
+    version(0xff00_0015, 0xff00_0016, SALT_DRAFT_21),
+    version(0xface_b001, 0xface_b001, SALT_DRAFT_21),
+    version(0xface_b002, 0xface_b002, SALT_DRAFT_23),
+    version(0xface_b00e, 0xface_b00e, SALT_DRAFT_23),
+    google(*b"T050", SALT_T050),
+    google(*b"T051", SALT_T051),
 ];
+
+/// What those numbers may be that are there to force negotiation (RFC 9000 §15): no document gives
+/// them keys, so clients take those of the version that they would have liked.
+const FORCED: &[Version] = &[version(0, 0, SALT_V1), version(0, 0, SALT_DRAFT_29)];
+
+fn is_forced(version: u32) -> bool {
+    version & 0x0f0f_0f0f == 0x0a0a_0a0a
+}
+
+impl Version {
+    /// The rows of a number, one but for numbers that force negotiation; none where its Initial
+    /// packets cannot be read.
+    fn of(number: u32) -> &'static [Version] {
+        let is_it = |row: &&Version| (row.first..=row.last).contains(&number);
+        match VERSIONS.iter().find(is_it) {
+            Some(row) => core::slice::from_ref(row),
+            None if is_forced(number) => FORCED,
+            None => &[],
+        }
+    }
+}
 
 /// Whether a version is one that somebody assigned: RFC, draft, Google (`Q050`, `T051`), Facebook
 /// (`0xfaceb0..`), or one kept for forcing negotiation (RFC 9000 §15). Only of these a datagram is
 /// called QUIC by its first bytes.
 fn is_assigned(version: u32) -> bool {
     let [a, b, c, d] = version.to_be_bytes();
-    VERSIONS.iter().any(|row| row.number == version)
+    !Version::of(version).is_empty()
         || (a, b, c) == (0xff, 0, 0)
         || (matches!(a, b'Q' | b'T') && b == b'0' && c.is_ascii_digit() && d.is_ascii_digit())
         || (a, b, c) == (0xfa, 0xce, 0xb0)
-        || version & 0x0f0f_0f0f == 0x0a0a_0a0a
 }
 
 pub(super) fn first(first: &First<'_>) -> Match {
@@ -213,7 +258,8 @@ impl Quic {
             if long.version == 0 {
                 return self.progress();
             }
-            let Some(version) = VERSIONS.iter().find(|row| row.number == long.version) else {
+            let versions = Version::of(long.version);
+            let Some(version) = versions.first() else {
                 return match is_assigned(long.version) {
                     true => Progress::Reject(Reason::Unsupported),
                     false => self.progress(),
@@ -228,7 +274,7 @@ impl Quic {
                 break;
             };
             if kind == version.initial {
-                match self.initial(version, &long, &rest[..packet.end], &packet, scratch, out) {
+                match self.initial(versions, &long, &rest[..packet.end], &packet, scratch, out) {
                     Ok(()) => {}
                     Err(reason) => return Progress::Reject(reason),
                 }
@@ -252,7 +298,7 @@ impl Quic {
 
     fn initial(
         &mut self,
-        version: &'static Version,
+        versions: &'static [Version],
         long: &Long<'_>,
         bytes: &[u8],
         packet: &frame::Packet,
@@ -280,8 +326,11 @@ impl Quic {
         }
         // The first packet of the client, or its first one after a Retry, makes new keys.
         if !is_same_id || self.client.is_none() {
-            let keys = Keys::of(&version.salt, version.labels, long.destination, false);
-            if let Some(plain) = scratch.open(&keys, bytes, packet.number_at) {
+            for version in versions {
+                let keys = Keys::of(&version.salt, version.labels, long.destination, false);
+                let Some(plain) = scratch.open(&keys, bytes, packet.number_at) else {
+                    continue;
+                };
                 self.id[..long.destination.len()].copy_from_slice(long.destination);
                 self.id_len = long.destination.len() as u8;
                 if self.client.is_some() && self.reads == Reads::Client {
@@ -307,7 +356,7 @@ impl Quic {
         if sender != wanted {
             return Ok(());
         }
-        for crypto in frame::cryptos(plain) {
+        for crypto in frame::cryptos(plain, self.made_with.frames) {
             let (offset, data) = crypto?;
             let hello = &mut self.hello;
             let is_whole = self
@@ -340,8 +389,9 @@ pub fn seal(
     number: u32,
     frames: &[u8],
 ) -> alloc::vec::Vec<u8> {
-    let row = VERSIONS.iter().find(|row| row.number == version);
-    let row = row.expect("a version that can be read");
+    let row = Version::of(version)
+        .first()
+        .expect("a version that can be read");
     let keys = &Keys::of(&row.salt, row.labels, id, is_server);
     // The least number of bytes for which there is a sample (RFC 9001 §5.4.2).
     let mut padded = frames.to_vec();

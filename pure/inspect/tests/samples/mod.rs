@@ -182,6 +182,35 @@ fn quic() -> Vec<Sample> {
             );
         samples.push(sample);
     }
+    // Facebook's number for draft 27, and one that forces negotiation.
+    for (name, version) in [("quic-mvfst", 0xface_b002), ("quic-forced", 0x1a2a_3a4a)] {
+        let frames = crypto(0, &hello[..1100]);
+        let rest = crypto(1100, &hello[1100..]);
+        let sample = Sample::new(name, Udp, 443)
+            .with(Forward, seal(version, b"first id", false, 0, &frames))
+            .with(Forward, seal(version, b"first id", false, 1, &rest));
+        samples.push(sample);
+    }
+    // Google's frames: its CRYPTO, behind an acknowledgement of one packet in the answer.
+    let google = |offset, data: &[u8]| {
+        let mut frame = crypto(offset, data);
+        frame[0] = 8;
+        frame
+    };
+    let t051 = u32::from_be_bytes(*b"T051");
+    let acknowledged = [&[0x40, 1, 0, 0, 1, 0][..], &google(0, &answer())].concat();
+    samples.push(
+        Sample::new("quic-t051", Udp, 443)
+            .with(
+                Forward,
+                seal(t051, b"first id", false, 0, &google(0, &hello[..1100])),
+            )
+            .with(
+                Forward,
+                seal(t051, b"first id", false, 1, &google(1100, &hello[1100..])),
+            )
+            .with(Reverse, seal(t051, b"first id", true, 0, &acknowledged)),
+    );
     samples
 }
 
@@ -208,6 +237,9 @@ fn text() -> Vec<Sample> {
     vec![
         Sample::new("http", Tcp, 9999)
             .with(Forward, REQUEST)
+            .with(Reverse, RESPONSE),
+        Sample::new("http-spaces", Tcp, 80)
+            .with(Forward, b"GET      /a  HTTP/1.1\r\nHost: h\r\n\r\n")
             .with(Reverse, RESPONSE),
         Sample::new("http-answer", Tcp, 80).with(Reverse, RESPONSE),
         Sample::new("http2", Tcp, 80).with(
@@ -246,6 +278,14 @@ fn text() -> Vec<Sample> {
             .with(Reverse, "220 welcome\r\n")
             .with(Forward, "USER x\r\n")
             .with(Reverse, "331 password\r\n"),
+        Sample::new("ftp-tls", Tcp, 21)
+            .with(Reverse, "220 welcome\r\n")
+            .with(Forward, "AUTH TLS\r\n")
+            .with(Reverse, "502 not that\r\n")
+            .with(Forward, "AUTH SSL\r\n")
+            .with(Reverse, "234 go\r\n")
+            .with(Forward, records(&chrome(), 5000))
+            .with(Reverse, records(&answer(), 5000)),
         Sample::new("imap", Tcp, 143)
             .with(Reverse, "* OK [CAPABILITY IMAP4rev1] ready\r\n")
             .with(Forward, "a1 LOGIN x y\r\n"),
@@ -343,6 +383,7 @@ fn datagrams() -> Vec<Sample> {
         b"\x35\x01\x03\x0c\x04host\0\x32\x04\xc0\0\x02\x09\x37\x03\x01\x03\x06\x3c\x02MS\xff";
     dhcp.extend(options);
     let (query, response) = (dns_query(), dns_response());
+    let announcement = b"\0\0\x84\0\0\0\0\x01\0\0\0\0\x04host\x05local\0\0\x01\x80\x01\0\0\0\x78\0\x04\xc0\0\x02\x07";
     vec![
         Sample::new("dns", Udp, 53)
             .with(Forward, &query)
@@ -351,6 +392,10 @@ fn datagrams() -> Vec<Sample> {
             .with(Forward, &query)
             .with(Reverse, &response),
         Sample::new("mdns", Udp, 5353).with(Forward, &response),
+        Sample::new("mdns-announced", Udp, 5353)
+            .with(Forward, &announcement)
+            .with(Forward, &announcement)
+            .with(Forward, &query),
         Sample::new("dns-tcp", Tcp, 53)
             .with(Forward, sized16(&query))
             .with(Reverse, sized16(&response)),

@@ -42,10 +42,21 @@ pub(super) fn packet(datagram: &[u8], long_len: usize, is_initial: bool) -> Opti
     })
 }
 
+/// Whose frames they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// RFC 9000 §19.
+    Ietf,
+    /// Google's before it took over those (quiche, `quic_framer.cc`): the same CRYPTO frame under
+    /// another number, acknowledgements with the lengths of their numbers in the type.
+    Google,
+}
+
 /// The CRYPTO frames of an Initial packet: offset and data. Other frames that may be there
 /// (RFC 9000 §12.4) are passed over.
-pub(super) fn cryptos(plain: &[u8]) -> Cryptos<'_> {
+pub(super) fn cryptos(plain: &[u8], kind: Kind) -> Cryptos<'_> {
     Cryptos {
+        kind,
         rest: plain,
         left: FRAME_MAX,
     }
@@ -53,6 +64,7 @@ pub(super) fn cryptos(plain: &[u8]) -> Cryptos<'_> {
 
 /// See [`cryptos`].
 pub(super) struct Cryptos<'a> {
+    kind: Kind,
     rest: &'a [u8],
     left: usize,
 }
@@ -63,6 +75,11 @@ const ACK: u8 = 2;
 const ACK_ECN: u8 = 3;
 const CRYPTO: u8 = 6;
 const CLOSE: u8 = 0x1c;
+
+// Google's.
+const GOOGLE_CLOSE: u8 = 2;
+const GOOGLE_PING: u8 = 7;
+const GOOGLE_CRYPTO: u8 = 8;
 
 /// Ranges of an acknowledgement that are passed over.
 const ACK_RANGE_MAX: u64 = 256;
@@ -79,8 +96,20 @@ impl<'a> Cryptos<'a> {
                 return Ok(None);
             };
             let mut rest = rest;
+            let kind = match (self.kind, *kind) {
+                (Kind::Ietf, kind) => kind,
+                (Kind::Google, GOOGLE_CRYPTO) => CRYPTO,
+                (Kind::Google, GOOGLE_PING) => PING,
+                (Kind::Google, GOOGLE_CLOSE) => CLOSE,
+                (Kind::Google, kind) if kind & 0xc0 == 0x40 => {
+                    let len = google_ack_len(kind, rest).ok_or(Reason::BadLength)?;
+                    rest = rest.get(len..).ok_or(Reason::BadLength)?;
+                    PING
+                }
+                (Kind::Google, _) => return Err(Reason::BadValue),
+            };
             let mut number = || varint(&mut rest).ok_or(Reason::BadLength);
-            match *kind {
+            match kind {
                 PING => {}
                 ACK | ACK_ECN => {
                     number()?;
@@ -90,7 +119,7 @@ impl<'a> Cryptos<'a> {
                     if ranges > ACK_RANGE_MAX {
                         return Err(Reason::TooLong);
                     }
-                    let ecn = if *kind == ACK_ECN { 3 } else { 0 };
+                    let ecn = if kind == ACK_ECN { 3 } else { 0 };
                     for _ in 0..2 * ranges + ecn {
                         number()?;
                     }
@@ -109,6 +138,25 @@ impl<'a> Cryptos<'a> {
         }
         Ok(None)
     }
+}
+
+/// Bytes of Google's acknowledgement behind its type `01nullmm`: the largest number seen (1, 2, 4 or
+/// 6 bytes by `ll`), a delay of 2 bytes; with `n` a count of blocks; the first block (by `mm`),
+/// each other one with its gap; a count of time stamps, the first of 5 bytes, the others of 3.
+fn google_ack_len(kind: u8, rest: &[u8]) -> Option<usize> {
+    let len_of = |bits: u8| [1, 2, 4, 6][usize::from(bits & 3)];
+    let mut at = len_of(kind >> 2) + 2;
+    let blocks = match kind & 0x20 {
+        0 => 0,
+        _ => {
+            at += 1;
+            usize::from(*rest.get(at - 1)?)
+        }
+    };
+    at += len_of(kind) + blocks * (1 + len_of(kind));
+    let stamps = usize::from(*rest.get(at)?);
+    at += 1 + if stamps == 0 { 0 } else { 2 + 3 * stamps };
+    Some(at)
 }
 
 impl<'a> Iterator for Cryptos<'a> {
@@ -153,14 +201,24 @@ mod tests {
             0, 0, PING, ACK, 5, 0, 1, 0, 2, 2, CRYPTO, 3, 2, 7, 8, ACK_ECN, 5, 0, 0, 0, 1, 2, 3,
             CRYPTO, 0, 1, 9, 0,
         ];
-        let found: std::vec::Vec<_> = cryptos(&plain).collect();
+        let found: std::vec::Vec<_> = cryptos(&plain, Kind::Ietf).collect();
         assert_eq!(found, [Ok((3, &[7u8, 8][..])), Ok((0, &[9][..]))]);
         // A stream frame has no place there.
-        let mut bad = cryptos(&[8, 0, 0]);
+        let mut bad = cryptos(&[8, 0, 0], Kind::Ietf);
         assert_eq!(bad.next(), Some(Err(Reason::BadValue)));
         assert_eq!(bad.next(), None);
+        // Google's: an acknowledgement of two blocks with two time stamps.
+        let plain = [
+            0x60, 9, 1, 1, 1, 2, 3, 4, 2, 0, 1, 1, 1, 1, 0, 2, 2, 7, 8, 5, 1, 9, 0, 0,
+        ];
+        let found: std::vec::Vec<_> = cryptos(&plain, Kind::Google).collect();
+        assert_eq!(found, [Ok((5, &[9u8][..]))]);
+        for len in 1..8 {
+            let cut = cryptos(&plain[..len], Kind::Google).next();
+            assert_eq!(cut, Some(Err(Reason::BadLength)), "{len}");
+        }
         assert_eq!(
-            cryptos(&[CRYPTO, 0, 5, 1]).next(),
+            cryptos(&[CRYPTO, 0, 5, 1], Kind::Ietf).next(),
             Some(Err(Reason::BadLength))
         );
     }
