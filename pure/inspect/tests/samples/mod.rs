@@ -383,7 +383,9 @@ fn datagrams() -> Vec<Sample> {
         b"\x35\x01\x03\x0c\x04host\0\x32\x04\xc0\0\x02\x09\x37\x03\x01\x03\x06\x3c\x02MS\xff";
     dhcp.extend(options);
     let (query, response) = (dns_query(), dns_response());
-    let announcement = b"\0\0\x84\0\0\0\0\x01\0\0\0\0\x04host\x05local\0\0\x01\x80\x01\0\0\0\x78\0\x04\xc0\0\x02\x07";
+    let announcement =
+        b"\0\0\x84\0\0\0\0\x01\0\0\0\0\x04host\x05local\0\0\x01\x80\x01\0\0\0\x78\0\x04\
+        \xc0\0\x02\x07";
     vec![
         Sample::new("dns", Udp, 53)
             .with(Forward, &query)
@@ -393,8 +395,8 @@ fn datagrams() -> Vec<Sample> {
             .with(Reverse, &response),
         Sample::new("mdns", Udp, 5353).with(Forward, &response),
         Sample::new("mdns-announced", Udp, 5353)
-            .with(Forward, &announcement)
-            .with(Forward, &announcement)
+            .with(Forward, announcement)
+            .with(Forward, announcement)
             .with(Forward, &query),
         Sample::new("dns-tcp", Tcp, 53)
             .with(Forward, sized16(&query))

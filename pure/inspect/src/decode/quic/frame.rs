@@ -140,8 +140,8 @@ impl<'a> Cryptos<'a> {
     }
 }
 
-/// Bytes of Google's acknowledgement behind its type `01nullmm`: the largest number seen (1, 2, 4 or
-/// 6 bytes by `ll`), a delay of 2 bytes; with `n` a count of blocks; the first block (by `mm`),
+/// Bytes of Google's acknowledgement behind its type `01nullmm`: the largest number seen (1, 2, 4
+/// or 6 bytes by `ll`), a delay of 2 bytes; with `n` a count of blocks; the first block (by `mm`),
 /// each other one with its gap; a count of time stamps, the first of 5 bytes, the others of 3.
 fn google_ack_len(kind: u8, rest: &[u8]) -> Option<usize> {
     let len_of = |bits: u8| [1, 2, 4, 6][usize::from(bits & 3)];
