@@ -395,10 +395,15 @@ fn wrong_files_and_missing_keys_are_told() {
         (["--geo", "/nonexistent/file"], "/nonexistent/file"),
         (["--mac-vendors", file.to_str().unwrap()], "--key mac"),
     ] {
+        // Nothing is begun before they are read.
+        let begun = folder.0.join("begun.csv");
+        std::fs::write(&begun, "of before").unwrap();
         let mut command = Command::new(lab::process::barewire().unwrap());
         command.arg("flows").args(args).arg(mix());
+        command.args(["--export", &format!("csv:{}", begun.display())]);
         let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
         assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
         assert!(finished.stderr.contains(words), "{}", finished.stderr);
+        assert_eq!(std::fs::read_to_string(&begun).unwrap(), "of before");
     }
 }

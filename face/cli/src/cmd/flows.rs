@@ -253,6 +253,8 @@ pub fn run(args: &Args) -> Result<()> {
         Some(name) => Some(rights::User::find(name)?),
         None => None,
     };
+    // It may take seconds, for which no port shall wait with packets in it.
+    let origins = args.origin.open(args.flow.key_extra().mac)?;
     let mut options = args.port_args.options(Direction::Rx);
     let expression = args.filter.join(" ");
     if !expression.trim().is_empty() {
@@ -265,7 +267,6 @@ pub fn run(args: &Args) -> Result<()> {
     let is_file = scheme == "file";
     let keep = crate::args::to_read_counters(scheme);
     let mut exporters = args.export.open(&port.control.describe(), &args.told())?;
-    let origins = args.origin.open(args.flow.key_extra().mac)?;
     let mut metrics = args.export.metrics()?;
     let mut page = args.report.as_deref().map(page::Page::create).transpose()?;
     rights::give_up(user.as_ref(), keep.as_slice())?;

@@ -55,6 +55,7 @@ impl OriginArgs {
         Ok(Shared {
             table: Rc::new(RefCell::new(table)),
             coming: Rc::default(),
+            next: Rc::default(),
         })
     }
 }
@@ -64,8 +65,12 @@ impl OriginArgs {
 pub struct Shared {
     table: Rc<RefCell<Option<OriginTable>>>,
     /// Those that are being read again.
-    coming: Rc<RefCell<Option<JoinHandle<Result<OriginTable>>>>>,
+    coming: Rc<RefCell<Option<Reading>>>,
+    /// Those that are to be read behind them.
+    next: Rc<RefCell<Option<OriginFiles>>>,
 }
+
+type Reading = JoinHandle<Result<OriginTable>>;
 
 impl Shared {
     /// Does something with the files, if there are any.
@@ -78,16 +83,17 @@ impl Shared {
         self.with(|table| table.memory_len()).unwrap_or(0)
     }
 
-    /// Reads these files from now on, in a thread of its own: packets do not wait for it.
+    /// Reads these files from now on, in a thread of its own: packets do not wait for it. There is
+    /// one such thread at a time.
     ///
     /// # Errors
     /// When no thread can be started.
     pub fn read_again(&self, files: OriginFiles) -> Result<()> {
-        let thread = std::thread::Builder::new()
-            .name("origins".into())
-            .spawn(move || OriginTable::open(&files))
-            .map_err(|e| Error::from_io("start a thread that reads files", e))?;
-        *self.coming.borrow_mut() = Some(thread);
+        let mut coming = self.coming.borrow_mut();
+        match *coming {
+            Some(_) => *self.next.borrow_mut() = Some(files),
+            None => *coming = Some(start(files)?),
+        }
         Ok(())
     }
 
@@ -108,7 +114,21 @@ impl Shared {
             }
             Err(_) => eprintln!("a fault of this program: the thread that reads files panicked"),
         }
+        let Some(files) = self.next.borrow_mut().take() else {
+            return;
+        };
+        match start(files) {
+            Ok(thread) => *coming = Some(thread),
+            Err(error) => crate::exit::tell(&error),
+        }
     }
+}
+
+fn start(files: OriginFiles) -> Result<Reading> {
+    std::thread::Builder::new()
+        .name("origins".into())
+        .spawn(move || OriginTable::open(&files))
+        .map_err(|e| Error::from_io("start a thread that reads files", e))
 }
 
 /// An outlet that says who stands behind the ends of flows.
@@ -134,5 +154,65 @@ impl Outlet for Placing<'_> {
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
         self.origins.take();
         self.inner.pulse(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// However often it is asked for: the last files count, and one thread reads at a time.
+    #[test]
+    fn files_are_read_again_one_after_another() {
+        let folder = std::env::temp_dir().join(format!("barewire-again-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let files = |name: &str| OriginFiles {
+            networks: vec![folder.join(name)],
+            ..OriginFiles::default()
+        };
+        // Reading it waits for a writer.
+        let slow = folder.join("slow");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&slow)
+                .status()
+                .unwrap()
+                .success()
+        );
+        for asn in [1, 2, 3] {
+            fs::write(
+                folder.join(asn.to_string()),
+                format!("192.0.2.0/24,{asn}\n"),
+            )
+            .unwrap();
+        }
+        let shared = Shared::default();
+        shared.read_again(files("slow")).unwrap();
+        for name in ["1", "2", "3"] {
+            shared.read_again(files(name)).unwrap();
+            shared.take();
+            assert_eq!(shared.asn(), None);
+        }
+        fs::write(&slow, "192.0.2.0/24,9\n").unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut seen = Vec::new();
+        while seen.last() != Some(&3) {
+            assert!(Instant::now() < until, "{seen:?}");
+            shared.take();
+            seen.extend(shared.asn());
+            seen.dedup();
+        }
+        assert_eq!(seen, [9, 3]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    impl Shared {
+        fn asn(&self) -> Option<u32> {
+            self.with(|table| table.of_address([192, 0, 2, 1].into()).asn)
+        }
     }
 }
