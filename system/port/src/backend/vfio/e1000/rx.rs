@@ -60,6 +60,9 @@ impl RxFormat for RxQueue {
     const END: u64 = EOP;
     const ERRORS: u64 = FRAME_ERRORS;
     const ODD: u64 = IXSM | TCPE | IPE;
+    // Whatever is not TCP or UDP over IPv4.
+    const ODD_IS_RARE: bool = false;
+    const ALWAYS: u64 = VLAN_TPID << 32;
 
     #[inline(always)]
     fn len(word: u64) -> u32 {
@@ -77,7 +80,7 @@ impl RxFormat for RxQueue {
         const { assert!(Slot::CHECKSUM_GOOD as u64 == TCPCS >> STATUS_SHIFT) };
         // 9.2.1: the tag as it was, at bit 48, behind the Ethertype that VET holds.
         let flags = (word & (VP | TCPCS)) >> STATUS_SHIFT;
-        word & 0xffff << SPECIAL_SHIFT | VLAN_TPID << 32 | flags
+        word & 0xffff << SPECIAL_SHIFT | flags
     }
 
     fn odd_info(word: u64) -> u64 {

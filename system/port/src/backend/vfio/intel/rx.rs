@@ -23,6 +23,10 @@ pub(crate) trait RxFormat: Send + 'static {
     const ERRORS: u64;
     /// With one of these [`info`](Self::info) is not true and [`odd_info`](Self::odd_info) is.
     const ODD: u64;
+    /// Odd packets go the long way, which leaves the short one more registers.
+    const ODD_IS_RARE: bool;
+    /// What is beside `info`, of any packet: the tag protocol, which is nobody's without a tag.
+    const ALWAYS: u64;
 
     /// Bytes in the buffer.
     fn len(word: u64) -> u32;
@@ -173,7 +177,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         let owners = pool.owners();
         let first = pool.base().as_ptr().wrapping_add(self.headroom as usize);
         let longest = self.buffer_len.min(self.packet_len_max);
-        let stamp = u64::from(time_flag(time_ns));
+        let always = u64::from(time_flag(time_ns)) | F::ALWAYS;
         // No more than a ring of the longest packets.
         let mut bytes: u32 = 0;
         while left != 0 {
@@ -185,7 +189,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
                 let wanted = F::DONE | F::END;
                 let info = if word & (wanted | F::ERRORS | F::ODD) == wanted {
                     F::info(word)
-                } else if word & (wanted | F::ERRORS) == wanted {
+                } else if !F::ODD_IS_RARE && word & (wanted | F::ERRORS) == wanted {
                     F::odd_info(word)
                 } else {
                     break;
@@ -203,7 +207,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
                 let hash = F::hash(low.load(Ordering::Relaxed));
                 // SAFETY: room was made for `left` of them. The index is one of the pool's
                 // (claimed), and headroom and length lie within its frame (see `new`).
-                unsafe { room.push(data, len, index, time_ns, hash, info | stamp) };
+                unsafe { room.push(data, len, index, time_ns, hash, info | always) };
                 prefetch(data);
                 bytes = bytes.wrapping_add(len);
                 taken += 1;
@@ -312,7 +316,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         if let (Some(first), Some(&(low, word))) = (slots.get_mut(start), self.words.last()) {
             // What is said of a packet is said in its last descriptor.
             first.hash = F::hash(low);
-            first.set_info(F::odd_info(word));
+            first.set_info(F::odd_info(word) | F::ALWAYS);
         }
         for (at, slot) in slots[start..].iter_mut().enumerate() {
             slot.wire_len = len;
