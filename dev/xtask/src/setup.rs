@@ -90,6 +90,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Module("ensurepip"), "python3-venv", &[Set::Test]),
     (Library("librdkafka.so.1"), "librdkafka1", &[Set::Test]),
     (Program("kcat"), "kcat", &[Set::Test]),
+    (Library("libndpi.so.4.2"), "libndpi4.2", &[Set::Test]),
+    (Program("ndpiReader"), "libndpi-bin", &[Set::Test]),
     (Program("java"), "default-jre-headless", &[Set::Test]),
     (Program("mvn"), "maven", &[Set::Test]),
     (Program("curl"), "curl", &[Set::Test, Set::Fixture]),

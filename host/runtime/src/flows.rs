@@ -12,6 +12,7 @@
 
 mod application;
 pub mod egress;
+mod ndpi;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -33,6 +34,8 @@ use inspect::{InspectorConfig, InspectorStats};
 
 use crate::worker::Ended;
 use crate::{Pacing, Stop};
+
+pub use ndpi::NdpiStats;
 
 /// Flows in one buffer.
 const BUFFER_LEN: usize = 256;
@@ -71,6 +74,9 @@ pub struct Config {
     pub live_count: usize,
     /// Decoders for the first packets of flows, for each queue.
     pub applications: Option<InspectorConfig>,
+    /// With [`Config::applications`]: also ask libndpi, with room for so many flows of which it has
+    /// not yet said all.
+    pub ndpi_flow_count: Option<u32>,
     /// Count packets and bytes over time ([`QueueStatus::series`]).
     pub series: bool,
 }
@@ -91,7 +97,11 @@ impl Config {
         let applications = self.applications.as_ref().map_or(0, |config| {
             config.memory_len() + BUFFER_COUNT * BUFFER_LEN * size_of::<inspect::Application>()
         });
-        queue_count * (self.meter.memory_len() + buffers + applications) + halves
+        let ndpi = match (&self.applications, self.ndpi_flow_count) {
+            (Some(config), Some(count)) => ndpi::memory_len(config, count),
+            _ => 0,
+        };
+        queue_count * (self.meter.memory_len() + buffers + applications + ndpi) + halves
     }
 }
 
@@ -187,6 +197,8 @@ pub struct QueueStatus {
     pub capacity: u64,
     /// The decoders'.
     pub applications: InspectorStats,
+    /// libndpi's.
+    pub ndpi: NdpiStats,
     /// Packets and bytes over time, by the packets' own: at the end, if that was asked for.
     pub series: Option<Box<Series>>,
 }
@@ -201,6 +213,7 @@ impl QueueStatus {
             total.unmetered += queue.unmetered;
             total.capacity += queue.capacity;
             total.applications.add(&queue.applications);
+            total.ndpi.add(&queue.ndpi);
         }
         total
     }

@@ -1,6 +1,7 @@
 //! Sums over records for people: who, what, how large, how long. Everything has a bound; where more
 //! came than is kept, the smaller ones were forgotten, and that is told.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
@@ -108,7 +109,7 @@ pub struct Digest {
     /// By IP protocol and port of the side that did not begin.
     pub services: Shares<(u8, u16)>,
     /// By what the application is called, and whether that was seen or guessed by port.
-    pub applications: Shares<(&'static str, bool)>,
+    pub applications: Shares<(Cow<'static, str>, bool)>,
     /// By name: of servers, questions and the like.
     pub names: Shares<Vec<u8>>,
     /// By autonomous system, of each end: what it sent and received.
@@ -128,7 +129,7 @@ pub struct Digest {
     /// Records of which one side sent all.
     pub one_way: u64,
     /// What is known of flows: application and name.
-    known: HashMap<FlowKey, (u64, &'static str, Vec<u8>)>,
+    known: HashMap<FlowKey, (u64, Cow<'static, str>, Vec<u8>)>,
 }
 
 impl Default for Digest {
@@ -181,12 +182,13 @@ impl Digest {
             self.add_origins(origins, packets, bytes);
         }
         let known = Known::of(record, extra);
-        let (name, is_seen) = match known.by {
-            By::Content(protocol) => (protocol.name(), true),
-            By::Port(_, name) => (name, false),
-            By::Nothing(_) => return,
+        let (name, is_seen) = match (known.found.name(), known.by) {
+            (Some(name), _) => (name, true),
+            (None, By::Port(_, name)) => (Cow::Borrowed(name), false),
+            (None, _) => return,
         };
-        self.applications.add((name, is_seen), packets, bytes);
+        self.applications
+            .add((name.clone(), is_seen), packets, bytes);
         let headline = match known.found.headline() {
             Some(inspect::Value::Text { bytes, .. }) => &bytes[..bytes.len().min(NAME_LEN)],
             _ => &[],
@@ -219,7 +221,7 @@ impl Digest {
         }
     }
 
-    fn remember(&mut self, key: &FlowKey, bytes: u64, name: &'static str, headline: &[u8]) {
+    fn remember(&mut self, key: &FlowKey, bytes: u64, name: Cow<'static, str>, headline: &[u8]) {
         let entry = self.known.entry(*key).or_default();
         entry.0 += bytes;
         entry.1 = name;
@@ -240,7 +242,7 @@ impl Digest {
     }
 
     /// What decoders said of a flow, if it is remembered: the application and a name.
-    pub fn known(&self, key: &FlowKey) -> Option<(&'static str, &[u8])> {
+    pub fn known(&self, key: &FlowKey) -> Option<(&Cow<'static, str>, &[u8])> {
         let (_, name, headline) = self.known.get(key)?;
         Some((name, headline))
     }
@@ -294,7 +296,10 @@ mod tests {
         let received: u64 = received.iter().map(|(_, s)| s.bytes).sum();
         assert_eq!((sent, received), (digest.total.bytes, digest.total.bytes));
         assert_eq!(digest.services.largest(9), [((6, 80), tcp)]);
-        assert_eq!(digest.applications.largest(9), [(("http", false), tcp)]);
+        assert_eq!(
+            digest.applications.largest(9),
+            [((Cow::Borrowed("http"), false), tcp)]
+        );
         assert_eq!(digest.sizes.iter().sum::<u64>(), 20);
         assert_eq!(digest.durations.iter().sum::<u64>(), 20);
     }
@@ -317,7 +322,7 @@ mod tests {
                 is_answer: false,
             };
             let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 4, false);
-            digest.remember(&key, u64::from(n), "dns", b"name");
+            digest.remember(&key, u64::from(n), "dns".into(), b"name");
             assert!(digest.known.len() <= COUNT_MAX);
         }
         assert_eq!(digest.known(one.key()), None);

@@ -1,5 +1,6 @@
 //! What is known of a flow's application: 512 bytes, fields one behind the other.
 
+use alloc::borrow::Cow;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::field::{FIELDS, Field, Kind, Protocol, Sink, Value};
@@ -94,6 +95,22 @@ impl Application {
             Field::HttpPath,
         ];
         FIRST.iter().find_map(|field| self.get(*field))
+    }
+
+    /// What nDPI calls it, where it was asked and had a name.
+    pub fn ndpi_name(&self) -> Option<&str> {
+        match self.get(Field::Ndpi) {
+            Some(Value::Text { bytes, .. }) => core::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// What it is called by its bytes: the protocol, or where that is not known nDPI's name.
+    pub fn name(&self) -> Option<Cow<'static, str>> {
+        match self.protocol {
+            Protocol::Unknown => Some(Cow::Owned(self.ndpi_name()?.into())),
+            protocol => Some(Cow::Borrowed(protocol.name())),
+        }
     }
 
     /// All fields, in the order in which they were found.

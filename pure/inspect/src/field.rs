@@ -247,6 +247,8 @@ fields! {
     SipAgent "sip_agent" Text 64 false "User-Agent header of the first message.";
     SipServer "sip_server" Text 64 false "Server header of the first response.";
     SipStatus "sip_status" Number 8 false "Status of the first response.";
+    Ndpi "ndpi" Text 64 false
+        "What nDPI calls the flow, where it is asked: `TLS.Google` is Google within TLS.";
 }
 
 impl Field {

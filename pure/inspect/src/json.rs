@@ -7,15 +7,16 @@ use crate::application::Application;
 use crate::field::{FIELDS, Kind, Protocol, Value};
 use crate::text::hex;
 
-/// Writes `{"protocol":…,"by":"content",…}`: what was seen, or with `guess` what the port says and
-/// `"by":"port"`. Text that is not UTF-8 has a code point below 256 for each byte that is not.
+/// Writes `{"protocol":…,"by":"content",…}`: what was seen; or what nDPI calls it and `"by":"ndpi"`;
+/// or with `guess` what the port says and `"by":"port"`. Text that is not UTF-8 has a code point below 256 for each byte that is not.
 /// Repeated fields are lists. `"cut"` names fields that were longer, `"lost"` counts those that
 /// there was no room for. Nothing is written, and false returned, where nothing is known at all.
 pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
-    let (name, by) = match (application.protocol(), guess) {
-        (Protocol::Unknown, None) => return false,
-        (Protocol::Unknown, Some(guess)) => (guess, "port"),
-        (protocol, _) => (protocol.name(), "content"),
+    let (name, by) = match (application.protocol(), application.ndpi_name(), guess) {
+        (Protocol::Unknown, None, None) => return false,
+        (Protocol::Unknown, None, Some(guess)) => (guess, "port"),
+        (Protocol::Unknown, Some(name), _) => (name, "ndpi"),
+        (protocol, _, _) => (protocol.name(), "content"),
     };
     out.extend(b"{\"protocol\":");
     string(name.as_bytes(), out);
@@ -148,6 +149,10 @@ mod tests {
         let mut a = Application::EMPTY;
         assert_eq!(shown(&a, None), "");
         assert_eq!(shown(&a, Some("rdp")), r#"{"protocol":"rdp","by":"port"}"#);
+        a.field(Field::Ndpi, Value::text(b"BitTorrent"));
+        let expected = r#"{"protocol":"BitTorrent","by":"ndpi","ndpi":"BitTorrent"}"#;
+        assert_eq!(shown(&a, Some("rdp")), expected);
+        a.clear();
         a.named(Protocol::Dns);
         a.field(Field::DnsName, Value::text(b"a\"\\\n\xff\xc3\xa9"));
         a.field(Field::DnsAnswer, Value::Address([192, 0, 2, 1].into()));

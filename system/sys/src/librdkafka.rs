@@ -7,6 +7,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::dynamic::{self, functions};
 use crate::{Error, ErrorKind, Result};
 
 const NAMES: [&CStr; 2] = [c"librdkafka.so.1", c"librdkafka.so"];
@@ -78,36 +79,8 @@ type LastError = unsafe extern "C" fn() -> c_int;
 type ErrorText = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = unsafe extern "C" fn() -> *const c_char;
 
-macro_rules! library {
-    ($($field:ident: $type:ty = $name:literal;)*) => {
-        /// The functions that we use, with librdkafka's signatures.
-        struct Library {
-            $($field: $type,)*
-        }
-
-        impl Library {
-            fn find(handle: *mut c_void) -> std::result::Result<Self, String> {
-                let symbol = |name: &CStr| {
-                    // SAFETY: the handle is open, the name a C string.
-                    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-                    if address.is_null() {
-                        return Err(format!("it has no {}", name.to_string_lossy()));
-                    }
-                    Ok(address)
-                };
-                Ok(Self {
-                    // SAFETY: each type is that of the function of this name in rdkafka.h, which
-                    // keeps them; both sides are pointers to code.
-                    $($field: unsafe {
-                        std::mem::transmute::<*mut c_void, $type>(symbol($name)?)
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-library! {
+functions! {
+    /// The functions that we use, with librdkafka's signatures (rdkafka.h, which keeps them).
     conf_new: ConfNew = c"rd_kafka_conf_new";
     conf_destroy: ConfDestroy = c"rd_kafka_conf_destroy";
     conf_set: ConfSet = c"rd_kafka_conf_set";
@@ -129,15 +102,7 @@ library! {
 
 impl Library {
     fn open() -> std::result::Result<Self, String> {
-        for name in NAMES {
-            // SAFETY: the name is a C string. Opening runs the library's constructors, which is
-            // what linking to it would do as well. It stays open for good.
-            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-            if !handle.is_null() {
-                return Self::find(handle);
-            }
-        }
-        Err(format!("there is no {}", NAMES[0].to_string_lossy()))
+        Self::find(dynamic::open(&NAMES)?)
     }
 
     fn text(&self, error: c_int) -> String {

@@ -20,7 +20,6 @@ use clap::ValueEnum;
 use flow::encode::beyond::Beyond;
 use flow::top::Order;
 use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, OriginParts, Sampling};
-use inspect::Decoders;
 use port::{Direction, PortName};
 use runtime::flows::{Config, Outlet};
 use runtime::{Stop, filter, flows};
@@ -127,9 +126,9 @@ struct FlowArgs {
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,
     /// Read the first packets of flows and tell of their applications: tls, quic, http, dns, ssh,
-    /// mail, mqtt, ntp, dhcp, sip, or all
+    /// mail, mqtt, ntp, dhcp, sip, or all; with ndpi the installed libndpi is asked, too
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
-    decode: Vec<Decoders>,
+    decode: Vec<choice::Decoder>,
     /// Tell the Community ID of each flow, with this seed or 0; --decode does so anyhow
     #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
           default_missing_value = "0")]
@@ -249,6 +248,7 @@ pub fn run(args: &Args) -> Result<()> {
     // The parser has seen to it that there is one.
     let name = args.port.as_deref().unwrap_or_default();
     check_cpus(&args.port_args.cpus)?;
+    let ndpi_flow_count = choice::ndpi_flow_count(&args.flow.decode)?;
     let user = match &args.port_args.user {
         Some(name) => Some(rights::User::find(name)?),
         None => None,
@@ -286,7 +286,10 @@ pub fn run(args: &Args) -> Result<()> {
         origins.clone(),
     )?;
     let queue_count = port.rx.len();
-    let config = args.config(queue_count);
+    let config = Config {
+        ndpi_flow_count,
+        ..args.config(queue_count)
+    };
     let description = port.control.describe();
     let memory = report::Memory {
         tables: config.memory_len(queue_count)
@@ -409,6 +412,7 @@ impl Args {
             },
             live_count: if self.json || self.plain { 0 } else { 64 },
             applications,
+            ndpi_flow_count: None,
             series: self.report.is_some(),
         }
     }

@@ -1,6 +1,7 @@
 //! What the view shows, and how it is laid out: from 80 by 24 up in full, smaller with the middle
 //! left out.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use flow::top::{Order, Total};
@@ -135,11 +136,11 @@ impl Row {
     pub fn of(
         total: &Total,
         rate_bps: Option<f64>,
-        application: Option<&(&'static str, String)>,
+        application: Option<&(Cow<'static, str>, String)>,
     ) -> Row {
         let (source, destination) = ends(total);
         let (protocol, name) = match application {
-            Some((protocol, name)) => ((*protocol).to_owned(), name.clone()),
+            Some((protocol, name)) => (protocol.to_string(), name.clone()),
             None => (protocol_name(total.key.protocol()), String::new()),
         };
         Row {

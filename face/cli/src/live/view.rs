@@ -1,5 +1,6 @@
 //! What the view knows: gathered from figures ten times a second, and from flows that end.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub struct View {
     before: HashMap<FlowKey, u64>,
     rates: HashMap<FlowKey, f64>,
     /// Protocol and name of the flows shown, where decoders know them.
-    applications: HashMap<FlowKey, (&'static str, String)>,
+    applications: HashMap<FlowKey, (Cow<'static, str>, String)>,
     /// Flows that have ended.
     digest: Digest,
     digested: u32,
@@ -174,7 +175,7 @@ impl View {
         self.applications.retain(|key, _| shown.contains(key));
         for total in &totals {
             if let Some((name, headline)) = self.digest.known(&total.key) {
-                let words = || (name, headline.escape_ascii().to_string());
+                let words = || (name.clone(), headline.escape_ascii().to_string());
                 self.applications.entry(total.key).or_insert_with(words);
             }
         }
@@ -200,7 +201,7 @@ impl View {
 
     /// Applications and talkers: of flows that have ended, and the largest of those that go on.
     fn lists(&mut self, status: &Status<'_>) {
-        let mut applications: HashMap<(&'static str, bool), Entry> = HashMap::new();
+        let mut applications: HashMap<(Cow<'static, str>, bool), Entry> = HashMap::new();
         let ended = self.digest.applications.largest(usize::MAX);
         for ((name, is_seen), share) in ended {
             let entry = applications.entry((name, is_seen)).or_default();
@@ -253,7 +254,7 @@ impl View {
         picture.applications = applications
             .into_iter()
             .map(|((name, is_seen), entry)| Entry {
-                name: name.to_owned(),
+                name: name.into_owned(),
                 remark: if is_seen { "recognised" } else { "by port" }.to_owned(),
                 ..entry
             })
@@ -310,27 +311,29 @@ impl View {
 }
 
 /// What a flow that goes on is called, and whether that was seen.
-fn name_of(record: &Record, known: Option<&inspect::Application>) -> Option<(&'static str, bool)> {
-    match known.map(inspect::Application::protocol) {
-        Some(protocol) if protocol != inspect::Protocol::Unknown => Some((protocol.name(), true)),
-        _ => {
+fn name_of(
+    record: &Record,
+    known: Option<&inspect::Application>,
+) -> Option<(Cow<'static, str>, bool)> {
+    match known.and_then(inspect::Application::name) {
+        Some(name) => Some((name, true)),
+        None => {
             let over = flow::encode::beyond::transport(record)?;
             let (key, initiator) = (record.key(), record.initiator());
             let ports = [key.port(initiator), key.port(initiator.other())];
-            Some((inspect::guess(over, ports[0], ports[1])?, false))
+            let name = inspect::guess(over, ports[0], ports[1])?;
+            Some((Cow::Borrowed(name), false))
         }
     }
 }
 
 /// Protocol and name, if anything was recognised. What a packet brought is made fit to be shown.
-fn words(application: &inspect::Application) -> Option<(&'static str, String)> {
-    if application.protocol() == inspect::Protocol::Unknown {
-        return None;
-    }
+fn words(application: &inspect::Application) -> Option<(Cow<'static, str>, String)> {
+    let called = application.name()?;
     let name = match application.headline() {
         Some(inspect::Value::Text { bytes, .. }) => bytes.escape_ascii().to_string(),
         Some(inspect::Value::Address(addr)) => addr.to_string(),
         _ => String::new(),
     };
-    Some((application.protocol().name(), name))
+    Some((called, name))
 }

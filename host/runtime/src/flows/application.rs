@@ -9,6 +9,7 @@ use inspect::{
 };
 
 use super::lock;
+use super::ndpi::NdpiStats;
 
 /// Calls after which the counters are published.
 const PUBLISH: u32 = 1024;
@@ -16,11 +17,18 @@ const PUBLISH: u32 = 1024;
 /// TCP's SYN.
 const SYN: u16 = 0x02;
 
+/// What a worker's decoders, and libndpi, have counted.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) decoders: InspectorStats,
+    pub(super) ndpi: NdpiStats,
+}
+
 /// The decoders of one worker.
 pub(super) struct Applications {
     inspector: Inspector,
     /// Where the worker finds the counters; written once in a while, and at the end.
-    stats: Arc<Mutex<InspectorStats>>,
+    stats: Arc<Mutex<Counts>>,
     calls: u32,
     /// Applications whose packets go on; none asks for nothing.
     wanted: Vec<Protocol>,
@@ -29,7 +37,7 @@ pub(super) struct Applications {
 impl Applications {
     pub(super) fn new(
         config: &InspectorConfig,
-        stats: Arc<Mutex<InspectorStats>>,
+        stats: Arc<Mutex<Counts>>,
         wanted: Vec<Protocol>,
     ) -> Self {
         Self {
@@ -40,12 +48,16 @@ impl Applications {
         }
     }
 
+    pub(super) fn publish_ndpi(&self, stats: NdpiStats) {
+        lock(&self.stats).ndpi = stats;
+    }
+
     fn called(&mut self) {
         self.calls += 1;
         // The last flow of all must be in it, too.
         if self.calls >= PUBLISH || self.inspector.is_idle() {
             self.calls = 0;
-            *lock(&self.stats) = self.inspector.stats();
+            lock(&self.stats).decoders = self.inspector.stats();
         }
     }
 }

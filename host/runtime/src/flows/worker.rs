@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use flow::series::Series;
 use flow::top::TopScan;
 use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, Sink};
-use inspect::{Application, InspectorStats};
+use inspect::Application;
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
-use super::application::Applications;
+use super::application::{Applications, Counts};
 use super::egress::Out;
+use super::ndpi::Ndpi;
 use super::{
     BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
 };
@@ -90,7 +91,15 @@ fn work_on(plan: Plan) -> Result<Ended> {
     if let Some(config) = &plan.config.applications {
         let wanted = plan.egress.as_ref().map(Out::wanted).unwrap_or_default();
         let decoders = Applications::new(config, Arc::clone(&applications), wanted);
-        meter.set_inspector(Box::new(decoders));
+        match plan.config.ndpi_flow_count {
+            None => meter.set_inspector(Box::new(decoders)),
+            Some(count) => {
+                let with_ndpi = Ndpi::new(decoders, config, count).inspect_err(|_| {
+                    drop(plan.messages.send(Message::Paused));
+                })?;
+                meter.set_inspector(Box::new(with_ndpi));
+            }
+        }
     }
     let mut engine = FlowEngine {
         applications,
@@ -151,7 +160,7 @@ struct FlowEngine {
     shared: Arc<Shared>,
     status: Arc<Mutex<QueueStatus>>,
     /// What the decoders have counted.
-    applications: Arc<Mutex<InspectorStats>>,
+    applications: Arc<Mutex<Counts>>,
     /// What they found of one flow.
     found: Vec<u8>,
     wire_bytes: u64,
@@ -342,7 +351,8 @@ impl FlowEngine {
         }
         let applications = *lock(&self.applications);
         let mut status = lock(&self.status);
-        status.applications = applications;
+        status.applications = applications.decoders;
+        status.ndpi = applications.ndpi;
         status.meter = self.meter.stats();
         status.wire_bytes = self.wire_bytes;
         status.unmetered = self.unmetered;

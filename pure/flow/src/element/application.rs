@@ -107,10 +107,11 @@ elements! {
     SipAgent = "sipUserAgent" 154 own String [TEXT] 0, "User-Agent of the first message";
     SipServer = "sipServer" 155 own String [TEXT] 0, "Server header of the first response";
     SipStatus = "sipStatusCode" 156 own Unsigned16 [2] 0, "Status of the first response";
+    Ndpi = "ndpiProtocolName" 157 own String [TEXT] 0, "What nDPI calls the flow";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 57;
+const APPLICATION_LEN: usize = 58;
 
 impl ApplicationElement {
     /// Appends the value as it goes out; a text without its length.

@@ -2,7 +2,7 @@
 //! Community ID. Which of them, the caller says once; records that come without are told as far as
 //! they go.
 
-use inspect::{Application, CommunityId, Protocol, Transport};
+use inspect::{Application, CommunityId, Field, Protocol, Transport};
 
 use crate::extra::Extra;
 use crate::meter::KeyParts;
@@ -42,6 +42,8 @@ pub fn community_id(record: &Record, seed: u16) -> CommunityId {
 pub enum By {
     /// Its bytes were recognised.
     Content(Protocol),
+    /// nDPI recognised it, and has the name.
+    Ndpi,
     /// Custom puts it on this port.
     Port(u16, &'static str),
     /// Nothing is known but the IP protocol.
@@ -62,6 +64,7 @@ impl Known {
         let found = extra.application().unwrap_or(Application::EMPTY);
         let (key, initiator) = (record.key(), record.initiator());
         let by = match (found.protocol(), transport(record)) {
+            (Protocol::Unknown, _) if found.has(Field::Ndpi) => By::Ndpi,
             (Protocol::Unknown, Some(transport)) => {
                 let ports = [key.port(initiator), key.port(initiator.other())];
                 match inspect::guess_port(transport, ports[0], ports[1]) {
@@ -76,9 +79,10 @@ impl Known {
     }
 
     /// What it is called.
-    pub fn name(&self) -> Option<&'static str> {
+    pub fn name(&self) -> Option<&str> {
         match self.by {
             By::Content(protocol) => Some(protocol.name()),
+            By::Ndpi => self.found.ndpi_name(),
             By::Port(_, name) => Some(name),
             By::Nothing(_) => None,
         }
@@ -108,11 +112,12 @@ const IANA_L4: u8 = 3;
 const PANA_L7: u8 = 13;
 
 /// The applicationId (RFC 6759 §4.2) in four bytes: which engine, and its number. What was
-/// recognised has a number of ours, a guess by port is told as the port, and where neither is
-/// known, the IP protocol.
+/// recognised has a number of ours, which is 0 for all that only nDPI named; a guess by port is told
+/// as the port, and where neither is known, the IP protocol.
 pub fn application_id(by: By) -> [u8; 4] {
     let (engine, selector) = match by {
         By::Content(protocol) => (PANA_L7, u16::from(protocol as u8)),
+        By::Ndpi => (PANA_L7, 0),
         By::Port(port, _) => (IANA_L4, port),
         By::Nothing(protocol) => (IANA_L3, protocol.into()),
     };
@@ -127,6 +132,7 @@ pub fn application_names() -> Vec<([u8; 4], String)> {
         .filter(|p| *p != Protocol::Unknown);
     let mut names: Vec<([u8; 4], String)> = protocols
         .map(|p| (application_id(By::Content(p)), p.name().to_owned()))
+        .chain([(application_id(By::Ndpi), "ndpi".to_owned())])
         .collect();
     for (port, _, name) in inspect::known_ports() {
         let id = application_id(By::Port(port, name));
@@ -190,6 +196,7 @@ mod tests {
                 .map(|(_, n)| n.as_str())
         };
         assert_eq!(name([13, 0, 0, 1]), Some("tls"));
+        assert_eq!(name([13, 0, 0, 0]), Some("ndpi"));
         assert_eq!(name([3, 0, 1, 0xbb]), Some("tls/quic"));
         assert_eq!(name([3, 0, 0, 53]), Some("dns"));
         let mut ids: Vec<_> = names.iter().map(|(id, _)| *id).collect();

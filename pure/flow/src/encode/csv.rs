@@ -171,9 +171,12 @@ pub fn line_beyond(
     if beyond.application {
         let known = Known::of(record, extra);
         out.push(b',');
+        let start = out.len();
         out.extend(known.name().unwrap_or_default().as_bytes());
+        quote(start, out);
         out.extend(match known.by {
             By::Content(_) => &b",content"[..],
+            By::Ndpi => b",ndpi",
             By::Port(..) => b",port",
             By::Nothing(_) => b",",
         });

@@ -11,6 +11,9 @@ use super::{parse_duration, parse_timeout};
 /// Packets remembered of a flow, where no number is given.
 const PACKET_COUNT: u8 = 10;
 
+/// Flows at one time of which libndpi has not yet said all: 11 MiB a queue.
+const NDPI_FLOW_COUNT: u32 = 1 << 14;
+
 /// An idle timeout, for a protocol or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
@@ -120,31 +123,57 @@ pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
     }
 }
 
+/// Who looks at the first packets of flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoder {
+    /// Decoders of ours.
+    Ours(Decoders),
+    /// The system's libndpi.
+    Ndpi,
+}
+
 /// One of a list of decoders.
-pub fn decoder(text: &str) -> Result<Decoders, String> {
+pub fn decoder(text: &str) -> Result<Decoder, String> {
+    if text == "ndpi" {
+        return Ok(Decoder::Ndpi);
+    }
     let names = || {
         let rows = inspect::decode::DECODERS.iter();
         rows.map(|row| row.name).collect::<Vec<_>>().join(", ")
     };
-    let none = || format!("{text:?} is none of {}, all", names());
-    Decoders::NONE.with(text).ok_or_else(none)
+    let none = || format!("{text:?} is none of {}, all, ndpi", names());
+    let ours = Decoders::NONE.with(text).ok_or_else(none)?;
+    Ok(Decoder::Ours(ours))
 }
 
 /// Makes a meter show its first packets to decoders, if there are any.
-pub fn apply_decoders(decoders: &[Decoders], meter: &mut MeterConfig) -> Option<InspectorConfig> {
+pub fn apply_decoders(decoders: &[Decoder], meter: &mut MeterConfig) -> Option<InspectorConfig> {
     if decoders.is_empty() {
         return None;
     }
     let config = InspectorConfig {
-        decoders: decoders
-            .iter()
-            .fold(Decoders::NONE, |sum, one| sum.or(*one)),
+        decoders: decoders.iter().fold(Decoders::NONE, |sum, one| match one {
+            Decoder::Ours(ours) => sum.or(*ours),
+            Decoder::Ndpi => sum,
+        }),
         ..InspectorConfig::default()
     };
     // Segments are put in order by what only the standard record looks at.
     meter.table.profile = Profile::Standard;
     meter.extra.inspect_count = config.packet_count_max.min(255) as u8;
     Some(config)
+}
+
+/// How many flows libndpi looks at together, if it is to.
+///
+/// # Errors
+/// `Unsupported` where it is not there, or is a release that is not known.
+pub fn ndpi_flow_count(decoders: &[Decoder]) -> sys::Result<Option<u32>> {
+    if !decoders.contains(&Decoder::Ndpi) {
+        return Ok(None);
+    }
+    sys::libndpi::version()?;
+    Ok(Some(NDPI_FLOW_COUNT))
 }
 
 /// `100`, `count:100`, `random:100`, `hash:100`, `time:1s/10ms`.
@@ -194,6 +223,11 @@ mod tests {
         for bad in ["packets=0", "packets=256", "timing=1", "all", ""] {
             assert!(field(bad).is_err(), "{bad}");
         }
+        assert_eq!(decoder("ndpi"), Ok(Decoder::Ndpi));
+        assert_eq!(decoder("all"), Ok(Decoder::Ours(Decoders::ALL)));
+        assert!(decoder("nothing").is_err_and(|why| why.contains("ndpi")));
+        let without = ndpi_flow_count(&[Decoder::Ours(Decoders::ALL)]);
+        assert!(without.is_ok_and(|count| count.is_none()));
         assert_eq!(sampling("100"), Ok(Sampling::Count(100)));
         assert_eq!(sampling("hash:7"), Ok(Sampling::Hash(7)));
         assert_eq!(sampling("random:1"), Ok(Sampling::All));

@@ -15,7 +15,7 @@ use flow::encode::beyond::Beyond;
 use flow::encode::json;
 use flow::{EndReason, Extra, Record};
 use inspect::InspectorStats;
-use runtime::flows::{Fate, Outlet, QueueStatus, Report, Status};
+use runtime::flows::{Fate, NdpiStats, Outlet, QueueStatus, Report, Status};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 use wire::Reason;
@@ -159,6 +159,9 @@ impl Lines {
         if self.beyond.application {
             let total = QueueStatus::total(&report.queues);
             line["applications"] = applications(&total.applications);
+            if total.ndpi != NdpiStats::default() {
+                line["ndpi"] = ndpi(&total.ndpi);
+            }
         }
         self.piece.extend(line.to_string().as_bytes());
         self.piece.push(b'\n');
@@ -228,6 +231,16 @@ fn applications(stats: &InspectorStats) -> Value {
         "no_room_flow": stats.no_room_flow,
         "no_room_state": stats.no_room_state,
         "no_room_segment": stats.no_room_segment,
+    })
+}
+
+/// What became of the flows that libndpi was shown.
+fn ndpi(stats: &NdpiStats) -> Value {
+    json!({
+        "flows": stats.flows,
+        "named": stats.named,
+        "unnamed": stats.unnamed,
+        "no_room": stats.no_room,
     })
 }
 

@@ -3,6 +3,7 @@
 //! What comes from packets is written as text alone (`parts::safe`); besides, the page's own policy
 //! forbids everything but its style and its one script, which is known by its sum.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
@@ -260,7 +261,7 @@ fn lists(out: &mut String, digest: &Digest) {
     card(out, "Who sent most", &note, false, &body);
     let (note, body) = largest(&digest.receivers, "addresses", address, total);
     card(out, "Who received most", &note, false, &body);
-    let application = |(name, is_seen): &(&str, bool)| {
+    let application = |(name, is_seen): &(Cow<'static, str>, bool)| {
         let remark = if *is_seen { "recognised" } else { "by port" };
         (safe(name), remark.to_owned())
     };

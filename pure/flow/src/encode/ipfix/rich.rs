@@ -134,7 +134,11 @@ const GROUPS: &[&[&str]] = &[
     // After STARTTLS.
     &["mail_", "tls_", "ja3", "ja4"],
     &[""],
+    &["ndpi"],
 ];
+
+/// In all of them that have any: what else is said of a flow of any protocol.
+const EVERYWHERE: &str = "ndpi";
 
 /// Where the indices of these templates begin: template ids 320 and up, behind all options.
 const INDEX_MIN: usize = 64;
@@ -171,7 +175,11 @@ impl Rich {
         let groups = number
             .filter(|n| *n == 0 || beyond.application)
             .map(|number| {
-                let is_in = |name: &str| GROUPS[number].iter().any(|start| name.starts_with(start));
+                let is_in = |name: &str| {
+                    let mut starts = GROUPS[number].iter();
+                    let is_own = starts.any(|start| name.starts_with(start));
+                    is_own || (number != 0 && name == EVERYWHERE)
+                };
                 let rows = FIELDS.iter().filter(|row| is_in(row.name));
                 let fields: Vec<Field> = rows.map(|row| row.field).collect();
                 Group {
@@ -193,13 +201,15 @@ impl Rich {
         }
     }
 
-    /// The first group that has all fields of an application; that without fields if none has.
+    /// The smallest group that has all fields of an application; that without fields if none has.
     fn group_of(&self, application: &Application) -> &Group {
         let present = application.fields();
         let mask = present.fold(0_u64, |mask, (field, _)| mask | 1 << field as u8);
         let serves = |group: &&Group| mask & !group.mask == 0;
+        let groups = self.groups.iter().filter(serves);
+        let smallest = groups.min_by_key(|group| group.elements.len());
         // The first one always exists.
-        self.groups.iter().find(serves).unwrap_or(&self.groups[0])
+        smallest.unwrap_or(&self.groups[0])
     }
 
     /// Appends specifiers of the columns behind the standard ones; gives how many.

@@ -1,0 +1,217 @@
+//! `barewire flows --decode ndpi`: names of libndpi beside those that its own program prints, and
+//! where they go.
+
+mod export;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use export::{Folder, LIMIT, run};
+use lab::corpus;
+use lab::oracle::TempFile;
+use lab::process::{Process, barewire};
+use lab::skip::Missing;
+use lab::{require, skip};
+use serde_json::Value;
+
+/// Both ends and the IP protocol, whoever began.
+type Ends = (String, String, String);
+
+/// Why a flow is called something else, or by one of us nothing.
+const DIFFERENCES: &[(&str, &str)] = &[
+    // It names by packets without payload, which decoders are not shown.
+    ("nDPI__synscan.pcap", "TargusDataspeed"),
+    // It takes what follows an FTP control connection by packets without payload, too.
+    ("nDPI__ftp.pcap", "FTP_DATA"),
+];
+
+fn library() -> Result<(), Missing> {
+    match sys::libndpi::version() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Missing::Machine("libndpi 4.2 (package libndpi4.2)".into())),
+    }
+}
+
+fn ends(src: (&str, &str), dst: (&str, &str), protocol: &str) -> Ends {
+    let one = |(addr, port): (&str, &str)| format!("{addr} {port}");
+    let (a, b) = (one(src), one(dst));
+    let (first, second) = if a < b { (a, b) } else { (b, a) };
+    (first, second, protocol.to_owned())
+}
+
+/// What ndpiReader says, guesses by port left out, of flows that it has a name for.
+fn theirs(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
+    let table = TempFile::new("ndpi.csv");
+    let mut command = Command::new("ndpiReader");
+    command.args(["-d", "-q", "-i"]).arg(file);
+    command.arg("-C").arg(table.path());
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    assert!(
+        finished.success(),
+        "{}: {}",
+        file.display(),
+        finished.stderr
+    );
+    let bytes = std::fs::read(table.path()).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let columns = [
+        "src_ip",
+        "src_port",
+        "dst_ip",
+        "dst_port",
+        "protocol",
+        "ndpi_proto",
+    ];
+    let at = columns.map(|name| head.iter().position(|of| *of == name).unwrap());
+    let mut said = BTreeMap::new();
+    for line in lines {
+        let values: Vec<&str> = line.split(',').collect();
+        let [src, src_port, dst, dst_port, protocol, name] =
+            at.map(|at| values.get(at).copied().unwrap_or_default());
+        if matches!(protocol, "6" | "17") {
+            let key = ends((src, src_port), (dst, dst_port), protocol);
+            let names: &mut BTreeSet<String> = said.entry(key).or_default();
+            names.insert(name.to_owned());
+        }
+    }
+    said
+}
+
+fn ours(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
+    let mut command = Command::new(barewire().unwrap());
+    let whole = ["--idle-timeout", "1h", "--active-timeout", "1h"];
+    command
+        .args(["flows", "--json", "--decode", "ndpi"])
+        .args(whole);
+    // A tunnel is what it carries: its program looks into some of them.
+    command.args(["--level", "inner", "--table-size", "20000"]);
+    command.arg(file);
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    let mut said = BTreeMap::new();
+    for line in finished.stdout.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        if line["type"] == "summary" {
+            let counts = &line["ndpi"];
+            let of = |name: &str| counts[name].as_u64().unwrap_or_default();
+            let known = of("named") + of("unnamed") + of("no_room");
+            assert_eq!(of("flows"), known, "{}: {counts}", file.display());
+            continue;
+        }
+        let text = |name: &str| match &line[name] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let (src, dst) = (text("src"), text("dst"));
+        let (src_port, dst_port) = (text("src_port"), text("dst_port"));
+        let key = ends((&src, &src_port), (&dst, &dst_port), &text("protocol"));
+        let names: &mut BTreeSet<String> = said.entry(key).or_default();
+        if let Some(name) = line["application"]["ndpi"].as_str() {
+            names.insert(name.to_owned());
+        }
+    }
+    said
+}
+
+/// Every flow that ndpiReader names has that name here, but for what is explained.
+#[test]
+fn names_are_those_of_its_own_program() {
+    require!(library());
+    require!(skip::program("ndpiReader", "libndpi-bin"));
+    let corpus = corpus::captures();
+    let mut files = corpus.files.clone();
+    let name_of = |file: &PathBuf| file.file_name().unwrap().to_string_lossy().into_owned();
+    files.retain(|file| name_of(file).starts_with("nDPI__") || name_of(file).starts_with("lab-"));
+    let (mut same, mut names, mut wrong) = (0, BTreeSet::new(), Vec::new());
+    for file in &files {
+        let ours = ours(file);
+        for (key, theirs) in theirs(file) {
+            // Flows of levels that only one of us counts.
+            let Some(ours) = ours.get(&key) else { continue };
+            if !ours.is_disjoint(&theirs) {
+                same += 1;
+                names.extend(theirs);
+                continue;
+            }
+            let known = |(of, name): &(&str, &str)| name_of(file) == *of && theirs.contains(*name);
+            if !DIFFERENCES.iter().any(known) {
+                wrong.push((name_of(file), key, ours.clone(), theirs));
+            }
+        }
+    }
+    eprintln!("{same} flows have the same name, of {} names", names.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(same >= corpus.at_least(900, 5), "{same}");
+    assert!(names.len() >= corpus.at_least(80, 2), "{names:?}");
+}
+
+/// What our decoders see has their name, and libndpi's stands beside it, in every format.
+#[test]
+fn names_stand_in_every_export() {
+    require!(library());
+    require!(skip::program("ipfixDump", "libfixbuf-tools"));
+    let folder = Folder::new("ndpi");
+    let mix = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures/lab-mix.pcapng");
+    let (csv, ipfix) = (folder.0.join("f.csv"), folder.0.join("f.ipfix"));
+    let exports = [
+        format!("csv:{}", csv.display()),
+        format!("ipfix:{}", ipfix.display()),
+    ];
+    let args = [
+        "--decode",
+        "all,ndpi",
+        "--export",
+        &exports[0],
+        "--export",
+        &exports[1],
+    ];
+    let run = run(&mix, &args).expect("a summary");
+    let mut told: Vec<[String; 3]> = Vec::new();
+    for flow in &run.flows {
+        let application = &flow["application"];
+        let text = |name: &str| application[name].as_str().unwrap_or_default().to_owned();
+        told.push([text("protocol"), text("by"), text("ndpi")]);
+    }
+    let beside = told
+        .iter()
+        .filter(|[_, by, ndpi]| by == "content" && !ndpi.is_empty());
+    assert!(beside.count() >= 3, "{told:?}");
+    for [protocol, by, ndpi] in &told {
+        assert!(by != "ndpi" || protocol == ndpi, "{protocol} {ndpi}");
+    }
+    told.sort();
+
+    let table = std::fs::read_to_string(&csv).unwrap();
+    let mut lines = table.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let at = ["application", "application_by", "ndpi"]
+        .map(|name| head.iter().position(|of| *of == name).expect("a column"));
+    // The two before the last are ahead of all texts from packets, and that one ends the line.
+    let mut columns: Vec<[String; 3]> = lines
+        .map(|line| {
+            let values: Vec<&str> = line.split(',').collect();
+            let from_end = head.len() - at[2];
+            let last = values[values.len() - from_end];
+            [values[at[0]].into(), values[at[1]].into(), last.into()]
+        })
+        .collect();
+    columns.sort();
+    assert_eq!(columns, told);
+
+    let mut command = Command::new("ipfixDump");
+    command.args(["--rfc5610", "--in"]).arg(&ipfix);
+    let dumped = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    let dumped = dumped.checked().unwrap().stdout;
+    for name in told.iter().map(|[_, _, ndpi]| ndpi) {
+        let lines = dumped
+            .lines()
+            .filter(|line| line.contains(" ndpiProtocolName "));
+        let mut values = lines.filter_map(|line| line.rsplit(") ").next());
+        assert!(
+            name.is_empty() || values.any(|value| value == name),
+            "{name}"
+        );
+    }
+}

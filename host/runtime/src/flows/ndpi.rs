@@ -1,0 +1,323 @@
+//! libndpi beside the decoders: a name for flows of several hundred protocols.
+//!
+//! The library gets packets that are made here, of the flow's key and the payload: what odd headers
+//! there were has been read by ours, and does not reach it. A flow's state is given back as soon as
+//! the library has no more to say, so few states serve many flows.
+
+use flow::encode::beyond::transport;
+use flow::{FlowKey, Inspect, Observed, Record, Side, put_application, take_application};
+use inspect::{Application, DONE, Field, InspectorConfig, Sink, Transport, Value};
+use sys::Result;
+use sys::libndpi::{Detector, Protocol};
+
+use super::application::Applications;
+
+/// Packets with payload after which a flow that is not known is given up; of UDP fewer, as the
+/// library's own program does.
+const TCP_PACKETS_MAX: u8 = 40;
+const UDP_PACKETS_MAX: u8 = 24;
+const NO_STATE: u32 = u32::MAX;
+/// Longest packet that is made: what the library takes.
+const PACKET_MAX: usize = u16::MAX as usize;
+/// Longest headers that are made: IPv6 and TCP.
+const HEADERS_MAX: usize = 60;
+
+/// What libndpi was asked, and what it said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NdpiStats {
+    /// Flows shown to it.
+    pub flows: u64,
+    /// Flows that it named.
+    pub named: u64,
+    /// Flows that it had no name for.
+    pub unnamed: u64,
+    /// Flows not shown because all room was taken.
+    pub no_room: u64,
+}
+
+impl NdpiStats {
+    /// Adds another worker's counts.
+    pub fn add(&mut self, other: &NdpiStats) {
+        self.flows += other.flows;
+        self.named += other.named;
+        self.unnamed += other.unnamed;
+        self.no_room += other.no_room;
+    }
+}
+
+/// Bytes that [`Ndpi`] reserves; the library's own tables are beside that.
+pub(super) fn memory_len(config: &InspectorConfig, flow_count: u32) -> usize {
+    let places = config.flow_count_max as usize * (size_of::<Place>() + size_of::<u32>());
+    places + PACKET_MAX + Detector::memory_len(flow_count).unwrap_or_default()
+}
+
+/// What is kept of a flow.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    /// The decoders' number.
+    decoders: u32,
+    /// The library's state, or [`NO_STATE`].
+    state: u32,
+    protocol: Protocol,
+    /// The number of the next byte from each side.
+    next: [u32; 2],
+    packets: u8,
+}
+
+/// The decoders of one worker, and the library.
+pub(super) struct Ndpi {
+    decoders: Applications,
+    detector: Detector,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    place_max: usize,
+    stats: NdpiStats,
+    packet: Vec<u8>,
+    /// What decoders told, before the name is put to it.
+    told: Vec<u8>,
+}
+
+impl Ndpi {
+    /// With room for as many flows as the decoders have, so many of them being looked at.
+    ///
+    /// # Errors
+    /// Where the library is not there, is not one that is known, or there is no memory for it.
+    pub(super) fn new(
+        decoders: Applications,
+        config: &InspectorConfig,
+        flow_count: u32,
+    ) -> Result<Ndpi> {
+        let place_max = config.flow_count_max as usize;
+        Ok(Ndpi {
+            decoders,
+            detector: Detector::new(flow_count)?,
+            places: Vec::with_capacity(place_max),
+            free: Vec::with_capacity(place_max),
+            place_max,
+            stats: NdpiStats::default(),
+            packet: Vec::with_capacity(PACKET_MAX),
+            told: Vec::with_capacity(1024),
+        })
+    }
+
+    /// A handle for a new flow; 0 if there is no room.
+    fn begin(&mut self) -> u32 {
+        self.stats.flows += 1;
+        let at = match self.free.pop() {
+            Some(at) => at as usize,
+            None if self.places.len() < self.place_max => {
+                self.places.push(Place::default());
+                self.places.len() - 1
+            }
+            None => {
+                self.stats.no_room += 1;
+                return 0;
+            }
+        };
+        let state = self.detector.begin().unwrap_or_else(|| {
+            self.stats.no_room += 1;
+            NO_STATE
+        });
+        self.places[at] = Place {
+            state,
+            ..Place::default()
+        };
+        at as u32 + 1
+    }
+
+    fn place(&self, handle: u32) -> Option<Place> {
+        let at = handle.checked_sub(1)?;
+        self.places.get(at as usize).copied()
+    }
+
+    /// Shows the library a packet of a flow that has a state.
+    fn look(&mut self, place: &mut Place, record: &Record, packet: &Observed, payload: &[u8]) {
+        if place.state == NO_STATE {
+            return;
+        }
+        let Some(transport) = transport(record) else {
+            return;
+        };
+        make(transport, place, packet, payload, &mut self.packet);
+        let time_ms = packet.time_ns / 1_000_000;
+        place.protocol = self.detector.packet(place.state, &self.packet, time_ms);
+        place.packets = place.packets.saturating_add(1);
+        let most = match transport {
+            Transport::Tcp => TCP_PACKETS_MAX,
+            Transport::Udp => UDP_PACKETS_MAX,
+        };
+        let is_over = place.packets >= most
+            || (place.protocol.is_known() && !self.detector.wants_more(place.state));
+        if is_over {
+            self.settle(place);
+        }
+    }
+
+    /// The library is asked for the last time.
+    fn settle(&mut self, place: &mut Place) {
+        if place.state == NO_STATE {
+            return;
+        }
+        if !place.protocol.is_known() {
+            place.protocol = self.detector.give_up(place.state);
+        }
+        match place.protocol.is_known() {
+            true => self.stats.named += 1,
+            false => self.stats.unnamed += 1,
+        }
+        self.detector.end(place.state);
+        place.state = NO_STATE;
+        self.decoders.publish_ndpi(self.stats);
+    }
+
+    /// What decoders told, with the library's name before it: names are never what has no room.
+    fn tell(&self, protocol: Protocol, told: &[u8], found: &mut Vec<u8>) {
+        if !protocol.is_known() {
+            return found.extend_from_slice(told);
+        }
+        let mut name = Vec::new();
+        self.detector.name(protocol, &mut name);
+        let mut application = Application::EMPTY;
+        application.field(Field::Ndpi, Value::text(&name));
+        if let Some(other) = take_application(told) {
+            application.merge(&other);
+        }
+        put_application(&application, found);
+    }
+}
+
+impl Inspect for Ndpi {
+    fn packet(
+        &mut self,
+        handle: &mut u32,
+        nth: u8,
+        record: &Record,
+        packet: &Observed,
+        payload: &[u8],
+    ) -> bool {
+        if *handle & DONE != 0 || transport(record).is_none() {
+            return false;
+        }
+        if *handle == 0 {
+            *handle = self.begin();
+        }
+        let Some(mut place) = self.place(*handle) else {
+            *handle = DONE;
+            return false;
+        };
+        if place.decoders & DONE == 0 {
+            let inner = &mut place.decoders;
+            self.decoders.packet(inner, nth, record, packet, payload);
+        }
+        self.look(&mut place, record, packet, payload);
+        let is_over = place.decoders & DONE != 0 && place.state == NO_STATE;
+        let at = *handle - 1;
+        self.places[at as usize] = place;
+        // Nothing is known, and nothing will be.
+        if is_over && place.decoders == DONE && !place.protocol.is_known() {
+            self.free.push(at);
+            *handle = DONE;
+        }
+        !is_over
+    }
+
+    fn rest(&mut self, handle: &mut u32) {
+        let Some(mut place) = self.place(*handle) else {
+            return;
+        };
+        self.decoders.rest(&mut place.decoders);
+        self.settle(&mut place);
+        self.places[*handle as usize - 1] = place;
+    }
+
+    fn wants(&self, handle: u32) -> Option<bool> {
+        self.decoders.wants(self.place(handle)?.decoders)
+    }
+
+    fn known(&self, handle: u32, found: &mut Vec<u8>) {
+        if let Some(place) = self.place(handle) {
+            let mut told = Vec::new();
+            self.decoders.known(place.decoders, &mut told);
+            self.tell(place.protocol, &told, found);
+        }
+    }
+
+    fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
+        let Some(mut place) = self.place(handle) else {
+            return;
+        };
+        self.settle(&mut place);
+        let mut told = std::mem::take(&mut self.told);
+        told.clear();
+        self.decoders.ended(place.decoders, &mut told);
+        self.tell(place.protocol, &told, found);
+        self.told = told;
+        self.free.push(handle - 1);
+    }
+
+    fn memory_len(&self) -> usize {
+        self.decoders.memory_len() + self.place_max * size_of::<Place>()
+    }
+}
+
+/// Makes a packet of what is known of it: an IP header without options, a transport header, the
+/// payload as far as it was captured and fits.
+fn make(
+    transport: Transport,
+    place: &mut Place,
+    packet: &Observed,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let (key, side) = (&packet.key, packet.side);
+    let payload = &payload[..payload.len().min(PACKET_MAX - HEADERS_MAX)];
+    let (number, header_len) = match transport {
+        Transport::Tcp => (6, 20),
+        Transport::Udp => (17, 8),
+    };
+    let rest_len = (header_len + payload.len()) as u16;
+    out.clear();
+    ip(key, side, number, packet.level.ttl, rest_len, out);
+    out.extend(key.port(side).to_be_bytes());
+    out.extend(key.port(side.other()).to_be_bytes());
+    match transport {
+        Transport::Tcp => {
+            let level = &packet.level;
+            out.extend(level.tcp_seq.to_be_bytes());
+            // The other side's bytes have been seen: as good as acknowledged.
+            out.extend(place.next[side.other() as usize].to_be_bytes());
+            out.extend([5 << 4, level.tcp_flags as u8]);
+            out.extend(level.tcp_window.to_be_bytes());
+            out.extend([0; 4]);
+            place.next[side as usize] = level.tcp_seq.wrapping_add(level.payload_len);
+        }
+        Transport::Udp => {
+            out.extend(rest_len.to_be_bytes());
+            out.extend([0; 2]);
+        }
+    }
+    out.extend_from_slice(payload);
+}
+
+/// Appends an IP header (RFC 791 §3.1, RFC 8200 §3) without a checksum, for so many bytes.
+fn ip(key: &FlowKey, side: Side, protocol: u8, ttl: u8, rest_len: u16, out: &mut Vec<u8>) {
+    use std::net::IpAddr::{V4, V6};
+    match (key.addr(side), key.addr(side.other())) {
+        (V4(source), V4(destination)) => {
+            out.extend([0x45, 0]);
+            out.extend((rest_len + 20).to_be_bytes());
+            out.extend([0, 0, 0, 0, ttl, protocol, 0, 0]);
+            out.extend(source.octets());
+            out.extend(destination.octets());
+        }
+        (V6(source), V6(destination)) => {
+            out.extend([0x60, 0, 0, 0]);
+            out.extend(rest_len.to_be_bytes());
+            out.extend([protocol, ttl]);
+            out.extend(source.octets());
+            out.extend(destination.octets());
+        }
+        // A key is of one family.
+        (V4(_), V6(_)) | (V6(_), V4(_)) => {}
+    }
+}

@@ -1,0 +1,54 @@
+//! Libraries of the system that are opened when they are first asked for, not linked: a machine
+//! without them runs everything but what they are for.
+
+use std::ffi::{CStr, c_void};
+
+/// Opens the first of these that is there. It stays open for good, as addresses in it do.
+///
+/// # Errors
+/// In words, where none is there.
+pub(crate) fn open(names: &[&CStr]) -> Result<*mut c_void, String> {
+    for name in names {
+        // SAFETY: the name is a C string. Opening runs the library's constructors, which is what
+        // linking to it would do as well.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if !handle.is_null() {
+            return Ok(handle);
+        }
+    }
+    let first = names.first().map(|name| name.to_string_lossy());
+    Err(format!("there is no {}", first.unwrap_or_default()))
+}
+
+/// Makes a struct `Library` of functions, and `Library::find`, which looks them up in an open
+/// library. Each type must be that of the function of this name in the library's header.
+macro_rules! functions {
+    ($(#[$about:meta])* $($field:ident: $type:ty = $name:literal;)*) => {
+        $(#[$about])*
+        struct Library {
+            $($field: $type,)*
+        }
+
+        impl Library {
+            fn find(handle: *mut std::ffi::c_void) -> std::result::Result<Self, String> {
+                let symbol = |name: &std::ffi::CStr| {
+                    // SAFETY: the handle is open, the name a C string.
+                    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+                    if address.is_null() {
+                        return Err(format!("it has no {}", name.to_string_lossy()));
+                    }
+                    Ok(address)
+                };
+                Ok(Self {
+                    // SAFETY: each type is that of the function of this name, as whoever wrote the
+                    // row has seen to; both sides are pointers to code.
+                    $($field: unsafe {
+                        std::mem::transmute::<*mut std::ffi::c_void, $type>(symbol($name)?)
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+pub(crate) use functions;
