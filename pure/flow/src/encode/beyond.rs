@@ -112,8 +112,8 @@ const IANA_L4: u8 = 3;
 const PANA_L7: u8 = 13;
 
 /// The applicationId (RFC 6759 §4.2) in four bytes: which engine, and its number. What was
-/// recognised has a number of ours, which is 0 for all that only nDPI named; a guess by port is told
-/// as the port, and where neither is known, the IP protocol.
+/// recognised has a number of ours, which is 0 for all that only nDPI named; a guess by port is
+/// told as the port, and where neither is known, the IP protocol.
 pub fn application_id(by: By) -> [u8; 4] {
     let (engine, selector) = match by {
         By::Content(protocol) => (PANA_L7, u16::from(protocol as u8)),
