@@ -8,10 +8,10 @@ use crate::field::{FIELDS, Kind, Protocol, Value};
 use crate::text::hex;
 
 /// Writes `{"protocol":…,"by":"content",…}`: what was seen; or what nDPI calls it, and
-/// `"by":"ndpi"`; or with `guess` what the port says, and `"by":"port"`. Text that is not UTF-8 has a
-/// code point below 256 for each byte that is not. Repeated fields are lists. `"cut"` names fields
-/// that were longer, `"lost"` counts those that there was no room for. Nothing is written, and false
-/// returned, where nothing is known at all.
+/// `"by":"ndpi"`; or with `guess` what the port says, and `"by":"port"`. Text that is not UTF-8
+/// has a code point below 256 for each byte that is not. Repeated fields are lists. `"cut"` names
+/// fields that were longer, `"lost"` counts those that there was no room for. Nothing is written,
+/// and false returned, where nothing is known at all.
 pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
     let (name, by) = match (application.protocol(), application.ndpi_name(), guess) {
         (Protocol::Unknown, None, None) => return false,
