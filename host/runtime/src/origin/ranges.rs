@@ -67,7 +67,7 @@ impl Ranges {
             let (is_six, first, last, rest) = match addresses(&fields) {
                 Ok(range) => range,
                 // Names of columns.
-                Err(_) if at == 0 => continue,
+                Err(why) if at == 0 && why == NONE => continue,
                 Err(why) => return Err(wrong(why)),
             };
             let row = Row::of(&fields[rest..]);
@@ -191,9 +191,11 @@ pub(super) fn split(line: &str) -> Vec<String> {
     fields
 }
 
+/// Why a line is none.
+const NONE: &str = "it does not begin with a prefix, or a first and a last address";
+
 /// Whether they are of IPv6, first, last, and how many fields that took.
 fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static str> {
-    const NONE: &str = "it does not begin with a prefix, or a first and a last address";
     let first = fields.first().ok_or(NONE)?;
     if let Some((addr, len)) = first.split_once('/') {
         let addr = address(addr).ok_or(NONE)?;
@@ -359,6 +361,7 @@ mod tests {
             ("", "no range"),
             ("start,end\n", "no range"),
             ("192.0.2.0/24,1\n192.0.2.0/33,1\n", "line 2: the length"),
+            ("192.0.2.0/33,1\n192.0.2.0/24,1\n", "line 1: the length"),
             ("192.0.2.0/24,1\nabc\n", "line 2: it does not begin"),
             ("192.0.2.0/24,1\n192.0.2.9,192.0.2.8,1\n", "not behind"),
             ("192.0.2.0/24,1\n192.0.2.9,::1,1\n", "not behind"),
