@@ -132,9 +132,13 @@ impl IgbModel {
         }
     }
 
-    /// Counters stick at their end (§8.18).
+    /// Counters stick at their end (§8.18); a queue's count of drops has 12 bits.
     fn count(&mut self, offset: u32) {
-        self.set(offset, self.get(offset).saturating_add(1));
+        let most = match is_drop_count(offset) {
+            true => 0xfff,
+            false => u32::MAX,
+        };
+        self.set(offset, self.get(offset).saturating_add(1).min(most));
     }
 
     fn status(&self) -> u32 {
@@ -152,14 +156,16 @@ impl IgbModel {
 
     fn read_register(&mut self, offset: u32) -> u32 {
         let value = self.get(offset);
-        let is_drop_count = (0xc000..0xc400).contains(&offset) && offset & 0x3f == reg::RQDPC;
         match offset {
             reg::STATUS => self.status(),
             reg::SWSM => {
                 self.set(reg::SWSM, value | reg::SWSM_DRIVERS);
                 value
             }
-            _ if offset == reg::ICR || is_drop_count || reg::STATISTICS.contains(&offset) => {
+            _ if offset == reg::ICR
+                || is_drop_count(offset)
+                || reg::STATISTICS.contains(&offset) =>
+            {
                 self.set(offset, 0);
                 value
             }
@@ -470,6 +476,11 @@ impl Model for IgbModel {
     fn set_link(&mut self, up: bool) {
         self.link = up;
     }
+}
+
+/// Whether this is a queue's count of packets that found no descriptor.
+fn is_drop_count(offset: u32) -> bool {
+    (0xc000..0xc400).contains(&offset) && offset & 0x3f == reg::RQDPC
 }
 
 /// What is hashed of a packet and the number of its kind (§7.1.2.10.1, §7.1.5.2); an 802.1Q tag is

@@ -443,6 +443,32 @@ fn a_full_queue_does_not_hold_up_the_others() {
 }
 
 #[test]
+fn a_count_of_drops_that_was_full_is_told() {
+    let mut rig = rig(|options| options.ring_len = 16);
+    let warns = |rig: &Rig| {
+        let facts = rig.port.control.describe().facts;
+        facts
+            .iter()
+            .any(|(name, text)| *name == "drops" && text.starts_with("at least"))
+    };
+    for number in 0..15 + 4094 {
+        assert!(rig.arrive(&numbered(number, 60)));
+    }
+    let dropped = |account: QueueAccount| account.dropped[DropReason::FillEmpty as usize];
+    assert_eq!(dropped(rig.account()), 4094);
+    assert!(!warns(&rig), "all were counted");
+    for number in 0..6000 {
+        assert!(rig.arrive(&numbered(number, 60)));
+    }
+    // The register ends there; how many more came is not known.
+    assert_eq!(dropped(rig.account()), 4094 + 4095);
+    assert!(warns(&rig));
+    assert_eq!(rig.take(0).len(), 15);
+    rig.account();
+    rig.close();
+}
+
+#[test]
 fn without_descriptors_nothing_is_lent_and_nothing_is_lost() {
     let mut rig = rig(|options| options.ring_len = 16);
     rig.card.with(|model| model.set_link(false));
