@@ -154,16 +154,24 @@ fn a_card_goes_and_comes_back() {
         assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ended.stderr);
     }
 
-    // All who are called so are killed; the one who gives it back is called otherwise.
-    let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
-    holder.wait_stderr("gives it back", LIMIT).unwrap();
-    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
-    assert_eq!(kill_by_name("barewire"), 1, "one is called so");
-    let ended = holder.wait(LIMIT).unwrap();
-    assert_eq!(ended.signal(), Some(Signal::SIGKILL), "{}", ended.stderr);
-    wait_for("the former driver", || {
-        driver(CARD).as_deref() == Some(DRIVER)
-    });
+    // All who are called so are killed; the one who gives it back is called otherwise. A command
+    // that has nothing to do with the card goes on.
+    for run in [false, true] {
+        let script = ["--run", "sh", "-c", "echo ready; exec sleep 5"];
+        let more = if run { &script[..] } else { &["--until-exit"] };
+        let mut holder = spawn(&[&["bind", "vfio", CARD], more].concat());
+        match run {
+            true => holder.wait_stdout("ready", LIMIT).unwrap(),
+            false => holder.wait_stderr("gives it back", LIMIT).unwrap(),
+        }
+        assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+        assert_eq!(kill_by_name("barewire"), 1, "one is called so");
+        let ended = holder.wait(LIMIT).unwrap();
+        assert_eq!(ended.signal(), Some(Signal::SIGKILL), "{}", ended.stderr);
+        wait_for("the former driver", || {
+            driver(CARD).as_deref() == Some(DRIVER)
+        });
+    }
 
     // Until it is told to end, and until it is killed.
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
