@@ -70,20 +70,24 @@ pub const SUITES: &[Suite] = &[
         limit_seconds: 900,
     },
     Suite {
+        name: "virtio_ports",
+        summary: "the same on virtio-net, by AF_XDP zero-copy and in user space",
+        tests: &[("conformance_port", "--exact virtio_zero_copy virtio_vfio")],
+        usual: true,
+        limit_seconds: 900,
+    },
+    Suite {
         name: "more_ports",
-        summary: "the same by AF_XDP on virtio-net and e1000, in user space on virtio-net",
-        tests: &[(
-            "conformance_port",
-            "--exact virtio_zero_copy e1000_generic virtio_vfio",
-        )],
-        usual: false,
-        limit_seconds: 1200,
+        summary: "the same by AF_XDP in generic mode on e1000",
+        tests: &[("conformance_port", "--exact e1000_generic")],
+        usual: true,
+        limit_seconds: 900,
     },
     Suite {
         name: "forward",
         summary: "forwarding between cards driven in user space",
         tests: &[("guest_forward", "")],
-        usual: false,
+        usual: true,
         limit_seconds: 300,
     },
     Suite {

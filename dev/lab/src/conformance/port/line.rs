@@ -9,7 +9,8 @@ use port::{Direction, Packet, Port, PortAccount, PortOptions, QueueAccount, Read
 use port::{TxAccount, TxQueue};
 use ring::{Pool, PoolConfig};
 
-use super::{Joint, Rig, flows};
+use super::kept::Cards;
+use super::{Joint, Rig, flows, kept};
 use crate::guest::Bound;
 use crate::oracle::{TempFile, write_pcap};
 use crate::packet::{Addresses, Udp};
@@ -29,6 +30,8 @@ pub struct Line {
     pub plan: Udp,
     /// The veth pair, or the cards in namespaces, where there is such.
     pub pair: Option<Pair>,
+    /// MTU of the pair.
+    mtu: u32,
     /// The receiving port; also the sending one on a loop.
     rx: Option<Port>,
     tx: Option<Port>,
@@ -70,17 +73,14 @@ impl Line {
             ..PortOptions::default()
         };
         change(&mut options);
-        let pair = match rig.joint {
-            Joint::Wire(..) => Some(Veth::new().mtu(mtu).create()?),
-            Joint::Cards([left, right], _) => Some(Pair::of_cards(left, right, mtu, rig.queues)?),
-            _ => None,
+        let (pair, cards) = match (rig.joint, kept::take(rig, mtu)?) {
+            (Joint::Wire(..), _) => (Some(Veth::new().mtu(mtu).create()?), None),
+            (_, Some(Cards::Kernel(pair, _))) => (Some(pair), None),
+            (_, Some(Cards::User(cards))) => (None, Some(cards)),
+            (_, None) => (None, None),
         };
         let models = match rig.joint {
             Joint::Models(kind) => Some(ModelWire::new(kind).map_err(told)?),
-            _ => None,
-        };
-        let cards = match rig.joint {
-            Joint::Vfio([left, right], _) => Some([Bound::to_vfio(left)?, Bound::to_vfio(right)?]),
             _ => None,
         };
         let plan = match &pair {
@@ -103,6 +103,7 @@ impl Line {
             rig,
             plan,
             pair,
+            mtu,
             rx: None,
             tx: None,
             packets: Vec::new(),
@@ -145,8 +146,10 @@ impl Line {
             }
             Joint::File(_) => {}
             Joint::Wire(..) | Joint::Cards(..) | Joint::Vfio(..) => {
-                self.open_rx()?;
-                self.open_tx()?;
+                self.rx = Some(self.open_end(1, Direction::Rx)?);
+                self.tx = Some(self.open_end(0, Direction::Tx)?);
+                // Once for both: an emulated card takes seconds to find its link.
+                self.wait_for_link()?;
             }
             Joint::Models(_) => {
                 let models = self.models.as_ref().context("no models")?;
@@ -369,7 +372,17 @@ impl Line {
     }
 
     /// Receives exactly these numbers in this order, each packet whole, and nothing behind them.
-    pub fn expect_numbers(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
+    pub fn expect_numbers(&mut self, numbers: impl Iterator<Item = u64>) -> Result<()> {
+        self.take_numbers(numbers)?;
+        self.receive(1, Duration::from_millis(30), |packet| {
+            bail!("more came than was sent: {:02x?}", whole(packet));
+        })?;
+        Ok(())
+    }
+
+    /// Receives these numbers in this order, each packet whole. What else comes is found by whoever
+    /// receives next.
+    pub fn take_numbers(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
         let mut missing = numbers.next();
         let plan = self.plan.clone();
         let mut check = |packet: Packet<'_>| {
@@ -402,9 +415,6 @@ impl Line {
             done,
             "after {got} packets no more came: {missing:?} is missing"
         );
-        self.receive(1, Duration::from_millis(30), |packet| {
-            bail!("more came than was sent: {:02x?}", whole(packet));
-        })?;
         Ok(())
     }
 
@@ -481,6 +491,13 @@ impl Line {
         let counts = self.pool.counts();
         let all_free = counts.free == POOL_FRAMES;
         ensure!(all_free, "frames are still out after closing: {counts:?}");
+        match (self.rig.joint, self.pair.take(), self.cards.take()) {
+            (Joint::Cards(..), Some(pair), _) => {
+                kept::put(self.rig, Cards::Kernel(pair, self.mtu));
+            }
+            (_, _, Some(cards)) => kept::put(self.rig, Cards::User(cards)),
+            _ => {}
+        }
         Ok(())
     }
 }
