@@ -21,7 +21,7 @@ pub(crate) type Batch = Arc<Records>;
 #[derive(Default)]
 pub(crate) struct Records {
     pub(crate) records: Vec<(Record, EndReason)>,
-    /// Empty, or one for each record.
+    /// One for each record up to the last one of which anything is known.
     pub(crate) extras: Vec<OwnedExtra>,
 }
 
