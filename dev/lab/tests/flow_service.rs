@@ -304,3 +304,80 @@ fn the_unit_is_one() {
         .collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }
+
+/// With a filter that runs in the probe a hangup changes what is metered, and how much of it; all
+/// packets are accounted for by the filter or the sampling that they met.
+#[test]
+fn a_hangup_changes_filter_and_sampling() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let folder = Folder::new("reload-filter");
+    let config = folder.0.join("flows.toml");
+    let write = |filter: &str, more: &str| {
+        let port = &pair.right.ifname;
+        let text = format!(
+            "port = \"{port}\"\nfilter = \"{filter}\"\njson = true\nlive-filter = true\n{more}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+    };
+    // `pour` sends to port 9, from five ports.
+    write("udp dst port 9", "");
+    let mut command = pair.right.ns.command(barewire().unwrap());
+    command.args(["flows", "--config"]).arg(&config);
+    let mut process = Process::spawn(&mut command).unwrap();
+    process.wait_stderr("of memory", LIMIT).unwrap();
+    std::thread::sleep(SEEN);
+    let mut times = 0;
+    let mut pour_with = |process: &Process, filter: &str, more: &str, count: u64| {
+        write(filter, more);
+        process.signal(Signal::SIGHUP).unwrap();
+        times += 1;
+        let until = Instant::now() + LIMIT;
+        while process.stderr().matches("flows.toml: read again").count() < times {
+            assert!(Instant::now() < until, "{}", process.stderr());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        pour(&pair, 5, count);
+        std::thread::sleep(SEEN);
+    };
+    pour(&pair, 5, 100);
+    std::thread::sleep(SEEN);
+    pour_with(&process, "udp dst port 10", "", 50);
+    // A wider one than at the start.
+    pour_with(&process, "udp", "sample = \"count:5\"", 200);
+    // What is wrong changes nothing.
+    write("udp port", "");
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("nothing was changed", LIMIT).unwrap();
+    pour(&pair, 5, 10);
+    std::thread::sleep(SEEN);
+    pour_with(&process, "udp dst port 9", "", 30);
+    let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let summary = finished.stdout.lines().last().expect("a summary");
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    let count = |name: &str| summary[name].as_u64().unwrap();
+    assert_eq!(count("unsampled"), 168, "{summary}");
+    assert_eq!(count("packets_in_records"), 100 + 42 + 30, "{summary}");
+    // And what the host itself has sent meanwhile.
+    assert!(count("unselected") >= 50, "{summary}");
+    assert_eq!(summary["imbalance"], 0, "{summary}");
+    let delivered = summary["account"]["total"]["delivered"].as_u64();
+    let known = count("unsampled") + count("packets_in_records") + count("unselected");
+    assert_eq!(delivered, Some(known), "{summary}");
+}
+
+/// What a port takes from the host is what its filter selects: that one stays in the kernel.
+#[test]
+fn a_bypass_has_no_live_filter() {
+    let folder = Folder::new("reload-bypass");
+    let config = folder.0.join("flows.toml");
+    std::fs::write(&config, "port = \"afxdp:lo\"\nlive-filter = true\n").unwrap();
+    let finished = flows(&["--config", config.to_str().unwrap()]);
+    assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("use --live-filter"),
+        "{}",
+        finished.stderr
+    );
+}

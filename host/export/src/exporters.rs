@@ -99,6 +99,8 @@ pub struct Exporters {
     batch: Records,
     fan_out: FanOut,
     can_wait: bool,
+    /// What collectors are told of sampling.
+    sampling: (u32, [Sampling; 2]),
     /// Those that are no destinations any more, and end what they have.
     leaving: Vec<Handle>,
 }
@@ -110,6 +112,10 @@ pub struct Changes {
     pub begun: Vec<String>,
     /// Those whose file was moved away, and was made anew.
     pub renewed: Vec<String>,
+    /// Those that begin a new session, because their collector is told of another sampling.
+    pub resampled: Vec<String>,
+    /// Files that say of their sampling what is no longer so.
+    pub outdated: Vec<String>,
     /// Those that are no more.
     pub ended: Vec<String>,
 }
@@ -128,12 +134,14 @@ impl Exporters {
             batch: Records::default(),
             fan_out: setup.fan_out,
             can_wait: setup.can_wait,
+            sampling: (setup.sampling, setup.selectors),
             leaving: Vec::new(),
         })
     }
 
     /// Goes on with these destinations. Those that are there already, told in the same words, go on
-    /// as they are, unless the file that they write is no longer at its path: then it is made anew.
+    /// as they are, unless the file that they write is no longer at its path: then it is made anew;
+    /// or their collector is to be told of another sampling: then there is a new session.
     /// What others still have is sent, while the probe goes on.
     ///
     /// # Errors
@@ -141,19 +149,25 @@ impl Exporters {
     pub fn replace(&mut self, targets: &[Target], setup: &Setup) -> Result<Changes> {
         let mut changes = Changes::default();
         let mut begun = Vec::new();
+        let sampling = (setup.sampling, setup.selectors);
         for target in targets {
             let old = self
                 .handles
                 .iter()
                 .find(|handle| handle.name == target.text);
-            if old.is_some_and(|old| !old.has_moved(target)) {
-                continue;
-            }
-            begun.push(Handle::open(target, setup)?);
+            let is_wrong = sampling != self.sampling && target.format.tells_sampling;
+            let is_file = old.is_some_and(|old| old.file.is_some());
             let list = match old {
-                Some(_) => &mut changes.renewed,
                 None => &mut changes.begun,
+                Some(old) if old.has_moved(target) => &mut changes.renewed,
+                Some(_) if is_wrong && is_file => {
+                    changes.outdated.push(target.text.clone());
+                    continue;
+                }
+                Some(_) if is_wrong => &mut changes.resampled,
+                Some(_) => continue,
             };
+            begun.push(Handle::open(target, setup)?);
             list.push(target.text.clone());
         }
         start(&mut begun, self.handles.len() + self.leaving.len())?;
@@ -177,6 +191,7 @@ impl Exporters {
             self.leaving.push(handle);
         }
         self.fan_out = setup.fan_out;
+        self.sampling = sampling;
         Ok(changes)
     }
 

@@ -26,6 +26,8 @@ pub struct Format {
     pub sinks: &'static [&'static str],
     /// Options that only this format has.
     pub options: &'static [&'static str],
+    /// Whether it tells readers how packets and records were sampled.
+    pub tells_sampling: bool,
     /// The port unless told; 0: must be told.
     pub port: u16,
     /// Makes what a thread does for it.
@@ -56,6 +58,7 @@ pub static FORMATS: &[Format] = &[
         about: "IPFIX (RFC 7011), biflows by RFC 5103; a file is one by RFC 5655",
         sinks: &["udp", "tcp", "tls", "sctp", FILE],
         options: &["domain", "uniflow", "fields", "enterprise"],
+        tells_sampling: true,
         port: 4739,
         make: Make::Messages(make_ipfix),
         memory_len: none,
@@ -65,6 +68,7 @@ pub static FORMATS: &[Format] = &[
         about: "NetFlow version 9 (RFC 3954), a record for each direction",
         sinks: &["udp"],
         options: &["domain", "fields"],
+        tells_sampling: true,
         port: 2055,
         make: Make::Messages(make_netflow9),
         memory_len: none,
@@ -74,6 +78,7 @@ pub static FORMATS: &[Format] = &[
         about: "NetFlow version 5: IPv4 only",
         sinks: &["udp"],
         options: &["domain"],
+        tells_sampling: true,
         port: 2055,
         make: Make::Messages(make_netflow5),
         memory_len: none,
@@ -83,6 +88,7 @@ pub static FORMATS: &[Format] = &[
         about: "a line of JSON for each record, as barewire flows --json prints them",
         sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
+        tells_sampling: false,
         port: 0,
         make: Make::Messages(|target, setup| {
             let beyond = setup.beyond;
@@ -99,6 +105,7 @@ pub static FORMATS: &[Format] = &[
         about: "a line of JSON for each record with the fields of Suricata's EVE",
         sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
+        tells_sampling: false,
         port: 0,
         make: Make::Messages(|target, setup| {
             let (beyond, interfaces) = (setup.beyond, setup.interfaces.clone());
@@ -117,6 +124,7 @@ pub static FORMATS: &[Format] = &[
         about: "comma-separated values, names of columns first",
         sinks: &["tcp", "tls", FILE],
         options: &[],
+        tells_sampling: false,
         port: 0,
         make: Make::Messages(|target, setup| {
             let beyond = setup.beyond;
@@ -133,6 +141,7 @@ pub static FORMATS: &[Format] = &[
         about: "a bare Avro value for each record; docs/flow.avsc is the schema",
         sinks: &[KAFKA],
         options: &[],
+        tells_sampling: false,
         port: 9092,
         make: Make::Messages(|_, setup| Box::new(avro::Encoder::new(setup.beyond))),
         memory_len: none,
@@ -142,6 +151,7 @@ pub static FORMATS: &[Format] = &[
         about: "columns in files below a folder, date=…/hour=…/NAME.parquet",
         sinks: &[FILE],
         options: &["partition", "rows", "times"],
+        tells_sampling: false,
         port: 0,
         make: Make::Store(|target, setup, batches, shared| {
             let store = parquet::open(target, setup, shared)?;

@@ -13,6 +13,7 @@
 mod application;
 pub mod egress;
 mod ndpi;
+mod selection;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -20,14 +21,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bpf::cbpf::Program;
 use flow::series::Series;
 use flow::top::{Order, Top};
 use flow::{
-    EndReason, Extra, Merger, MeterConfig, MeterStats, OwnedExtra, Record, Sampler, Sampling,
+    EndReason, Extra, HashKey, Merger, MeterConfig, MeterStats, OwnedExtra, Record, Sampler,
+    Sampling,
 };
 use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
+
+use selection::Changing;
 
 use egress::{Egress, EgressReport, EgressStatus};
 use inspect::{InspectorConfig, InspectorStats};
@@ -36,6 +41,7 @@ use crate::worker::Ended;
 use crate::{Pacing, Stop};
 
 pub use ndpi::NdpiStats;
+pub use selection::Selection;
 
 /// Flows in one buffer.
 const BUFFER_LEN: usize = 256;
@@ -77,6 +83,9 @@ pub struct Config {
     /// With [`Config::applications`]: also ask libndpi, with room for so many flows of which it has
     /// not yet said all.
     pub ndpi_flow_count: Option<u32>,
+    /// A filter that runs in the workers, and can be changed by [`Switch::select`]; beside
+    /// [`Config::count`] and an egress there can be none.
+    pub filter: Option<Arc<Program>>,
     /// Count packets and bytes over time ([`QueueStatus::series`]).
     pub series: bool,
 }
@@ -158,12 +167,19 @@ impl Status<'_> {
 pub struct Switch {
     stop: Stop,
     order: AtomicU8,
+    selection: Changing,
 }
 
 impl Switch {
     /// Ends the probe, cleanly.
     pub fn end(&self) {
         self.stop.set();
+    }
+
+    /// From now on these packets and records, and no others. Each packet is counted as the one or
+    /// the other had it.
+    pub fn select(&self, selection: Selection) {
+        self.selection.set(selection);
     }
 
     /// What makes a flow large, from now on.
@@ -189,6 +205,8 @@ pub struct QueueStatus {
     pub wire_bytes: u64,
     /// Packets delivered after the count to end at was reached, and not metered.
     pub unmetered: u64,
+    /// Packets that the filter in the workers left out.
+    pub unselected: u64,
     /// The largest flows that go on, largest first.
     pub live: Vec<Record>,
     /// What decoders know of each of them so far.
@@ -211,6 +229,7 @@ impl QueueStatus {
             total.meter.add(&queue.meter);
             total.wire_bytes += queue.wire_bytes;
             total.unmetered += queue.unmetered;
+            total.unselected += queue.unselected;
             total.capacity += queue.capacity;
             total.applications.add(&queue.applications);
             total.ndpi.add(&queue.ndpi);
@@ -258,14 +277,15 @@ impl Report {
     pub fn imbalance(&self) -> i64 {
         let total = QueueStatus::total(&self.queues);
         let delivered = self.account.rx_total().delivered;
-        let taken = total.meter.packets + total.unmetered;
+        let taken = total.meter.packets + total.unmetered + total.unselected;
         let taken = taken + total.meter.twice;
         let accounted = self.packets_in_records
             + self.packets_in_dropped
             + self.unsampled_record_packets
             + total.meter.refused_total()
             + total.meter.unsampled
-            + total.unmetered;
+            + total.unmetered
+            + total.unselected;
         let between = |more: u64, less: u64| more.wrapping_sub(less) as i64;
         match between(delivered + total.meter.twice, taken) {
             0 => between(taken, accounted),
@@ -368,6 +388,11 @@ pub fn run_with(
         switch: Switch {
             stop: stop.clone(),
             order: AtomicU8::new(config.order as u8),
+            selection: Changing::new(Selection {
+                filter: config.filter.clone(),
+                sampling: config.meter.sampling,
+                record_sampling: config.record_sampling,
+            }),
         },
         budget: config.count.map(AtomicU64::new),
         intake_stopped: AtomicBool::new(false),
@@ -427,8 +452,9 @@ pub fn run_with(
         out: Out {
             outlet,
             top: Top::new(config.top_count, config.order),
-            sampler: (config.record_sampling != Sampling::All)
-                .then(|| Sampler::new(config.record_sampling, &config.meter.hash_key)),
+            sampler: sampler(config.record_sampling, &config.meter.hash_key),
+            hash_key: config.meter.hash_key.clone(),
+            selection_number: 0,
             records: 0,
             packets: 0,
             records_dropped: 0,
@@ -468,11 +494,19 @@ fn wall_clock_ns() -> u64 {
     now.map_or(0, |since| since.as_nanos() as u64)
 }
 
+/// Of records, if any are left out.
+fn sampler(sampling: Sampling, hash_key: &HashKey) -> Option<Sampler> {
+    (sampling != Sampling::All).then(|| Sampler::new(sampling, hash_key))
+}
+
 /// Records on their way out: counted, summed up, given to the outlet.
 struct Out<'a> {
     outlet: &'a mut dyn Outlet,
     top: Top,
     sampler: Option<Sampler>,
+    hash_key: HashKey,
+    /// Of the selection that the sampler is of.
+    selection_number: u32,
     records: u64,
     packets: u64,
     records_dropped: u64,
@@ -651,6 +685,10 @@ impl Collector<'_> {
         let told = self.out.outlet.pulse(&status);
         if self.out.error.is_none() {
             self.out.error = told.err();
+        }
+        let number = &mut self.out.selection_number;
+        if let Some(selection) = self.shared.switch.selection.changed(number) {
+            self.out.sampler = sampler(selection.record_sampling, &self.out.hash_key);
         }
     }
 

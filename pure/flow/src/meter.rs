@@ -339,6 +339,15 @@ impl Meter {
         self.has_shortcut = false;
     }
 
+    /// From the next packet on this sampling; flows in the table go on. Not between packets that
+    /// are given together and [`Meter::flush`].
+    pub fn set_sampling(&mut self, sampling: Sampling) {
+        self.is_all = sampling == Sampling::All;
+        let parts = self.key_vlan || self.key_interface || self.key_extra.is_some();
+        self.has_shortcut = self.is_all && !parts;
+        self.sampler = Sampler::new(sampling, &self.hash_key);
+    }
+
     /// Gives it somebody who looks at the first packets of flows; there are
     /// [`ExtraConfig::inspect_count`] of them. Without that nothing happens.
     pub fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {

@@ -14,6 +14,7 @@ mod service;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -74,6 +75,11 @@ pub struct Args {
     /// Write a page of HTML with charts at the end: one file that needs no other
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Select packets in this program and not in the kernel, so that SIGHUP can change the filter.
+    /// What it leaves out costs nearly as much as what it takes. Not for afxdp:, whose filter says
+    /// what is taken from the host
+    #[arg(long, requires = "config", conflicts_with_all = ["count", "egress"])]
+    live_filter: bool,
     /// End after so many packets
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
     count: Option<u64>,
@@ -257,7 +263,9 @@ pub fn run(args: &Args) -> Result<()> {
     let origins = args.origin.open(args.flow.key_extra().mac)?;
     let mut options = args.port_args.options(Direction::Rx);
     let expression = args.filter.join(" ");
-    if !expression.trim().is_empty() {
+    if args.live_filter {
+        service::check_live_filter(name)?;
+    } else if !expression.trim().is_empty() {
         options.filter_source = Some(filter::source(&expression));
     }
     let plan = args.egress.plan(name, &mut options)?;
@@ -284,10 +292,12 @@ pub fn run(args: &Args) -> Result<()> {
         description,
         args.told(),
         origins.clone(),
+        args.live_filter,
     )?;
     let queue_count = port.rx.len();
     let config = Config {
         ndpi_flow_count,
+        filter: args.selection(port.control.describe().link_type)?.filter,
         ..args.config(queue_count)
     };
     let description = port.control.describe();
@@ -413,8 +423,26 @@ impl Args {
             live_count: if self.json || self.plain { 0 } else { 64 },
             applications,
             ndpi_flow_count: None,
+            filter: None,
             series: self.report.is_some(),
         }
+    }
+
+    /// What is looked at, of packets of this link type: what may change while the probe runs.
+    ///
+    /// # Errors
+    /// As [`filter::compile`].
+    fn selection(&self, link_type: u16) -> Result<flows::Selection> {
+        let expression = self.filter.join(" ");
+        let program = match self.live_filter {
+            true => filter::compile(&expression, link_type)?,
+            false => None,
+        };
+        Ok(flows::Selection {
+            filter: program.map(Arc::new),
+            sampling: self.flow.sample.unwrap_or_default(),
+            record_sampling: self.flow.sample_records.unwrap_or_default(),
+        })
     }
 
     /// What makes the numbers what they are, in words.

@@ -421,3 +421,59 @@ fn extras_stay_with_their_records() {
     assert!(std::fs::read(&path).unwrap() == expected);
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// Another sampling is told to collectors in a new session; a file is left as it is, and named.
+#[test]
+fn another_sampling_is_told_in_a_new_session() {
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let wait = Some(Duration::from_secs(20));
+    collector.set_read_timeout(wait).unwrap();
+    let port = collector.local_addr().unwrap().port();
+    let folder = std::env::temp_dir().join(format!("barewire-resample-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let texts = [
+        format!("ipfix:udp://127.0.0.1:{port}"),
+        format!("json:udp://127.0.0.1:{port}"),
+        format!("ipfix:{}", folder.join("flows.ipfix").display()),
+    ];
+    let targets = texts.clone().map(|text| Target::parse(&text).unwrap());
+    let before = setup();
+    let mut exporters = Exporters::open(&targets, &before).unwrap();
+    exporters.start().unwrap();
+    assert_eq!(
+        exporters.replace(&targets, &before).unwrap(),
+        Changes::default()
+    );
+    let after = Setup {
+        sampling: 7,
+        selectors: [Sampling::Count(7), Sampling::All],
+        ..before
+    };
+    let changes = exporters.replace(&targets, &after).unwrap();
+    let expected = Changes {
+        resampled: vec![texts[0].clone()],
+        outdated: vec![texts[2].clone()],
+        ..Changes::default()
+    };
+    assert_eq!(changes, expected);
+    // Once: then it is what is told.
+    assert_eq!(
+        exporters.replace(&targets, &after).unwrap(),
+        Changes::default()
+    );
+    for (record, reason) in records(3) {
+        exporters.ended(&record, reason);
+    }
+    exporters.finish(Observed::default());
+    let words = b"the first of 7 packets";
+    let mut buffer = [0; 65536];
+    loop {
+        let len = collector
+            .recv(&mut buffer)
+            .expect("a message with the new sampling");
+        if buffer[..len].windows(words.len()).any(|part| part == words) {
+            break;
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

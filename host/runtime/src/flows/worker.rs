@@ -16,6 +16,7 @@ use wire::LinkType;
 use super::application::{Applications, Counts};
 use super::egress::Out;
 use super::ndpi::Ndpi;
+use super::selection::Filter;
 use super::{
     BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
 };
@@ -119,6 +120,9 @@ fn work_on(plan: Plan) -> Result<Ended> {
         status: plan.status,
         wire_bytes: 0,
         unmetered: 0,
+        filter: plan.config.filter.clone().map(Filter::new),
+        selection_number: 0,
+        unselected: 0,
         draining: false,
         scan: (plan.config.live_count != 0).then(|| Scan {
             scan: TopScan::new(plan.config.live_count),
@@ -165,6 +169,10 @@ struct FlowEngine {
     found: Vec<u8>,
     wire_bytes: u64,
     unmetered: u64,
+    filter: Option<Filter>,
+    /// Of the selection that filter and sampling are of.
+    selection_number: u32,
+    unselected: u64,
     draining: bool,
     capacity: u64,
     /// More than records is asked for, so packets are given to the meter together.
@@ -184,6 +192,7 @@ struct Scan {
 
 impl Engine for FlowEngine {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        self.look_at_selection();
         let count = batch.len() as u64;
         let allowed = self.take_budget(count);
         // Each packet's first line is in nobody's cache yet: load them together, then look at them
@@ -199,6 +208,12 @@ impl Engine for FlowEngine {
         let mut together: [Input<'_>; BATCH_MAX] = [NO_INPUT; BATCH_MAX];
         let mut count_together = 0;
         for packet in batch.iter().take(allowed as usize) {
+            if let Some(filter) = &mut self.filter
+                && !filter.takes(&packet)
+            {
+                self.unselected += 1;
+                continue;
+            }
             let time_ns = match packet.time_ns() {
                 Some(time_ns) => time_ns,
                 None => *clock_ns.get_or_insert_with(wall_clock_ns),
@@ -286,6 +301,16 @@ impl FlowEngine {
         }
     }
 
+    /// Goes on with another filter or sampling, if somebody wants it.
+    #[inline]
+    fn look_at_selection(&mut self) {
+        let changing = &self.shared.switch.selection;
+        if let Some(selection) = changing.changed(&mut self.selection_number) {
+            self.filter = selection.filter.map(Filter::new);
+            self.meter.set_sampling(selection.sampling);
+        }
+    }
+
     /// How many of so many packets may be metered.
     fn take_budget(&self, count: u64) -> u64 {
         let Some(budget) = &self.shared.budget else {
@@ -356,6 +381,7 @@ impl FlowEngine {
         status.meter = self.meter.stats();
         status.wire_bytes = self.wire_bytes;
         status.unmetered = self.unmetered;
+        status.unselected = self.unselected;
         status.capacity = self.capacity;
     }
 

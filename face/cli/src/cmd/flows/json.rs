@@ -279,6 +279,7 @@ fn summary(report: &Report, name: &str, memory: &Memory) -> Value {
         "late": table.late,
         "crowded": table.crowded,
         "unmetered": total.unmetered,
+        "unselected": total.unselected,
         "lost": rx.lost(),
         "imbalance": report.imbalance(),
         "memory_bytes": memory.total(),

@@ -480,6 +480,7 @@ fn account(out: &mut String, run: &Run<'_>, digest: &Digest) {
     let sampled = meter.unsampled + report.unsampled_record_packets;
     rows.push(("left out by sampling".into(), sampled));
     rows.push(("after the count was reached".into(), total.unmetered));
+    rows.push(("left out by the filter".into(), total.unselected));
     rows.push(("counted in two flows, taken off".into(), meter.twice));
     rows.retain(|(name, count)| *count != 0 || name == "in records");
     let mut body = String::new();

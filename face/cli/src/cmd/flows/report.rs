@@ -257,6 +257,10 @@ pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> i
     if meter.twice != 0 {
         writeln!(out, "{} packets in tunnels count in two flows", meter.twice)?;
     }
+    if total.unselected != 0 {
+        let count = total.unselected;
+        writeln!(out, "the filter of --live-filter left out {count} packets")?;
+    }
     if total.unmetered != 0 {
         writeln!(
             out,
@@ -279,6 +283,7 @@ pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> i
         0 => {
             let elsewhere = meter.refused_total()
                 + total.unmetered
+                + total.unselected
                 + meter.unsampled
                 + report.unsampled_record_packets;
             let twice = match meter.twice {

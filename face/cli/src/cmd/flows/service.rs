@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use export::Exporters;
-use port::PortDescription;
+use port::{PortDescription, PortName};
 use runtime::Reload;
-use runtime::flows::Status;
+use runtime::flows::{Status, Switch};
 use runtime::notify::Manager;
 use sys::{Error, ErrorKind, Result};
 
@@ -20,7 +20,16 @@ use crate::report::si;
 use crate::{Cli, exit};
 
 /// Keys of the file that take effect while the probe runs.
-const LIVE: [&str; 2] = ["export", "export-mode"];
+const LIVE: [&str; 5] = [
+    "export",
+    "export-mode",
+    "sample",
+    "sample-records",
+    "sampling-rate",
+];
+
+/// The same, where it runs in this program.
+const FILTER: &str = "filter";
 
 /// The same, as long as each that was given is given, and no other.
 const ORIGINS: [&str; 3] = ["asn", "geo", "mac-vendors"];
@@ -40,6 +49,21 @@ struct File {
     port: PortDescription,
     told: Told,
     origins: Origins,
+    /// The filter runs in this program.
+    live_filter: bool,
+}
+
+/// Whether a port's filter may be left to this program.
+///
+/// # Errors
+/// `InvalidInput` where it says what is taken from the host.
+pub fn check_live_filter(name: &str) -> Result<()> {
+    if PortName::parse(name)?.scheme != "afxdp" {
+        return Ok(());
+    }
+    let why = "this port takes from the host what its filter selects, so it is in the kernel";
+    let error = Error::new(ErrorKind::InvalidInput, "use --live-filter", why);
+    Err(error.with_hint("leave live-filter out, or use the plain name of the interface, a tap"))
 }
 
 impl Service {
@@ -52,6 +76,7 @@ impl Service {
         port: PortDescription,
         told: Told,
         origins: Origins,
+        live_filter: bool,
     ) -> Result<Service> {
         let file = path.map(|path| {
             Ok(File {
@@ -62,6 +87,7 @@ impl Service {
                 port,
                 told,
                 origins,
+                live_filter,
             })
         });
         Ok(Service {
@@ -99,7 +125,7 @@ impl Service {
         }
         self.manager.reloading();
         // What is wrong with the file does not end the probe.
-        if let Err(error) = file.read_again(exporters) {
+        if let Err(error) = file.read_again(exporters, status.switch) {
             eprintln!("{}: nothing was changed", file.path.display());
             exit::tell(&error);
         }
@@ -108,7 +134,7 @@ impl Service {
 }
 
 impl File {
-    fn read_again(&mut self, exporters: &mut Option<Exporters>) -> Result<()> {
+    fn read_again(&mut self, exporters: &mut Option<Exporters>, switch: &Switch) -> Result<()> {
         let settings = config::read(&self.path)?;
         let arguments = config::merged(&self.arguments, &settings);
         let wrong = |why: String| {
@@ -119,9 +145,13 @@ impl File {
             let text = error.render().to_string();
             wrong(text.lines().next().unwrap_or_default().to_owned())
         })?;
-        let Command::Flows(args) = cli.command else {
+        let Command::Flows(mut args) = cli.command else {
             return Err(wrong("it is not for `barewire flows`".into()));
         };
+        // Where the filter runs is settled.
+        args.live_filter = self.live_filter;
+        let selection = args.selection(self.port.link_type)?;
+        self.told.selectors = [selection.sampling, selection.record_sampling];
         let setup = args.export.setup(&self.port, &self.told);
         let targets = args.export.targets();
         let name = self.path.display();
@@ -132,6 +162,11 @@ impl File {
                     (changes.begun, "exported to from now on"),
                     (changes.renewed, "was moved away, and is made anew"),
                     (changes.ended, "no longer exported to"),
+                    (changes.resampled, "a new session, with the new sampling"),
+                    (
+                        changes.outdated,
+                        "goes on, and tells the old sampling until it is moved away",
+                    ),
                 ] {
                     for target in list {
                         eprintln!("{name}: {target}: {words}");
@@ -148,13 +183,17 @@ impl File {
             }
             None => {}
         }
+        switch.select(selection);
         // What is told of origins (columns, templates) stays as it is; from which files does not.
         let files = args.origin.files();
         let is_same = files.parts() == self.told.beyond.origin;
         if is_same && files.parts().any() {
             self.origins.read_again(files)?;
         }
-        let is_live = |key: &str| LIVE.contains(&key) || is_same && ORIGINS.contains(&key);
+        let is_live = |key: &str| {
+            let is_filter = self.live_filter && key == FILTER;
+            is_filter || LIVE.contains(&key) || is_same && ORIGINS.contains(&key)
+        };
         let keys = self.settings.keys().chain(settings.keys());
         let mut changed: Vec<&String> = keys
             .filter(|key| self.settings.get(*key) != settings.get(*key))
@@ -168,7 +207,8 @@ impl File {
         eprintln!("{name}: read again");
         // What needs a start is told again each time.
         let origins = ORIGINS.into_iter().filter(|_| is_same);
-        for key in LIVE.into_iter().chain(origins) {
+        let filter = [FILTER].into_iter().filter(|_| self.live_filter);
+        for key in LIVE.into_iter().chain(origins).chain(filter) {
             match settings.get(key) {
                 Some(values) => self.settings.insert(key.to_owned(), values.clone()),
                 None => self.settings.remove(key),

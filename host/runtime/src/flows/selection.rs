@@ -1,0 +1,87 @@
+//! Which packets and records are looked at: what may change while a probe runs.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bpf::cbpf::Program;
+use bpf::vm_cbpf;
+use flow::Sampling;
+use port::Packet;
+
+use super::lock;
+
+/// What is looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Runs over each packet in the worker; none takes all. What a port's own filter left out does
+    /// not come here.
+    pub filter: Option<Arc<Program>>,
+    /// Which of these packets are metered.
+    pub sampling: Sampling,
+    /// Which records go to the outlet.
+    pub record_sampling: Sampling,
+}
+
+/// A selection that others change. Readers look at a number once a batch, and lock only when it is
+/// another one.
+pub(super) struct Changing {
+    number: AtomicU32,
+    selection: Mutex<Selection>,
+}
+
+impl Changing {
+    pub(super) fn new(selection: Selection) -> Changing {
+        Changing {
+            number: AtomicU32::new(0),
+            selection: Mutex::new(selection),
+        }
+    }
+
+    pub(super) fn set(&self, selection: Selection) {
+        *lock(&self.selection) = selection;
+        self.number.fetch_add(1, Ordering::Release);
+    }
+
+    /// The selection, if it has changed since this number.
+    #[inline]
+    pub(super) fn changed(&self, number: &mut u32) -> Option<Selection> {
+        let now = self.number.load(Ordering::Acquire);
+        if now == *number {
+            return None;
+        }
+        *number = now;
+        Some(lock(&self.selection).clone())
+    }
+}
+
+/// A filter that runs in a worker.
+pub(super) struct Filter {
+    program: Arc<Program>,
+    /// A packet with its tag put back.
+    tagged: Vec<u8>,
+}
+
+impl Filter {
+    pub(super) fn new(program: Arc<Program>) -> Filter {
+        Filter {
+            program,
+            tagged: Vec::new(),
+        }
+    }
+
+    /// Whether it selects a packet. Programs are made for packets as files have them: a VLAN tag
+    /// that was taken out is put back.
+    pub(super) fn takes(&mut self, packet: &Packet<'_>) -> bool {
+        let (bytes, wire_len) = (packet.bytes(), packet.wire_len());
+        let Some(vlan) = packet.vlan() else {
+            return vm_cbpf::run(&self.program, bytes, wire_len) != 0;
+        };
+        let (macs, rest) = bytes.split_at(bytes.len().min(12));
+        self.tagged.clear();
+        self.tagged.extend_from_slice(macs);
+        self.tagged.extend(vlan.tpid.to_be_bytes());
+        self.tagged.extend(vlan.tci.to_be_bytes());
+        self.tagged.extend_from_slice(rest);
+        vm_cbpf::run(&self.program, &self.tagged, wire_len.saturating_add(4)) != 0
+    }
+}
