@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use flow::{HashKey, Input, Meter, MeterConfig, Profile, Record};
 use wire::LinkType;
 use wire::file::{Event, Reader};
@@ -55,35 +55,82 @@ impl Packets {
         }
     }
 
-    /// The packets by a hash of both addresses that does not know directions, as a card's symmetric
-    /// hash would spread them.
-    fn split(&self, count: u32) -> Vec<Vec<u32>> {
-        let mut parts = vec![Vec::new(); count as usize];
-        for (index, packet) in self.packets.iter().enumerate() {
-            let bytes = &self.file[packet.bytes.clone()];
-            let ends = match bytes.get(12..14) {
-                Some([0x86, 0xdd]) => bytes.get(22..54),
-                _ => bytes.get(26..34),
-            };
-            let sum = ends.unwrap_or(&[]).iter().map(|byte| u32::from(*byte));
-            let part = sum.sum::<u32>().wrapping_mul(0x9e37_79b9) >> 16;
-            parts[(part % count) as usize].push(index as u32);
+    /// The packets as so many queues of a card have them: each has memory of its own, both
+    /// directions of a flow are in one, and the card's table from hash to queue is filled so that
+    /// all have about as many.
+    fn split(&self, count: u32) -> Vec<Packets> {
+        let buckets: Vec<usize> = self
+            .packets
+            .iter()
+            .map(|packet| bucket(&self.file[packet.bytes.clone()]))
+            .collect();
+        let mut sizes = [0_usize; BUCKETS];
+        buckets.iter().for_each(|bucket| sizes[*bucket] += 1);
+        let mut order: Vec<usize> = (0..BUCKETS).collect();
+        order.sort_by_key(|bucket| std::cmp::Reverse(sizes[*bucket]));
+        let (mut queue_of, mut loads) = ([0; BUCKETS], vec![0; count as usize]);
+        for bucket in order {
+            let least = (0..loads.len()).min_by_key(|queue| loads[*queue]);
+            queue_of[bucket] = least.unwrap_or(0);
+            loads[queue_of[bucket]] += sizes[bucket];
         }
-        parts
+        let new = |load| Packets {
+            file: Vec::with_capacity(self.file.len() / count as usize),
+            packets: Vec::with_capacity(load),
+        };
+        let mut queues: Vec<Packets> = loads.into_iter().map(new).collect();
+        for (packet, bucket) in self.packets.iter().zip(buckets) {
+            let queue = &mut queues[queue_of[bucket]];
+            let start = queue.file.len();
+            queue
+                .file
+                .extend_from_slice(&self.file[packet.bytes.clone()]);
+            queue.packets.push(Packet {
+                bytes: start..queue.file.len(),
+                ..*packet
+            });
+        }
+        queues
     }
 
-    fn input(&self, index: u32) -> Input<'_> {
-        let packet = &self.packets[index as usize];
-        Input {
+    fn inputs(&self) -> impl Iterator<Item = Input<'_>> {
+        self.packets.iter().map(|packet| Input {
             link: LinkType::ETHERNET,
             bytes: &self.file[packet.bytes.clone()],
             wire_len: packet.wire_len,
             time_ns: packet.time_ns,
             vlan: None,
             interface: 0,
-        }
+        })
     }
 }
+
+/// Entries of a card's table from hash to queue.
+const BUCKETS: usize = 128;
+
+/// Which of them a packet falls into: by addresses and ports, the same for both directions.
+fn bucket(packet: &[u8]) -> usize {
+    let (len, at) = match packet.get(12..14) {
+        Some([0x86, 0xdd]) => (16, 22),
+        _ => (4, 26),
+    };
+    let end = |nth: usize| {
+        let (address, port) = (at + nth * len, at + 2 * len + nth * 2);
+        let parts = [
+            packet.get(address..address + len),
+            packet.get(port..port + 2),
+        ];
+        let bytes = parts.into_iter().flatten().flatten();
+        bytes.fold(0, |sum: u64, byte| {
+            (sum ^ u64::from(*byte)).wrapping_mul(MIX)
+        })
+    };
+    let both = end(0).wrapping_add(end(1)).wrapping_mul(MIX);
+    (both >> 32) as usize % BUCKETS
+}
+
+/// An odd number without a pattern.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn config(flow_count_max: u32, is_counters: bool) -> MeterConfig {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
@@ -96,38 +143,43 @@ fn config(flow_count_max: u32, is_counters: bool) -> MeterConfig {
     config
 }
 
-/// Millions of packets a second that go through a meter in each of so many threads.
+/// Millions of packets a second that go through so many meters, each in a thread of its own; until
+/// the last has told its records.
 ///
 /// # Errors
 /// For want of memory.
 pub fn rate(packets: &Packets, threads: u32, is_counters: bool) -> Result<f64> {
-    let parts = packets.split(threads);
+    let queues = packets.split(threads);
+    let meters: Result<Vec<Meter>, _> = queues
+        .iter()
+        .map(|_| Meter::new(&config(4_000_000, is_counters)))
+        .collect();
+    let meters = meters?;
     let start = Instant::now();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = parts
+    let done: Vec<Meter> = std::thread::scope(|scope| {
+        let workers: Vec<_> = queues
             .iter()
-            .map(|part| {
+            .zip(meters)
+            .map(|(queue, mut meter)| {
                 scope.spawn(move || {
-                    let mut meter = Meter::new(&config(4_000_000, is_counters))?;
                     let mut bytes = 0;
                     let mut sink = |record: &Record, _| bytes += record.bytes();
-                    for index in part {
-                        meter.observe(&packets.input(*index), &mut sink);
+                    for input in queue.inputs() {
+                        meter.observe(&input, &mut sink);
                     }
                     meter.finish(&mut sink);
                     std::hint::black_box(bytes);
-                    Ok::<(), flow::OutOfMemory>(())
+                    meter
                 })
             })
             .collect();
-        for worker in workers {
-            if let Ok(done) = worker.join() {
-                done?;
-            }
-        }
-        Ok::<(), flow::OutOfMemory>(())
-    })?;
-    Ok(packets.packets.len() as f64 / start.elapsed().as_secs_f64() / 1e6)
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.filter_map(Result::ok).collect()
+    });
+    // Before their memory goes back to the kernel.
+    let passed = start.elapsed();
+    ensure!(done.len() == queues.len(), "a meter panicked");
+    Ok(packets.packets.len() as f64 / passed.as_secs_f64() / 1e6)
 }
 
 /// Nanoseconds a packet where all flows are known, each as likely as any other.
@@ -172,4 +224,66 @@ pub fn known_flows_ns(flow_count: u32) -> Result<f64> {
         count += BLOCK as u32;
     }
     Ok(passed_ns as f64 / f64::from(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets of a few flows, all in one of the queues, in their order.
+    #[test]
+    fn queues_share_the_packets_by_flow() {
+        let mut all = Packets {
+            file: Vec::new(),
+            packets: Vec::new(),
+        };
+        let mut random = Random::new(3);
+        for at in 0..5000 {
+            let mut bytes = Vec::new();
+            workload::packet_of(random.below(900) as u32, at % 2 == 0, &mut bytes);
+            let start = all.file.len();
+            all.file.extend(&bytes);
+            all.packets.push(Packet {
+                bytes: start..all.file.len(),
+                wire_len: bytes.len() as u32,
+                time_ns: at,
+            });
+        }
+        for count in [1, 2, 3] {
+            let queues = all.split(count);
+            let mut times: Vec<u64> = Vec::new();
+            for queue in &queues {
+                let share = queue.packets.len() * count as usize;
+                assert!((4500..5500).contains(&share), "{share}");
+                assert!(queue.packets.is_sorted_by_key(|packet| packet.time_ns));
+                for (packet, input) in queue.packets.iter().zip(queue.inputs()) {
+                    let before = &all.packets[packet.time_ns as usize];
+                    assert_eq!(input.bytes, &all.file[before.bytes.clone()]);
+                    times.push(packet.time_ns);
+                }
+            }
+            times.sort_unstable();
+            assert!(times.into_iter().eq(0..5000));
+        }
+    }
+
+    #[test]
+    fn both_directions_fall_into_one_bucket() {
+        let mut used = std::collections::BTreeSet::new();
+        for number in 0..2000 {
+            let mut packet = Vec::new();
+            workload::packet_of(number, true, &mut packet);
+            let (len, at) = match packet[12..14] {
+                [0x86, 0xdd] => (16, 22),
+                _ => (4, 26),
+            };
+            let mut answer = packet.clone();
+            answer[at..at + 2 * len].rotate_left(len);
+            answer[at + 2 * len..at + 2 * len + 4].rotate_left(2);
+            assert_ne!(answer, packet);
+            assert_eq!(bucket(&answer), bucket(&packet));
+            used.insert(bucket(&packet));
+        }
+        assert_eq!(used.len(), BUCKETS);
+    }
 }

@@ -253,9 +253,10 @@ fn run(plan: &Plan) -> Result<Outcome> {
             .into(),
     );
     outcome.notes.push(
-        "meter: packets of workload a in memory, given to one meter or, split by a symmetric hash \
-         of their addresses, to two in threads of their own; time from the first packet to the \
-         last record; flows: packets of flows at random, each seen before"
+        "meter: packets of workload a in memory, given to one meter or to two in threads of their \
+         own, as two queues of a card have them: each in memory of its own, both directions of a \
+         flow in one, and as many in each as whole entries of the card's table allow; time from \
+         the first packet to the last record; flows: packets of flows at random, each seen before"
             .into(),
     );
     Ok(outcome)
