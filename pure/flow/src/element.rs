@@ -181,7 +181,11 @@ impl<'a> View<'a> {
     }
 
     #[inline(always)]
-    fn icmp(&self) -> [u8; 2] {
+    fn icmp(&self, ip_version: u8) -> [u8; 2] {
+        // What stands there of others are ports.
+        if !self.key().is_icmp() || self.key().ip_version() != ip_version {
+            return [0; 2];
+        }
         let kind = self.key().port(self.source) as u8;
         [kind, self.key().icmp_code(self.source)]
     }
@@ -296,12 +300,12 @@ fields! {
     /// Port of the destination
     DestinationPort = "destinationTransportPort" 11 Unsigned16 Identifier None [2] shared
         |v, _w| v.key().port(v.source.other()).to_be_bytes();
-    /// Type and code of ICMP
+    /// Type and code of ICMP, 0 for others
     IcmpTypeCode4 = "icmpTypeCodeIPv4" 32 Unsigned16 Identifier None [2] shared
-        |v, _w| v.icmp();
-    /// Type and code of ICMPv6
+        |v, _w| v.icmp(4);
+    /// Type and code of ICMPv6, 0 for others
     IcmpTypeCode6 = "icmpTypeCodeIPv6" 139 Unsigned16 Identifier None [2] shared
-        |v, _w| v.icmp();
+        |v, _w| v.icmp(6);
     /// IP protocol behind all extension headers
     Protocol = "protocolIdentifier" 4 Unsigned8 Identifier None [1] shared
         |v, _w| [v.key().protocol()];

@@ -162,3 +162,25 @@ fn ntp_times_come_back() {
         assert_eq!(ntp_micro(time_ns)[7], 0);
     }
 }
+
+/// Chosen for all flows, type and code of ICMP are 0 where there is none, not a port.
+#[test]
+fn only_icmp_has_a_type() {
+    for (name, version, protocol) in [("icmpTypeCodeIPv4", 4, 1), ("icmpTypeCodeIPv6", 6, 58)] {
+        let field = Column::find(name).unwrap().field;
+        for (of, over) in [(4, 1), (6, 58), (4, 17), (6, 6)] {
+            let record = record(of, over, [3, 2]);
+            let source = record.initiator();
+            let view = View::new(&record, EndReason::Idle, source, 7);
+            let mut out = [0xff; 2];
+            (field.put)(&view, Way::Forward, &mut out).unwrap();
+            let key = record.key();
+            let expected = match (of, over) == (version, protocol) {
+                true => [key.port(source) as u8, key.icmp_code(source)],
+                false => [0, 0],
+            };
+            assert_eq!(out, expected, "{name} of IPv{of}, protocol {over}");
+            assert_ne!(key.port(source), 0);
+        }
+    }
+}
