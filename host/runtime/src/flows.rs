@@ -547,13 +547,7 @@ impl Out<'_> {
 
 impl flow::Sink for Out<'_> {
     fn ended(&mut self, record: &Record, reason: EndReason) {
-        if self.takes(record) {
-            let fate = match self.error {
-                None => self.outlet.ended(record, &Extra::default(), reason),
-                Some(_) => Ok(Fate::Dropped),
-            };
-            self.note(record, fate);
-        }
+        self.ended_with(record, &Extra::default(), reason);
     }
 
     fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
@@ -623,12 +617,12 @@ impl Collector<'_> {
                         false => None,
                     };
                     let out = &mut self.out;
-                    match (&mut self.merger, &extra) {
-                        (Some(merger), extra) => {
-                            merger.push_with(record, extra.as_ref(), *reason, out);
+                    match &mut self.merger {
+                        Some(merger) => merger.push_with(record, extra.as_ref(), *reason, out),
+                        None => {
+                            let extra = extra.unwrap_or_default();
+                            flow::Sink::ended_with(out, record, &extra, *reason);
                         }
-                        (None, Some(extra)) => flow::Sink::ended_with(out, record, extra, *reason),
-                        (None, None) => flow::Sink::ended(out, record, *reason),
                     }
                 }
                 buffer.records.clear();
