@@ -162,7 +162,11 @@ pub fn run_none(why: &str) -> Sum {
 
 /// Runs any command line in the guest; its exit code is ours.
 fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
-    let parts = fetch::parts(&options.kernel)?;
+    let parts = fetch::parts(&options.kernel);
+    let parts = parts.map_err(|error| match error.is::<fetch::NoGuest>() {
+        true => error.context("no guest here"),
+        false => error,
+    })?;
     let mut programs = Vec::new();
     if !options.bare {
         let barewire = build::programs(options, &[])?.get("barewire")?;

@@ -1,0 +1,128 @@
+//! `cargo xtask lab` that is ended by a signal leaves nothing behind.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Fetching what is not there yet included.
+const START_LIMIT: Duration = Duration::from_secs(600);
+
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+/// The guest that a process has started, as its folder in `/proc`. What only asks QEMU what it can
+/// do is none.
+fn qemu_of(pid: u32) -> Option<PathBuf> {
+    let mut processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .find(|process| {
+            let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+            // NUMBER (NAME) STATE PARENT …; the name may contain anything.
+            let Some((name, rest)) = stat.rsplit_once(')') else {
+                return false;
+            };
+            let parent = rest.split_whitespace().nth(1);
+            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let has_kernel = command
+                .split(|&byte| byte == 0)
+                .any(|arg| arg == b"-kernel");
+            name.contains("(qemu-system") && parent == Some(&pid.to_string()) && has_kernel
+        })
+        .map(|process| process.path())
+}
+
+/// Namespaces that a process has made.
+fn namespaces_of(pid: u32) -> Vec<String> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(&format!("bw-{pid}-")))
+        .collect()
+}
+
+/// Ends with this test, however that ends.
+struct Lab(Child);
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until it has a guest; why there is none here, if so.
+fn wait_for_guest(lab: &mut Child) -> Result<PathBuf, String> {
+    let end = Instant::now() + START_LIMIT;
+    loop {
+        if let Some(qemu) = qemu_of(lab.id()) {
+            return Ok(qemu);
+        }
+        if lab.try_wait().unwrap().is_some() {
+            let mut said = String::new();
+            let mut stderr = lab.stderr.take().unwrap();
+            stderr.read_to_string(&mut said).unwrap();
+            assert!(said.contains("no guest here"), "it ended: {said}");
+            return Err(said);
+        }
+        assert!(Instant::now() < end, "no guest after {START_LIMIT:?}");
+        sleep(LOOK);
+    }
+}
+
+/// Says that the test does not run here, where `cargo xtask test` counts it.
+fn skipped(why: &str) {
+    let line = format!("SKIPPED: no_guest_and_no_namespace_stay_behind: {why}\n");
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os("BAREWIRE_SKIPS") {
+        let mut file = OpenOptions::new().append(true).open(file).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn no_guest_and_no_namespace_stay_behind() {
+    if std::env::var_os("BAREWIRE_TEST_GUEST").is_some_and(|value| value == "0") {
+        return skipped("BAREWIRE_TEST_GUEST=0");
+    }
+    for signal in ["TERM", "KILL"] {
+        let lab = Command::new(env!("CARGO_BIN_EXE_barewire-xtask"))
+            .args(["lab", "run", "--bare", "--accel", "tcg"])
+            .args(["--", "sleep", "300"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut lab = Lab(lab.unwrap());
+        let qemu = match wait_for_guest(&mut lab.0) {
+            Ok(qemu) => qemu,
+            Err(why) => return skipped(&why.replace('\n', " ")),
+        };
+        let pid = lab.0.id();
+        // Where it is not root it makes none.
+        let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+        let made = namespaces_of(pid);
+        let has_tap = is_root && Path::new("/dev/net/tun").exists();
+        assert_eq!(made.len(), usize::from(has_tap), "{made:?}");
+        let kill = Command::new("kill")
+            .args(["-s", signal, &pid.to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        lab.0.wait().unwrap();
+        let end = Instant::now() + END_LIMIT;
+        while qemu.exists() || !namespaces_of(pid).is_empty() {
+            assert!(
+                Instant::now() < end,
+                "after SIG{signal}: {} is there: {}, namespaces: {:?}",
+                qemu.display(),
+                qemu.exists(),
+                namespaces_of(pid)
+            );
+            sleep(LOOK);
+        }
+    }
+}
