@@ -291,7 +291,8 @@ fn wait_messages(broker: &Broker, topic: &str, count: usize) {
 /// Killed while messages come and wait, and started again: everything is there once.
 fn a_broker_that_comes_back_has_everything_once(broker: &mut Broker) {
     const COUNT: u32 = 20_000;
-    let url = format!("json:kafka://{}/flows-killed", broker.address());
+    // A broker takes its time to start where others work too.
+    let url = format!("json:kafka://{}/flows-killed?wait=150s", broker.address());
     let (capture, half) = (flood(COUNT), 24 + 44 * COUNT as usize / 2);
     let mut probe = start("-", &url);
     let mut stdin = probe.take_stdin().unwrap();
