@@ -32,6 +32,14 @@ pub fn write(folder: &Path, scenario: &str, outcome: &Outcome) -> Result<Vec<Str
     Ok(files)
 }
 
+/// A field that may have a comma of its own (RFC 4180 §2).
+fn quoted(field: &str) -> String {
+    match field.contains([',', '"']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.into(),
+    }
+}
+
 fn csv(outcome: &Outcome) -> String {
     let mut out = String::from("measure,unit,at,subject,round,value,ratio_median\n");
     for table in &outcome.tables {
@@ -43,10 +51,28 @@ fn csv(outcome: &Outcome) -> String {
                 let _ = writeln!(
                     out,
                     "{},{},{},{},{},{value},{ratio:.4}",
-                    table.measure, table.unit, series.at, series.subject, round
+                    quoted(table.measure),
+                    table.unit,
+                    series.at,
+                    quoted(&series.subject),
+                    round
                 );
             }
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comma_makes_no_column() {
+        assert_eq!(
+            quoted("kernel stack, recvmmsg"),
+            "\"kernel stack, recvmmsg\""
+        );
+        assert_eq!(quoted("TPACKET_V3"), "TPACKET_V3");
+    }
 }
