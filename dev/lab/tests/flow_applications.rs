@@ -173,6 +173,25 @@ fn overtaken_first_segments_are_put_in_order() {
     }
 }
 
+/// The answer comes after more packets than are looked at: those of the body do not count.
+#[test]
+fn the_answer_to_a_long_upload_is_told() {
+    let request = b"PUT /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    let mut packets = vec![
+        tcp(0, 1000, SYN, b""),
+        tcp(1, 5000, SYN | ACK, b""),
+        tcp(0, 1001, ACK, request),
+    ];
+    let body = 1001 + request.len() as u32;
+    packets.extend((0..300).map(|piece| tcp(0, body + piece * 1000, ACK, &[0; 1000])));
+    packets.push(tcp(1, 5001, ACK, b"HTTP/1.1 201 Created\r\n\r\n"));
+    let (flows, _) = flows_of(&packets, &[]);
+    assert_eq!(flows.len(), 1, "{flows:#?}");
+    let application = &flows[0]["application"];
+    assert_eq!(application["http_method"], "PUT", "{application}");
+    assert_eq!(application["http_status"], 201, "{application}");
+}
+
 /// A flow that says nothing while its active timeout passes is told meanwhile, and goes on with the
 /// application that it had; a new connection of the same ends begins anew.
 #[test]

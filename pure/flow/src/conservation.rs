@@ -94,7 +94,7 @@ impl Inspect for Counting {
         packet: &Observed,
         payload: &[u8],
     ) -> bool {
-        assert_eq!(*handle, u32::from(nth));
+        assert_eq!((*handle).min(255), u32::from(nth));
         assert!(record.packets() >= u64::from(nth));
         assert!(payload.len() <= packet.level.payload_len as usize);
         self.open += u64::from(*handle == 0);
@@ -133,7 +133,7 @@ fn config([how, extra, sampling, size]: [u8; 4]) -> MeterConfig {
     config.extra.packet_count = extra & 3;
     config.extra.timing = bit(extra, 2);
     config.extra.bytes = bit(extra, 3);
-    config.extra.inspect_count = extra >> 4 & 3;
+    config.extra.inspect_count = [0, 1, 2, u8::MAX][usize::from(extra >> 4 & 3)];
     config.key_extra.mac = bit(extra, 6);
     config.key_extra.tunnel = bit(extra, 7);
     config.key_extra.mpls = bit(how, 7);

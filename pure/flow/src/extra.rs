@@ -39,7 +39,8 @@ pub struct ExtraConfig {
     pub timing: bool,
     /// How often each value of a byte was in the payload.
     pub bytes: bool,
-    /// Packets with payload from the start of a flow that an [`Inspect`] is given; 0 none.
+    /// Packets with payload from the start of a flow that an [`Inspect`] is given; 0 none, 255
+    /// until it wants no more.
     pub inspect_count: u8,
     /// Say of each packet whether it is among the first of its record ([`crate::Meter::chosen`]).
     pub shunt: Option<Shunt>,
@@ -180,7 +181,8 @@ pub fn take_application(found: &[u8]) -> Option<Application> {
 
 /// Looks at the first packets of flows that carry payload.
 pub trait Inspect: Send {
-    /// A packet, the nth of its flow with payload (from 0), before it is counted in the record.
+    /// A packet, the nth of its flow with payload (from 0; 255 is that or more), before it is
+    /// counted in the record.
     /// `handle` is the inspector's own number for the flow, 0 at the beginning. `payload` is what
     /// was captured. False if no more of the flow are wanted.
     fn packet(
@@ -399,9 +401,10 @@ impl Extras {
             return;
         };
         let nth = inspected.count;
-        inspected.count += 1;
+        inspected.count = nth.saturating_add(1);
         let goes_on = inspector.packet(&mut inspected.handle, nth, record, packet, payload);
-        inspected.is_done = !goes_on || inspected.count >= self.config.inspect_count;
+        let most = self.config.inspect_count;
+        inspected.is_done = !goes_on || most != u8::MAX && inspected.count >= most;
     }
 }
 

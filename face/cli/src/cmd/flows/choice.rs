@@ -160,7 +160,8 @@ pub fn apply_decoders(decoders: &[Decoder], meter: &mut MeterConfig) -> Option<I
     };
     // Segments are put in order by what only the standard record looks at.
     meter.table.profile = Profile::Standard;
-    meter.extra.inspect_count = config.packet_count_max.min(255) as u8;
+    // The inspector has bounds of its own, and does not count what it passes over.
+    meter.extra.inspect_count = u8::MAX;
     Some(config)
 }
 
