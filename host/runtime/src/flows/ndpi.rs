@@ -16,6 +16,9 @@ use super::application::Applications;
 /// library's own program does.
 const TCP_PACKETS_MAX: u8 = 40;
 const UDP_PACKETS_MAX: u8 = 24;
+/// Bytes of payload after which a flow is given up: the library may keep what it was shown, to put
+/// it together.
+const BYTES_MAX: u32 = 64 << 10;
 const NO_STATE: u32 = u32::MAX;
 /// Longest packet that is made: what the library takes.
 const PACKET_MAX: usize = u16::MAX as usize;
@@ -62,6 +65,8 @@ struct Place {
     /// The number of the next byte from each side.
     next: [u32; 2],
     packets: u8,
+    /// Of payload, shown so far.
+    bytes: u32,
 }
 
 /// The decoders of one worker, and the library.
@@ -111,6 +116,7 @@ impl Ndpi {
             }
             None => {
                 self.stats.no_room += 1;
+                self.decoders.publish_ndpi(self.stats);
                 return 0;
             }
         };
@@ -142,11 +148,13 @@ impl Ndpi {
         let time_ms = packet.time_ns / 1_000_000;
         place.protocol = self.detector.packet(place.state, &self.packet, time_ms);
         place.packets = place.packets.saturating_add(1);
+        place.bytes = place.bytes.saturating_add(payload.len() as u32);
         let most = match transport {
             Transport::Tcp => TCP_PACKETS_MAX,
             Transport::Udp => UDP_PACKETS_MAX,
         };
         let is_over = place.packets >= most
+            || place.bytes >= BYTES_MAX
             || (place.protocol.is_known() && !self.detector.wants_more(place.state));
         if is_over {
             self.settle(place);
