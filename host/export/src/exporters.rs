@@ -1,5 +1,6 @@
 //! All destinations of a probe: who gets which records, and what became of them.
 
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -21,6 +22,8 @@ use crate::target::{Place, Target};
 const BATCH_LEN: usize = 256;
 /// Records that may wait for a destination unless told.
 const QUEUE_LEN: usize = 64 << 10;
+/// Batches that are looked after until they can be filled again: as many as may wait.
+const LENT_MAX: usize = QUEUE_LEN / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, unless told.
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -74,7 +77,7 @@ pub struct Observed {
 /// One destination, from outside.
 struct Handle {
     name: String,
-    batch: Records,
+    gathered: Gathered,
     /// `None` once the end was said.
     queue: Option<SyncSender<Batch>>,
     /// What the thread will be; `None` once it runs.
@@ -96,7 +99,7 @@ struct Handle {
 pub struct Exporters {
     handles: Vec<Handle>,
     /// With [`FanOut::All`]: one batch for all.
-    batch: Records,
+    gathered: Gathered,
     fan_out: FanOut,
     can_wait: bool,
     /// What collectors are told of sampling.
@@ -131,7 +134,7 @@ impl Exporters {
         let handles = handles.collect::<Result<Vec<Handle>>>()?;
         Ok(Exporters {
             handles,
-            batch: Records::default(),
+            gathered: Gathered::default(),
             fan_out: setup.fan_out,
             can_wait: setup.can_wait,
             sampling: (setup.sampling, setup.selectors),
@@ -231,7 +234,7 @@ impl Exporters {
         if self.fan_out == FanOut::Hash {
             return self.take_by_hash(record, extra, reason);
         }
-        if self.batch.add(record, extra, reason) {
+        if self.gathered.records.add(record, extra, reason) {
             self.flush();
         }
     }
@@ -245,25 +248,24 @@ impl Exporters {
         let Some(handle) = self.handles.get_mut(index) else {
             return;
         };
-        if handle.batch.add(record, extra, reason) {
-            let batch = std::mem::take(&mut handle.batch);
-            handle.hand_over(Arc::new(batch), self.can_wait);
+        if handle.gathered.records.add(record, extra, reason) {
+            let batch = handle.gathered.lend();
+            handle.hand_over(batch, self.can_wait);
         }
     }
 
     /// Hands over what is gathered.
     pub fn flush(&mut self) {
-        if !self.batch.records.is_empty() {
-            let batch = std::mem::take(&mut self.batch);
-            let batch = Arc::new(batch);
+        if !self.gathered.records.records.is_empty() {
+            let batch = self.gathered.lend();
             for handle in &mut self.handles {
                 handle.hand_over(batch.clone(), self.can_wait);
             }
         }
         for handle in &mut self.handles {
-            if !handle.batch.records.is_empty() {
-                let batch = std::mem::take(&mut handle.batch);
-                handle.hand_over(Arc::new(batch), self.can_wait);
+            if !handle.gathered.records.records.is_empty() {
+                let batch = handle.gathered.lend();
+                handle.hand_over(batch, self.can_wait);
             }
         }
     }
@@ -339,6 +341,36 @@ impl Drop for Exporters {
     }
 }
 
+/// What is gathered for the next batch, and the batches that others still read.
+#[derive(Default)]
+struct Gathered {
+    records: Records,
+    /// In the order in which they were handed over, which is that in which they come back.
+    lent: VecDeque<Batch>,
+}
+
+impl Gathered {
+    /// What was gathered. The next one is gathered in the memory of one that nobody reads any more:
+    /// given back and taken anew for each batch, its pages would be new ones, too.
+    fn lend(&mut self) -> Batch {
+        let mut next = Records::default();
+        if let Some(first) = self.lent.pop_front() {
+            match Arc::try_unwrap(first) {
+                Ok(mut back) => {
+                    back.records.clear();
+                    back.extras.clear();
+                    next = back;
+                }
+                Err(first) if self.lent.len() < LENT_MAX => self.lent.push_front(first),
+                Err(_) => {}
+            }
+        }
+        let batch = Arc::new(std::mem::replace(&mut self.records, next));
+        self.lent.push_back(batch.clone());
+        batch
+    }
+}
+
 impl Records {
     /// Adds a record; true when the batch is full.
     #[inline]
@@ -384,7 +416,7 @@ impl Handle {
         };
         Ok(Handle {
             name: target.text.clone(),
-            batch: Records::default(),
+            gathered: Gathered::default(),
             queue: Some(queue),
             work: Some(work),
             shared,
