@@ -22,10 +22,17 @@ use crate::target::{Place, Target};
 const BATCH_LEN: usize = 256;
 /// Records that may wait for a destination unless told.
 const QUEUE_LEN: usize = 64 << 10;
+/// The same where the input waits for them: more would only be out of the caches when their turn
+/// comes.
+const QUEUE_LEN_WAITING: usize = 4 << 10;
 /// Batches that are looked after until they can be filled again: as many as may wait.
 const LENT_MAX: usize = QUEUE_LEN / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, unless told.
 const WAIT: Duration = Duration::from_secs(30);
+
+/// How long a full queue is left alone before the next look: doubled each time.
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// Who gets which records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -403,7 +410,10 @@ fn file_of(target: &Target) -> Option<(u64, u64)> {
 
 impl Handle {
     fn open(target: &Target, setup: &Setup) -> Result<Handle> {
-        let records = target.options.queue.unwrap_or(QUEUE_LEN);
+        let records = target.options.queue.unwrap_or(match setup.can_wait {
+            true => QUEUE_LEN_WAITING,
+            false => QUEUE_LEN,
+        });
         let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
         let shared = Arc::new(Shared::default());
         let work = match target.format.make {
@@ -455,6 +465,7 @@ impl Handle {
         let progress = &self.shared.progress;
         let mut steps = progress.count();
         let mut batch = batch;
+        let mut pause = PAUSE_MIN;
         loop {
             match queue.try_send(batch) {
                 Ok(()) => {
@@ -462,7 +473,8 @@ impl Handle {
                     return;
                 }
                 Err(TrySendError::Full(back)) if waits => {
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(pause);
+                    pause = (2 * pause).min(PAUSE_MAX);
                     batch = back;
                     // Who is busy with what it took is waited for.
                     if progress.count() != steps {
