@@ -12,6 +12,7 @@ mod guest;
 mod initramfs;
 mod monitor;
 mod patience;
+mod stall;
 mod suites;
 
 use std::path::{Path, PathBuf};

@@ -13,6 +13,7 @@ use super::fetch::Parts;
 use super::initramfs::Initramfs;
 use super::monitor;
 use super::patience::Patience;
+use super::stall;
 use crate::netns::Netns;
 use crate::run::{is_root, quietly, which};
 
@@ -198,7 +199,7 @@ pub fn run(
                     .is_some_and(|limit| started.elapsed() >= limit)
         };
         if booted && (over || heard.elapsed() >= SILENCE) {
-            lost = monitor::lost_interrupt(dir);
+            lost = monitor::lost_interrupt(dir).or_else(|| stall::of(&console(dir)));
             heard = Instant::now();
         }
         if over || lost.is_some() {
