@@ -1,6 +1,6 @@
 //! A guest whose kernel is stuck: one of its processors has been in it for minutes.
 //!
-//! Seen once: the kernel waits with interrupts off for the emulated IOMMU to say
+//! Seen with virtio-net: the kernel waits with interrupts off for the emulated IOMMU to say
 //! that an invalidation is done. A program cannot keep a processor in the kernel, and the kernel
 //! cannot end the program that waits there; so it is told from a test that hangs.
 
