@@ -25,8 +25,9 @@ const QUEUE_LEN: usize = 64 << 10;
 /// The same where the input waits for them: more would only be out of the caches when their turn
 /// comes.
 const QUEUE_LEN_WAITING: usize = 4 << 10;
-/// Batches that are looked after until they can be filled again: as many as may wait.
-const LENT_MAX: usize = QUEUE_LEN / BATCH_LEN + 2;
+/// Batches that are looked after until they can be filled again. With what they hold they are kept
+/// until then, so they are few: after a jam the others are given back.
+const LENT_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, unless told.
 const WAIT: Duration = Duration::from_secs(30);
 
