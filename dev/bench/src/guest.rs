@@ -30,6 +30,8 @@ const COST_PPS: u32 = 51_200;
 const WARM_UP: Duration = Duration::from_millis(400);
 /// How long packets may take to pass after something was opened: links come back in seconds.
 const LINK_LIMIT: Duration = Duration::from_secs(60);
+/// Who delivers less than this share of what it did at a lower rate is past its best.
+const PAST: f64 = 0.7;
 /// Fewer delivered than this share, and the cost of one says nothing.
 const CARRIED: f64 = 0.99;
 
@@ -159,8 +161,8 @@ fn say(what: &str, subject: &Subject, value: f64) {
     );
 }
 
-/// A kernel that is offered more than it can take delivers less than it could: the best of several
-/// rates counts.
+/// Who is offered more than it can take delivers less than it could: the best of several rates
+/// counts. Once far less comes through than did, what is left to try is all that the generator can.
 fn rates(
     plan: &Plan,
     subject: &Subject,
@@ -168,9 +170,15 @@ fn rates(
     generator: &mut Generator,
 ) -> Result<()> {
     let (mut best, mut offered) = (0.0_f64, 0.0_f64);
+    let mut is_past = false;
     for load in Load::RATES {
+        if is_past && !matches!(load, Load::Most) {
+            continue;
+        }
         let got = Window::take(generator, load, plan.seconds, delivered, None)?;
-        best = best.max(got.delivered as f64 / got.elapsed_s);
+        let rate = got.delivered as f64 / got.elapsed_s;
+        is_past |= rate < PAST * best;
+        best = best.max(rate);
         offered = offered.max(got.offered as f64 / got.elapsed_s);
     }
     say("rate", subject, best);

@@ -34,11 +34,16 @@ pub enum Load {
 }
 
 impl Load {
-    /// Rates at which it is tried who carries most.
-    pub const RATES: [Self; 4] = [
+    /// Rates at which it is tried who carries most, ever more.
+    pub const RATES: [Self; 9] = [
         Self::at(16_000),
         Self::at(32_000),
         Self::at(64_000),
+        Self::at(96_000),
+        Self::at(128_000),
+        Self::at(160_000),
+        Self::at(192_000),
+        Self::at(256_000),
         Self::Most,
     ];
 

@@ -52,8 +52,8 @@ fn run(plan: &Plan) -> Result<Outcome> {
              program of who is measured on the other; 60 bytes without check sequence; every card \
              behind the IOMMU"
                 .into(),
-            "packets a second: the best of 16, 32 and 64 kpps offered and of as many as the \
-             generator can, readers spinning; with all that the emulation takes: a card's work is \
+            "packets a second: the best of 16 to 256 kpps offered and of as many as the generator \
+             can, readers spinning; with all that the emulation takes: a card's work is \
              done in the time of who rings its doorbell, one such work at a time"
                 .into(),
             "instructions: what is missing from those that the processor has to spare, at 51.2 \

@@ -14,16 +14,17 @@ use crate::run::{quietly, which};
 /// Debian's keys, from the package debian-archive-keyring that every Debian has.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// The release that everything comes from, from its backports where they have it: whatever the
+/// machine itself runs, the guest is the same.
+pub const RELEASE: &str = "trixie";
+
 /// A private view of Debian's suites.
 pub struct Apt {
     dir: PathBuf,
-    /// Name of the machine's own release, for example bookworm.
-    codename: String,
 }
 
 impl Apt {
-    /// Writes sources into `dir` and fetches the lists: of the machine's release, its backports,
-    /// and `suite`.
+    /// Writes sources into `dir` and fetches the lists: of [`RELEASE`], its backports, and `suite`.
     ///
     /// # Errors
     /// [`NoGuest`] when this is no Debian or its mirror cannot be reached; another when the mirror
@@ -36,14 +37,13 @@ impl Apt {
             bail!(NoGuest(format!("not a Debian: there is no {KEYRING}")));
         }
         let codename = codename()?;
-        let machine = machine_sources(&codename);
-        let mirror = machine
-            .iter()
+        let mirror = machine_sources(&codename)
+            .into_iter()
             .find(|source| source.suite == codename)
-            .map(|source| source.uri.clone())
+            .map(|source| source.uri)
             .ok_or_else(|| NoGuest(format!("/etc/apt names no mirror of {codename}")))?;
-        let mut sources = machine;
-        for suite in [format!("{codename}-backports"), suite.to_owned()] {
+        let mut sources = Vec::new();
+        for suite in [RELEASE.to_owned(), backports(), suite.to_owned()] {
             let source = Source {
                 uri: mirror.clone(),
                 suite,
@@ -52,14 +52,14 @@ impl Apt {
                 sources.push(source);
             }
         }
-        let apt = Apt::of(dir, &codename, &sources)?;
+        let apt = Apt::of(dir, &sources)?;
         eprintln!("lab: fetching the lists of packages");
         apt.update()?;
         Ok(apt)
     }
 
     /// A view of these sources; nothing is fetched yet.
-    fn of(dir: &Path, codename: &str, sources: &[Source]) -> Result<Apt> {
+    fn of(dir: &Path, sources: &[Source]) -> Result<Apt> {
         for part in ["lists/partial", "cache/archives/partial", "none"] {
             std::fs::create_dir_all(dir.join(part)).with_context(|| dir.display().to_string())?;
         }
@@ -72,7 +72,6 @@ impl Apt {
         std::fs::write(dir.join("status"), "")?;
         Ok(Apt {
             dir: dir.to_owned(),
-            codename: codename.to_owned(),
         })
     }
 
@@ -83,25 +82,14 @@ impl Apt {
         judged(self.command("apt-get").args(strict)).map(drop)
     }
 
-    /// These packages with all that they need, from the machine's release with its backports.
+    /// These packages and all that they need, down to the C library and its loader, each as
+    /// `NAME=VERSION`.
     ///
-    /// Not only what is missing here: the cache may be used on another machine. Left out is the C
-    /// library, which must be that of the machine's loader.
+    /// Not only what is missing here: the cache may be used on another machine.
     pub fn with_libraries(&self, packages: &[&str]) -> Result<Vec<String>> {
-        let needed = self.closure(packages)?;
-        let base = self.closure(&["libc6"])?;
-        Ok(needed
-            .into_iter()
-            .filter(|package| !base.contains(package))
-            .collect())
-    }
-
-    /// These packages and all that they need, each as `NAME=VERSION`.
-    fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
-        let backports = format!("{}-backports", self.codename);
         let status = format!("Dir::State::status={}", self.dir.join("status").display());
         let mut command = self.command("apt-get");
-        command.args(["-t", &backports, "-o", &status, "-qq"]);
+        command.args(["-t", &backports(), "-o", &status, "-qq"]);
         command.args(["--no-install-recommends", "--simulate", "install"]);
         let text = judged(command.args(packages))?;
         // Inst libfdt1 (1.6.1-4+b1 Debian:12.15/oldstable [amd64])
@@ -187,6 +175,10 @@ impl Apt {
     }
 }
 
+fn backports() -> String {
+    format!("{RELEASE}-backports")
+}
+
 /// What apt says, with `LC_ALL=C`, when it does not come to its mirror.
 const UNREACHED: &[&str] = &[
     "Could not resolve",
@@ -250,7 +242,7 @@ fn user() -> String {
 ///
 /// # Errors
 /// [`NoGuest`] when it has none.
-pub fn codename() -> Result<String> {
+fn codename() -> Result<String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release
         .lines()
@@ -357,7 +349,7 @@ mod tests {
         }
         let name = format!("barewire-apt-{}-{}", std::process::id(), uri.len());
         let dir = std::env::temp_dir().join(name);
-        let apt = Apt::of(&dir, "sid", &[source(uri, "sid")]).unwrap();
+        let apt = Apt::of(&dir, &[source(uri, "sid")]).unwrap();
         let error = apt.update().unwrap_err();
         std::fs::remove_dir_all(&dir).unwrap();
         Some(error)

@@ -199,7 +199,7 @@ pub fn run(
                     .is_some_and(|limit| started.elapsed() >= limit)
         };
         if booted && (over || heard.elapsed() >= SILENCE) {
-            lost = monitor::lost_interrupt(dir).or_else(|| stall::of(&console(dir)));
+            lost = monitor::stuck(dir).or_else(|| stall::of(&console(dir)));
             heard = Instant::now();
         }
         if over || lost.is_some() {
@@ -240,10 +240,12 @@ pub fn run(
     let took = started.elapsed();
     let errors = std::fs::read(dir.join(ERRORS)).unwrap_or_default();
     let errors = String::from_utf8_lossy(&errors);
-    // A hub joins cards with each other and nothing else, which QEMU finds worth a warning.
+    // A hub joins cards with each other and nothing else, which QEMU finds worth a warning. What
+    // took the place of `-mon` is not in every version.
+    let known = ["not connected to host", "'-mon' is deprecated"];
     for line in errors
         .lines()
-        .filter(|line| !line.contains("not connected to host"))
+        .filter(|line| !known.iter().any(|known| line.contains(known)))
     {
         eprintln!("QEMU says: {line}");
     }

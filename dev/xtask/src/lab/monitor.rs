@@ -5,6 +5,10 @@
 //! kernel's idle loop, outside of any handler. No timer runs there from then on, and the guest
 //! waits for ever for whatever that processor was to do. No program in the guest can bring this
 //! about, and none can mend it; so it is looked for, and told from a test that hangs.
+//!
+//! The same goes for a processor that stays in the kernel with interrupts off and does nothing but
+//! look at the same place for seconds: seen where the kernel waits for the emulated IOMMU to say
+//! that an invalidation is done.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,7 +38,19 @@ const LOOKS: usize = 5;
 const KEYS: [&str; 4] = ["9", "l", "t", "w"];
 
 /// What is asked about the machine.
-const QUESTIONS: [&str; 3] = ["info registers -a", "info lapic 0", "info lapic 1"];
+const QUESTIONS: [&str; 4] = [
+    "info registers -a",
+    "info lapic 0",
+    "info lapic 1",
+    // The IOMMU's registers.
+    "xp /64wx 0xfed90000",
+];
+
+/// A processor that waits for an interrupt.
+const HALTED: &str = "HLT=1";
+
+/// In the flags: interrupts are let through.
+const INTERRUPTS: u64 = 1 << 9;
 
 /// The socket of a run; none where its name would be too long.
 pub fn socket(dir: &Path) -> Option<PathBuf> {
@@ -103,42 +119,70 @@ pub fn question(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the emulator has lost the end of an interrupt (see the module), and of which processor:
-/// several looks in a row find the processor halted and the same vectors in service.
-pub fn lost_interrupt(dir: &Path) -> Option<String> {
+/// Whether a processor of the guest is where no program can have brought it (see the module):
+/// several looks in a row find the same.
+pub fn stuck(dir: &Path) -> Option<String> {
     let mut monitor = Monitor::open(dir).ok()?;
     let mut found = None;
     for look in 0..LOOKS {
         let registers = monitor.ask("info registers -a").ok()?;
         let apics = [0, 1].map(|cpu| monitor.ask(&format!("info lapic {cpu}")));
         let apics: Vec<_> = apics.into_iter().collect::<Result<_>>().ok()?;
-        let now = stuck(&registers, &apics);
+        let now = lost_interrupt(&registers, &apics).or_else(|| in_kernel(&registers));
         if now.is_none() || look != 0 && now != found {
             return None;
         }
         found = now;
         std::thread::sleep(PAUSE);
     }
-    let (cpu, vectors) = found?;
-    Some(format!(
-        "processor {cpu} is halted, and its APIC has vector {vectors} in service: \
-         QEMU has lost the end of an interrupt"
-    ))
+    found
 }
 
 /// The first processor that is halted although its local APIC has vectors in service, and these:
 /// a kernel does not halt in a handler.
-fn stuck(registers: &str, apics: &[String]) -> Option<(usize, String)> {
-    let halted = registers.split("CPU#").skip(1);
-    let halted = halted.map(|text| text.contains("HLT=1"));
-    for (cpu, (halted, apic)) in halted.zip(apics).enumerate() {
+fn lost_interrupt(registers: &str, apics: &[String]) -> Option<String> {
+    for ((cpu, text), apic) in processors(registers).zip(apics) {
         let mut lines = apic.lines().filter_map(|line| line.strip_prefix("ISR"));
         let in_service = lines.next().unwrap_or_default().trim();
-        if halted && in_service.starts_with(|letter: char| letter.is_ascii_digit()) {
-            return Some((cpu, in_service.into()));
+        let has_some = in_service.starts_with(|letter: char| letter.is_ascii_digit());
+        if has_some && text.contains(HALTED) {
+            return Some(format!(
+                "processor {cpu} is halted, and its APIC has vector {in_service} in service: QEMU \
+                 has lost the end of an interrupt"
+            ));
         }
     }
     None
+}
+
+/// The first processor that works in the kernel with interrupts off, and where. Several looks that
+/// find one and the same place mean a loop that nothing ends: a handler goes on.
+fn in_kernel(registers: &str) -> Option<String> {
+    for (cpu, text) in processors(registers) {
+        let value = |name: &str| {
+            let (_, rest) = text.split_once(name)?;
+            let digits = rest
+                .split(|letter: char| !letter.is_ascii_hexdigit())
+                .next()?;
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let (Some(flags), Some(place)) = (value("RFL="), value("RIP=")) else {
+            continue;
+        };
+        if flags & INTERRUPTS == 0 && text.contains("CPL=0") && !text.contains(HALTED) {
+            let page = place & !0xfff;
+            return Some(format!(
+                "processor {cpu} is in the kernel with interrupts off and goes no further than \
+                 {page:#x}"
+            ));
+        }
+    }
+    None
+}
+
+/// What is told of each.
+fn processors(registers: &str) -> impl Iterator<Item = (usize, &str)> {
+    registers.split("CPU#").skip(1).enumerate()
 }
 
 #[cfg(test)]
@@ -157,14 +201,34 @@ mod tests {
     fn a_halted_processor_in_a_handler_is_found() {
         let none = apic("(none)");
         let held = apic("236 ");
+        let of = |cpu: usize| format!("processor {cpu} is halted, and its APIC has vector 236");
         let both = [held.clone(), none.clone()];
-        assert_eq!(stuck(REGISTERS, &both), Some((0, "236".into())));
+        let found = lost_interrupt(REGISTERS, &both).unwrap();
+        assert!(found.starts_with(&of(0)), "{found}");
         let both = [none.clone(), held.clone()];
-        assert_eq!(stuck(REGISTERS, &both), Some((1, "236".into())));
-        assert_eq!(stuck(REGISTERS, &[none.clone(), none]), None);
+        let found = lost_interrupt(REGISTERS, &both).unwrap();
+        assert!(found.starts_with(&of(1)), "{found}");
+        assert_eq!(lost_interrupt(REGISTERS, &[none.clone(), none]), None);
         // One that runs may well be in a handler.
         let runs = REGISTERS.replace("HLT=1", "HLT=0");
-        assert_eq!(stuck(&runs, &both), None);
-        assert_eq!(stuck("", &[held]), None);
+        assert_eq!(lost_interrupt(&runs, &both), None);
+        assert_eq!(lost_interrupt("", &[held]), None);
+    }
+
+    #[test]
+    fn a_processor_that_works_with_interrupts_off_is_found() {
+        let of = |flags, ring, halted| {
+            format!(
+                "{REGISTERS}CPU#2\nRAX=0\nRIP=ffffffff82d7200e RFL={flags} [---Z---] CPL={ring} \
+                 II=0 A20=1 SMM=0 HLT={halted}\n"
+            )
+        };
+        let found = in_kernel(&of("00000046", 0, 0)).unwrap();
+        assert!(found.starts_with("processor 2") && found.ends_with("0xffffffff82d72000"));
+        // Interrupts are on; a program; halted for an interrupt that is on its way.
+        assert_eq!(in_kernel(&of("00000246", 0, 0)), None);
+        assert_eq!(in_kernel(&of("00000046", 3, 0)), None);
+        assert_eq!(in_kernel(&of("00000046", 0, 1)), None);
+        assert_eq!(in_kernel(""), None);
     }
 }

@@ -73,9 +73,7 @@ pub const SUITES: &[Suite] = &[
         name: "virtio_ports",
         summary: "the same on virtio-net, by AF_XDP zero-copy and in user space",
         tests: &[("conformance_port", "--exact virtio_zero_copy virtio_vfio")],
-        // On a machine that does nothing else the guest's kernel sticks in it, most times: see
-        // docs/guides/guest-lab.md.
-        usual: false,
+        usual: true,
         limit_seconds: 900,
     },
     Suite {
