@@ -317,8 +317,7 @@ impl<M> Clone for ModelRegisters<M> {
 
 impl<M: Model> ModelRegisters<M> {
     fn read(&self, offset: u32, width: u8) -> u64 {
-        let len = M::BARS.get(usize::from(self.bar)).copied().unwrap_or(0);
-        let inside = u64::from(offset) + u64::from(width) <= u64::from(len);
+        let inside = u64::from(offset) + u64::from(width) <= u64::from(self.len());
         if !inside || !offset.is_multiple_of(width.into()) {
             return u64::MAX;
         }
@@ -326,8 +325,7 @@ impl<M: Model> ModelRegisters<M> {
     }
 
     fn write(&self, offset: u32, width: u8, value: u64) {
-        let len = M::BARS.get(usize::from(self.bar)).copied().unwrap_or(0);
-        let inside = u64::from(offset) + u64::from(width) <= u64::from(len);
+        let inside = u64::from(offset) + u64::from(width) <= u64::from(self.len());
         if inside && offset.is_multiple_of(width.into()) {
             self.card.lock().write(self.bar, offset, width, value);
         }
@@ -335,6 +333,10 @@ impl<M: Model> ModelRegisters<M> {
 }
 
 impl<M: Model> Registers for ModelRegisters<M> {
+    fn len(&self) -> u32 {
+        M::BARS.get(usize::from(self.bar)).copied().unwrap_or(0)
+    }
+
     fn read8(&self, offset: u32) -> u8 {
         self.read(offset, 1) as u8
     }

@@ -19,6 +19,9 @@ use sys::mmap::Mapping;
 /// Values are as the card means them; the bus is little-endian and implementations swap where the
 /// processor is not.
 pub(crate) trait Registers: Clone + Send + Sync + 'static {
+    /// Bytes of the BAR, as far as they can be reached.
+    fn len(&self) -> u32;
+
     /// Reads one byte.
     #[allow(dead_code, reason = "a driver may want it")]
     fn read8(&self, offset: u32) -> u8;
@@ -132,6 +135,10 @@ macro_rules! accessors {
 }
 
 impl Registers for Bar {
+    fn len(&self) -> u32 {
+        self.len
+    }
+
     accessors!(read8 write8 u8);
     accessors!(read16 write16 u16);
     accessors!(read32 write32 u32);
@@ -144,6 +151,7 @@ mod tests {
     #[test]
     fn an_access_outside_has_no_effect() {
         let bar = Bar::new(Arc::new(Mapping::anonymous(4096).unwrap()));
+        assert_eq!(bar.len(), 4096);
         bar.write32(4092, 0x0102_0304);
         assert_eq!(bar.read32(4092), 0x0102_0304);
         assert_eq!((bar.read8(4092), bar.read16(4094)), (4, 0x0102));

@@ -63,6 +63,11 @@ const FRAME_ROOM: u32 = 2048 - HEADROOM;
 /// Largest packet, where the device names no MTU.
 const PACKET_LEN_MAX: u32 = 9216 + LINK_HEADER_LEN;
 
+/// In the first byte of an address: for a group of stations, and chosen by somebody here (IEEE 802
+/// §8.2).
+const MAC_GROUP: u8 = 1;
+const MAC_LOCAL: u8 = 2;
+
 /// Device configuration (§5.1.4).
 mod config {
     pub const MAC: u32 = 0;
@@ -106,6 +111,18 @@ struct Identity {
 /// The features are settled before the queues are looked at: which there are depends on them, and
 /// there are devices that make theirs only then.
 fn meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Identity> {
+    or_give_up(transport, || try_to_meet(transport, without))
+}
+
+/// Tells the device if something of this fails: nobody drives it then (§3.1.1).
+fn or_give_up<G: Registers, T>(
+    transport: &Transport<G>,
+    step: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    step().inspect_err(|_| transport.add_status(status::FAILED))
+}
+
+fn try_to_meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Identity> {
     greet(transport)?;
     let mut features = feature::choose(transport.offered())? & !without;
     let identity = transport.config(|device| {
@@ -118,9 +135,8 @@ fn meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Ide
         (mac, pairs, mtu)
     });
     let (mac, pairs, mut mtu) = identity;
-    // §5.1.4.2: a device without an address is given one that is locally administered.
     let mac = match features & feature::MAC {
-        0 => [0x02, 0, 0, 0, 0, 1],
+        0 => random_mac(),
         _ => mac,
     };
     // §5.1.4.1: 1 to 0x8000 pairs, an MTU from 68 on.
@@ -163,6 +179,15 @@ fn meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Ide
         mtu,
         ring_len_max,
     })
+}
+
+/// An address for a device that has none (§5.1.4.2: a driver makes up one, locally administered):
+/// two devices of one network must not have the same.
+fn random_mac() -> [u8; 6] {
+    // The standard library takes the keys of its tables from the kernel's random numbers.
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
+    let [a, b, c, d, e, f, ..] = random.to_le_bytes();
+    [a & !MAC_GROUP | MAC_LOCAL, b, c, d, e, f]
 }
 
 /// Resets a device and says that there is a driver (§3.1.1, steps 1 to 3).
@@ -253,6 +278,78 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
             control.run(command::VQ_PAIRS_SET, &pairs.to_le_bytes())?;
         }
         Ok(())
+    }
+
+    /// Resets the device and sets it up: `pairs` of queues of `size` entries.
+    fn bring_up(
+        &mut self,
+        settings: &Settings,
+        frames: &Arc<PoolDma>,
+        interrupt_count: u32,
+        (pairs, size): (u16, u16),
+    ) -> Result<Queues<VirtioRx<F::Registers, R>, VirtioTx<F::Registers, R>>> {
+        greet(&self.transport)?;
+        self.function.set_bus_master(true)?;
+        if self.identity.features & !self.transport.offered() != 0 {
+            let why = "it no longer offers what it did";
+            return Err(
+                Error::new(ErrorKind::Io, "start a virtio-net device", why).with_hint(REVIVE)
+            );
+        }
+        self.transport.settle(self.identity.features)?;
+        self.transport.no_config_interrupts();
+        let header_area = Arc::new(self.function.dma().allocate(64)?);
+        let header: Arc<DmaArray<_>> = Arc::new(header_area.array(0, header::HEADER_LEN as usize));
+        let mut queues = Queues {
+            rx: Vec::new(),
+            tx: Vec::new(),
+        };
+        // §5.1.2: receiving queue n is 2n, sending queue n is 2n + 1.
+        for pair in 0..pairs {
+            let vector = (u32::from(pair) < interrupt_count).then_some(pair);
+            let wanted = u32::from(pair) < settings.rx_count;
+            let (ring, bell) = self.queue(2 * pair, size, true, vector.filter(|_| wanted))?;
+            if wanted {
+                let view = RxView::default();
+                let queue = VirtioRx::new(RxParts {
+                    ring,
+                    bell,
+                    transport: self.transport.clone(),
+                    frames: frames.clone(),
+                    ring_len: size.into(),
+                    packet_len_max: settings.packet_len_max,
+                    mergeable: self.has(feature::MRG_RXBUF),
+                    checksums: self.has(feature::GUEST_CSUM),
+                    view: view.clone(),
+                });
+                self.views.push((view, queue.watch_ring()));
+                queues.rx.push(queue);
+            } else {
+                self.spare.push(ring);
+            }
+            let (ring, bell) = self.queue(2 * pair + 1, size, false, None)?;
+            if u32::from(pair) < settings.tx_count {
+                queues.tx.push(VirtioTx::new(TxParts {
+                    ring,
+                    bell,
+                    transport: self.transport.clone(),
+                    frames: frames.clone(),
+                    ring_len: size.into(),
+                    header: header.clone(),
+                }));
+            } else {
+                self.spare.push(ring);
+            }
+        }
+        self.control = self.control_queue()?;
+        // §3.1.1, step 8. A device may use its queues from here on.
+        self.transport.add_status(status::DRIVER_OK);
+        if let Err(error) = self.configure(settings, pairs) {
+            // Before the queues go.
+            self.shut_down();
+            return Err(error);
+        }
+        Ok(queues)
     }
 }
 
@@ -347,9 +444,9 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
             .ok()
             .filter(|len| len.is_power_of_two() && *len <= self.identity.ring_len_max)
             .ok_or_else(|| refuse(format!("no ring of {} entries", settings.ring_len)))?;
-        let mergeable = self.has(feature::MRG_RXBUF);
+        let whole = !self.has(feature::MRG_RXBUF);
         let buffer_len = settings.frame_len - HEADROOM;
-        if !mergeable && settings.packet_len_max > buffer_len {
+        if whole && settings.packet_len_max > buffer_len {
             let why = format!(
                 "packets of {} bytes do not fit frames of {}, and the device takes one a packet",
                 settings.packet_len_max, settings.frame_len
@@ -357,67 +454,10 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
             return Err(refuse(why).with_hint("a smaller MTU, or larger frames"));
         }
 
-        greet(&self.transport)?;
-        self.function.set_bus_master(true)?;
-        if self.identity.features & !self.transport.offered() != 0 {
-            let why = "it no longer offers what it did";
-            return Err(
-                Error::new(ErrorKind::Io, "start a virtio-net device", why).with_hint(REVIVE)
-            );
-        }
-        self.transport.settle(self.identity.features)?;
-        self.transport.no_config_interrupts();
-        let header_area = Arc::new(self.function.dma().allocate(64)?);
-        let header: Arc<DmaArray<_>> = Arc::new(header_area.array(0, header::HEADER_LEN as usize));
-        let mut queues = Queues {
-            rx: Vec::new(),
-            tx: Vec::new(),
-        };
-        // §5.1.2: receiving queue n is 2n, sending queue n is 2n + 1.
-        for pair in 0..pairs {
-            let vector = (u32::from(pair) < interrupt_count).then_some(pair);
-            let wanted = u32::from(pair) < settings.rx_count;
-            let (ring, bell) = self.queue(2 * pair, size, true, vector.filter(|_| wanted))?;
-            if wanted {
-                let view = RxView::default();
-                let queue = VirtioRx::new(RxParts {
-                    ring,
-                    bell,
-                    transport: self.transport.clone(),
-                    frames: frames.clone(),
-                    ring_len: size.into(),
-                    packet_len_max: settings.packet_len_max,
-                    mergeable,
-                    view: view.clone(),
-                });
-                self.views.push((view, queue.watch_ring()));
-                queues.rx.push(queue);
-            } else {
-                self.spare.push(ring);
-            }
-            let (ring, bell) = self.queue(2 * pair + 1, size, false, None)?;
-            if u32::from(pair) < settings.tx_count {
-                queues.tx.push(VirtioTx::new(TxParts {
-                    ring,
-                    bell,
-                    transport: self.transport.clone(),
-                    frames: frames.clone(),
-                    ring_len: size.into(),
-                    header: header.clone(),
-                }));
-            } else {
-                self.spare.push(ring);
-            }
-        }
-        self.control = self.control_queue()?;
-        // §3.1.1, step 8. A device may use its queues from here on.
-        self.transport.add_status(status::DRIVER_OK);
-        if let Err(error) = self.configure(settings, pairs) {
-            // Before the queues go.
-            self.shut_down();
-            return Err(error);
-        }
-        Ok(queues)
+        let transport = self.transport.clone();
+        or_give_up(&transport, || {
+            self.bring_up(settings, frames, interrupt_count, (pairs, size))
+        })
     }
 
     fn link(&mut self) -> LinkState {

@@ -167,11 +167,16 @@ fn place(offset: u32, len: u32) -> Place {
 
 /// A configuration space with capabilities as QEMU lays them out, for models.
 pub(super) fn example() -> [u8; 256] {
+    notified_at(0x3000, 0x1000)
+}
+
+/// The same with the notification structure elsewhere.
+pub(super) fn notified_at(offset: u32, len: u32) -> [u8; 256] {
     let mut config = [0; 256];
     add(&mut config, 0x40, COMMON_CFG, place(0, 0x1000), 0);
     add(&mut config, 0x50, ISR_CFG, place(0x1000, 0x1000), 0);
     add(&mut config, 0x60, DEVICE_CFG, place(0x2000, 0x1000), 0);
-    add(&mut config, 0x70, NOTIFY_CFG, place(0x3000, 0x1000), 4);
+    add(&mut config, 0x70, NOTIFY_CFG, place(offset, len), 4);
     config[0xe0] = MSIX;
     config[0xe1] = config[CAPABILITIES_POINTER];
     config[CAPABILITIES_POINTER] = 0xe0;

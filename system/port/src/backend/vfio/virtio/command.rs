@@ -19,6 +19,8 @@ pub(super) struct Command {
     command: u8,
     /// In words, for an error.
     what: &'static str,
+    /// What helps where the device refuses it.
+    without: &'static str,
 }
 
 const fn command(class: u8, command: u8, what: &'static str) -> Command {
@@ -26,6 +28,7 @@ const fn command(class: u8, command: u8, what: &'static str) -> Command {
         class,
         command,
         what,
+        without: "with QEMU: -device virtio-net-pci,ctrl_rx=off has it receive everything",
     }
 }
 
@@ -40,7 +43,10 @@ pub(super) const NOUNI: Command = command(0, 4, "stop unicast packets");
 /// See above.
 pub(super) const NOBCAST: Command = command(0, 5, "stop broadcast packets");
 /// How many queue pairs are in use, as two bytes.
-pub(super) const VQ_PAIRS_SET: Command = command(4, 0, "set the number of queue pairs");
+pub(super) const VQ_PAIRS_SET: Command = Command {
+    without: "fewer queues=; with QEMU: as many queues= on the backend (-netdev) as the device has",
+    ..command(4, 0, "set the number of queue pairs")
+};
 
 /// The device did it.
 const OK: u8 = 0;
@@ -124,7 +130,10 @@ impl<G: Registers, R: Ring> Control<G, R> {
         }
         match self.memory[ANSWER].load(Ordering::Relaxed) {
             OK => Ok(()),
-            _ => fail(ErrorKind::Unsupported, "the device refuses"),
+            _ => {
+                let (kind, why) = (ErrorKind::Unsupported, "the device refuses");
+                Err(Error::new(kind, command.what, why).with_hint(command.without))
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use sys::{Error, ErrorKind, Result};
 /// A set of feature bits, by number.
 pub(super) type Features = u64;
 
-/// Packets without a finished checksum may be received (§5.1.6.4).
-#[cfg(test)]
+/// The device may say of received packets that their checksum is checked, or not finished yet
+/// (§5.1.6.4); without it its word is not taken.
 pub(super) const GUEST_CSUM: Features = 1 << 1;
 /// The device says how large packets may be.
 pub(super) const MTU: Features = 1 << 3;
@@ -125,14 +125,27 @@ pub(super) fn wanted() -> Features {
 /// What to ask for of what is offered, as §5.1.3.1 ties features to each other.
 ///
 /// # Errors
-/// `Unsupported` for a device without VERSION_1: it has only the legacy interface.
+/// `Unsupported` for a device without VERSION_1, which has only the legacy interface, and for one
+/// without ACCESS_PLATFORM: it takes every address for one of the machine's memory and goes around
+/// the IOMMU (§6), so that ours, which only the IOMMU knows, would be somebody else's memory.
 pub(super) fn choose(offered: Features) -> Result<Features> {
     let mut chosen = offered & wanted();
+    let refuse = |why: &str, hint: &str| {
+        let what = "start a virtio-net device";
+        Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(hint))
+    };
     if chosen & VERSION_1 == 0 {
-        let why = "it does not offer VIRTIO_F_VERSION_1: it has the legacy interface only";
-        return Err(
-            Error::new(ErrorKind::Unsupported, "start a virtio-net device", why)
-                .with_hint("with QEMU: -device virtio-net-pci,disable-legacy=on"),
+        return refuse(
+            "it does not offer VIRTIO_F_VERSION_1: it has the legacy interface only",
+            "with QEMU: -device virtio-net-pci,disable-legacy=on,iommu_platform=on",
+        );
+    }
+    if chosen & ACCESS_PLATFORM == 0 {
+        return refuse(
+            "it does not offer VIRTIO_F_ACCESS_PLATFORM: it goes around the IOMMU and would write \
+             into memory that is not ours",
+            "with QEMU: -device virtio-net-pci,disable-legacy=on,iommu_platform=on; the kernel's \
+             driver serves it as it is (afxdp:INTERFACE)",
         );
     }
     if chosen & CTRL_VQ == 0 {
@@ -170,16 +183,26 @@ mod tests {
 
     #[test]
     fn features_that_need_the_control_queue_fall_with_it() {
-        assert_eq!(choose(VERSION_1 | MQ | CTRL_RX).unwrap(), VERSION_1);
-        let all = VERSION_1 | MQ | CTRL_RX | CTRL_VQ;
+        let base = VERSION_1 | ACCESS_PLATFORM;
+        assert_eq!(choose(base | MQ | CTRL_RX).unwrap(), base);
+        let all = base | MQ | CTRL_RX | CTRL_VQ;
         assert_eq!(choose(all).unwrap(), all);
         assert_eq!(names(VERSION_1 | MAC), "MAC VERSION_1");
     }
 
     #[test]
     fn a_legacy_device_is_refused() {
-        let error = choose(MAC | MRG_RXBUF).unwrap_err();
+        let error = choose(MAC | MRG_RXBUF | ACCESS_PLATFORM).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("legacy"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_goes_around_the_iommu_is_refused() {
+        let error = choose(Features::MAX & !ACCESS_PLATFORM).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("IOMMU"), "{error}");
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("iommu_platform=on"), "{hint}");
     }
 }

@@ -19,6 +19,8 @@ pub(crate) enum Lie {
     Id(u32),
     /// The next used buffer is given back twice.
     Twice,
+    /// The next packet's first buffer is said to hold this much.
+    FirstLength(u32),
     /// The next packet's header says this many buffers.
     NumBuffers(u16),
     /// The index of the used ring jumps this far.
@@ -75,6 +77,8 @@ pub(crate) struct VirtioModel {
     pub violations: Vec<String>,
     /// What was done to the status, in order.
     pub history: Vec<u8>,
+    /// Its configuration space.
+    pub config: [u8; 256],
 }
 
 impl VirtioModel {
@@ -115,6 +119,7 @@ impl VirtioModel {
             generation: 0,
             violations: Vec::new(),
             history: Vec::new(),
+            config: capability::example(),
         };
         model.power_on();
         model
@@ -246,6 +251,7 @@ impl VirtioModel {
         match self.lie.take() {
             Some(Lie::Id(id)) => used[0].0 = id,
             Some(Lie::Twice) => used.push(used[0]),
+            Some(Lie::FirstLength(len)) => used[0].1 = len,
             Some(Lie::Jump(by)) => self.queues[number].jump(&self.memory, by),
             Some(Lie::NumBuffers(_)) | None => {}
             other => self.lie = other,
@@ -508,7 +514,7 @@ impl Model for VirtioModel {
     }
 
     fn config(&self) -> Vec<u8> {
-        capability::example().to_vec()
+        self.config.to_vec()
     }
 
     fn reset(&mut self) {

@@ -33,6 +33,8 @@ pub(crate) struct VirtioRx<G, R> {
     buffer_len: u32,
     packet_len_max: u32,
     mergeable: bool,
+    /// What of a header's flags counts.
+    flags_known: u8,
     /// A packet that was taken and did not fit the batch any more; its frames are ours.
     kept: Vec<Slot>,
     /// What the control side looks at.
@@ -59,6 +61,8 @@ pub(super) struct RxParts<G, R> {
     pub ring_len: u32,
     pub packet_len_max: u32,
     pub mergeable: bool,
+    /// The device may say something of checksums (GUEST_CSUM).
+    pub checksums: bool,
     pub view: RxView,
 }
 
@@ -73,6 +77,11 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             ring_len: parts.ring_len,
             packet_len_max: parts.packet_len_max,
             mergeable: parts.mergeable,
+            // §5.1.6.4.1: what was not agreed upon is 0, or means nothing.
+            flags_known: match parts.checksums {
+                true => header::NEEDS_CSUM | header::DATA_VALID,
+                false => 0,
+            },
             kept: Vec::new(),
             view: parts.view,
         }
@@ -104,6 +113,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         let first = pool.base().as_ptr().wrapping_add(HEADROOM as usize);
         let shift = pool.frame_len().trailing_zeros();
         let (longest, mergeable) = (self.packet_len_max, self.mergeable);
+        let known = self.flags_known;
         let buffer_len = self.buffer_len - HEADER_LEN;
         let stamp = u64::from(time_ns != 0) * u64::from(Slot::TIME);
         let mut left = max as u32;
@@ -131,9 +141,12 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             }
             let data = first.wrapping_add((frame as usize) << shift);
             // SAFETY: the frame is claimed, and the header lies in it in front of the packet.
-            let header = unsafe { header::read(data.wrapping_sub(HEADER_LEN as usize)) };
+            let mut header = unsafe { header::read(data.wrapping_sub(HEADER_LEN as usize)) };
+            header.flags &= known;
             let whole = !mergeable || header.num_buffers == 1;
-            if !whole || header.flags & header::NEEDS_CSUM != 0 || len > longest {
+            // Nothing behind the header is none either.
+            let fits = len.wrapping_sub(1) < longest;
+            if !whole || header.flags & header::NEEDS_CSUM != 0 || !fits {
                 break Stop::Odd(frame, len, header);
             }
             let info = u64::from(checksum_flags(header.flags)) | stamp;
@@ -196,8 +209,8 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         }
     }
 
-    /// A packet of several buffers, with an unfinished checksum, or too long: its first frame is
-    /// claimed, and so much is in it.
+    /// A packet of several buffers, with an unfinished checksum, empty, or too long: its first frame
+    /// is claimed, and so much is in it.
     #[cold]
     fn harvest_odd(
         &mut self,
@@ -234,9 +247,11 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         refused: &mut Refused,
     ) -> bool {
         let first = slots.len() - 1;
-        let mut sound = count != 0 && u32::from(count) <= self.ring_len;
+        let possible = count != 0 && u32::from(count) <= self.ring_len;
         let mut len = slots[first].cap_len;
-        for _ in 1..if sound { count } else { 1 } {
+        // §5.1.6.4: the device fills a buffer before it goes on to the next, so none is empty.
+        let mut sound = possible && len != 0;
+        for _ in 1..if possible { count } else { 1 } {
             let (frame, part) = match self.ring.next_used_one() {
                 UsedOne::Frame { frame, len } => (frame, len),
                 UsedOne::Foreign => {

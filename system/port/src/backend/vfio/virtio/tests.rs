@@ -283,9 +283,28 @@ fn devices_that_cannot_be_driven_are_refused() {
     let short = card(BASE);
     short.with(|model| model.queue_len = 16);
     assert_eq!(refused(short).kind(), ErrorKind::Unsupported);
+    // Without the IOMMU it would write wherever our addresses point to in the machine's memory.
+    let around = card(BASE & !ACCESS_PLATFORM);
+    let error = refused(around.clone());
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.hint().unwrap().contains("iommu_platform=on"));
+    // It is told that nobody drives it (§3.1.1).
+    assert_eq!(around.with(|model| model.history.clone()), [0, 1, 3, 0x83]);
+    assert!(is_packed(&around).is_err());
     let gone = card(BASE);
     gone.with(VirtioModel::vanish);
     assert_eq!(refused(gone).kind(), ErrorKind::Io);
+}
+
+#[test]
+fn doorbells_beyond_the_bar_are_refused() {
+    for (offset, len) in [(0x4000, 0x1000), (0x3000, 0x1004), (0x10_0000, 0x1000)] {
+        let card = card(BASE);
+        card.with(|model| model.config = capability::notified_at(offset, len));
+        let error = VirtioNet::<_, Split>::open(card).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("notification"), "{error}");
+    }
 }
 
 #[test]
@@ -300,7 +319,10 @@ fn one_that_does_not_agree_is_refused() {
         .err()
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::Io);
+    let last = || card.with(|model| *model.history.last().unwrap());
+    assert_eq!(last() & status::FAILED, status::FAILED);
     driver.shut_down();
+    assert_eq!(last(), status::RESET);
 }
 
 #[test]
@@ -397,9 +419,16 @@ fn a_control_queue_that_does_not_obey() {
 
 #[test]
 fn a_device_without_a_control_queue_works() {
-    let stand = Stand::<Merge>::of(card(VERSION_1 | MRG_RXBUF), &settings::<Merge>(1));
+    let stand = Stand::<Merge>::of(
+        card(VERSION_1 | ACCESS_PLATFORM | MRG_RXBUF),
+        &settings::<Merge>(1),
+    );
     assert_eq!(stand.driver.limits().rx_count, 1);
-    assert_eq!(stand.driver.mac(), [2, 0, 0, 0, 0, 1]);
+    // Two without an address do not get the same: one of its own, and of one station.
+    let mac = stand.driver.mac();
+    assert_eq!(mac[0] & 3, 2, "{mac:x?}");
+    let other = card(VERSION_1 | ACCESS_PLATFORM);
+    assert_ne!(VirtioNet::<_, Split>::open(other).unwrap().mac(), mac);
     let mut stand = stand;
     stand.refill(0);
     assert!(stand.arrive(0, &packet(1, 100)));
@@ -544,7 +573,7 @@ fn a_device_that_uses_without_end_holds_nobody_up() {
 
 #[test]
 fn a_stop_without_the_means_ends_with_the_buffers() {
-    let card = card(VERSION_1 | MRG_RXBUF);
+    let card = card(VERSION_1 | ACCESS_PLATFORM | MRG_RXBUF);
     let mut stand = Stand::<Merge>::of(card, &settings::<Merge>(1));
     stand.refill(0);
     stand.driver.stop_intake().unwrap();
@@ -600,6 +629,58 @@ fn what_the_header_says_of_the_checksum_is_told() {
         assert_eq!(stand.receive(0)[0].flags, told, "{flags:#x}");
     }
     stand.end();
+}
+
+#[test]
+fn what_was_not_agreed_upon_is_not_believed() {
+    let card = card(BASE & !GUEST_CSUM | MRG_RXBUF);
+    let mut stand = Stand::<Merge>::of(card, &settings::<Merge>(1));
+    stand.refill(0);
+    stand.card.with(|model| model.checksum = (34, 6));
+    for flags in 0..4 {
+        stand.card.with(|model| model.flags = flags);
+        for len in [100, 5000] {
+            assert!(stand.arrive(0, &packet(1, len)));
+            let got = stand.receive(0).pop().unwrap();
+            assert_eq!((got.flags, got.bytes), (0, packet(1, len)), "{flags}");
+        }
+    }
+    stand.end();
+}
+
+/// The header alone, less, and more than any buffer has: no packet.
+fn lengths_that_are_lies<R: Rig<Model = VirtioModel>>() {
+    let mut stand = Stand::<R>::usual();
+    for (at, len) in [0, 11, 12, u32::MAX].into_iter().enumerate() {
+        let lie = Some(Fault::Length(len));
+        stand.card.with(|model| model.set_fault(lie));
+        assert!(stand.arrive(0, &packet(1, 100)));
+        assert_eq!(stand.receive(0), [], "{len}");
+        assert_eq!(stand.refused.invalid, at as u64 + 1, "{len}");
+        assert!(stand.arrive(0, &packet(2, 100)));
+        assert_eq!(stand.receive(0)[0].bytes, packet(2, 100));
+    }
+    let before = stand.refused.invalid;
+    // The first buffer of a packet in several: none of it is a packet.
+    stand
+        .card
+        .with(|model| model.lie = Some(Lie::FirstLength(12)));
+    assert!(stand.arrive(0, &packet(3, 5000)));
+    assert_eq!(stand.receive(0), []);
+    assert_eq!(stand.refused.invalid, before + 1);
+    assert!(stand.arrive(0, &packet(4, 5000)));
+    assert_eq!(stand.receive(0)[0].bytes, packet(4, 5000));
+    stand.end();
+}
+
+#[test]
+fn lengths_that_are_lies_split() {
+    lengths_that_are_lies::<Merge>();
+}
+
+#[test]
+fn lengths_that_are_lies_packed() {
+    lengths_that_are_lies::<MergePacked>();
 }
 
 #[test]

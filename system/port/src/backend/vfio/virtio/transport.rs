@@ -97,8 +97,8 @@ impl<G: Registers> Transport<G> {
         function.read_config(0, &mut config);
         let bars: Vec<Option<G>> = (0..6).map(|bar| function.bar(bar).ok()).collect();
         let there = |bar: u8| bars.get(usize::from(bar)).and_then(Option::as_ref);
-        // An access beyond a BAR's end has no effect, so its length need not be known.
-        let layout = Layout::find(&config, |bar| u64::from(there(bar).is_some()) << 32)?;
+        // A doorbell beyond a BAR's end would be lost.
+        let layout = Layout::find(&config, |bar| there(bar).map_or(0, |bar| bar.len().into()))?;
         let take = |bar: u8| {
             let why = "a BAR is not there";
             let missing = Error::new(ErrorKind::Unsupported, "start a virtio-net device", why)
