@@ -44,7 +44,7 @@ use sys::pci::{PciAddress, PciFunction};
 use sys::{Error, ErrorKind, Result};
 
 use self::control::{Control, QueueView};
-use self::core::Core;
+use self::core::{Core, Lent};
 use self::driver::{Driver, DriverRx, Function, Interrupt, Limits, Settings};
 use self::function::VfioFunction;
 use self::rx::{Rx, RxSettings};
@@ -90,8 +90,9 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         true => nic::bind::lend(address)?,
         false => None,
     };
+    let lent: Lent = lent.map(|guard| Box::new(guard) as _);
     let device = sys::vfio::open(&pci, through)?;
-    (card.open)(VfioFunction::new(device, id, lent), name, options)
+    (card.open)(lent, VfioFunction::new(device, id), name, options)
 }
 
 /// What a port wants of a card with these limits.
@@ -177,8 +178,9 @@ pub fn card_name(id: (u16, u16)) -> Option<&'static str> {
 }
 
 /// Makes a port of a driver: maps the pool, starts the card, hands its queues to their owners.
-/// `via` says in a word how the card is reached.
+/// `via` says in a word how the card is reached; `lent` goes when nobody has the card open any more.
 fn assemble<D: Driver>(
+    lent: Lent,
     driver: D,
     name: &PortName,
     options: &PortOptions,
@@ -201,7 +203,7 @@ fn assemble<D: Driver>(
     let off = name.options.iter().find(|(key, _)| key == WRONG_ADDRESSES);
     let off = off.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
     let frames = driver.function().dma().map_pool(&pool, off)?;
-    let (core, rx_queues, tx_queues, interrupts) = Core::start(driver, &settings, frames)?;
+    let (core, rx_queues, tx_queues, interrupts) = Core::start(lent, driver, &settings, frames)?;
     let core = Arc::new(core);
     let stamp = options.timestamp != TimestampSource::None;
 

@@ -48,6 +48,7 @@ pub(super) const CONFIG_REGION: u32 = 7;
 pub(super) const IRQ_INTX: u32 = 0;
 pub(super) const IRQ_MSI: u32 = 1;
 pub(super) const IRQ_MSIX: u32 = 2;
+pub(super) const IRQ_REQUEST: u32 = 4;
 pub(super) const IRQ_DATA_NONE: u32 = 1;
 pub(super) const IRQ_DATA_EVENTFD: u32 = 4;
 pub(super) const IRQ_UNMASK: u32 = 16;

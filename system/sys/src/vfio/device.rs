@@ -236,6 +236,27 @@ impl Device {
         self.set_irqs(set, "end")
     }
 
+    /// Has the kernel signal this eventfd when it wants the function back: it is to be unplugged, or
+    /// to be bound to another driver. Whoever asked for that waits until the function is closed.
+    ///
+    /// # Errors
+    /// Where the kernel has no such wish.
+    ///
+    /// # Since Linux
+    /// 4.0 (`VFIO_PCI_REQ_IRQ_INDEX`).
+    pub fn set_request(&self, event: &EventFd) -> Result<()> {
+        let mut set = IrqSet {
+            size: 0,
+            flags: abi::IRQ_DATA_EVENTFD | abi::IRQ_TRIGGER,
+            index: abi::IRQ_REQUEST,
+            start: 0,
+            count: 1,
+            events: [-1; abi::IRQ_SET_MAX],
+        };
+        set.events[0] = event.as_fd().as_raw_fd();
+        self.set_irqs(set, "set")
+    }
+
     /// Lets the pin interrupt again.
     pub fn unmask_pin(&self) -> Result<()> {
         let set = IrqSet {

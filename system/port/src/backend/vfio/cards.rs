@@ -3,6 +3,7 @@
 use sys::pci::PciFunction;
 use sys::{Error, ErrorKind, Result};
 
+use super::core::Lent;
 use super::e1000::E1000;
 use super::function::VfioFunction;
 use super::igb::Igb;
@@ -18,7 +19,7 @@ pub(super) struct Card {
     /// Its name for people.
     pub name: &'static str,
     /// Makes a port of it.
-    pub open: fn(VfioFunction, &PortName, &PortOptions) -> Result<Port>,
+    pub open: fn(Lent, VfioFunction, &PortName, &PortOptions) -> Result<Port>,
 }
 
 const INTEL: u16 = 0x8086;
@@ -47,14 +48,15 @@ const CARDS: &[Card] = &[
     virtio(0x1000, "virtio-net, transitional"),
 ];
 
-/// Makes a port by one driver.
+/// Makes a port by one driver. What is lent stands first, so that it goes last where this fails.
 fn open<D: Driver<Function = VfioFunction>>(
+    lent: Lent,
     function: VfioFunction,
     name: &PortName,
     options: &PortOptions,
 ) -> Result<Port> {
     let via = function.via();
-    assemble(D::open(function)?, name, options, via)
+    assemble(lent, D::open(function)?, name, options, via)
 }
 
 const fn igb(device: u16, name: &'static str) -> Card {
@@ -82,9 +84,9 @@ const fn virtio(device: u16, name: &'static str) -> Card {
         vendor: VIRTIO,
         device,
         name,
-        open: |function, name, options| match is_packed(&function)? {
-            true => open::<VirtioNet<VfioFunction, Packed>>(function, name, options),
-            false => open::<VirtioNet<VfioFunction, Split>>(function, name, options),
+        open: |lent, function, name, options| match is_packed(&function)? {
+            true => open::<VirtioNet<VfioFunction, Packed>>(lent, function, name, options),
+            false => open::<VirtioNet<VfioFunction, Split>>(lent, function, name, options),
         },
     }
 }

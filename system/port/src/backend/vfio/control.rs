@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use sys::Result;
 
 use super::core::Core;
-use super::driver::{CardCounters, Driver, Health};
+use super::driver::{CardCounters, Driver};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{PortControl, PortDescription, PortEvent};
 
@@ -99,8 +99,9 @@ impl QueueView {
 }
 
 pub(super) struct Control<D: Driver> {
-    core: Arc<Core<D>>,
+    // First: it keeps memory of the rings, and the core is the last of a port to go.
     queues: Vec<QueueView>,
+    core: Arc<Core<D>>,
     description: PortDescription,
     link_up: bool,
     gone_told: bool,
@@ -189,7 +190,7 @@ impl<D: Driver> PortControl for Control<D> {
         // Some count little before they are full.
         self.core.driver().counters();
         let health = self.core.driver().health();
-        if health != Health::Running && self.core.notice(health) {
+        if self.core.notice(health) {
             self.gone_told = true;
             return Some(PortEvent::DeviceGone);
         }

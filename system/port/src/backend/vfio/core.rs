@@ -1,9 +1,11 @@
 //! What the queues and the control side of a port have in common: the card itself.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::FrameCache;
+use sys::eventfd::EventFd;
 use sys::{Error, ErrorKind, Result};
 
 use super::dma::PoolDma;
@@ -11,14 +13,24 @@ use super::driver::{
     Driver, DriverRx, DriverTx, Function, Health, Interrupt, LinkState, Queues, Settings,
 };
 
+/// What goes when nobody has the card open any more: with it the kernel's driver gets a card back
+/// that was lent.
+pub(super) type Lent = Option<Box<dyn Any + Send + Sync>>;
+
 /// A started card. Goes down when the last of queues and control is dropped, in whatever order.
 pub(super) struct Core<D: Driver> {
-    // In the order in which they must go: rings, the card, then the frames.
+    // In the order in which they must go: rings, the card, the frames, then the right to it all.
     left: Mutex<Queues<D::Rx, D::Tx>>,
     driver: Mutex<D>,
     frames: Arc<PoolDma>,
-    /// The card was found reset or gone.
+    /// The card was found reset or gone, or somebody wants it back.
     failed: AtomicBool,
+    /// Somebody wants it back.
+    wanted: AtomicBool,
+    /// Where that is told.
+    request: Option<Arc<EventFd>>,
+    #[allow(dead_code, reason = "it works by being there")]
+    lent: Lent,
 }
 
 /// A started card with what it gave: its queues and its interrupts.
@@ -32,12 +44,14 @@ type Started<D> = (
 impl<D: Driver> Core<D> {
     /// Starts the card with all frames mapped.
     pub(super) fn start(
+        lent: Lent,
         driver: D,
         settings: &Settings,
         frames: Arc<PoolDma>,
     ) -> Result<Started<D>> {
         // From here on dropping the core stops the card, also when starting fails half way.
         let core = Self {
+            request: driver.function().request(),
             left: Mutex::new(Queues {
                 rx: Vec::new(),
                 tx: Vec::new(),
@@ -45,6 +59,8 @@ impl<D: Driver> Core<D> {
             driver: Mutex::new(driver),
             frames,
             failed: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            lent,
         };
         let mut interrupts = match settings.rx_count {
             0 => Vec::new(),
@@ -82,15 +98,20 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Remembers what a queue found, and says whether the port is of no more use.
+    /// Remembers what a queue found, and says whether the port is of no more use. For idle times: it
+    /// is a system call.
     pub(super) fn notice(&self, health: Health) -> bool {
+        if self.request.as_ref().is_some_and(|event| event.take()) {
+            self.wanted.store(true, Ordering::Relaxed);
+            self.failed.store(true, Ordering::Relaxed);
+        }
         if health != Health::Running {
             self.failed.store(true, Ordering::Relaxed);
         }
         self.has_failed()
     }
 
-    /// Whether the card was found reset or gone.
+    /// Whether the card was found reset or gone, or is wanted back.
     #[inline]
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
@@ -99,6 +120,12 @@ impl<D: Driver> Core<D> {
     /// The error that says so.
     #[cold]
     pub(super) fn failure(&self, what: &str) -> Error {
+        if self.wanted.load(Ordering::Relaxed) {
+            let why = "the kernel wants the card back: it is to be unplugged or to get another \
+                       driver, and whoever asked waits until it is closed";
+            return Error::new(ErrorKind::Gone, what, why)
+                .with_hint("close the port, or end this program");
+        }
         let why = match self.driver().health() {
             Health::Gone => "the card does not answer any more",
             _ => "something reset the card under us",

@@ -57,6 +57,10 @@ pub(crate) trait Function: Send + 'static {
     /// Enables up to `count` interrupts, vector 0 first; fewer come back where the card has fewer
     /// (one, for a card with only a pin). Called once, before the queues start.
     fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>>;
+
+    /// What is signalled when somebody wants the function back, who then waits until it is closed:
+    /// it is to be unplugged, or to get another driver. Nothing where nobody can ask. Called once.
+    fn request(&self) -> Option<Arc<EventFd>>;
 }
 
 /// One interrupt as a file descriptor that counts.
@@ -181,8 +185,9 @@ pub(crate) trait Driver: Send + Sized + 'static {
     /// A sending queue.
     type Tx: DriverTx;
 
-    /// Takes the card: maps what it needs and reads what does not change. Nothing is reset or
-    /// started.
+    /// Takes the card: maps what it needs and reads what does not change. It does not start: no
+    /// queue of its is on, and it cannot reach memory. (A virtio device is reset for that, and its
+    /// features are agreed upon: before, it does not say what it can do.)
     fn open(function: Self::Function) -> Result<Self>;
 
     /// The card.

@@ -3,7 +3,6 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nic::bind::Guard;
 use sys::Result;
 use sys::eventfd::EventFd;
 use sys::vfio::{Device, InterruptKind, Space};
@@ -22,9 +21,6 @@ pub(crate) struct VfioFunction {
     space: Arc<DmaSpace>,
     #[allow(dead_code, reason = "a driver may want it")]
     id: (u16, u16),
-    /// Last: its kernel driver gets the card back when nobody has it open.
-    #[allow(dead_code, reason = "it works by being there")]
-    lent: Option<Guard>,
 }
 
 struct VfioMapper {
@@ -49,14 +45,13 @@ impl Mapper for VfioMapper {
 }
 
 impl VfioFunction {
-    pub(super) fn new(device: Device, id: (u16, u16), lent: Option<Guard>) -> Self {
+    pub(super) fn new(device: Device, id: (u16, u16)) -> Self {
         let space = device.space().clone();
         let ranges = space.ranges().unwrap_or_else(|_| vec![(0, u64::MAX)]);
         Self {
             device: Arc::new(device),
             space: DmaSpace::new(Box::new(VfioMapper { space, ranges })),
             id,
-            lent,
         }
     }
 
@@ -113,5 +108,12 @@ impl Function for VfioFunction {
             }
         });
         Ok(interrupts.collect())
+    }
+
+    fn request(&self) -> Option<Arc<EventFd>> {
+        let event = Arc::new(EventFd::new().ok()?);
+        // A kernel that does not know it (before 4.0) takes the card back in its own way.
+        self.device.set_request(&event).ok()?;
+        Some(event)
     }
 }

@@ -187,6 +187,7 @@ pub(crate) struct ModelCard<M> {
     memory: ModelMemory,
     space: Arc<DmaSpace>,
     events: ModelEvents,
+    request: Option<Arc<EventFd>>,
 }
 
 impl<M> Clone for ModelCard<M> {
@@ -196,6 +197,7 @@ impl<M> Clone for ModelCard<M> {
             memory: self.memory.clone(),
             space: self.space.clone(),
             events: self.events.clone(),
+            request: self.request.clone(),
         }
     }
 }
@@ -221,7 +223,20 @@ impl<M: Model> ModelCard<M> {
             space: DmaSpace::new(Box::new(memory.clone())),
             memory,
             events,
+            request: EventFd::new().ok().map(Arc::new),
         }
+    }
+
+    /// Whether nobody else has the card open.
+    #[cfg(test)]
+    pub(crate) fn is_only_ours(&self) -> bool {
+        Arc::strong_count(&self.model) == 1 && Arc::strong_count(&self.space) == 1
+    }
+
+    /// Somebody wants the card back.
+    #[cfg(test)]
+    pub(crate) fn want_back(&self) {
+        self.request.as_ref().expect("an eventfd").signal();
     }
 
     /// The memory that it reaches.
@@ -297,6 +312,10 @@ impl<M: Model> Function for ModelCard<M> {
             });
         }
         Ok(interrupts)
+    }
+
+    fn request(&self) -> Option<Arc<EventFd>> {
+        self.request.clone()
     }
 }
 

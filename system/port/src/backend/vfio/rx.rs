@@ -39,6 +39,27 @@ pub(super) struct RxSettings {
     pub stamp: bool,
 }
 
+/// How long to look for packets before sleeping, as the sleeps of late teach: one that was over
+/// sooner than the longest look costs would have been better spent looking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Patience(Duration);
+
+impl Patience {
+    /// The least that is worth a look.
+    const MIN: Duration = Duration::from_micros(1);
+
+    /// A sleep is over after so long; did it end with a packet?
+    fn learn(&mut self, slept: Duration, packet: bool) {
+        self.0 = match (slept < SPIN_MAX, packet) {
+            (true, true) => (self.0 * 2).clamp(Self::MIN, SPIN_MAX),
+            // The time given was shorter, or a signal came: nothing is known.
+            (true, false) => self.0,
+            (false, _) if self.0 <= Self::MIN => Duration::ZERO,
+            (false, _) => self.0 / 2,
+        };
+    }
+}
+
 pub(super) struct Rx<D: Driver> {
     /// Always there until the queue is dropped.
     queue: Option<D::Rx>,
@@ -48,8 +69,7 @@ pub(super) struct Rx<D: Driver> {
     snaplen: u32,
     stamp: bool,
     idle_calls: u32,
-    /// How long to look before sleeping: grows when looking paid off.
-    spin: Duration,
+    patience: Patience,
     interrupt: Option<Interrupt>,
     counters: Arc<RxCounters>,
     /// Set at the end: what lies in the ring then, or comes into it, is read by nobody.
@@ -76,7 +96,7 @@ impl<D: Driver> Rx<D> {
             },
             stamp: settings.stamp,
             idle_calls: 0,
-            spin: Duration::ZERO,
+            patience: Patience::default(),
             interrupt,
             counters,
             closed,
@@ -135,17 +155,14 @@ impl<D: Driver> Rx<D> {
         }
     }
 
-    /// Looks for a packet for as long as that has paid off lately.
-    fn spin(&mut self, end: Instant) -> bool {
-        let start = Instant::now();
-        let until = end.min(start + self.spin);
+    /// Looks for a packet for as long as that pays off, and not beyond `end`.
+    fn look(&mut self, end: Instant) -> bool {
+        let until = end.min(Instant::now() + self.patience.0);
         loop {
             if self.queue().is_ready() {
-                self.spin = (self.spin * 2).clamp(Duration::from_micros(1), SPIN_MAX);
                 return true;
             }
             if Instant::now() >= until {
-                self.spin /= 2;
                 return false;
             }
             std::hint::spin_loop();
@@ -255,7 +272,7 @@ impl<D: Driver> RxBackend for Rx<D> {
 
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         let end = Instant::now() + timeout.min(WAIT_MAX);
-        if self.queue().is_ready() || self.spin(end) {
+        if self.queue().is_ready() || self.look(end) {
             return Ok(Ready::Packets);
         }
         loop {
@@ -264,12 +281,15 @@ impl<D: Driver> RxBackend for Rx<D> {
             self.refill();
             let starved = self.queue().vacant() != 0;
             let longest = if starved { STARVED_SLEEP } else { SLEEP_MAX };
-            let left = end.saturating_duration_since(Instant::now());
+            let start = Instant::now();
+            let left = end.saturating_duration_since(start);
             if left.is_zero() {
                 return Ok(Ready::Timeout);
             }
             self.sleep(left.min(longest))?;
-            if self.queue().is_ready() {
+            let is_ready = self.queue().is_ready();
+            self.patience.learn(start.elapsed(), is_ready);
+            if is_ready {
                 return Ok(Ready::Packets);
             }
             self.check("wait for packets")?;
@@ -296,5 +316,40 @@ impl<D: Driver> Drop for Rx<D> {
             self.closed.store(true, Ordering::Release);
             self.core.leave_rx(queue);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_sleeps_teach_to_look_and_long_ones_to_sleep() {
+        let mut patience = Patience::default();
+        let short = Duration::from_micros(20);
+        for _ in 0..3 {
+            patience.learn(short, true);
+        }
+        assert_eq!(patience.0, Duration::from_micros(4));
+        // A wait of no time, or one that ended before any packet, tells nothing.
+        for slept in [Duration::ZERO, short] {
+            patience.learn(slept, false);
+            assert_eq!(patience.0, Duration::from_micros(4));
+        }
+        for _ in 0..10 {
+            patience.learn(short, true);
+        }
+        assert_eq!(patience.0, SPIN_MAX, "no longer than that");
+        for packet in [true, false] {
+            let before = patience.0;
+            patience.learn(Duration::from_millis(1), packet);
+            assert_eq!(patience.0, before / 2);
+        }
+        for _ in 0..10 {
+            patience.learn(Duration::from_millis(500), false);
+        }
+        assert_eq!(patience.0, Duration::ZERO, "not for ever, either");
+        patience.learn(short, true);
+        assert_eq!(patience.0, Patience::MIN);
     }
 }

@@ -225,6 +225,10 @@ pub(crate) struct VirtioNet<F: Function, R: Ring> {
     views: Vec<(RxView, RingWatch)>,
 }
 
+/// The queues of a device that was started.
+type Started<F, R> =
+    Queues<VirtioRx<<F as Function>::Registers, R>, VirtioTx<<F as Function>::Registers, R>>;
+
 /// Counts what waits in a ring.
 type RingWatch = Box<dyn Fn() -> u32 + Send + Sync>;
 
@@ -287,7 +291,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         frames: &Arc<PoolDma>,
         interrupt_count: u32,
         (pairs, size): (u16, u16),
-    ) -> Result<Queues<VirtioRx<F::Registers, R>, VirtioTx<F::Registers, R>>> {
+    ) -> Result<Started<F, R>> {
         greet(&self.transport)?;
         self.function.set_bus_master(true)?;
         if self.identity.features & !self.transport.offered() != 0 {

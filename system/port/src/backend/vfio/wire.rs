@@ -38,7 +38,8 @@ struct Played<M: Model, D> {
 
 impl<M: Model, D: Driver<Function = ModelCard<M>>> Player for Played<M, D> {
     fn open(&self, name: &PortName, options: &PortOptions) -> Result<Port> {
-        assemble(D::open(self.card.clone())?, name, options, "a device model")
+        let driver = D::open(self.card.clone())?;
+        assemble(None, driver, name, options, "a device model")
     }
 
     fn step(&self) -> bool {

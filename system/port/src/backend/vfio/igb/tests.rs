@@ -1,5 +1,7 @@
 //! The driver on the model of its card.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ring::{FrameCache, Pool, PoolConfig};
@@ -11,6 +13,7 @@ use super::registers as reg;
 use super::{Igb, IgbModel, PACKET_LEN_MAX};
 use crate::account::{DropReason, QueueAccount};
 use crate::backend::vfio::assemble;
+use crate::backend::vfio::core::Lent;
 use crate::backend::vfio::driver::Driver;
 use crate::backend::vfio::model::{Fault, Model, ModelCard};
 use crate::control::PortEvent;
@@ -47,7 +50,22 @@ fn open_on(card: &ModelCard<IgbModel>, options: &PortOptions) -> sys::Result<Por
         queue: None,
         options: Vec::new(),
     };
-    assemble(Igb::open(card.clone())?, &name, options, "a device model")
+    open_lent(None, card, &name, options)
+}
+
+fn open_lent(
+    lent: Lent,
+    card: &ModelCard<IgbModel>,
+    name: &PortName,
+    options: &PortOptions,
+) -> sys::Result<Port> {
+    assemble(
+        lent,
+        Igb::open(card.clone())?,
+        name,
+        options,
+        "a device model",
+    )
 }
 
 fn rig(change: impl FnOnce(&mut PortOptions)) -> Rig {
@@ -662,6 +680,64 @@ fn a_reset_under_us_is_an_error_and_no_hang() {
 }
 
 #[test]
+fn a_card_that_is_wanted_back_is_let_go() {
+    let mut rig = rig(|_| ());
+    rig.arrive(&numbered(1, 60));
+    rig.card.want_back();
+    assert_eq!(rig.take(0), [numbered(1, 60)]);
+    let error = rig.port.rx[0].wait(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.to_string().contains("wants the card back"), "{error}");
+    assert!(error.hint().is_some());
+    assert_eq!(rig.port.tx[0].flush().unwrap_err().kind(), ErrorKind::Gone);
+    rig.close();
+    // Who only looks after the port is told, too.
+    let mut rig = self::rig(|_| ());
+    rig.card.want_back();
+    std::thread::sleep(Duration::from_millis(12));
+    assert_eq!(rig.port.control.event(), Some(PortEvent::DeviceGone));
+    rig.close();
+}
+
+/// What was lent goes back when the card is closed and reaches nothing.
+#[test]
+fn a_card_is_given_back_last_of_all() {
+    struct Lender(ModelCard<IgbModel>, Arc<AtomicBool>);
+
+    impl Drop for Lender {
+        fn drop(&mut self) {
+            let is_closed = self.0.memory().is_empty() && self.0.is_only_ours();
+            self.1.store(is_closed, Ordering::Relaxed);
+        }
+    }
+
+    for queues_first in [true, false] {
+        let (card, closed) = (card(), Arc::new(AtomicBool::new(false)));
+        let lender = Lender(card.clone(), closed.clone());
+        let options = PortOptions {
+            direction: Direction::Both,
+            ..PortOptions::default()
+        };
+        let name = PortName {
+            scheme: "vfio",
+            target: "model".into(),
+            queue: None,
+            options: Vec::new(),
+        };
+        let port = open_lent(Some(Box::new(lender)), &card, &name, &options).unwrap();
+        drop(card);
+        let Port {
+            rx, tx, control, ..
+        } = port;
+        match queues_first {
+            true => drop((rx, tx, control)),
+            false => drop((control, tx, rx)),
+        }
+        assert!(closed.load(Ordering::Relaxed), "{queues_first}");
+    }
+}
+
+#[test]
 fn a_card_that_stops_holds_nobody_up() {
     let mut rig = rig(|_| ());
     rig.fault(Fault::Stop);
@@ -766,7 +842,7 @@ fn one_queue_of_many_gets_everything() {
         (name.target.as_str(), name.queue),
         ("0000:00:01.0", Some(11))
     );
-    let port = assemble(Igb::open(card.clone()).unwrap(), &name, &options, "").unwrap();
+    let port = open_lent(None, &card, &name, &options).unwrap();
     let mut rig = Rig { card, port, pool };
     assert_eq!(rig.port.rx[0].queue_index(), 11);
     for at in 0..20u16 {
@@ -778,7 +854,7 @@ fn one_queue_of_many_gets_everything() {
     let card = rig.card.clone();
     rig.close();
     name.queue = Some(16);
-    let error = assemble(Igb::open(card).unwrap(), &name, &options, "")
+    let error = open_lent(None, &card, &name, &options)
         .map(drop)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
