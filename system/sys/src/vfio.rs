@@ -139,7 +139,7 @@ fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             "modprobe vfio-pci; in a container the nodes below /dev/vfio must be passed in".into()
         }
-        _ => return Error::from_io(what, error),
+        _ => "the kernel's log tells why: dmesg | tail".into(),
     };
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     let error = Error::from_io(what, error).with_hint(hint);
@@ -166,7 +166,7 @@ fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
     let mut bind = abi::BindIommufd::sized();
     bind.iommufd = iommufd.as_raw_fd();
     if let Err(error) = call(&fd, abi::DEVICE_BIND_IOMMUFD, &mut bind) {
-        return Err(shared_or(function, &node, error));
+        return Err(not_bound(function, &node, error));
     }
     let space = Space::iommufd(iommufd)?;
     let mut attach = abi::AttachIommufd::sized();
@@ -210,15 +210,16 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
     }
     let group = open_node(&node).map_err(|error| node_error(function, &node, error))?;
     let mut status = abi::GroupStatus::sized();
-    call(&group, abi::GROUP_GET_STATUS, &mut status)
-        .map_err(|error| Error::from_io(format!("ask for group {group_number}"), error))?;
+    call(&group, abi::GROUP_GET_STATUS, &mut status).map_err(|error| {
+        Error::from_io(format!("ask for group {group_number}"), error)
+            .with_hint("the kernel's log tells why: dmesg | tail")
+    })?;
     if status.flags & abi::GROUP_VIABLE == 0 {
-        let nobody = io::Error::from_raw_os_error(libc::EBUSY);
-        return Err(shared_or(function, &node, nobody));
+        return Err(shared(function));
     }
     let mut container_fd: RawFd = container.as_raw_fd();
     call(&group, abi::GROUP_SET_CONTAINER, &mut container_fd)
-        .map_err(|error| shared_or(function, &node, error))?;
+        .map_err(|error| not_bound(function, &node, error))?;
     // SAFETY: a plain number as argument.
     let set = unsafe { libc::ioctl(container.as_raw_fd(), abi::SET_IOMMU, abi::TYPE1V2_IOMMU) };
     if set < 0 {
@@ -231,7 +232,10 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
                 "the machine has no interrupt remapping; if you trust the card: \
                  echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
             ),
-            false => error,
+            false => error.with_hint(
+                "the kernel's log tells why (dmesg | tail); iommu=iommufd uses the newer interface \
+                 where there is one",
+            ),
         });
     }
     let name =
@@ -248,21 +252,52 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
     Device::new(function.address(), fd, Arc::new(space))
 }
 
-/// The error of a group that cannot be taken: who else is in it.
-fn shared_or(function: &PciFunction, node: &Path, error: io::Error) -> Error {
+/// The error of a function that the kernel does not give away: who has it (`vfio_df_open`,
+/// `vfio_device_block_group` and `iommu_device_claim_dma_owner` of the kernel).
+fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        // Open already, by the other interface or by this one.
+        Some(libc::EBUSY | libc::EINVAL) => {
+            let what = format!("open PCI function {} by VFIO", function.address());
+            let group = function.iommu_group().unwrap_or_default();
+            let nodes = match node.ends_with(group.to_string()) {
+                true => node.display().to_string(),
+                false => format!("/dev/vfio/{group} {}", node.display()),
+            };
+            Error::new(ErrorKind::Busy, what, "another process has it open")
+                .with_hint(format!("which: fuser -v {nodes}"))
+        }
+        // Its group belongs to somebody.
+        Some(libc::EPERM) => shared(function),
+        _ => node_error(function, node, error),
+    }
+}
+
+/// Whether a driver keeps its function from a process that has others of the group. Those of
+/// bridges do not (`driver_managed_dma` of the kernel), nor does one that does nothing.
+fn keeps_dma(driver: &str) -> bool {
+    ![DRIVER, "pcieport", "pci-stub"].contains(&driver)
+}
+
+/// The error of a group that is not ours alone: who else is in it.
+fn shared(function: &PciFunction) -> Error {
     let others: Vec<String> = function
         .group_members()
         .iter()
         .filter(|member| member.address() != function.address())
         .filter_map(|member| {
-            let driver = member.driver().filter(|driver| driver != DRIVER)?;
+            let driver = member.driver().filter(|driver| keeps_dma(driver))?;
             Some(format!("{} ({driver})", member.address()))
         })
         .collect();
-    if others.is_empty() || error.raw_os_error() == Some(libc::EACCES) {
-        return node_error(function, node, error);
-    }
     let what = format!("open PCI function {} by VFIO", function.address());
+    if others.is_empty() {
+        let group = function.iommu_group().unwrap_or_default();
+        let why = format!("another process has a function of its IOMMU group {group}");
+        return Error::new(ErrorKind::Busy, what, why).with_hint(format!(
+            "which: fuser -v /dev/vfio/{group} /dev/vfio/devices/*"
+        ));
+    }
     let why = format!(
         "its IOMMU group is shared with {}: the IOMMU cannot tell them apart",
         others.join(", ")
@@ -301,5 +336,71 @@ mod tests {
         assert_eq!(chosen(busy, missing), busy);
         assert_eq!(chosen(ErrorKind::Permission, busy), busy);
         assert_eq!(chosen(missing, missing), missing);
+    }
+
+    /// A function in group 7 with others, each with its driver.
+    fn function(name: &str, others: &[&str]) -> (PathBuf, PciFunction) {
+        let root =
+            std::env::temp_dir().join(format!("barewire-vfio-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let bus = root.join("bus/pci");
+        let group = root.join("kernel/iommu_groups/7");
+        let all = [DRIVER].iter().chain(others).enumerate();
+        for (number, driver) in all {
+            let address = format!("0000:01:00.{number}");
+            let device = root.join("devices").join(&address);
+            let driver = bus.join("drivers").join(driver);
+            for folder in [
+                &device,
+                &driver,
+                &bus.join("devices"),
+                &group.join("devices"),
+            ] {
+                std::fs::create_dir_all(folder).unwrap();
+            }
+            let link = |to: &Path, from: PathBuf| std::os::unix::fs::symlink(to, from).unwrap();
+            link(&driver, device.join("driver"));
+            link(&group, device.join("iommu_group"));
+            link(&device, bus.join("devices").join(&address));
+            link(&device, group.join("devices").join(&address));
+        }
+        let function = PciFunction::find_under(&bus, "0000:01:00.0".parse().unwrap()).unwrap();
+        assert_eq!(function.iommu_group(), Some(7));
+        assert_eq!(function.group_members().len(), others.len() + 1);
+        (root, function)
+    }
+
+    #[test]
+    fn who_is_in_the_way_is_told() {
+        let node = Path::new("/dev/vfio/devices/vfio0");
+        let told = |function: &PciFunction, raw| {
+            let error = not_bound(function, node, io::Error::from_raw_os_error(raw));
+            let hint = error.hint().expect("what to do").to_owned();
+            (error.kind(), error.to_string(), hint)
+        };
+        let (root, shared) = function("shared", &["pcieport", "nvme", "pci-stub"]);
+        // That the kernel's driver has another of the group is not why it is busy.
+        for raw in [libc::EBUSY, libc::EINVAL] {
+            let (kind, text, hint) = told(&shared, raw);
+            assert_eq!(kind, ErrorKind::Busy);
+            assert!(text.contains("another process has it open"), "{text}");
+            assert!(
+                hint.contains("fuser -v /dev/vfio/7 /dev/vfio/devices/vfio0"),
+                "{hint}"
+            );
+        }
+        let (kind, text, _) = told(&shared, libc::EPERM);
+        assert_eq!(kind, ErrorKind::Busy);
+        assert!(text.contains("shared with 0000:01:00.2 (nvme):"), "{text}");
+        std::fs::remove_dir_all(root).unwrap();
+        // A bridge is no companion.
+        let (root, alone) = function("alone", &["pcieport", DRIVER]);
+        let (kind, text, hint) = told(&alone, libc::EPERM);
+        assert_eq!(kind, ErrorKind::Busy);
+        assert!(text.contains("another process has a function"), "{text}");
+        assert!(hint.contains("fuser -v /dev/vfio/7"), "{hint}");
+        let (_, _, hint) = told(&alone, libc::EIO);
+        assert!(hint.contains("dmesg"), "{hint}");
+        std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -18,6 +18,10 @@ const COMMAND_MEMORY: u16 = 1 << 1;
 /// It may read and write memory by itself.
 const COMMAND_MASTER: u16 = 1 << 2;
 
+/// What helps with a function or a kernel that does not do what it should.
+const AFRESH: &str = "the kernel's log tells why (dmesg | tail); bind the card to the kernel's \
+                      driver and back (barewire nic bind kernel and vfio)";
+
 /// How a function interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterruptKind {
@@ -65,13 +69,10 @@ impl Device {
         let what = || format!("ask for PCI function {address}");
         let mut info = abi::DeviceInfo::sized();
         call(&fd, abi::DEVICE_GET_INFO, &mut info)
-            .map_err(|error| Error::from_io(what(), error))?;
+            .map_err(|error| Error::from_io(what(), error).with_hint(AFRESH))?;
         if info.flags & abi::DEVICE_IS_PCI == 0 {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                what(),
-                "it is no PCI device",
-            ));
+            let error = Error::new(ErrorKind::Unsupported, what(), "it is no PCI device");
+            return Err(error.with_hint("name a card by its PCI address: barewire nic list"));
         }
         let mut device = Self {
             fd,
@@ -101,7 +102,7 @@ impl Device {
         info.index = index;
         call(&self.fd, abi::DEVICE_GET_REGION_INFO, &mut info).map_err(|error| {
             let what = format!("ask for region {index} of PCI function {}", self.address);
-            Error::from_io(what, error)
+            Error::from_io(what, error).with_hint(AFRESH)
         })?;
         Ok(info)
     }
@@ -114,20 +115,24 @@ impl Device {
         let what = || format!("map BAR {index} of PCI function {}", self.address);
         let info = match index {
             0..=5 => self.region(index.into())?,
-            _ => return Err(Error::new(ErrorKind::InvalidInput, what(), "there are six")),
+            _ => {
+                let error = Error::new(ErrorKind::InvalidInput, what(), "there are six");
+                return Err(error.with_hint("0 to 5"));
+            }
         };
         if info.len == 0 || info.flags & abi::REGION_CAN_MAP == 0 {
             let why = "it is empty or cannot be mapped";
-            return Err(Error::new(ErrorKind::NotFound, what(), why));
+            let error = Error::new(ErrorKind::NotFound, what(), why);
+            return Err(error.with_hint(
+                "the firmware gave it no room, or it shares a page with another: look at it with \
+                 lspci -vv, and try another slot",
+            ));
         }
         let (Ok(len), Ok(offset)) = (usize::try_from(info.len), i64::try_from(info.offset)) else {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                what(),
-                "it is too large",
-            ));
+            let error = Error::new(ErrorKind::Unsupported, what(), "it is too large");
+            return Err(error.with_hint("a processor of 64 bits reaches it"));
         };
-        Mapping::device(self.fd.as_fd(), len, offset)
+        Mapping::device(self.fd.as_fd(), len, offset).map_err(|error| error.with_hint(AFRESH))
     }
 
     /// Reads the configuration space from `offset` on; what is not there reads as all ones.
@@ -158,7 +163,7 @@ impl Device {
             return Ok(());
         }
         let what = format!("write the configuration of PCI function {}", self.address);
-        Err(Error::last_os(what))
+        Err(Error::last_os(what).with_hint(AFRESH))
     }
 
     /// Lets the function read and write memory by itself, or stops it; it answers to memory
@@ -168,7 +173,7 @@ impl Device {
         self.read_config(COMMAND, &mut bytes);
         if bytes == [0xff; 2] {
             let what = format!("read the configuration of PCI function {}", self.address);
-            return Err(Error::new(ErrorKind::Gone, what, "it does not answer"));
+            return Err(Error::new(ErrorKind::Gone, what, "it does not answer").with_hint(AFRESH));
         }
         let mut command = u16::from_le_bytes(bytes) | COMMAND_MEMORY;
         match on {
@@ -188,7 +193,7 @@ impl Device {
             0.. => Ok(true),
             _ => {
                 let what = format!("reset PCI function {}", self.address);
-                Err(Error::last_os(what))
+                Err(Error::last_os(what).with_hint(AFRESH))
             }
         }
     }
@@ -278,7 +283,9 @@ impl Device {
         set.size = (std::mem::offset_of!(IrqSet, events) + events * size_of::<i32>()) as u32;
         call(&self.fd, abi::DEVICE_SET_IRQS, &mut set).map_err(|error: io::Error| {
             let what = format!("{verb} interrupts of PCI function {}", self.address);
-            Error::from_io(what, error)
+            Error::from_io(what, error).with_hint(
+                "fewer queues= need fewer interrupts; the kernel's log tells why: dmesg | tail",
+            )
         })
     }
 }

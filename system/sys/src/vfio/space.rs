@@ -36,8 +36,10 @@ impl Space {
 
     pub(super) fn iommufd(fd: OwnedFd) -> Result<Self> {
         let mut alloc = abi::IoasAlloc::sized();
-        call(&fd, abi::IOAS_ALLOC, &mut alloc)
-            .map_err(|error| Error::from_io("make a space of device addresses", error))?;
+        call(&fd, abi::IOAS_ALLOC, &mut alloc).map_err(|error| {
+            Error::from_io("make a space of device addresses", error)
+                .with_hint("iommu=type1 uses the older interface")
+        })?;
         let ioas = alloc.ioas;
         Ok(Self(Kind::Iommufd { fd, ioas }))
     }
@@ -104,13 +106,19 @@ impl Space {
                 call(fd, abi::IOAS_UNMAP, &mut unmap)
             }
         };
-        result.map_err(|error| Error::from_io("take memory from a device", error))
+        result.map_err(|error| {
+            Error::from_io("take memory from a device", error)
+                .with_hint("the kernel's log tells why: dmesg | tail")
+        })
     }
 
     /// Ranges of device addresses that can be mapped, first and last, in order: without the windows
     /// that interrupts and bridges have.
     pub fn ranges(&self) -> Result<Vec<(u64, u64)>> {
-        let what = "ask for the range of device addresses";
+        let unknown = |error| {
+            Error::from_io("ask for the range of device addresses", error)
+                .with_hint("the kernel's log tells why: dmesg | tail")
+        };
         match &self.0 {
             Kind::Type1 { container, .. } => {
                 let mut info = IommuInfo {
@@ -121,8 +129,7 @@ impl Space {
                     pad: 0,
                     room: [0; 4096],
                 };
-                call(container, abi::IOMMU_GET_INFO, &mut info)
-                    .map_err(|error| Error::from_io(what, error))?;
+                call(container, abi::IOMMU_GET_INFO, &mut info).map_err(unknown)?;
                 Ok(type1_ranges(&info))
             }
             Kind::Iommufd { fd, ioas } => {
@@ -132,8 +139,7 @@ impl Space {
                 ask.count = RANGES_MAX as u32;
                 ask.ranges = found.as_mut_ptr() as u64;
                 // The array is alive for the call and as long as `count` says.
-                call(fd, abi::IOAS_IOVA_RANGES, &mut ask)
-                    .map_err(|error| Error::from_io(what, error))?;
+                call(fd, abi::IOAS_IOVA_RANGES, &mut ask).map_err(unknown)?;
                 let count = (ask.count as usize).min(RANGES_MAX);
                 Ok(found[..count]
                     .iter()
@@ -179,19 +185,40 @@ fn type1_ranges(info: &IommuInfo) -> Vec<(u64, u64)> {
 
 fn map_error(len: usize, error: io::Error) -> Error {
     let mib = len.div_ceil(1 << 20);
-    let is_limit = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EPERM));
-    let error = Error::from_io(format!("map {len} bytes for the card"), error);
-    match is_limit {
-        true => error.with_hint(format!(
+    let hint = match error.raw_os_error() {
+        // Type 1 says so of the limit, and of a machine without memory.
+        Some(libc::ENOMEM | libc::EPERM) => format!(
             "the limit of locked memory is below {mib} MiB: ulimit -l unlimited, or CAP_IPC_LOCK"
-        )),
-        false => error,
-    }
+        ),
+        Some(libc::ENOSPC) => {
+            "as many mappings as the kernel allows are made: a pool on huge pages \
+                               needs few (sysctl vm.nr_hugepages), or raise \
+                               /sys/module/vfio_iommu_type1/parameters/dma_entry_limit"
+                .into()
+        }
+        Some(libc::EINVAL | libc::EEXIST) => "the IOMMU does not have these addresses: a smaller \
+                                              pool, fewer queues=, a shorter ring="
+            .into(),
+        _ => "the kernel's log tells why: dmesg | tail".into(),
+    };
+    Error::from_io(format!("map {len} bytes for the card"), error).with_hint(hint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_keeps_memory_from_being_mapped_is_told_with_what_to_do() {
+        let hint = |raw| {
+            let error = map_error(8 << 20, io::Error::from_raw_os_error(raw));
+            error.hint().expect("a hint").to_owned()
+        };
+        assert!(hint(libc::ENOMEM).contains("below 8 MiB"));
+        assert!(hint(libc::ENOSPC).contains("dma_entry_limit"));
+        assert!(hint(libc::EINVAL).contains("smaller pool"));
+        assert!(hint(libc::EFAULT).contains("dmesg"));
+    }
 
     #[test]
     fn capabilities_are_walked_with_care() {
