@@ -106,6 +106,8 @@ fn doctor_knows_the_guest() {
         "AF_XDP",
         "BPF",
         "XDP features",
+        "IOMMU",
+        "VFIO",
     ] {
         assert_eq!(state(check)["state"], "yes", "{}", state(check));
     }
@@ -113,6 +115,18 @@ fn doctor_knows_the_guest() {
     let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
     let told = state("kernel")["text"].as_str().unwrap().to_owned();
     assert!(told.contains(&version), "{told} on {release}");
+    // Intel's, emulated, with every card in a group of its own; and one card for a process.
+    let groups = std::fs::read_dir("/sys/kernel/iommu_groups")
+        .unwrap()
+        .count();
+    let told = state("IOMMU")["text"].as_str().unwrap().to_owned();
+    assert!(groups >= CARDS.len(), "{groups}");
+    assert!(
+        told.contains("dmar") && told.contains(&format!("{groups} groups")),
+        "{told}"
+    );
+    let told = state("VFIO")["text"].as_str().unwrap().to_owned();
+    assert!(told.contains("by type 1"), "{told}");
     // 64 were asked for on the kernel's command line.
     assert_eq!(state("huge pages")["state"], "yes", "{all}");
     assert!(

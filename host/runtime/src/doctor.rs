@@ -1,6 +1,8 @@
 //! What this machine and kernel can do, why not, and what to do about it. A new check is a row in
 //! [`CHECKS`].
 
+mod vfio;
+
 use std::fs;
 
 use sys::KernelVersion;
@@ -79,8 +81,18 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "huge pages",
-        serves: "fewer cache misses of address translation",
+        serves: "fewer cache misses of address translation, the IOMMU's too",
         run: huge_pages,
+    },
+    Check {
+        name: "IOMMU",
+        serves: "vfio:",
+        run: vfio::iommu,
+    },
+    Check {
+        name: "VFIO",
+        serves: "vfio:",
+        run: vfio::vfio,
     },
     Check {
         name: "libpcap",

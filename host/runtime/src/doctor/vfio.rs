@@ -1,0 +1,127 @@
+//! What drivers in user space need: an IOMMU, and the kernel's VFIO in front of it
+//! (`Documentation/ABI/testing/sysfs-class-iommu`, `Documentation/driver-api/vfio.rst` of the
+//! kernel).
+
+use std::fs;
+use std::path::Path;
+
+use super::Finding;
+
+pub(super) fn iommu() -> Finding {
+    iommu_in(Path::new("/sys"))
+}
+
+pub(super) fn vfio() -> Finding {
+    vfio_in(Path::new("/sys"), Path::new("/dev"))
+}
+
+/// Names in a folder, in order; none where there is no such folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn iommu_in(sys: &Path) -> Finding {
+    let units = names(&sys.join("class/iommu"));
+    let groups = names(&sys.join("kernel/iommu_groups")).len();
+    let word = if groups == 1 { "group" } else { "groups" };
+    match (units.first(), groups) {
+        (None, 0) => Finding::No(
+            "there is none, or it is switched off".into(),
+            "switch VT-d or AMD-Vi on in the firmware and boot with intel_iommu=on or \
+             amd_iommu=on; a virtual machine needs an emulated one"
+                .into(),
+        ),
+        (Some(unit), 0) => Finding::No(
+            format!("{unit} is there, and no device is behind it"),
+            "boot with intel_iommu=on or amd_iommu=on, and without iommu=off".into(),
+        ),
+        (Some(unit), _) => {
+            let others = match units.len() {
+                1 => String::new(),
+                count => format!(" and {} more", count - 1),
+            };
+            Finding::Yes(format!("{unit}{others}, {groups} {word} of devices"))
+        }
+        (None, _) => Finding::Yes(format!("{groups} {word} of devices")),
+    }
+}
+
+fn vfio_in(sys: &Path, dev: &Path) -> Finding {
+    let driver = sys.join("bus/pci/drivers/vfio-pci");
+    if !driver.is_dir() {
+        return Finding::No(
+            "the kernel's driver vfio-pci is not loaded".into(),
+            "modprobe vfio-pci vfio_iommu_type1 (`barewire nic bind vfio` does)".into(),
+        );
+    }
+    let by_type1 = dev.join("vfio/vfio").exists() && sys.join("module/vfio_iommu_type1").is_dir();
+    let by_iommufd = dev.join("iommu").exists() && sys.join("class/vfio-dev").is_dir();
+    let ways = match (by_type1, by_iommufd) {
+        (true, true) => "type 1 and iommufd",
+        (true, false) => "type 1",
+        (false, true) => "iommufd",
+        (false, false) => {
+            return Finding::No(
+                "vfio-pci is loaded, and nothing that it could be reached by".into(),
+                "modprobe vfio_iommu_type1; in a container /dev/vfio must be passed in".into(),
+            );
+        }
+    };
+    // Among the driver's own files its functions are links with addresses for names.
+    let bound = names(&driver);
+    let bound = bound.iter().filter(|name| name.contains(':')).count();
+    let cards = if bound == 1 { "function" } else { "functions" };
+    Finding::Yes(format!("vfio-pci by {ways}; it has {bound} {cards}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_what_to_do() {
+        let root = std::env::temp_dir().join(format!("barewire-doctor-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let (sys, dev) = (root.join("sys"), root.join("dev"));
+        let make = |path: &Path| fs::create_dir_all(path).unwrap();
+        let no = |finding, what: &str, hint: &str| match finding {
+            Finding::No(why, next) => {
+                assert!(why.contains(what) && next.contains(hint), "{why}: {next}");
+            }
+            other => panic!("{other:?}"),
+        };
+        no(iommu_in(&sys), "none", "firmware");
+        make(&sys.join("class/iommu/dmar0"));
+        no(iommu_in(&sys), "dmar0", "intel_iommu=on");
+        make(&sys.join("kernel/iommu_groups/0"));
+        let found = iommu_in(&sys);
+        assert_eq!(found, Finding::Yes("dmar0, 1 group of devices".into()));
+        make(&sys.join("kernel/iommu_groups/1"));
+        make(&sys.join("class/iommu/dmar1"));
+        let found = iommu_in(&sys);
+        let two = "dmar0 and 1 more, 2 groups of devices";
+        assert_eq!(found, Finding::Yes(two.into()));
+
+        no(vfio_in(&sys, &dev), "not loaded", "modprobe vfio-pci");
+        let driver = sys.join("bus/pci/drivers/vfio-pci");
+        make(&driver.join("0000:01:00.0"));
+        fs::write(driver.join("new_id"), "").unwrap();
+        // The node is there before its module is.
+        make(&dev.join("vfio"));
+        fs::write(dev.join("vfio/vfio"), "").unwrap();
+        no(vfio_in(&sys, &dev), "nothing", "vfio_iommu_type1");
+        make(&sys.join("module/vfio_iommu_type1"));
+        let one = "vfio-pci by type 1; it has 1 function";
+        assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));
+        make(&sys.join("class/vfio-dev"));
+        fs::write(dev.join("iommu"), "").unwrap();
+        let both = "vfio-pci by type 1 and iommufd; it has 1 function";
+        assert_eq!(vfio_in(&sys, &dev), Finding::Yes(both.into()));
+        fs::remove_dir_all(root).unwrap();
+    }
+}
