@@ -128,41 +128,48 @@ fn balanced(port: &mut Port, delivered: u64) {
 }
 
 #[test]
-fn packets_pass_both_ways_by_either_interface_of_the_kernel() {
+fn packets_pass_both_ways() {
     lab::require!(guest::inside());
-    for (through, word) in [
-        ("type1", "type 1"),
-        ("iommufd", "iommufd"),
-        ("auto", "VFIO"),
-    ] {
-        let cards = CARDS.map(|name| Bound::to_vfio(name).unwrap());
-        let opened = cards
-            .each_ref()
-            .map(|card| port::open(&format!("vfio:{}?iommu={through}", card.address()), &both()));
-        let [left, right] = opened;
-        if through == "iommufd"
-            && left.as_ref().err().map(sys::Error::kind) == Some(ErrorKind::Unsupported)
-        {
-            println!(
-                "this kernel has no iommufd for VFIO: {}",
-                told(&left.err().unwrap())
-            );
-            continue;
-        }
-        let (mut left, mut right) = (left.unwrap(), right.unwrap());
-        assert!(
-            fact(&left, "reached by").contains(word),
-            "{:?}",
-            left.control.describe()
-        );
-        println!("{:?}", left.control.describe().facts);
-        wait_for_link(&mut [&mut left, &mut right]);
-        carries(&mut left, &mut right, &plan(true), 1500, len_of);
-        carries(&mut right, &mut left, &plan(false), 1500, len_of);
-        for port in [&mut left, &mut right] {
-            balanced(port, 1500);
-            assert_eq!(port.control.account().unwrap().tx_total().sent, 1500);
-        }
+    pass_both_ways("type1", "type 1");
+    pass_both_ways("auto", "VFIO");
+}
+
+/// Debian's kernels have no iommufd for VFIO (`CONFIG_VFIO_DEVICE_CDEV`): there this is a skip.
+#[test]
+fn packets_pass_both_ways_by_iommufd() {
+    lab::require!(guest::inside());
+    let card = Bound::to_vfio(CARDS[0]).unwrap();
+    let name = format!("vfio:{}?iommu=iommufd", card.address());
+    if let Err(error) = port::open(&name, &both()).map(drop)
+        && error.kind() == ErrorKind::Unsupported
+    {
+        assert!(error.hint().is_some(), "{}", told(&error));
+        lab::skip!(lab::skip::Missing::Machine(
+            "a kernel with iommufd for VFIO devices (CONFIG_VFIO_DEVICE_CDEV)".into()
+        ));
+    }
+    drop(card);
+    pass_both_ways("iommufd", "iommufd");
+}
+
+fn pass_both_ways(through: &str, word: &str) {
+    let cards = CARDS.map(|name| Bound::to_vfio(name).unwrap());
+    let opened = cards
+        .each_ref()
+        .map(|card| port::open(&format!("vfio:{}?iommu={through}", card.address()), &both()));
+    let [mut left, mut right] = opened.map(Result::unwrap);
+    assert!(
+        fact(&left, "reached by").contains(word),
+        "{:?}",
+        left.control.describe()
+    );
+    println!("{:?}", left.control.describe().facts);
+    wait_for_link(&mut [&mut left, &mut right]);
+    carries(&mut left, &mut right, &plan(true), 1500, len_of);
+    carries(&mut right, &mut left, &plan(false), 1500, len_of);
+    for port in [&mut left, &mut right] {
+        balanced(port, 1500);
+        assert_eq!(port.control.account().unwrap().tx_total().sent, 1500);
     }
 }
 
@@ -199,11 +206,14 @@ fn jumbo_packets_and_tags_pass() {
             let Some(packet) = batch.iter().next() else {
                 continue;
             };
-            let vlan = packet.vlan().expect("a tag beside the packet");
-            assert_eq!((vlan.tpid, vlan.tci & 0xfff), (0x8100, 0x123));
-            let mut untagged = tagged.build(1, 200);
-            untagged.drain(12..16);
-            assert_eq!(packet.bytes(), untagged);
+            let mut expected = tagged.build(1, 200);
+            // Beside the packet where there is room in front of it to put it back.
+            if frame_len == 4096 {
+                let vlan = packet.vlan().expect("a tag beside the packet");
+                assert_eq!((vlan.tpid, vlan.tci & 0xfff), (0x8100, 0x123));
+                expected.drain(12..16);
+            }
+            assert_eq!(packet.bytes(), expected);
             break;
         }
         balanced(&mut right, 61);

@@ -26,15 +26,15 @@ const INTEL: u16 = 0x8086;
 const VIRTIO: u16 = 0x1af4;
 
 /// Every card that can be opened. A driver is a folder here and its rows.
+///
+/// Tried are those that QEMU emulates: 8086:10c9, 8086:100e and 1af4:1041. The others are here by
+/// their datasheets, which know no difference that a driver sees. Not here: the 82576 with fiber or
+/// SerDes (8086:10e6, 10e7, 1518, 150d), whose link nothing in the driver brings up.
 const CARDS: &[Card] = &[
     igb(0x10c9, "Intel 82576"),
-    igb(0x10e6, "Intel 82576 fiber"),
-    igb(0x10e7, "Intel 82576 SerDes"),
     igb(0x10e8, "Intel 82576 quad copper"),
     igb(0x1526, "Intel 82576 quad copper ET2"),
     igb(0x150a, "Intel 82576 NS"),
-    igb(0x1518, "Intel 82576 NS SerDes"),
-    igb(0x150d, "Intel 82576 quad SerDes"),
     e1000(0x100e, "Intel 82540EM"),
     e1000(0x1015, "Intel 82540EM LOM"),
     e1000(0x1016, "Intel 82540EP LOM"),
@@ -130,5 +130,9 @@ mod tests {
             Some("Intel 82576")
         );
         assert!(find((0x8086, 0xffff)).is_none());
+        // Nobody would bring up its link.
+        for device in [0x10e6, 0x10e7, 0x1518, 0x150d] {
+            assert!(find((0x8086, device)).is_none(), "{device:x}");
+        }
     }
 }

@@ -155,6 +155,11 @@ fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
         first.seen += card.missed + errors;
         first.dropped[DropReason::RingFull as usize] += card.missed;
         first.dropped[DropReason::Interface as usize] += errors;
+        // What the card has counted as good, and of which nobody knows, was lost behind it.
+        if card.lost_more {
+            let missing = first.imbalance().max(0);
+            first.dropped[DropReason::FillEmpty as usize] += missing.unsigned_abs();
+        }
     }
 }
 
@@ -169,7 +174,10 @@ impl<D: Driver> PortControl for Control<D> {
             .collect();
         let card = self.core.driver().counters();
         add_card(&mut rx, &card);
-        let interface_seen = card.received.map(|received| received + card.missed);
+        let without: u64 = card.rx.iter().map(|queue| queue.no_descriptor).sum();
+        let interface_seen = card
+            .received
+            .map(|received| received + without + card.missed);
         Ok(PortAccount {
             rx,
             tx: self
@@ -255,6 +263,13 @@ mod tests {
         let mut queues = [queue(0, 59, 0), queue(1, 30, 10)];
         add_card(&mut queues, &card);
         assert_eq!(queues.map(|queue| queue.imbalance()), [1, 0]);
+        // Unless it has said that it lost more than it can count.
+        card.lost_more = true;
+        let mut queues = [queue(0, 50, 0), queue(1, 30, 10)];
+        add_card(&mut queues, &card);
+        assert_eq!(queues.map(|queue| queue.imbalance()), [0, 0]);
+        assert_eq!(queues[0].dropped[DropReason::FillEmpty as usize], 4 + 10);
+        card.lost_more = false;
         // By queue, where the card does.
         card.rx[0].received = Some(61);
         card.rx[1].received = Some(40);

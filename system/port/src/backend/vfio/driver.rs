@@ -157,6 +157,9 @@ pub(crate) struct CardCounters {
     pub sent: Option<u64>,
     /// By receiving queue.
     pub rx: Vec<QueueCounters>,
+    /// A count of packets without descriptor was full: more were lost than it says, and `received`
+    /// has those beyond.
+    pub lost_more: bool,
 }
 
 /// What a card counts for one receiving queue.

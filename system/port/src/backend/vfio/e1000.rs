@@ -40,6 +40,8 @@ const PACKET_LEN_USUAL: u32 = 1518;
 
 /// Looks at a register for something that takes milliseconds, 10 µs apart.
 const LOOKS: u32 = 5_000;
+/// Looks of 10 µs at the PHY's answer: an access takes 64 µs.
+const PHY_LOOKS: u32 = 100;
 /// 14.3: after a reset the card reads its EEPROM, and answers nothing else meanwhile.
 const AFTER_RESET: Duration = Duration::from_millis(5);
 /// Time for what is under way in the card when a direction is turned off.
@@ -107,7 +109,9 @@ impl<F: Function> E1000<F> {
     }
 
     /// Resets the card (13.4.1, RST). Every register that matters is written afterwards anyway:
-    /// there are models of this card on which a reset does nothing.
+    /// there are models of this card on which a reset does nothing. (The kernel's driver writes the
+    /// bit through the I/O BAR, for those of the family that cannot answer a write of 64 bits; this
+    /// one is of 32.)
     fn reset(&self) -> Result<()> {
         self.quiet();
         self.registers.change32(reg::CTRL, 0, reg::CTRL_RST);
@@ -122,6 +126,31 @@ impl<F: Function> E1000<F> {
         Ok(())
     }
 
+    /// Wakes the PHY: a reset does not reach it, and the kernel's driver puts it to sleep when its
+    /// interface goes down. It negotiates by itself then. One that does not answer is seen as a
+    /// link that is down, and no reason not to open.
+    fn wake_phy(&self) {
+        let register = reg::PHY_CONTROL << reg::MDIC_REGISTER_SHIFT;
+        if let Some(control) = self.phy(reg::MDIC_READ | register)
+            && control & reg::PHY_POWER_DOWN != 0
+        {
+            let awake = u32::from(control & !reg::PHY_POWER_DOWN);
+            self.phy(reg::MDIC_WRITE | register | awake);
+        }
+    }
+
+    /// One access to the PHY (13.4.3); what it said.
+    fn phy(&self, what: u32) -> Option<u16> {
+        let registers = &self.registers;
+        registers.write32(reg::MDIC, reg::MDIC_PHY | what);
+        let done = |mdic| mdic & reg::MDIC_READY != 0;
+        if !registers.wait32(reg::MDIC, PHY_LOOKS, done) {
+            return None;
+        }
+        let mdic = registers.read32(reg::MDIC);
+        (mdic & reg::MDIC_ERROR == 0).then_some(mdic as u16)
+    }
+
     /// Link as the PHY negotiates it, no flow control, VLAN tags taken out (14.3, chapter 9). A
     /// card that sent pause frames would hold up others for our slowness. Tags stay where they are
     /// if there is no room in front of a packet to put one back.
@@ -134,6 +163,7 @@ impl<F: Function> E1000<F> {
         }
         self.registers.change32(reg::CTRL, clear, set);
         self.registers.write32(reg::VET, 0x8100);
+        self.wake_phy();
     }
 
     /// Which packets are ours (14.4): one address, no multicast table, the modes.

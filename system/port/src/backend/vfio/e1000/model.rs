@@ -14,9 +14,16 @@ const SENT_MAX: usize = 4096;
 /// Bits of descriptors, by the manual and not by the driver.
 const RX_DD: u64 = 1 << 32;
 const RX_EOP: u64 = 1 << 33;
-const RX_IXSM: u64 = 1 << 34;
+pub(super) const RX_IXSM: u64 = 1 << 34;
 const RX_VP: u64 = 1 << 35;
-const RX_TCPCS: u64 = 1 << 37;
+#[cfg(test)]
+pub(super) const RX_TCPCS: u64 = 1 << 37;
+#[cfg(test)]
+pub(super) const RX_IPCS: u64 = 1 << 38;
+#[cfg(test)]
+pub(super) const RX_TCPE: u64 = 1 << 45;
+#[cfg(test)]
+pub(super) const RX_IPE: u64 = 1 << 46;
 const TX_EOP: u64 = 1 << 24;
 const TX_IFCS: u64 = 1 << 25;
 const TX_RS: u64 = 1 << 27;
@@ -34,10 +41,12 @@ pub(crate) struct E1000Model {
     mac: [u8; 6],
     fault: Option<Fault>,
     link_up: bool,
+    /// The PHY's control register, which no reset of the card changes.
+    pub phy_control: u16,
     bus_master: bool,
     gone: bool,
-    /// What the next received packets' checksum is said to be.
-    pub checksum: Option<bool>,
+    /// What is said of the next received packets' checksums: bits of status and errors (3.2.3).
+    pub checksum: u64,
     /// Writes to the tail registers.
     pub doorbells: u32,
     pub violations: Vec<String>,
@@ -54,9 +63,10 @@ impl E1000Model {
             mac,
             fault: None,
             link_up: true,
+            phy_control: 1 << 12,
             bus_master: false,
             gone: false,
-            checksum: None,
+            checksum: RX_IXSM,
             doorbells: 0,
             violations: Vec::new(),
         };
@@ -95,6 +105,27 @@ impl E1000Model {
         }
     }
 
+    /// Whether packets can pass: a wire, and a PHY that is awake (IEEE 802.3 §22.2.4.1.5).
+    fn is_up(&self) -> bool {
+        self.link_up && self.phy_control & 1 << 11 == 0
+    }
+
+    /// An access to the PHY (13.4.3): its control register is the one that there is.
+    fn reach_phy(&mut self, value: u32) {
+        let is_control = value >> 16 & 0x1f == 0;
+        let answer = match (value >> 26 & 3, value >> 21 & 0x1f) {
+            (2, 1) if is_control => self.phy_control.into(),
+            (1, 1) if is_control => {
+                self.phy_control = value as u16;
+                value & 0xffff
+            }
+            (1 | 2, 1) => 0,
+            // Nobody answers.
+            _ => 1 << 30,
+        };
+        *self.at(reg::MDIC) = value & 0x0fff_0000 | 1 << 28 | answer;
+    }
+
     fn interrupt(&mut self) {
         if self.get(reg::ICR) & self.get(reg::IMS) != 0 {
             ring_event(&self.events, 0);
@@ -109,7 +140,7 @@ impl E1000Model {
     /// Sends what the tail hands over; false if there was nothing.
     fn transmit(&mut self) -> bool {
         let count = self.get(reg::TDLEN) / 16;
-        let on = self.get(reg::TCTL) & reg::TCTL_EN != 0 && count != 0 && self.link_up;
+        let on = self.get(reg::TCTL) & reg::TCTL_EN != 0 && count != 0 && self.is_up();
         if !on || !self.works() || self.get(reg::TDH) == self.get(reg::TDT) {
             return false;
         }
@@ -187,7 +218,7 @@ impl Model for E1000Model {
         }
         let value = match offset {
             reg::STATUS => {
-                let up = if self.link_up { reg::STATUS_LU } else { 0 };
+                let up = if self.is_up() { reg::STATUS_LU } else { 0 };
                 reg::STATUS_FD | up | 2 << reg::STATUS_SPEED_SHIFT
             }
             // 13.4.17, 13.7: what clears when it is read.
@@ -215,6 +246,7 @@ impl Model for E1000Model {
                 }
                 self.power_on();
             }
+            reg::MDIC => self.reach_phy(value),
             reg::EERD => {
                 let word = (value >> reg::EERD_ADDRESS_SHIFT & 0xff) as usize;
                 let byte = |at: usize| self.mac.get(at).copied().unwrap_or(0);
@@ -255,7 +287,7 @@ impl Model for E1000Model {
 
     fn receive(&mut self, packet: &[u8]) -> bool {
         let mode = self.get(reg::RCTL);
-        let on = mode & reg::RCTL_EN != 0 && self.link_up && self.works();
+        let on = mode & reg::RCTL_EN != 0 && self.is_up() && self.works();
         if !on || packet.len() < 14 || !self.is_ours(packet) {
             return false;
         }
@@ -270,11 +302,7 @@ impl Model for E1000Model {
             said |= RX_VP | u64::from(u16::from_be_bytes([bytes[14], bytes[15]])) << 48;
             bytes.drain(12..16);
         }
-        said |= match self.checksum {
-            None => RX_IXSM,
-            Some(true) => RX_TCPCS,
-            Some(false) => RX_TCPCS | 1 << 45,
-        };
+        said |= self.checksum;
         let count = self.get(reg::RDLEN) / 16;
         let (head, tail) = (self.get(reg::RDH), self.get(reg::RDT));
         let offered = tail.wrapping_add(count).wrapping_sub(head) % count.max(1);

@@ -42,6 +42,25 @@ pub(super) const EERD_ADDRESS_SHIFT: u32 = 8;
 /// See above.
 pub(super) const EERD_DATA_SHIFT: u32 = 16;
 
+/// MDI control (13.4.3), by which the PHY's registers are reached; it is PHY number 1.
+pub(super) const MDIC: u32 = 0x0020;
+/// Place of the PHY's register.
+pub(super) const MDIC_REGISTER_SHIFT: u32 = 16;
+/// The PHY's number, in its place.
+pub(super) const MDIC_PHY: u32 = 1 << 21;
+/// What to do.
+pub(super) const MDIC_WRITE: u32 = 1 << 26;
+/// See above.
+pub(super) const MDIC_READ: u32 = 2 << 26;
+/// It is done, and it failed.
+pub(super) const MDIC_READY: u32 = 1 << 28;
+/// See above.
+pub(super) const MDIC_ERROR: u32 = 1 << 30;
+/// The PHY's control register (IEEE 802.3 §22.2.4.1), and its bit for a PHY that sleeps.
+pub(super) const PHY_CONTROL: u32 = 0;
+/// See above.
+pub(super) const PHY_POWER_DOWN: u16 = 1 << 11;
+
 /// VLAN Ethertype (13.4.12).
 pub(super) const VET: u32 = 0x0038;
 

@@ -27,6 +27,8 @@ pub(super) const IXSM: u64 = 1 << 34;
 pub(super) const VP: u64 = 1 << 35;
 /// The TCP or UDP checksum was checked.
 pub(super) const TCPCS: u64 = 1 << 37;
+/// The IP checksum was checked.
+pub(super) const IPCS: u64 = 1 << 38;
 /// Errors (3.2.3.2): the checksum is wrong, of TCP or UDP and of IP.
 pub(super) const TCPE: u64 = 1 << 45;
 /// See above.
@@ -84,12 +86,19 @@ impl RxFormat for RxQueue {
     }
 
     fn odd_info(word: u64) -> u64 {
-        let good = u64::from(Slot::CHECKSUM_GOOD);
-        let checked = word & (IXSM | TCPCS) == TCPCS;
-        match word & (TCPE | IPE) {
-            0 if checked => Self::info(word),
-            _ if checked => Self::info(word) & !good | u64::from(Slot::CHECKSUM_BAD),
-            _ => Self::info(word) & !good,
+        let flags = u64::from(Slot::CHECKSUM_GOOD | Slot::CHECKSUM_BAD);
+        let info = Self::info(word) & !flags;
+        // 3.2.3.2: each error counts where its checksum was looked at, and with IXSM neither was.
+        let looked = match word & IXSM {
+            0 => word & (TCPCS | IPCS),
+            _ => 0,
+        };
+        let wrong =
+            looked & TCPCS != 0 && word & TCPE != 0 || looked & IPCS != 0 && word & IPE != 0;
+        match (wrong, looked & TCPCS) {
+            (true, _) => info | u64::from(Slot::CHECKSUM_BAD),
+            (false, 0) => info,
+            (false, _) => info | u64::from(Slot::CHECKSUM_GOOD),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The e1000 driver on its model.
 
-use super::model::E1000Model;
+use super::model::{E1000Model, RX_IPCS, RX_IPE, RX_IXSM, RX_TCPCS, RX_TCPE};
 use super::registers as reg;
 use super::*;
 use crate::backend::vfio::driver::{DriverRx, Refused};
@@ -65,6 +65,21 @@ fn a_card_that_does_not_answer_is_not_opened() {
     card.with(E1000Model::vanish);
     let error = E1000::open(card).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Gone);
+}
+
+#[test]
+fn a_phy_that_was_put_to_sleep_is_woken() {
+    let card = E1000Rig::card();
+    card.with(|model| model.phy_control |= 1 << 11);
+    let mut stand = E1000Stand::of(card, &settings::<E1000Rig>(1));
+    assert!(stand.driver.link().up);
+    // It negotiates as it did before.
+    let control = |model: &mut E1000Model| model.phy_control;
+    assert_eq!(stand.card.with(control), 1 << 12);
+    stand.refill(0);
+    assert!(stand.arrive(0, &packet(1, 100)));
+    assert_eq!(stand.receive(0).len(), 1);
+    stand.end();
 }
 
 #[test]
@@ -169,13 +184,23 @@ fn a_packet_whose_end_does_not_come_is_nothing_to_wait_for() {
 fn checksums_are_told() {
     let mut stand = E1000Stand::usual();
     for (said, flag) in [
-        (None, 0),
-        (Some(true), Slot::CHECKSUM_GOOD),
-        (Some(false), Slot::CHECKSUM_BAD),
+        (RX_IXSM, 0),
+        (RX_IXSM | RX_TCPCS | RX_TCPE | RX_IPCS | RX_IPE, 0),
+        (RX_TCPCS | RX_IPCS, Slot::CHECKSUM_GOOD),
+        (RX_TCPCS | RX_IPCS | RX_TCPE, Slot::CHECKSUM_BAD),
+        (RX_TCPCS | RX_IPCS | RX_IPE, Slot::CHECKSUM_BAD),
+        // Neither TCP nor UDP: nothing is known of what is in it.
+        (RX_IPCS, 0),
+        (RX_IPCS | RX_IPE, Slot::CHECKSUM_BAD),
+        // Errors of what was not looked at.
+        (RX_IPE, 0),
+        (RX_TCPE, 0),
+        (RX_IPCS | RX_TCPE, 0),
+        (RX_TCPCS | RX_IPE, Slot::CHECKSUM_GOOD),
     ] {
         stand.card.with(|model| model.checksum = said);
         assert!(stand.arrive(0, &packet(1, 100)));
-        assert_eq!(stand.receive(0)[0].flags, flag, "{said:?}");
+        assert_eq!(stand.receive(0)[0].flags, flag, "{said:#x}");
     }
     // A wrong checksum is no error of the frame.
     assert_eq!(stand.refused, Refused::default());

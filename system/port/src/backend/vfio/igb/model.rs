@@ -291,6 +291,8 @@ impl IgbModel {
                 return Err(packet);
             }
             self.waiting_len -= packet.len();
+            // The count of good packets stands in front of the queues.
+            self.count(reg::GPRC);
             self.count(at(reg::RQDPC));
             return Ok(());
         }

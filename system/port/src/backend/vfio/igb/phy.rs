@@ -11,7 +11,8 @@ const LOOKS: u32 = 100;
 /// Tries for a semaphore, 100 µs apart.
 const TRIES: u32 = 200;
 
-/// Has a copper PHY negotiate its link anew; fiber and backplanes need nothing here. Where the
+/// Has a copper PHY negotiate its link anew. Fiber and backplanes are driven by other means, of
+/// which there are none here (`cards.rs` leaves such cards out). Where the
 /// firmware does not give the PHY away, or the PHY does not answer, the link stays as it is: that
 /// is seen as the state of the link, and no reason not to open.
 pub(super) fn negotiate<R: Registers>(regs: &R) {

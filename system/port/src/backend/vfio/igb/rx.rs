@@ -88,6 +88,14 @@ impl RxFormat for RxQueue {
     }
 }
 
+/// Where in a frame of this length the card begins to write.
+pub(super) fn headroom(frame_len: u32) -> u32 {
+    match frame_len {
+        4096.. => HEADROOM,
+        _ => 0,
+    }
+}
+
 /// §4.5.9, a queue's part: memory, length, kind of descriptors; still off.
 pub(super) fn prepare<F: Function>(
     regs: &F::Registers,
@@ -98,10 +106,7 @@ pub(super) fn prepare<F: Function>(
 ) -> Result<IgbRx<F::Registers>> {
     let count = settings.ring_len as usize;
     let area = Arc::new(function.dma().allocate(count * size_of::<Descriptor>())?);
-    let headroom = match settings.frame_len {
-        4096.. => HEADROOM,
-        _ => 0,
-    };
+    let headroom = headroom(settings.frame_len);
     let room_kib = (settings.frame_len - headroom) / 1024;
     let at = |register| reg::rx(queue, register);
     regs.write32(at(reg::RXDCTL), 0);
