@@ -265,8 +265,13 @@ impl<'a> Progress<'a> {
         let Some(words) = line.strip_prefix(MARK) else {
             println!("{line}");
             self.sum.tests.add(line);
-            if line.starts_with("SKIPPED: ") {
-                self.sum.skips.push(format!("{line} (in the guest)"));
+            // Behind libtest's word on which test it runs, where that stands alone.
+            if let Some(at) = line.find("SKIPPED: ")
+                && (at == 0 || line.starts_with("test ") && line[..at].ends_with(" ... "))
+            {
+                self.sum
+                    .skips
+                    .push(format!("{} (in the guest)", &line[at..]));
             }
             return None;
         };
@@ -418,7 +423,7 @@ mod tests {
             "@@lab end devices 0",
             "@@lab begin afxdp",
             PASSED,
-            "SKIPPED: some::test: needs a thing",
+            "test some::test ... SKIPPED: some::test: needs a thing",
         ];
         let lost = guest::Outcome {
             lost: Some("processor 0 is halted".into()),
