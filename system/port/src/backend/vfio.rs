@@ -178,7 +178,8 @@ pub fn card_name(id: (u16, u16)) -> Option<&'static str> {
 }
 
 /// Makes a port of a driver: maps the pool, starts the card, hands its queues to their owners.
-/// `via` says in a word how the card is reached; `lent` goes when nobody has the card open any more.
+/// `via` says in a word how the card is reached; `lent` goes when nobody has the card open any
+/// more.
 fn assemble<D: Driver>(
     lent: Lent,
     driver: D,

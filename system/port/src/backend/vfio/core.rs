@@ -98,8 +98,8 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Remembers what a queue found, and says whether the port is of no more use. For idle times: it
-    /// is a system call.
+    /// Remembers what a queue found, and says whether the port is of no more use. For idle times:
+    /// it is a system call.
     pub(super) fn notice(&self, health: Health) -> bool {
         if self.request.as_ref().is_some_and(|event| event.take()) {
             self.wanted.store(true, Ordering::Relaxed);

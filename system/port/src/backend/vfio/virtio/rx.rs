@@ -209,8 +209,8 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         }
     }
 
-    /// A packet of several buffers, with an unfinished checksum, empty, or too long: its first frame
-    /// is claimed, and so much is in it.
+    /// A packet of several buffers, with an unfinished checksum, empty, or too long: its first
+    /// frame is claimed, and so much is in it.
     #[cold]
     fn harvest_odd(
         &mut self,
