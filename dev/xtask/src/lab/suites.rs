@@ -405,7 +405,7 @@ mod tests {
             PASSED,
             "@@lab end devices 0",
             "@@lab begin afxdp",
-            "SKIPPED: some::test: needs a thing",
+            "test some::test ... SKIPPED: some::test: needs a thing",
         ];
         let (done, sum) = told(&lines, &outcome(true, true));
         assert_eq!((done, sum.failed, sum.tests.failed), (2, 1, 1));
@@ -423,7 +423,7 @@ mod tests {
             "@@lab end devices 0",
             "@@lab begin afxdp",
             PASSED,
-            "test some::test ... SKIPPED: some::test: needs a thing",
+            "SKIPPED: some::test: needs a thing",
         ];
         let lost = guest::Outcome {
             lost: Some("processor 0 is halted".into()),
