@@ -39,6 +39,11 @@ pub(super) trait Rig: 'static {
     fn break_down(model: &mut Self::Model);
     /// The card no longer answers.
     fn vanish(model: &mut Self::Model);
+    /// Marks a descriptor of the sending ring as done, whether it is or not; false on a card whose
+    /// rings have no such mark.
+    fn mark_sent(_model: &mut Self::Model, _entry: u32) -> bool {
+        false
+    }
     /// Writes that tell the card of something new, so far.
     fn doorbells(model: &Self::Model) -> u32;
     /// What the driver did that the specification forbids.
@@ -607,6 +612,111 @@ pub(super) fn link<R: Rig>() {
     stand.end();
 }
 
+/// A card that finds no link when it is started takes what is posted, and moves packets when there
+/// is one.
+pub(super) fn link_down_at_first<R: Rig>() {
+    let card = R::card();
+    card.with(|model| model.set_link(false));
+    let mut stand = Stand::<R>::of(card, &settings::<R>(1));
+    stand.refill(0);
+    assert!(!stand.driver.link().up);
+    assert_eq!(stand.driver.health(), Health::Running);
+    assert!(!stand.arrive(0, &packet(1, 100)));
+    for number in 0..10 {
+        assert!(stand.post(0, &packet(number, 100), &[], 64));
+    }
+    assert_eq!(stand.flush(0), [] as [Vec<u8>; 0]);
+    assert_eq!(stand.tx[0].pending(), 10);
+    assert_eq!(stand.tx[0].left().packets, 10);
+    stand.card.with(|model| model.set_link(true));
+    assert!(stand.driver.link().up);
+    assert!(
+        stand
+            .flush(0)
+            .into_iter()
+            .eq((0..10).map(|number| packet(number, 100)))
+    );
+    // And again while it runs.
+    stand.card.with(|model| model.set_link(false));
+    assert!(stand.post(0, &packet(10, 100), &[], 64));
+    assert_eq!(stand.flush(0), [] as [Vec<u8>; 0]);
+    stand.card.with(|model| model.set_link(true));
+    assert_eq!(stand.flush(0), [packet(10, 100)]);
+    assert!(stand.arrive(0, &packet(2, 100)));
+    assert_eq!(stand.receive(0)[0].bytes, packet(2, 100));
+    stand.end();
+}
+
+/// A card that says of packets that they have left when they have not: a frame comes home once, and
+/// only for a mark on the descriptor that was to report.
+pub(super) fn sent_marks_that_are_lies<R: Rig>() {
+    let mut stand = Stand::<R>::usual();
+    if !stand.card.with(|model| R::mark_sent(model, 0)) {
+        return;
+    }
+    stand.card.with(|model| R::fault(model, Some(Fault::Stop)));
+    let mark = |stand: &mut Stand<R>, entry| {
+        stand.card.with(|model| R::mark_sent(model, entry));
+        stand.reclaim(0);
+    };
+    // On what was never posted, and on what is written again before it is posted.
+    mark(&mut stand, RING_LEN - 1);
+    for number in 0..8 {
+        assert!(stand.post(0, &packet(number, 100), &[], 64));
+    }
+    mark(&mut stand, 3);
+    assert_eq!(stand.tx[0].pending(), 8, "it was not even shown");
+    stand.tx[0].publish();
+    // In the middle of a batch, at its start, behind it.
+    for entry in [3, 0, 6, 8, 9] {
+        mark(&mut stand, entry);
+        assert_eq!(stand.tx[0].pending(), 8, "{entry}");
+    }
+    for number in 8..12 {
+        assert!(stand.post(0, &packet(number, 100), &[], 64));
+    }
+    stand.tx[0].publish();
+    // The second batch before the first: the card works in order.
+    mark(&mut stand, 11);
+    assert_eq!(stand.tx[0].pending(), 12);
+    // Too early: the card's word on the whole batch.
+    mark(&mut stand, 7);
+    assert_eq!(stand.tx[0].pending(), 0);
+    assert_eq!(stand.pool.counts().device, held(&stand));
+    // The same again: nothing comes home twice.
+    for entry in [7, 11, 0] {
+        mark(&mut stand, entry);
+    }
+    assert_eq!(stand.pool.counts().device, held(&stand));
+    // Marks of long ago, all over the ring, say nothing of what is posted now.
+    for entry in 0..RING_LEN {
+        mark(&mut stand, entry);
+    }
+    let mut posted = 0;
+    while stand.post(0, &packet(posted, 100), &[], 64) {
+        posted += 1;
+    }
+    stand.tx[0].publish();
+    stand.reclaim(0);
+    assert_eq!(
+        (stand.tx[0].pending(), posted),
+        (RING_LEN - 1, RING_LEN - 1)
+    );
+    assert_eq!(stand.tx[0].left().packets as u32, posted);
+    stand.end();
+}
+
+/// Frames that lie in the receiving ring.
+fn held<R: Rig>(stand: &Stand<R>) -> u32 {
+    let rx = &stand.rx[0];
+    let most = if R::ENDS {
+        rx.ring_len() - 1
+    } else {
+        rx.ring_len()
+    };
+    most - rx.vacant()
+}
+
 /// A card that was reset under us, or is gone, is noticed by every queue; all frames come home.
 pub(super) fn reset_and_loss<R: Rig>() {
     for gone in [false, true] {
@@ -733,7 +843,8 @@ macro_rules! laws {
         $crate::backend::vfio::laws::laws!($rig: packets_arrive, packets_leave, exhaustion,
             a_full_sending_ring, closing_with_packets_in_flight, jumbo, too_long, lying_lengths,
             packets_without_end, addresses_of_the_cards_own, link, reset_and_loss, stopping,
-            few_doorbells, any_order);
+            few_doorbells, any_order,
+            link_down_at_first, sent_marks_that_are_lies);
     };
     ($rig:ty: $($law:ident),*) => {
         $(

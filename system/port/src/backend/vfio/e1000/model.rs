@@ -353,6 +353,13 @@ impl E1000Model {
         *self.at(reg::RAH) = 0;
     }
 
+    /// Marks a descriptor of the sending ring as done (3.3.3.2), whether it is or not.
+    pub(super) fn mark_sent(&self, entry: u32) {
+        let place = self.base(reg::TDBAL) + 16 * u64::from(entry) + 8;
+        let word = self.memory.load64(place) | TX_DD;
+        assert!(self.memory.store64(place, word));
+    }
+
     pub(super) fn vanish(&mut self) {
         self.gone = true;
     }

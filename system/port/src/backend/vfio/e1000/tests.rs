@@ -38,6 +38,11 @@ impl Rig for E1000Rig {
         model.vanish();
     }
 
+    fn mark_sent(model: &mut E1000Model, entry: u32) -> bool {
+        model.mark_sent(entry);
+        true
+    }
+
     fn doorbells(model: &E1000Model) -> u32 {
         model.doorbells
     }

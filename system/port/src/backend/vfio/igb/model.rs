@@ -589,6 +589,13 @@ impl IgbModel {
         assert!(self.memory.store64(place, word));
     }
 
+    /// Marks a descriptor of the first sending queue as done (§7.2.2.4), whether it is or not.
+    pub(super) fn mark_sent(&self, entry: u32) {
+        let at = |register| u64::from(self.get(reg::tx(0, register)));
+        let base = at(reg::TDBAH) << 32 | at(reg::TDBAL);
+        self.store(base + 16 * u64::from(entry) + 8, 1 << 32);
+    }
+
     /// Packets that a queue had no descriptor for.
     pub(super) fn without_descriptor(&self, queue: u32) -> u32 {
         self.get(reg::rx(queue, reg::RQDPC))

@@ -170,6 +170,11 @@ mod all {
             model.step();
         }
 
+        fn mark_sent(model: &mut IgbModel, entry: u32) -> bool {
+            model.mark_sent(entry);
+            true
+        }
+
         fn doorbells(model: &IgbModel) -> u32 {
             model.doorbells()
         }

@@ -567,6 +567,26 @@ impl VirtioModel {
         self.fault = fault;
     }
 
+    /// Writes anything where the device gives buffers back: place, id and length of a used one,
+    /// with the index of a split queue, or the flags of a packed one.
+    pub(super) fn scribble(&self, number: usize, used: (u16, u16, u32), more: u16) {
+        let (queue, (place, id, len)) = (&self.queues[number], used);
+        let at = u64::from(place % queue.size);
+        let (id, len, more) = (u64::from(id), u64::from(len), u64::from(more));
+        let memory = &self.memory;
+        match queue.packed {
+            true => {
+                let word = len | id << 32 | more << 48;
+                assert!(memory.store64(queue.areas[0] + 16 * at + 8, word));
+            }
+            false => {
+                let ring = queue.areas[2];
+                assert!(memory.write(ring + 4 + 8 * at, &(id | len << 32).to_le_bytes()));
+                assert!(memory.write(ring + 2, &(more as u16).to_le_bytes()));
+            }
+        }
+    }
+
     pub(super) fn vanish(&mut self) {
         self.gone = true;
     }

@@ -7,8 +7,8 @@ use super::feature::*;
 use super::model::{Lie, MTU, PAIRS, QUEUE_LEN, VirtioModel};
 use super::*;
 use crate::backend::vfio::driver::{DriverRx, DriverTx};
-use crate::backend::vfio::laws::{RING_LEN, Rig, Stand, laws, packet, settings};
-use crate::backend::vfio::model::{Fault, ModelCard};
+use crate::backend::vfio::laws::{RING_LEN, Random, Rig, Stand, laws, packet, settings};
+use crate::backend::vfio::model::{Fault, Model, ModelCard};
 use crate::slot::Slot;
 
 /// Which ring goes with which feature bit.
@@ -117,6 +117,16 @@ macro_rules! sets {
                 }
 
                 #[test]
+                fn rings_that_are_scribbled_on() {
+                    super::rings_that_are_scribbled_on::<Set>();
+                }
+
+                #[test]
+                fn a_reset_under_us() {
+                    super::a_reset_under_us::<Set>();
+                }
+
+                #[test]
                 fn several_pairs() {
                     super::several_pairs::<Set>();
                 }
@@ -167,6 +177,109 @@ fn ids_that_are_lies<R: Rig<Model = VirtioModel>>() {
         let counts = stand.pool.counts();
         assert_eq!((counts.device, counts.user), (0, 0), "{lie:?}: {counts:?}");
     }
+}
+
+/// Whatever a device writes where it gives buffers back: every call ends, and a frame comes home
+/// once.
+fn rings_that_are_scribbled_on<R: Rig<Model = VirtioModel>>() {
+    let mut random = Random::new();
+    for _ in 0..20 {
+        let mut stand = Stand::<R>::usual();
+        for round in 0..60 {
+            for queue in [0, 1] {
+                // Ids and lengths near those that there are, and far away.
+                let id = random.below(2 * RING_LEN);
+                let len = [0, 12, 100, 3000, u32::MAX][random.below(5) as usize];
+                let (place, more) = (random.below(RING_LEN), random.below(0x1_0000));
+                let used = (place as u16, id as u16, len);
+                stand
+                    .card
+                    .with(|model| model.scribble(queue, used, more as u16));
+            }
+            assert!(stand.rx[0].watch()() <= RING_LEN + 1);
+            let before = stand.refused;
+            let got = stand.take(0, 4096);
+            assert!(got.len() as u32 <= RING_LEN, "{round}");
+            let looks = u64::from(RING_LEN);
+            assert!(stand.refused.invalid - before.invalid <= looks, "{round}");
+            stand.refill(0);
+            let _ = stand.post(0, &packet(round, 100), &[], 64 * (round % 2));
+            stand.tx[0].publish();
+            stand.reclaim(0);
+            assert!(stand.tx[0].pending() <= RING_LEN);
+        }
+        stand.driver.shut_down();
+        let cache = &mut stand.cache;
+        // SAFETY: the device has been shut down.
+        let mut back = |index| assert!(unsafe { cache.reclaim(index) }, "{index}");
+        stand.rx[0].drain(&mut back);
+        stand.tx[0].drain(&mut back);
+        let counts = stand.pool.counts();
+        assert_eq!((counts.device, counts.user), (0, 0), "{counts:?}");
+    }
+}
+
+/// What a packed ring's flags can do: used, not used, used again, all at once, far ahead.
+#[test]
+fn flags_that_flap_give_a_buffer_back_once() {
+    let mut stand = Stand::<MergePacked>::usual();
+    let scribble = |stand: &mut Stand<MergePacked>, place: u16, id: u16, used: bool| {
+        // §2.8.1: both bits as the device's wrap counter, or as it was offered.
+        let flags = if used { 0x8080 } else { 0x0080 };
+        stand
+            .card
+            .with(|model| model.scribble(0, (place, id, 112), flags));
+    };
+    // Ahead of the next one: nothing is taken, for buffers come back in order.
+    scribble(&mut stand, 5, 5, true);
+    assert!(!stand.rx[0].is_ready());
+    assert_eq!(stand.take(0, 64), []);
+    // The next one, taken back, and given again.
+    let count = |stand: &Stand<MergePacked>| stand.pool.counts().device;
+    for used in [true, false, true] {
+        scribble(&mut stand, 0, 0, used);
+        assert_eq!(stand.rx[0].is_ready(), used);
+    }
+    // What is in the frame is no header of one buffer: zeroes.
+    assert_eq!(stand.take(0, 64), []);
+    assert_eq!((stand.refused.invalid, count(&stand)), (1, RING_LEN - 1));
+    for used in [false, true] {
+        scribble(&mut stand, 0, 0, used);
+        assert!(!stand.rx[0].is_ready(), "it has been there");
+    }
+    // All of them, the same id each time: once at the most.
+    for place in 1..RING_LEN as u16 {
+        scribble(&mut stand, place, 1, true);
+    }
+    for _ in 0..4 {
+        assert_eq!(stand.take(0, 4096), []);
+    }
+    assert_eq!(stand.refused.invalid, u64::from(RING_LEN));
+    assert_eq!(count(&stand), RING_LEN - 2);
+    stand.driver.shut_down();
+    let cache = &mut stand.cache;
+    // SAFETY: the device has been shut down.
+    stand.rx[0].drain(&mut |index| assert!(unsafe { cache.reclaim(index) }));
+    assert_eq!(stand.pool.counts().device, 0);
+}
+
+/// Somebody writes 0 to the device status: it is as after power-on, and answers.
+fn a_reset_under_us<R: Rig<Model = VirtioModel>>() {
+    let mut stand = Stand::<R>::usual();
+    assert!(stand.arrive(0, &packet(1, 100)));
+    stand.card.with(Model::reset);
+    assert_eq!(stand.rx[0].health(), Health::Reset);
+    assert_eq!(stand.tx[0].health(), Health::Reset);
+    assert_eq!(stand.driver.health(), Health::Reset);
+    // What had come is still there; nothing more comes, and nothing leaves.
+    assert_eq!(stand.take(0, 64).len(), 1);
+    assert!(!stand.arrive(0, &packet(2, 100)));
+    assert!(stand.post(0, &packet(1, 100), &[], 64));
+    assert_eq!(stand.tx[0].pending(), 1);
+    stand.reclaim(0);
+    assert_eq!(stand.tx[0].pending(), 1);
+    stand.driver.counters();
+    stand.end();
 }
 
 /// Past the end of 16-bit indices and of wrap counters, both ways.
