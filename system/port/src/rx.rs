@@ -41,6 +41,13 @@ pub trait RxBackend: Send {
     /// which is counted.
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame>;
 
+    /// Slots of the batch at hand are about to be given to another queue ([`TxBackend::transfer`]),
+    /// which may give them the token `Slot::DETACHED`. Called before that, so that `release` need
+    /// not expect it of slots of other batches.
+    ///
+    /// [`TxBackend::transfer`]: crate::tx::TxBackend::transfer
+    fn before_transfer(&mut self) {}
+
     /// Sleeps until there may be packets, at most `timeout`.
     fn wait(&mut self, timeout: Duration) -> Result<Ready>;
 

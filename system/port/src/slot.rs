@@ -115,9 +115,84 @@ impl Slot {
         };
     }
 
+    /// Makes a slot at `at` whose `cap_len` and `wire_len` are `len`, with `info` as
+    /// [`set_info`](Self::set_info) has it.
+    ///
+    /// # Safety
+    /// There is room for a slot at `at`. `data` is not null.
+    #[inline(always)]
+    pub(crate) unsafe fn write(
+        at: *mut Self,
+        data: *mut u8,
+        len: u32,
+        index: u32,
+        time_ns: u64,
+        hash: u64,
+        info: u64,
+    ) {
+        // SAFETY: the caller's word. The fields of a slot lie as the assertions below say; on a
+        // little-endian processor those of one word are written by one store.
+        unsafe {
+            (&raw mut (*at).data).write(NonNull::new_unchecked(data));
+            (&raw mut (*at).cap_len).write(len);
+            (&raw mut (*at).wire_len).write(len);
+            (&raw mut (*at).token).write(index.into());
+            (&raw mut (*at).time_ns).write(time_ns);
+            (&raw mut (*at).hash).write(hash);
+            if cfg!(target_endian = "little") {
+                at.cast::<u64>().add(INFO_WORD).write(info);
+            } else {
+                (*at).set_info(info);
+            }
+        }
+    }
+
+    /// The same over a buffer of `len` bytes of which there is nothing to tell.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn write_buffer(at: *mut Self, data: *mut u8, len: u32, index: u32) {
+        // SAFETY: as there. Both lengths are those of one word.
+        unsafe {
+            (&raw mut (*at).data).write(NonNull::new_unchecked(data));
+            let lens = u64::from(len) << 32 | u64::from(len);
+            at.cast::<u64>().add(LENS_WORD).write(lens);
+            (&raw mut (*at).token).write(index.into());
+            (&raw mut (*at).time_ns).write(0);
+            (&raw mut (*at).hash).write(0);
+            // Flags and tag are 0 in whatever order.
+            at.cast::<u64>().add(INFO_WORD).write(0);
+        }
+    }
+
     #[inline]
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
+    }
+
+    /// `has(CONTINUES)`, where it is asked of each slot of a batch: a test of a word takes one
+    /// instruction, of half a word two.
+    #[inline(always)]
+    pub(crate) fn goes_on(&self) -> bool {
+        if cfg!(target_endian = "little") {
+            // SAFETY: these 8 bytes are integers without gaps between them; see `INFO_WORD`.
+            let info = unsafe { (&raw const *self).cast::<u64>().add(INFO_WORD).read() };
+            info & u64::from(Self::CONTINUES) != 0
+        } else {
+            self.has(Self::CONTINUES)
+        }
+    }
+
+    /// The token of a slot that has a frame: the frame's index. (Read as the half that it is in.)
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        if cfg!(target_endian = "little") {
+            // SAFETY: the lower half of the field.
+            unsafe { (&raw const self.token).cast::<u32>().read() }
+        } else {
+            self.token as u32
+        }
     }
 
     /// Where its bytes lie in a pool: which frame, and how far from the frame's start. `None` if
@@ -175,8 +250,7 @@ impl<'v> Room<'v> {
         Self { slots, start, at }
     }
 
-    /// Adds a slot whose `cap_len` and `wire_len` are `len`, with `info` as [`Slot::set_info`] has
-    /// it.
+    /// Adds a slot, as [`Slot::write`] has it.
     ///
     /// # Safety
     /// At most as often as `new` was asked to make room for. `data` is not null.
@@ -190,24 +264,27 @@ impl<'v> Room<'v> {
         hash: u64,
         info: u64,
     ) {
-        // SAFETY: there is room for a slot at `at`, and `data` is not null (the caller's word). The
-        // fields of a slot lie as the assertions below say; on a little-endian processor those of
-        // one word are written by one store.
+        // SAFETY: the caller's word.
         unsafe {
-            let at = self.at;
-            (&raw mut (*at).data).write(NonNull::new_unchecked(data));
-            (&raw mut (*at).cap_len).write(len);
-            (&raw mut (*at).wire_len).write(len);
-            (&raw mut (*at).token).write(index.into());
-            (&raw mut (*at).time_ns).write(time_ns);
-            (&raw mut (*at).hash).write(hash);
-            if cfg!(target_endian = "little") {
-                at.cast::<u64>().add(INFO_WORD).write(info);
-            } else {
-                (*at).set_info(info);
-            }
-            self.at = at.add(1);
+            Slot::write(self.at, data, len, index, time_ns, hash, info);
+            self.advance(1);
         }
+    }
+
+    /// Counts the next `count` slots as added.
+    ///
+    /// # Safety
+    /// They were written.
+    #[inline(always)]
+    pub(crate) unsafe fn advance(&mut self, count: usize) {
+        // SAFETY: within the vector's memory, or one past its end.
+        self.at = unsafe { self.at.add(count) };
+    }
+
+    /// Where the next slot goes.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> *mut Slot {
+        self.at
     }
 
     /// Makes the vector as long as what was added; how many slots that is.
@@ -221,6 +298,13 @@ impl<'v> Room<'v> {
     }
 }
 
+/// Which 8 bytes of a slot are its lengths.
+const LENS_WORD: usize = std::mem::offset_of!(Slot, cap_len) / 8;
+const _: () = assert!(
+    std::mem::offset_of!(Slot, cap_len) == 8 && std::mem::offset_of!(Slot, wire_len) == 12,
+    "as `Slot::write_buffer` has them"
+);
+
 /// Which 8 bytes of a slot are its flags and its tag.
 const INFO_WORD: usize = std::mem::offset_of!(Slot, flags) / 8;
 const _: () = assert!(
@@ -229,7 +313,7 @@ const _: () = assert!(
         && std::mem::offset_of!(Slot, vlan) == 44
         && std::mem::offset_of!(Vlan, tpid) == 0
         && std::mem::offset_of!(Vlan, tci) == 2,
-    "as `Slot::set_info` has them"
+    "as `Slot::set_info` and `Slot::write` have them"
 );
 
 /// Asks for the line that a packet begins in: the reader will want its headers next.

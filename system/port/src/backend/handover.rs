@@ -2,7 +2,7 @@
 //! queues: a frame of another pool is copied, a slot of a receiving queue over the same pool is
 //! taken over.
 
-use ring::{Frame, FrameCache, Pool};
+use ring::{Frame, FrameCache, Owners, Pool};
 use sys::{Error, ErrorKind, Result};
 
 use crate::account::TxCounters;
@@ -35,6 +35,26 @@ pub(super) fn lend_buffers(
     buffers.finish()
 }
 
+/// Calls `step` with 0, 1, … below `count`, until it says no; how often it said yes. Four at a
+/// time, so that counting and comparing are shared by them.
+#[inline(always)]
+fn count_while(count: usize, mut step: impl FnMut(usize) -> bool) -> usize {
+    for four in 0..count / 4 {
+        for ahead in 0..4 {
+            let at = four * 4 + ahead;
+            if !step(at) {
+                return at;
+            }
+        }
+    }
+    for at in count / 4 * 4..count {
+        if !step(at) {
+            return at;
+        }
+    }
+    count
+}
+
 /// Slots over frames of a pool, to be filled.
 pub(super) struct Buffers<'v> {
     room: Room<'v>,
@@ -62,10 +82,48 @@ impl<'v> Buffers<'v> {
     /// are no more of them, over all calls, than room was made for.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, indices: &[u32]) {
-        for &index in indices {
-            let data = self.first.wrapping_add((index as usize) << self.shift);
-            // SAFETY: the caller's word. The place is within the pool's mapping, which is not at 0.
-            unsafe { self.room.push(data, self.len, index, 0, 0, 0) };
+        let count = count_while(indices.len(), |at| {
+            // SAFETY: the caller's word; and `at` is below the count of indices.
+            unsafe { self.write(at, *indices.get_unchecked(at)) };
+            true
+        });
+        // SAFETY: they were written.
+        unsafe { self.room.advance(count) };
+    }
+
+    /// # Safety
+    /// As for [`push`](Self::push), for the frame `ahead` behind the next.
+    #[inline(always)]
+    unsafe fn write(&mut self, ahead: usize, index: u32) {
+        let data = self.first.wrapping_add((index as usize) << self.shift);
+        // SAFETY: the caller's word. The place is within the pool's mapping, which is not at 0.
+        unsafe { Slot::write_buffer(self.room.next().add(ahead), data, self.len, index) };
+    }
+
+    /// As [`push`](Self::push) for frames that a device has given back: those of them that it holds
+    /// become the user's.
+    ///
+    /// # Safety
+    /// As for `push`, but that the frames are marked as a device's, which is done with them.
+    #[inline(always)]
+    pub(super) unsafe fn claim(&mut self, owners: Owners<'_>, indices: &[u32]) {
+        let mut rest = indices;
+        while !rest.is_empty() {
+            let count = count_while(rest.len(), |at| {
+                // SAFETY: the caller's word; and `at` is below the count of indices.
+                unsafe {
+                    let index = *rest.get_unchecked(at);
+                    let claimed = owners.claim_known(index);
+                    if claimed {
+                        self.write(at, index);
+                    }
+                    claimed
+                }
+            });
+            // SAFETY: they were written.
+            unsafe { self.room.advance(count) };
+            // Behind one that was not the device's it goes on.
+            rest = &rest[rest.len().min(count + 1)..];
         }
     }
 

@@ -67,6 +67,7 @@ impl RxBatch<'_> {
         for _ in 0..count {
             end += segment_count(&self.queue.slots[end..]);
         }
+        self.queue.backend.before_transfer();
         let slots = &mut self.queue.slots[self.start..end];
         for slot in slots.iter_mut().filter(|slot| slot.has(Slot::VLAN)) {
             restore_tag(slot, &pool);

@@ -280,7 +280,10 @@ pub(crate) trait DriverRx: Send + 'static {
     /// Offers the frames of a batch that ends here, from its first slot on: as far as there are
     /// vacant entries, and up to a slot whose frame is not this process's any more. Marks each as
     /// the device's; says how many slots it dealt with. No register is touched.
-    fn offer_slots(&mut self, slots: &[Slot]) -> usize;
+    ///
+    /// # Safety
+    /// The slots' tokens are indices of this pool's frames.
+    unsafe fn offer_slots(&mut self, slots: &[Slot]) -> usize;
 
     /// Tells the card of what was offered, if anything was: one fence, one register write.
     fn publish(&mut self);
@@ -398,7 +401,8 @@ pub(crate) trait DriverTx: Send + 'static {
     /// frame as the device's. No register is touched.
     ///
     /// # Safety
-    /// The slots' tokens are indices of this pool's frames.
+    /// The slots' tokens are indices of this pool's frames, and their data lies `offset` bytes into
+    /// these.
     unsafe fn post_slots(&mut self, slots: &[Slot], offset: u32, lengths: Lengths) -> Posted;
 
     /// Asks for one completion for all that was posted (RS on the last descriptor, or the like) and

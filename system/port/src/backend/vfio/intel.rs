@@ -13,6 +13,8 @@ mod tx;
 
 use std::sync::atomic::AtomicU64;
 
+#[cfg(test)]
+pub(super) use self::rx::plain_is_plain;
 pub(super) use self::rx::{RingRx, RxFormat, RxParts};
 pub(super) use self::tx::{RingTx, TxFormat};
 
@@ -24,4 +26,70 @@ pub(super) type Descriptor = [AtomicU64; 2];
 fn run(position: u32, ring_len: usize, count: usize) -> std::ops::Range<usize> {
     let first = position as usize & (ring_len - 1);
     first..first + count.min(ring_len - first)
+}
+
+/// Entries of a ring in a row, the frames in them, and what goes with each: three pointers that
+/// move together.
+struct Entries<T> {
+    ring: *const Descriptor,
+    held: *mut u32,
+    items: *mut T,
+}
+
+impl<T> Entries<T> {
+    /// Calls `step` for the first `count`, one after the other, until it says no; how often it said
+    /// yes. Four at a time, so that they share the steps of the pointers; nobody counts, but where
+    /// it ends early that is worked out.
+    ///
+    /// # Safety
+    /// There are `count` of each, and nobody else changes `held` and `items` meanwhile.
+    #[inline(always)]
+    unsafe fn each(
+        self,
+        count: usize,
+        mut step: impl FnMut(&Descriptor, &mut u32, *mut T) -> bool,
+    ) -> usize {
+        let Self {
+            mut ring,
+            mut held,
+            mut items,
+        } = self;
+        let first = ring;
+        // SAFETY: the caller's word: `count` of each, which are passed once.
+        unsafe {
+            for _ in 0..count / 4 {
+                if !step(&*ring, &mut *held, items) {
+                    return ended::<0>(first, ring);
+                }
+                if !step(&*ring.add(1), &mut *held.add(1), items.add(1)) {
+                    return ended::<1>(first, ring);
+                }
+                if !step(&*ring.add(2), &mut *held.add(2), items.add(2)) {
+                    return ended::<2>(first, ring);
+                }
+                if !step(&*ring.add(3), &mut *held.add(3), items.add(3)) {
+                    return ended::<3>(first, ring);
+                }
+                (ring, held, items) = (ring.add(4), held.add(4), items.add(4));
+            }
+            for at in 0..count % 4 {
+                if !step(&*ring.add(at), &mut *held.add(at), items.add(at)) {
+                    return count / 4 * 4 + at;
+                }
+            }
+        }
+        count
+    }
+}
+
+/// How many entries there are from `first` on to the one `AHEAD` of `ring`. A function by itself,
+/// and one for each `AHEAD`, so that the loop keeps nothing ready for its end.
+///
+/// # Safety
+/// `ring` is `first` or behind it, in the same array.
+#[cold]
+#[inline(never)]
+unsafe fn ended<const AHEAD: usize>(first: *const Descriptor, ring: *const Descriptor) -> usize {
+    // SAFETY: the caller's word.
+    unsafe { ring.offset_from_unsigned(first) + AHEAD }
 }

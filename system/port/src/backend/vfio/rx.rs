@@ -66,6 +66,8 @@ pub(super) struct Rx<D: Driver> {
     cache: FrameCache,
     /// Frames of refused packets, between harvest and the next offer.
     back: Vec<u32>,
+    /// Slots of the batch at hand may be without a frame: detached, or handed to another queue.
+    has_gone: bool,
     snaplen: u32,
     stamp: bool,
     idle_calls: u32,
@@ -90,6 +92,7 @@ impl<D: Driver> Rx<D> {
             queue: Some(queue),
             cache: FrameCache::new(core.frames().pool().clone()),
             back: Vec::new(),
+            has_gone: false,
             snaplen: match settings.snaplen {
                 0 => u32::MAX,
                 len => len,
@@ -230,20 +233,26 @@ impl<D: Driver> RxBackend for Rx<D> {
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
+        if std::mem::take(&mut self.has_gone) {
+            // A frame that went elsewhere is nobody's here, and stays where it is.
+            slots.retain(|slot| slot.token != Slot::DETACHED);
+        }
         // Straight back to the card: no shared state is touched but the ring.
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        let mut rest = &slots[queue.offer_slots(slots)..];
+        // SAFETY: `harvest` gave the slots their tokens, indices of the pool's; nobody changes them
+        // but for `DETACHED`, which is told before (`detach`, `before_transfer`).
+        let mut rest = &slots[unsafe { queue.offer_slots(slots) }..];
         while !rest.is_empty() {
             let full = queue.vacant() == 0;
             let count = if full { rest.len() } else { 1 };
             let (kept, behind) = rest.split_at(count);
-            // A frame that went elsewhere is nobody's here, and stays where it is.
             // SAFETY: the slots' frames are held by this batch, and the slots end here.
             unsafe {
                 self.cache
                     .give_each(kept.iter().map(|slot| slot.token as u32))
             };
-            rest = &behind[queue.offer_slots(behind)..];
+            // SAFETY: as above.
+            rest = &behind[unsafe { queue.offer_slots(behind) }..];
         }
         slots.clear();
         match queue.vacant() {
@@ -260,6 +269,7 @@ impl<D: Driver> RxBackend for Rx<D> {
             Error::new(ErrorKind::InvalidInput, what, "it was detached before")
                 .with_hint("detach a packet once")
         })?;
+        self.has_gone = true;
         // SAFETY: `fill` claimed the index for this slot, which forgets it below.
         let mut frame = unsafe { pool.adopt(index) };
         let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
@@ -268,6 +278,10 @@ impl<D: Driver> RxBackend for Rx<D> {
         slot.token = Slot::DETACHED;
         slot.cap_len = 0;
         Ok(frame)
+    }
+
+    fn before_transfer(&mut self) {
+        self.has_gone = true;
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {

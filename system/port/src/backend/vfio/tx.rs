@@ -31,8 +31,8 @@ pub(super) struct Tx<D: Driver> {
     queue: Option<D::Tx>,
     cache: FrameCache,
     foreign: Foreign,
-    /// Frames that came back and are still ours: the next to be lent, without a way through the
-    /// free list.
+    /// Frames that came back: the next to be lent, without a way through the free list. They are
+    /// marked as the device's until then, which keeps them ours.
     spare: Vec<u32>,
     lengths: Lengths,
     segments_max: u32,
@@ -64,25 +64,24 @@ impl<D: Driver> Tx<D> {
     fn reclaim(&mut self) {
         let (cache, spare) = (&mut self.cache, &mut self.spare);
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        queue.reclaim(|mut frames| {
-            while spare.len() < SPARE_MAX && !frames.is_empty() {
-                let most = frames.len().min(SPARE_MAX - spare.len());
-                // SAFETY: the card has completed them: it is done with the frames, which are those
-                // that were posted.
-                let ours = unsafe { cache.pool().owners().claim_run_known(&frames[..most]) };
-                spare.extend_from_slice(&frames[..ours]);
-                // Behind one that was not the card's it goes on.
-                frames = &frames[most.min(ours + 1)..];
+        queue.reclaim(|frames| {
+            let most = frames.len().min(SPARE_MAX.saturating_sub(spare.len()));
+            let (kept, rest) = frames.split_at(most);
+            spare.extend_from_slice(kept);
+            if !rest.is_empty() {
+                // SAFETY: the card has completed them: it is done with the frames.
+                unsafe { cache.reclaim_run(rest) };
             }
-            // SAFETY: as above.
-            unsafe { cache.reclaim_run(frames) };
         });
     }
 
-    /// A frame of our own.
-    #[inline(always)]
-    fn take(&mut self) -> Option<u32> {
-        self.spare.pop().or_else(|| self.cache.take_index())
+    /// Whether there is a free frame.
+    fn has_frame(&mut self) -> bool {
+        !self.spare.is_empty() || {
+            let index = self.cache.take_index();
+            // SAFETY: just taken, and nothing was made of it.
+            index.is_some_and(|index| unsafe { self.cache.give_index(index) })
+        }
     }
 
     #[inline]
@@ -182,8 +181,9 @@ impl<D: Driver> TxBackend for Tx<D> {
         let spare = &self.spare[kept..];
         let left = room - spare.len();
         let mut buffers = Buffers::new(self.cache.pool(), slots, spare.len(), HEADROOM);
-        // SAFETY: ours since they were claimed, and forgotten here.
-        unsafe { buffers.push(spare) };
+        // SAFETY: frames that were posted, indices of the pool's; the card has completed them, and
+        // they are forgotten here.
+        unsafe { buffers.claim(self.cache.pool().owners(), spare) };
         buffers.finish();
         self.spare.truncate(kept);
         lend_buffers(&mut self.cache, slots, left, HEADROOM);
@@ -307,11 +307,7 @@ impl<D: Driver> TxBackend for Tx<D> {
             let done = if all {
                 self.queue().pending() == 0
             } else {
-                self.queue().room() != 0 && {
-                    let index = self.take();
-                    // SAFETY: just taken, and nothing was made of it.
-                    index.is_some_and(|index| unsafe { self.cache.give_index(index) })
-                }
+                self.queue().room() != 0 && self.has_frame()
             };
             if done {
                 return Ok(true);
@@ -335,10 +331,9 @@ impl<D: Driver> Drop for Tx<D> {
             // The link may be down; then what is left counts as failed.
             let _ = self.wait(true, CLOSE_WAIT);
         }
-        for index in self.spare.drain(..) {
-            // SAFETY: ours since it was claimed, and nothing was made of it.
-            unsafe { self.cache.give_index(index) };
-        }
+        // SAFETY: the card has completed them, and nothing was made of them since.
+        unsafe { self.cache.reclaim_run(&self.spare) };
+        self.spare.clear();
         if let Some(queue) = self.queue.take() {
             let left = queue.left();
             let counters = &self.counters;

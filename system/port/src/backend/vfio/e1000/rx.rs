@@ -61,15 +61,10 @@ impl RxFormat for RxQueue {
     const DONE: u64 = DD;
     const END: u64 = EOP;
     const ERRORS: u64 = FRAME_ERRORS;
-    const ODD: u64 = IXSM | TCPE | IPE;
-    // Whatever is not TCP or UDP over IPv4.
-    const ODD_IS_RARE: bool = false;
+    const ODD: u64 = TCPE | IPE;
+    const LEN_SHIFT: u32 = 0;
+    const INFO: u64 = 0xffff << SPECIAL_SHIFT;
     const ALWAYS: u64 = VLAN_TPID << 32;
-
-    #[inline(always)]
-    fn len(word: u64) -> u32 {
-        word as u32 & 0xffff
-    }
 
     #[inline(always)]
     fn hash(_first: u64) -> u64 {
@@ -77,17 +72,21 @@ impl RxFormat for RxQueue {
     }
 
     #[inline(always)]
-    fn info(word: u64) -> u64 {
+    fn info(word: u64, mask: u64) -> u64 {
         const { assert!(Slot::VLAN as u64 == VP >> STATUS_SHIFT) };
         const { assert!(Slot::CHECKSUM_GOOD as u64 == TCPCS >> STATUS_SHIFT) };
+        // IXSM (whatever is not TCP or UDP over IPv4 has it) takes TCPCS away.
+        const { assert!(IXSM << 3 == TCPCS) };
+        let status = (word >> STATUS_SHIFT) as u32;
+        let ignored = (status & (IXSM >> STATUS_SHIFT) as u32) << 3;
+        let flags = status & !ignored & ((VP | TCPCS) >> STATUS_SHIFT) as u32;
         // 9.2.1: the tag as it was, at bit 48, behind the Ethertype that VET holds.
-        let flags = (word & (VP | TCPCS)) >> STATUS_SHIFT;
-        word & 0xffff << SPECIAL_SHIFT | flags
+        word & mask | u64::from(flags)
     }
 
     fn odd_info(word: u64) -> u64 {
         let flags = u64::from(Slot::CHECKSUM_GOOD | Slot::CHECKSUM_BAD);
-        let info = Self::info(word) & !flags;
+        let info = Self::info(word, Self::INFO) & !flags;
         // 3.2.3.2: each error counts where its checksum was looked at, and with IXSM neither was.
         let looked = match word & IXSM {
             0 => word & (TCPCS | IPCS),

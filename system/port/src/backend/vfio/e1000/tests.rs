@@ -213,6 +213,11 @@ fn checksums_are_told() {
 }
 
 #[test]
+fn plain_is_what_has_no_odd_flag_and_fits() {
+    crate::backend::vfio::intel::plain_is_plain::<super::rx::RxQueue>();
+}
+
+#[test]
 fn damaged_frames_are_refused() {
     let mut stand = E1000Stand::usual();
     for (at, bit) in [0, 1, 2, 4, 7].into_iter().enumerate() {

@@ -33,14 +33,10 @@ impl RxFormat for RxQueue {
     const END: u64 = reg::RX_END;
     const ERRORS: u64 = reg::RX_ERROR;
     const ODD: u64 = reg::RX_TRANSPORT_ERROR | reg::RX_IP_ERROR;
-    // Damaged on the way, by somebody who made the link's check sequence anew.
-    const ODD_IS_RARE: bool = true;
+    // (Damaged on the way, by somebody who made the link's check sequence anew.)
+    const LEN_SHIFT: u32 = 32;
+    const INFO: u64 = 0xffff << 48 | reg::RX_VLAN | reg::RX_TRANSPORT_CHECKED;
     const ALWAYS: u64 = VLAN_TPID << 32;
-
-    #[inline(always)]
-    fn len(word: u64) -> u32 {
-        (word >> 32) as u32 & 0xffff
-    }
 
     #[inline(always)]
     fn hash(first: u64) -> u64 {
@@ -49,17 +45,18 @@ impl RxFormat for RxQueue {
     }
 
     #[inline(always)]
-    fn info(word: u64) -> u64 {
+    fn info(word: u64, mask: u64) -> u64 {
         const { assert!(Slot::VLAN as u64 == reg::RX_VLAN) };
         const { assert!(Slot::CHECKSUM_GOOD as u64 == reg::RX_TRANSPORT_CHECKED) };
         // The tag is at bit 48 there too.
-        word & (0xffff << 48 | reg::RX_VLAN | reg::RX_TRANSPORT_CHECKED)
+        word & mask
     }
 
     fn odd_info(word: u64) -> u64 {
+        let info = Self::info(word, Self::INFO);
         match word & Self::ODD {
-            0 => Self::info(word),
-            _ => Self::info(word) & !reg::RX_TRANSPORT_CHECKED | u64::from(Slot::CHECKSUM_BAD),
+            0 => info,
+            _ => info & !reg::RX_TRANSPORT_CHECKED | u64::from(Slot::CHECKSUM_BAD),
         }
     }
 

@@ -414,6 +414,56 @@ fn a_packet_of_more_pieces_than_the_batch_comes_alone() {
 }
 
 #[test]
+fn a_batch_of_which_part_went_elsewhere_gives_back_the_rest() {
+    let mut rig = rig(|_| ());
+    let mut cache = FrameCache::new(rig.pool.clone());
+    let (mut arrived, mut sent) = (0, Vec::new());
+    for round in 0..40 {
+        for _ in 0..20 {
+            assert!(
+                rig.arrive(&numbered(arrived, 60)),
+                "it has got its frames back"
+            );
+            arrived += 1;
+        }
+        let mut batch = rig.port.rx[0].receive().unwrap();
+        assert_eq!(batch.len(), 20);
+        let kept: Vec<_> = (0..round % 3)
+            .map(|nth| batch.detach(19 - 2 * nth).unwrap())
+            .collect();
+        let forwarded = batch.forward(&mut rig.port.tx[0], round % 7).unwrap();
+        assert_eq!((forwarded.packets, forwarded.copied), (round % 7, 0));
+        // Every other batch is leaked: then the next call gives it back.
+        match round % 2 {
+            0 => drop(batch),
+            _ => std::mem::forget(batch),
+        }
+        rig.port.tx[0].flush().unwrap();
+        rig.card.with(Model::step);
+        while let Some(packet) = rig.card.with(Model::sent) {
+            sent.push(packet);
+        }
+        for frame in kept {
+            cache.give(frame).unwrap();
+        }
+    }
+    let first_of_batches = (0..40).flat_map(|round| (0..round % 7).map(move |at| 20 * round + at));
+    let expected: Vec<_> = first_of_batches
+        .map(|number| numbered(number, 60))
+        .collect();
+    assert_eq!(sent, expected);
+    let account = rig.account();
+    assert_eq!((account.seen, account.delivered), (800, 800));
+    drop(cache);
+    rig.close();
+}
+
+#[test]
+fn plain_is_what_has_no_odd_flag_and_fits() {
+    crate::backend::vfio::intel::plain_is_plain::<super::rx::RxQueue>();
+}
+
+#[test]
 fn without_frames_packets_are_counted_and_come_again_with_frames() {
     let mut rig = rig_over(pool(40, 2048), |_| ());
     // All frames are in our hands.

@@ -25,8 +25,11 @@ impl TxFormat for TxQueue {
     #[inline(always)]
     fn word(len: u32, packet_len: u32, is_last: bool) -> u64 {
         const KIND: u64 = reg::TX_DATA | reg::TX_EXTENDED | reg::TX_INSERT_CRC;
-        let end = if is_last { Self::END } else { 0 };
-        u64::from(packet_len) << reg::TX_PAYLOAD_SHIFT | u64::from(len) | KIND | end
+        let kind = if is_last { KIND | Self::END } else { KIND };
+        // Lengths are shorter than their fields, so that a sum is all of them.
+        (u64::from(packet_len) << reg::TX_PAYLOAD_SHIFT)
+            .wrapping_add(u64::from(len))
+            .wrapping_add(kind)
     }
 
     #[inline(always)]

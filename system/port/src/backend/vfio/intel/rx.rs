@@ -3,13 +3,14 @@
 //! Each descriptor is read once for a decision: what the card writes later changes nothing that was
 //! decided by what it wrote before.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::dma::{DmaArray, PoolDma, after_done_flag, before_doorbell};
 use super::super::driver::{DriverRx, Health, Refused};
 use super::super::registers::Registers;
-use super::{Descriptor, run};
+use super::{Descriptor, Entries, run};
 use crate::rx::Filled;
 use crate::slot::{Room, Slot, prefetch};
 
@@ -21,21 +22,27 @@ pub(crate) trait RxFormat: Send + 'static {
     const END: u64;
     /// The card marks the packet as damaged, by any of these.
     const ERRORS: u64;
-    /// With one of these [`info`](Self::info) is not true and [`odd_info`](Self::odd_info) is.
+    /// With one of these, which are rare, [`info`](Self::info) is not true and
+    /// [`odd_info`](Self::odd_info) is.
     const ODD: u64;
-    /// Odd packets go the long way, which leaves the short one more registers.
-    const ODD_IS_RARE: bool;
+    /// Where the 16 bits of the length begin; none of the flags above is among them.
+    const LEN_SHIFT: u32;
+    /// The bits of the word that [`info`](Self::info) takes as they are.
+    const INFO: u64;
     /// What is beside `info`, of any packet: the tag protocol, which is nobody's without a tag.
     const ALWAYS: u64;
 
     /// Bytes in the buffer.
-    fn len(word: u64) -> u32;
+    #[inline(always)]
+    fn len(word: u64) -> u32 {
+        (word >> Self::LEN_SHIFT) as u32 & LEN_MASK as u32
+    }
 
     /// As `Slot` keeps a hash, from the first word.
     fn hash(first: u64) -> u64;
 
-    /// Flags and tag, as [`Slot::set_info`] has them.
-    fn info(word: u64) -> u64;
+    /// Flags and tag, as [`Slot::set_info`] has them. `mask` is [`INFO`](Self::INFO).
+    fn info(word: u64, mask: u64) -> u64;
 
     /// The same, of any word.
     fn odd_info(word: u64) -> u64;
@@ -51,6 +58,46 @@ pub(crate) trait RxFormat: Send + 'static {
 
     /// Masks it.
     fn disarm<G: Registers>(&self, registers: &G);
+}
+
+/// The bits of a length, once it is shifted down.
+const LEN_MASK: u64 = 0xffff;
+
+/// Which packets are plain: those that end where they began, have no flag that is odd, and a length
+/// that is neither 0 nor more than fits.
+///
+/// One comparison tells all of it. With the length in the lowest bits and the flags above it, what
+/// is left when the flags wanted, and 1, are taken away is less than the longest length only where
+/// nothing but a length is left.
+struct Plain {
+    looked_at: u64,
+    taken_away: u64,
+    /// Below 2^16.
+    longest: u64,
+}
+
+impl Plain {
+    #[inline(always)]
+    fn new<F: RxFormat>(longest: u32) -> Self {
+        // Constants that the compiler does not know are read from memory by the instruction that
+        // needs them. Those that it knows take one more to be made, for each packet.
+        let wanted = (F::DONE | F::END).rotate_right(F::LEN_SHIFT);
+        let flags = wanted | (F::ERRORS | F::ODD).rotate_right(F::LEN_SHIFT);
+        assert!(flags & LEN_MASK == 0 && u64::from(longest) <= LEN_MASK);
+        Self {
+            looked_at: black_box(flags | LEN_MASK),
+            taken_away: black_box(wanted + 1),
+            longest: longest.into(),
+        }
+    }
+
+    /// The length of the packet, if it is one of them.
+    #[inline(always)]
+    fn len<F: RxFormat>(&self, word: u64) -> Option<u32> {
+        let turned = word.rotate_right(F::LEN_SHIFT) & self.looked_at;
+        let left = turned.wrapping_sub(self.taken_away);
+        (left < self.longest).then(|| left as u32 + 1)
+    }
 }
 
 /// A receiving queue.
@@ -113,6 +160,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         let pieces_max = pieces.min(ring_len as u32 - 1);
         let room = parts.frames.pool().frame_len() - parts.headroom;
         assert!(parts.buffer_len <= room, "a buffer is within its frame");
+        assert!(u64::from(parts.buffer_len) <= LEN_MASK);
         assert!(matches!(parts.frames.pool().frame_len(), 2048 | 4096));
         Self {
             held: vec![u32::MAX; ring_len].into(),
@@ -160,7 +208,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
     }
 
     /// Packets of one sound descriptor each, until there is another or `max` are taken.
-    #[inline(always)]
+    // By itself it has the registers that it needs.
+    #[inline(never)]
     fn harvest_plain<const SHIFT: u32>(
         &mut self,
         slots: &mut Vec<Slot>,
@@ -176,45 +225,53 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         let pool = self.frames.pool();
         let owners = pool.owners();
         let first = pool.base().as_ptr().wrapping_add(self.headroom as usize);
-        let longest = self.buffer_len.min(self.packet_len_max);
-        let always = u64::from(time_flag(time_ns)) | F::ALWAYS;
+        let plain = Plain::new::<F>(self.buffer_len.min(self.packet_len_max));
+        let mask = black_box(F::INFO);
+        let always = black_box(u64::from(time_flag(time_ns)) | F::ALWAYS);
         // No more than a ring of the longest packets.
         let mut bytes: u32 = 0;
         while left != 0 {
             let entries = run(self.head, self.held.len(), left);
-            let (ring, held) = (&self.ring[entries.clone()], &self.held[entries]);
-            let mut taken = 0;
-            for ([low, high], &index) in ring.iter().zip(held) {
-                let word = high.load(Ordering::Relaxed);
-                let wanted = F::DONE | F::END;
-                let info = if word & (wanted | F::ERRORS | F::ODD) == wanted {
-                    F::info(word)
-                } else if !F::ODD_IS_RARE && word & (wanted | F::ERRORS) == wanted {
-                    F::odd_info(word)
-                } else {
-                    break;
+            let (ring, held) = (&self.ring[entries.clone()], &mut self.held[entries]);
+            let count = ring.len();
+            let entries = Entries {
+                ring: ring.as_ptr(),
+                held: held.as_mut_ptr(),
+                items: room.next(),
+            };
+            let take = |[low, high]: &Descriptor, held: &mut u32, slot: *mut Slot| {
+                let (word, index) = (high.load(Ordering::Relaxed), *held);
+                // Longer than the buffer, or empty, is not plain either.
+                let Some(len) = plain.len::<F>(word) else {
+                    return false;
                 };
                 // §7.1.5.2: as in `done`.
                 after_done_flag();
-                let len = F::len(word);
-                // Longer than the buffer, or empty; or a frame that is not the card's.
                 // SAFETY: the card has given the entry back, so it is done with the frame; an entry
                 // holds an index of the pool's.
-                if len.wrapping_sub(1) >= longest || !unsafe { owners.claim_known(index) } {
-                    break;
+                if !unsafe { owners.claim_known(index) } {
+                    return false;
                 }
                 let data = first.wrapping_add((index as usize) << SHIFT);
                 let hash = F::hash(low.load(Ordering::Relaxed));
+                let info = F::info(word, mask) | always;
                 // SAFETY: room was made for `left` of them. The index is one of the pool's
                 // (claimed), and headroom and length lie within its frame (see `new`).
-                unsafe { room.push(data, len, index, time_ns, hash, info | always) };
+                unsafe { Slot::write(slot, data, len, index, time_ns, hash, info) };
                 prefetch(data);
                 bytes = bytes.wrapping_add(len);
-                taken += 1;
-            }
+                true
+            };
+            // SAFETY: so many of each there are, and room for so many slots; those taken were
+            // written.
+            let taken = unsafe {
+                let taken = entries.each(count, take);
+                room.advance(taken);
+                taken
+            };
             self.head = self.head.wrapping_add(taken as u32);
             left -= taken;
-            if taken != ring.len() {
+            if taken != count {
                 break;
             }
         }
@@ -347,7 +404,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
     /// Gives the next descriptors the frames of `items`, as far as there are vacant ones and
     /// `frame_of` names a frame; how many.
     #[inline(always)]
-    fn offer_each<T>(
+    fn offer_each<const SHIFT: u32, T>(
         &mut self,
         items: &[T],
         frame_of: impl Fn(ring::Owners<'_>, &T) -> Option<u32>,
@@ -356,30 +413,50 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         let pool = self.frames.pool();
         let owners = pool.owners();
         let first = self.frames.address(0, self.headroom);
-        let shift = pool.frame_len().trailing_zeros();
         let mut done = 0;
         while done != most {
             let entries = run(self.tail, self.held.len(), most - done);
             let (ring, held) = (&self.ring[entries.clone()], &mut self.held[entries]);
-            let mut given = 0;
-            for (([address, word], held), item) in ring.iter().zip(held).zip(&items[done..]) {
-                let Some(index) = frame_of(owners, item) else {
-                    break;
+            let count = ring.len();
+            let entries = Entries {
+                ring: ring.as_ptr(),
+                held: held.as_mut_ptr(),
+                items: items[done..done + count].as_ptr().cast_mut(),
+            };
+            let give = |[address, word]: &Descriptor, held: &mut u32, item: *mut T| {
+                // SAFETY: one of the items, which are only read.
+                let Some(index) = frame_of(owners, unsafe { &*item }) else {
+                    return false;
                 };
                 *held = index;
-                let iova = first + (u64::from(index) << shift);
+                let iova = first + (u64::from(index) << SHIFT);
                 address.store(iova, Ordering::Relaxed);
                 // Takes the done flag away, so that an answer is a new one.
                 word.store(0, Ordering::Relaxed);
-                given += 1;
-            }
+                true
+            };
+            // SAFETY: so many of each there are.
+            let given = unsafe { entries.each(count, give) };
             self.tail = self.tail.wrapping_add(given as u32);
             done += given;
-            if given != ring.len() {
+            if given != count {
                 break;
             }
         }
         done
+    }
+
+    /// The same, for whichever length frames have.
+    #[inline(always)]
+    fn offer<T>(
+        &mut self,
+        items: &[T],
+        frame_of: impl Fn(ring::Owners<'_>, &T) -> Option<u32>,
+    ) -> usize {
+        match self.frames.pool().frame_len() {
+            4096 => self.offer_each::<12, T>(items, frame_of),
+            _ => self.offer_each::<11, T>(items, frame_of),
+        }
     }
 
     #[inline(always)]
@@ -412,16 +489,17 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
 
     #[inline]
     fn offer_run(&mut self, indices: &[u32]) {
-        let offered = self.offer_each(indices, |_, &index| Some(index));
+        let offered = self.offer(indices, |_, &index| Some(index));
         debug_assert!(offered == indices.len(), "the caller looks for room");
     }
 
     #[inline]
-    fn offer_slots(&mut self, slots: &[Slot]) -> usize {
-        self.offer_each(slots, |owners, slot| {
-            let index = slot.token as u32;
-            // SAFETY: the slot's frame is held by its batch, which ends here.
-            unsafe { owners.lend(index) }.then_some(index)
+    unsafe fn offer_slots(&mut self, slots: &[Slot]) -> usize {
+        self.offer(slots, |owners, slot| {
+            let index = slot.index();
+            // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its batch,
+            // which ends here.
+            unsafe { owners.lend_known(index) }.then_some(index)
         })
     }
 
@@ -528,4 +606,45 @@ impl<G, F> RingRx<G, F> {
         assert_eq!(position as usize % self.held.len(), 0);
         (self.head, self.tail, self.shown) = (position, position, position);
     }
+}
+
+/// What is plain by one comparison is so by looking at each flag, and at the length.
+#[cfg(test)]
+pub(crate) fn plain_is_plain<F: RxFormat>() {
+    let (wanted, unwanted) = (F::DONE | F::END, F::ERRORS | F::ODD);
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let (mut plain, mut others) = (0, 0);
+    for longest in [1, 60, 1518, 2048, 0xffff] {
+        let test = Plain::new::<F>(longest);
+        for round in 0..20_000 {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let lens = [
+                0,
+                1,
+                longest - 1,
+                longest,
+                longest + 1,
+                0xffff,
+                random as u32,
+            ];
+            let len = u64::from(lens[round % lens.len()]) & LEN_MASK;
+            let noise = random.rotate_left(23);
+            let flags = match round % 5 {
+                0 => noise,
+                1 => noise & !unwanted | wanted,
+                2 => noise & !unwanted & !wanted | wanted & random.rotate_left(11),
+                3 => noise | wanted,
+                _ => !unwanted & !(1 << (round / 5 % 64)),
+            };
+            let word = flags & !(LEN_MASK << F::LEN_SHIFT) | len << F::LEN_SHIFT;
+            let is_plain =
+                word & (wanted | unwanted) == wanted && (1..=u64::from(longest)).contains(&len);
+            let expected = is_plain.then_some(len as u32);
+            assert_eq!(test.len::<F>(word), expected, "{word:#x}, {longest}");
+            assert_eq!(u64::from(F::len(word)), len);
+            plain += u32::from(is_plain);
+            others += u32::from(!is_plain);
+        }
+    }
+    assert!(plain > 1000 && others > 1000, "{plain} {others}");
 }

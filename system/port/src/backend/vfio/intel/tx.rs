@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::super::dma::{DmaArray, PoolDma, after_done_flag, before_doorbell};
 use super::super::driver::{DriverTx, Health, Lengths, Posted, TxPart};
 use super::super::registers::Registers;
-use super::{Descriptor, run};
+use super::{Descriptor, Entries, run};
 use crate::slot::Slot;
 
 /// What a card's descriptors of packets to be sent hold in their second word, and its registers for
@@ -81,42 +81,52 @@ impl<G: Registers, F: TxFormat> RingTx<G, F> {
     ///
     /// # Safety
     /// As there.
-    #[inline(always)]
-    unsafe fn post_plain<const SHIFT: u32>(
-        &mut self,
-        slots: &[Slot],
-        offset: u32,
-        lengths: Lengths,
-    ) -> Posted {
+    // By itself it has the registers that it needs.
+    #[inline(never)]
+    unsafe fn post_plain(&mut self, slots: &[Slot], lengths: Lengths) -> Posted {
         let most = slots.len().min(self.room() as usize);
-        let owners = self.frames.pool().owners();
-        let first = self.frames.address(0, offset);
+        let pool = self.frames.pool();
+        let owners = pool.owners();
+        // From an address here to the card's.
+        let base = pool.base().as_ptr().addr() as u64;
+        let to_card = self.frames.address(0, 0).wrapping_sub(base);
         // No more than a ring of the longest packets.
         let (mut count, mut bytes): (usize, u32) = (0, 0);
         while count != most {
             let entries = run(self.tail, self.held.len(), most - count);
             let (ring, held) = (&self.ring[entries.clone()], &mut self.held[entries]);
-            let mut given = ring.len();
-            let places = ring.iter().zip(held).zip(&slots[count..]).enumerate();
-            for (at, (([address, word], held), slot)) in places {
-                let (index, len) = (slot.token as u32, slot.cap_len);
+            let slots = &slots[count..count + ring.len()];
+            let entries = Entries {
+                ring: ring.as_ptr(),
+                held: held.as_mut_ptr(),
+                items: slots.as_ptr().cast_mut(),
+            };
+            let post = |[address, word]: &Descriptor, held: &mut u32, slot: *mut Slot| {
+                // SAFETY: one of the slots, which are only read.
+                let slot = unsafe { &*slot };
+                let (index, len) = (slot.index(), slot.cap_len);
+                if !lengths.hold(len) {
+                    return false;
+                }
+                if slot.goes_on() {
+                    return false;
+                }
                 // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its
                 // batch, which ends here.
-                let lent = !slot.has(Slot::CONTINUES)
-                    && lengths.hold(len)
-                    && unsafe { owners.lend_known(index) };
-                if !lent {
-                    given = at;
-                    break;
+                if !unsafe { owners.lend_known(index) } {
+                    return false;
                 }
                 *held = index;
-                let iova = first + (u64::from(index) << SHIFT);
+                let iova = (slot.data.as_ptr().addr() as u64).wrapping_add(to_card);
                 address.store(iova, Ordering::Relaxed);
                 word.store(F::word(len, len, true), Ordering::Relaxed);
                 bytes = bytes.wrapping_add(len);
-            }
+                true
+            };
+            // SAFETY: so many of each there are.
+            let given = unsafe { entries.each(slots.len(), post) };
             if let Some(last) = given.checked_sub(1) {
-                let len = slots[count + last].cap_len;
+                let len = slots[last].cap_len;
                 self.last = F::word(len, len, true);
             }
             self.tail = self.tail.wrapping_add(given as u32);
@@ -163,14 +173,11 @@ impl<G: Registers, F: TxFormat> DriverTx for RingTx<G, F> {
 
     #[inline]
     unsafe fn post_slots(&mut self, slots: &[Slot], offset: u32, lengths: Lengths) -> Posted {
-        // The two lengths that frames have, as constants.
+        let pool = self.frames.pool();
+        let lies = |slot: &Slot| slot.place_in(pool) == Some((slot.index(), offset));
+        debug_assert!(slots.iter().all(lies), "the caller's word");
         // SAFETY: the caller's word.
-        unsafe {
-            match self.frames.pool().frame_len() {
-                4096 => self.post_plain::<12>(slots, offset, lengths),
-                _ => self.post_plain::<11>(slots, offset, lengths),
-            }
-        }
+        unsafe { self.post_plain(slots, lengths) }
     }
 
     #[inline]

@@ -321,7 +321,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
     }
 
     #[inline]
-    fn offer_slots(&mut self, slots: &[Slot]) -> usize {
+    unsafe fn offer_slots(&mut self, slots: &[Slot]) -> usize {
         let most = slots.len().min(self.vacant() as usize);
         let len = self.buffer_len;
         let Self { ring, frames, .. } = self;
@@ -331,8 +331,9 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
         let shift = pool.frame_len().trailing_zeros();
         for (at, slot) in slots[..most].iter().enumerate() {
             let index = slot.token as u32;
-            // SAFETY: the slot's frame is held by its batch, which ends here.
-            if !unsafe { owners.lend(index) } {
+            // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its batch,
+            // which ends here.
+            if !unsafe { owners.lend_known(index) } {
                 return at;
             }
             ring.offer(Element {
