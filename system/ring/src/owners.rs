@@ -37,10 +37,19 @@ impl<'p> Owners<'p> {
     /// The same for the first of several frames up to one that `from` does not hold; how many.
     #[inline(always)]
     pub(crate) fn pass_run(self, indices: &[u32], from: Owner, to: Owner) -> usize {
-        let refused = indices
-            .iter()
-            .position(|&index| !self.pass(index, from, to));
-        refused.unwrap_or(indices.len())
+        // Four at a time, so that counting and comparing are shared by them.
+        let (fours, rest) = indices.as_chunks::<4>();
+        let mut passed = 0;
+        for four in fours {
+            for (ahead, &index) in four.iter().enumerate() {
+                if !self.pass(index, from, to) {
+                    return passed + ahead;
+                }
+            }
+            passed += 4;
+        }
+        let refused = rest.iter().position(|&index| !self.pass(index, from, to));
+        passed + refused.unwrap_or(rest.len())
     }
 
     /// As [`Pool::claim_index`](crate::Pool::claim_index): the device's frame becomes the user's.
@@ -74,20 +83,6 @@ impl<'p> Owners<'p> {
             owner.store(to as u8, Ordering::Relaxed);
         }
         is_held
-    }
-
-    /// [`claim_known`](Self::claim_known) for the first of several frames, up to one that the
-    /// device does not hold; how many.
-    ///
-    /// # Safety
-    /// As there, for each.
-    #[inline(always)]
-    pub unsafe fn claim_run_known(self, indices: &[u32]) -> usize {
-        // SAFETY: the caller's word.
-        let refused = indices
-            .iter()
-            .position(|&index| !unsafe { self.claim_known(index) });
-        refused.unwrap_or(indices.len())
     }
 
     /// [`lend`](Self::lend) for an index that is known to be one of the pool's.
