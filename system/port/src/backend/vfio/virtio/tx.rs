@@ -19,6 +19,9 @@ use crate::slot::Slot;
 /// Frames that are handed back at a time.
 const RUN: usize = 64;
 
+/// Looks for progress after which a device is told although it did not ask for it.
+const LOOKS_MAX: u32 = 8;
+
 /// A sending queue's ring.
 pub(crate) struct VirtioTx<G, R> {
     ring: R,
@@ -38,6 +41,8 @@ pub(crate) struct VirtioTx<G, R> {
     chain: Vec<Element>,
     /// The device gave back what it did not have.
     lied: bool,
+    /// Looks in a row at which it had packets, gave none back and did not ask to be told.
+    looks: u32,
 }
 
 /// What a queue is made of.
@@ -63,6 +68,7 @@ impl<G: Registers, R: Ring> VirtioTx<G, R> {
             waiting: VecDeque::with_capacity(parts.ring_len as usize),
             chain: Vec::with_capacity(32),
             lied: false,
+            looks: 0,
         }
     }
 
@@ -169,9 +175,13 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
         posted
     }
 
+    /// Some forget to ask to be told: QEMU throws packets away while the link is down, and leaves
+    /// the place at which it wants to be told far behind. So one that does nothing is told anyway.
     #[inline]
     fn publish(&mut self) {
-        if self.ring.publish() {
+        self.looks = if self.parts == 0 { 0 } else { self.looks + 1 };
+        if self.ring.publish() || self.looks > LOOKS_MAX {
+            self.looks = 0;
             self.bell.ring();
         }
     }
@@ -200,7 +210,9 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
             }
         }
         frames(&run[..count]);
-        self.parts = parts;
+        if parts != self.parts {
+            (self.parts, self.looks) = (parts, 0);
+        }
         if !self.waiting.is_empty() {
             self.advance();
             self.publish();
