@@ -8,6 +8,7 @@
 mod model;
 mod registers;
 mod rx;
+mod statistic;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -21,6 +22,7 @@ use sys::{Error, ErrorKind, Result};
 pub(crate) use self::model::E1000Model;
 use self::registers as reg;
 use self::rx::E1000Rx;
+use self::statistic::Statistic;
 use self::tx::E1000Tx;
 use super::dma::PoolDma;
 use super::driver::{
@@ -53,6 +55,9 @@ pub(crate) struct E1000<F: Function> {
     registers: F::Registers,
     mac: [u8; 6],
     counters: CardCounters,
+    missed: Statistic,
+    /// In the order of [`reg::ERRORS`].
+    errors: Vec<Statistic>,
     running: bool,
     /// A ring's length register and the entries that it was given, to know the card by.
     mark: (u32, u32),
@@ -231,9 +236,9 @@ impl<F: Function> E1000<F> {
         let counters = &mut self.counters;
         *counters.received.get_or_insert(0) += read(reg::GPRC);
         *counters.sent.get_or_insert(0) += read(reg::GPTC);
-        counters.missed += read(reg::MPC);
-        for ((_, sum), &(_, offset)) in counters.errors.iter_mut().zip(reg::ERRORS) {
-            *sum += read(offset);
+        counters.missed += self.missed.more(&self.registers);
+        for ((_, sum), register) in counters.errors.iter_mut().zip(&mut self.errors) {
+            *sum += register.more(&self.registers);
         }
     }
 }
@@ -255,6 +260,11 @@ impl<F: Function> Driver for E1000<F> {
             registers,
             mac,
             counters: CardCounters::default(),
+            missed: Statistic::new(reg::MPC),
+            errors: reg::ERRORS
+                .iter()
+                .map(|&(_, at)| Statistic::new(at))
+                .collect(),
             running: false,
             mark: (reg::RDLEN, 0),
         })
