@@ -3,8 +3,10 @@
 //! Which cards there are, and how they are joined, is in `docs/guides/guest-lab.md`.
 
 mod bound;
+mod wire;
 
 pub use bound::Bound;
+pub use wire::Pulled;
 
 use crate::skip::Missing;
 
@@ -27,6 +29,19 @@ pub fn inside() -> Result<(), Missing> {
         Some(_) if is_there => Ok(()),
         _ => Err(Missing::Machine(NEEDS_GUEST.into())),
     }
+}
+
+/// Checks that the guest has libpcap, which it gets from the machine that runs it.
+///
+/// # Errors
+/// When that has none.
+pub fn libpcap() -> Result<(), Missing> {
+    sys::libpcap::version()
+        .map(drop)
+        .map_err(|_| Missing::Program {
+            name: "libpcap".into(),
+            package: "libpcap0.8".into(),
+        })
 }
 
 /// Checks that virtio-net has two queue pairs, which the lab gives it where it is run as root.

@@ -165,3 +165,41 @@ fn a_queue_that_is_not_there_is_named() {
     assert!(finished.stderr.contains(why), "{}", finished.stderr);
     assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
 }
+
+/// Nothing is changed for it: where a card is in no IOMMU group the port says so before all else.
+#[test]
+fn a_card_without_an_iommu_is_not_driven_from_here() {
+    let cards = sys::pci::PciFunction::all().unwrap_or_default();
+    let card = cards.iter().find(|card| {
+        let is_known = card.id().is_ok_and(|id| port::user_mode_card(id).is_some());
+        is_known && card.iommu_group().is_none()
+    });
+    let Some(card) = card else {
+        lab::skip!(skip::Missing::Machine(
+            "a card that `vfio:` knows, on a machine without an IOMMU".into()
+        ));
+    };
+    let (address, driver) = (card.address().to_string(), card.driver());
+    let port = format!("vfio:{address}");
+    let told = run(None, &["capture", &port, "-c", "1", "-w", "/dev/null"]);
+    assert_eq!(told.code(), Some(1), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("it is in no IOMMU group"),
+        "{}",
+        told.stderr
+    );
+    let (_, hint) = told.stderr.split_once("\nhint: ").expect("a hint");
+    assert!(
+        hint.contains("firmware") && hint.contains("intel_iommu=on"),
+        "{hint}"
+    );
+    // Dry, because the machine may live on it.
+    let told = run(None, &["nic", "bind", "vfio", &address, "--dry-run"]);
+    assert_eq!(told.code(), Some(1), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("it is in no IOMMU group"),
+        "{}",
+        told.stderr
+    );
+    assert_eq!(card.driver(), driver, "its driver is the same");
+}

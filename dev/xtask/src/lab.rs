@@ -14,6 +14,7 @@ mod monitor;
 mod patience;
 mod stall;
 mod suites;
+mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod segment;
+pub mod stand;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +42,7 @@ fn wait_for(ifname: &str) -> PathBuf {
 /// An interface of the kernel's, up and quiet.
 pub struct Peer {
     pub ifname: String,
-    mac: [u8; 6],
+    pub mac: [u8; 6],
 }
 
 impl Peer {
@@ -60,6 +63,11 @@ impl Peer {
             ifname: ifname.into(),
             mac,
         }
+    }
+
+    /// Packets of this many bytes behind the Ethernet header at the most.
+    pub fn set_mtu(&self, mtu: u32) {
+        ip(&["link", "set", &self.ifname, "mtu", &mtu.to_string()]);
     }
 
     pub fn sender(&self) -> Raw {
@@ -105,7 +113,7 @@ pub struct VfioCard {
     /// For `vfio:`.
     pub address: String,
     ifname: String,
-    mac: [u8; 6],
+    pub mac: [u8; 6],
     bound: bool,
 }
 

@@ -14,6 +14,7 @@ use super::initramfs::Initramfs;
 use super::monitor;
 use super::patience::Patience;
 use super::stall;
+use super::wire;
 use crate::netns::Netns;
 use crate::run::{is_root, quietly, which};
 
@@ -40,6 +41,8 @@ pub struct Card {
 /// It has as many queue pairs as the guest has CPUs: with more to spare its driver adds queues when
 /// an XDP program comes, the card receives on them too, and they cannot be bound zero-copy. One of
 /// the two offers packed rings, so that both kinds are there.
+///
+/// The last two are for what is told of a card that is not alone in its IOMMU group.
 pub const CARDS: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
@@ -49,6 +52,8 @@ pub const CARDS: &[Card] = &[
     card("e1000e-1", "e1000e", "52:54:00:ba:03:01", 2, true, 1),
     card("virtio0", PACKED, "52:54:00:ba:04:00", 3, true, 2),
     card("virtio1", VIRTIO, "52:54:00:ba:04:01", 3, true, 2),
+    card("shared0", FUNCTION_0, "52:54:00:ba:05:00", 4, false, 1),
+    card("shared1", FUNCTION_1, "52:54:00:ba:05:01", 4, false, 1),
 ];
 
 /// What the benchmark of paths needs: one card that sends, one on its wire that receives, and a
@@ -58,6 +63,10 @@ pub const CARDS_IN_A_ROW: &[Card] = &[
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
     card("igb2", "igb", "52:54:00:ba:01:02", 1, true, 1),
 ];
+
+/// Two functions of a device that cannot keep them apart: one IOMMU group.
+const FUNCTION_0: &str = "e1000,multifunction=on,addr=10.0";
+const FUNCTION_1: &str = "e1000,addr=10.1";
 
 const VIRTIO: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
 const PACKED: &str = "virtio-net-pci,disable-legacy=on,iommu_platform=on,packed=on";
@@ -127,6 +136,9 @@ const SILENCE: Duration = Duration::from_secs(45);
 
 /// File of what QEMU complains about.
 const ERRORS: &str = "errors";
+
+/// What compiles filters, where Debian has it.
+const LIBPCAP: &str = "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8";
 
 /// What the first program says on the console when it begins with the job.
 const UP: &str = "init: up after";
@@ -213,6 +225,11 @@ pub fn run(
         match lines.recv_timeout(Duration::from_millis(500)) {
             Ok(text) => {
                 heard = Instant::now();
+                if let Some((index, is_there)) = wire::asked(&text, run.machine.cards)
+                    && let Err(error) = monitor::set_wire(dir, index, is_there)
+                {
+                    eprintln!("lab: {text}: {error:#}");
+                }
                 if let Some(more) = line(&text) {
                     (since, limit) = (Instant::now(), more);
                 }
@@ -311,6 +328,11 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
         archive.program(&format!("usr/sbin/{name}"), &program)?;
     }
     archive.link("bin/sh", "busybox")?;
+    // Opened by name, so that no program's list of libraries has it.
+    let libpcap = Path::new(LIBPCAP);
+    if !run.programs.is_empty() && libpcap.exists() {
+        archive.program(LIBPCAP.trim_start_matches('/'), libpcap)?;
+    }
     for (path, program) in &run.programs {
         archive.program(path, program)?;
     }

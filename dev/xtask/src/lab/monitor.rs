@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Longest name of a Unix socket, with its end (unix(7)).
 const NAME_MAX: usize = 107;
@@ -116,6 +116,18 @@ pub fn question(dir: &Path) -> Result<()> {
         std::thread::sleep(Duration::from_secs(2));
     }
     std::fs::write(dir.join("hung"), answers)?;
+    Ok(())
+}
+
+/// Pulls the wire of the card with this number, or plugs it in.
+///
+/// # Errors
+/// When the monitor is not there, or what it says to it.
+pub fn set_wire(dir: &Path, card: usize, is_there: bool) -> Result<()> {
+    let word = if is_there { "on" } else { "off" };
+    let answer = Monitor::open(dir)?.ask(&format!("set_link n{card} {word}"))?;
+    let answer = answer.replace(PROMPT, "");
+    ensure!(answer.trim().is_empty(), "{}", answer.trim());
     Ok(())
 }
 

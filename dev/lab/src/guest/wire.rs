@@ -1,0 +1,33 @@
+//! Wires of the guest's cards, which only the host can pull.
+
+use std::io::Write;
+
+/// A card whose wire is pulled; it is plugged in again on drop.
+///
+/// The host does it soon, not at once: the card's link shows when.
+#[derive(Debug)]
+pub struct Pulled<'a> {
+    card: &'a str,
+}
+
+impl<'a> Pulled<'a> {
+    /// Has the host pull the wire of the card that was given this interface name.
+    pub fn from(card: &'a str) -> Pulled<'a> {
+        ask(card, "off");
+        Pulled { card }
+    }
+}
+
+impl Drop for Pulled<'_> {
+    fn drop(&mut self) {
+        ask(self.card, "on");
+    }
+}
+
+/// Says it where `cargo xtask lab` reads: a line of its own on standard output.
+fn ask(card: &str, state: &str) {
+    let mut out = std::io::stdout().lock();
+    // libtest's own line may have no end yet.
+    let _ = write!(out, "\n@@lab link {card} {state}\n");
+    let _ = out.flush();
+}

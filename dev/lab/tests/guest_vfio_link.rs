@@ -1,0 +1,257 @@
+//! In the guest: a card in user space whose wire is pulled, or that is reset by somebody else.
+
+mod vfio_card;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lab::guest::{self, Pulled};
+use lab::process::Process;
+use port::PortEvent;
+use sys::ErrorKind;
+use vfio_card::stand::{LIMIT, Stand, fact, take};
+use vfio_card::{Peer, VfioCard};
+
+/// Looks of 10 ms, in which nothing may happen: longer than a card's search for its link takes.
+const LOOKS: u32 = 100;
+
+/// No wire at first, then one, then none in the midst of traffic, then one again.
+fn wire(card: &str, peer: &str, more: &str) {
+    let peer = Peer::up(peer, 1500);
+    let pulled = Pulled::from(card);
+    let bound = VfioCard::bind(card);
+    let mut stand = Stand::on(peer, bound, more);
+    assert_eq!(fact(&stand.port, "link"), "down");
+    assert_eq!(stand.port.control.link_is_up(), Some(false));
+    for look in 0..LOOKS {
+        stand.hand(4);
+        let _ = stand.out.send(&stand.there().build(look.into(), 60));
+        assert_eq!(
+            stand.look(Duration::from_millis(10)).len(),
+            0,
+            "without a wire"
+        );
+        assert_eq!(stand.port.control.event(), None);
+    }
+    assert_eq!(stand.port.control.link_is_up(), Some(false));
+    // It is told whether they have left, and nobody waits for ever.
+    let _ = stand.port.tx[0]
+        .wait(true, Duration::from_millis(100))
+        .unwrap();
+    stand.check_account();
+
+    drop(pulled);
+    stand.wait_for_event(PortEvent::LinkUp);
+    assert_eq!(stand.port.control.link_is_up(), Some(true));
+    stand.wait_for_wire();
+    stand.both_ways(300);
+    stand.check_account();
+
+    // Packets are under way in both directions while it goes.
+    let pulled = Pulled::from(card);
+    let until = Instant::now() + LIMIT;
+    let (mut number, mut came) = (1 << 32, 0);
+    loop {
+        for _ in 0..10 {
+            let _ = stand.out.send(&stand.there().build(number, 100));
+            number += 1;
+        }
+        stand.hand(10);
+        came += take(&mut stand.port).len();
+        match stand.port.control.event() {
+            Some(PortEvent::LinkDown) => break,
+            other => assert_eq!(other, None),
+        }
+        assert!(Instant::now() < until, "the link stays up");
+    }
+    assert_eq!(stand.port.control.link_is_up(), Some(false));
+    println!("{card}: {came} packets of {} came", number - (1 << 32));
+    while !stand.look(Duration::from_millis(20)).is_empty() {}
+    for _ in 0..LOOKS {
+        let _ = stand.out.send(&stand.there().build(number, 100));
+        stand.hand(4);
+        assert_eq!(
+            stand.look(Duration::from_millis(1)).len(),
+            0,
+            "without a wire"
+        );
+        assert_eq!(stand.port.control.event(), None);
+    }
+    stand.check_account();
+
+    drop(pulled);
+    stand.wait_for_event(PortEvent::LinkUp);
+    assert_eq!(stand.port.control.link_is_up(), Some(true));
+    stand.wait_for_wire();
+    stand.both_ways(300);
+    stand.check_account();
+    println!("{card}: {:?}", stand.port.control.account());
+}
+
+#[test]
+fn the_wire_of_an_igb_comes_and_goes() {
+    lab::require!(guest::inside());
+    wire("igb0", "igb1", "?queues=2");
+}
+
+#[test]
+fn the_wire_of_an_e1000_comes_and_goes() {
+    lab::require!(guest::inside());
+    wire("e1000-0", "e1000-1", "");
+}
+
+#[test]
+fn the_wire_of_a_virtio_net_comes_and_goes() {
+    lab::require!(guest::inside());
+    wire("virtio1", "virtio0", "");
+}
+
+/// QEMU (11.1) miscounts the packets of packed rings that it throws away without a link, and finds
+/// the ring overfull afterwards: it asks for a reset. A port on it says so, and is not silent.
+#[test]
+fn a_virtio_net_with_packed_rings_goes_on_or_tells_that_it_cannot() {
+    lab::require!(guest::inside());
+    let mut stand = Stand::new(["virtio0", "virtio1"], "");
+    assert_eq!(fact(&stand.port, "rings"), "packed");
+    stand.wait_for_wire();
+    stand.both_ways(100);
+    let pulled = Pulled::from("virtio0");
+    let until = Instant::now() + LIMIT;
+    while stand.port.control.link_is_up() == Some(true) {
+        assert!(Instant::now() < until, "the link stays up");
+        stand.hand(10);
+    }
+    stand.hand(50);
+    drop(pulled);
+    while stand
+        .into
+        .receive(Duration::from_millis(1))
+        .unwrap()
+        .is_some()
+    {}
+    let error = loop {
+        assert!(
+            Instant::now() < until,
+            "no packet leaves, and nobody says why"
+        );
+        let tried = stand
+            .try_hand(10)
+            .and_then(|()| stand.port.tx[0].wait(true, Duration::from_millis(20)));
+        if let Err(error) = tried {
+            break Some(error);
+        }
+        if stand
+            .into
+            .receive(Duration::from_millis(5))
+            .unwrap()
+            .is_some()
+        {
+            break None;
+        }
+    };
+    stand.check_account();
+    if let Some(error) = error {
+        println!("virtio0: {error} (hint: {:?})", error.hint());
+        assert_eq!(error.kind(), ErrorKind::Gone);
+        assert_eq!(error.hint(), Some("open the port again"));
+        stand = stand.reopen("");
+        stand.wait_for_wire();
+    }
+    stand.both_ways(200);
+    stand.check_account();
+}
+
+/// The kernel's word for "reset this function".
+fn reset(card: &VfioCard) {
+    let path = format!("/sys/bus/pci/devices/{}/reset", card.address);
+    std::fs::write(&path, "1").unwrap_or_else(|e| panic!("{path}: {e}"));
+}
+
+/// Somebody resets a card that moves packets.
+fn reset_under_us(card: &str, peer: &str, more: &str) {
+    let mut stand = Stand::new([card, peer], more);
+    stand.wait_for_wire();
+    stand.both_ways(200);
+    stand.check_account();
+    let counters = stand.port.tx[0].counters().clone();
+    stand.hand(50);
+    reset(&stand.card);
+
+    // The next wait that finds nothing says so; no call hangs.
+    let until = Instant::now() + LIMIT;
+    let error = loop {
+        assert!(Instant::now() < until, "nobody notices");
+        let _ = stand.out.send(&stand.there().build(7, 60));
+        match stand.port.rx[0].wait(Duration::from_millis(10)) {
+            Ok(_) => drop(stand.port.rx[0].receive()),
+            Err(error) => break error,
+        }
+    };
+    println!("{card}: {error} (hint: {:?})", error.hint());
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(
+        error.to_string().contains("reset the card under us"),
+        "{error}"
+    );
+    assert_eq!(error.hint(), Some("open the port again"));
+    // From then on every call, and the control side once.
+    for rx in &mut stand.port.rx {
+        assert_eq!(rx.receive().err().map(|e| e.kind()), Some(ErrorKind::Gone));
+    }
+    let flushed = stand.port.tx[0].flush();
+    assert_eq!(flushed.err().map(|e| e.kind()), Some(ErrorKind::Gone));
+    let waited = stand.port.tx[0].wait(true, LIMIT);
+    assert_eq!(waited.err().map(|e| e.kind()), Some(ErrorKind::Gone));
+    let until = Instant::now() + LIMIT;
+    while stand.port.control.event() != Some(PortEvent::DeviceGone) {
+        assert!(Instant::now() < until, "the port does not tell");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(stand.port.control.event(), None);
+    stand.check_account();
+    let handed = stand.handed;
+
+    // Opened again it is as good as new.
+    let mut stand = stand.reopen(more);
+    assert_eq!(counters.sent.get() + counters.failed.get(), handed);
+    stand.wait_for_wire();
+    stand.both_ways(200);
+    stand.check_account();
+}
+
+#[test]
+fn an_igb_is_reset_under_us() {
+    lab::require!(guest::inside());
+    reset_under_us("igb0", "igb1", "?queues=2");
+}
+
+#[test]
+fn a_virtio_net_is_reset_under_us() {
+    lab::require!(guest::inside());
+    reset_under_us("virtio0", "virtio1", "");
+}
+
+#[test]
+fn a_command_ends_when_its_card_is_reset() {
+    lab::require!(guest::inside());
+    let card = VfioCard::bind("igb0");
+    let mut command = Command::new("barewire");
+    let port = format!("vfio:{}", card.address);
+    command.args(["capture", &port, "-w", "/dev/null"]);
+    let mut capture = Process::spawn(&mut command).unwrap();
+    capture.wait_stderr("listening on", LIMIT).unwrap();
+    reset(&card);
+    let ended = capture.wait(LIMIT).unwrap();
+    println!("{}", ended.stderr);
+    assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("reset the card under us"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("hint: open the port again"),
+        "{}",
+        ended.stderr
+    );
+}

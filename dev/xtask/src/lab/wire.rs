@@ -1,0 +1,45 @@
+//! Wires that a job has pulled and plugged in again: a link that is lost in flight is nobody's to
+//! make inside the guest, where a card is driven in user space.
+//!
+//! The job says `@@lab link CARD off` or `on` on a line of its own; the host answers by QEMU's
+//! monitor and says nothing back: the card's link is what shows it.
+
+use super::guest::Card;
+
+/// How such a line begins.
+const MARK: &str = "@@lab link ";
+
+/// The card that a line is about, by its place among `cards`, and whether its wire is to be there.
+/// Nothing for any other line, nor for cards that the guest has not got.
+pub fn asked(line: &str, cards: &[Card]) -> Option<(usize, bool)> {
+    let (name, state) = line.strip_prefix(MARK)?.split_once(' ')?;
+    let index = cards.iter().position(|card| card.name == name)?;
+    match state {
+        "off" => Some((index, false)),
+        "on" => Some((index, true)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::guest::CARDS;
+    use super::*;
+
+    #[test]
+    fn only_wires_of_cards_that_are_there_are_pulled() {
+        let asked = |line| asked(line, CARDS);
+        assert_eq!(asked("@@lab link igb0 off"), Some((0, false)));
+        assert_eq!(asked("@@lab link igb1 on"), Some((1, true)));
+        for other in [
+            "@@lab link igb9 off",
+            "@@lab link igb0",
+            "@@lab link igb0 offer",
+            "@@lab link igb0 off; quit",
+            "@@lab begin igb0 off",
+            "test link ... @@lab link igb0 off",
+        ] {
+            assert_eq!(asked(other), None, "{other}");
+        }
+    }
+}
