@@ -3,7 +3,7 @@
 mod forward;
 
 use std::path::Path as FilePath;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forward::{LIMIT, Path, X, Y, number};
 use lab::oracle::tcpdump::Capture;
@@ -466,4 +466,69 @@ fn circles_are_refused_before_anything_happens() {
     let mut forward = path.forward(&[&x, &y, "--both", "--duration", "1"]);
     let finished = forward.process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert!(finished.success(), "{}", finished.stderr);
+}
+
+/// What `--json` tells each second is what has passed in it: all of it together is the total.
+#[test]
+fn rates_of_each_second_add_up_to_the_total() {
+    lab::require!(skip::lab());
+    const COUNT: u64 = 30_000;
+    let path = Path::new(&Veth::new());
+    let [x, y] = names("afxdp");
+    let forward = path.forward(&[&x, &y, FILTER]);
+    replay(&path, &packets(&path, COUNT, 1514));
+    let rates = || -> Vec<serde_json::Value> {
+        let text = forward.process.stdout();
+        // The last line may not be whole yet.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let lines = whole
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    };
+    let rate = |line: &serde_json::Value, name: &str| line["directions"][0][name].as_f64().unwrap();
+    // Until a second in which nothing passed, behind those in which something did.
+    let until = Instant::now() + LIMIT;
+    loop {
+        let lines = rates();
+        let of = |name: &str| {
+            lines
+                .iter()
+                .map(|line| rate(line, name))
+                .collect::<Vec<_>>()
+        };
+        if of("received_pps").iter().sum::<f64>() > 0.0 && of("received_pps").last() == Some(&0.0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{lines:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let lines = rates();
+    let told = forward.stop();
+    let total = &told["directions"][0];
+    assert_eq!(total["received"], COUNT, "{told}");
+    for (name, sum, factor) in [
+        ("received_pps", number(&total["received"]), 1.0),
+        ("forwarded_pps", number(&total["forwarded"]), 1.0),
+        ("forwarded_bps", number(&total["forwarded_bytes"]), 8.0),
+        ("copied_pps", 0, 1.0),
+    ] {
+        let (mut by_rates, mut at) = (0.0, 0.0);
+        for line in &lines {
+            assert_eq!(line["type"], "rates", "{line}");
+            assert_eq!(
+                (&line["directions"][0]["from"], &line["directions"][0]["to"]),
+                (&x.as_str().into(), &y.as_str().into()),
+                "{line}"
+            );
+            let seconds = line["seconds"].as_f64().unwrap();
+            by_rates += rate(line, name) * (seconds - at);
+            at = seconds;
+        }
+        let sum = sum as f64 * factor;
+        assert!(
+            (by_rates - sum).abs() <= sum / 50.0,
+            "{name}: {by_rates} of {sum}: {lines:?}"
+        );
+    }
 }

@@ -95,9 +95,11 @@ fn passes(out: &Raw, into: &Raw, plan: &Udp) {
 }
 
 /// The account of the whole path: nothing copied, nothing dropped, nothing refused, and the cards'
-/// own counters agree.
-fn check(told: &Value) {
-    for (from, way) in told["directions"].as_array().unwrap().iter().enumerate() {
+/// own counters agree, where they count.
+fn check(told: &Value, counts: [bool; 2]) {
+    let ways = told["directions"].as_array().unwrap();
+    assert_eq!(ways.len(), 2, "{told}");
+    for (from, way) in ways.iter().enumerate() {
         assert!(number(&way["forwarded"]) >= COUNT, "{told}");
         assert_eq!(way["received"], way["forwarded"], "{told}");
         assert_eq!(way["sent"], way["forwarded"], "{told}");
@@ -107,41 +109,113 @@ fn check(told: &Value) {
             "{told}"
         );
         let account = |port: usize| &told["ports"][port]["account"];
-        assert_eq!(account(from)["interface_seen"], way["received"], "{told}");
-        assert_eq!(account(1 - from)["interface_sent"], way["sent"], "{told}");
+        let (seen, sent) = (
+            &account(from)["interface_seen"],
+            &account(1 - from)["interface_sent"],
+        );
+        assert_eq!(seen.is_null(), !counts[from], "{told}");
+        assert!(seen.is_null() || *seen == way["received"], "{told}");
+        assert_eq!(sent.is_null(), !counts[1 - from], "{told}");
+        assert!(sent.is_null() || *sent == way["sent"], "{told}");
     }
 }
 
-fn both_ways(names: [&str; 4]) {
+fn both_ways(names: [&str; 4], counts: [bool; 2]) {
     let row = Row::new(names);
     let forward = row.forward(&[]);
     let (left, right) = (row.left.receiver(), row.right.receiver());
     let (from_left, from_right) = (row.left.sender(), row.right.sender());
     passes(&from_left, &right, &row.left.plan(&row.cards[0]));
     passes(&from_right, &left, &row.right.plan(&row.cards[1]));
-    check(&forward.stop());
+    check(&forward.stop(), counts);
 }
 
 #[test]
 fn packets_pass_between_two_cards_without_a_copy() {
     lab::require!(guest::inside());
-    both_ways(["igb0", "igb1", "e1000-0", "e1000-1"]);
+    both_ways(["igb0", "igb1", "e1000-0", "e1000-1"], [true, true]);
 }
 
 #[test]
 fn and_between_an_igb_and_a_virtio_net() {
     lab::require!(guest::inside());
-    let names = ["igb0", "igb1", "virtio0", "virtio1"];
-    let row = Row::new(names);
-    let forward = row.forward(&[]);
+    both_ways(["igb0", "igb1", "virtio0", "virtio1"], [true, false]);
+}
+
+#[test]
+fn what_a_filter_does_not_select_stays_behind() {
+    lab::require!(guest::inside(), guest::libpcap());
+    const OTHERS: u64 = 200;
+    let row = Row::new(["igb0", "igb1", "e1000-0", "e1000-1"]);
+    let forward = row.forward(&["udp dst port 9"]);
     let right = row.right.receiver();
-    passes(&row.left.sender(), &right, &row.left.plan(&row.cards[0]));
+    let out = row.left.sender();
+    let plan = Udp {
+        destination_mac: [0xff; 6],
+        ..row.left.plan(&row.cards[0])
+    };
+    let others = Udp {
+        destination_port: 10,
+        ..plan.clone()
+    };
+    passes(&out, &right, &plan);
+    // Now that the links are up; the one behind them says when they have been looked at.
+    for number in 0..OTHERS {
+        out.send(&others.build(number, 100)).unwrap();
+    }
+    out.send(&plan.build(COUNT, 100)).unwrap();
+    let until = Instant::now() + LIMIT;
+    loop {
+        assert!(Instant::now() < until, "the last packet never came");
+        let Some(bytes) = right.receive(Duration::from_millis(50)).unwrap() else {
+            continue;
+        };
+        if number_of(&bytes).is_err() || number_of(&bytes) == Ok(u64::MAX) {
+            continue;
+        }
+        assert_eq!(bytes, plan.build(COUNT, 100), "something else came");
+        break;
+    }
     let told = forward.stop();
     let way = &told["directions"][0];
-    assert!(number(&way["forwarded"]) >= COUNT, "{told}");
-    assert_eq!(
-        (&way["copied"], &way["failed"]),
-        (&0.into(), &0.into()),
-        "{told}"
-    );
+    assert_eq!(way["received"], way["forwarded"], "{told}");
+    assert_eq!(way["copied"], 0, "{told}");
+    let account = &told["ports"][0]["account"];
+    let filtered = number(&account["total"]["dropped"]["filter"]);
+    assert_eq!(filtered, OTHERS, "{told}");
+    let seen = number(&account["interface_seen"]);
+    assert_eq!(seen, number(&way["received"]) + OTHERS, "{told}");
+}
+
+/// A card that the kernel drives and AF_XDP reaches without a copy, and one driven in user space:
+/// both are over one pool.
+#[test]
+fn a_card_in_user_space_and_af_xdp_share_their_frames() {
+    lab::require!(guest::inside());
+    let (left, right) = (Peer::up("igb1", 1500), Peer::up("e1000-1", 1500));
+    let (kernel, card) = (Peer::up("igb0", 1500), VfioCard::bind("e1000-0"));
+    let mut command = Command::new("barewire");
+    let [from, to] = [
+        "afxdp:igb0?bind=zero-copy".into(),
+        format!("vfio:{}", card.address),
+    ];
+    command.args(["forward", "--json", &from, &to, "--both"]);
+    let process = Process::spawn(&mut command).unwrap();
+    process.wait_stderr("without a copy", LIMIT).unwrap();
+    let forward = Forward { process };
+    let (from_left, from_right) = (left.sender(), right.sender());
+    passes(&from_left, &right.receiver(), &left.plan(&card));
+    passes(&from_right, &left.receiver(), &right.plan(&card));
+    let told = forward.stop();
+    for way in told["directions"].as_array().unwrap() {
+        assert!(number(&way["forwarded"]) >= COUNT, "{told}");
+        assert_eq!(way["received"], way["forwarded"], "{told}");
+        assert_eq!(way["sent"], way["forwarded"], "{told}");
+        assert_eq!(
+            (&way["copied"], &way["failed"]),
+            (&0.into(), &0.into()),
+            "{told}"
+        );
+    }
+    drop(kernel);
 }

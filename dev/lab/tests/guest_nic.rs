@@ -23,10 +23,29 @@ fn driver(card: &str) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// The interface of a card; its name changes when it comes back.
+/// The interface of a card; its name changes when it comes back. That of a virtio device hangs
+/// below the device on the virtio bus.
 fn interface(card: &str) -> Option<String> {
-    let mut entries = std::fs::read_dir(folder(card).join("net")).ok()?;
-    entries.next()?.ok()?.file_name().into_string().ok()
+    let below = std::fs::read_dir(folder(card)).ok()?.flatten();
+    let on_virtio = below.filter(|entry| {
+        let name = entry.file_name();
+        name.to_str().is_some_and(|name| name.starts_with("virtio"))
+    });
+    let mut folders: Vec<_> = on_virtio.map(|entry| entry.path()).collect();
+    folders.push(folder(card));
+    folders.iter().find_map(|folder| {
+        let mut entries = std::fs::read_dir(folder.join("net")).ok()?;
+        entries.next()?.ok()?.file_name().into_string().ok()
+    })
+}
+
+/// Waits for the interface of a card that was given back, and gives it the name of before.
+fn name_again(card: &str, name: &str) {
+    wait_for("the interface", || interface(card).is_some());
+    let now = interface(card).unwrap();
+    if now != name {
+        ip(&["link", "set", &now, "name", name]);
+    }
 }
 
 fn spawn(args: &[&str]) -> Process {
@@ -185,28 +204,95 @@ fn a_card_goes_and_comes_back() {
     }
 }
 
+/// A card that the machine lives on is taken only by force; whoever asks for that gets it, and gets
+/// it back.
+#[test]
+fn the_card_of_the_default_route_goes_by_force() {
+    lab::require!(guest::inside());
+    const CARD: &str = "0000:00:04.0";
+    const DRIVER: &str = "e1000";
+    let name = interface(CARD).unwrap();
+    let live_on_it = || {
+        ip(&["link", "set", &name, "up"]);
+        ip(&["address", "add", "192.0.2.1/24", "dev", &name]);
+        ip(&["route", "add", "default", "via", "192.0.2.2"]);
+    };
+    let routes = || {
+        let output = Command::new("ip")
+            .args(["route", "show", "default"])
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    live_on_it();
+    for port in [false, true] {
+        let told = match port {
+            true => {
+                let port = format!("vfio:{CARD}?bind=yes");
+                let mut command = Command::new("barewire");
+                command.args(["capture", &port, "-w", "/dev/null"]);
+                Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap()
+            }
+            false => nic(&["bind", "vfio", CARD]),
+        };
+        assert_eq!(told.code(), Some(1), "{}", told.stderr);
+        assert!(told.stderr.contains("default route"), "{}", told.stderr);
+        assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
+        assert!(routes().contains(&name), "{}", routes());
+    }
+
+    nic(&["bind", "vfio", CARD, "--force"]).checked().unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+    assert_eq!(interface(CARD), None);
+    assert_eq!(
+        routes(),
+        "",
+        "the kernel takes the route away with the interface"
+    );
+    nic(&["bind", "kernel", CARD]).checked().unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
+    name_again(CARD, &name);
+
+    // And for a while only.
+    live_on_it();
+    let mut holder = spawn(&["bind", "vfio", CARD, "--force", "--until-exit"]);
+    holder.wait_stderr("gives it back", LIMIT).unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+    holder.stop(Signal::SIGINT, LIMIT).unwrap();
+    wait_for("the former driver", || {
+        driver(CARD).as_deref() == Some(DRIVER)
+    });
+    name_again(CARD, &name);
+    assert_eq!(routes(), "");
+}
+
 #[test]
 fn a_port_lends_itself_a_card() {
     lab::require!(guest::inside());
-    const CARD: &str = "0000:02:00.0";
-    let name = interface(CARD).unwrap();
-    let port = format!("vfio:{CARD}?bind=yes");
-    for signal in [Signal::SIGINT, Signal::SIGKILL] {
-        let mut command = Command::new("barewire");
-        command.args(["capture", &port, "-w", "/dev/null"]);
-        let mut capture = Process::spawn(&mut command).unwrap();
-        wait_for("vfio-pci", || driver(CARD).as_deref() == Some("vfio-pci"));
-        std::thread::sleep(Duration::from_millis(500));
-        capture.stop(signal, LIMIT).unwrap();
-        wait_for("the former driver", || {
-            driver(CARD).as_deref() == Some("igb")
-        });
-    }
-    // For the tests after this one.
-    wait_for("the interface", || interface(CARD).is_some());
-    let now = interface(CARD).unwrap();
-    if now != name {
-        ip(&["link", "set", &now, "name", &name]);
+    for (card, kernel) in [
+        ("0000:02:00.0", "igb"),
+        ("0000:00:04.0", "e1000"),
+        ("0000:05:00.0", "virtio-pci"),
+    ] {
+        let name = interface(card).unwrap();
+        let port = format!("vfio:{card}?bind=yes");
+        for signal in [Signal::SIGINT, Signal::SIGKILL] {
+            assert_eq!(driver(card).as_deref(), Some(kernel));
+            let mut command = Command::new("barewire");
+            command.args(["capture", &port, "-w", "/dev/null"]);
+            let mut capture = Process::spawn(&mut command).unwrap();
+            capture.wait_stderr("listening on", LIMIT).unwrap();
+            assert_eq!(driver(card).as_deref(), Some("vfio-pci"), "{card}");
+            assert_eq!(interface(card), None, "{card}");
+            let ended = capture.stop(signal, LIMIT).unwrap();
+            if signal == Signal::SIGINT {
+                ended.checked().unwrap();
+            }
+            wait_for("the former driver", || {
+                driver(card).as_deref() == Some(kernel)
+            });
+            wait_for("the interface", || interface(card).is_some());
+        }
+        name_again(card, &name);
     }
 }
 
