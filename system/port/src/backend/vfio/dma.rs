@@ -292,8 +292,8 @@ impl<T: Shared> Deref for DmaArray<T> {
 /// A pool's frames, mapped for a card.
 ///
 /// What a card gives back is never an address: a driver keeps which frame it put into which
-/// descriptor and takes that one, once. Of what the card says only the length counts, and that is
-/// checked against the room that was offered.
+/// descriptor and takes that one, once. What it says of a packet (its length, on virtio also an id
+/// and a number of buffers) is checked against what was offered.
 pub(crate) struct PoolDma {
     // First: the card loses the frames before the pool can go.
     #[allow(dead_code, reason = "it works by being there")]

@@ -35,6 +35,8 @@ pub(super) const TCPE: u64 = 1 << 45;
 pub(super) const IPE: u64 = 1 << 46;
 /// Errors of the frame: CRC or alignment, symbol, sequence, carrier extension, data.
 pub(super) const FRAME_ERRORS: u64 = (1 << 0 | 1 << 1 | 1 << 2 | 1 << 4 | 1 << 7) << 40;
+/// How much higher an error of a checksum is than the mark that it was looked at.
+const ERROR_SHIFT: u32 = 8;
 /// Where status begins.
 const STATUS_SHIFT: u32 = 32;
 /// Where `special` begins.
@@ -85,20 +87,17 @@ impl RxFormat for RxQueue {
     }
 
     fn odd_info(word: u64) -> u64 {
-        let flags = u64::from(Slot::CHECKSUM_GOOD | Slot::CHECKSUM_BAD);
-        let info = Self::info(word, Self::INFO) & !flags;
-        // 3.2.3.2: each error counts where its checksum was looked at, and with IXSM neither was.
-        let looked = match word & IXSM {
-            0 => word & (TCPCS | IPCS),
-            _ => 0,
-        };
-        let wrong =
-            looked & TCPCS != 0 && word & TCPE != 0 || looked & IPCS != 0 && word & IPE != 0;
-        match (wrong, looked & TCPCS) {
-            (true, _) => info | u64::from(Slot::CHECKSUM_BAD),
-            (false, 0) => info,
-            (false, _) => info | u64::from(Slot::CHECKSUM_GOOD),
+        const { assert!(TCPE == TCPCS << ERROR_SHIFT && IPE == IPCS << ERROR_SHIFT) };
+        let info = Self::info(word, Self::INFO) & !u64::from(Slot::CHECKSUM_GOOD);
+        if word & IXSM != 0 {
+            return info;
         }
+        // 3.2.3.2: an error counts where its checksum was looked at.
+        let looked = word & (TCPCS | IPCS);
+        if looked & word >> ERROR_SHIFT != 0 {
+            return info | u64::from(Slot::CHECKSUM_BAD);
+        }
+        info | (looked & TCPCS) >> STATUS_SHIFT
     }
 
     #[inline(always)]
