@@ -492,3 +492,32 @@ fn failure_without_hint(name: &str) -> String {
         .unwrap_err()
         .to_string()
 }
+
+#[test]
+fn a_card_that_the_kernel_wants_back_goes_back() {
+    lab::require!(guest::inside());
+    let card = Bound::to_vfio(CARDS[0]).unwrap();
+    let igb = sys::pci::PciFunction::find(card.address()).unwrap();
+    let mut port = open(&card, "", &both());
+    // It waits in the kernel until nobody has the card open.
+    let taking = std::thread::spawn(move || igb.unbind());
+    let end = Instant::now() + LIMIT;
+    let error = loop {
+        match port.rx[0].wait(Duration::from_millis(100)) {
+            Err(error) => break error,
+            Ok(_) => assert!(Instant::now() < end, "the port was not told"),
+        }
+        port.rx[0].receive().map(drop).unwrap();
+    };
+    println!("{}", told(&error));
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.to_string().contains("wants the card back"), "{error}");
+    assert_eq!(port.control.event(), Some(PortEvent::DeviceGone));
+    assert!(!taking.is_finished(), "it does not wait for us");
+    drop(port);
+    taking.join().unwrap().unwrap();
+    let igb = sys::pci::PciFunction::find(card.address()).unwrap();
+    assert_eq!(igb.driver(), None);
+    // For who gives it back to its driver.
+    igb.probe().unwrap();
+}
