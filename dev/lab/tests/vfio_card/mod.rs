@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use lab::packet::{Addresses, Raw, Udp};
 
-fn ip(args: &[&str]) {
+/// Runs ip(8).
+pub fn ip(args: &[&str]) {
     let output = Command::new("ip").args(args).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {args:?}: {errors}");
