@@ -123,7 +123,7 @@ impl Stand {
             }
             assert!(Instant::now() < until, "no packet passes");
         }
-        while !self.look(Duration::from_millis(20)).is_empty() {}
+        while !self.look(Duration::from_millis(100)).is_empty() {}
     }
 
     /// Waits for an event of the port.
