@@ -20,7 +20,7 @@ use crate::slot::Slot;
 const RUN: usize = 64;
 
 /// Looks for progress after which a device is told although it did not ask for it.
-const LOOKS_MAX: u32 = 8;
+const LOOKS_MAX: u32 = 64;
 
 /// A sending queue's ring.
 pub(crate) struct VirtioTx<G, R> {
