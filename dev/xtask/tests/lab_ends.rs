@@ -22,16 +22,20 @@ fn qemu_of(pid: u32) -> Option<PathBuf> {
     processes
         .find(|process| {
             let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-            // NUMBER (NAME) STATE PARENT …; the name may contain anything.
-            let Some((name, rest)) = stat.rsplit_once(')') else {
+            // NUMBER (NAME) STATE PARENT …; the name may contain anything, and is the loader's
+            // where QEMU is started by its own.
+            let Some((_, rest)) = stat.rsplit_once(')') else {
                 return false;
             };
             let parent = rest.split_whitespace().nth(1);
             let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            let has_kernel = command
-                .split(|&byte| byte == 0)
-                .any(|arg| arg == b"-kernel");
-            name.contains("(qemu-system") && parent == Some(&pid.to_string()) && has_kernel
+            let mut args = command.split(|&byte| byte == 0);
+            // What sets the signal of its parent's death, and becomes QEMU then, has the same words
+            // behind its own.
+            let is_setpriv = args.clone().any(|arg| arg == b"--pdeathsig");
+            let is_qemu = args.any(|arg| arg.ends_with(b"qemu-system-x86_64"));
+            let has_kernel = args.any(|arg| arg == b"-kernel");
+            parent == Some(&pid.to_string()) && is_qemu && has_kernel && !is_setpriv
         })
         .map(|process| process.path())
 }
