@@ -35,6 +35,9 @@ const PAST: f64 = 0.7;
 /// Fewer delivered than this share, and the cost of one says nothing.
 const CARRIED: f64 = 0.99;
 
+/// Loads that everybody is tried with at the most.
+pub const LOADS: usize = Load::RATES.len();
+
 /// What is measured, and how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {

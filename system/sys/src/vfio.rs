@@ -294,8 +294,10 @@ fn shared(function: &PciFunction) -> Error {
     if others.is_empty() {
         let group = function.iommu_group().unwrap_or_default();
         let why = format!("another process has a function of its IOMMU group {group}");
+        // iommufd has the same number for both.
         return Error::new(ErrorKind::Busy, what, why).with_hint(format!(
-            "which: fuser -v /dev/vfio/{group} /dev/vfio/devices/*"
+            "which: fuser -v /dev/vfio/{group} /dev/vfio/devices/*; if none, the machine may have \
+             no interrupt remapping, which iommu=type1 tells"
         ));
     }
     let why = format!(

@@ -23,8 +23,13 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Longest time of a guest, in seconds.
-const LIMIT: u32 = 1500;
+/// Longest time of a guest, in seconds: everybody's set-up and every load, and as much again.
+fn limit(plan: &guest::Plan) -> u64 {
+    const SUBJECTS: f64 = 9.0;
+    const SET_UP: f64 = 10.0;
+    let loads = guest::LOADS as f64 * (plan.seconds + 1.0);
+    600 + (2.0 * plan.rounds as f64 * SUBJECTS * (SET_UP + loads)) as u64
+}
 
 fn run(plan: &Plan) -> Result<Outcome> {
     let guests = [
@@ -101,7 +106,7 @@ fn one(plan: &guest::Plan, outcome: &mut Outcome) -> Result<()> {
         "run",
         "--bare",
     ]);
-    command.args(["--cards-in-a-row", "--limit", &LIMIT.to_string()]);
+    command.args(["--cards-in-a-row", "--limit", &limit(plan).to_string()]);
     let (option, what) = match plan.what {
         What::Rates => ("--iommu-for-all", "rates"),
         What::Cost => ("--count-instructions", "cost"),

@@ -179,7 +179,7 @@ fn backports() -> String {
     format!("{RELEASE}-backports")
 }
 
-/// What apt says, with `LC_ALL=C`, when it does not come to its mirror.
+/// What apt says, with `LC_ALL=C`, when it does not come to its mirror, or that has not the suites.
 const UNREACHED: &[&str] = &[
     "Could not resolve",
     "Temporary failure resolving",
@@ -195,6 +195,8 @@ const UNREACHED: &[&str] = &[
     "No route to host",
     "Failed to connect",
     "Could not wait for server",
+    // A mirror of the machine's release alone.
+    "does not have a Release file",
 ];
 
 /// What it says of data that is not what Debian signed.
@@ -244,6 +246,9 @@ fn user() -> String {
 /// [`NoGuest`] when it has none.
 fn codename() -> Result<String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if !release.lines().any(|line| line == "ID=debian") {
+        return Err(NoGuest("/etc/os-release says that this is not Debian".into()).into());
+    }
     let name = release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))

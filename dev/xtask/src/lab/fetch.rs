@@ -271,7 +271,15 @@ fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
     }
     let dir = cache.join(format!("qemu-{}", apt::RELEASE));
     let fetched = once(&dir, |into| {
-        let apt = opened(cache, suite, apt)?;
+        // Nothing of a suite that only the kernel is asked from.
+        let own;
+        let apt = match suite.starts_with(apt::RELEASE) {
+            true => opened(cache, suite, apt)?,
+            false => {
+                own = Apt::open(&cache.join("apt-qemu"), apt::RELEASE)?;
+                &own
+            }
+        };
         apt.unpack(&apt.with_libraries(&["qemu-system-x86"])?, into)
     });
     match (fetched, installed) {

@@ -1,7 +1,7 @@
 //! The machine: which cards it has, how they are joined, and one run of it from power to power.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -134,6 +134,9 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// A guest that has said nothing for so long is looked at.
 const SILENCE: Duration = Duration::from_secs(45);
 
+/// Longest line of the job's output that is taken as one.
+const LINE_MAX: u64 = 64 * 1024;
+
 /// File of what QEMU complains about.
 const ERRORS: &str = "errors";
 
@@ -184,7 +187,9 @@ pub fn run(
     let reader = std::thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut bytes = Vec::new();
-        while output.read_until(b'\n', &mut bytes).is_ok_and(|n| n != 0) {
+        // A line without an end comes in pieces.
+        let mut next = |bytes: &mut Vec<u8>| (&mut output).take(LINE_MAX).read_until(b'\n', bytes);
+        while next(&mut bytes).is_ok_and(|n| n != 0) {
             let text = String::from_utf8_lossy(&bytes);
             if send.send(text.trim_end().to_owned()).is_err() {
                 break;

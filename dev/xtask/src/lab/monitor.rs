@@ -94,6 +94,7 @@ impl Monitor {
             }
         }
         let text = String::from_utf8_lossy(&bytes);
+        ensure!(text.trim_end().ends_with(PROMPT), "it does not answer");
         let lines = text.lines().filter(|line| !line.contains('\u{1b}'));
         Ok(lines.fold(String::new(), |text, line| text + line.trim_end() + "\n"))
     }

@@ -27,7 +27,13 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn iommu_in(sys: &Path) -> Finding {
     let units = names(&sys.join("class/iommu"));
-    let groups = names(&sys.join("kernel/iommu_groups")).len();
+    let groups = sys.join("kernel/iommu_groups");
+    // VFIO makes some of its own for cards that no IOMMU stands before.
+    let is_real = |name: &String| {
+        let kind = fs::read_to_string(groups.join(name).join("name"));
+        !kind.is_ok_and(|kind| kind.trim() == "vfio-noiommu")
+    };
+    let groups = names(&groups).iter().filter(|name| is_real(name)).count();
     let word = if groups == 1 { "group" } else { "groups" };
     match (units.first(), groups) {
         (None, 0) => Finding::No(
@@ -60,15 +66,20 @@ fn vfio_in(sys: &Path, dev: &Path) -> Finding {
         );
     }
     let by_type1 = dev.join("vfio/vfio").exists() && sys.join("module/vfio_iommu_type1").is_dir();
-    let by_iommufd = dev.join("iommu").exists() && sys.join("class/vfio-dev").is_dir();
+    // Functions are listed there in any case; they have a node only where iommufd is for them.
+    let functions = sys.join("class/vfio-dev");
+    let has_node = |name: &String| functions.join(name).join("dev").exists();
+    let by_iommufd = dev.join("iommu").exists() && names(&functions).iter().any(has_node);
     let ways = match (by_type1, by_iommufd) {
         (true, true) => "type 1 and iommufd",
         (true, false) => "type 1",
         (false, true) => "iommufd",
         (false, false) => {
             return Finding::No(
-                "vfio-pci is loaded, and nothing that it could be reached by".into(),
-                "modprobe vfio_iommu_type1; in a container /dev/vfio must be passed in".into(),
+                "vfio-pci is loaded, and nothing is seen that it could be reached by".into(),
+                "modprobe vfio_iommu_type1; in a container /dev/vfio must be passed in; whether \
+                 there is iommufd instead shows once a card is bound"
+                    .into(),
             );
         }
     };
@@ -102,6 +113,9 @@ mod tests {
         let found = iommu_in(&sys);
         assert_eq!(found, Finding::Yes("dmar0, 1 group of devices".into()));
         make(&sys.join("kernel/iommu_groups/1"));
+        let without = sys.join("kernel/iommu_groups/2");
+        make(&without);
+        fs::write(without.join("name"), "vfio-noiommu\n").unwrap();
         make(&sys.join("class/iommu/dmar1"));
         let found = iommu_in(&sys);
         let two = "dmar0 and 1 more, 2 groups of devices";
@@ -118,8 +132,12 @@ mod tests {
         make(&sys.join("module/vfio_iommu_type1"));
         let one = "vfio-pci by type 1; it has 1 function";
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));
-        make(&sys.join("class/vfio-dev"));
+        // Functions are listed without iommufd, too.
+        let function = sys.join("class/vfio-dev/vfio0");
+        make(&function);
         fs::write(dev.join("iommu"), "").unwrap();
+        assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));
+        fs::write(function.join("dev"), "").unwrap();
         let both = "vfio-pci by type 1 and iommufd; it has 1 function";
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(both.into()));
         fs::remove_dir_all(root).unwrap();

@@ -148,7 +148,7 @@ pub(super) struct Part {
 }
 
 /// Takes a packet over from a receiving queue, whose slots forget it, and hands its parts to
-/// `post`; false if `is_sendable` says no of its length or a part is not within a frame of `pool`:
+/// `post`; `None` if `is_sendable` says no of its length or a part is not within a frame of `pool`:
 /// then all stays as it was.
 #[inline]
 pub(super) fn take_over(

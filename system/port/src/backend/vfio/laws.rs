@@ -199,10 +199,16 @@ impl<R: Rig> Stand<R> {
     /// Posts a packet in parts of the given lengths, each at an offset in its frame; false without
     /// room or frames.
     pub(super) fn post(&mut self, queue: usize, packet: &[u8], cuts: &[usize], at: u32) -> bool {
-        let parts = cuts.len() as u32 + 1;
-        if self.tx[queue].room() < parts {
+        if self.tx[queue].room() <= cuts.len() as u32 {
             return false;
         }
+        self.put(queue, packet, cuts, at);
+        true
+    }
+
+    /// The same of a packet that there was room for.
+    fn put(&mut self, queue: usize, packet: &[u8], cuts: &[usize], at: u32) {
+        let parts = cuts.len() as u32 + 1;
         let mut rest = packet;
         for number in 0..parts {
             let len = cuts.get(number as usize).copied().unwrap_or(rest.len());
@@ -221,7 +227,6 @@ impl<R: Rig> Stand<R> {
                 is_last: number + 1 == parts,
             });
         }
-        true
     }
 
     /// Starts the card on what was posted, and takes back what has left.
@@ -396,6 +401,29 @@ pub(super) fn exhaustion<R: Rig>() {
     stand.refill(0);
     assert!(stand.arrive(0, &packet(77, 60)));
     assert_eq!(stand.receive(0)[0].bytes, packet(77, 60));
+    stand.end();
+}
+
+/// Room is told once for a batch: as many parts can be posted then, whatever they are parts of.
+pub(super) fn room_is_for_any_parts<R: Rig>() {
+    let mut stand = Stand::<R>::usual();
+    stand.card.with(|model| R::fault(model, Some(Fault::Stop)));
+    let mut posted = Vec::new();
+    while stand.tx[0].room() > 8 {
+        posted.push(packet(posted.len() as u32, 100));
+        stand.put(0, posted.last().unwrap(), &[], 64);
+    }
+    for cuts in [&[40, 30][..], &[], &[], &[], &[], &[]] {
+        posted.push(packet(posted.len() as u32, 100));
+        stand.put(0, posted.last().unwrap(), cuts, 64);
+    }
+    assert_eq!(stand.tx[0].room(), 0);
+    assert_eq!(stand.flush(0).len(), 0);
+    assert_eq!(stand.tx[0].left().packets, posted.len());
+    stand.card.with(|model| R::fault(model, None));
+    let left: Vec<_> = (0..8).flat_map(|_| stand.flush(0)).collect();
+    assert!(left == posted);
+    assert_eq!(stand.tx[0].pending(), 0);
     stand.end();
 }
 
@@ -841,7 +869,8 @@ pub(super) fn any_order<R: Rig>() {
 macro_rules! laws {
     ($rig:ty) => {
         $crate::backend::vfio::laws::laws!($rig: packets_arrive, packets_leave, exhaustion,
-            a_full_sending_ring, closing_with_packets_in_flight, jumbo, too_long, lying_lengths,
+            room_is_for_any_parts, a_full_sending_ring, closing_with_packets_in_flight, jumbo,
+            too_long, lying_lengths,
             packets_without_end, addresses_of_the_cards_own, link, reset_and_loss, stopping,
             few_doorbells, any_order,
             link_down_at_first, sent_marks_that_are_lies);

@@ -302,7 +302,10 @@ impl<D: Driver> RxBackend for Rx<D> {
             }
             self.sleep(left.min(longest))?;
             let is_ready = self.queue().is_ready();
-            self.patience.learn(start.elapsed(), is_ready);
+            // A sleep of our own choosing tells nothing of the traffic.
+            if !starved && self.interrupt.is_some() {
+                self.patience.learn(start.elapsed(), is_ready);
+            }
             if is_ready {
                 return Ok(Ready::Packets);
             }

@@ -9,7 +9,7 @@ use sys::Result;
 
 use super::super::handover::{Buffers, Copied, Foreign, Part, lend_buffers, take_over};
 use super::core::Core;
-use super::driver::{Driver, DriverTx, Lengths, Limits, TxPart};
+use super::driver::{Driver, DriverTx, Health, Lengths, Limits, TxPart};
 use crate::account::TxCounters;
 use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::TxBackend;
@@ -75,6 +75,21 @@ impl<D: Driver> Tx<D> {
         });
     }
 
+    /// Lets the card finish, for a while: the link may be down. What is left then counts as failed.
+    fn finish(&mut self) {
+        let end = Instant::now() + CLOSE_WAIT;
+        self.queue().publish();
+        loop {
+            // One that the kernel wants back works until it is closed.
+            let works = self.queue().health() == Health::Running;
+            self.reclaim();
+            if self.queue().pending() == 0 || !works || Instant::now() >= end {
+                return;
+            }
+            thread::sleep(NAP);
+        }
+    }
+
     /// Whether there is a free frame.
     fn has_frame(&mut self) -> bool {
         !self.spare.is_empty() || {
@@ -86,6 +101,11 @@ impl<D: Driver> Tx<D> {
 
     #[inline]
     fn copied(&mut self, frame: Frame) -> Result<Copied> {
+        // The copy's frame comes out of the cache; the only free one may lie beside it.
+        if let Some(index) = self.spare.pop() {
+            // SAFETY: the card has completed it, and nothing was made of it since.
+            unsafe { self.cache.reclaim(index) };
+        }
         self.foreign
             .copy(frame, HEADROOM, &mut self.cache, &self.counters)
     }
@@ -124,10 +144,13 @@ impl<D: Driver> Tx<D> {
             .take_while(|&index| unsafe { owners.lend(index) });
         let lent = lent.count();
         if lent != slots.len() {
-            for index in indices.take(lent) {
+            for index in indices.clone().take(lent) {
                 // SAFETY: lent just now, and no device has been told.
                 unsafe { self.cache.reclaim(index) };
             }
+            // SAFETY: the slots' frames are held by this batch, but for the one that was not, and
+            // the slots end here.
+            unsafe { self.cache.give_each(indices.skip(lent + 1)) };
             return None;
         }
         for (at, (slot, index)) in slots.iter().zip(indices).enumerate() {
@@ -292,11 +315,12 @@ impl<D: Driver> TxBackend for Tx<D> {
     #[inline]
     fn flush(&mut self) -> Result<()> {
         self.queue().publish();
-        if self.core.has_failed() {
-            return Err(self.core.failure("send packets"));
-        }
+        // Also of a card that is lost: what it had sent is in our memory.
         self.reclaim();
-        Ok(())
+        match self.core.has_failed() {
+            true => Err(self.core.failure("send packets")),
+            false => Ok(()),
+        }
     }
 
     fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
@@ -327,10 +351,7 @@ impl<D: Driver> TxBackend for Tx<D> {
 
 impl<D: Driver> Drop for Tx<D> {
     fn drop(&mut self) {
-        if self.queue().pending() != 0 && !self.core.has_failed() {
-            // The link may be down; then what is left counts as failed.
-            let _ = self.wait(true, CLOSE_WAIT);
-        }
+        self.finish();
         // SAFETY: the card has completed them, and nothing was made of them since.
         unsafe { self.cache.reclaim_run(&self.spare) };
         self.spare.clear();

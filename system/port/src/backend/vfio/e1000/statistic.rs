@@ -29,16 +29,19 @@ impl Statistic {
 
     /// What was counted since the last look.
     pub(super) fn more(&mut self, registers: &impl Registers) -> u64 {
-        // A card that is gone has counted nothing.
-        let read = || match registers.read32(self.offset) {
-            u32::MAX => 0,
-            count => count,
-        };
+        let read = || registers.read32(self.offset);
         let now = read();
+        // A card that is gone has counted nothing, and says nothing of what the register does.
+        if now == u32::MAX {
+            return 0;
+        }
         match self.kind {
             Kind::Unknown if now == 0 => 0,
             Kind::Unknown => {
                 let again: [u32; LOOKS] = std::array::from_fn(|_| read());
+                if again.contains(&u32::MAX) {
+                    return now.into();
+                }
                 // Cleared, it would have to count in each microsecond as much as in all the time
                 // before.
                 if again.iter().all(|&count| count >= now) {
@@ -49,10 +52,17 @@ impl Statistic {
                 u64::from(now) + again.iter().map(|&count| u64::from(count)).sum::<u64>()
             }
             Kind::Clears => now.into(),
-            Kind::Keeps(last) => {
-                self.kind = Kind::Keeps(now);
-                now.checked_sub(last).unwrap_or(now).into()
-            }
+            Kind::Keeps(last) => match now.checked_sub(last) {
+                Some(more) => {
+                    self.kind = Kind::Keeps(now);
+                    more.into()
+                }
+                // It counted faster than we looked: what falls was cleared.
+                None => {
+                    self.kind = Kind::Clears;
+                    now.into()
+                }
+            },
         }
     }
 }
@@ -111,6 +121,11 @@ mod tests {
             assert_eq!(statistic.more(&register), 5);
             // A card that is gone.
             register.0.store(u32::MAX, Ordering::Relaxed);
+            assert_eq!(statistic.more(&register), 0);
+            // And is there again, with what it had.
+            register
+                .0
+                .store(if clears { 0 } else { 53 }, Ordering::Relaxed);
             assert_eq!(statistic.more(&register), 0);
         }
     }

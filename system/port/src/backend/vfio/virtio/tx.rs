@@ -116,7 +116,8 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     fn post(&mut self, part: TxPart) {
         self.parts += 1;
         let whole = part.is_first && part.is_last && part.offset >= HEADER_LEN;
-        if !whole || !self.waiting.is_empty() {
+        // A chain takes a descriptor more than it has parts, which may have been this packet's.
+        if !whole || !self.waiting.is_empty() || self.ring.book().room() == 0 {
             self.waiting.push_back(part);
             if part.is_last {
                 self.advance();
@@ -179,8 +180,7 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     /// the place at which it wants to be told far behind. So one that does nothing is told anyway.
     #[inline]
     fn publish(&mut self) {
-        self.looks = if self.parts == 0 { 0 } else { self.looks + 1 };
-        if self.ring.publish() || self.looks > LOOKS_MAX {
+        if self.ring.publish() || self.looks >= LOOKS_MAX {
             self.looks = 0;
             self.bell.ring();
         }
@@ -210,9 +210,11 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
             }
         }
         frames(&run[..count]);
-        if parts != self.parts {
-            (self.parts, self.looks) = (parts, 0);
-        }
+        self.looks = match parts != self.parts || parts == 0 {
+            true => 0,
+            false => self.looks + 1,
+        };
+        self.parts = parts;
         if !self.waiting.is_empty() {
             self.advance();
             self.publish();
