@@ -184,7 +184,11 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
     let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
     let accelerator = accelerator::choose(&parts, options)?;
     let run = guest::Run {
-        job: format!("export BAREWIRE_GUEST=1\n{}\n", words.join(" ")),
+        job: format!(
+            "export BAREWIRE_GUEST=1 BAREWIRE_GUEST_QUEUES={}\n{}\n",
+            guest::virtio_queues(),
+            words.join(" ")
+        ),
         programs,
         limit: options.limit.unwrap_or(COMMAND_LIMIT),
         boot_limit: None,

@@ -470,11 +470,11 @@ fn command(
         command.arg("-device");
         command.arg(format!("virtserialport,chardev={name},name={name}"));
     }
-    if let Some(path) = monitor::socket(dir) {
-        let path = path.display();
-        let chardev = format!("socket,id=monitor,path={path},server=on,wait=off");
-        command.args(["-chardev", &chardev, "-mon", "chardev=monitor"]);
-    }
+    let chardev = format!(
+        "socket,id=monitor,path={},server=on,wait=off",
+        monitor::SOCKET
+    );
+    command.args(["-chardev", &chardev, "-mon", "chardev=monitor"]);
     for (index, card) in run.machine.cards.iter().enumerate() {
         let (netdev, more) = wires.netdev(index, card);
         command.args(["-netdev", &netdev]);
@@ -496,6 +496,8 @@ fn command(
     let mut log = File::create(dir.join("command"))?;
     writeln!(log, "{command:?}")?;
     command
+        // Of the monitor's socket; all other paths are whole.
+        .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         // A file, not a pipe, which might fill.

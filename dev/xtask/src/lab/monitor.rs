@@ -10,15 +10,18 @@
 //! look at the same place for seconds: seen where the kernel waits for the emulated IOMMU to say
 //! that an invalidation is done.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-/// Longest name of a Unix socket, with its end (unix(7)).
-const NAME_MAX: usize = 107;
+/// The socket, in the folder of a run. Named from there alone: a whole path may be longer than the
+/// name of a socket (107 bytes: unix(7)).
+pub const SOCKET: &str = "monitor";
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,18 +55,13 @@ const HALTED: &str = "HLT=1";
 /// In the flags: interrupts are let through.
 const INTERRUPTS: u64 = 1 << 9;
 
-/// The socket of a run; none where its name would be too long.
-pub fn socket(dir: &Path) -> Option<PathBuf> {
-    let path = dir.join("monitor");
-    (path.as_os_str().len() < NAME_MAX).then_some(path)
-}
-
 /// A conversation.
 struct Monitor(UnixStream);
 
 impl Monitor {
     fn open(dir: &Path) -> Result<Monitor> {
-        let path = socket(dir).context("the name of its socket is too long")?;
+        let dir = File::open(dir)?;
+        let path = format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd());
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(Duration::from_millis(500)))?;
         let mut monitor = Monitor(stream);
@@ -200,6 +198,9 @@ fn processors(registers: &str) -> impl Iterator<Item = (usize, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     /// Of a guest that hung, without the registers in between.
@@ -208,6 +209,29 @@ mod tests {
 
     fn apic(in_service: &str) -> String {
         format!("LVTT\t 0x000000ec one-shot\nISR\t {in_service}\nIRR\t 236 \n\nAPR 0x00\n")
+    }
+
+    #[test]
+    fn a_socket_in_a_folder_with_a_long_name_is_reached() {
+        let top = std::env::temp_dir().join(format!("bw-monitor-{}", std::process::id()));
+        let deep = top.join("d".repeat(200));
+        std::fs::create_dir_all(&deep).unwrap();
+        let dir = File::open(&deep).unwrap();
+        let path = format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd());
+        let listener = UnixListener::bind(path).unwrap();
+        let qemu = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            write!(stream, "QEMU monitor\n{PROMPT} ").unwrap();
+            let mut asked = String::new();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            lines.read_line(&mut asked).unwrap();
+            write!(stream, "done\n{PROMPT} ").unwrap();
+            asked
+        });
+        let answer = Monitor::open(&deep).and_then(|mut monitor| monitor.ask("do it"));
+        std::fs::remove_dir_all(&top).unwrap();
+        assert!(answer.unwrap().contains("done"));
+        assert_eq!(qemu.join().unwrap(), "do it\n");
     }
 
     #[test]
