@@ -115,7 +115,8 @@ fn doctor_knows_the_guest() {
     let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
     let told = state("kernel")["text"].as_str().unwrap().to_owned();
     assert!(told.contains(&version), "{told} on {release}");
-    // Intel's, emulated, with every card in a group of its own; and one card for a process.
+    // Intel's, emulated, with every card in a group of its own, but for the two that share one on
+    // purpose; and one card for a process.
     let groups = std::fs::read_dir("/sys/kernel/iommu_groups")
         .unwrap()
         .count();

@@ -202,6 +202,7 @@ fn a_card_goes_and_comes_back() {
             driver(CARD).as_deref() == Some(DRIVER)
         });
     }
+    name_again(CARD, &name);
 }
 
 /// A card that the machine lives on is taken only by force; whoever asks for that gets it, and gets

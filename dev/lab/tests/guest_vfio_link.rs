@@ -9,23 +9,48 @@ use lab::guest::{self, Pulled};
 use lab::process::Process;
 use port::PortEvent;
 use sys::ErrorKind;
-use vfio_card::stand::{LIMIT, Stand, fact, take};
+use vfio_card::stand::{ASKING, LIMIT, Stand, fact, number_among, take};
 use vfio_card::{Peer, VfioCard};
 
 /// Looks of 10 ms, in which nothing may happen: longer than a card's search for its link takes.
 const LOOKS: u32 = 100;
 
+/// Pulls the wire of a card that the kernel's driver has, and waits until that knows: nobody says
+/// when the host has done it.
+fn unplugged(card: &str) -> Pulled<'_> {
+    let kernel = Peer::up(card, 1500);
+    let path = format!("/sys/class/net/{card}/carrier");
+    let wait_for = |state: &str| {
+        let until = Instant::now() + LIMIT;
+        // It cannot be read as long as the interface is on its way up (EINVAL).
+        while std::fs::read_to_string(&path).map_or(true, |now| now.trim() != state) {
+            assert!(
+                Instant::now() < until,
+                "{card}: the carrier is never {state}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // There at first: else its absence tells nothing.
+    wait_for("1");
+    let pulled = Pulled::from(card);
+    wait_for("0");
+    drop(kernel);
+    pulled
+}
+
 /// No wire at first, then one, then none in the midst of traffic, then one again.
 fn wire(card: &str, peer: &str, more: &str) {
     let peer = Peer::up(peer, 1500);
-    let pulled = Pulled::from(card);
+    let pulled = unplugged(card);
     let bound = VfioCard::bind(card);
     let mut stand = Stand::on(peer, bound, more);
     assert_eq!(fact(&stand.port, "link"), "down");
     assert_eq!(stand.port.control.link_is_up(), Some(false));
-    for look in 0..LOOKS {
+    for _ in 0..LOOKS {
         stand.hand(4);
-        let _ = stand.out.send(&stand.there().build(look.into(), 60));
+        let number = stand.number();
+        let _ = stand.out.send(&stand.there().build(number, 60));
         assert_eq!(
             stand.look(Duration::from_millis(10)).len(),
             0,
@@ -50,11 +75,11 @@ fn wire(card: &str, peer: &str, more: &str) {
     // Packets are under way in both directions while it goes.
     let pulled = Pulled::from(card);
     let until = Instant::now() + LIMIT;
-    let (mut number, mut came) = (1 << 32, 0);
+    let (mut sent, mut came) = (0, 0);
     loop {
-        for _ in 0..10 {
+        for number in stand.numbers(10) {
             let _ = stand.out.send(&stand.there().build(number, 100));
-            number += 1;
+            sent += 1;
         }
         stand.hand(10);
         came += take(&mut stand.port).len();
@@ -65,9 +90,12 @@ fn wire(card: &str, peer: &str, more: &str) {
         assert!(Instant::now() < until, "the link stays up");
     }
     assert_eq!(stand.port.control.link_is_up(), Some(false));
-    println!("{card}: {came} packets of {} came", number - (1 << 32));
-    while !stand.look(Duration::from_millis(20)).is_empty() {}
+    println!("{card}: {came} packets of {sent} came");
+    while !stand.look(Duration::from_millis(20)).is_empty() {
+        assert!(Instant::now() < until, "they come without an end");
+    }
     for _ in 0..LOOKS {
+        let number = stand.number();
         let _ = stand.out.send(&stand.there().build(number, 100));
         stand.hand(4);
         assert_eq!(
@@ -128,7 +156,12 @@ fn a_virtio_net_with_packed_rings_goes_on_or_tells_that_it_cannot() {
         .receive(Duration::from_millis(1))
         .unwrap()
         .is_some()
-    {}
+    {
+        assert!(Instant::now() < until, "they leave without an end");
+    }
+    let mut fresh = stand.numbers(1);
+    // All that are handed from here on.
+    fresh.end = ASKING;
     let error = loop {
         assert!(
             Instant::now() < until,
@@ -140,12 +173,8 @@ fn a_virtio_net_with_packed_rings_goes_on_or_tells_that_it_cannot() {
         if let Err(error) = tried {
             break Some(error);
         }
-        if stand
-            .into
-            .receive(Duration::from_millis(5))
-            .unwrap()
-            .is_some()
-        {
+        let left = stand.into.receive(Duration::from_millis(5)).unwrap();
+        if left.is_some_and(|packet| number_among(&fresh, &packet).is_some()) {
             break None;
         }
     };
@@ -181,7 +210,8 @@ fn reset_under_us(card: &str, peer: &str, more: &str) {
     let until = Instant::now() + LIMIT;
     let error = loop {
         assert!(Instant::now() < until, "nobody notices");
-        let _ = stand.out.send(&stand.there().build(7, 60));
+        let number = stand.number();
+        let _ = stand.out.send(&stand.there().build(number, 60));
         match stand.port.rx[0].wait(Duration::from_millis(10)) {
             Ok(_) => drop(stand.port.rx[0].receive()),
             Err(error) => break error,

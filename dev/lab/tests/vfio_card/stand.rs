@@ -1,7 +1,8 @@
 //! A port on a card that VFIO has, and the kernel's card on the other end of its wire.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::ops::Range;
+use std::time::{Duration, Instant, SystemTime};
 
 use lab::packet::{Raw, Udp, number_of};
 use port::{Checksum, Direction, Port, PortEvent, PortOptions};
@@ -11,7 +12,7 @@ use super::{Peer, VfioCard};
 /// Longer than anything here takes, unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Number of the packets that only ask whether any pass.
+/// Number of the packets that only ask whether any pass; in no range of [`Stand::numbers`].
 pub const ASKING: u64 = u64::MAX;
 
 /// Both ends of a wire; dropped from the port to the card.
@@ -23,7 +24,8 @@ pub struct Stand {
     pub card: VfioCard,
     /// Packets that were handed to the port.
     pub handed: u64,
-    /// Number of the next packet of either direction.
+    /// Number of the next packet of either direction. Begins with the clock's nanoseconds: what
+    /// is still on its way from a stand of before, on the same cards, has another.
     next: u64,
 }
 
@@ -46,6 +48,12 @@ pub fn open(card: &VfioCard, more: &str) -> sys::Result<Port> {
         ..PortOptions::default()
     };
     port::open(&format!("vfio:{}{more}", card.address), &options)
+}
+
+/// The number of a packet, if it is one of these: others come late, from before.
+pub fn number_among(numbers: &Range<u64>, packet: &[u8]) -> Option<u64> {
+    let number = number_of(packet).ok()?;
+    numbers.contains(&number).then_some(number)
 }
 
 /// What there is now, on all queues.
@@ -73,6 +81,7 @@ impl Stand {
 
     /// With a card that VFIO has already.
     pub fn on(peer: Peer, card: VfioCard, more: &str) -> Stand {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let port = open(&card, more).unwrap_or_else(|e| panic!("{e}\nhint: {:?}", e.hint()));
         Stand {
             port,
@@ -81,7 +90,7 @@ impl Stand {
             peer,
             card,
             handed: 0,
-            next: 0,
+            next: now.unwrap().as_nanos() as u64,
         }
     }
 
@@ -89,6 +98,18 @@ impl Stand {
     pub fn reopen(self, more: &str) -> Stand {
         drop(self.port);
         Stand::on(self.peer, self.card, more)
+    }
+
+    /// Numbers for so many packets, which none has had so far.
+    pub fn numbers(&mut self, count: u64) -> Range<u64> {
+        let first = self.next;
+        self.next += count;
+        first..self.next
+    }
+
+    /// One of these.
+    pub fn number(&mut self) -> u64 {
+        self.numbers(1).start
     }
 
     /// Packets to the port.
@@ -123,7 +144,9 @@ impl Stand {
             }
             assert!(Instant::now() < until, "no packet passes");
         }
-        while !self.look(Duration::from_millis(100)).is_empty() {}
+        while !self.look(Duration::from_millis(100)).is_empty() {
+            assert!(Instant::now() < until, "they come without an end");
+        }
     }
 
     /// Waits for an event of the port.
@@ -159,55 +182,67 @@ impl Stand {
         self.port.tx[0].flush()
     }
 
-    /// So many packets each way: every byte, once.
+    /// So many packets each way: every byte, once. What comes late, from before, is not looked at.
     pub fn both_ways(&mut self, count: u64) {
         let (there, back) = (self.there(), self.back());
-        // What was sent before, and is not asked for.
+        let until = Instant::now() + LIMIT;
+        // Room for what is to come.
         while self
             .into
             .receive(Duration::from_millis(1))
             .unwrap()
             .is_some()
-        {}
-        let first = self.next;
-        self.next += count;
-        let (mut sent, mut seen) = (first, BTreeSet::new());
-        let until = Instant::now() + LIMIT;
-        while (seen.len() as u64) < count {
+        {
+            assert!(Instant::now() < until, "they come without an end");
+        }
+        let ours = self.numbers(count);
+        let (mut sent, mut seen) = (ours.start, BTreeSet::new());
+        loop {
+            while sent < ours.end && sent < ours.start + seen.len() as u64 + 50 {
+                self.out.send(&there.build(sent, 100)).unwrap();
+                sent += 1;
+            }
+            let got = self.look(Duration::from_millis(5));
+            // A look behind the last one shows what comes twice.
+            if got.is_empty() && seen.len() as u64 == count {
+                break;
+            }
+            for got in got {
+                let Some(number) = number_among(&ours, &got.bytes) else {
+                    continue;
+                };
+                assert!(got.bytes == there.build(number, 100), "packet {number}");
+                assert!(seen.insert(number), "packet {number} twice");
+            }
             assert!(
                 Instant::now() < until,
                 "{} of {count} came: {:?}",
                 seen.len(),
                 self.port.control.account()
             );
-            while sent < self.next && sent < first + seen.len() as u64 + 50 {
-                self.out.send(&there.build(sent, 100)).unwrap();
-                sent += 1;
-            }
-            for got in self.look(Duration::from_millis(5)) {
-                let Ok(number) = number_of(&got.bytes) else {
-                    continue;
-                };
-                assert!(got.bytes == there.build(number, 100), "packet {number}");
-                assert!(seen.insert(number), "packet {number} twice");
-            }
         }
-        let first = self.next;
+        // Given out by `hand`.
+        let ours = self.next..self.next + count;
         let mut seen = BTreeSet::new();
-        while (seen.len() as u64) < count {
-            assert!(Instant::now() < until, "{} of {count} left", seen.len());
-            let left = first + count - self.next;
-            if left != 0 && self.next < first + seen.len() as u64 + 50 {
+        loop {
+            let left = ours.end - self.next;
+            if left != 0 && self.next < ours.start + seen.len() as u64 + 50 {
                 self.hand(left.min(25));
             }
             self.port.tx[0].flush().unwrap();
+            let mut is_quiet = true;
             while let Some(bytes) = self.into.receive(Duration::from_millis(1)).unwrap() {
-                let Ok(number) = number_of(&bytes) else {
+                is_quiet = false;
+                let Some(number) = number_among(&ours, &bytes) else {
                     continue;
                 };
                 assert!(bytes == back.build(number, 60), "packet {number}");
                 assert!(seen.insert(number), "packet {number} twice");
             }
+            if is_quiet && seen.len() as u64 == count {
+                break;
+            }
+            assert!(Instant::now() < until, "{} of {count} left", seen.len());
         }
     }
 
