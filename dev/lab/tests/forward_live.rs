@@ -486,24 +486,28 @@ fn rates_of_each_second_add_up_to_the_total() {
             .map(|line| serde_json::from_str(line).unwrap());
         lines.collect()
     };
-    let rate = |line: &serde_json::Value, name: &str| line["directions"][0][name].as_f64().unwrap();
-    // Until a second in which nothing passed, behind those in which something did.
+    // What the rates of all seconds come to.
+    let sum_of = |lines: &[serde_json::Value], name: &str| {
+        let (mut sum, mut at) = (0.0, 0.0);
+        for line in lines {
+            let seconds = line["seconds"].as_f64().unwrap();
+            sum += line["directions"][0][name].as_f64().unwrap() * (seconds - at);
+            at = seconds;
+        }
+        sum
+    };
+    // Until all have come to the far end and the rates tell of them, but for what the clock is off
+    // between a rate and the time beside it.
     let until = Instant::now() + LIMIT;
-    loop {
+    let lines = loop {
         let lines = rates();
-        let of = |name: &str| {
-            lines
-                .iter()
-                .map(|line| rate(line, name))
-                .collect::<Vec<_>>()
-        };
-        if of("received_pps").iter().sum::<f64>() > 0.0 && of("received_pps").last() == Some(&0.0) {
-            break;
+        let came = path.b().counters().unwrap().rx_packets;
+        if came >= COUNT && sum_of(&lines, "forwarded_pps") >= 0.99 * COUNT as f64 {
+            break lines;
         }
         assert!(Instant::now() < until, "{lines:?}");
         std::thread::sleep(Duration::from_millis(50));
-    }
-    let lines = rates();
+    };
     let told = forward.stop();
     let total = &told["directions"][0];
     assert_eq!(total["received"], COUNT, "{told}");
@@ -513,7 +517,6 @@ fn rates_of_each_second_add_up_to_the_total() {
         ("forwarded_bps", number(&total["forwarded_bytes"]), 8.0),
         ("copied_pps", 0, 1.0),
     ] {
-        let (mut by_rates, mut at) = (0.0, 0.0);
         for line in &lines {
             assert_eq!(line["type"], "rates", "{line}");
             assert_eq!(
@@ -521,10 +524,8 @@ fn rates_of_each_second_add_up_to_the_total() {
                 (&x.as_str().into(), &y.as_str().into()),
                 "{line}"
             );
-            let seconds = line["seconds"].as_f64().unwrap();
-            by_rates += rate(line, name) * (seconds - at);
-            at = seconds;
         }
+        let by_rates = sum_of(&lines, name);
         let sum = sum as f64 * factor;
         assert!(
             (by_rates - sum).abs() <= sum / 50.0,

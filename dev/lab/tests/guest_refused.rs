@@ -262,6 +262,13 @@ fn a_user_without_rights() {
     refused(&told, "for the card", "the limit of locked memory is below");
 }
 
+/// What a setting is: the one of several words that is in brackets, or all there is.
+fn chosen(file: &str) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let word = text.split(['[', ']']).nth(1);
+    word.unwrap_or(text.trim()).to_owned()
+}
+
 /// A machine with no huge pages: none reserved, and none put together from small ones; as before on
 /// drop.
 struct SmallPages(Vec<(&'static str, String)>);
@@ -273,11 +280,9 @@ impl SmallPages {
             ("/proc/sys/vm/nr_hugepages", "0"),
             ("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "deny"),
         ] {
-            let text = std::fs::read_to_string(file).unwrap();
-            // The one of several words that is in brackets, or all there is.
-            let word = text.split(['[', ']']).nth(1).unwrap_or(text.trim());
-            before.push((file, word.to_owned()));
+            before.push((file, chosen(file)));
             std::fs::write(file, value).unwrap();
+            assert_eq!(chosen(file), value, "{file}");
         }
         SmallPages(before)
     }
@@ -286,7 +291,18 @@ impl SmallPages {
 impl Drop for SmallPages {
     fn drop(&mut self) {
         for (file, value) in &self.0 {
-            let _ = std::fs::write(file, value);
+            let until = std::time::Instant::now() + LIMIT;
+            // Memory may be in pieces: there are fewer huge pages then, and no error tells.
+            while !std::fs::write(file, value).is_ok_and(|()| chosen(file) == *value) {
+                if std::time::Instant::now() > until {
+                    let now = chosen(file);
+                    eprintln!("{file} was {value} and stays {now}");
+                    assert!(std::thread::panicking(), "{file}: {now}, not {value}");
+                    break;
+                }
+                let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
         }
     }
 }

@@ -199,6 +199,29 @@ fn a_virtio_net_says_nothing_of_packets_from_afar() {
     packets_of(["virtio0", "virtio1"], |_| Checksum::Unknown, false);
 }
 
+/// An interface with an address and a neighbour, both gone on drop.
+struct Neighbours<'a>(&'a str);
+
+impl Neighbours<'_> {
+    fn new<'a>(ifname: &'a str, own: &str, other: &str, mac: &str) -> Neighbours<'a> {
+        let neighbours = Neighbours(ifname);
+        ip(&["address", "add", own, "dev", ifname]);
+        ip(&["neighbour", "add", other, "lladdr", mac, "dev", ifname]);
+        neighbours
+    }
+}
+
+impl Drop for Neighbours<'_> {
+    fn drop(&mut self) {
+        for args in [
+            ["address", "flush", "dev", self.0].as_slice(),
+            &["neighbour", "flush", "dev", self.0, "nud", "permanent"],
+        ] {
+            let _ = Command::new("ip").args(args).status();
+        }
+    }
+}
+
 /// The kernel at the far end leaves the sum of UDP to its card, which leaves it to the host, which
 /// leaves it to us: the packet never was on a wire.
 #[test]
@@ -213,16 +236,7 @@ fn a_virtio_net_finishes_a_sum_that_nobody_made() {
         .args(["-K", &name, "tx", "on"])
         .output();
     assert!(output.unwrap().status.success());
-    ip(&["address", "add", "10.99.0.1/24", "dev", &name]);
-    ip(&[
-        "neighbour",
-        "add",
-        "10.99.0.2",
-        "lladdr",
-        &mac,
-        "dev",
-        &name,
-    ]);
+    let neighbours = Neighbours::new(&name, "10.99.0.1/24", "10.99.0.2", &mac);
     let socket = UdpSocket::bind("10.99.0.1:5000").unwrap();
     let mut all = Vec::new();
     for number in 0..20_u64 {
@@ -241,7 +255,7 @@ fn a_virtio_net_finishes_a_sum_that_nobody_made() {
             }
         }
     }
-    ip(&["address", "flush", "dev", &name]);
+    drop(neighbours);
     for got in &all {
         // Of the whole with its sum there remains nothing (RFC 1071).
         let datagram = &got.bytes[34..];
