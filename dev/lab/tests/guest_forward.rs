@@ -94,20 +94,22 @@ fn passes(out: &Raw, into: &Raw, plan: &Udp) {
     }
 }
 
+/// All that came went on, and nothing was copied or refused.
+fn check_way(way: &Value) {
+    assert!(number(&way["forwarded"]) >= COUNT, "{way}");
+    assert_eq!(way["received"], way["forwarded"], "{way}");
+    assert_eq!(way["sent"], way["forwarded"], "{way}");
+    let none = (&0.into(), &0.into());
+    assert_eq!((&way["copied"], &way["failed"]), none, "{way}");
+}
+
 /// The account of the whole path: nothing copied, nothing dropped, nothing refused, and the cards'
 /// own counters agree, where they count.
 fn check(told: &Value, counts: [bool; 2]) {
     let ways = told["directions"].as_array().unwrap();
     assert_eq!(ways.len(), 2, "{told}");
     for (from, way) in ways.iter().enumerate() {
-        assert!(number(&way["forwarded"]) >= COUNT, "{told}");
-        assert_eq!(way["received"], way["forwarded"], "{told}");
-        assert_eq!(way["sent"], way["forwarded"], "{told}");
-        assert_eq!(
-            (&way["copied"], &way["failed"]),
-            (&0.into(), &0.into()),
-            "{told}"
-        );
+        check_way(way);
         let account = |port: usize| &told["ports"][port]["account"];
         let (seen, sent) = (
             &account(from)["interface_seen"],
@@ -209,14 +211,7 @@ fn a_card_in_user_space_and_af_xdp_share_their_frames() {
     passes(&from_right, &left.receiver(), &right.plan(&card));
     let told = forward.stop();
     for way in told["directions"].as_array().unwrap() {
-        assert!(number(&way["forwarded"]) >= COUNT, "{told}");
-        assert_eq!(way["received"], way["forwarded"], "{told}");
-        assert_eq!(way["sent"], way["forwarded"], "{told}");
-        assert_eq!(
-            (&way["copied"], &way["failed"]),
-            (&0.into(), &0.into()),
-            "{told}"
-        );
+        check_way(way);
     }
     drop(kernel);
 }

@@ -263,7 +263,7 @@ struct Source {
     suite: String,
 }
 
-/// Sources of the machine that are of its release: the release itself, updates, security.
+/// Sources of the machine that are of its release.
 fn machine_sources(codename: &str) -> Vec<Source> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {
@@ -281,8 +281,7 @@ fn machine_sources(codename: &str) -> Vec<Source> {
         };
         sources.extend(of_file);
     }
-    let ours = ["", "-updates", "-security"].map(|suffix| format!("{codename}{suffix}"));
-    sources.retain(|source| ours.contains(&source.suite));
+    sources.retain(|source| source.suite == codename);
     let mut unique: Vec<Source> = Vec::new();
     for source in sources {
         if !unique.contains(&source) {

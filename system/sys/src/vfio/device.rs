@@ -214,14 +214,11 @@ impl Device {
     /// Has the first interrupts of a kind signal these eventfds, at most 32. The kernel keeps its
     /// own reference to each.
     pub fn set_interrupts(&self, kind: InterruptKind, events: &[Arc<EventFd>]) -> Result<()> {
-        let mut set = IrqSet {
-            size: 0,
-            flags: abi::IRQ_DATA_EVENTFD | abi::IRQ_TRIGGER,
-            index: kind.index(),
-            start: 0,
-            count: events.len().min(abi::IRQ_SET_MAX) as u32,
-            events: [-1; abi::IRQ_SET_MAX],
-        };
+        let mut set = irq_set(
+            abi::IRQ_DATA_EVENTFD | abi::IRQ_TRIGGER,
+            kind.index(),
+            events.len().min(abi::IRQ_SET_MAX) as u32,
+        );
         for (slot, event) in set.events.iter_mut().zip(events) {
             *slot = event.as_fd().as_raw_fd();
         }
@@ -230,14 +227,7 @@ impl Device {
 
     /// Ends the interrupts of a kind.
     pub fn clear_interrupts(&self, kind: InterruptKind) -> Result<()> {
-        let set = IrqSet {
-            size: 0,
-            flags: abi::IRQ_DATA_NONE | abi::IRQ_TRIGGER,
-            index: kind.index(),
-            start: 0,
-            count: 0,
-            events: [-1; abi::IRQ_SET_MAX],
-        };
+        let set = irq_set(abi::IRQ_DATA_NONE | abi::IRQ_TRIGGER, kind.index(), 0);
         self.set_irqs(set, "end")
     }
 
@@ -250,28 +240,18 @@ impl Device {
     /// # Since Linux
     /// 4.0 (`VFIO_PCI_REQ_IRQ_INDEX`).
     pub fn set_request(&self, event: &EventFd) -> Result<()> {
-        let mut set = IrqSet {
-            size: 0,
-            flags: abi::IRQ_DATA_EVENTFD | abi::IRQ_TRIGGER,
-            index: abi::IRQ_REQUEST,
-            start: 0,
-            count: 1,
-            events: [-1; abi::IRQ_SET_MAX],
-        };
+        let mut set = irq_set(
+            abi::IRQ_DATA_EVENTFD | abi::IRQ_TRIGGER,
+            abi::IRQ_REQUEST,
+            1,
+        );
         set.events[0] = event.as_fd().as_raw_fd();
         self.set_irqs(set, "set")
     }
 
     /// Lets the pin interrupt again.
     pub fn unmask_pin(&self) -> Result<()> {
-        let set = IrqSet {
-            size: 0,
-            flags: abi::IRQ_DATA_NONE | abi::IRQ_UNMASK,
-            index: abi::IRQ_INTX,
-            start: 0,
-            count: 1,
-            events: [-1; abi::IRQ_SET_MAX],
-        };
+        let set = irq_set(abi::IRQ_DATA_NONE | abi::IRQ_UNMASK, abi::IRQ_INTX, 1);
         self.set_irqs(set, "unmask")
     }
 
@@ -283,9 +263,25 @@ impl Device {
         set.size = (std::mem::offset_of!(IrqSet, events) + events * size_of::<i32>()) as u32;
         call(&self.fd, abi::DEVICE_SET_IRQS, &mut set).map_err(|error: io::Error| {
             let what = format!("{verb} interrupts of PCI function {}", self.address);
-            Error::from_io(what, error).with_hint(
-                "fewer queues= need fewer interrupts; the kernel's log tells why: dmesg | tail",
-            )
+            let hint = match events {
+                0 | 1 => "the kernel's log tells why: dmesg | tail",
+                _ => {
+                    "fewer queues= need fewer interrupts; the kernel's log tells why: dmesg | tail"
+                }
+            };
+            Error::from_io(what, error).with_hint(hint)
         })
+    }
+}
+
+/// Interrupts of a kind, from the first on, signalling nothing so far.
+fn irq_set(flags: u32, index: u32, count: u32) -> IrqSet {
+    IrqSet {
+        size: 0,
+        flags,
+        index,
+        start: 0,
+        count,
+        events: [-1; abi::IRQ_SET_MAX],
     }
 }
