@@ -6,7 +6,7 @@ mod bound;
 mod wire;
 
 pub use bound::Bound;
-pub use wire::Pulled;
+pub use wire::{Pulled, ask_for_a_look};
 
 use crate::skip::Missing;
 

@@ -10,6 +10,7 @@ mod build;
 mod fetch;
 mod guest;
 mod initramfs;
+mod look;
 mod monitor;
 mod patience;
 mod stall;

@@ -8,6 +8,7 @@
 //! To add a backend: one row in [`RIGS`]. To add a demand: one row in [`CASES`].
 
 mod cases;
+mod evidence;
 mod flows;
 mod kept;
 mod line;

@@ -1,4 +1,5 @@
-//! Wires of the guest's cards, which only the host can pull.
+//! What a test in the guest asks of the host: wires of the guest's cards, which only the host can
+//! pull, and a look from outside.
 
 use std::io::Write;
 
@@ -24,10 +25,20 @@ impl Drop for Pulled<'_> {
     }
 }
 
-/// Says it where `cargo xtask lab` reads: a line of its own on standard output.
 fn ask(card: &str, state: &str) {
+    say(&format!("link {card} {state}"));
+}
+
+/// Has the host look at the guest from outside and print what it sees; it ends a guest that the
+/// emulator has failed, and runs its suite again. That takes up to twenty seconds.
+pub fn ask_for_a_look() {
+    say("look");
+}
+
+/// Says it where `cargo xtask lab` reads: a line of its own on standard output.
+fn say(words: &str) {
     let mut out = std::io::stdout().lock();
     // libtest's own line may have no end yet.
-    let _ = write!(out, "\n@@lab link {card} {state}\n");
+    let _ = write!(out, "\n@@lab {words}\n");
     let _ = out.flush();
 }

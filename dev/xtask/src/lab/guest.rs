@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail};
 
 use super::fetch::Parts;
 use super::initramfs::Initramfs;
-use super::monitor;
 use super::patience::Patience;
 use super::stall;
 use super::wire;
+use super::{look, monitor};
 use crate::netns::Netns;
 use crate::run::{is_root, quietly, which};
 
@@ -234,6 +234,10 @@ pub fn run(
                     && let Err(error) = monitor::set_wire(dir, index, is_there)
                 {
                     eprintln!("lab: {text}: {error:#}");
+                }
+                if text == look::MARK {
+                    lost = look::at(dir, wires.ns.as_ref());
+                    continue;
                 }
                 if let Some(more) = line(&text) {
                     (since, limit) = (Instant::now(), more);

@@ -6,9 +6,10 @@
 //! waits for ever for whatever that processor was to do. No program in the guest can bring this
 //! about, and none can mend it; so it is looked for, and told from a test that hangs.
 //!
-//! The same goes for a processor that stays in the kernel with interrupts off and does nothing but
-//! look at the same place for seconds: seen where the kernel waits for the emulated IOMMU to say
-//! that an invalidation is done.
+//! The same goes for any other vector, where timers go on and only some devices fall silent; for a
+//! processor that sleeps although an interrupt is requested; and for one that stays in the kernel
+//! with interrupts off and does nothing but look at the same place for seconds: seen where the
+//! kernel waits for the emulated IOMMU to say that an invalidation is done.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -33,8 +34,10 @@ const PROMPT: &str = "(qemu)";
 /// milliseconds.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Looks that must find the same.
+/// Looks that must find the same, and looks altogether: a processor that just then works in the
+/// kernel says nothing of itself.
 const LOOKS: usize = 5;
+const LOOKS_MAX: usize = 15;
 
 /// Keys that the kernel answers on its console: all messages, stacks of all processors, all tasks,
 /// those that are blocked.
@@ -130,65 +133,128 @@ pub fn set_wire(dir: &Path, card: usize, is_there: bool) -> Result<()> {
     Ok(())
 }
 
+/// The vectors that are requested of each processor, and in service.
+///
+/// # Errors
+/// When the monitor is not there or does not answer.
+pub fn vectors(dir: &Path) -> Result<String> {
+    let mut monitor = Monitor::open(dir)?;
+    let mut text = String::new();
+    for cpu in 0..2 {
+        let apic = monitor.ask(&format!("info lapic {cpu}"))?;
+        let is_asked = |line: &&str| line.starts_with("ISR") || line.starts_with("IRR");
+        for line in apic.lines().filter(is_asked) {
+            text += &format!("processor {cpu}: {line}\n");
+        }
+    }
+    Ok(text)
+}
+
 /// Whether a processor of the guest is where no program can have brought it (see the module):
-/// several looks in a row find the same.
+/// several looks find the same, and none in between finds it in order.
 pub fn stuck(dir: &Path) -> Option<String> {
     let mut monitor = Monitor::open(dir).ok()?;
-    let mut found = None;
-    for look in 0..LOOKS {
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for _ in 0..LOOKS_MAX {
         let registers = monitor.ask("info registers -a").ok()?;
         let apics = [0, 1].map(|cpu| monitor.ask(&format!("info lapic {cpu}")));
         let apics: Vec<_> = apics.into_iter().collect::<Result<_>>().ok()?;
-        let now = lost_interrupt(&registers, &apics).or_else(|| in_kernel(&registers));
-        if now.is_none() || look != 0 && now != found {
+        let states: Vec<_> = processors(&registers)
+            .zip(&apics)
+            .map(|((cpu, text), apic)| state(cpu, text, apic))
+            .collect();
+        suspects.resize_with(states.len(), Suspect::default);
+        for (suspect, state) in suspects.iter_mut().zip(states) {
+            suspect.look(state);
+        }
+        if let Some(found) = suspects.iter().find(|suspect| suspect.looks >= LOOKS) {
+            return found.fault.clone();
+        }
+        if suspects.iter().all(|suspect| suspect.fault.is_none()) {
             return None;
         }
-        found = now;
         std::thread::sleep(PAUSE);
     }
-    found
-}
-
-/// The first processor that is halted although its local APIC has vectors in service, and these:
-/// a kernel does not halt in a handler.
-fn lost_interrupt(registers: &str, apics: &[String]) -> Option<String> {
-    for ((cpu, text), apic) in processors(registers).zip(apics) {
-        let mut lines = apic.lines().filter_map(|line| line.strip_prefix("ISR"));
-        let in_service = lines.next().unwrap_or_default().trim();
-        let has_some = in_service.starts_with(|letter: char| letter.is_ascii_digit());
-        if has_some && text.contains(HALTED) {
-            return Some(format!(
-                "processor {cpu} is halted, and its APIC has vector {in_service} in service: QEMU \
-                 has lost the end of an interrupt"
-            ));
-        }
-    }
     None
 }
 
-/// The first processor that works in the kernel with interrupts off, and where. Several looks that
-/// find one and the same place mean a loop that nothing ends: a handler goes on.
-fn in_kernel(registers: &str) -> Option<String> {
-    for (cpu, text) in processors(registers) {
-        let value = |name: &str| {
-            let (_, rest) = text.split_once(name)?;
-            let digits = rest
-                .split(|letter: char| !letter.is_ascii_hexdigit())
-                .next()?;
-            u64::from_str_radix(digits, 16).ok()
+/// What looks at a processor have found so far.
+#[derive(Default)]
+struct Suspect {
+    fault: Option<String>,
+    /// How many found it.
+    looks: usize,
+}
+
+impl Suspect {
+    fn look(&mut self, state: State) {
+        match state {
+            State::Fault(fault) if self.fault.as_ref() == Some(&fault) => self.looks += 1,
+            State::Fault(fault) => (self.fault, self.looks) = (Some(fault), 1),
+            State::InOrder => (self.fault, self.looks) = (None, 0),
+            State::Busy => {}
+        }
+    }
+}
+
+/// What a single look says of a processor.
+#[derive(Debug, PartialEq)]
+enum State {
+    /// Nothing is wrong with it.
+    InOrder,
+    /// It is in the kernel, and may well be in a handler.
+    Busy,
+    /// It cannot stay like this: for a moment, or for ever.
+    Fault(String),
+}
+
+/// A kernel neither halts nor goes back to a program from within a handler, and takes an interrupt
+/// that is requested as soon as it lets any through; a handler with interrupts off goes on.
+fn state(cpu: usize, registers: &str, apic: &str) -> State {
+    let value = |name: &str| {
+        let (_, rest) = registers.split_once(name)?;
+        let digits = rest
+            .split(|letter: char| !letter.is_ascii_hexdigit())
+            .next()?;
+        u64::from_str_radix(digits, 16).ok()
+    };
+    let vectors = |name: &str| {
+        let mut lines = apic.lines().filter_map(|line| line.strip_prefix(name));
+        let list = lines.next().unwrap_or_default().trim().to_owned();
+        Some(list).filter(|list| list.starts_with(|letter: char| letter.is_ascii_digit()))
+    };
+    let halted = registers.contains(HALTED);
+    let in_program = !halted && registers.contains("CPL=3");
+    if let (true, Some(in_service)) = (halted || in_program, vectors("ISR")) {
+        let place = if halted {
+            "is halted"
+        } else {
+            "runs a program"
         };
-        let (Some(flags), Some(place)) = (value("RFL="), value("RIP=")) else {
-            continue;
-        };
-        if flags & INTERRUPTS == 0 && text.contains("CPL=0") && !text.contains(HALTED) {
+        return State::Fault(format!(
+            "processor {cpu} {place}, and its APIC has vector {in_service} in service: QEMU has \
+             lost the end of an interrupt"
+        ));
+    }
+    if let (true, Some(requested)) = (halted, vectors("IRR")) {
+        return State::Fault(format!(
+            "processor {cpu} is halted, and its APIC has vector {requested} requested: QEMU does \
+             not wake it"
+        ));
+    }
+    if halted || in_program {
+        return State::InOrder;
+    }
+    match (value("RFL="), value("RIP=")) {
+        (Some(flags), Some(place)) if flags & INTERRUPTS == 0 && registers.contains("CPL=0") => {
             let page = place & !0xfff;
-            return Some(format!(
+            State::Fault(format!(
                 "processor {cpu} is in the kernel with interrupts off and goes no further than \
                  {page:#x}"
-            ));
+            ))
         }
+        _ => State::Busy,
     }
-    None
 }
 
 /// What is told of each.
@@ -202,14 +268,6 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-
-    /// Of a guest that hung, without the registers in between.
-    const REGISTERS: &str = "\nCPU#0\nRAX=0\nRIP=ffffffffbb9b8d0f II=0 A20=1 SMM=0 HLT=1\n\
-                             \nCPU#1\nRIP=ffffffffbb9b8d0f II=0 A20=1 SMM=0 HLT=1\n";
-
-    fn apic(in_service: &str) -> String {
-        format!("LVTT\t 0x000000ec one-shot\nISR\t {in_service}\nIRR\t 236 \n\nAPR 0x00\n")
-    }
 
     #[test]
     fn a_socket_in_a_folder_with_a_long_name_is_reached() {
@@ -234,38 +292,73 @@ mod tests {
         assert_eq!(qemu.join().unwrap(), "do it\n");
     }
 
+    /// What a look at the first processor says, where its registers have this in them.
+    fn state_of(registers: &str, in_service: &str, requested: &str) -> State {
+        let apic = format!("LVTT\t 0xec\nISR\t {in_service}\nIRR\t {requested}\n\nAPR 0x00\n");
+        let registers = format!("CPU#0\nRAX=0\nRIP=ffffffff82d7200e {registers}\n");
+        let (cpu, text) = processors(&registers).next().unwrap();
+        state(cpu, text, &apic)
+    }
+
+    const NONE: &str = "(none)";
+    const HALT: &str = "RFL=00000246 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=1";
+    const PROGRAM: &str = "RFL=00000246 [---Z---] CPL=3 II=0 A20=1 SMM=0 HLT=0";
+    const KERNEL: &str = "RFL=00000246 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=0";
+    const INTERRUPTS_OFF: &str = "RFL=00000046 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=0";
+
     #[test]
-    fn a_halted_processor_in_a_handler_is_found() {
-        let none = apic("(none)");
-        let held = apic("236 ");
-        let of = |cpu: usize| format!("processor {cpu} is halted, and its APIC has vector 236");
-        let both = [held.clone(), none.clone()];
-        let found = lost_interrupt(REGISTERS, &both).unwrap();
-        assert!(found.starts_with(&of(0)), "{found}");
-        let both = [none.clone(), held.clone()];
-        let found = lost_interrupt(REGISTERS, &both).unwrap();
-        assert!(found.starts_with(&of(1)), "{found}");
-        assert_eq!(lost_interrupt(REGISTERS, &[none.clone(), none]), None);
+    fn an_interrupt_that_does_not_end_or_wake_is_found() {
+        let says = |registers, in_service, requested, words: &str| {
+            let State::Fault(fault) = state_of(registers, in_service, requested) else {
+                panic!("{registers}, {in_service}, {requested}");
+            };
+            assert!(fault.contains(words), "{fault}");
+        };
+        says(
+            HALT,
+            "236 ",
+            "236 ",
+            "0 is halted, and its APIC has vector 236 in service",
+        );
+        says(
+            PROGRAM,
+            "35 ",
+            NONE,
+            "0 runs a program, and its APIC has vector 35 in service",
+        );
+        says(
+            HALT,
+            NONE,
+            "35 36 ",
+            "0 is halted, and its APIC has vector 35 36 requested",
+        );
+        says(
+            INTERRUPTS_OFF,
+            NONE,
+            NONE,
+            "no further than 0xffffffff82d72000",
+        );
+        assert_eq!(state_of(HALT, NONE, NONE), State::InOrder);
+        // It is about to be taken.
+        assert_eq!(state_of(PROGRAM, NONE, "35 "), State::InOrder);
         // One that runs may well be in a handler.
-        let runs = REGISTERS.replace("HLT=1", "HLT=0");
-        assert_eq!(lost_interrupt(&runs, &both), None);
-        assert_eq!(lost_interrupt("", &[held]), None);
+        assert_eq!(state_of(KERNEL, "236 ", NONE), State::Busy);
+        assert_eq!(state_of("", "236 ", NONE), State::Busy);
     }
 
     #[test]
-    fn a_processor_that_works_with_interrupts_off_is_found() {
-        let of = |flags, ring, halted| {
-            format!(
-                "{REGISTERS}CPU#2\nRAX=0\nRIP=ffffffff82d7200e RFL={flags} [---Z---] CPL={ring} \
-                 II=0 A20=1 SMM=0 HLT={halted}\n"
-            )
+    fn only_what_stays_is_a_fault() {
+        let mut suspect = Suspect::default();
+        let fault = |text: &str| State::Fault(text.into());
+        let mut after = |state| {
+            suspect.look(state);
+            suspect.looks
         };
-        let found = in_kernel(&of("00000046", 0, 0)).unwrap();
-        assert!(found.starts_with("processor 2") && found.ends_with("0xffffffff82d72000"));
-        // Interrupts are on; a program; halted for an interrupt that is on its way.
-        assert_eq!(in_kernel(&of("00000246", 0, 0)), None);
-        assert_eq!(in_kernel(&of("00000046", 3, 0)), None);
-        assert_eq!(in_kernel(&of("00000046", 0, 1)), None);
-        assert_eq!(in_kernel(""), None);
+        assert_eq!(after(fault("a")), 1);
+        assert_eq!(after(State::Busy), 1);
+        assert_eq!(after(fault("a")), 2);
+        assert_eq!(after(fault("b")), 1);
+        assert_eq!(after(State::InOrder), 0);
+        assert_eq!(after(fault("b")), 1);
     }
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::Rig;
 use super::line::{LIMIT, Line};
+use super::{Rig, evidence};
 use crate::packet::number_of;
 
 /// The number of the packets that look for the queues.
@@ -73,17 +73,23 @@ fn sweep(line: &mut Line) -> Result<Vec<u16>> {
         line.send(&[packet])?;
     }
     let mut queue_of = BTreeMap::new();
-    let end = Instant::now() + LIMIT;
+    let (end, mut others) = (Instant::now() + LIMIT, 0);
     while queue_of.len() < tried.len() {
-        ensure!(
-            Instant::now() < end,
-            "of flows {tried:?} only these came: {queue_of:?}"
-        );
+        if Instant::now() >= end {
+            let accounts = (line.account()?, line.tx_account()?);
+            evidence::tell(line.pair.as_ref());
+            bail!(
+                "of flows {tried:?} only these came: {queue_of:?}, and {others} other packets; \
+                 {accounts:?}"
+            );
+        }
         line.receive_on_all(1, Duration::from_millis(100), |queue, packet| {
             let bytes = packet.bytes();
             if number_of(bytes) == Ok(PROBE) {
                 // Behind an Ethernet header and an IPv4 header without options.
                 queue_of.insert(u16::from_be_bytes([bytes[34], bytes[35]]), queue);
+            } else {
+                others += 1;
             }
             Ok(())
         })?;
