@@ -11,7 +11,6 @@ mod spare;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use runtime::Pacing;
 
 use cards::Cards;
 use generator::{Generator, Load};
@@ -52,10 +51,9 @@ pub struct Plan {
 /// What is measured of everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Packets a second, readers spinning.
+    /// Packets a second.
     Rates,
-    /// Time of the processor a packet, readers asleep when nothing comes. For a clock that counts
-    /// instructions.
+    /// Time of the processor a packet. For a clock that counts instructions.
     Cost,
 }
 
@@ -74,14 +72,14 @@ struct Subject {
     label: &'static str,
     /// `receive` or `forward`.
     table: &'static str,
-    start: fn(&Cards, Pacing) -> Result<Running>,
+    start: fn(&Cards) -> Result<Running>,
 }
 
 /// Nobody: the second card is down.
 const NOBODY: Subject = Subject {
     label: "nobody",
     table: "base",
-    start: |_, _| {
+    start: |_| {
         Ok(Running {
             delivered: Box::new(|| Ok(0)),
             stop: Box::new(|| Ok(None)),
@@ -122,11 +120,7 @@ pub fn run(plan: Plan) -> Result<()> {
 
 fn one(plan: &Plan, subject: &Subject, cards: &Cards, generator: &mut Generator) -> Result<()> {
     cards.reset()?;
-    let pacing = match plan.what {
-        What::Rates => Pacing::Spin,
-        What::Cost => Pacing::Gather,
-    };
-    let running = (subject.start)(cards, pacing)?;
+    let running = (subject.start)(cards)?;
     generator.address(running.destination_mac);
     let result = measure(plan, subject, &running, generator);
     let told = (running.stop)()?;

@@ -22,13 +22,13 @@ pub const SUBJECTS: &[Subject] = &[
     Subject {
         label: "barewire, AF_XDP zero-copy",
         table: "forward",
-        start: |cards, pacing| {
+        start: |cards| {
             let names = [1, 2].map(|index| -> Result<_> {
                 let name = cards.up(index)?;
                 Ok(format!("afxdp:{name}/0?attach=native&bind=zero-copy"))
             });
             let [from, to] = names;
-            barewire([from?, to?], pacing, || {
+            barewire([from?, to?], || {
                 NAMES[1..]
                     .iter()
                     .try_for_each(|name| wait_for_carrier(name))
@@ -38,20 +38,16 @@ pub const SUBJECTS: &[Subject] = &[
     Subject {
         label: "barewire, user-mode drivers",
         table: "forward",
-        start: |cards, pacing| {
+        start: |cards| {
             cards.to_vfio(1)?;
             cards.to_vfio(2)?;
-            barewire([cards.vfio(1), cards.vfio(2)], pacing, || Ok(()))
+            barewire([cards.vfio(1), cards.vfio(2)], || Ok(()))
         },
     },
 ];
 
 /// `barewire forward`, in this process.
-fn barewire(
-    names: [String; 2],
-    pacing: Pacing,
-    wait_for_links: impl FnOnce() -> Result<()>,
-) -> Result<Running> {
+fn barewire(names: [String; 2], wait_for_links: impl FnOnce() -> Result<()>) -> Result<Running> {
     let mut opened = forward::open(&Setup {
         names,
         options: PortOptions {
@@ -73,7 +69,7 @@ fn barewire(
     let stop = Stop::new();
     let flag = stop.clone();
     let options = Options {
-        pacing,
+        pacing: Pacing::default(),
         cpus: vec![CPU],
         ..Options::default()
     };
@@ -103,7 +99,7 @@ fn barewire(
 }
 
 /// A bridge that knows where the packets' station is.
-fn bridge(cards: &Cards, _pacing: Pacing) -> Result<Running> {
+fn bridge(cards: &Cards) -> Result<Running> {
     let (from, to) = (cards.up(1)?, cards.up(2)?);
     ip("link add bridge0 type bridge mcast_snooping 0 stp_state 0")?;
     std::fs::write("/proc/sys/net/ipv6/conf/bridge0/disable_ipv6", "1")?;

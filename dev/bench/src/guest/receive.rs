@@ -26,49 +26,49 @@ pub const SUBJECTS: &[Subject] = &[
     Subject {
         label: "TPACKET_V3",
         table: "receive",
-        start: |cards, pacing| {
+        start: |cards| {
             let options = PortOptions {
                 tap: TapBy::Tpacket,
                 ..PortOptions::default()
             };
-            read(&format!("afpacket:{}", cards.up(1)?), options, pacing)
+            read(&format!("afpacket:{}", cards.up(1)?), options)
         },
     },
     Subject {
         label: "AF_XDP generic",
         table: "receive",
-        start: |cards, pacing| {
+        start: |cards| {
             let options = PortOptions {
                 attach: AttachMode::Generic,
                 ..PortOptions::default()
             };
-            read(&format!("afxdp:{}", cards.up(1)?), options, pacing)
+            read(&format!("afxdp:{}", cards.up(1)?), options)
         },
     },
     Subject {
         label: "AF_XDP zero-copy",
         table: "receive",
-        start: |cards, pacing| {
+        start: |cards| {
             let options = PortOptions {
                 attach: AttachMode::Native,
                 bind: BindMode::ZeroCopy,
                 ..PortOptions::default()
             };
-            read(&format!("afxdp:{}", cards.up(1)?), options, pacing)
+            read(&format!("afxdp:{}", cards.up(1)?), options)
         },
     },
     Subject {
         label: "user-mode driver",
         table: "receive",
-        start: |cards, pacing| {
+        start: |cards| {
             cards.to_vfio(1)?;
-            read(&cards.vfio(1), PortOptions::default(), pacing)
+            read(&cards.vfio(1), PortOptions::default())
         },
     },
 ];
 
 /// A port of ours with a reader that touches each packet.
-fn read(name: &str, options: PortOptions, pacing: Pacing) -> Result<Running> {
+fn read(name: &str, options: PortOptions) -> Result<Running> {
     let options = PortOptions {
         queue_count: 1,
         timestamp: TimestampSource::None,
@@ -81,7 +81,7 @@ fn read(name: &str, options: PortOptions, pacing: Pacing) -> Result<Running> {
     let flag = stop.clone();
     let thread = std::thread::spawn(move || {
         sys::affinity::pin_current_thread(CPU)?;
-        worker::run(&mut rx, &mut Touch::default(), &flag, pacing)
+        worker::run(&mut rx, &mut Touch::default(), &flag, Pacing::default())
     });
     Ok(Running {
         delivered: Box::new(move || Ok(counters.delivered.get())),
@@ -97,7 +97,7 @@ fn read(name: &str, options: PortOptions, pacing: Pacing) -> Result<Running> {
 }
 
 /// A UDP socket.
-fn recvmmsg(cards: &Cards, _pacing: Pacing) -> Result<Running> {
+fn recvmmsg(cards: &Cards) -> Result<Running> {
     let name = cards.up(1)?;
     let address = std::net::Ipv4Addr::from(DESTINATION);
     ip(&format!("address add {address}/24 dev {name}"))?;

@@ -58,12 +58,14 @@ fn run(plan: &Plan) -> Result<Outcome> {
              behind the IOMMU"
                 .into(),
             "packets a second: the best of 16 to 256 kpps offered and of as many as the generator \
-             can, readers spinning; with all that the emulation takes: a card's work is \
-             done in the time of who rings its doorbell, one such work at a time"
+             can; with all that the emulation takes: a card's work is done in the time of who \
+             rings its doorbell, one such work at a time"
                 .into(),
             "instructions: what is missing from those that the processor has to spare, at 51.2 \
-             kpps in bursts of 64, readers asleep when nothing comes, the generator's own taken \
-             off; in a guest whose clock counts instructions, where emulation takes no time"
+             kpps in bursts of 64, the generator's own taken off; in a guest whose clock counts instructions, where emulation takes no time"
+                .into(),
+            "our own readers pace themselves as the commands do (`--idle gather`): under load they \
+             sleep until a batch has gathered, which also leaves the processor to the emulation"
                 .into(),
             "recvmmsg gets datagrams to the card's own address; to all others they are another \
              station's, which the stack behind TPACKET_V3 drops"
