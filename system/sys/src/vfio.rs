@@ -275,7 +275,7 @@ fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
 
 /// Whether a driver keeps its function from a process that has others of the group. Those of
 /// bridges do not (`driver_managed_dma` of the kernel), nor does one that does nothing.
-fn keeps_dma(driver: &str) -> bool {
+pub fn keeps_dma(driver: &str) -> bool {
     ![DRIVER, "pcieport", "pci-stub"].contains(&driver)
 }
 

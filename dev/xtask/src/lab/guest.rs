@@ -16,7 +16,7 @@ use super::stall;
 use super::wire;
 use super::{look, monitor};
 use crate::netns::Netns;
-use crate::run::{is_root, quietly, which};
+use crate::run::{may_make_namespaces, quietly, which};
 
 /// A card of the guest.
 pub struct Card {
@@ -350,7 +350,7 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
 
 /// Queue pairs that virtio-net has here.
 pub fn virtio_queues() -> u32 {
-    let has_tap = is_root() && Path::new("/dev/net/tun").exists();
+    let has_tap = may_make_namespaces() && Path::new("/dev/net/tun").exists();
     let most = CARDS.iter().map(|card| card.queues).max().unwrap_or(1);
     if has_tap { most } else { 1 }
 }
@@ -368,7 +368,10 @@ impl Wires {
             return Ok(Wires { ns: None });
         }
         if virtio_queues() == 1 {
-            eprintln!("lab: no root or no /dev/net/tun: virtio-net has one queue pair here");
+            eprintln!(
+                "lab: no rights of root (CAP_NET_ADMIN, CAP_SYS_ADMIN) or no /dev/net/tun: \
+                 virtio-net has one queue pair here"
+            );
             return Ok(Wires { ns: None });
         }
         let ns = Netns::new()?;

@@ -47,11 +47,7 @@ pub(super) fn no_iommu(card: &Card) -> Result<()> {
 
 /// A group's members reach each other's memory, so the kernel hands over all or none.
 pub(super) fn shared_group(card: &Card) -> Result<()> {
-    // pci-stub holds a function and does nothing with it.
-    let driven = |driver: &Option<String>| {
-        let name = driver.as_deref();
-        name.is_some_and(|name| ![VFIO, "pci-stub"].contains(&name))
-    };
+    let driven = |driver: &Option<String>| driver.as_deref().is_some_and(sys::vfio::keeps_dma);
     let Some((other, driver)) = card.companions.iter().find(|(_, driver)| driven(driver)) else {
         return Ok(());
     };
