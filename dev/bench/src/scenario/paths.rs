@@ -62,7 +62,8 @@ fn run(plan: &Plan) -> Result<Outcome> {
              rings its doorbell, one such work at a time"
                 .into(),
             "instructions: what is missing from those that the processor has to spare, at 51.2 \
-             kpps in bursts of 64, the generator's own taken off; in a guest whose clock counts instructions, where emulation takes no time"
+             kpps in bursts of 64, the generator's own taken off; in a guest whose clock counts \
+             instructions, where emulation takes no time"
                 .into(),
             "our own readers pace themselves as the commands do (`--idle gather`): under load they \
              sleep until a batch has gathered, which also leaves the processor to the emulation"
