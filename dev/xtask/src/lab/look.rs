@@ -2,7 +2,7 @@
 //! what the host has counted, and whether the emulator has lost an interrupt.
 //!
 //! The job says `@@lab look` on a line of its own. What is seen is printed; if the emulator has
-//! failed the guest (see [`monitor`](super::monitor)), the guest is ended and its suite run again.
+//! failed the guest (see [`monitor`]), the guest is ended and its suite run again.
 
 use std::path::Path;
 
