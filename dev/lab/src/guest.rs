@@ -44,7 +44,8 @@ pub fn libpcap() -> Result<(), Missing> {
         })
 }
 
-/// Checks that virtio-net has two queue pairs, which the lab gives it where it is run as root.
+/// Checks that virtio-net has two queue pairs, which the lab gives it where it can make TAP
+/// interfaces.
 ///
 /// # Errors
 /// When it has one.

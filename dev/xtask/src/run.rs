@@ -76,26 +76,6 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Whether network namespaces and interfaces in them may be made: root of a container often may
-/// not.
-pub fn may_make_namespaces() -> bool {
-    const NET_ADMIN: u64 = 1 << 12;
-    const SYS_ADMIN: u64 = 1 << 21;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    has_capabilities(&status, NET_ADMIN | SYS_ADMIN)
-}
-
-/// Whether the effective capabilities (capabilities(7)) in a `/proc/PID/status` include these.
-fn has_capabilities(status: &str, wanted: u64) -> bool {
-    let mut lines = status
-        .lines()
-        .filter_map(|line| line.strip_prefix("CapEff:"));
-    let set = lines
-        .next()
-        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    set.is_some_and(|set| set & wanted == wanted)
-}
-
 /// Refuses to go on without the rights of root.
 pub fn need_root(task: &str) -> Result<()> {
     if !is_root() {
@@ -191,14 +171,5 @@ mod tests {
         let error = quietly(Command::new("sh").args(["-c", "echo why >&2; exit 4"])).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("why") && error.contains('4'), "{error}");
-    }
-
-    #[test]
-    fn rights_are_read_from_the_effective_set() {
-        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000201000\n";
-        assert!(has_capabilities(status, 1 << 12 | 1 << 21));
-        assert!(!has_capabilities(status, 1 << 12 | 1 << 13));
-        assert!(!has_capabilities("CapEff:\tnone\n", 1));
-        assert!(!has_capabilities("", 1));
     }
 }

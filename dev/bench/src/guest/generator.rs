@@ -35,9 +35,11 @@ pub enum Load {
 
 impl Load {
     /// Rates at which it is tried who carries most, ever more.
-    pub const RATES: [Self; 9] = [
+    pub const RATES: [Self; 11] = [
         Self::at(16_000),
         Self::at(32_000),
+        Self::at(40_000),
+        Self::at(48_000),
         Self::at(64_000),
         Self::at(96_000),
         Self::at(128_000),

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use super::stall;
 use super::wire;
 use super::{look, monitor};
 use crate::netns::Netns;
-use crate::run::{may_make_namespaces, quietly, which};
+use crate::run::{is_root, quietly, which};
 
 /// A card of the guest.
 pub struct Card {
@@ -200,7 +201,7 @@ pub fn run(
     let (mut hung, mut booted) = (false, false);
     let (mut since, mut limit) = (started, run.limit);
     let mut patience = Patience::new(child.id());
-    let (mut heard, mut lost) = (started, None);
+    let (mut heard, mut lost, mut looks) = (started, None, 0);
     loop {
         // The console is looked at now and then until the kernel is up.
         if !booted && is_up(dir) {
@@ -215,7 +216,7 @@ pub fn run(
                     .boot_limit
                     .is_some_and(|limit| started.elapsed() >= limit)
         };
-        if booted && (over || heard.elapsed() >= SILENCE) {
+        if lost.is_none() && booted && (over || heard.elapsed() >= SILENCE) {
             lost = monitor::stuck(dir).or_else(|| stall::of(&console(dir)));
             heard = Instant::now();
         }
@@ -235,8 +236,12 @@ pub fn run(
                 {
                     eprintln!("lab: {text}: {error:#}");
                 }
-                if text == look::MARK {
+                if text == look::MARK && looks < look::MAX {
+                    looks += 1;
                     lost = look::at(dir, wires.ns.as_ref());
+                    // The guest waits meanwhile.
+                    since += heard.elapsed();
+                    heard = Instant::now();
                     continue;
                 }
                 if let Some(more) = line(&text) {
@@ -350,7 +355,10 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
 
 /// Queue pairs that virtio-net has here.
 pub fn virtio_queues() -> u32 {
-    let has_tap = may_make_namespaces() && Path::new("/dev/net/tun").exists();
+    static HAS_TAP: OnceLock<bool> = OnceLock::new();
+    // Root of a container may often not make namespaces, whatever its capabilities say.
+    let make = || -> Result<()> { Netns::new()?.ip("tuntap add dev tap mode tap").map(drop) };
+    let has_tap = *HAS_TAP.get_or_init(|| is_root() && make().is_ok());
     let most = CARDS.iter().map(|card| card.queues).max().unwrap_or(1);
     if has_tap { most } else { 1 }
 }
@@ -362,15 +370,16 @@ struct Wires {
 }
 
 impl Wires {
-    /// TAP interfaces need root; without it every card has one queue pair and a hub of QEMU's.
+    /// TAP interfaces need the rights of root; without them every card has one queue pair and a
+    /// hub of QEMU's.
     fn new(cards: &[Card]) -> Result<Wires> {
         if cards.iter().all(|card| card.queues == 1) {
             return Ok(Wires { ns: None });
         }
         if virtio_queues() == 1 {
             eprintln!(
-                "lab: no rights of root (CAP_NET_ADMIN, CAP_SYS_ADMIN) or no /dev/net/tun: \
-                 virtio-net has one queue pair here"
+                "lab: not root, or no TAP interfaces in namespaces can be made here: virtio-net \
+                 has one queue pair"
             );
             return Ok(Wires { ns: None });
         }

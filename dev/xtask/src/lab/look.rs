@@ -9,6 +9,9 @@ use std::path::Path;
 use super::monitor;
 use crate::netns::Netns;
 
+/// How many a guest may have.
+pub const MAX: u32 = 5;
+
 /// The line.
 pub const MARK: &str = "@@lab look";
 

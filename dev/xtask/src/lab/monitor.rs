@@ -34,10 +34,19 @@ const PROMPT: &str = "(qemu)";
 /// milliseconds.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Looks that must find the same, and looks altogether: a processor that just then works in the
-/// kernel says nothing of itself.
+/// Looks that must find the same.
 const LOOKS: usize = 5;
+
+/// Looks after which nobody is suspected if nothing was found, and looks altogether: a processor
+/// that just then works in the kernel says little of itself.
+const LOOKS_MIN: usize = 3;
 const LOOKS_MAX: usize = 15;
+
+/// How long may be looked, answers that come late included.
+const LOOKING: Duration = Duration::from_secs(20);
+
+/// Processors of a guest.
+const CPUS: usize = 2;
 
 /// Keys that the kernel answers on its console: all messages, stacks of all processors, all tasks,
 /// those that are blocked.
@@ -138,123 +147,184 @@ pub fn set_wire(dir: &Path, card: usize, is_there: bool) -> Result<()> {
 /// # Errors
 /// When the monitor is not there or does not answer.
 pub fn vectors(dir: &Path) -> Result<String> {
-    let mut monitor = Monitor::open(dir)?;
-    let mut text = String::new();
-    for cpu in 0..2 {
-        let apic = monitor.ask(&format!("info lapic {cpu}"))?;
-        let is_asked = |line: &&str| line.starts_with("ISR") || line.starts_with("IRR");
-        for line in apic.lines().filter(is_asked) {
-            text += &format!("processor {cpu}: {line}\n");
-        }
-    }
-    Ok(text)
+    let looks = looks(&mut Monitor::open(dir)?)?;
+    Ok(looks
+        .iter()
+        .enumerate()
+        .fold(String::new(), |text, (cpu, look)| {
+            let (requested, in_service) = (&look.requested, &look.in_service);
+            text + &format!("processor {cpu}: requested [{requested}], in service [{in_service}]\n")
+        }))
 }
 
 /// Whether a processor of the guest is where no program can have brought it (see the module):
 /// several looks find the same, and none in between finds it in order.
 pub fn stuck(dir: &Path) -> Option<String> {
     let mut monitor = Monitor::open(dir).ok()?;
-    let mut suspects: Vec<Suspect> = Vec::new();
-    for _ in 0..LOOKS_MAX {
-        let registers = monitor.ask("info registers -a").ok()?;
-        let apics = [0, 1].map(|cpu| monitor.ask(&format!("info lapic {cpu}")));
-        let apics: Vec<_> = apics.into_iter().collect::<Result<_>>().ok()?;
-        let states: Vec<_> = processors(&registers)
-            .zip(&apics)
-            .map(|((cpu, text), apic)| state(cpu, text, apic))
-            .collect();
-        suspects.resize_with(states.len(), Suspect::default);
-        for (suspect, state) in suspects.iter_mut().zip(states) {
-            suspect.look(state);
-        }
-        if let Some(found) = suspects.iter().find(|suspect| suspect.looks >= LOOKS) {
-            return found.fault.clone();
-        }
-        if suspects.iter().all(|suspect| suspect.fault.is_none()) {
-            return None;
+    let mut suspects = Default::default();
+    let until = Instant::now() + LOOKING;
+    for number in 0.. {
+        let verdict = judge(&mut suspects, number, &looks(&mut monitor).ok()?);
+        if verdict.is_some() || Instant::now() >= until {
+            return verdict.flatten();
         }
         std::thread::sleep(PAUSE);
     }
     None
 }
 
-/// What looks at a processor have found so far.
-#[derive(Default)]
-struct Suspect {
-    fault: Option<String>,
-    /// How many found it.
+/// A look at every processor.
+fn looks(monitor: &mut Monitor) -> Result<Vec<Look>> {
+    let registers = monitor.ask("info registers -a")?;
+    let mut looks = Vec::new();
+    for (cpu, text) in processors(&registers).take(CPUS) {
+        let apic = monitor.ask(&format!("info lapic {cpu}"))?;
+        looks.push(Look::of(text, &apic));
+    }
+    Ok(looks)
+}
+
+/// What a look finds of a processor.
+#[derive(Debug, Default)]
+struct Look {
+    is_halted: bool,
+    /// It works in the kernel, where it may be in a handler.
+    in_kernel: bool,
+    lets_interrupts_through: bool,
+    /// The page of its next instruction.
+    page: u64,
+    /// Vectors in service; empty for none.
+    in_service: String,
+    /// Vectors that are requested.
+    requested: String,
+}
+
+impl Look {
+    fn of(registers: &str, apic: &str) -> Look {
+        let value = |name: &str| {
+            let (_, rest) = registers.split_once(name)?;
+            let digits = rest
+                .split(|letter: char| !letter.is_ascii_hexdigit())
+                .next()?;
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let vectors = |name: &str| {
+            let mut lines = apic.lines().filter_map(|line| line.strip_prefix(name));
+            let list = lines.next().unwrap_or_default().trim();
+            let is_list = list.starts_with(|letter: char| letter.is_ascii_digit());
+            if is_list {
+                list.to_owned()
+            } else {
+                String::new()
+            }
+        };
+        let is_halted = registers.contains(HALTED);
+        Look {
+            is_halted,
+            in_kernel: !is_halted && !registers.contains("CPL=3"),
+            lets_interrupts_through: value("RFL=").is_none_or(|flags| flags & INTERRUPTS != 0),
+            page: value("RIP=").unwrap_or_default() & !0xfff,
+            in_service: vectors("ISR"),
+            requested: vectors("IRR"),
+        }
+    }
+}
+
+/// Something that lasts a moment in a machine that is in order, and how many looks found it.
+#[derive(Debug, Default)]
+struct Suspicion {
+    what: String,
     looks: usize,
 }
 
+impl Suspicion {
+    /// A look finds `what`, nothing if that is empty, and it is a fault there if `counts`.
+    fn look(&mut self, what: &str, counts: bool) {
+        if self.what != what {
+            *self = Suspicion {
+                what: what.to_owned(),
+                looks: 0,
+            };
+        }
+        self.looks += usize::from(counts && !what.is_empty());
+    }
+}
+
+/// What looks at a processor have found so far.
+#[derive(Debug, Default)]
+struct Suspect {
+    /// A kernel neither halts nor goes back to a program from within a handler.
+    in_service: Suspicion,
+    /// It takes what is requested as soon as it lets interrupts through.
+    requested: Suspicion,
+    /// What it does with interrupts off goes on.
+    place: Suspicion,
+}
+
 impl Suspect {
-    fn look(&mut self, state: State) {
-        match state {
-            State::Fault(fault) if self.fault.as_ref() == Some(&fault) => self.looks += 1,
-            State::Fault(fault) => (self.fault, self.looks) = (Some(fault), 1),
-            State::InOrder => (self.fault, self.looks) = (None, 0),
-            State::Busy => {}
-        }
-    }
-}
-
-/// What a single look says of a processor.
-#[derive(Debug, PartialEq)]
-enum State {
-    /// Nothing is wrong with it.
-    InOrder,
-    /// It is in the kernel, and may well be in a handler.
-    Busy,
-    /// It cannot stay like this: for a moment, or for ever.
-    Fault(String),
-}
-
-/// A kernel neither halts nor goes back to a program from within a handler, and takes an interrupt
-/// that is requested as soon as it lets any through; a handler with interrupts off goes on.
-fn state(cpu: usize, registers: &str, apic: &str) -> State {
-    let value = |name: &str| {
-        let (_, rest) = registers.split_once(name)?;
-        let digits = rest
-            .split(|letter: char| !letter.is_ascii_hexdigit())
-            .next()?;
-        u64::from_str_radix(digits, 16).ok()
-    };
-    let vectors = |name: &str| {
-        let mut lines = apic.lines().filter_map(|line| line.strip_prefix(name));
-        let list = lines.next().unwrap_or_default().trim().to_owned();
-        Some(list).filter(|list| list.starts_with(|letter: char| letter.is_ascii_digit()))
-    };
-    let halted = registers.contains(HALTED);
-    let in_program = !halted && registers.contains("CPL=3");
-    if let (true, Some(in_service)) = (halted || in_program, vectors("ISR")) {
-        let place = if halted {
-            "is halted"
-        } else {
-            "runs a program"
+    fn look(&mut self, look: &Look) {
+        self.in_service.look(&look.in_service, !look.in_kernel);
+        let waits = look.is_halted && look.lets_interrupts_through;
+        self.requested.look(&look.requested, waits);
+        let place = match look.in_kernel && !look.lets_interrupts_through {
+            true => format!("{:#x}", look.page),
+            false => String::new(),
         };
-        return State::Fault(format!(
-            "processor {cpu} {place}, and its APIC has vector {in_service} in service: QEMU has \
-             lost the end of an interrupt"
-        ));
+        self.place.look(&place, true);
     }
-    if let (true, Some(requested)) = (halted, vectors("IRR")) {
-        return State::Fault(format!(
-            "processor {cpu} is halted, and its APIC has vector {requested} requested: QEMU does \
-             not wake it"
-        ));
-    }
-    if halted || in_program {
-        return State::InOrder;
-    }
-    match (value("RFL="), value("RIP=")) {
-        (Some(flags), Some(place)) if flags & INTERRUPTS == 0 && registers.contains("CPL=0") => {
-            let page = place & !0xfff;
-            State::Fault(format!(
-                "processor {cpu} is in the kernel with interrupts off and goes no further than \
-                 {page:#x}"
+
+    fn fault(&self, cpu: usize) -> Option<String> {
+        let is_sure = |suspicion: &Suspicion| suspicion.looks >= LOOKS;
+        let Suspect {
+            in_service,
+            requested,
+            place,
+        } = self;
+        if is_sure(in_service) {
+            let vectors = &in_service.what;
+            Some(format!(
+                "the APIC of processor {cpu} has vector {vectors} in service, and it is in no \
+                 handler: QEMU has lost the end of an interrupt"
             ))
+        } else if is_sure(requested) {
+            let vectors = &requested.what;
+            Some(format!(
+                "processor {cpu} is halted, and its APIC has vector {vectors} requested: QEMU does \
+                 not wake it"
+            ))
+        } else if is_sure(place) {
+            let page = &place.what;
+            Some(format!(
+                "processor {cpu} is in the kernel with interrupts off and goes no further than \
+                 {page}"
+            ))
+        } else {
+            None
         }
-        _ => State::Busy,
     }
+
+    fn is_suspected(&self) -> bool {
+        let Suspect {
+            in_service,
+            requested,
+            place,
+        } = self;
+        in_service.looks + requested.looks + place.looks != 0
+    }
+}
+
+/// Adds a look at all processors, the `number`th from 0; the verdict when there is one: a fault or
+/// none.
+fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Look]) -> Option<Option<String>> {
+    suspects.resize_with(looks.len(), Suspect::default);
+    for (suspect, look) in suspects.iter_mut().zip(looks) {
+        suspect.look(look);
+    }
+    let mut each = suspects.iter().enumerate();
+    let fault = each.find_map(|(cpu, suspect)| suspect.fault(cpu));
+    let is_over = number + 1 >= LOOKS_MAX
+        || number + 1 >= LOOKS_MIN && !suspects.iter().any(Suspect::is_suspected);
+    (fault.is_some() || is_over).then_some(fault)
 }
 
 /// What is told of each.
@@ -292,12 +362,25 @@ mod tests {
         assert_eq!(qemu.join().unwrap(), "do it\n");
     }
 
-    /// What a look at the first processor says, where its registers have this in them.
-    fn state_of(registers: &str, in_service: &str, requested: &str) -> State {
+    /// A look at a processor with this in its registers, and in its APIC.
+    fn look(registers: &str, in_service: &str, requested: &str) -> Look {
         let apic = format!("LVTT\t 0xec\nISR\t {in_service}\nIRR\t {requested}\n\nAPR 0x00\n");
         let registers = format!("CPU#0\nRAX=0\nRIP=ffffffff82d7200e {registers}\n");
-        let (cpu, text) = processors(&registers).next().unwrap();
-        state(cpu, text, &apic)
+        let (_, text) = processors(&registers).next().unwrap();
+        Look::of(text, &apic)
+    }
+
+    /// The verdict on a machine whose second processor looks like this, time after time.
+    fn verdict(mut look: impl FnMut(usize) -> Look) -> Option<String> {
+        let mut suspects = Vec::new();
+        let mut numbers = 0..;
+        numbers
+            .find_map(|number| judge(&mut suspects, number, &[idle(), look(number)]))
+            .unwrap()
+    }
+
+    fn idle() -> Look {
+        look(HALT, NONE, NONE)
     }
 
     const NONE: &str = "(none)";
@@ -305,60 +388,55 @@ mod tests {
     const PROGRAM: &str = "RFL=00000246 [---Z---] CPL=3 II=0 A20=1 SMM=0 HLT=0";
     const KERNEL: &str = "RFL=00000246 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=0";
     const INTERRUPTS_OFF: &str = "RFL=00000046 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=0";
+    const OFF_AND_HALTED: &str = "RFL=00000046 [---Z---] CPL=0 II=0 A20=1 SMM=0 HLT=1";
 
     #[test]
-    fn an_interrupt_that_does_not_end_or_wake_is_found() {
-        let says = |registers, in_service, requested, words: &str| {
-            let State::Fault(fault) = state_of(registers, in_service, requested) else {
-                panic!("{registers}, {in_service}, {requested}");
-            };
+    fn what_stays_where_it_can_only_be_for_a_moment_is_found() {
+        let finds = |words: &str, look: &mut dyn FnMut(usize) -> Look| {
+            let fault = verdict(look).unwrap();
             assert!(fault.contains(words), "{fault}");
         };
-        says(
-            HALT,
-            "236 ",
-            "236 ",
-            "0 is halted, and its APIC has vector 236 in service",
-        );
-        says(
-            PROGRAM,
-            "35 ",
-            NONE,
-            "0 runs a program, and its APIC has vector 35 in service",
-        );
-        says(
-            HALT,
-            NONE,
-            "35 36 ",
-            "0 is halted, and its APIC has vector 35 36 requested",
-        );
-        says(
-            INTERRUPTS_OFF,
-            NONE,
-            NONE,
-            "no further than 0xffffffff82d72000",
-        );
-        assert_eq!(state_of(HALT, NONE, NONE), State::InOrder);
-        // It is about to be taken.
-        assert_eq!(state_of(PROGRAM, NONE, "35 "), State::InOrder);
-        // One that runs may well be in a handler.
-        assert_eq!(state_of(KERNEL, "236 ", NONE), State::Busy);
-        assert_eq!(state_of("", "236 ", NONE), State::Busy);
+        finds("processor 1 has vector 236 in service", &mut |_| {
+            look(HALT, "236 ", "236 ")
+        });
+        finds("vector 35 in service", &mut |_| look(PROGRAM, "35 ", NONE));
+        finds("vector 35 36 requested", &mut |_| {
+            look(HALT, NONE, "35 36 ")
+        });
+        finds("no further than 0xffffffff82d72000", &mut |_| {
+            look(INTERRUPTS_OFF, NONE, NONE)
+        });
+        // The kernel works in between, with interrupts off now and then: the vector stays.
+        finds("vector 35 in service", &mut |number| match number % 3 {
+            0 => look(KERNEL, "35 ", NONE),
+            1 => look(INTERRUPTS_OFF, "35 ", NONE),
+            _ => look(HALT, "35 ", NONE),
+        });
     }
 
     #[test]
-    fn only_what_stays_is_a_fault() {
-        let mut suspect = Suspect::default();
-        let fault = |text: &str| State::Fault(text.into());
-        let mut after = |state| {
-            suspect.look(state);
-            suspect.looks
+    fn what_comes_and_goes_is_no_fault() {
+        for registers in [HALT, PROGRAM, KERNEL, OFF_AND_HALTED] {
+            assert_eq!(
+                verdict(|_| look(registers, NONE, NONE)),
+                None,
+                "{registers}"
+            );
+        }
+        // In a handler; about to be taken; not let through.
+        assert_eq!(verdict(|_| look(KERNEL, "236 ", NONE)), None);
+        assert_eq!(verdict(|_| look(PROGRAM, NONE, "35 ")), None);
+        assert_eq!(verdict(|_| look(OFF_AND_HALTED, NONE, "35 ")), None);
+        // Each time another one, or none in between, seen from the kernel, too.
+        let vectors = ["35 ", "36 "];
+        assert_eq!(verdict(|at| look(HALT, vectors[at % 2], NONE)), None);
+        assert_eq!(verdict(|at| look(HALT, NONE, vectors[at % 2])), None);
+        let between = |at: usize, registers, others| match at % 5 {
+            4 => look(others, NONE, NONE),
+            _ => look(registers, "35 ", NONE),
         };
-        assert_eq!(after(fault("a")), 1);
-        assert_eq!(after(State::Busy), 1);
-        assert_eq!(after(fault("a")), 2);
-        assert_eq!(after(fault("b")), 1);
-        assert_eq!(after(State::InOrder), 0);
-        assert_eq!(after(fault("b")), 1);
+        assert_eq!(verdict(|at| between(at, HALT, KERNEL)), None);
+        assert_eq!(verdict(|at| between(at, INTERRUPTS_OFF, KERNEL)), None);
+        assert_eq!(judge(&mut Vec::new(), LOOKS_MIN, &[]), Some(None));
     }
 }

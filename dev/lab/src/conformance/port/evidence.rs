@@ -1,31 +1,35 @@
-//! What is told of a wire on which nothing arrives: what both cards have counted, and whether the
-//! kernel's own packets get through. A card that does not work for the kernel either was handed
-//! over like this; else it is the port.
+//! What is told of a wire on which nothing arrives: what both cards have counted, how often they
+//! interrupted, and whether the kernel's own packets get through when no port is open. Where they
+//! do not either, the cards were handed over like this; where they do, it is the port.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::UdpSocket;
-use std::sync::Once;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::line::{LIMIT, Line};
 use crate::{End, Pair, guest};
 
 /// How long the host may take to look at the guest from outside; it ends a guest that the emulator
 /// has failed.
-const LOOK: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(40);
 
-/// Prints a few lines on both ends, where they are the kernel's, and has the host add what it sees.
-/// Only the first time: those behind it would see the same.
-pub(super) fn tell(pair: Option<&Pair>) {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
-        if let Some(pair) = pair {
-            print!("\n{}", inside(pair));
-        }
-        guest::ask_for_a_look();
-        std::thread::sleep(LOOK);
-    });
+/// Prints a few lines on both ends of a line whose ports are closed, where they are the kernel's,
+/// and has the host add what it sees. Only the first time: those behind it would see the same.
+pub(super) fn tell(line: &Line) {
+    static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.insert(line.rig.name) {
+        return;
+    }
+    if let Some(pair) = &line.pair {
+        print!("\n{}", inside(pair));
+    }
+    guest::ask_for_a_look();
+    std::thread::sleep(LOOK);
 }
 
 fn inside(pair: &Pair) -> String {
@@ -34,7 +38,7 @@ fn inside(pair: &Pair) -> String {
         let _ = writeln!(text, "{}: {}", end.ifname, interface(end));
         let _ = writeln!(text, "{}: {}", end.ifname, driver(end));
     }
-    for line in interrupts() {
+    for line in interrupts(pair) {
         let _ = writeln!(text, "interrupts: {line}");
     }
     for (from, to) in [(&pair.left, &pair.right), (&pair.right, &pair.left)] {
@@ -87,22 +91,26 @@ fn driver(end: &End) -> String {
     text
 }
 
-/// The lines of queues whose messages have names: how often each processor was interrupted.
-fn interrupts() -> Vec<String> {
+/// The lines of the cards' queues: how often each processor was interrupted.
+fn interrupts(pair: &Pair) -> Vec<String> {
     let text = std::fs::read_to_string("/proc/interrupts").unwrap_or_default();
-    let is_queue = |line: &&str| {
-        ["-input", "-output", "-TxRx"]
-            .iter()
-            .any(|of| line.contains(of))
+    let names = [&pair.left.ifname, &pair.right.ifname];
+    // virtio-net's are not named after the interface.
+    let is_theirs = |line: &&str| {
+        let is_virtio = line.contains("-input") || line.contains("-output");
+        is_virtio || names.iter().any(|name| line.contains(*name))
     };
-    let lines = text.lines().filter(is_queue);
-    lines
+    text.lines()
+        .filter(is_theirs)
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect()
 }
 
 /// Sends a datagram from socket to socket, a few times.
 fn pass(from: &End, to: &End) -> Result<()> {
+    // A card whose port was closed may have to find its link again.
+    from.wait_up(LIMIT)?;
+    to.wait_up(LIMIT)?;
     let wait = Duration::from_millis(500);
     let receiver = to.ns.run(|| UdpSocket::bind((to.ipv4, 0)))??;
     receiver.set_read_timeout(Some(wait))?;

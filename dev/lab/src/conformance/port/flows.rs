@@ -49,7 +49,10 @@ pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
     {
         return Ok(wire.ports.clone());
     }
-    let ports = line.with_plain_ports(sweep)?;
+    let ports = line
+        .with_plain_ports(sweep)
+        .inspect_err(|_| evidence::tell(line));
+    let ports = ports?;
     let is_empty = false;
     let known = Wire {
         ports: ports.clone(),
@@ -77,7 +80,6 @@ fn sweep(line: &mut Line) -> Result<Vec<u16>> {
     while queue_of.len() < tried.len() {
         if Instant::now() >= end {
             let accounts = (line.account()?, line.tx_account()?);
-            evidence::tell(line.pair.as_ref());
             bail!(
                 "of flows {tried:?} only these came: {queue_of:?}, and {others} other packets; \
                  {accounts:?}"
