@@ -34,18 +34,29 @@ pub enum Load {
 }
 
 impl Load {
-    /// Rates at which it is tried who carries most, ever more.
-    pub const RATES: [Self; 11] = [
+    /// Rates at which it is tried who carries most, ever more; the steps are small, because who
+    /// carries all of one and little of the next is told at the former.
+    pub const RATES: [Self; 21] = [
         Self::at(16_000),
+        Self::at(24_000),
         Self::at(32_000),
         Self::at(40_000),
         Self::at(48_000),
+        Self::at(56_000),
         Self::at(64_000),
+        Self::at(80_000),
         Self::at(96_000),
+        Self::at(112_000),
         Self::at(128_000),
+        Self::at(144_000),
         Self::at(160_000),
+        Self::at(176_000),
         Self::at(192_000),
+        Self::at(208_000),
+        Self::at(224_000),
+        Self::at(240_000),
         Self::at(256_000),
+        Self::at(288_000),
         Self::Most,
     ];
 
