@@ -193,6 +193,7 @@ fn jumbo_packets_and_tags_pass() {
         carries(&mut left, &mut right, &plan(true), 60, |number| {
             [9014, 1514, 2048, 2049, 60, 4096, 3073][number as usize % 7]
         });
+        assert_eq!(right.capabilities.vlan, frame_len == 4096);
         let tagged = Udp {
             vlan: Some(0x123),
             ..plan(true)

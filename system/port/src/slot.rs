@@ -14,6 +14,13 @@ pub struct Vlan {
     pub tci: u16,
 }
 
+impl Vlan {
+    /// Where in a packet a tag stands: behind the two addresses (IEEE 802.3 §3.1.1).
+    pub(crate) const AT: usize = 12;
+    /// Its bytes (IEEE 802.1Q §9.3).
+    pub(crate) const LEN: usize = 4;
+}
+
 /// What the card says of a packet's IP and transport checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {

@@ -54,6 +54,7 @@ use crate::control::{Capabilities, PortDescription};
 use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, IommuBy, PortOptions, TimestampSource};
 use crate::rx::RxQueue;
+use crate::slot::Vlan;
 use crate::tx::TxQueue;
 
 /// The row in the table of backends.
@@ -207,6 +208,9 @@ fn assemble<D: Driver>(
     let (core, rx_queues, tx_queues, interrupts) = Core::start(lent, driver, &settings, frames)?;
     let core = Arc::new(core);
     let stamp = options.timestamp != TimestampSource::None;
+    let tags_fit = rx_queues
+        .iter()
+        .all(|queue| queue.headroom() as usize >= Vlan::LEN);
 
     let (mut rx, mut tx, mut views) = (Vec::new(), Vec::new(), Vec::new());
     let mut interrupts = interrupts.into_iter();
@@ -259,7 +263,7 @@ fn assemble<D: Driver>(
             detach_moves: true,
             timestamps: stamp,
             rss_hash: limits.rss_hash,
-            vlan: limits.vlan,
+            vlan: limits.vlan && tags_fit,
             takes_traffic: true,
             multi_buffer: true,
             packet_len_max: limits.packet_len_max,

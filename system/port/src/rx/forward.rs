@@ -10,10 +10,6 @@ use super::{Packet, RxBatch};
 use crate::slot::{Slot, Vlan, segment_count};
 use crate::tx::TxQueue;
 
-/// Bytes before the place of a VLAN tag: the two addresses (IEEE 802.3 §3.1.1).
-const ADDRESSES_LEN: usize = 12;
-/// Bytes of a VLAN tag (IEEE 802.1Q §9.3).
-const TAG_LEN: usize = 4;
 /// Bytes that the smallest buffer of any sending queue holds.
 const BUFFER_LEN_MIN: u32 = 1024;
 
@@ -117,15 +113,15 @@ fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize>
         return done.then_some(len);
     };
     let first = packet.bytes();
-    let (addresses, rest) = first.split_at(first.len().min(ADDRESSES_LEN));
+    let (addresses, rest) = first.split_at(first.len().min(Vlan::AT));
     let tag = tag(vlan);
     let head = [addresses, &tag, rest].into_iter();
-    let len = len + TAG_LEN;
+    let len = len + Vlan::LEN;
     out.write_pieces(len, head.chain(packet.segments().skip(1)))
         .then_some(len)
 }
 
-fn tag(vlan: Vlan) -> [u8; TAG_LEN] {
+fn tag(vlan: Vlan) -> [u8; Vlan::LEN] {
     let ([a, b], [c, d]) = (vlan.tpid.to_be_bytes(), vlan.tci.to_be_bytes());
     [a, b, c, d]
 }
@@ -143,7 +139,7 @@ fn restore_tag(slot: &mut Slot, pool: &Pool) {
     // A packet that goes on in another frame cannot grow in this one.
     let is_last = !slot.has(Slot::CONTINUES);
     let len = slot.cap_len as usize;
-    if len < ADDRESSES_LEN || before < TAG_LEN && (behind < TAG_LEN || !is_last) {
+    if len < Vlan::AT || before < Vlan::LEN && (behind < Vlan::LEN || !is_last) {
         slot.cap_len = 0;
         return;
     }
@@ -152,19 +148,19 @@ fn restore_tag(slot: &mut Slot, pool: &Pool) {
     // SAFETY: the slot's queue holds the frame, in which the packet has at least the two addresses
     // and so much room before or behind it (checked above).
     unsafe {
-        if before >= TAG_LEN {
-            slot.data = data.sub(TAG_LEN);
-            ptr::copy(data.as_ptr(), slot.data.as_ptr(), ADDRESSES_LEN);
+        if before >= Vlan::LEN {
+            slot.data = data.sub(Vlan::LEN);
+            ptr::copy(data.as_ptr(), slot.data.as_ptr(), Vlan::AT);
         } else {
-            let rest = data.add(ADDRESSES_LEN);
-            let moved = rest.add(TAG_LEN);
-            ptr::copy(rest.as_ptr(), moved.as_ptr(), len - ADDRESSES_LEN);
+            let rest = data.add(Vlan::AT);
+            let moved = rest.add(Vlan::LEN);
+            ptr::copy(rest.as_ptr(), moved.as_ptr(), len - Vlan::AT);
         }
-        let place = slot.data.add(ADDRESSES_LEN);
-        ptr::copy_nonoverlapping(tag.as_ptr(), place.as_ptr(), TAG_LEN);
+        let place = slot.data.add(Vlan::AT);
+        ptr::copy_nonoverlapping(tag.as_ptr(), place.as_ptr(), Vlan::LEN);
     }
-    slot.cap_len += TAG_LEN as u32;
-    slot.wire_len += TAG_LEN as u32;
+    slot.cap_len += Vlan::LEN as u32;
+    slot.wire_len += Vlan::LEN as u32;
 }
 
 #[cfg(test)]

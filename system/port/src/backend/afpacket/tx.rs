@@ -17,7 +17,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::account::TxCounters;
 use crate::options::PortOptions;
-use crate::slot::Slot;
+use crate::slot::{Slot, Vlan};
 use crate::tx::TxBackend;
 
 /// Frames where nothing else is asked for.
@@ -48,9 +48,6 @@ const SEND_REQUEST: u32 = 1;
 const WRONG_FORMAT: u32 = 4;
 const STATUS_MASK: u32 = 7;
 
-/// Length of an 802.1Q tag, by which a packet may exceed the MTU.
-const TAG_LEN: usize = 4;
-
 /// One sending queue.
 pub(super) struct Tx {
     // Before the socket: a socket lives as long as its ring is mapped.
@@ -80,7 +77,7 @@ impl Tx {
         counters: Arc<TxCounters>,
     ) -> Result<Self> {
         let socket = PacketSocket::new()?;
-        let longest = link.mtu as usize + link_header_len + TAG_LEN + HEADER_LEN;
+        let longest = link.mtu as usize + link_header_len + Vlan::LEN + HEADER_LEN;
         let frame_len = (longest as u32).next_power_of_two().max(FRAME_LEN_MIN);
         let frame_count = if options.ring_len == 0 {
             FRAME_COUNT
@@ -176,7 +173,8 @@ impl Tx {
             return false;
         }
         let is_tagged = self.link_header_len == 14 && packet.get(12..14) == Some(&[0x81, 0]);
-        let allowance = self.link_header_len + if is_tagged { TAG_LEN } else { 0 };
+        // By a tag a packet may exceed the MTU.
+        let allowance = self.link_header_len + if is_tagged { Vlan::LEN } else { 0 };
         if packet.len() > self.mtu + allowance
             && let Ok(mtu) = self.socket.mtu(&self.interface_name)
         {

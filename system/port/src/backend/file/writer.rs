@@ -24,11 +24,7 @@ use crate::slot::Vlan;
 const PIECE_LEN: usize = 256 << 10;
 
 /// Bytes of a record beside the packet, at the most.
-const RECORD_EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAIL_LEN + TAG_LEN;
-
-/// Where a VLAN tag goes, behind the two addresses, and its length (IEEE 802.1Q §9.3).
-const TAG_AT: usize = 12;
-const TAG_LEN: usize = 4;
+const RECORD_EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAIL_LEN + Vlan::LEN;
 
 /// The same for compressed files, whose pieces are compressed each for itself: 1 MiB costs them
 /// next to nothing in size.
@@ -363,8 +359,8 @@ impl FileWriter {
     #[inline]
     fn append<'p>(&mut self, record: &Record, segments: impl Iterator<Item = &'p [u8]> + Clone) {
         let present: usize = segments.clone().map(<[u8]>::len).sum();
-        let vlan = record.vlan.filter(|_| present >= TAG_AT);
-        let tag_len = if vlan.is_some() { TAG_LEN } else { 0 };
+        let vlan = record.vlan.filter(|_| present >= Vlan::AT);
+        let tag_len = if vlan.is_some() { Vlan::LEN } else { 0 };
         let cap_len = (present + tag_len).min(self.snaplen as usize);
         let cap_len_u32 = cap_len as u32;
         // A reader takes a packet longer than it was on the wire for damage.
@@ -618,11 +614,11 @@ fn put_data<'p>(
         at += len;
     }
     if let Some(Vlan { tpid, tci }) = vlan
-        && cap_len > TAG_AT
+        && cap_len > Vlan::AT
     {
         let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
-        out.copy_within(TAG_AT..cap_len, TAG_AT + TAG_LEN);
-        out[TAG_AT..TAG_AT + TAG_LEN].copy_from_slice(&[a, b, c, d]);
+        out.copy_within(Vlan::AT..cap_len, Vlan::AT + Vlan::LEN);
+        out[Vlan::AT..Vlan::AT + Vlan::LEN].copy_from_slice(&[a, b, c, d]);
     }
 }
 

@@ -113,7 +113,8 @@ pub(crate) struct Limits {
     pub segments_max: u32,
     /// Packets carry the card's hash.
     pub rss_hash: bool,
-    /// VLAN tags are taken out of packets and told beside them.
+    /// VLAN tags are taken out of packets and told beside them, where frames have room in front of
+    /// a packet to put one back (see [`DriverRx::headroom`]).
     pub vlan: bool,
 }
 
@@ -267,7 +268,6 @@ pub(crate) trait DriverRx: Send + 'static {
     fn vacant(&self) -> u32;
 
     /// Where in a frame the card starts to write, in bytes.
-    #[allow(dead_code, reason = "a driver may want it")]
     fn headroom(&self) -> u32;
 
     /// Writes the descriptors of the next vacant entries: the frames of these indices, marked as
