@@ -12,9 +12,10 @@
 //! do not depend on each other, so the processor overlaps them. Where the caller has a prefetch
 //! ([`TableConfig::prefetch`]), they do not even wait in the processor's window.
 //!
-//! *Full.* When no record is free, or the four lines are full (which takes a fluke or the secret),
-//! the flow that is nearest to its timeout among those of the home line and the next one (or of the
-//! four) ends with [`EndReason::Resources`]. Closed connections and short timeouts go first.
+//! *Full.* When no record is free, or the four lines are full (in a full table some seven flows of
+//! a million find them so, or whoever has the secret), the flow that is nearest to its timeout
+//! among those of the home line and the next one (or of the four) ends with
+//! [`EndReason::Resources`]. Closed connections and short timeouts go first.
 //!
 //! *Expiry* walks the index, never the records, a few lines with each batch: once round in about
 //! two seconds.

@@ -443,43 +443,55 @@ fn crowded_lines_lose_no_packet() {
 
 #[test]
 fn a_full_table_keeps_all_it_promised() {
-    for flow_count_max in [1000, 4096] {
-        let hash_key = HashKey::from_seed(seed());
-        let mut table = Table::new(&TableConfig {
-            flow_count_max,
-            ..TableConfig::default()
-        })
-        .unwrap();
-        let flow = |i: u32, time| {
-            packet(
-                &hash_key,
-                1 + (i >> 12) as u8,
-                200,
-                (i & 0xfff) as u16,
-                17,
-                time,
-            )
-        };
-        let none = &mut |record: &Record, _| panic!("{record:?} ended");
-        for i in 0..flow_count_max {
-            table.observe(&[flow(i, S)], none);
-        }
-        // Each is still there: nothing ends, nothing begins.
-        for i in 0..flow_count_max {
-            table.observe(&[flow(i, 2 * S)], none);
-        }
-        assert_eq!(table.stats.flows, u64::from(flow_count_max));
-        check(&table);
-        // One more costs one.
-        let mut ended = Vec::new();
-        table.observe(&[flow(flow_count_max, 3 * S)], &mut |r: &Record, reason| {
-            ended.push((*r, reason))
-        });
-        assert_eq!(ended.len(), 1);
-        assert_eq!(ended[0].1, EndReason::Resources);
-        assert_eq!(ended[0].0.packets(), 2);
-        assert_eq!(table.len(), flow_count_max as usize);
+    // Of a million flows some seven find their four lines full: with seeds of the clock a test
+    // would fail now and then.
+    let mut crowded = 0;
+    for seed in 1..=10 {
+        crowded += fill(1000, seed) + fill(4096, seed);
     }
+    assert!(crowded <= 3, "{crowded} flows had no place");
+}
+
+/// Fills a table to its last record; how many flows found no place before. If none, then one more
+/// costs one.
+fn fill(flow_count_max: u32, seed: u64) -> u64 {
+    let hash_key = HashKey::from_seed(seed);
+    let mut table = Table::new(&TableConfig {
+        flow_count_max,
+        ..TableConfig::default()
+    })
+    .unwrap();
+    let flow = |i: u32, time| {
+        let from = 1 + (i >> 12) as u8;
+        packet(&hash_key, from, 200, (i & 0xfff) as u16, 17, time)
+    };
+    let mut ended = Vec::new();
+    for i in 0..flow_count_max {
+        table.observe(&[flow(i, S)], &mut |_: &Record, reason| ended.push(reason));
+    }
+    check(&table);
+    assert!(ended.iter().all(|reason| *reason == EndReason::Resources));
+    assert_eq!(table.stats.crowded, ended.len() as u64);
+    if !ended.is_empty() {
+        return table.stats.crowded;
+    }
+    // Each is still there: nothing ends, nothing begins.
+    for i in 0..flow_count_max {
+        table.observe(&[flow(i, 2 * S)], &mut |record: &Record, _| {
+            panic!("{record:?} ended")
+        });
+    }
+    assert_eq!(table.stats.flows, u64::from(flow_count_max));
+    check(&table);
+    let mut ended = Vec::new();
+    table.observe(&[flow(flow_count_max, 3 * S)], &mut |r: &Record, reason| {
+        ended.push((*r, reason))
+    });
+    assert_eq!(ended.len(), 1);
+    assert_eq!(ended[0].1, EndReason::Resources);
+    assert_eq!(ended[0].0.packets(), 2);
+    assert_eq!(table.len(), flow_count_max as usize);
+    0
 }
 
 /// A closed connection gives way before an open one.
