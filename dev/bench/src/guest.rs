@@ -159,7 +159,8 @@ fn say(what: &str, subject: &Subject, value: f64) {
 }
 
 /// Who is offered more than it can take delivers less than it could: the best of several rates
-/// counts. Once far less comes through than did, what is left to try is all that the generator can.
+/// counts. Once far less comes through than did, twice in a row, what is left to try is all that
+/// the generator can.
 fn rates(
     plan: &Plan,
     subject: &Subject,
@@ -167,14 +168,14 @@ fn rates(
     generator: &mut Generator,
 ) -> Result<()> {
     let (mut best, mut offered) = (0.0_f64, 0.0_f64);
-    let mut is_past = false;
+    let mut past = 0;
     for load in Load::RATES {
-        if is_past && !matches!(load, Load::Most) {
+        if past >= 2 && !matches!(load, Load::Most) {
             continue;
         }
         let got = Window::take(generator, load, plan.seconds, delivered, None)?;
         let rate = got.delivered as f64 / got.elapsed_s;
-        is_past |= rate < PAST * best;
+        past = if rate < PAST * best { past + 1 } else { 0 };
         best = best.max(rate);
         offered = offered.max(got.offered as f64 / got.elapsed_s);
     }

@@ -34,17 +34,23 @@ pub enum Load {
 }
 
 impl Load {
-    /// Rates at which it is tried who carries most, ever more; the steps are small, because who
-    /// carries all of one and little of the next is told at the former.
-    pub const RATES: [Self; 21] = [
-        Self::at(16_000),
+    /// Rates at which it is tried who carries most, ever more. What lies between two of them is
+    /// told as the lower one, so the steps are small.
+    pub const RATES: [Self; 27] = [
         Self::at(24_000),
+        Self::at(28_000),
         Self::at(32_000),
+        Self::at(36_000),
         Self::at(40_000),
+        Self::at(44_000),
         Self::at(48_000),
+        Self::at(52_000),
         Self::at(56_000),
+        Self::at(60_000),
         Self::at(64_000),
+        Self::at(72_000),
         Self::at(80_000),
+        Self::at(88_000),
         Self::at(96_000),
         Self::at(112_000),
         Self::at(128_000),

@@ -38,7 +38,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
             rounds: plan.rounds,
             seconds: plan.seconds,
         },
-        // The same instructions every time: more rounds show nothing more.
+        // Instructions hardly differ from round to round.
         guest::Plan {
             what: What::Cost,
             rounds: plan.rounds.min(2),
@@ -57,7 +57,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
              program of who is measured on the other; 60 bytes without check sequence; every card \
              behind the IOMMU"
                 .into(),
-            "packets a second: the best of 16 to 288 kpps offered and of as many as the generator \
+            "packets a second: the best of 24 to 288 kpps offered and of as many as the generator \
              can; with all that the emulation takes: a card's work is done in the time of who \
              rings its doorbell, one such work at a time"
                 .into(),
