@@ -52,7 +52,7 @@ pub fn libpcap() -> Result<(), Missing> {
 pub fn two_queues() -> Result<(), Missing> {
     match std::env::var("BAREWIRE_GUEST_QUEUES").as_deref() {
         Ok("1") => Err(Missing::Machine(
-            "a guest whose virtio-net has two queue pairs (cargo xtask lab as root)".into(),
+            "a guest whose virtio-net has two queue pairs (the lab says what is in the way)".into(),
         )),
         _ => Ok(()),
     }

@@ -217,7 +217,11 @@ pub fn run(
                     .is_some_and(|limit| started.elapsed() >= limit)
         };
         if lost.is_none() && booted && (over || heard.elapsed() >= SILENCE) {
-            lost = monitor::stuck(dir).or_else(|| stall::of(&console(dir)));
+            let seen = monitor::stuck(dir).unwrap_or_else(|error| {
+                eprintln!("lab: QEMU's monitor: {error:#}");
+                None
+            });
+            lost = seen.or_else(|| stall::of(&console(dir)));
             heard = Instant::now();
         }
         if over || lost.is_some() {
@@ -355,12 +359,29 @@ fn initramfs(parts: &Parts, run: &Run<'_>, file: &Path) -> Result<()> {
 
 /// Queue pairs that virtio-net has here.
 pub fn virtio_queues() -> u32 {
-    static HAS_TAP: OnceLock<bool> = OnceLock::new();
-    // Root of a container may often not make namespaces, whatever its capabilities say.
-    let make = || -> Result<()> { Netns::new()?.ip("tuntap add dev tap mode tap").map(drop) };
-    let has_tap = *HAS_TAP.get_or_init(|| is_root() && make().is_ok());
     let most = CARDS.iter().map(|card| card.queues).max().unwrap_or(1);
-    if has_tap { most } else { 1 }
+    if can_make_taps().is_ok() { most } else { 1 }
+}
+
+/// Whether TAP interfaces in namespaces can be made, tried once; what is in the way. Root of a
+/// container often may not, whatever its capabilities say.
+fn can_make_taps() -> &'static Result<(), String> {
+    static OUTCOME: OnceLock<Result<(), String>> = OnceLock::new();
+    OUTCOME.get_or_init(|| {
+        if !is_root() {
+            return Err("not root".into());
+        }
+        let tried = quiet_namespace().and_then(|ns| ns.ip("tuntap add dev tap mode tap"));
+        tried.map(drop).map_err(|error| format!("{error:#}"))
+    })
+}
+
+/// A namespace in which nothing is said on an interface unasked.
+fn quiet_namespace() -> Result<Netns> {
+    let ns = Netns::new()?;
+    let quiet = "net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
+    ns.exec(&format!("sysctl -qw {quiet}"))?;
+    Ok(ns)
 }
 
 /// What joins the cards outside the guest.
@@ -376,16 +397,11 @@ impl Wires {
         if cards.iter().all(|card| card.queues == 1) {
             return Ok(Wires { ns: None });
         }
-        if virtio_queues() == 1 {
-            eprintln!(
-                "lab: not root, or no TAP interfaces in namespaces can be made here: virtio-net \
-                 has one queue pair"
-            );
+        if let Err(why) = can_make_taps() {
+            eprintln!("lab: no TAP interfaces ({why}): virtio-net has one queue pair");
             return Ok(Wires { ns: None });
         }
-        let ns = Netns::new()?;
-        let quiet = "net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
-        ns.exec(&format!("sysctl -qw {quiet}"))?;
+        let ns = quiet_namespace()?;
         let mut bridges = Vec::new();
         for card in cards.iter().filter(|card| card.queues > 1) {
             let bridge = format!("wire{}", card.wire);

@@ -2,7 +2,7 @@
 //! what the host has counted, and whether the emulator has lost an interrupt.
 //!
 //! The job says `@@lab look` on a line of its own. What is seen is printed; if the emulator has
-//! failed the guest (see [`monitor`]), the guest is ended and its suite run again.
+//! failed the guest (see [`monitor`]), the guest is ended, and a suite is run again in another.
 
 use std::path::Path;
 
@@ -28,5 +28,31 @@ pub fn at(dir: &Path, wires: Option<&Netns>) -> Option<String> {
         Ok(text) => tell(&text),
         Err(error) => tell(&format!("QEMU's monitor: {error:#}")),
     }
-    monitor::stuck(dir)
+    match monitor::stuck(dir) {
+        Ok(Some(fault)) => {
+            tell(&fault);
+            Some(fault)
+        }
+        Ok(None) => {
+            tell("processors: in order");
+            None
+        }
+        Err(error) => {
+            tell(&format!("QEMU's monitor: {error:#}"));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_what_tests_in_the_guest_say() {
+        let says = include_str!("../../../lab/src/guest/wire.rs");
+        let (prefix, word) = MARK.split_once(' ').unwrap();
+        assert!(says.contains(&format!("\\n{prefix} {{words}}\\n")));
+        assert!(says.contains(&format!("say(\"{word}\")")));
+    }
 }

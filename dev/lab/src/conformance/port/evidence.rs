@@ -1,6 +1,7 @@
 //! What is told of a wire on which nothing arrives: what both cards have counted, how often they
-//! interrupted, and whether the kernel's own packets get through when no port is open. Where they
-//! do not either, the cards were handed over like this; where they do, it is the port.
+//! interrupted, and whether the kernel's own packets get through when no port is open. If they do
+//! not either, the fault is not the port's alone. If they do, it was the port's, or closing the
+//! port has mended the card.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,7 +9,7 @@ use std::net::UdpSocket;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 use super::line::{LIMIT, Line};
 use crate::{End, Pair, guest};
@@ -17,16 +18,19 @@ use crate::{End, Pair, guest};
 /// has failed.
 const LOOK: Duration = Duration::from_secs(40);
 
-/// Prints a few lines on both ends of a line whose ports are closed, where they are the kernel's,
-/// and has the host add what it sees. Only the first time: those behind it would see the same.
-pub(super) fn tell(line: &Line) {
+/// Prints the error and a few lines on both ends of a line whose ports are closed, where they are
+/// the kernel's, and has the host add what it sees. Only the first time: those behind it would see
+/// the same.
+pub(super) fn tell(line: &Line, error: &Error) {
     static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if !told.insert(line.rig.name) {
         return;
     }
+    // At once: the host may end the guest.
+    println!("\n{}: {error:#}", line.rig.name);
     if let Some(pair) = &line.pair {
-        print!("\n{}", inside(pair));
+        print!("{}", inside(pair));
     }
     guest::ask_for_a_look();
     std::thread::sleep(LOOK);
@@ -125,4 +129,26 @@ fn pass(from: &End, to: &End) -> Result<()> {
         }
     }
     outcome.context("none of three")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Veth;
+
+    #[test]
+    fn packets_pass_where_nothing_is_wrong_and_not_where_a_wire_is_cut() {
+        crate::require!(crate::skip::lab());
+        let pair = Veth::new().create().unwrap();
+        pass(&pair.left, &pair.right).unwrap();
+        pass(&pair.right, &pair.left).unwrap();
+        let text = inside(&pair);
+        assert!(text.matches("packets from").count() == 2, "{text}");
+        assert!(!text.contains("do not arrive"), "{text}");
+        pair.right
+            .ns
+            .exec("ip", ["address", "flush", "dev", &pair.right.ifname])
+            .unwrap();
+        assert!(pass(&pair.left, &pair.right).is_err());
+    }
 }

@@ -20,6 +20,18 @@ const PROBE: u64 = u64::MAX - 1;
 /// Source ports that are tried where there are several queues.
 const PORTS: std::ops::Range<u16> = 4000..4032;
 
+/// Packets that were sent never came.
+#[derive(Debug)]
+struct Missing(String);
+
+impl std::error::Error for Missing {}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// What is known of a rig's wire.
 struct Wire {
     /// For each queue a source port whose packets come to it.
@@ -49,9 +61,12 @@ pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
     {
         return Ok(wire.ports.clone());
     }
-    let ports = line
-        .with_plain_ports(sweep)
-        .inspect_err(|_| evidence::tell(line));
+    let ports = line.with_plain_ports(sweep);
+    if let Err(error) = &ports
+        && error.is::<Missing>()
+    {
+        evidence::tell(line, error);
+    }
     let ports = ports?;
     let is_empty = false;
     let known = Wire {
@@ -79,11 +94,12 @@ fn sweep(line: &mut Line) -> Result<Vec<u16>> {
     let (end, mut others) = (Instant::now() + LIMIT, 0);
     while queue_of.len() < tried.len() {
         if Instant::now() >= end {
-            let accounts = (line.account()?, line.tx_account()?);
-            bail!(
+            let receiver = line.account().map_err(|error| error.to_string());
+            let sender = line.tx_account().map_err(|error| error.to_string());
+            bail!(Missing(format!(
                 "of flows {tried:?} only these came: {queue_of:?}, and {others} other packets; \
-                 {accounts:?}"
-            );
+                 {receiver:?}, {sender:?}"
+            )));
         }
         line.receive_on_all(1, Duration::from_millis(100), |queue, packet| {
             let bytes = packet.bytes();

@@ -131,8 +131,7 @@ impl Line {
             ..PortOptions::default()
         };
         let options = std::mem::replace(&mut self.options, plain);
-        self.open_ports()?;
-        let result = work(self);
+        let result = self.open_ports().and_then(|()| work(self));
         (self.rx, self.tx) = (None, None);
         self.options = options;
         result
