@@ -1,4 +1,13 @@
 //! Frames of authentic QUIC packets; and the same bytes as datagrams.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| inspect::laws::quic(input));
+use std::cell::RefCell;
+
+use inspect::laws::Laws;
+
+thread_local! {
+    /// One inspector for all inputs: a new one costs more than most of them, and is not different.
+    static LAWS: RefCell<Laws> = RefCell::default();
+}
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| LAWS.with_borrow_mut(|laws| laws.quic(input)));

@@ -27,6 +27,8 @@ pub struct Load {
     pub scheme: &'static str,
     /// Bytes of a packet, without check sequence.
     pub len: usize,
+    /// Flows that the packets belong to, by source port; at least 1.
+    pub flows: usize,
     /// Packets a second.
     pub pps: u32,
     /// Seconds counted.
@@ -42,12 +44,26 @@ pub struct Sent {
     pub packets: u64,
     /// Processor time of sender, kernel's threads for packets, and reader, in nanoseconds.
     pub busy_ns: u64,
+    /// That of the reader alone: its processes with all their threads.
+    pub reader_ns: u64,
+    /// How long it counted.
+    pub elapsed: Duration,
 }
 
 impl Sent {
     /// Processor time a packet, in microseconds.
     pub fn busy_us(&self) -> f64 {
         self.busy_ns as f64 / self.packets as f64 / 1e3
+    }
+
+    /// The reader's own processor time a packet, in microseconds.
+    pub fn reader_us(&self) -> f64 {
+        self.reader_ns as f64 / self.packets as f64 / 1e3
+    }
+
+    /// Packets a second that were sent while it counted.
+    pub fn pps(&self) -> f64 {
+        self.packets as f64 / self.elapsed.as_secs_f64()
     }
 }
 
@@ -56,12 +72,16 @@ pub fn send(pair: &Pair, load: Load, reader: Option<u32>) -> Result<Sent> {
     let mut plan = Udp::between(&pair.left, &pair.right);
     // Another station's: the stack at the right end drops it.
     plan.destination_mac = [2, 0, 0, 0, 0, 9];
-    let packet = plan.build(0, load.len);
+    let flows = load.flows.max(1);
+    let plan = plan.flows(u16::try_from(flows)?);
+    let packets: Vec<_> = (0..flows as u64)
+        .map(|number| plan.build(number, load.len))
+        .collect();
     let name = format!("{}:{}", load.scheme, pair.left.ifname);
-    pair.left.ns.run(|| run(&name, &packet, load, reader))?
+    pair.left.ns.run(|| run(&name, &packets, load, reader))?
 }
 
-fn run(name: &str, packet: &[u8], load: Load, reader: Option<u32>) -> Result<Sent> {
+fn run(name: &str, packets: &[Vec<u8>], load: Load, reader: Option<u32>) -> Result<Sent> {
     sys::affinity::pin_current_thread(CPU)?;
     let options = PortOptions {
         direction: Direction::Tx,
@@ -73,9 +93,10 @@ fn run(name: &str, packet: &[u8], load: Load, reader: Option<u32>) -> Result<Sen
     let burst = load.pps as usize / 1000;
     let start = Instant::now();
     let mut all = 0;
-    let mut counted: Option<(Instant, u64, u64)> = None;
+    let mut counted: Option<(Instant, u64, [u64; 2])> = None;
+    let mut endless = packets.iter().map(Vec::as_slice).cycle();
     for tick in 1_u32.. {
-        put(queue, packet, burst)?;
+        put(queue, &mut endless, burst)?;
         all += burst as u64;
         std::thread::sleep((TICK * tick).saturating_sub(start.elapsed()));
         match counted {
@@ -86,24 +107,42 @@ fn run(name: &str, packet: &[u8], load: Load, reader: Option<u32>) -> Result<Sen
             _ => {}
         }
     }
-    let (_, before, from_ns) = counted.context("too short")?;
+    let (since, before, from_ns) = counted.context("too short")?;
     // What is still with the reader is of the last millisecond.
-    let busy_ns = meters.read_ns()? - from_ns;
+    let elapsed = since.elapsed();
+    let [others_ns, reader_ns] = meters.read_ns()?;
+    let reader_ns = reader_ns.saturating_sub(from_ns[1]);
+    let busy_ns = others_ns.saturating_sub(from_ns[0]) + reader_ns;
     queue.wait(true, Duration::from_secs(2))?;
     Ok(Sent {
         all,
         packets: all - before,
         busy_ns,
+        reader_ns,
+        elapsed,
     })
 }
 
-/// Hands `count` packets to the device.
-fn put(queue: &mut TxQueue, packet: &[u8], count: usize) -> Result<()> {
+/// Hands the next `count` packets to the device.
+fn put<'a>(
+    queue: &mut TxQueue,
+    packets: &mut impl Iterator<Item = &'a [u8]>,
+    count: usize,
+) -> Result<()> {
     let mut left = count;
+    let mut next = None;
     let since = Instant::now();
     while left > 0 {
         let mut batch = queue.reserve(left.min(256))?;
-        while left > 0 && batch.write(packet) {
+        while left > 0 {
+            let Some(packet) = next.take().or_else(|| packets.next()) else {
+                break;
+            };
+            if !batch.write(packet) {
+                // There was no room: it goes with the next batch.
+                next = Some(packet);
+                break;
+            }
             left -= 1;
         }
         batch.submit()?;
@@ -120,39 +159,57 @@ fn put(queue: &mut TxQueue, packet: &[u8], count: usize) -> Result<()> {
 }
 
 /// Where the processor time of those concerned can be read.
-struct Meters(Vec<PathBuf>);
+struct Meters {
+    /// This thread and the kernel's packet threads.
+    others: Vec<PathBuf>,
+    /// The reader's threads, and those of the processes that it has started.
+    reader: Vec<PathBuf>,
+}
 
 impl Meters {
-    /// This thread, the kernel's packet threads, and the reader's threads.
     fn new(reader: Option<u32>) -> Result<Self> {
-        let mut all = vec![PathBuf::from("/proc/thread-self/schedstat")];
+        let mut others = vec![PathBuf::from("/proc/thread-self/schedstat")];
         for entry in std::fs::read_dir("/proc")? {
             let path = entry?.path();
             let comm = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
             if comm.starts_with("ksoftirqd/") {
-                all.push(path.join("schedstat"));
+                others.push(path.join("schedstat"));
             }
         }
-        if let Some(pid) = reader {
+        let mut threads = Vec::new();
+        let mut processes: Vec<u32> = reader.into_iter().collect();
+        while let Some(pid) = processes.pop() {
             for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-                all.push(task?.path().join("schedstat"));
+                let task = task?.path();
+                // Processes that this thread has started (proc(5), `/proc/PID/task/TID/children`).
+                let children = std::fs::read_to_string(task.join("children")).unwrap_or_default();
+                processes.extend(children.split_whitespace().flat_map(str::parse::<u32>));
+                threads.push(task.join("schedstat"));
             }
         }
-        Ok(Self(all))
+        Ok(Self {
+            others,
+            reader: threads,
+        })
     }
 
-    /// Nanoseconds on a processor, of all together (Documentation/scheduler/sched-stats.rst).
-    fn read_ns(&self) -> Result<u64> {
-        let mut sum = 0;
-        for path in &self.0 {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("read {}", path.display()))?;
-            let first = text
-                .split_whitespace()
-                .next()
-                .context("schedstat is empty")?;
-            sum += first.parse::<u64>()?;
-        }
-        Ok(sum)
+    /// Nanoseconds on a processor (Documentation/scheduler/sched-stats.rst): of the sender with the
+    /// kernel's threads, and of the reader.
+    fn read_ns(&self) -> Result<[u64; 2]> {
+        Ok([sum_ns(&self.others)?, sum_ns(&self.reader)?])
     }
+}
+
+fn sum_ns(paths: &[PathBuf]) -> Result<u64> {
+    let mut sum = 0;
+    for path in paths {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let first = text
+            .split_whitespace()
+            .next()
+            .context("schedstat is empty")?;
+        sum += first.parse::<u64>()?;
+    }
+    Ok(sum)
 }

@@ -2,6 +2,7 @@
 //! whoever receives on the second, or forwards from there to the third. What it finds goes to
 //! standard output, a line a value, for [the scenario](crate::scenario) that has started the guest.
 
+mod capture;
 mod cards;
 mod forward;
 mod generator;
@@ -70,7 +71,7 @@ struct Running {
 /// Somebody who is measured.
 struct Subject {
     label: &'static str,
-    /// `receive` or `forward`.
+    /// `receive`, `capture` or `forward`.
     table: &'static str,
     start: fn(&Cards) -> Result<Running>,
 }
@@ -107,7 +108,11 @@ pub fn run(plan: Plan) -> Result<()> {
     let mut generator = Generator::open(&cards)?;
     for _ in 0..plan.rounds {
         let all = receive::SUBJECTS.iter().chain(forward::SUBJECTS);
-        let first = (plan.what == What::Cost).then_some(&NOBODY);
+        let is_cost = plan.what == What::Cost;
+        // What a program that captures can do at most is mostly what the emulation can.
+        let captures = if is_cost { capture::SUBJECTS } else { &[] };
+        let all = all.chain(captures);
+        let first = is_cost.then_some(&NOBODY);
         for subject in first.into_iter().chain(all) {
             if let Err(error) = one(&plan, subject, &cards, &mut generator) {
                 println!("refused\t{}\t{}\t{error:#}", subject.table, subject.label);

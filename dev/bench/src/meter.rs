@@ -191,7 +191,7 @@ pub fn known_flows_ns(flow_count: u32) -> Result<f64> {
     let mut meter = Meter::new(&config(flow_count, false))?;
     let mut packet = Vec::new();
     let mut sink = |_: &Record, _| ();
-    let input = |bytes: &[u8], meter: &mut Meter, sink: &mut dyn flow::Sink| {
+    let input = |bytes: &[u8], meter: &mut Meter, sink: &mut dyn flow::RecordSink| {
         let input = Input {
             link: LinkType::ETHERNET,
             bytes,

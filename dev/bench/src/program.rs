@@ -28,6 +28,16 @@ pub fn rivals() -> Result<PathBuf> {
     Ok(folder.join("target/release"))
 }
 
+/// An installed program, wherever the search path has it.
+pub fn installed(name: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let mut files = folders.map(|folder| folder.join(name));
+    files
+        .find(|file| file.is_file())
+        .with_context(|| format!("{name} is not installed"))
+}
+
 /// The barewire binary beside this one.
 pub fn barewire() -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("barewire");

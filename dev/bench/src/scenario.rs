@@ -4,6 +4,7 @@ mod capture;
 pub mod driver;
 mod flows;
 mod forward;
+mod live;
 mod memory;
 mod paths;
 mod send;
@@ -39,6 +40,7 @@ pub struct Scenario {
 pub const SCENARIOS: &[Scenario] = &[
     capture::SCENARIO,
     flows::SCENARIO,
+    live::SCENARIO,
     send::SCENARIO,
     forward::SCENARIO,
     wire::SCENARIO,

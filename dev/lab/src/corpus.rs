@@ -42,7 +42,7 @@ impl Corpus {
 /// # Panics
 /// When a folder cannot be read, or the repository's is empty.
 pub fn captures() -> Corpus {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures");
+    let own = own();
     let mut files = files_of(&own);
     files.retain(|file| file.extension().is_some_and(|end| end != "md"));
     assert!(!files.is_empty(), "no captures in {}", own.display());
@@ -54,6 +54,11 @@ pub fn captures() -> Corpus {
         files,
         is_large: large.is_ok(),
     }
+}
+
+/// The folder of the repository's captures.
+pub fn own() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures")
 }
 
 /// The folder of the large corpus.

@@ -59,6 +59,11 @@ impl Inline {
         &self.right.right
     }
 
+    /// The box's interface towards A.
+    pub fn x(&self) -> &End {
+        &self.left.right
+    }
+
     /// The namespace of the box.
     pub fn ns(&self) -> &Netns {
         &self.left.right.ns

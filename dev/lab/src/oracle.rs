@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
+pub mod cache;
 pub mod python;
 pub mod tcpdump;
 pub mod tshark;
@@ -38,6 +40,18 @@ impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// The standard output of a command about a file, from the [`cache`] where it is there; anything
+/// but exit code 0 is an error that says everything.
+fn checked(command: &mut Command, input: &Path) -> Result<String> {
+    let output = cache::output(command, input)?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?}: {}\n{stdout}{stderr}", output.status);
+    }
+    Ok(stdout)
 }
 
 /// Writes Ethernet packets into a pcap file (microseconds, one packet a millisecond), with no

@@ -95,6 +95,8 @@ impl Process {
     pub fn spawn_with_stdin(command: &mut Command) -> Result<Process> {
         let what = format!("{command:?}");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Tests may have been started by nohup, or in the background.
+        sys::signal::with_default_actions(command);
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {what}"))?;
@@ -363,6 +365,21 @@ impl Stream {
     }
 }
 
+/// The running test binary again, with one test of it to run: what changes the process, or must be
+/// killed, is done there. `module` is the caller's `module_path!()`, `name` the test beside it.
+///
+/// # Panics
+/// When the path of the running program cannot be read.
+pub fn own_test(module: &str, name: &str) -> (PathBuf, [String; 3]) {
+    let program = std::env::current_exe().expect("the path of this program");
+    // libtest names tests without their crate.
+    let path = match module.split_once("::") {
+        Some((_, inner)) => format!("{inner}::{name}"),
+        None => name.to_owned(),
+    };
+    (program, ["--exact".into(), path, "--nocapture".into()])
+}
+
 /// The `barewire` binary of this build.
 ///
 /// `BAREWIRE_BIN` names another one (a release build, an installed package). Otherwise cargo is
@@ -376,11 +393,23 @@ pub fn barewire() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BAREWIRE_BIN") {
         return Ok(path.into());
     }
-    let result = BINARY.get_or_init(|| build_barewire().map_err(|error| format!("{error:#}")));
+    let result = BINARY.get_or_init(|| {
+        build(&["--bin", "barewire"], "barewire").map_err(|error| format!("{error:#}"))
+    });
     result.clone().map_err(anyhow::Error::msg)
 }
 
-fn build_barewire() -> Result<PathBuf> {
+/// The program of an example of the facade crate, built if it is not, as [`barewire`].
+///
+/// # Errors
+/// When it does not build.
+pub fn example(name: &str) -> Result<PathBuf> {
+    build(&["--examples"], &format!("examples/{name}"))
+}
+
+/// Builds targets of the workspace in the profile of the tests; the path of `program` in the
+/// build's folder.
+fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
     // target/PROFILE/deps/TEST-HASH
     let test = std::env::current_exe()?;
     let directory = test
@@ -401,11 +430,12 @@ fn build_barewire() -> Result<PathBuf> {
         .current_dir(&root)
         // The whole workspace, of which only this is built: with one package named, the features
         // of its dependencies would be others than in a run of all tests, and all built again.
-        .args(["build", "--quiet", "--workspace", "--bin", "barewire"])
+        .args(["build", "--quiet", "--workspace"])
+        .args(targets)
         .args(["--profile", profile, "--target-dir"])
         .arg(target);
     crate::netns::run_checked(&mut command)?;
-    let binary = directory.join("barewire");
+    let binary = directory.join(program);
     if !binary.is_file() {
         bail!("{} is not there after the build", binary.display());
     }
@@ -464,6 +494,32 @@ mod tests {
             (finished.code(), finished.stdout.as_str()),
             (Some(3), "ready\nbye\n")
         );
+    }
+
+    /// Set in a process in which signals are ignored.
+    const IGNORING_VAR: &str = "BAREWIRE_IGNORES_SIGNALS";
+
+    #[test]
+    fn programs_are_started_with_default_signals_whatever_is_ignored_here() {
+        if std::env::var_os(IGNORING_VAR).is_some() {
+            for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+                let mut process = sh("echo ready; exec sleep 1000");
+                process.wait_stdout("ready", LIMIT).unwrap();
+                let finished = process.stop(signal, LIMIT).unwrap();
+                assert_eq!(finished.signal(), Some(signal));
+            }
+            return;
+        }
+        let name = "programs_are_started_with_default_signals_whatever_is_ignored_here";
+        let (program, args) = own_test(module_path!(), name);
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' HUP INT TERM; exec \"$0\" \"$@\""]);
+        // Not by `Process`: it would reset them.
+        command.arg(program).args(args).env(IGNORING_VAR, "1");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("1 passed"), "{text}");
     }
 
     #[test]

@@ -7,15 +7,9 @@
 //! a defect of ours or of the test.
 
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::path::PathBuf;
 
-/// The variable that names the file to which skips are appended, one line each.
-pub const SKIPS_FILE_VAR: &str = "BAREWIRE_SKIPS";
-
-/// When set to anything but empty, every skip is a failure.
-pub const STRICT_VAR: &str = "BAREWIRE_NO_SKIPS";
+pub use ::skip::{SKIPS_FILE_VAR, STRICT_VAR, Skipped, name_of};
 
 /// A kernel release as far as features go: major and minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,48 +151,7 @@ pub fn record(test: &str, missing: &Missing) {
     if let Some(why) = missing.inexcusable(root().is_ok(), Release::running()) {
         panic!("{test} must not be skipped: {missing}: {why}");
     }
-    if std::env::var_os(STRICT_VAR).is_some_and(|value| !value.is_empty()) {
-        panic!("{test} would be skipped ({missing}), and {STRICT_VAR} is set");
-    }
-    let line = format!("SKIPPED: {test}: {missing}\n");
-    // Written to the stream itself: libtest captures only what goes through the print macros.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(file) = std::env::var_os(SKIPS_FILE_VAR) {
-        // One write in append mode, so that lines of several test processes do not mix.
-        let written = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&file)
-            .and_then(|mut file| file.write_all(line.as_bytes()));
-        assert!(
-            written.is_ok(),
-            "cannot write {}: {written:?}",
-            file.display()
-        );
-    }
-}
-
-/// What a skipped test returns, for tests that return nothing and for those that return a result.
-pub trait Skipped {
-    /// The value.
-    fn skipped() -> Self;
-}
-
-impl Skipped for () {
-    fn skipped() {}
-}
-
-impl<E> Skipped for Result<(), E> {
-    fn skipped() -> Self {
-        Ok(())
-    }
-}
-
-/// The path of the function that holds a local item of type `T`; helper of the macros.
-pub fn name_of<T>(_: T) -> &'static str {
-    let name = std::any::type_name::<T>();
-    let name = name.strip_suffix("::here").unwrap_or(name);
-    name.trim_end_matches("::{{closure}}")
+    ::skip::record(test, missing);
 }
 
 /// Skips the test it stands in, loudly: `skip!(missing)` with a [`skip::Missing`](Missing).
@@ -250,20 +203,6 @@ mod tests {
                 .inexcusable(true, running)
                 .is_none()
         );
-    }
-
-    #[test]
-    fn a_skip_is_named_after_its_test() {
-        fn here() {}
-        assert_eq!(
-            name_of(here),
-            "lab::skip::tests::a_skip_is_named_after_its_test"
-        );
-        let inner = || {
-            fn here() {}
-            name_of(here)
-        };
-        assert_eq!(inner(), "lab::skip::tests::a_skip_is_named_after_its_test");
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! `afxdp:` ports and what happens to them: conflicts, death, links that flap, devices that go,
 //! rights given up, limits.
 
-mod afxdp;
-
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use afxdp::{LIMIT, assert_balanced, exchange, open, settled, try_open};
+use crate::afxdp::{self, LIMIT, assert_balanced, exchange, open, settled, try_open};
+use lab::process::own_test;
 use lab::{End, Process, Veth, require, skip};
 use nix::sys::signal::Signal;
 use port::{Port, PortEvent, PortOptions};
@@ -20,8 +19,9 @@ const CHILD: &str = "BW_AFXDP_CHILD";
 
 /// Starts this test binary again in the namespace of an end, to run the test `name` as a child.
 fn child(end: &End, name: &str) -> Process {
-    let mut command = end.ns.command(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]);
+    let (program, args) = own_test(module_path!(), name);
+    let mut command = end.ns.command(program);
+    command.args(args);
     Process::spawn(command.env(CHILD, &end.ifname)).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn as_child() -> Option<String> {
 }
 
 /// A program that passes everything: r0 = XDP_PASS; exit.
-fn pass_program() -> sys::bpf::Program {
+pub(crate) fn pass_program() -> sys::bpf::Program {
     let insns = [0xb7u8, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let insns: Vec<u64> = insns
         .as_chunks::<8>()
@@ -78,7 +78,7 @@ fn error_of(end: &End, name: &str) -> sys::Error {
 }
 
 /// The events until one is `wanted`.
-fn wait_event(port: &mut Port, wanted: &PortEvent) {
+pub(crate) fn wait_event(port: &mut Port, wanted: &PortEvent) {
     let until = Instant::now() + LIMIT;
     loop {
         match port.control.event() {
@@ -428,8 +428,8 @@ fn too_little_locked_memory_is_named() {
     let pair = Veth::new().create().unwrap();
     let mut command = pair.right.ns.command("prlimit");
     command.arg("--memlock=8388608:8388608");
-    command.arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "child_has_little_locked_memory", "--nocapture"]);
+    let (program, args) = own_test(module_path!(), "child_has_little_locked_memory");
+    command.arg(program).args(args);
     let mut process = Process::spawn(command.env(CHILD, &pair.right.ifname)).unwrap();
     let finished = process.wait(LIMIT).unwrap().checked().unwrap();
     assert!(finished.stdout.contains("done"));
@@ -575,8 +575,9 @@ fn queues_may_come_and_go_underneath() {
 #[test]
 fn the_tests_own_binary_is_what_runs() {
     // The children above would pass without doing anything if the variable did not reach them.
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_holds_the_port", "--nocapture"])
+    let (program, args) = own_test(module_path!(), "child_holds_the_port");
+    let output = Command::new(program)
+        .args(args)
         .env(CHILD, "no-such-if0")
         .output()
         .unwrap();

@@ -1,12 +1,10 @@
 //! What `afxdp:` knows of a packet beside its bytes, and the filter in the program.
 
-mod afxdp;
-
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use afxdp::{LIMIT, assert_balanced, fact, open, sender, settled};
+use crate::afxdp::{self, LIMIT, assert_balanced, fact, open, sender, settled};
 use lab::packet::{self, Raw, Udp};
 use lab::{Pair, Veth, require, skip};
 use port::{Port, PortOptions, Vlan};

@@ -1,11 +1,9 @@
 //! Receiving through `afxdp:` on veth: order, completeness, modes, several queues, jumbo packets,
 //! and the account under each shortage.
 
-mod afxdp;
-
 use std::time::Duration;
 
-use afxdp::{assert_balanced, drain, exchange, fact, open, receive, sender, settled};
+use crate::afxdp::{self, assert_balanced, drain, exchange, fact, open, receive, sender, settled};
 use lab::packet::{self, Raw, Udp};
 use lab::{Pair, Veth, require, skip};
 use port::{AttachMode, DropReason, Port, PortOptions, TimestampSource};
@@ -157,7 +155,7 @@ fn a_pool_without_frames_is_told_apart() {
             port.rx[0].wait(Duration::from_millis(2)).unwrap();
             let mut batch = port.rx[0].receive().unwrap();
             for index in 0..batch.len() {
-                kept.push(batch.detach(index).unwrap());
+                kept.push(batch.detach(index).unwrap().frame);
             }
             if kept.len() == 128 && number < COUNT - 10 {
                 drop(batch);

@@ -1,11 +1,10 @@
 //! Sending through `afxdp:`, and forwarding from port to port.
 
-mod afxdp;
-
 use std::time::{Duration, Instant};
 
-use afxdp::{LIMIT, fact, open, sender};
+use crate::afxdp::{self, LIMIT, fact, open, sender};
 use lab::packet::{self, Raw, Udp};
+use lab::process::barewire;
 use lab::{End, Pair, Veth, require, skip};
 use port::{AttachMode, Direction, PortOptions, TxQueue};
 use ring::{Pool, PoolConfig};
@@ -198,6 +197,29 @@ fn a_device_that_is_removed_ends_the_sending() {
     assert_eq!(port.tx[0].flush().unwrap_err().kind(), ErrorKind::Gone);
 }
 
+/// A device is set down before it is removed: a sender in the midst of it must not take the one for
+/// the other.
+#[test]
+fn a_sender_whose_interface_is_deleted_ends_with_code_4() {
+    require!(skip::lab());
+    for scheme in ["afxdp", "afpacket", "xdplive"] {
+        for _ in 0..5 {
+            let pair = Veth::new().gro().create().unwrap();
+            let port = format!("{scheme}:{}", pair.left.ifname);
+            let args = ["send", "--udp", "--dst-mac", "02:00:00:00:00:99"];
+            let args = [&args[..], &["--rate", "20kpps", &port]].concat();
+            let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+            let until = Instant::now() + LIMIT;
+            while pair.right.counters().unwrap().rx_packets < 100 {
+                assert!(Instant::now() < until, "{scheme}: {}", process.stderr());
+            }
+            pair.left.delete().unwrap();
+            let finished = process.wait(LIMIT).unwrap();
+            assert_eq!(finished.code(), Some(4), "{scheme}: {finished:?}");
+        }
+    }
+}
+
 #[test]
 fn what_the_device_refuses_is_counted() {
     require!(skip::lab());
@@ -292,7 +314,7 @@ fn forward(attach: AttachMode, shared: bool) {
             a.rx[0].wait(Duration::from_secs(1)).unwrap();
             let mut batch = a.rx[0].receive().unwrap();
             for index in 0..batch.len() {
-                let frame = batch.detach(index).unwrap();
+                let frame = batch.detach(index).unwrap().frame;
                 assert_eq!(b.tx[0].send(frame).unwrap(), None, "there is room");
                 moved += 1;
             }

@@ -1,12 +1,10 @@
 //! A random walk over two `afxdp:` ports on one pool: receive, keep, send on, give back, in any
 //! order and number. No packet is lost or doubled, no frame is lost or owned twice.
 
-mod afxdp;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use afxdp::{LIMIT, assert_balanced, open, sender, settled};
+use crate::afxdp::{self, LIMIT, assert_balanced, open, sender, settled};
 use lab::packet::{self, Raw, Udp};
 use lab::{Veth, require, skip};
 use port::{Direction, Port, PortOptions};
@@ -70,7 +68,7 @@ fn receive(a: &mut Port, books: &mut Books, kept: &mut Vec<Frame>, random: &mut 
             continue;
         }
         match batch.detach(index) {
-            Ok(frame) => {
+            Ok(port::Detached { frame, .. }) => {
                 assert_eq!(segments, 1);
                 kept.push(frame);
                 // Nothing is left to detach.

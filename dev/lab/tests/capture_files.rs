@@ -1,14 +1,14 @@
 //! `barewire capture` from files: what is written is what was read, other programs read it, and
 //! whatever is wrong is told.
 
-mod capture;
-
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use capture::{Folder, LIMIT, Row, command, count_with_capinfos, parse_pcap, read_with_tcpdump};
+use crate::capture::{
+    self, Folder, LIMIT, Row, command, count_with_capinfos, parse_pcap, read_with_tcpdump,
+};
 use lab::oracle::write_pcap;
 use lab::process::Process;
 use lab::{corpus, skip};
@@ -320,11 +320,11 @@ fn hexadecimal_dumps_are_tcpdumps() {
     let (mut compared, mut different) = (0, Vec::new());
     for path in corpus.files.iter().step_by(corpus.at_least(5, 1)) {
         for flag in ["-xx", "-XX"] {
-            let theirs = Command::new("tcpdump")
+            let mut command = Command::new("tcpdump");
+            command
                 .args(["-Z", "root", "-n", "-t", flag, "-r"])
-                .arg(path)
-                .output()
-                .unwrap();
+                .arg(path);
+            let theirs = lab::oracle::cache::output(&mut command, path).unwrap();
             let ours = capture::capture(["-n", "-t", flag, "-r", text(path)]);
             if !theirs.status.success() || !ours.success() {
                 continue;

@@ -1,12 +1,10 @@
 //! `barewire capture` at its limits: a full disk, little memory, much traffic on a slow disk.
 
-mod capture;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use capture::{Folder, LIMIT, command, count_with_capinfos};
+use crate::capture::{Folder, LIMIT, command, count_with_capinfos};
 use lab::packet::{Raw, Udp};
 use lab::process::{Process, Signal};
 use lab::{Veth, skip};

@@ -1,13 +1,11 @@
 //! Applications, Community ID and the rarer parts of the key in every export, read by programs that
 //! know nothing of them.
 
-mod export;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use export::{Folder, LIMIT, Run, run};
+use crate::export::{self, Folder, LIMIT, Run, run};
 use lab::process::Process;
 use lab::{require, skip};
 use serde_json::Value;

@@ -1,12 +1,10 @@
 //! Exports read by pmacct's nfacctd and by libfixbuf's ipfixDump, and over TLS by OpenSSL's server.
 
-mod export;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use export::{Folder, LIMIT, Totals, captures, run, tcp_port, udp_port, wait_bound};
+use crate::export::{Folder, LIMIT, Totals, captures, run, tcp_port, udp_port, wait_bound};
 use lab::process::{Process, Signal};
 use lab::{require, skip};
 use serde_json::Value;

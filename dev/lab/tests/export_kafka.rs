@@ -1,15 +1,13 @@
 //! Kafka: a broker of Apache's, its messages read back by kcat and fastavro. Totals and lines equal
 //! ours; a broker that is gone is accounted for.
 
-mod export;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use export::{Folder, Totals, captures, run, tcp_port};
+use crate::export::{Folder, Totals, captures, run, tcp_port};
 use lab::oracle::python::python;
 use lab::process::{Process, Signal, barewire};
 use lab::skip::Missing;

@@ -1,12 +1,11 @@
 //! Exports read by nfcapd and nfdump: every format over UDP, totals equal to ours packet for
 //! packet, no sequence failure, and loss seen where there was some.
 
-mod export;
-
+use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
-use export::{Folder, LIMIT, Run, Totals, captures, run, udp_port, wait_bound};
+use crate::export::{Folder, LIMIT, Run, Totals, captures, run, udp_port, wait_bound, wait_read};
 use lab::process::{Process, Signal};
 use lab::{require, skip};
 use serde_json::Value;
@@ -35,7 +34,8 @@ impl Nfcapd {
 
     /// Ends it; packets and bytes of all records, and what it says of sequence failures.
     fn end(mut self) -> (Totals, u64) {
-        // What is in its socket comes in first.
+        wait_read(self.port);
+        // It drops the datagram in its hands if the signal comes before that is written.
         std::thread::sleep(Duration::from_millis(500));
         self.process.stop(Signal::SIGTERM, LIMIT).unwrap();
         let mut command = Command::new("nfdump");
@@ -120,15 +120,93 @@ fn netflow5() {
     all_captures("netflow5", "", 40, |flow| flow["ip_version"] == 4);
 }
 
-/// A collector that begins late, and templates that come again.
+/// The example of the library, which is fifteen lines.
+#[test]
+fn a_program_with_a_probe_exports_what_the_command_does() {
+    require!(skip::program("nfcapd", "nfdump"));
+    let mix = captures(1000).remove(0);
+    let collector = Nfcapd::start("nfdump-example");
+    let url = format!("ipfix:udp://127.0.0.1:{}?rate=40000", collector.port);
+    let mut command = Command::new(lab::process::example("flow_export").unwrap());
+    command.arg(&mix).arg(&url);
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    let expected = run(&mix, &[]).unwrap().totals(any);
+    assert!(expected.packets > 50, "{expected:?}");
+    assert_eq!(collector.end(), (expected, 0));
+}
+
+/// Relays messages from an exporter to a collector that starts late. Without it the exporter would
+/// learn of the closed port by ICMP, and send the templates with its next session, not by refresh.
+struct Relay {
+    socket: UdpSocket,
+}
+
+impl Relay {
+    fn new() -> Relay {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        Relay { socket }
+    }
+
+    fn port(&self) -> u16 {
+        self.socket.local_addr().unwrap().port()
+    }
+
+    /// Waits for the next message.
+    fn receive(&self) -> Vec<u8> {
+        let mut message = vec![0; 1 << 16];
+        let len = self.socket.recv(&mut message).expect("no message came");
+        message.truncate(len);
+        message
+    }
+
+    fn forward(&self, message: &[u8], port: u16) {
+        self.socket.send_to(message, ("127.0.0.1", port)).unwrap();
+    }
+
+    /// Forwards the messages that wait. The exporter has ended.
+    fn drain(&self, port: u16) {
+        self.socket.set_nonblocking(true).unwrap();
+        let mut message = vec![0; 1 << 16];
+        while let Ok(len) = self.socket.recv(&mut message) {
+            self.forward(&message[..len], port);
+        }
+    }
+}
+
+/// Whether an IPFIX message has a template set (RFC 7011, section 3.3.2: set ID 2).
+fn has_templates(message: &[u8]) -> bool {
+    let mut rest = message.get(16..).unwrap_or_default();
+    while let Some(head) = rest.first_chunk::<4>() {
+        if head[..2] == [0, 2] {
+            return true;
+        }
+        let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        rest = rest.get(len.max(4)..).unwrap_or_default();
+    }
+    false
+}
+
+/// Bytes of a little-endian pcapng file before its first Enhanced Packet Block (type 6).
+fn head_len(bytes: &[u8]) -> usize {
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let mut at = 0;
+    while word(at) != 6 {
+        at += word(at + 4) as usize;
+    }
+    at
+}
+
+/// The templates are sent again, so a collector that starts late can read the records.
 #[test]
 fn a_late_collector_learns_the_templates() {
     require!(skip::program("nfcapd", "nfdump"));
-    let port = udp_port();
+    let relay = Relay::new();
     let mix = captures(1000).remove(0);
     let bytes = std::fs::read(&mix).unwrap();
     let mut command = Command::new(lab::process::barewire().unwrap());
-    let url = format!("ipfix:udp://127.0.0.1:{port}?refresh=1");
+    let url = format!("ipfix:udp://127.0.0.1:{}?refresh=1", relay.port());
     command.args([
         "flows",
         "--json",
@@ -141,24 +219,25 @@ fn a_late_collector_learns_the_templates() {
     command.stdin(std::process::Stdio::piped());
     let mut process = Process::spawn_with_stdin(&mut command).unwrap();
     let mut stdin = process.take_stdin().unwrap();
-    // Time to send its templates to nobody.
-    std::thread::sleep(Duration::from_secs(1));
-    let folder = Folder::new("nfdump-late");
-    let mut command = Command::new("nfcapd");
-    command.args(["-b", "127.0.0.1", "-p", &port.to_string(), "-t", "600"]);
-    command.args(["-w", folder.path()]);
-    let collector = Nfcapd {
-        process: Process::spawn(&mut command).unwrap(),
-        folder,
-        port,
+    // The exporter starts once the header of the capture has been read.
+    let (head, packets) = bytes.split_at(head_len(&bytes));
+    std::io::Write::write_all(&mut stdin, head).unwrap();
+    // The first templates are lost.
+    while !has_templates(&relay.receive()) {}
+    let collector = Nfcapd::start("nfdump-late");
+    // The exporter sends them again after `refresh` seconds, with no packet in between.
+    let again = loop {
+        let message = relay.receive();
+        if has_templates(&message) {
+            break message;
+        }
     };
-    wait_bound("udp", port);
-    // The templates went when nobody listened; they come again after a second.
-    std::thread::sleep(Duration::from_millis(1500));
-    std::io::Write::write_all(&mut stdin, &bytes).unwrap();
+    relay.forward(&again, collector.port);
+    std::io::Write::write_all(&mut stdin, packets).unwrap();
     drop(stdin);
     let finished = process.wait(LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    relay.drain(collector.port);
     let mut flows: Vec<Value> = finished
         .stdout
         .lines()
@@ -167,8 +246,8 @@ fn a_late_collector_learns_the_templates() {
     let run = Run {
         summary: flows.pop().unwrap(),
         flows,
-        finished: finished.clone(),
     };
+    assert_eq!(run.export()["sessions"], 1, "{}", run.summary);
     let (found, _) = collector.end();
     assert_eq!(found, run.totals(any));
 }

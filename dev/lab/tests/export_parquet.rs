@@ -1,14 +1,12 @@
 //! Parquet files read by Apache Arrow and DuckDB: totals equal to ours, types as documented, whole
 //! files only after a kill, a full disk accounted for; and `barewire flows query`.
 
-mod export;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use export::{Folder, LIMIT, captures, run};
+use crate::export::{Folder, LIMIT, captures, run};
 use lab::oracle::python::python;
 use lab::process::{Process, Signal, barewire};
 use lab::{require, skip};

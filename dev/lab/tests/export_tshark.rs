@@ -1,8 +1,6 @@
 //! Exports read by tshark: every message well formed, no sequence number that it does not expect,
 //! sums equal to ours; and the sequence numbers of messages that were lost on the way.
 
-mod export;
-
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -12,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use export::{Folder, LIMIT, Totals, captures, run};
+use crate::export::{Folder, LIMIT, Totals, captures, run};
 use flow::decode::ipfix::Decoder;
 use lab::oracle::{TempFile, write_pcap};
 use lab::packet::{Addresses, Udp};

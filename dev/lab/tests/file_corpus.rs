@@ -1,12 +1,10 @@
 //! Every capture there is is read, and as many packets come out as other programs
 //! count.
 
-mod capture;
-
 use std::path::Path;
 use std::time::Duration;
 
-use capture::{Row, captures, read_with_tcpdump};
+use crate::capture::{Row, captures, read_with_tcpdump};
 use lab::corpus;
 use port::{PortOptions, Ready};
 

@@ -76,6 +76,64 @@ fn a_bypass_hands_frames_over() {
     shunted("afxdp:", &["--egress-first", "7"], 7 * u64::from(FLOWS));
 }
 
+/// What a device refuses for now costs the packets that it refuses; one that is gone ends the
+/// probe.
+#[test]
+fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
+    require!(skip::lab());
+    let path = Inline::new(&Veth::new()).unwrap();
+    let (a, b) = (path.a(), path.b());
+    let [input, out] = [lab::inline::X, lab::inline::Y];
+    let mut args = vec!["flows", "--json", input, "--egress", out];
+    args.extend(["--egress-first", "1000000", "udp", "port", "9"]);
+    let mut process = path.ns().spawn(barewire().unwrap(), &args).unwrap();
+    process.wait_stderr("of memory", LIMIT).unwrap();
+    let sender = a.ns.run(|| Raw::sender(&a.ifname)).unwrap().unwrap();
+    let udp = Udp::between(a, b).flows(1000);
+    let send = |from: u64| {
+        for number in from..from + 50 {
+            sender.send(&udp.build(number, 60)).unwrap();
+        }
+    };
+    path.ns().ip(["link", "set", out, "down"]).unwrap();
+    send(0);
+    // Long enough for the packets to meet the device that is down.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(process.running().unwrap(), "{}", process.stderr());
+    path.ns().ip(["link", "set", out, "up"]).unwrap();
+    let raw = b.ns.run(|| Raw::open(&b.ifname)).unwrap().unwrap();
+    let until = std::time::Instant::now() + LIMIT;
+    let mut from = 50;
+    // The carrier takes a while to come back.
+    while !is_numbered(&raw) {
+        assert!(std::time::Instant::now() < until, "nothing leaves");
+        send(from);
+        from += 50;
+    }
+    path.ns().ip(["link", "del", out]).unwrap();
+    while process.running().unwrap() {
+        assert!(std::time::Instant::now() < until, "the probe goes on");
+        send(from);
+        from += 50;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let finished = process.wait(LIMIT).unwrap();
+    assert_eq!(finished.code(), Some(4), "{}", finished.stderr);
+    let summary = summary(&finished.stdout);
+    assert_eq!(summary["egress"]["imbalance"], 0, "{summary}");
+    assert_eq!(summary["imbalance"], 0, "{summary}");
+}
+
+/// Whether one of our packets comes soon.
+fn is_numbered(raw: &Raw) -> bool {
+    while let Some(packet) = raw.receive(Duration::from_millis(200)).unwrap() {
+        if lab::packet::number_of(&packet).is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
 #[test]
 fn a_circle_is_refused() {
     require!(skip::lab());

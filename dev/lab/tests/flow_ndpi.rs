@@ -1,15 +1,13 @@
 //! `barewire flows --decode ndpi`: names of libndpi beside those that its own program prints, and
 //! where they go.
 
-mod export;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use export::{Folder, LIMIT, run};
+use crate::export::{Folder, LIMIT, run};
 use lab::corpus;
-use lab::oracle::TempFile;
+use lab::oracle::{TempFile, cache};
 use lab::process::{Process, barewire};
 use lab::skip::Missing;
 use lab::{require, skip};
@@ -42,18 +40,21 @@ fn ends(src: (&str, &str), dst: (&str, &str), protocol: &str) -> Ends {
 
 /// What ndpiReader says, guesses by port left out, of flows that it has a name for.
 fn theirs(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
-    let table = TempFile::new("ndpi.csv");
     let mut command = Command::new("ndpiReader");
     command.args(["-d", "-q", "-i"]).arg(file);
-    command.arg("-C").arg(table.path());
-    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-    assert!(
-        finished.success(),
-        "{}: {}",
-        file.display(),
-        finished.stderr
-    );
-    let bytes = std::fs::read(table.path()).unwrap();
+    let bytes = cache::answer(&mut command, file, |command| {
+        let table = TempFile::new("ndpi.csv");
+        command.arg("-C").arg(table.path());
+        let finished = Process::spawn(command)?.wait(LIMIT)?;
+        assert!(
+            finished.success(),
+            "{}: {}",
+            file.display(),
+            finished.stderr
+        );
+        Ok(Some(std::fs::read(table.path())?))
+    });
+    let bytes = bytes.unwrap().unwrap();
     let text = String::from_utf8_lossy(&bytes);
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().unwrap().split(',').collect();

@@ -12,7 +12,7 @@ use port::{PortOptions, Ready};
 use wire::LinkType;
 
 /// Files, how many of their pairs differ beyond the rules, and why.
-const EXCEPTIONS: [(&str, usize, &str); 20] = [
+const EXCEPTIONS: [(&str, usize, &str); 17] = [
     (
         "PcapPlusPlus__null_loopback.pcap",
         1,
@@ -23,7 +23,6 @@ const EXCEPTIONS: [(&str, usize, &str); 20] = [
         3,
         "tshark follows the samples inside an sFlow packet; to us it is the collector's UDP",
     ),
-    ("arkime__80211http.pcap", 1, "link type 802.11 is not read"),
     ("libpcap__AH-IPcomp-IPv6.pcap", 1, "tshark unpacks IPComp"),
     (
         "libpcap__arcnet-rfc1051-arp-icmp-http.pcap",
@@ -87,8 +86,6 @@ const EXCEPTIONS: [(&str, usize, &str); 20] = [
         1,
         "a datagram that is never complete: tshark makes no stream",
     ),
-    ("zeek__nflog-http.pcap", 1, "link type NFLOG is not read"),
-    ("zeek__radiotap.pcap", 2, "link type radiotap is not read"),
     ("zeek__tunnels__ayiya3.pcap", 1, "tshark follows AYIYA"),
 ];
 

@@ -1,12 +1,10 @@
 //! `barewire flows --report`: the page in a real browser, with what hostile packets put into it.
 
-mod export;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use export::{Folder, LIMIT};
+use crate::export::{Folder, LIMIT};
 use lab::oracle::write_pcap;
 use lab::process::{Finished, Process, barewire};
 use lab::{require, skip};

@@ -1,8 +1,6 @@
 //! `barewire flows` as a service: its configuration, words to the service manager, `SIGHUP`, and
 //! the unit as systemd reads it.
 
-mod export;
-
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use export::{Folder, LIMIT};
+use crate::export::{Folder, LIMIT};
 use lab::packet::pour;
 use lab::process::{Finished, Process, Signal, barewire};
 use lab::{Veth, require, skip};
 
-/// After that packets have been seen.
-const SEEN: Duration = Duration::from_millis(400);
+/// After that packets have been seen, also where much else runs.
+const SEEN: Duration = Duration::from_secs(1);
 
 fn root() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -278,6 +276,39 @@ fn a_hangup_reads_origins_again() {
         "{}",
         finished.stderr
     );
+}
+
+/// Under nohup, which starts programs with SIGHUP ignored, a probe with a configuration reloads it
+/// and one without is not ended.
+#[test]
+fn under_nohup_a_hangup_reloads_and_never_ends_the_probe() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let folder = Folder::new("reload-nohup");
+    let config = folder.0.join("flows.toml");
+    let text = format!("port = \"{}\"\nplain = true\n", pair.right.ifname);
+    std::fs::write(&config, text).unwrap();
+    let start = |args: &[&str]| {
+        let mut command = pair.right.ns.command("sh");
+        command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]);
+        command.arg(barewire().unwrap()).arg("flows").args(args);
+        let process = Process::spawn(&mut command).unwrap();
+        process.wait_stderr("of memory", LIMIT).unwrap();
+        process
+    };
+    let mut configured = start(&["--config", config.to_str().unwrap()]);
+    configured.signal(Signal::SIGHUP).unwrap();
+    configured.wait_stderr("read again", LIMIT).unwrap();
+    let mut plain = start(&["--plain", &pair.right.ifname]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", plain.pid())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+    assert!(ignored & 1 != 0, "it ignores SIGHUP no more: {status}");
+    plain.signal(Signal::SIGHUP).unwrap();
+    for process in [&mut configured, &mut plain] {
+        let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
+        assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+    }
 }
 
 /// systemd finds nothing to say against the unit.

@@ -9,6 +9,9 @@ use lab::corpus;
 use port::{PortOptions, Ready};
 use wire::LinkType;
 
+#[path = "flow_shortcut/snap_length.rs"]
+mod snap_length;
+
 /// A packet of a capture: its bytes, its length on the wire, its time.
 type Packet = (Vec<u8>, u32, u64);
 

@@ -1,11 +1,9 @@
 //! In the guest: AF_XDP on real drivers. What "zero-copy" means is asked of the kernel
 //! (`XDP_OPTIONS`) and of the addresses at which packets arrive.
 
-mod afxdp;
-
 use std::time::Duration;
 
-use afxdp::{fact, open, sender};
+use crate::afxdp::{self, fact, open, sender};
 use lab::packet::{Udp, number_of};
 use lab::{Pair, guest};
 use port::PortOptions;

@@ -1,19 +1,16 @@
 //! In the guest: `barewire forward` between two cards that are driven in user space, with the
 //! kernel's driver at both far ends.
 
-mod forward;
-mod vfio_card;
-
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use forward::{Forward, LIMIT, number};
+use crate::forward::{Forward, LIMIT, number};
+use crate::vfio_card::{Peer, VfioCard};
 use lab::guest;
 use lab::packet::{Raw, Udp, number_of};
 use lab::process::Process;
 use serde_json::Value;
-use vfio_card::{Peer, VfioCard};
 
 const COUNT: u64 = 1_000;
 

@@ -1,15 +1,13 @@
 //! In the guest: a port on a card that cannot be had says what is in the way and what to do, by the
 //! command as its users see it.
 
-mod vfio_card;
-
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::vfio_card::stand::{LIMIT, Stand, fact};
+use crate::vfio_card::{Peer, VfioCard};
 use lab::guest;
 use lab::process::{Finished, Process, Signal};
-use vfio_card::stand::{LIMIT, Stand, fact};
-use vfio_card::{Peer, VfioCard};
 
 /// A command that is to receive one packet; it ends by itself only if it is refused.
 fn capture(address: &str) -> Command {

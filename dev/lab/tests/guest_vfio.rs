@@ -1,18 +1,16 @@
 //! In the guest: cards driven in user space, behind an emulated IOMMU. Two igb on one wire, taken
 //! from the kernel's driver and given back.
 
-mod vfio;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::vfio::{Bound, fact, open, told, wait_for_link};
 use lab::packet::{Addresses, Raw, Udp, number_of};
-use lab::process::{Process, Signal};
+use lab::process::{Process, Signal, own_test};
 use lab::{Pair, guest};
 use port::{Direction, Port, PortEvent, PortOptions};
 use ring::{Pool, PoolConfig};
 use sys::ErrorKind;
-use vfio::{Bound, fact, open, told, wait_for_link};
 
 /// Longest time for anything.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -301,7 +299,7 @@ fn the_iommu_refuses_a_wrong_address() {
     };
     // Every frame's address that the card is told is 64 GiB off.
     let mut right =
-        port::model::open_with_wrong_addresses(cards[1].address(), 64 << 30, &options).unwrap();
+        port::testing::open_with_wrong_addresses(cards[1].address(), 64 << 30, &options).unwrap();
     wait_for_link(&mut [&mut left, &mut right]);
     let packets: Vec<_> = (0..200)
         .map(|number| plan(true).build(number, 300))
@@ -380,10 +378,9 @@ fn a_killed_process_leaves_no_dma_and_the_card_to_others() {
     let name = format!("vfio:{}", cards[1].address());
     for round in 0..3 {
         let mut left = open(&cards[0], "", &both());
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "child", "--nocapture"])
-            .env(CHILD_VAR, &name);
+        let (program, args) = own_test(module_path!(), "child");
+        let mut command = std::process::Command::new(program);
+        command.args(args).env(CHILD_VAR, &name);
         let mut process = Process::spawn(&mut command).unwrap();
         process.wait_stdout("ready", LIMIT).unwrap();
         wait_for_link(&mut [&mut left]);

@@ -1,15 +1,13 @@
 //! In the guest: the user-mode drivers of e1000 and virtio-net, each against the kernel's driver on
 //! the other end of the wire. `virtio0` has packed queues, `virtio1` split ones.
 
-mod vfio_card;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::vfio_card::{Peer, VfioCard};
 use lab::guest;
 use lab::packet::{Raw, Udp, number_of};
 use port::{Direction, Port, PortOptions};
-use vfio_card::{Peer, VfioCard};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

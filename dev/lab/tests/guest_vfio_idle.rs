@@ -1,15 +1,13 @@
 //! In the guest: a reader that has nothing to do sleeps until its card wakes it, and one that does
 //! nothing loses packets that are counted.
 
-mod vfio_card;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::vfio_card::stand::{LIMIT, Stand, number_among, take};
 use lab::guest;
 use nix::unistd::gettid;
 use port::Ready;
-use vfio_card::stand::{LIMIT, Stand, number_among, take};
 
 /// Interrupts that the kernel has passed on for a card so far.
 fn interrupts(address: &str) -> u64 {

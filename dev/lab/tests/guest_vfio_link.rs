@@ -1,16 +1,14 @@
 //! In the guest: a card in user space whose wire is pulled, or that is reset by somebody else.
 
-mod vfio_card;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::vfio_card::stand::{ASKING, LIMIT, Stand, fact, number_among, take};
+use crate::vfio_card::{Peer, VfioCard};
 use lab::guest::{self, Pulled};
 use lab::process::Process;
 use port::PortEvent;
 use sys::ErrorKind;
-use vfio_card::stand::{ASKING, LIMIT, Stand, fact, number_among, take};
-use vfio_card::{Peer, VfioCard};
 
 /// Looks of 10 ms, in which nothing may happen: longer than a card's search for its link takes.
 const LOOKS: u32 = 100;

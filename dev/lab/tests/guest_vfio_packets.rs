@@ -1,18 +1,16 @@
 //! In the guest: what cards driven in user space say of packets, which of them they let in, and to
 //! which queue.
 
-mod vfio_card;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::vfio_card::ip;
+use crate::vfio_card::segment::{Segment, number_of};
+use crate::vfio_card::stand::{ASKING, Got, LIMIT, Stand};
 use lab::guest;
 use port::Checksum;
-use vfio_card::ip;
-use vfio_card::segment::{Segment, number_of};
-use vfio_card::stand::{ASKING, Got, LIMIT, Stand};
 
 /// 802.1Q: priority 5, drop eligible, VLAN 0x123.
 const TCI: u16 = 0xb123;

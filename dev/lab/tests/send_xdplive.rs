@@ -219,3 +219,38 @@ fn packets_longer_than_a_page_go_another_way_or_are_told() {
     );
     assert_eq!(told["packets"], 5);
 }
+
+/// Each call takes one of the kernel's 65,533 identifiers of page pools, which come back only after
+/// a grace period: calls are bounded in time, whatever the pattern of flushes.
+#[test]
+fn calls_to_the_kernel_are_bounded_in_time() {
+    lab::require!(skip::lab());
+    let pair = pair();
+    let options = port::PortOptions {
+        direction: port::Direction::Tx,
+        ..port::PortOptions::default()
+    };
+    let name = format!("xdplive:{}", pair.left.ifname);
+    let open = || port::open(&name, &options).unwrap();
+    let mut port = pair.left.ns.run(open).unwrap();
+    let mut packet = [0; 60];
+    packet[..6].copy_from_slice(&[2, 0, 0, 0, 0, 0x99]);
+    packet[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let start = Instant::now();
+    for _ in 0..5_000 {
+        let mut batch = port.tx[0].reserve(1).unwrap();
+        assert!(batch.write(&packet));
+        batch.submit().unwrap();
+        port.tx[0].flush().unwrap();
+    }
+    // A busy machine makes it fewer.
+    let most = start.elapsed().as_micros() / 100 + 20;
+    let calls = port.tx[0].counters().kicks.get();
+    assert!(
+        u128::from(calls) <= most,
+        "{calls} calls, {most} at the most"
+    );
+    assert!(port.tx[0].wait(true, LIMIT).unwrap());
+    let counters = port.tx[0].counters();
+    assert_eq!(counters.sent.get() + counters.failed.get(), 5_000);
+}

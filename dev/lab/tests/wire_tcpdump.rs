@@ -1,5 +1,6 @@
-//! The summary lines of TCP packets against tcpdump's, over all captures: with `-nn -S` a line
-//! of tcpdump must begin with ours. It may go on with what the payload means.
+//! The summary lines of TCP and DCCP packets, and of 802.11 frames without packets, against
+//! tcpdump's over all captures: with `-nn -S` a line of tcpdump must begin with ours. It may go on
+//! with what the payload means; what a radio measured, which comes first, we do not print.
 //!
 //! Not compared: packets in tunnels (tcpdump breaks the line there) and in ICMP errors, and files
 //! whose interfaces differ, which libpcap does not read. VLAN tags, which tcpdump shows with `-e`
@@ -11,8 +12,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use wire::file::{Event, Reader};
-use wire::{Dissection, LayerKind, Reason, Summary, dissect};
+use lab::oracle::TempFile;
+use wire::file::{Event, Reader, pcap};
+use wire::{Dissection, LayerKind, LinkType, Reason, Summary, Timestamp, dissect, tcp};
+
+use crate::wire_tshark::made;
 
 const NO_TAG: &str = "tcpdump 4.99.3 does not know this tag";
 const SLL2: &str = "tcpdump puts the interface and direction of a cooked packet in front";
@@ -74,6 +78,34 @@ const KNOWN: &[(&str, usize, &str)] = &[
         1,
         "the accurate ECN bit, which tcpdump 4.99.3 does not print",
     ),
+    (
+        "zeek__tcp__truncated-header.pcap",
+        1,
+        "time stamps of the wrong length, which tcpdump takes for cut and we print as bytes",
+    ),
+];
+
+/// Packets made here whose lines differ, by how their names begin, and why.
+const MADE_KNOWN: &[(&str, &str)] = &[
+    ("QoS, HT control", "tcpdump does not know HT control"),
+    ("Arista, VLAN", "tcpdump shows VLAN tags with -e only"),
+    (
+        "aggregate",
+        "tcpdump takes the first header of an aggregate for LLC",
+    ),
+    ("InfiniBand", "tcpdump does not know it"),
+    (
+        "Frame Relay, 3 bytes",
+        "tcpdump says that there is no padding",
+    ),
+    ("Frame Relay, SNAP", "tcpdump says that there is padding"),
+    ("Frame Relay, bridged", "tcpdump says that there is padding"),
+    ("GRE in UDP", "tcpdump does not look into UDP port 4754"),
+    (
+        "Ethernet in GRE in UDP",
+        "tcpdump does not look into UDP port 4754",
+    ),
+    ("GTPv0", "tcpdump does not look into UDP port 3386"),
 ];
 
 /// The line behind its VLAN tags, "vlan 5, p 0, " or "vlan 5, p 0, DEI, " each.
@@ -91,8 +123,26 @@ fn without_tags(mut line: &str) -> &str {
     line
 }
 
+/// Time and text of our line.
+struct Line {
+    clock: String,
+    text: String,
+    /// Whether tcpdump puts what a radio measured between them.
+    has_radio: bool,
+}
+
+impl Line {
+    fn begins(&self, theirs: &str) -> bool {
+        match theirs.strip_prefix(&self.clock) {
+            Some(rest) if self.has_radio => rest.contains(&format!(" {}", self.text)),
+            Some(rest) => rest[1..].starts_with(&self.text),
+            None => false,
+        }
+    }
+}
+
 /// Our line for each packet; nothing for those that are not compared.
-fn ours(bytes: &[u8]) -> Vec<Option<String>> {
+fn ours(bytes: &[u8]) -> Vec<Option<Line>> {
     let (mut reader, mut at, mut lines) = (Reader::new(), 0, Vec::new());
     loop {
         let rest = bytes.get(at..).unwrap_or(&[]);
@@ -104,19 +154,29 @@ fn ours(bytes: &[u8]) -> Vec<Option<String>> {
                     let bytes = &rest[p.data];
                     let mut d = Dissection::EMPTY;
                     dissect(p.link, bytes, p.wire_len, &mut d);
-                    let is_tcp = d.reason == Reason::Complete && d.has(LayerKind::Tcp);
-                    lines.push(is_tcp.then(|| {
-                        let line = Summary {
-                            dissection: &d,
-                            bytes,
-                        }
-                        .to_string();
+                    let is_tcp = match d.reason {
+                        Reason::Complete => d.has(LayerKind::Tcp) || d.has(LayerKind::Dccp),
+                        Reason::Truncated => d.has(LayerKind::Tcp),
+                        _ => false,
+                    };
+                    let is_radio = match d.layers().last() {
+                        Some((LayerKind::Ieee80211, _)) => !d.reason.is_malformed(),
+                        _ => false,
+                    };
+                    let line = Summary {
+                        dissection: &d,
+                        bytes,
+                    }
+                    .to_string();
+                    // Of these tcpdump prints nothing.
+                    let is_empty = line == "Data without a body";
+                    lines.push((is_tcp || is_radio && !is_empty).then(|| {
                         let line = without_tags(&line);
-                        format!(
-                            "{} {}",
-                            p.time.clock(6, 0),
-                            line.replace("PPPoE [", "PPPoE  [")
-                        )
+                        Line {
+                            clock: p.time.clock(6, 0).to_string(),
+                            text: line.replace("PPPoE [", "PPPoE  ["),
+                            has_radio: d.has(LayerKind::Radiotap),
+                        }
                     }));
                 }
             }
@@ -128,8 +188,8 @@ fn ours(bytes: &[u8]) -> Vec<Option<String>> {
 fn theirs(path: &Path) -> Result<Vec<String>> {
     let mut command = Command::new("tcpdump");
     command.args(["-nn", "-S", "-r"]).arg(path).env("TZ", "UTC");
-    let output = command.output()?.stdout;
-    let text = String::from_utf8_lossy(&output);
+    let output = lab::oracle::cache::output(&mut command, path)?;
+    let text = String::from_utf8_lossy(&output.stdout);
     // What follows a first line is indented.
     let is_first = |line: &&str| line.as_bytes().get(2) == Some(&b':') && line.len() > 8;
     Ok(text.lines().filter(is_first).map(str::to_owned).collect())
@@ -156,11 +216,13 @@ fn tcp_lines_begin_alike() -> Result<()> {
         for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
             let Some(ours) = ours else { continue };
             compared += 1;
-            if !theirs.starts_with(ours.as_str()) {
+            if !ours.begins(theirs) {
                 let count = differing.entry(name.clone()).or_default();
                 *count += 1;
                 if *count == 1 && !KNOWN.iter().any(|(known, ..)| *known == name) {
-                    writeln!(report, "{name} #{}:\n  {ours}\n  {theirs}", index + 1)?;
+                    let Line { clock, text, .. } = ours;
+                    writeln!(report, "{name} #{}:", index + 1)?;
+                    writeln!(report, "  {clock} {text}\n  {theirs}")?;
                 }
             }
         }
@@ -194,5 +256,130 @@ fn tcp_lines_begin_alike() -> Result<()> {
         "only {compared} lines were compared"
     );
     ensure!(report.is_empty(), "ours, then tcpdump's:\n{report}");
+    Ok(())
+}
+
+#[test]
+fn lines_of_packets_made_here_begin_alike() -> Result<()> {
+    lab::require!(lab::skip::program("tcpdump", "tcpdump"));
+    let (mut report, mut compared) = (String::new(), 0);
+    for made in made::packets() {
+        let len = made.bytes.len() as u32;
+        let file = TempFile::new(".pcap");
+        let mut head = [0; pcap::HEADER_LEN];
+        pcap::emit_header(&mut head, made.link, 65_535, pcap::Precision::Microseconds);
+        let mut record = [0; pcap::RECORD_LEN];
+        let unit = pcap::Precision::Microseconds;
+        pcap::emit_record(&mut record, Timestamp(0), len, len, unit);
+        std::fs::write(file.path(), [&head[..], &record, &made.bytes].concat())?;
+        let theirs = theirs(file.path())?.concat();
+        let mut d = Dissection::EMPTY;
+        dissect(made.link, &made.bytes, len, &mut d);
+        let line = Summary {
+            dissection: &d,
+            bytes: &made.bytes,
+        }
+        .to_string();
+        let ours = Line {
+            clock: Timestamp(0).clock(6, 0).to_string(),
+            text: without_tags(&line).to_owned(),
+            has_radio: d.has(LayerKind::Radiotap),
+        };
+        compared += 1;
+        let known = MADE_KNOWN
+            .iter()
+            .find(|(name, _)| made.name.starts_with(name));
+        match (known, ours.begins(&theirs)) {
+            (None, false) => writeln!(report, "{}:\n  {line}\n  {theirs}", made.name)?,
+            (Some((name, why)), true) => {
+                writeln!(report, "{name} is known to differ ({why}) and does not")?;
+            }
+            _ => {}
+        }
+    }
+    ensure!(compared > 30, "only {compared} packets");
+    ensure!(report.is_empty(), "ours, then tcpdump's:\n{report}");
+    Ok(())
+}
+
+/// TCP options, a few of each kind, in headers that are whole.
+const OPTIONS: &[&[u8]] = &[
+    &[],
+    &[
+        2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 3, 3, 7,
+    ],
+    &[1, 1, 5, 18, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4],
+    &[34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1],
+    &[254, 12, 0xf9, 0x89, 1, 2, 3, 4, 5, 6, 7, 8],
+    &[253, 6, 1, 2, 3, 4, 1, 1],
+    &[77, 2, 1, 0],
+    &[1; 40],
+    &[0; 4],
+];
+
+#[test]
+fn lines_of_cut_tcp_headers_begin_alike() -> Result<()> {
+    lab::require!(lab::skip::program("tcpdump", "tcpdump"));
+    let unit = pcap::Precision::Microseconds;
+    let mut head = [0; pcap::HEADER_LEN];
+    pcap::emit_header(&mut head, LinkType::RAW, 65_535, unit);
+    let mut file = head.to_vec();
+    for (options, flags) in OPTIONS.iter().flat_map(|o| [(o, 0x02), (o, 0x38)]) {
+        let mut segment = [0; tcp::HEADER_LEN];
+        let header = tcp::Header {
+            src_port: 443,
+            dst_port: 5555,
+            seq: 1,
+            ack: 2,
+            flags,
+            window: 9,
+        };
+        header.emit(&mut segment);
+        segment[12] += (options.len() as u8 / 4) << 4;
+        segment[19] = 7;
+        let segment = [&segment[..], options, b"hello"].concat();
+        let mut packet = vec![
+            0x45,
+            0,
+            0,
+            20 + segment.len() as u8,
+            0,
+            1,
+            0,
+            0,
+            64,
+            6,
+            0,
+            0,
+        ];
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.extend(segment);
+        let wire_len = packet.len() as u32;
+        for cap_len in 20..=packet.len() {
+            let mut record = [0; pcap::RECORD_LEN];
+            pcap::emit_record(&mut record, Timestamp(0), cap_len as u32, wire_len, unit);
+            file.extend(record);
+            file.extend(&packet[..cap_len]);
+        }
+    }
+    let path = TempFile::new(".pcap");
+    std::fs::write(path.path(), &file)?;
+    let (ours, theirs) = (ours(&file), theirs(path.path())?);
+    ensure!(
+        ours.len() == theirs.len() && ours.len() > 650,
+        "{} lines",
+        ours.len()
+    );
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        let Some(ours) = ours else {
+            anyhow::bail!("not compared: {theirs}");
+        };
+        ensure!(
+            ours.begins(theirs),
+            "{} {}\n{theirs}",
+            ours.clock,
+            ours.text
+        );
+    }
     Ok(())
 }

@@ -7,18 +7,17 @@
 //! `wire_tshark/known.rs` says which packets, which fields and why; an entry that no longer differs
 //! fails the test, and so does a difference without an entry.
 
-#[path = "wire_tshark/fields.rs"]
 mod fields;
-#[path = "wire_tshark/known.rs"]
 mod known;
+pub(crate) mod made;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::Command;
 
+use self::fields::{FIELDS, Level, Value};
 use anyhow::{Context, Result, ensure};
-use fields::{FIELDS, Level, Value};
 use lab::oracle::{TempFile, tshark};
 use wire::file::{Event, Reader, pcapng};
 use wire::{Dissection, LayerKind, LinkType, dissect, dissect_inner};
@@ -29,11 +28,13 @@ const ENABLED: &str = "\
     ipv6.dstopts mipv6 hip shim6 ah esp tcp udp udplite icmp icmpv6 igmp sctp gre erspan \
     etherip vxlan vxlan_gpe geneve gtp mpls pwethheuristic pwethcw pppoe pppoes pppoed ppp \
     ppp_hdlc chdlc llc sll null loop raw ieee8021cb etag vntag cmd ieee8021ah cfp nsh teredo \
-    l2tp udpencap macsec pim";
+    l2tp udpencap macsec pim wlan wlan_radio radiotap prism \
+    wlancap pktap nflog ppi ipoib infiniband dccp avsp fr gtpprime \
+    pcap_pktdata";
 
 /// Protocols that only tshark knows, so that what we do not reach shows.
 const ORACLE_ONLY: &str = "\
-    ayiya capwap capwap.data wlan ipcomp wccp";
+    ayiya capwap capwap.data erf wlan_aggregate ipcomp wccp";
 
 /// Preferences that make tshark look at each packet alone.
 const PREFERENCES: &[&str] = &[
@@ -199,7 +200,16 @@ fn differences(packet: &Packet, row: &[String]) -> Vec<(&'static str, String, St
 
 /// Compares the packets with what tshark prints of them.
 fn compare(packets: &[Packet], options: &[String]) -> Result<Vec<known::Difference>> {
-    let file = write(packets)?;
+    compare_with(packets, packets, options)
+}
+
+/// The same where tshark is shown other packets, with the same headers in a frame that it knows.
+fn compare_with(
+    packets: &[Packet],
+    shown: &[Packet],
+    options: &[String],
+) -> Result<Vec<known::Difference>> {
+    let file = write(shown)?;
     let names: Vec<&str> = FIELDS.iter().map(|f| f.name).collect();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let rows = tshark::fields(file.path(), &names, &options)?;
@@ -262,4 +272,46 @@ fn every_capture_as_tshark_sees_it() -> Result<()> {
         "only {total} packets"
     );
     known::judge(&corpus, &differences)
+}
+
+#[test]
+fn headers_that_captures_lack_as_tshark_sees_them() -> Result<()> {
+    lab::require!(lab::skip::program("tshark", "tshark"));
+    let made = made::packets();
+    let packet = |number, (link, bytes): (LinkType, Vec<u8>)| Packet {
+        file: 0,
+        number,
+        link,
+        wire_len: bytes.len() as u32,
+        bytes,
+    };
+    let (mut packets, mut shown) = (Vec::new(), Vec::new());
+    for (index, made) in made.iter().enumerate() {
+        packets.push(packet(index, (made.link, made.bytes.clone())));
+        shown.push(packet(index, made.for_tshark()));
+        let has_inner = levels(&packets[index])
+            .iter()
+            .any(|level| level.dissection.src_port == made::SRC_PORT);
+        ensure!(has_inner, "{}: the packet inside was not found", made.name);
+    }
+    let differences = compare_with(&packets, &shown, &options()?)?;
+    let mut report = String::new();
+    for d in &differences {
+        let made = &made[d.number];
+        if !made.differs.contains(&d.field) {
+            report += &format!("{}: {}: {} | {}\n", made.name, d.field, d.ours, d.theirs);
+        }
+    }
+    for (index, made) in made.iter().enumerate() {
+        let differs = |field: &str| {
+            differences
+                .iter()
+                .any(|d| d.number == index && d.field == field)
+        };
+        for field in made.differs.iter().filter(|field| !differs(field)) {
+            report += &format!("{}: {field} is known to differ and does not\n", made.name);
+        }
+    }
+    ensure!(report.is_empty(), "ours | tshark's:\n{report}");
+    Ok(())
 }

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lab::packet::Raw;
+use lab::process::own_test;
 use lab::veth::Pair;
 use lab::{Veth, skip};
 use sys::ErrorKind;
@@ -142,7 +143,7 @@ fn the_account_adds_up_at_full_rate() {
             submitted += tx.run(10_000).unwrap();
         }
         assert_eq!(submitted, 200_000);
-        let account = tx.account().unwrap();
+        let account = settled(&tx, 200_000);
         assert_eq!(account.submitted, 200_000);
         assert_eq!(
             account.device_sent + account.device_dropped,
@@ -231,10 +232,11 @@ fn the_least_rights_send_too() {
         return;
     }
     with_pair(Veth::new(), |pair, receiver| {
+        let (program, args) = own_test(module_path!(), "the_least_rights_send_too");
         let out = Command::new("setpriv")
             .arg("--bounding-set=-all,+net_admin,+net_raw,+bpf")
-            .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "the_least_rights_send_too", "--nocapture"])
+            .arg(program)
+            .args(args)
             .env(INSIDE, pair.left.ifindex.to_string())
             .output()
             .unwrap();

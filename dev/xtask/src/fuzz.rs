@@ -43,17 +43,39 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         eprintln!("targets: {}", all.join(", "));
     }
     no_more(&unknown)?;
-    fuzz(if wanted.is_empty() { &all } else { &wanted }, seconds)?;
+    let wanted = if wanted.is_empty() { &all } else { &wanted };
+    fuzz(wanted, &Length::Seconds(seconds))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fuzzes every target for some seconds; where that cannot be done, says so and is content.
-pub fn smoke(seconds: u64) -> Result<()> {
+/// Fuzzes every target with `inputs` inputs that are the same in every run: those of the committed
+/// corpus, and what libFuzzer makes of them with a fixed seed. So a commit passes always or never.
+/// Where fuzzing cannot be done, says so and is content.
+pub fn smoke(inputs: u64) -> Result<()> {
     if let Some(missing) = missing() {
         eprintln!("SKIPPED: fuzz targets: {missing}");
         return Ok(());
     }
-    fuzz(&targets()?, seconds)
+    fuzz(&targets()?, &Length::Inputs(inputs))
+}
+
+/// How long a target is fuzzed.
+enum Length {
+    /// Seconds, with a seed of the clock, and with what former runs have found.
+    Seconds(u64),
+    /// Inputs, the same in every run of a commit.
+    Inputs(u64),
+}
+
+impl Length {
+    /// The same for libFuzzer. It writes what it finds into the first folder that it is given, so
+    /// the committed inputs must never be that.
+    fn args(&self) -> Vec<String> {
+        match self {
+            Length::Seconds(seconds) => vec![format!("-max_total_time={seconds}")],
+            Length::Inputs(inputs) => vec!["-seed=1".into(), format!("-runs={inputs}")],
+        }
+    }
 }
 
 /// What stands in the way of fuzzing here.
@@ -113,7 +135,7 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn fuzz(targets: &[String], seconds: u64) -> Result<()> {
+fn fuzz(targets: &[String], length: &Length) -> Result<()> {
     let host = host()?;
     // With --target the flags are for the targets alone, not for build scripts.
     let build = [
@@ -133,12 +155,21 @@ fn fuzz(targets: &[String], seconds: u64) -> Result<()> {
     for target in targets {
         let (found, committed) = (fuzz.join("target/corpus").join(target), corpus(target));
         let artifacts = fuzz.join("artifacts").join(target);
-        for directory in [&found, &artifacts] {
+        // Emptied, so that every run of a commit begins with the committed inputs alone.
+        let fresh = fuzz.join("target/smoke").join(target);
+        if fresh.exists() {
+            std::fs::remove_dir_all(&fresh).with_context(|| fresh.display().to_string())?;
+        }
+        for directory in [&found, &fresh, &artifacts] {
             std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         }
         let binary = fuzz.join("target").join(&host).join("release").join(target);
+        let first = match length {
+            Length::Seconds(_) => &found,
+            Length::Inputs(_) => &fresh,
+        };
         let mut command = Command::new(binary);
-        command.arg(format!("-max_total_time={seconds}"));
+        command.args(length.args()).arg(first);
         command.arg(format!("-artifact_prefix={}/", artifacts.display()));
         // One input may take this long (s) and this much memory (MiB): a parser needs neither.
         command.args([
@@ -148,9 +179,7 @@ fn fuzz(targets: &[String], seconds: u64) -> Result<()> {
             "-verbosity=0",
             "-print_funcs=0",
         ]);
-        command
-            .arg(&found)
-            .args(committed.is_dir().then_some(committed));
+        command.args(committed.is_dir().then_some(committed));
         visibly(&mut command)
             .with_context(|| format!("target {target}: the input is in {}", artifacts.display()))?;
     }

@@ -13,6 +13,8 @@ mod initramfs;
 mod look;
 mod monitor;
 mod patience;
+mod progress;
+mod rounds;
 mod stall;
 mod suites;
 mod wire;
@@ -34,8 +36,8 @@ const KERNEL_SUITE: &str = "trixie-backports";
 /// Longest time of a command in the guest unless told otherwise.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
-/// A guest that does not come up is started this often.
-const BOOTS: u32 = 3;
+/// Guests that are started for a command until one comes up. (Suites: see [`rounds`].)
+const BOOTS: u32 = 2;
 
 /// What the user chose beside the suites.
 struct Options {
@@ -97,6 +99,16 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     if command.is_some() {
         bail!("a command behind -- is for `cargo xtask lab run`");
     }
+    let sum_file = take_option(&mut args, "--sum")?;
+    if take_flag(&mut args, "--usual") {
+        no_more(&args)?;
+        let sum = run_all(&options)?;
+        // For the run of all tests, of which this is a part.
+        if let Some(file) = sum_file {
+            std::fs::write(&file, sum.to_json()).context(file)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut chosen = Vec::new();
     for arg in &args {
         chosen.push(suites::find(arg)?);
@@ -148,9 +160,9 @@ fn options(args: &mut Vec<String>) -> Result<Options> {
 }
 
 /// The suites that are part of `cargo xtask test`; the others are named.
-pub fn run_all() -> Result<Sum> {
+fn run_all(options: &Options) -> Result<Sum> {
     let (usual, rest): (Vec<&Suite>, _) = SUITES.iter().partition(|suite| suite.usual);
-    let mut sum = suites::run(&usual, &Options::default())?;
+    let mut sum = suites::run(&usual, options)?;
     sum.not_run(&rest, "not in the usual run: cargo xtask lab runs it");
     Ok(sum)
 }
@@ -172,7 +184,7 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
     })?;
     let mut programs = Vec::new();
     if !options.bare {
-        let barewire = build::programs(options, &[])?.get("barewire")?;
+        let barewire = build::programs(options, false)?.get("barewire")?;
         programs.push(("usr/local/bin/barewire".to_owned(), barewire));
     }
     for file in &options.with {
@@ -196,7 +208,7 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
         accelerator: &accelerator,
         machine: options.machine,
     };
-    let (outcome, _) = boot(&parts, &run, &dir_of("run")?, options, |line| {
+    let outcome = boot(&parts, &run, &dir_of("run")?, options, |line| {
         println!("{line}");
         None
     })?;
@@ -245,20 +257,20 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Runs a job; again if the guest never came as far as the job, which is no fault of the job's.
-/// That is told with the console: it must not become usual. Gives the number of tries as well.
+/// Runs a command; again if the guest never came as far as that, which is no fault of the
+/// command's. That is told with the console: it must not become usual.
 fn boot(
     parts: &fetch::Parts,
     run: &guest::Run<'_>,
     dir: &Path,
     options: &Options,
     mut line: impl FnMut(&str) -> Option<Duration>,
-) -> Result<(guest::Outcome, u32)> {
+) -> Result<guest::Outcome> {
     let mut tries = 1;
     loop {
         let outcome = guest::run(parts, run, dir, &mut line)?;
         if outcome.booted || outcome.code.is_some() || tries == BOOTS {
-            return Ok((outcome, tries));
+            return Ok(outcome);
         }
         tell(&outcome, options);
         tries += 1;

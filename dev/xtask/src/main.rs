@@ -8,10 +8,12 @@ mod bench;
 mod ci;
 mod clean_lab;
 mod demo;
+mod deny;
 mod fixture;
 mod fuzz;
 mod lab;
 mod man;
+mod mutants;
 mod netns;
 mod run;
 mod setup;
@@ -47,7 +49,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "ci",
         args: "",
-        summary: "what CI runs: format, lints, docs, a short fuzz of every target, all tests",
+        summary: "what CI runs: format, lints, docs, dependencies, a short fuzz, all tests",
         run: ci::run,
     },
     Task {
@@ -62,6 +64,12 @@ const TASKS: &[Task] = &[
         args: "",
         summary: "check the rules of STYLE.md that a program can check",
         run: tidy::run,
+    },
+    Task {
+        name: "deny",
+        args: "",
+        summary: "check licences, duplicate versions and sources of dependencies by deny.toml",
+        run: deny::run,
     },
     Task {
         name: "setup",
@@ -80,6 +88,12 @@ const TASKS: &[Task] = &[
         args: "[TARGET]... [--seconds N]",
         summary: "fuzz each target for that long (60 s unless told otherwise; needs nightly)",
         run: fuzz::run,
+    },
+    Task {
+        name: "mutants",
+        args: "[CRATE]... [--sample N] [--seed S]",
+        summary: "change the code here and there and see whether a test notices (cargo-mutants)",
+        run: mutants::run,
     },
     Task {
         name: "man",

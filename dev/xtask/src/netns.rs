@@ -176,8 +176,7 @@ mod tests {
     #[test]
     fn namespaces_end_with_their_value() {
         if !crate::run::is_root() {
-            eprintln!("SKIPPED: namespaces_end_with_their_value: needs root");
-            return;
+            skip::skip!("needs root");
         }
         let ns = Netns::new().unwrap();
         let path = Path::new(NETNS_DIR).join(&ns.name);
@@ -205,8 +204,7 @@ mod tests {
     #[test]
     fn a_killed_maker_leaves_no_namespace_behind() {
         if !crate::run::is_root() {
-            eprintln!("SKIPPED: a_killed_maker_leaves_no_namespace_behind: needs root");
-            return;
+            skip::skip!("needs root");
         }
         for signal in ["TERM", "KILL"] {
             let mut maker = Command::new(std::env::current_exe().unwrap());

@@ -52,6 +52,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     ),
     (Program("tc"), "iproute2", &[Set::Test]),
     (Program("prlimit"), "util-linux", &[Set::Test]),
+    (Program("mkfifo"), "coreutils", &[Set::Test]),
     (
         Program("ethtool"),
         "ethtool",
@@ -79,7 +80,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("setpriv"), "util-linux", &[Set::Test]),
     (Program("capsh"), "libcap2-bin", &[Set::Test]),
     (Program("nfcapd"), "nfdump", &[Set::Test]),
-    (Program("nfacctd"), "pmacct", &[Set::Test]),
+    (Program("nfacctd"), "pmacct", &[Set::Test, Set::Bench]),
     (Program("ipfixDump"), "libfixbuf-tools", &[Set::Test]),
     (
         Program("chromium-headless-shell"),
@@ -357,8 +358,7 @@ mod tests {
         let root = crate::run::root();
         let files = crate::run::quietly(Command::new("git").current_dir(&root).args(list));
         let Ok(files) = files else {
-            eprintln!("SKIPPED: what_tests_require_is_installed_for_them: needs git");
-            return;
+            skip::skip!("needs git");
         };
         let (mut found, mut absent) = (0, Vec::new());
         for file in files

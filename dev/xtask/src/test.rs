@@ -2,54 +2,52 @@
 //!
 //! libtest counts a test that skipped itself as passed; here it is counted as skipped.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+mod follow;
+mod guest;
+mod output;
+mod tally;
+mod times;
+
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::lab;
 use crate::run::{cargo, target_dir};
 use crate::setup::{Set, ensure};
+use follow::follow;
+use guest::{Guest, in_guest};
+use output::without_colour;
+pub use tally::Sum;
+use tally::Tally;
+use times::Times;
 
-/// What all test binaries said together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
-    pub passed: u64,
-    pub failed: u64,
-}
+/// How long a process that outlives its test may hold the output open before that is reported and
+/// the run goes on.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
+    let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
         // Tests that need what is missing skip themselves, each by name.
         eprintln!("warning: {error:#}\nwarning: going on; tests will be skipped");
     }
     let skips_file = skips_file()?;
-    let mut command = cargo();
-    command.arg("test").args(cargo_args(args));
-    command
-        .env("BAREWIRE_SKIPS", &skips_file)
-        // By this one tests know that they are in the guest.
-        .env_remove("BAREWIRE_GUEST")
-        .stdout(Stdio::piped());
-    if std::io::stdout().is_terminal() {
-        command.env("CARGO_TERM_COLOR", "always");
+    build(args)?;
+    // Of a run of all, not of one package or name. QEMU has one processor, the tests the other.
+    let guest = args.is_empty().then(Guest::start);
+    let mut tally = Tally::new(Times::new(threads(args), factor));
+    let (status, mut warnings) = tests(args, &skips_file, &mut tally)?;
+    for error in tally.end(status.success(), Instant::now()) {
+        eprintln!("{error}");
     }
-    let mut child = command.spawn().context("cannot run cargo test")?;
-    let output = BufReader::new(child.stdout.take().expect("piped above"));
-    let mut sum = Sum::default();
-    let mut stdout = std::io::stdout().lock();
-    for line in output.split(b'\n') {
-        let line = line?;
-        stdout.write_all(&line)?;
-        stdout.write_all(b"\n")?;
-        sum.add(&String::from_utf8_lossy(&line));
-    }
-    stdout.flush()?;
-    let status = child.wait()?;
+    let Tally { mut sum, times, .. } = tally;
     if !status.success() && sum.failed == 0 {
-        // A build error, or a test binary that a signal ended before it could count.
+        // A build error.
         eprintln!("error: cargo test ended with {status} and no failed test: counted as one");
         sum.failed = 1;
     }
@@ -59,11 +57,10 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         .map(str::to_owned)
         .collect();
     let _ = std::fs::remove_file(&skips_file);
-    let mut guest = lab::Sum::default();
-    // A run of all, not of one package or name.
-    if args.is_empty() {
-        guest = in_guest(&mut sum, &mut skips);
-    }
+    let guest = match guest {
+        Some(guest) => in_guest(guest, &mut sum, &mut skips),
+        None => lab::Sum::default(),
+    };
     skips.sort();
     if !skips.is_empty() || !guest.not_run.is_empty() {
         println!("\nNot everything was tested here:");
@@ -71,10 +68,15 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
             println!("  {skip}");
         }
     }
-    for warning in &guest.warnings {
-        println!("\n{warning}");
+    println!("\n{}", times.report());
+    let (slow, errors) = times.over();
+    warnings.extend(guest.warnings);
+    for line in warnings.iter().chain(&slow).chain(&errors) {
+        println!("{line}\n");
     }
-    println!("\n{}", sum.line(skips.len(), guest.not_run.len()));
+    // A suite far over its budget is one more failure.
+    sum.failed += errors.len() as u64;
+    println!("{}", sum.line(skips.len(), guest.not_run.len()));
     Ok(if sum.failed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -82,35 +84,82 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Ends the line of a test that skipped itself because it needs the guest; `lab::guest` says it.
-const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
-
-/// Set to 0, it turns the suites of the guest off.
-const GUEST_VAR: &str = "BAREWIRE_TEST_GUEST";
-
-/// Runs the suites of the guest lab. What was skipped for want of it counts as what it did there;
-/// if there is no guest it stays skipped.
-fn in_guest(sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
-    if std::env::var_os(GUEST_VAR).is_some_and(|value| value == "0") {
-        return lab::run_none(&format!("{GUEST_VAR}=0"));
+/// Runs the tests of this machine, shows what they say and counts it. How cargo ended, and what
+/// must be told at the end.
+fn tests(
+    args: &[String],
+    skips_file: &PathBuf,
+    tally: &mut Tally,
+) -> Result<(ExitStatus, Vec<String>)> {
+    // Both streams in one pipe, or nobody could tell which suite a line is of.
+    let (output, input) = std::io::pipe().context("a pipe")?;
+    let mut command = cargo();
+    command.arg("test").args(cargo_args(args));
+    command
+        .env("BAREWIRE_SKIPS", skips_file)
+        // By this one tests know that they are in the guest.
+        .env_remove("BAREWIRE_GUEST")
+        .stdout(input.try_clone().context("a pipe")?)
+        .stderr(input);
+    if std::io::stdout().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
     }
-    let guest = match lab::run_all() {
-        Ok(guest) => guest,
-        Err(error) => {
-            eprintln!("error: guest lab: {error:#}");
-            sum.failed += 1;
-            return lab::run_none("the guest could not be put together, see above");
+    let mut child = command.spawn().context("cannot run cargo test")?;
+    // It holds the pipe open.
+    drop(command);
+    let mut stdout = std::io::stdout().lock();
+    let end = follow(&mut child, output, GRACE, |line| {
+        stdout.write_all(line)?;
+        stdout.write_all(b"\n")?;
+        let line = without_colour(&String::from_utf8_lossy(line));
+        tally.add(&line, Instant::now());
+        Ok(())
+    })?;
+    stdout.flush()?;
+    let warnings = end.holders.iter().map(|process| {
+        format!("WARNING: a process outlived its test and holds the output open: {process}")
+    });
+    Ok((end.status, warnings.collect()))
+}
+
+/// Builds all that will run, where cargo can show how far it has come.
+fn build(args: &[String]) -> Result<()> {
+    let own = args.iter().position(|arg| arg == "--");
+    let own = &args[..own.unwrap_or(args.len())];
+    // Tests in documentation are built when they run.
+    if own.iter().any(|arg| arg == "--doc") {
+        return Ok(());
+    }
+    let arguments = cargo_args(own);
+    let is_all = arguments.iter().any(|arg| arg == "--workspace");
+    let mut commands = vec![cargo()];
+    commands[0].args(["test", "--no-run"]).args(arguments);
+    if is_all {
+        // Programs that tests start: a test would build them in its own time, and wait for the
+        // guest lab, which builds too.
+        let mut programs: Command = cargo();
+        programs.args(["build", "--workspace", "--bin", "barewire", "--examples"]);
+        commands.push(programs);
+    }
+    for mut command in commands {
+        // What does not build is told, and counted, by the run.
+        let _ = command.status().context("cannot run cargo")?;
+    }
+    Ok(())
+}
+
+/// How many tests run at once, as libtest decides it.
+fn threads(args: &[String]) -> usize {
+    let mut args = args.iter();
+    let mut told = std::env::var("RUST_TEST_THREADS").ok();
+    while let Some(arg) = args.next() {
+        if let Some(rest) = arg.strip_prefix("--test-threads") {
+            let value = rest.strip_prefix('=').map(str::to_owned);
+            told = value.or_else(|| args.next().cloned());
         }
-    };
-    sum.passed += guest.tests.passed;
-    sum.failed += guest.tests.failed;
-    if guest.tests != Sum::default() {
-        let all = skips.len();
-        skips.retain(|skip| !skip.ends_with(NEEDS_GUEST));
-        sum.passed = sum.passed.saturating_sub((all - skips.len()) as u64);
     }
-    skips.extend(guest.skips.iter().cloned());
-    guest
+    let own = || std::thread::available_parallelism().map_or(1, usize::from);
+    told.and_then(|text| text.parse().ok()).unwrap_or_else(own)
 }
 
 /// Arguments for cargo: all packages unless some are named, and all failures, not the first.
@@ -142,69 +191,19 @@ fn skips_file() -> Result<PathBuf> {
     Ok(path)
 }
 
-impl Sum {
-    /// Adds a line of libtest: `test result: ok. 3 passed; 0 failed; …`, perhaps coloured.
-    pub fn add(&mut self, line: &str) {
-        let line = without_colour(line);
-        let Some(rest) = line.trim_start().strip_prefix("test result: ") else {
-            return;
-        };
-        let Some((_, counts)) = rest.split_once(". ") else {
-            return;
-        };
-        for count in counts.split("; ") {
-            match count.split_once(' ') {
-                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
-                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
-                _ => {}
-            }
-        }
-    }
-
-    /// The last line. Tests that skipped themselves are among the passed by libtest's word; what
-    /// was not even started is not.
-    pub fn line(self, skipped: usize, not_run: usize) -> String {
-        let passed = self.passed.saturating_sub(skipped as u64);
-        let skipped = skipped + not_run;
-        format!("{passed} passed, {} failed, {skipped} skipped", self.failed)
-    }
-}
-
-/// The text without ANSI colour sequences.
-fn without_colour(text: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("\u{1b}[") {
-        plain += before;
-        rest = after.split_once('m').map_or("", |(_, after)| after);
-    }
-    plain + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn results_of_all_binaries_are_summed() {
-        let mut sum = Sum::default();
-        let lines = [
-            "running 3 tests",
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
-            "test result: \u{1b}[31mFAILED\u{1b}(B\u{1b}[m. 2 passed; 1 failed; 0 ignored",
-            "not a test result: ok. 9 passed; 9 failed",
-        ];
-        for line in lines {
-            sum.add(line);
-        }
-        assert_eq!(
-            sum,
-            Sum {
-                passed: 5,
-                failed: 1
-            }
-        );
-        assert_eq!(sum.line(2, 1), "3 passed, 1 failed, 3 skipped");
+    fn threads_are_those_of_libtest() {
+        let run = |text: &str| {
+            let args: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+            threads(&args)
+        };
+        assert_eq!(run("-p x -- --test-threads=3"), 3);
+        assert_eq!(run("-p x -- --test-threads 1 --nocapture"), 1);
+        assert!(run("") >= 1);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod changelog;
 mod crates;
+mod lab_tests;
 mod links;
 mod text;
 
@@ -102,6 +103,8 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
         findings.extend(text::machine_paths(file));
         if file.has_extension("rs") {
             findings.extend(text::line_length(file));
+            findings.extend(text::bare_skips(file));
+            findings.extend(text::dispatch_by_name(file));
             findings.extend(text::file_length(file));
             findings.extend(text::module_docs(file));
             findings.extend(text::markers(file));
@@ -110,6 +113,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
             findings.extend(changelog::form(file));
         }
     }
+    findings.extend(lab_tests::unnamed(&files));
     findings.extend(links::relative(&files));
     findings.sort();
     Ok(findings)

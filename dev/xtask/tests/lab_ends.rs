@@ -1,7 +1,7 @@
 //! `cargo xtask lab` that is ended by a signal leaves nothing behind.
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
+use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -78,20 +78,10 @@ fn wait_for_guest(lab: &mut Child) -> Result<PathBuf, String> {
     }
 }
 
-/// Says that the test does not run here, where `cargo xtask test` counts it.
-fn skipped(why: &str) {
-    let line = format!("SKIPPED: no_guest_and_no_namespace_stay_behind: {why}\n");
-    eprint!("{line}");
-    if let Some(file) = std::env::var_os("BAREWIRE_SKIPS") {
-        let mut file = OpenOptions::new().append(true).open(file).unwrap();
-        file.write_all(line.as_bytes()).unwrap();
-    }
-}
-
 #[test]
 fn no_guest_and_no_namespace_stay_behind() {
     if std::env::var_os("BAREWIRE_TEST_GUEST").is_some_and(|value| value == "0") {
-        return skipped("BAREWIRE_TEST_GUEST=0");
+        skip::skip!("BAREWIRE_TEST_GUEST=0");
     }
     for signal in ["TERM", "KILL"] {
         let lab = Command::new(env!("CARGO_BIN_EXE_barewire-xtask"))
@@ -104,7 +94,7 @@ fn no_guest_and_no_namespace_stay_behind() {
         let mut lab = Lab(lab.unwrap());
         let qemu = match wait_for_guest(&mut lab.0) {
             Ok(qemu) => qemu,
-            Err(why) => return skipped(&why.replace('\n', " ")),
+            Err(why) => skip::skip!("{why}"),
         };
         let pid = lab.0.id();
         // Where it is not root it makes none.

@@ -1,9 +1,9 @@
 //! Arguments that several subcommands share, and their translation into port options.
 
 use clap::ValueEnum;
-use port::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
+use port::{AttachMode, BindMode, Direction, PortName, PortOptions, TimestampSource};
 use runtime::Pacing;
-use sys::rights::{self, Capability};
+use sys::rights::Capability;
 use sys::{Error, ErrorKind, Result};
 
 /// Where the XDP program goes.
@@ -87,10 +87,13 @@ pub struct PortArgs {
     pub user: Option<String>,
 }
 
-/// The right that a port's counters take, if any: those of `afxdp:` are in a map of its program.
-pub fn to_read_counters(scheme: &str) -> Option<Capability> {
-    let is_in_a_map = scheme == "afxdp";
-    is_in_a_map.then(rights::to_read_maps).flatten()
+/// The right that reading a port's counters takes, if any.
+///
+/// # Errors
+/// As [`PortName::parse`].
+pub fn to_read_counters(name: &str) -> Result<Option<Capability>> {
+    let row = PortName::parse(name)?.backend();
+    Ok(row.and_then(|row| (row.to_count)()))
 }
 
 /// Looks whether threads may run on these processors, before anything is opened.

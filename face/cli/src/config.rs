@@ -311,6 +311,89 @@ mod tests {
         }
     }
 
+    /// xorshift64*.
+    fn below(state: &mut u64, bound: usize) -> usize {
+        *state ^= *state >> 12;
+        *state ^= *state << 25;
+        *state ^= *state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as usize % bound
+    }
+
+    const KEYS: [&str; 8] = [
+        "filter",
+        "top",
+        "plain",
+        "decode",
+        "export",
+        "idle_timeout",
+        "queues",
+        "nonsense",
+    ];
+    const VALUES: [&str; 9] = [
+        "7",
+        "-7",
+        "1e400",
+        "true",
+        "'tls'",
+        "''",
+        "['tls', 'dns']",
+        "[1, [2]]",
+        "{ a = 1 }",
+    ];
+    /// What damage puts into a file.
+    const PARTS: [&str; 12] = [
+        " = ", "= ", "[", "]", "{", "}", "'", "\"", "\n", ".", "\u{0}", "ü",
+    ];
+
+    /// Replaces up to nine bytes somewhere in a text by one of [`PARTS`].
+    fn damage(text: &mut String, state: &mut u64) {
+        let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+        let from = starts[below(state, starts.len())];
+        let to = text.floor_char_boundary(from + below(state, 10));
+        text.replace_range(from..to, PARTS[below(state, PARTS.len())]);
+    }
+
+    /// A file of keys with any values, every other one damaged, is refused with a reason or becomes
+    /// arguments, and those the parser accepts or refuses with a message of its own.
+    #[test]
+    fn any_file_is_accepted_or_refused_with_a_reason() {
+        let line = ["barewire", "flows", "--config", "x"].map(OsString::from);
+        let mut state = 0x5eed;
+        let (mut accepted, mut refused_by_parser, mut refused) = (0, 0, 0);
+        for round in 0..1000 {
+            let mut text = "port = 'eth0'\n".to_owned();
+            for _ in 0..1 + round % 3 {
+                let key = KEYS[below(&mut state, KEYS.len())];
+                let value = VALUES[below(&mut state, VALUES.len())];
+                text += &format!("{key} = {value}\n");
+            }
+            if round % 2 == 0 {
+                damage(&mut text, &mut state);
+            }
+            match settings(&text) {
+                Ok(settings) => {
+                    let all = merged(&line, &settings);
+                    assert_eq!(all[..2], line[..2], "{text}");
+                    match Cli::try_parse_from(&all) {
+                        Ok(_) => accepted += 1,
+                        Err(error) => {
+                            assert!(!error.to_string().is_empty(), "{text}");
+                            refused_by_parser += 1;
+                        }
+                    }
+                }
+                Err((why, hint)) => {
+                    assert!(!why.is_empty() && !hint.is_empty(), "{text}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(
+            accepted >= 20 && refused_by_parser >= 20 && refused >= 20,
+            "{accepted} accepted, {refused_by_parser} refused by the parser, {refused} refused"
+        );
+    }
+
     /// Every flag that the help shows is a key.
     #[test]
     fn every_flag_is_a_key() {

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use sys::{Error, ErrorKind, Result};
 
+use crate::out::say;
+
 /// The table of codes, shown in help and man pages.
 pub const HELP: &str = "Exit codes:\n  \
     0  done (Ctrl-C included: it ends cleanly, with totals)\n  \
@@ -78,9 +80,8 @@ fn with_hint(text: &str) -> String {
 
 /// Prints an error on standard error.
 pub fn tell(error: &Error) {
-    eprintln!("barewire: {error}");
     let hint = error.hint().unwrap_or_else(|| fallback(error.kind()));
-    eprintln!("hint: {hint}");
+    say!("barewire: {error}\nhint: {hint}");
 }
 
 /// What to do about an error that knows no better.

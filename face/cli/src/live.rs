@@ -2,24 +2,34 @@
 //!
 //! The screen is the alternate one, and the terminal is put back however the view ends: on `q`, on
 //! Ctrl-C (a key here, not a signal), on an error, on a panic (by a hook, since the program aborts
-//! on one). [`Once`] prints the same picture one time, as text.
+//! on one). It is drawn into memory, and a thread of its own writes that: a terminal that takes
+//! nothing misses pictures, and nobody waits for it. [`Once`] prints the same picture one time, as
+//! text.
 
 mod picture;
 mod view;
 
-use std::io::Write;
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
 use std::time::Duration;
 
+use crossterm::cursor::Show;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use crossterm::{execute, queue};
 use flow::top::Order;
 use flow::{EndReason, Extra, Record};
 use port::PortDescription;
-use ratatui::backend::TestBackend;
-use ratatui::{DefaultTerminal, Terminal};
+use ratatui::Terminal;
+use ratatui::backend::{CrosstermBackend, TestBackend};
 use runtime::flows::{Fate, Outlet, Status};
+use runtime::output::{Output, Piece};
 use sys::{Error, Result};
 
-use crate::cmd::flows::{Origins, event_text};
+use crate::cmd::flows::Origins;
 use picture::Shown;
 use view::View;
 
@@ -30,7 +40,10 @@ const ONCE_SIZE: [u16; 2] = [80, 40];
 
 /// The view on a terminal.
 pub struct Live {
-    terminal: Option<DefaultTerminal>,
+    terminal: Terminal<CrosstermBackend<Canvas>>,
+    canvas: Canvas,
+    /// Writes what was drawn.
+    out: Output,
     view: View,
     /// The filter is being typed.
     is_typing: bool,
@@ -42,16 +55,27 @@ impl Live {
     /// # Errors
     /// If it cannot be taken over.
     pub fn start(
+        out: &Output,
         name: &str,
         description: &PortDescription,
         memory_len: usize,
         order: Order,
     ) -> Result<Live> {
-        let terminal = ratatui::try_init().map_err(|e| {
-            Error::from_io("draw on the terminal", e).with_hint("--plain draws nothing")
+        let failed =
+            |e| Error::from_io("draw on the terminal", e).with_hint("--plain draws nothing");
+        let mut canvas = Canvas::default();
+        enable_raw_mode().map_err(failed)?;
+        put_back_on_panic();
+        let terminal = queue!(canvas, EnterAlternateScreen)
+            .and_then(|()| Terminal::new(CrosstermBackend::new(canvas.clone())));
+        let terminal = terminal.map_err(|e| {
+            drop(disable_raw_mode());
+            failed(e)
         })?;
         Ok(Live {
-            terminal: Some(terminal),
+            terminal,
+            canvas,
+            out: out.clone(),
             view: View::new(name, description, memory_len, order),
             is_typing: false,
         })
@@ -139,24 +163,67 @@ impl Outlet for Live {
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
         let failed = |e| Error::from_io("draw on the terminal", e);
         for event in status.events {
-            self.view.picture.event = event_text(event);
+            self.view.picture.event = event.to_string();
         }
         self.keys(status).map_err(failed)?;
         self.view.pulse(status);
-        let picture = &self.view.picture;
-        if let Some(terminal) = &mut self.terminal {
-            terminal.draw(|frame| picture.draw(frame)).map_err(failed)?;
+        // What is drawn is the difference to the picture before, so that one is written first.
+        if !self.out.is_idle() {
+            return Ok(());
         }
+        let picture = &self.view.picture;
+        self.terminal
+            .draw(|frame| picture.draw(frame))
+            .map_err(failed)?;
+        self.canvas.give(&self.out);
         Ok(())
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
-        if self.terminal.take().is_some() {
-            ratatui::restore();
-        }
+        // Behind the last picture, if the terminal takes that.
+        drop(queue!(self.canvas, LeaveAlternateScreen, Show));
+        self.canvas.give(&self.out);
+        drop(self.out.drain(&crate::out::patience()));
+        drop(disable_raw_mode());
     }
+}
+
+/// What was drawn and is not written yet. Clones are the same.
+#[derive(Clone, Default)]
+struct Canvas(Rc<RefCell<Vec<u8>>>);
+
+impl Canvas {
+    fn give(&self, out: &Output) {
+        let piece = Piece {
+            bytes: self.0.take(),
+            ..Piece::default()
+        };
+        // A terminal that is gone, or takes nothing: the probe goes on.
+        drop(out.try_give(piece));
+    }
+}
+
+impl Write for Canvas {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The program aborts on a panic, so nothing is dropped then.
+fn put_back_on_panic() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        drop(disable_raw_mode());
+        drop(execute!(io::stdout(), LeaveAlternateScreen, Show));
+        before(info);
+    }));
 }
 
 /// The picture, once, as text on standard output; then the probe ends.
@@ -188,10 +255,7 @@ impl Once {
     }
 
     /// The picture as it stands.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn print(&self) -> std::io::Result<()> {
+    pub fn text(&self) -> String {
         let size = ["COLUMNS", "LINES"].map(|name| {
             let text = std::env::var(name).ok();
             text.and_then(|text| text.parse::<u16>().ok())
@@ -217,7 +281,7 @@ impl Once {
                 }
             }
         }
-        std::io::stdout().write_all(out.as_bytes())
+        out
     }
 }
 

@@ -6,6 +6,7 @@ mod cmd;
 mod config;
 mod exit;
 mod live;
+mod out;
 mod report;
 
 use clap::Parser;
@@ -23,12 +24,13 @@ fn main() -> std::process::ExitCode {
     if let Ok(program) = std::env::current_exe() {
         ::nic::bind::guarded_by(program, &["nic", "guard"]);
     }
-    let arguments = match config::expand(std::env::args_os().collect()) {
-        Ok(arguments) => arguments,
-        Err(error) => return exit::report(Err(error)),
+    let code = match config::expand(std::env::args_os().collect()) {
+        Ok(arguments) => match Cli::try_parse_from(arguments) {
+            Ok(cli) => exit::report(cmd::run(&cli.command)),
+            Err(error) => exit::usage(&error),
+        },
+        Err(error) => exit::report(Err(error)),
     };
-    match Cli::try_parse_from(arguments) {
-        Ok(cli) => exit::report(cmd::run(&cli.command)),
-        Err(error) => exit::usage(&error),
-    }
+    out::finish();
+    code
 }

@@ -1,85 +1,10 @@
-//! Accounts and numbers, for people (on standard error) and for programs (JSON).
+//! Accounts for people, on standard error.
 
 use std::io::{self, Write};
 
 use port::{DropReason, PortAccount, QueueAccount};
-use serde_json::{Map, Value, json};
-
-/// A number with an SI prefix and a unit: `14.88 Mpps`.
-pub fn si(value: f64, unit: &str) -> String {
-    let (scale, prefix) = match value.abs() {
-        v if v >= 1e9 => (1e9, "G"),
-        v if v >= 1e6 => (1e6, "M"),
-        v if v >= 1e3 => (1e3, "k"),
-        _ => (1.0, ""),
-    };
-    let number = value / scale;
-    if prefix.is_empty() && number.fract() == 0.0 {
-        format!("{number} {unit}")
-    } else {
-        format!("{number:.2} {prefix}{unit}")
-    }
-}
-
-/// A count of bytes in binary units: `16.0 MiB`.
-pub fn bytes(value: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut number = value as f64;
-    let mut at = 0;
-    while number >= 1024.0 && at + 1 < units.len() {
-        number /= 1024.0;
-        at += 1;
-    }
-    if at == 0 {
-        format!("{value} B")
-    } else {
-        format!("{number:.1} {}", units[at])
-    }
-}
-
-/// One queue's account as JSON.
-pub fn queue_json(queue: &QueueAccount) -> Value {
-    let dropped: Map<String, Value> = DropReason::ALL
-        .iter()
-        .map(|&reason| {
-            (
-                reason.name().to_owned(),
-                queue.dropped[reason as usize].into(),
-            )
-        })
-        .collect();
-    json!({
-        "queue": queue.queue_index,
-        "seen": queue.seen,
-        "delivered": queue.delivered,
-        "delivered_bytes": queue.delivered_bytes,
-        "passed": queue.passed,
-        "in_flight": queue.in_flight,
-        "dropped": dropped,
-        "imbalance": queue.imbalance(),
-    })
-}
-
-/// A port's account as JSON.
-pub fn account_json(account: &PortAccount) -> Value {
-    let sending: Vec<Value> = account
-        .tx
-        .iter()
-        .map(|tx| {
-            json!({
-                "queue": tx.queue_index, "sent": tx.sent, "sent_bytes": tx.sent_bytes,
-                "failed": tx.failed, "copied": tx.copied,
-            })
-        })
-        .collect();
-    json!({
-        "total": queue_json(&account.rx_total()),
-        "queues": account.rx.iter().map(queue_json).collect::<Vec<_>>(),
-        "sending": sending,
-        "interface_seen": account.interface_seen,
-        "interface_sent": account.interface_sent,
-    })
-}
+pub use probe::account::account_json;
+pub use probe::text::{bytes, si};
 
 /// The loss account of the receiving side, as a table. Reasons that never happened are left out.
 pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<()> {
@@ -127,20 +52,27 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
     if let Some(seen) = account.interface_seen {
         writeln!(out, "the interface itself counted {seen} received")?;
     }
-    Ok(())
+    write_damage(out, &total)
+}
+
+/// Packets of a capture file whose wire length is damaged, if there are any.
+pub fn write_damage(out: &mut impl Write, total: &QueueAccount) -> io::Result<()> {
+    match total.wire_len_damaged {
+        0 => Ok(()),
+        1 => writeln!(
+            out,
+            "1 packet has a wire length above 1 MiB: damaged, captured length used instead"
+        ),
+        count => writeln!(
+            out,
+            "{count} packets have wire lengths above 1 MiB: damaged, captured lengths used instead"
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_carry_units() {
-        assert_eq!(si(14_880_000.0, "pps"), "14.88 Mpps");
-        assert_eq!(si(12.0, "pps"), "12 pps");
-        assert_eq!(bytes(512), "512 B");
-        assert_eq!(bytes(16 << 20), "16.0 MiB");
-    }
 
     #[test]
     fn the_table_says_whether_it_adds_up() {

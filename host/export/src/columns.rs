@@ -11,7 +11,7 @@ use flow::encode::beyond::{Beyond, community_id};
 use flow::encode::json;
 use flow::{Counters, EndReason, Extra, Origin, OwnedExtra, Record};
 
-use crate::lane::Records;
+use crate::worker::Records;
 
 /// A record on its way into a file.
 pub(crate) struct Row<'a> {

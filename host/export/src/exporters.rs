@@ -1,7 +1,6 @@
 //! All destinations of a probe: who gets which records, and what became of them.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -10,13 +9,15 @@ use std::time::{Duration, Instant};
 use flow::element::Column;
 use flow::encode::Sum;
 use flow::encode::beyond::Beyond;
-use flow::{EndReason, Extra, OwnedExtra, Record, Sampling};
+use flow::{EndReason, Extra, HashKey, OwnedExtra, Record, Sampling};
 use sys::{Error, Result};
 
 use crate::account::{Account, DropReason};
+use crate::end;
+use crate::folder::{self, Later};
 use crate::format::{Make, Work};
-use crate::lane::{Batch, Lane, Records, Shared, lock};
 use crate::target::{Place, Target};
+use crate::worker::{Batch, Records, Shared, Worker, lock};
 
 /// Records in a batch.
 const BATCH_LEN: usize = 256;
@@ -30,6 +31,9 @@ const QUEUE_LEN_WAITING: usize = 4 << 10;
 const LENT_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, unless told.
 const WAIT: Duration = Duration::from_secs(30);
+/// How long a file on a disk is waited for once somebody has asked for the end: a disk that is busy
+/// may take seconds to say that it has everything.
+const WAIT_ASKED_FILE: Duration = Duration::from_secs(30);
 
 /// How long a full queue is left alone before the next look: doubled each time.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
@@ -41,8 +45,8 @@ pub enum FanOut {
     /// Everybody gets all.
     #[default]
     All,
-    /// Each gets its part, by a hash of the key: all records of a flow go to the same one, also in
-    /// the next run.
+    /// Each gets its part, by a hash of the key without a secret ([`flow::FlowKey::hash_with`]):
+    /// all records of a flow go to the same one, also in the next run and with the next version.
     Hash,
 }
 
@@ -67,6 +71,9 @@ pub struct Setup {
     pub is_layer2: bool,
     /// Whether the input can wait: then full queues are waited for.
     pub can_wait: bool,
+    /// User and group that folders created here are given to: those that files are created with
+    /// later.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// What the metering process says of itself, for options records.
@@ -82,22 +89,44 @@ pub struct Observed {
     pub(crate) is_over: bool,
 }
 
+/// What the thread of a destination will do.
+enum Job {
+    /// Sends messages.
+    Worker(Box<Worker>),
+    /// Keeps a store of files.
+    Store(Work),
+}
+
+impl Job {
+    fn run(self) {
+        match self {
+            Job::Worker(worker) => worker.run(),
+            Job::Store(work) => work(),
+        }
+    }
+}
+
 /// One destination, from outside.
-struct Handle {
+pub(crate) struct Handle {
     name: String,
     gathered: Gathered,
     /// `None` once the end was said.
     queue: Option<SyncSender<Batch>>,
     /// What the thread will be; `None` once it runs.
-    work: Option<Work>,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    /// It was waited for long enough; not again before it takes something.
-    was_waited_for: bool,
+    job: Option<Job>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+    /// It was waited for long enough, and not again before it takes something: its steps then, and
+    /// the time of the last one.
+    pub(crate) stall: Option<(u64, Instant)>,
     /// How long it is waited for while it takes nothing.
     wait: Duration,
+    /// The same once somebody has asked for the end.
+    pub(crate) wait_asked: Duration,
     /// The file that it writes: device and number.
     file: Option<(u64, u64)>,
+    /// The files that it creates once it runs.
+    later: Option<Later>,
     /// Handed over and dropped since the account was last told.
     offered: Sum,
     queue_full: Sum,
@@ -114,6 +143,8 @@ pub struct Exporters {
     sampling: (u32, [Sampling; 2]),
     /// Those that are no destinations any more, and end what they have.
     leaving: Vec<Handle>,
+    /// Whether somebody asks for the end.
+    is_asked: Box<dyn Fn() -> bool + Send>,
 }
 
 /// What became of destinations when others were asked for.
@@ -147,7 +178,14 @@ impl Exporters {
             can_wait: setup.can_wait,
             sampling: (setup.sampling, setup.selectors),
             leaving: Vec::new(),
+            is_asked: Box::new(|| false),
         })
+    }
+
+    /// Once `is_asked` says that somebody asks for the end, a destination that takes nothing is
+    /// waited for a second or two only, unless `wait=` says otherwise; what is left is counted.
+    pub fn end_when(&mut self, is_asked: impl Fn() -> bool + Send + 'static) {
+        self.is_asked = Box::new(is_asked);
     }
 
     /// Goes on with these destinations. Those that are there already, told in the same words, go on
@@ -206,11 +244,17 @@ impl Exporters {
         Ok(changes)
     }
 
+    /// Whether files are created while the probe runs.
+    pub fn creates_files(&self) -> bool {
+        self.handles.iter().any(|handle| handle.later.is_some())
+    }
+
     /// Starts a thread for each destination. Rights are a thread's own: whoever gives some up
     /// does so before.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// When files that are created later could not be created with the rights of now; when a
+    /// thread cannot be started.
     pub fn start(&mut self) -> Result<()> {
         start(&mut self.handles, 0)
     }
@@ -248,32 +292,31 @@ impl Exporters {
     }
 
     fn take_by_hash(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
-        // Without a secret: the same in every run.
-        let mut hasher = DefaultHasher::new();
-        record.key().hash(&mut hasher);
+        let hash = record.key().hash_with(&HashKey::from_seed(0));
         let count = self.handles.len().max(1) as u64;
-        let index = (hasher.finish() % count) as usize;
+        let index = (hash % count) as usize;
         let Some(handle) = self.handles.get_mut(index) else {
             return;
         };
         if handle.gathered.records.add(record, extra, reason) {
             let batch = handle.gathered.lend();
-            handle.hand_over(batch, self.can_wait);
+            handle.hand_over(batch, self.can_wait, &self.is_asked);
         }
     }
 
     /// Hands over what is gathered.
     pub fn flush(&mut self) {
+        let (can_wait, is_asked) = (self.can_wait, &self.is_asked);
         if !self.gathered.records.records.is_empty() {
             let batch = self.gathered.lend();
             for handle in &mut self.handles {
-                handle.hand_over(batch.clone(), self.can_wait);
+                handle.hand_over(batch.clone(), can_wait, is_asked);
             }
         }
         for handle in &mut self.handles {
             if !handle.gathered.records.records.is_empty() {
                 let batch = handle.gathered.lend();
-                handle.hand_over(batch, self.can_wait);
+                handle.hand_over(batch, can_wait, is_asked);
             }
         }
     }
@@ -306,7 +349,8 @@ impl Exporters {
     }
 
     /// Sends everything that can be sent, and ends. A collector that is not there is waited for
-    /// some seconds.
+    /// some seconds, fewer once somebody asks for the end ([`Exporters::end_when`]). A thread whose
+    /// destination then still holds it up is left behind.
     pub fn finish(&mut self, observed: Observed) -> Vec<(String, Account)> {
         self.pulse(observed);
         self.end();
@@ -317,26 +361,26 @@ impl Exporters {
         for handle in &mut self.handles {
             handle.close();
         }
-        for handle in self.handles.iter_mut().chain(&mut self.leaving) {
-            if let Some(thread) = handle.thread.take()
-                && thread.join().is_err()
-            {
-                let mut account = lock(&handle.shared.account);
-                account.last_failure = Some("a fault of this program: its thread panicked".into());
-            }
-        }
+        let handles = self.handles.iter_mut().chain(&mut self.leaving);
+        end::wait(handles.collect(), &self.is_asked);
     }
 }
 
 /// Starts a thread for each; they are numbered from `first`.
 fn start(handles: &mut [Handle], first: usize) -> Result<()> {
+    for later in handles.iter().filter_map(|handle| handle.later.as_ref()) {
+        folder::check(&later.file)?;
+    }
     for (index, handle) in handles.iter_mut().enumerate() {
-        let Some(work) = handle.work.take() else {
+        let Some(mut job) = handle.job.take() else {
             continue;
         };
+        if let Job::Worker(worker) = &mut job {
+            worker.sink.start()?;
+        }
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", first + index))
-            .spawn(work)
+            .spawn(move || job.run())
             .map_err(|e| Error::from_io("start a thread for an export", e))?;
         handle.thread = Some(thread);
     }
@@ -417,24 +461,36 @@ impl Handle {
         });
         let (queue, batches) = sync_channel(records.div_ceil(BATCH_LEN));
         let shared = Arc::new(Shared::default());
-        let work = match target.format.make {
+        let later = Later::of(target);
+        if let Some(Later { folder, .. }) = &later {
+            folder::create(folder, setup.owner)
+                .map_err(|e| Error::from_io(format!("create {}", folder.display()), e))?;
+        }
+        let mut wait_asked = target.options.wait.unwrap_or(WAIT_ASKED_FILE);
+        let job = match target.format.make {
             Make::Messages(make) => {
                 let sink = (target.sink.open)(target)?;
                 let encoder = make(target, setup);
-                Lane::new(target, encoder, sink, batches, shared.clone()).work()
+                let worker = Worker::new(target, encoder, sink, batches, shared.clone());
+                if file_of(target).is_none() && later.is_none() {
+                    wait_asked = worker.wait_asked;
+                }
+                Job::Worker(Box::new(worker))
             }
-            Make::Store(make) => make(target, setup, batches, shared.clone())?,
+            Make::Store(make) => Job::Store(make(target, setup, batches, shared.clone())?),
         };
         Ok(Handle {
             name: target.text.clone(),
             gathered: Gathered::default(),
             queue: Some(queue),
-            work: Some(work),
+            job: Some(job),
             shared,
             thread: None,
-            was_waited_for: false,
+            stall: None,
             wait: target.options.wait.unwrap_or(WAIT),
+            wait_asked,
             file: file_of(target),
+            later,
             offered: Sum::default(),
             queue_full: Sum::default(),
         })
@@ -451,7 +507,7 @@ impl Handle {
         self.queue = None;
     }
 
-    fn hand_over(&mut self, batch: Batch, can_wait: bool) {
+    fn hand_over(&mut self, batch: Batch, can_wait: bool, is_asked: &dyn Fn() -> bool) {
         let mut sum = Sum::default();
         for (record, _) in &batch.records {
             sum.count(record);
@@ -461,7 +517,7 @@ impl Handle {
             self.queue_full.add(&sum);
             return;
         };
-        let mut waits = can_wait && !self.was_waited_for;
+        let mut waits = can_wait && self.stall.is_none();
         let mut since = Instant::now();
         let progress = &self.shared.progress;
         let mut steps = progress.count();
@@ -470,7 +526,7 @@ impl Handle {
         loop {
             match queue.try_send(batch) {
                 Ok(()) => {
-                    self.was_waited_for = false;
+                    self.stall = None;
                     return;
                 }
                 Err(TrySendError::Full(back)) if waits => {
@@ -481,10 +537,16 @@ impl Handle {
                     if progress.count() != steps {
                         (steps, since) = (progress.count(), Instant::now());
                     }
-                    waits = since.elapsed() < self.wait;
+                    let limit = match is_asked() {
+                        true => self.wait_asked.min(self.wait),
+                        false => self.wait,
+                    };
+                    waits = since.elapsed() < limit;
                 }
                 Err(_) => {
-                    self.was_waited_for = can_wait;
+                    if can_wait {
+                        self.stall.get_or_insert((steps, since));
+                    }
                     self.queue_full.add(&sum);
                     return;
                 }
@@ -493,7 +555,7 @@ impl Handle {
     }
 
     /// Brings the account up to date.
-    fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         let mut account = lock(&self.shared.account);
         account.offered.add(&std::mem::take(&mut self.offered));
         account.dropped[DropReason::QueueFull as usize].add(&std::mem::take(&mut self.queue_full));

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use sys::{Error, ErrorKind, Result};
 
-use crate::lane::now_ns;
 use crate::packing::Packing;
 use crate::part::Part;
 use crate::rotation::{Pattern, Rotation};
 use crate::sink::{Sent, Sink};
 use crate::target::{Place, Target};
+use crate::worker::now_ns;
 
 /// One file.
 struct Whole {

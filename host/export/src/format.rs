@@ -10,10 +10,10 @@ use std::sync::mpsc::Receiver;
 use sys::Result;
 
 use crate::exporters::Setup;
-use crate::lane::{Batch, Shared};
 use crate::one::One;
-use crate::sink::{FILE, KAFKA};
+use crate::sink::{FILE, KAFKA, Names};
 use crate::target::Target;
+use crate::worker::{Batch, Shared};
 use crate::{avro, parquet};
 
 /// A format.
@@ -30,6 +30,8 @@ pub struct Format {
     pub tells_sampling: bool,
     /// The port unless told; 0: must be told.
     pub port: u16,
+    /// The same where the sink is encrypted.
+    pub port_encrypted: u16,
     /// Makes what a thread does for it.
     pub(crate) make: Make,
     /// Bytes of memory that it takes beside the queue, if that is much.
@@ -60,6 +62,8 @@ pub static FORMATS: &[Format] = &[
         options: &["domain", "uniflow", "fields", "enterprise"],
         tells_sampling: true,
         port: 4739,
+        // RFC 7011 §10.3.4.
+        port_encrypted: 4740,
         make: Make::Messages(make_ipfix),
         memory_len: none,
     },
@@ -70,6 +74,7 @@ pub static FORMATS: &[Format] = &[
         options: &["domain", "fields"],
         tells_sampling: true,
         port: 2055,
+        port_encrypted: 2055,
         make: Make::Messages(make_netflow9),
         memory_len: none,
     },
@@ -80,6 +85,7 @@ pub static FORMATS: &[Format] = &[
         options: &["domain"],
         tells_sampling: true,
         port: 2055,
+        port_encrypted: 2055,
         make: Make::Messages(make_netflow5),
         memory_len: none,
     },
@@ -90,6 +96,7 @@ pub static FORMATS: &[Format] = &[
         options: &[],
         tells_sampling: false,
         port: 0,
+        port_encrypted: 0,
         make: Make::Messages(|target, setup| {
             let beyond = setup.beyond;
             make_lines(
@@ -107,6 +114,7 @@ pub static FORMATS: &[Format] = &[
         options: &[],
         tells_sampling: false,
         port: 0,
+        port_encrypted: 0,
         make: Make::Messages(|target, setup| {
             let (beyond, interfaces) = (setup.beyond, setup.interfaces.clone());
             make_lines(
@@ -126,6 +134,7 @@ pub static FORMATS: &[Format] = &[
         options: &[],
         tells_sampling: false,
         port: 0,
+        port_encrypted: 0,
         make: Make::Messages(|target, setup| {
             let beyond = setup.beyond;
             make_lines(
@@ -143,6 +152,7 @@ pub static FORMATS: &[Format] = &[
         options: &[],
         tells_sampling: false,
         port: 9092,
+        port_encrypted: 9092,
         make: Make::Messages(|_, setup| Box::new(avro::Encoder::new(setup.beyond))),
         memory_len: none,
     },
@@ -153,6 +163,7 @@ pub static FORMATS: &[Format] = &[
         options: &["partition", "rows", "times"],
         tells_sampling: false,
         port: 0,
+        port_encrypted: 0,
         make: Make::Store(|target, setup, batches, shared| {
             let store = parquet::open(target, setup, shared)?;
             Ok(Box::new(move || store.run(&batches)))
@@ -197,7 +208,7 @@ fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
         is_layer2: setup.is_layer2,
         is_reliable: target.sink.is_reliable,
         // A file that is read again from its start needs them to the end.
-        withdraws: target.sink.is_reliable && target.sink.scheme != FILE,
+        withdraws: target.sink.is_reliable && target.sink.names != Names::File,
     }))
 }
 
@@ -234,8 +245,8 @@ fn make_lines(
         false => message_len_max(target),
     };
     let lines = Box::new(lines::Encoder::new(write, head, limit));
-    match target.sink.scheme {
-        KAFKA => Box::new(One(lines)),
-        _ => lines,
+    match target.sink.names {
+        Names::Topic => Box::new(One(lines)),
+        Names::Host | Names::File => lines,
     }
 }

@@ -40,7 +40,11 @@ const PROPERTIES: &[(&str, &str)] = &[
 ];
 
 struct Kafka {
-    producer: Producer,
+    properties: Vec<(String, String)>,
+    topic: String,
+    /// `None` before the start: the library starts threads at once, which keep the privileges of
+    /// the thread that they are started by.
+    producer: Option<Producer>,
     /// What each message on its way holds; its tag is the place and one.
     held: Vec<Sum>,
     free: Vec<usize>,
@@ -48,32 +52,43 @@ struct Kafka {
     settled: Settled,
 }
 
-/// The destination of a target. Its properties are tried here; nothing is connected.
+/// The destination of a target. Names and values of its properties are checked here.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let Place::Topic { brokers, topic } = &target.place else {
         let what = format!("export to {:?}", target.text);
         let why = "brokers and a topic are wanted";
         return Err(Error::new(ErrorKind::InvalidInput, what, why));
     };
-    let mut properties = vec![("bootstrap.servers", brokers.as_str())];
-    properties.extend(PROPERTIES);
-    let chosen = target.options.properties.iter();
-    properties.extend(chosen.map(|(name, value)| (name.as_str(), value.as_str())));
+    let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+    let mut properties = vec![own(&("bootstrap.servers", brokers))];
+    properties.extend(PROPERTIES.iter().map(own));
+    properties.extend(target.options.properties.iter().cloned());
+    Producer::check(&borrowed(&properties), topic)?;
     Ok(Box::new(Kafka {
-        producer: Producer::new(&properties, topic)?,
+        properties,
+        topic: topic.clone(),
+        producer: None,
         held: vec![Sum::default(); QUEUE_LEN],
         free: (0..QUEUE_LEN).rev().collect(),
         settled: Settled::default(),
     }))
 }
 
+fn borrowed(properties: &[(String, String)]) -> Vec<(&str, &str)> {
+    let pairs = properties.iter();
+    pairs.map(|(name, value)| (&**name, &**value)).collect()
+}
+
 impl Kafka {
     /// Waits for reports so long at most, and takes them.
     fn poll(&mut self, wait_ms: u32) {
+        let Some(producer) = &self.producer else {
+            return;
+        };
         let Reports {
             messages,
             last_error,
-        } = self.producer.poll(wait_ms);
+        } = producer.poll(wait_ms);
         for (tag, is_there) in messages {
             let at = tag.wrapping_sub(1);
             let Some(held) = self.held.get_mut(at) else {
@@ -101,6 +116,17 @@ impl Kafka {
 }
 
 impl Sink for Kafka {
+    fn start(&mut self) -> Result<()> {
+        let producer = Producer::new(&borrowed(&self.properties), &self.topic);
+        let hint = "files that the properties name are read without root's privileges, with --user \
+                    by that user";
+        self.producer = Some(producer.map_err(|error| match error.hint() {
+            None => error.with_hint(hint),
+            Some(_) => error,
+        })?);
+        Ok(())
+    }
+
     fn connect(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -112,8 +138,11 @@ impl Sink for Kafka {
     fn send_held(&mut self, message: &[u8], held: &Sum) -> Sent {
         let until = Instant::now() + WAIT_MAX;
         loop {
+            let Some(producer) = &self.producer else {
+                return Sent::Broken(io::ErrorKind::NotConnected.into());
+            };
             if let Some(at) = self.free.last().copied() {
-                match self.producer.produce(message, at + 1) {
+                match producer.produce(message, at + 1) {
                     Ok(()) => {
                         self.free.pop();
                         self.held[at] = *held;
@@ -150,7 +179,9 @@ impl Sink for Kafka {
             return Ok(());
         }
         let left = self.held.len() - self.free.len();
-        self.producer.purge();
+        if let Some(producer) = &self.producer {
+            producer.purge();
+        }
         let end = Instant::now() + PURGE_MAX;
         while !self.is_idle() && Instant::now() < end {
             self.poll(100);

@@ -13,11 +13,12 @@
 mod account;
 mod avro;
 mod columns;
+mod end;
 mod exporters;
 mod file;
+mod folder;
 mod format;
 mod kafka;
-mod lane;
 mod one;
 mod packing;
 mod parquet;
@@ -31,10 +32,11 @@ mod target;
 mod tcp;
 mod tls;
 mod udp;
+mod worker;
 
 pub use account::{Account, DropReason};
 pub use exporters::{Changes, Exporters, FanOut, Observed, Setup};
 pub use format::{FORMATS, Format};
 pub use rotation::{Pattern, Rotation};
-pub use sink::{SINKS, Sink, SinkRow};
+pub use sink::{Names, SINKS, Sink, SinkRow};
 pub use target::{Options, Partition, Place, Target};

@@ -25,10 +25,10 @@ use self::file::{File, Layout};
 use crate::account::DropReason;
 use crate::columns::Rows;
 use crate::exporters::Setup;
-use crate::lane::{Batch, Records, Shared, lock, now_ns};
 use crate::part::Part;
 use crate::rotation::Rotation;
 use crate::target::{Partition, Place, Target};
+use crate::worker::{Batch, Records, Shared, lock, now_ns};
 
 /// Records of a row group unless told.
 pub(crate) const GROUP_LEN: usize = 128 << 10;
@@ -89,6 +89,12 @@ struct Tally {
     bytes: u64,
     failures: u64,
     last_failure: Option<String>,
+}
+
+/// The path of a file that would be begun now.
+pub(crate) fn first_file(root: &Path, partition: Partition) -> PathBuf {
+    let period = partition.period(now_ns());
+    partition.folder(root, period).join("probe.parquet")
 }
 
 /// The store of a target. That files can be made there is tried at once.

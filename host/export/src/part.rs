@@ -119,7 +119,8 @@ impl Drop for Part {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// The folder of a file; of a bare name the current one.
+pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),

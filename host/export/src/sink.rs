@@ -33,6 +33,15 @@ pub struct Settled {
 
 /// A destination. One thread owns it; its calls may block, each for a few seconds at most.
 pub trait Sink: Send {
+    /// Starts threads of its own, if it has any. Called once, before the first session and in a
+    /// thread that has dropped its privileges: threads inherit those of the one that starts them.
+    ///
+    /// # Errors
+    /// When they cannot be started.
+    fn start(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Begins a session. Called again after `Sent::Broken`, not before a pause.
     ///
     /// # Errors
@@ -85,6 +94,17 @@ pub trait Sink: Send {
     }
 }
 
+/// What the destinations of a sink are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// A host and a port.
+    Host,
+    /// Brokers and a topic: a message for each record.
+    Topic,
+    /// A file.
+    File,
+}
+
 /// A kind of sink.
 pub struct SinkRow {
     /// What stands before `://`; files have none.
@@ -96,8 +116,14 @@ pub struct SinkRow {
     pub is_reliable: bool,
     /// The most bytes of a message unless told.
     pub message_len_max: usize,
+    /// What stands behind `://`.
+    pub names: Names,
+    /// Whether it is encrypted: some formats then have another port.
+    pub is_encrypted: bool,
     /// Options that only this sink has.
     pub options: &'static [&'static str],
+    /// Whether options that are not known here are passed on to its library.
+    pub passes_options: bool,
     /// Bytes of memory that it takes, if that is much.
     pub memory_len: usize,
     /// Makes it. Connects nothing yet; finds out what can be found out before.
@@ -116,7 +142,10 @@ pub static SINKS: &[SinkRow] = &[
         about: "datagrams; templates are repeated",
         is_reliable: false,
         message_len_max: DATAGRAM_LEN,
+        names: Names::Host,
+        is_encrypted: false,
         options: &["mtu", "refresh"],
+        passes_options: false,
         memory_len: 0,
         open: crate::udp::open,
     },
@@ -125,7 +154,10 @@ pub static SINKS: &[SinkRow] = &[
         about: "a connection, made again when it breaks",
         is_reliable: true,
         message_len_max: STREAM_LEN,
+        names: Names::Host,
+        is_encrypted: false,
         options: &[],
+        passes_options: false,
         memory_len: 0,
         open: crate::tcp::open,
     },
@@ -134,7 +166,10 @@ pub static SINKS: &[SinkRow] = &[
         about: "TLS over TCP; ca= whom to trust, cert= and key= who we are, name= of the collector",
         is_reliable: true,
         message_len_max: STREAM_LEN,
+        names: Names::Host,
+        is_encrypted: true,
         options: &["ca", "cert", "key", "name"],
+        passes_options: false,
         memory_len: 0,
         open: crate::tls::open,
     },
@@ -143,7 +178,10 @@ pub static SINKS: &[SinkRow] = &[
         about: "an association, where the kernel has SCTP",
         is_reliable: true,
         message_len_max: DATAGRAM_LEN,
+        names: Names::Host,
+        is_encrypted: false,
         options: &["mtu"],
+        passes_options: false,
         memory_len: 0,
         open: crate::sctp::open,
     },
@@ -152,7 +190,10 @@ pub static SINKS: &[SinkRow] = &[
         about: "a message for each record to BROKER:PORT,…/TOPIC; options are librdkafka's",
         is_reliable: true,
         message_len_max: 64 << 10,
+        names: Names::Topic,
+        is_encrypted: false,
         options: &[],
+        passes_options: true,
         memory_len: crate::kafka::MEMORY_LEN,
         open: crate::kafka::open,
     },
@@ -161,7 +202,10 @@ pub static SINKS: &[SinkRow] = &[
         about: "a file, or - for standard output; rotate= and size= for one after the other",
         is_reliable: true,
         message_len_max: 32 << 10,
+        names: Names::File,
+        is_encrypted: false,
         options: &["rotate", "size"],
+        passes_options: false,
         memory_len: 0,
         open: crate::file::open,
     },

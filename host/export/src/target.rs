@@ -9,7 +9,7 @@ use sys::{Error, ErrorKind, Result};
 use crate::format::{self, FORMATS, Format, Make};
 use crate::packing::Packing;
 use crate::rotation::Rotation;
-use crate::sink::{self, FILE, KAFKA, SinkRow};
+use crate::sink::{self, FILE, Names, SinkRow};
 
 /// Where a sink leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Target {
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if row.scheme == KAFKA && ![COMMON, of_messages].concat().contains(&key) {
+            if row.passes_options && ![COMMON, of_messages].concat().contains(&key) {
                 // The library knows which there are.
                 options.properties.push((key.to_owned(), decode(value)));
                 continue;
@@ -154,24 +154,31 @@ impl Target {
         if options.cert.is_some() != options.key.is_some() {
             return Err(error("cert= and key= go together".into()));
         }
-        let place = if row.scheme == FILE {
-            if place.is_empty() {
+        let place = match row.names {
+            Names::File if place.is_empty() => {
                 return Err(error("there is no path".into()).with_hint(EXAMPLES));
             }
-            let is_pattern = options.rotation.is_some() && matches!(format.make, Make::Messages(_));
-            // In a pattern the percent sign begins a field.
-            let path = if is_pattern {
-                place.to_owned()
-            } else {
-                decode(place)
-            };
-            Place::Path(PathBuf::from(path))
-        } else if row.scheme == KAFKA {
-            topic(place).map_err(|why| error(why).with_hint(EXAMPLES))?
-        } else {
-            let (host, port) = host_and_port(place, default_port(format, row))
-                .map_err(|why| error(why).with_hint(EXAMPLES))?;
-            Place::Host(host, port)
+            Names::File => {
+                let is_pattern =
+                    options.rotation.is_some() && matches!(format.make, Make::Messages(_));
+                // In a pattern the percent sign begins a field.
+                let path = if is_pattern {
+                    place.to_owned()
+                } else {
+                    decode(place)
+                };
+                Place::Path(PathBuf::from(path))
+            }
+            Names::Topic => topic(place).map_err(|why| error(why).with_hint(EXAMPLES))?,
+            Names::Host => {
+                let default = match row.is_encrypted {
+                    true => format.port_encrypted,
+                    false => format.port,
+                };
+                let (host, port) =
+                    host_and_port(place, default).map_err(|why| error(why).with_hint(EXAMPLES))?;
+                Place::Host(host, port)
+            }
         };
         Ok(Target {
             text: text.to_owned(),
@@ -193,14 +200,6 @@ impl Target {
 
 const EXAMPLES: &str =
     "for example ipfix:udp://192.0.2.1:4739, ipfix:tcp://collector, csv:flows.csv, parquet:flows/";
-
-/// IPFIX over TLS has a port of its own (RFC 7011 §10.3.4).
-fn default_port(format: &Format, row: &SinkRow) -> u16 {
-    if format.name == "ipfix" && row.scheme == "tls" {
-        return 4740;
-    }
-    format.port
-}
 
 impl Options {
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {

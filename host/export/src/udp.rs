@@ -95,3 +95,55 @@ impl Sink for Udp {
         self.refused
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sink_to(port: u16) -> Box<dyn Sink> {
+        let target = Target::parse(&format!("ipfix:udp://127.0.0.1:{port}")).unwrap();
+        let mut sink = open(&target).unwrap();
+        sink.connect().unwrap();
+        sink
+    }
+
+    /// The kernel refuses what is larger than a datagram, each time: it is lost, and what comes
+    /// behind it is not.
+    #[test]
+    fn a_message_that_the_kernel_refuses_is_lost_alone() {
+        let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut sink = sink_to(collector.local_addr().unwrap().port());
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let sent = [sink.send(&[1; 70_000]), sink.send(b"next")];
+            drop(done.send((sent, sink.refused_by_host())));
+        });
+        let limit = Duration::from_secs(60);
+        let (sent, refused) = ended.recv_timeout(limit).expect("it is not tried for ever");
+        let [Sent::Lost(error), Sent::Done] = sent else {
+            panic!("{sent:?}")
+        };
+        assert_eq!(error.raw_os_error(), Some(90), "EMSGSIZE: {error}");
+        assert_eq!(refused, 0);
+        let mut buffer = [0; 16];
+        collector.set_read_timeout(Some(limit)).unwrap();
+        assert_eq!(collector.recv(&mut buffer).unwrap(), 4);
+    }
+
+    /// Nobody listens: each answer of the host is counted, and the session goes on.
+    #[test]
+    fn refusals_of_the_host_are_counted() {
+        // The port stays taken, by a socket that hears one peer only: itself.
+        let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+        held.connect(held.local_addr().unwrap()).unwrap();
+        let mut sink = sink_to(held.local_addr().unwrap().port());
+        let mut count = 0;
+        while sink.refused_by_host() < 3 {
+            assert!(!matches!(sink.send(b"x"), Sent::Broken(_)));
+            count += 1;
+            assert!(count < 1_000_000, "the host says nothing");
+        }
+        // An answer belongs to a datagram.
+        assert!(count >= 3);
+    }
+}

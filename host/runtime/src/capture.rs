@@ -1,35 +1,51 @@
 //! Capturing: packets from the queues of a port into a file, onto standard output, or only counted.
 //!
-//! A thread a queue. They share what they fill, under a lock taken once a batch; with one queue
-//! nobody ever waits for it. With several, packets of different queues follow each other batch by
-//! batch: each queue's are in order, the whole is not quite. The control side has a lock of its
-//! own, which is held while the kernel is asked for counters: no packet waits for that.
+//! A thread for each queue, and one that writes. A queue hands its packets over through a ring of
+//! its own, so that no queue waits for another one; the writer takes them in the order of their
+//! times. Where the ring is full because the output is slow, packets wait in the device's ring, and
+//! the device counts what does not fit. The control side is asked for counters under a lock that
+//! no queue takes.
+//!
+//! When the end is asked for, by a signal or because the time is up, an output that takes nothing
+//! is waited for only so long: what it has not taken then is counted.
 
+mod handover;
+mod output;
 mod print;
+mod queue;
 
-use std::io;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use port::file::{FileInterface, FileWriter, Written, Wrote};
-use port::{
-    DropReason, Packet, Port, PortAccount, PortControl, PortDescription, PortEvent, RxBatch,
-    RxQueue,
-};
+use port::file::{FileWriter, Handed, Written};
+use port::{Port, PortAccount, PortControl, PortDescription, PortEvent, RxQueue};
 use sys::{Error, ErrorKind, Result};
 
+use self::output::{End, Link, Output, Writer};
+use self::queue::{Counting, Handing, Thread};
 use crate::Stop;
-use crate::worker::{self, Ended, Engine, Pacing, Verdict};
+use crate::worker::{Ended, Pacing};
 
+pub use handover::Held;
 pub use print::{Context, Dump, Printer, Style, TimeStyle};
 
 /// How often progress is told, counters of a file are brought up to date.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Text that waits before it is written although packets keep coming.
-const TEXT_LEN: usize = 64 << 10;
+/// How often the stop flag is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long the writer may stay in the same call once the end was asked for.
+const STALL: Duration = Duration::from_secs(2);
+
+/// How long the writer may take after the end was asked for, if it gets on.
+const END_MAX: Duration = Duration::from_secs(30);
+
+/// How long it may take to end its file after that.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Where packets go.
 #[derive(Debug)]
@@ -88,6 +104,11 @@ pub struct Totals {
     pub other_way: u64,
     /// Packets that came after the last one wanted.
     pub surplus: u64,
+    /// Packets that were not written because the output took nothing any more at the end.
+    pub unwritten: u64,
+    /// Packets of several queues that came too late to be written in the order of their times, and
+    /// were written behind younger ones.
+    pub late: u64,
     /// Time of the first.
     pub first_ns: Option<u64>,
     /// Time of the last.
@@ -121,230 +142,43 @@ pub struct Outcome {
     pub description: PortDescription,
     /// What ended it early: the first error. Everything before it was handled.
     pub error: Option<Error>,
+    /// A call that writes has not come back: `totals` and `written` count as written what the
+    /// kernel has taken, and everything else as unwritten.
+    pub is_stuck: bool,
 }
 
-/// The control side. Threads of queues take it only to learn of an interface of a file, whose
-/// control side asks nobody.
+/// The control side. The writer takes it only to learn of an interface of a file, whose control
+/// side asks nobody.
 type Control = Mutex<Box<dyn PortControl>>;
 
-/// What the threads share.
-struct Shared {
-    sink: Sink,
-    totals: Totals,
-    /// Writing has failed: what comes now is surplus.
-    failed: bool,
-    /// Link type and name of each interface of the port.
-    links: Vec<(u16, String)>,
-    /// The number of each in the file.
-    written_as: Vec<u32>,
-    filter: Arc<str>,
-    is_live: bool,
-    flushed: Instant,
+/// What the threads say.
+enum Event {
+    /// A queue has ended.
+    Received(Result<Ended>),
+    /// Its ring is empty, and its thread at its end.
+    Drained(Result<()>, Totals),
+    /// Writing has failed.
+    Failed(Error),
+    /// The output is complete.
+    Written(End),
+    /// A thread panicked.
+    Panicked,
 }
 
-impl Shared {
-    /// Learns of interfaces up to `index`: files tell of them while they are read.
-    fn learn(&mut self, index: usize, control: &Control) -> Result<()> {
-        self.links.extend({
-            let control = lock(control);
-            let new = control.interfaces(self.links.len());
-            if new.is_empty() && self.links.is_empty() && self.is_live {
-                // A device is its own only interface.
-                let text = control.describe();
-                vec![(text.link_type, text.target)]
-            } else {
-                new
-            }
-        });
-        if let Sink::File(writer) = &mut self.sink {
-            for (link_type, name) in self.links.iter().skip(self.written_as.len()) {
-                self.written_as.push(writer.interface(FileInterface {
-                    link_type: *link_type,
-                    name: name.clone(),
-                    filter: self.filter.clone(),
-                })?);
-            }
-        }
-        if index >= self.links.len() {
-            let why = format!("a packet of interface {index}, which was not described");
-            return Err(Error::new(ErrorKind::Damaged, "capture", why));
-        }
-        Ok(())
-    }
+/// Tells of a panic, which would otherwise be waited for in vain.
+struct Alarm(Sender<Event>);
 
-    /// Takes a packet, which is counted in one of the totals whatever happens.
-    fn packet(
-        &mut self,
-        packet: &Packet<'_>,
-        options: &Options,
-        control: &Control,
-        now_ns: u64,
-    ) -> Result<Verdict> {
-        let index = usize::from(packet.interface_index());
-        if index >= self.links.len()
-            && let Err(error) = self.learn(index, control)
-        {
-            self.totals.surplus += 1;
-            return Err(error);
-        }
-        let time_ns = packet.time_ns().unwrap_or(now_ns);
-        let mut failure = None;
-        match &mut self.sink {
-            Sink::File(writer) => {
-                let outgoing = packet.is_outgoing();
-                let outgoing = (options.is_live || outgoing).then_some(outgoing);
-                // Missing where the file could not take the interface: that error ends the capture.
-                let Some(&interface) = self.written_as.get(index) else {
-                    self.totals.surplus += 1;
-                    return Ok(Verdict::Finish);
-                };
-                match writer.packet(packet, interface, outgoing, now_ns) {
-                    Ok(Wrote::Packet) => {}
-                    Ok(Wrote::Full) => {
-                        // The set of files is full: this packet came too late for it.
-                        self.totals.surplus += 1;
-                        return Ok(Verdict::Finish);
-                    }
-                    Err(error) => {
-                        // The error may count it among the packets lost: then it was captured.
-                        if writer.written().packets + writer.waiting() <= self.totals.packets {
-                            self.totals.surplus += 1;
-                            return Err(error);
-                        }
-                        failure = Some(error);
-                    }
-                }
-            }
-            Sink::Text(printer) => {
-                let (link_type, interface) = &self.links[index];
-                let context = Context {
-                    link_type: *link_type,
-                    interface,
-                    time_ns: now_ns,
-                    has_way: options.is_live,
-                };
-                printer.packet(packet, &context);
-                if printer.waiting() >= TEXT_LEN {
-                    failure = self.flush().err();
-                }
-            }
-            Sink::Count => {}
-        }
-        let totals = &mut self.totals;
-        totals.packets += 1;
-        totals.bytes += u64::from(packet.cap_len());
-        totals.first_ns.get_or_insert(time_ns);
-        totals.last_ns = Some(time_ns);
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        Ok(match options.count {
-            Some(count) if totals.packets >= count => Verdict::Finish,
-            _ => Verdict::Continue,
-        })
-    }
-
-    /// Gives what waits in memory to the system.
-    fn flush(&mut self) -> Result<()> {
-        self.flushed = Instant::now();
-        match &mut self.sink {
-            Sink::File(writer) => writer.flush(),
-            Sink::Text(printer) => printer
-                .flush(&mut io::stdout().lock())
-                .map_err(|e| Error::from_io("write to standard output", e)),
-            Sink::Count => Ok(()),
-        }
-    }
-
-    /// Gives a file the counters of the account, for whenever it ends.
-    fn note(&mut self, account: &PortAccount) {
-        if let Sink::File(writer) = &mut self.sink {
-            let total = account.rx_total();
-            let by_interface = total.dropped[DropReason::Interface as usize];
-            let lost = total.lost().saturating_sub(by_interface);
-            // The counters of a port are those of its only interface; a file that is copied has
-            // none of its own.
-            if let ([interface], true) = (self.written_as.as_slice(), self.is_live) {
-                writer.statistics(*interface, total.seen, by_interface, lost);
-            }
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.0.send(Event::Panicked);
         }
     }
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked is a bug of ours that its join tells; the data is whole.
+    // A thread that panicked is a bug of ours that its alarm tells; the data is whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The clock, for packets without a time.
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_nanos() as u64)
-}
-
-/// What a queue's thread runs.
-struct Worker<'a> {
-    shared: &'a Mutex<Shared>,
-    control: &'a Control,
-    options: &'a Options,
-    /// The last packet wanted was seen: what comes now is surplus.
-    finished: bool,
-}
-
-impl Engine for Worker<'_> {
-    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
-        let mut shared = lock(self.shared);
-        let mut now = 0;
-        let mut failure = None;
-        for packet in batch.iter() {
-            let is_wanted = match self.options.way {
-                Way::Both => true,
-                Way::In => !packet.is_outgoing(),
-                Way::Out => packet.is_outgoing(),
-            };
-            if !is_wanted {
-                shared.totals.other_way += 1;
-                continue;
-            }
-            // Another thread may have taken the last one.
-            let count = self.options.count.unwrap_or(u64::MAX);
-            self.finished |= shared.failed || shared.totals.packets >= count;
-            if self.finished {
-                shared.totals.surplus += 1;
-                continue;
-            }
-            // Of a file that does not say when, nothing is known; on a wire it was now.
-            if now == 0 && self.options.is_live && packet.time_ns().is_none() {
-                now = now_ns();
-            }
-            match shared.packet(&packet, self.options, self.control, now) {
-                Ok(verdict) => self.finished = verdict == Verdict::Finish,
-                Err(error) => {
-                    // The rest of the batch was delivered too, and is counted.
-                    shared.failed = true;
-                    failure = Some(error);
-                }
-            }
-        }
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        if self.options.unbuffered && !shared.failed {
-            shared.flush()?;
-        }
-        Ok(match self.finished {
-            true => Verdict::Finish,
-            false => Verdict::Continue,
-        })
-    }
-
-    fn idle(&mut self) -> Result<Verdict> {
-        let mut shared = lock(self.shared);
-        if shared.flushed.elapsed() >= self.options.linger && !shared.failed {
-            shared.flush()?;
-        }
-        Ok(Verdict::Continue)
-    }
 }
 
 /// Captures until the stop flag, the end of the file, the count, the time, or an error.
@@ -356,171 +190,292 @@ pub fn run(
     mut notice: impl FnMut(Notice<'_>),
 ) -> Outcome {
     let Port { rx, control, .. } = port;
-    let control: Control = Mutex::new(control);
-    let shared = Mutex::new(Shared {
-        sink,
-        totals: Totals::default(),
-        failed: false,
-        links: Vec::new(),
-        written_as: Vec::new(),
-        filter: options.filter.as_str().into(),
-        is_live: options.is_live,
-        flushed: Instant::now(),
-    });
-    let mut error = None;
-    let mut keep = |result: Result<()>| {
+    let mut capture = Capture::new(control, rx.len(), options);
+    let started = match sink {
+        Sink::Count => capture.start_counting(rx),
+        sink => capture.start_writing(rx, sink),
+    };
+    capture.keep(started);
+    while !capture.is_over() {
+        capture.hear();
+        capture.look(stop);
+        if Instant::now() >= capture.tick {
+            // Ticks that were missed, say while the process was stopped, are not made up for.
+            capture.tick = Instant::now() + TICK;
+            let told = capture.tell(&mut notice);
+            capture.keep(told);
+        }
+    }
+    capture.outcome()
+}
+
+/// The writer's last step that may block, and when it was first seen there.
+#[derive(Debug, Default)]
+struct Watch(Option<(u64, Instant)>);
+
+impl Watch {
+    /// Whether the writer has been in the same call for too long. Time counts, not how often this
+    /// is asked: events of the queues come in bursts.
+    fn is_stalled(&mut self, step: u64, now: Instant) -> bool {
+        self.0 = match self.0 {
+            // An even number: it waits for packets, not for the output.
+            _ if step.is_multiple_of(2) => None,
+            Some((before, since)) if before == step => Some((step, since)),
+            _ => Some((step, now)),
+        };
+        self.0.is_some_and(|(_, since)| now - since >= STALL)
+    }
+}
+
+/// A capture as its control side sees it.
+struct Capture {
+    options: Arc<Options>,
+    control: Arc<Control>,
+    link: Arc<Link>,
+    origin: Instant,
+    /// What every thread sends to.
+    events: (Sender<Event>, Receiver<Event>),
+    /// Queues that receive.
+    receiving: usize,
+    /// Queues whose threads are not at their end.
+    running: usize,
+    /// Dropped when the intake was stopped: then the queues take what is left.
+    go: Vec<Sender<()>>,
+    /// Takes the account once every queue has ended; none if nothing is written.
+    last: Option<Sender<PortAccount>>,
+    is_stopped: bool,
+    account: Option<PortAccount>,
+    /// What the queues have counted.
+    counted: Totals,
+    /// The same so far, where nothing is written.
+    shown: Vec<Arc<[AtomicU64; 2]>>,
+    /// What the output has taken, if there is one.
+    handed: Option<Handed>,
+    end: Option<End>,
+    is_stuck: bool,
+    error: Option<Error>,
+    deadline: Option<Instant>,
+    tick: Instant,
+    /// When the end was asked for from outside.
+    asked: Option<Instant>,
+    /// Finds a writer that is held up by its output.
+    watch: Watch,
+    gave_up: Option<Instant>,
+}
+
+impl Capture {
+    fn new(control: Box<dyn PortControl>, queue_count: usize, options: &Options) -> Capture {
+        let now = Instant::now();
+        Capture {
+            options: Arc::new(options.clone()),
+            control: Arc::new(Mutex::new(control)),
+            link: Arc::default(),
+            origin: now,
+            events: mpsc::channel(),
+            receiving: queue_count,
+            running: queue_count,
+            go: Vec::new(),
+            last: None,
+            is_stopped: false,
+            account: None,
+            counted: Totals::default(),
+            shown: Vec::new(),
+            handed: None,
+            end: None,
+            is_stuck: false,
+            error: None,
+            deadline: options.duration.map(|duration| now + duration),
+            tick: now + TICK,
+            asked: None,
+            watch: Watch::default(),
+            gave_up: None,
+        }
+    }
+
+    /// The first error is the cause; what follows is its consequence.
+    fn keep(&mut self, result: Result<()>) {
         if let Err(new) = result {
-            // The first is the cause; what follows is its consequence.
-            error.get_or_insert(new);
-            stop.set();
+            self.error.get_or_insert(new);
+            self.link.halt.set();
         }
-    };
-    // Interfaces without packets are told too: a live port has its one from the start.
-    keep(learn_first(&shared, &control));
-    let queues = if stop.is_set() {
-        rx
-    } else {
-        let threads = Threads {
-            shared: &shared,
-            control: &control,
-            options,
-            stop,
-        };
-        threads.receive(rx, &mut notice, &mut keep)
-    };
-    keep(lock(&control).stop());
-    for mut rx in queues {
-        let mut worker = Worker {
-            shared: &shared,
-            control: &control,
-            options,
-            finished: false,
-        };
-        keep(worker::drain(&mut rx, &mut worker));
     }
-    let mut shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if !shared.failed {
-        keep(shared.flush());
+
+    fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let alarm = Alarm(self.events.0.clone());
+        let work = move || {
+            let _alarm = alarm;
+            work();
+        };
+        thread::Builder::new()
+            .name(name)
+            .spawn(work)
+            .map(drop)
+            .map_err(|e| Error::from_io("start a thread of the capture", e))
     }
-    let (account, description) = {
-        let mut control = lock(&control);
-        (control.account().unwrap_or_default(), control.describe())
-    };
-    shared.note(&account);
-    let written = match shared.sink {
-        Sink::File(writer) => {
-            let so_far = writer.written();
-            let result = writer.finish();
-            let written = result.as_ref().map_or(so_far, |written| *written);
-            keep(result.map(drop));
-            Some(written)
+
+    /// The thread of a queue.
+    fn thread(&mut self, index: usize, rx: RxQueue) -> Thread {
+        let (go, stopped) = mpsc::channel();
+        self.go.push(go);
+        let cpus = &self.options.cpus;
+        Thread {
+            rx,
+            options: self.options.clone(),
+            link: self.link.clone(),
+            cpu: cpus.get(index % cpus.len().max(1)).copied(),
+            events: self.events.0.clone(),
+            stopped,
         }
-        _ => None,
-    };
-    Outcome {
-        totals: shared.totals,
-        written,
-        account,
-        description,
-        error,
     }
-}
 
-fn learn_first(shared: &Mutex<Shared>, control: &Control) -> Result<()> {
-    let mut shared = lock(shared);
-    if !shared.is_live && lock(control).interfaces(0).is_empty() {
-        return Ok(());
+    fn start_counting(&mut self, queues: Vec<RxQueue>) -> Result<()> {
+        let taken = Arc::default();
+        for (index, rx) in queues.into_iter().enumerate() {
+            let engine = Counting {
+                options: self.options.clone(),
+                taken: Arc::clone(&taken),
+                shown: Arc::default(),
+                totals: Totals::default(),
+            };
+            self.shown.push(engine.shown.clone());
+            let thread = self.thread(index, rx);
+            self.start_queue(index, move || thread.run(engine))?;
+        }
+        Ok(())
     }
-    shared.learn(0, control)
-}
 
-/// What runs the threads of the queues.
-#[derive(Clone, Copy)]
-struct Threads<'a> {
-    shared: &'a Mutex<Shared>,
-    control: &'a Control,
-    options: &'a Options,
-    stop: &'a Stop,
-}
+    fn start_writing(&mut self, queues: Vec<RxQueue>, sink: Sink) -> Result<()> {
+        self.handed = match &sink {
+            Sink::File(writer) => Some(writer.handed()),
+            Sink::Text(printer) => Some(printer.handed()),
+            Sink::Count => None,
+        };
+        let (inlets, merge) = handover::rings(queues.len(), &self.link.bell);
+        let (account, last) = mpsc::channel();
+        let mut output = Output::new(sink, &self.options, self.control.clone());
+        let learned = output.learn_first();
+        self.keep(learned);
+        let writer = Writer {
+            output,
+            merge,
+            link: self.link.clone(),
+            origin: self.origin,
+            unbuffered: self.options.unbuffered,
+            linger: self.options.linger,
+            events: self.events.0.clone(),
+            last,
+        };
+        self.spawn("writer".into(), move || writer.run())
+            .inspect_err(|_| (self.receiving, self.running) = (0, 0))?;
+        self.last = Some(account);
+        // With several queues only the writer knows which packet is the last one wanted.
+        let left = match (queues.len(), self.options.count) {
+            (1, Some(count)) => count,
+            _ => u64::MAX,
+        };
+        for (index, (rx, inlet)) in queues.into_iter().zip(inlets).enumerate() {
+            let engine = Handing {
+                inlet,
+                options: self.options.clone(),
+                link: self.link.clone(),
+                origin: self.origin,
+                left,
+                totals: Totals::default(),
+            };
+            let thread = self.thread(index, rx);
+            self.start_queue(index, move || thread.run(engine))?;
+        }
+        Ok(())
+    }
 
-impl Threads<'_> {
-    /// Runs a thread a queue until all have ended, and gives back the queues that may hold more.
-    fn receive(
-        self,
-        queues: Vec<RxQueue>,
-        notice: &mut impl FnMut(Notice<'_>),
-        keep: &mut impl FnMut(Result<()>),
-    ) -> Vec<RxQueue> {
-        let Threads {
-            shared,
-            control,
-            options,
-            stop,
-        } = self;
-        let deadline = options.duration.map(|duration| Instant::now() + duration);
-        let (send, ended) = mpsc::channel();
-        let mut rest = Vec::new();
-        thread::scope(|scope| {
-            let mut running = queues.len();
-            for (index, mut rx) in queues.into_iter().enumerate() {
-                let send = send.clone();
-                let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
-                scope.spawn(move || {
-                    let pinned = cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
-                    let mut worker = Worker {
-                        shared,
-                        control,
-                        options,
-                        finished: false,
-                    };
-                    let result = pinned
-                        .and_then(|()| worker::run(&mut rx, &mut worker, stop, options.pacing));
-                    let _ = send.send((rx, result));
-                });
-            }
-            drop(send);
-            let mut tick = Instant::now() + TICK;
-            while running > 0 {
-                let next = deadline.map_or(tick, |deadline| deadline.min(tick));
-                match ended.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                    Ok((rx, result)) => {
-                        running -= 1;
-                        match result {
-                            Ok(Ended::Input) => {}
-                            Ok(Ended::Finished) => stop.set(),
-                            Ok(Ended::Stopped) => rest.push(rx),
-                            Err(error) => keep(Err(error)),
-                        }
-                    }
-                    Err(RecvTimeoutError::Timeout) => {}
-                    // A thread panicked; leaving the scope tells it.
-                    Err(RecvTimeoutError::Disconnected) => break,
-                }
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    stop.set();
-                }
-                if Instant::now() >= tick {
-                    tick += TICK;
-                    keep(self.tick(notice));
+    fn start_queue(&mut self, index: usize, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.spawn(format!("queue-{index}"), work).inspect_err(|_| {
+            // Those that were not started have ended.
+            let missing = self.receiving - index;
+            self.receiving -= missing;
+            self.running -= missing;
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        let is_written = self.end.is_some() || self.last.is_none();
+        self.is_stuck || self.is_stopped && self.running == 0 && is_written
+    }
+
+    /// What the threads say, and what follows from it.
+    fn hear(&mut self) {
+        let wait = self.tick.saturating_duration_since(Instant::now());
+        match self.events.1.recv_timeout(wait.min(LOOK)) {
+            Ok(Event::Received(result)) => {
+                self.receiving -= 1;
+                match result {
+                    Ok(Ended::Finished) => self.link.halt.set(),
+                    Ok(Ended::Input | Ended::Stopped) => {}
+                    Err(error) => self.keep(Err(error)),
                 }
             }
-        });
-        rest
+            Ok(Event::Drained(result, totals)) => {
+                self.running -= 1;
+                self.counted.add(&totals);
+                self.keep(result);
+            }
+            Ok(Event::Failed(error)) => self.keep(Err(error)),
+            Ok(Event::Written(end)) => self.end = Some(end),
+            Ok(Event::Panicked) => panic!("a thread of the capture panicked"),
+            // We hold a sender ourselves.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+        if self.receiving == 0 && !self.is_stopped {
+            self.is_stopped = true;
+            let stopped = lock(&self.control).stop();
+            self.keep(stopped);
+            self.go.clear();
+        }
+        if self.is_stopped && self.running == 0 && self.account.is_none() {
+            let account = lock(&self.control).account().unwrap_or_default();
+            if let Some(last) = &self.last {
+                // A writer that is gone needs none.
+                let _ = last.send(account.clone());
+            }
+            self.account = Some(account);
+        }
     }
 
-    /// What is done once a second. The two locks are never held together, so that no packet waits
-    /// while the kernel is asked.
-    fn tick(&self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
+    /// Whether the end was asked for, and how long it takes.
+    fn look(&mut self, stop: &Stop) {
+        let now = Instant::now();
+        if self.asked.is_none()
+            && (stop.is_set() || self.deadline.is_some_and(|deadline| now >= deadline))
+        {
+            self.asked = Some(now);
+            self.link.halt.set();
+        }
+        let Some(asked) = self.asked.filter(|_| self.last.is_some()) else {
+            return;
+        };
+        if let Some(gave_up) = self.gave_up {
+            self.is_stuck = self.end.is_none() && now - gave_up >= GRACE;
+            return;
+        }
+        let step = self.link.step.load(Ordering::Relaxed);
+        if self.watch.is_stalled(step, now) || now - asked >= END_MAX {
+            self.link.gives_up.store(true, Ordering::Relaxed);
+            self.gave_up = Some(now);
+        }
+    }
+
+    /// What is done once a second. The two locks are never held together.
+    fn tell(&self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
         let (events, account) = {
-            let mut control = lock(self.control);
+            let mut control = lock(&self.control);
             let events: Vec<PortEvent> = std::iter::from_fn(|| control.event()).collect();
             (events, control.account()?)
         };
-        let totals = {
-            let mut shared = lock(self.shared);
-            shared.note(&account);
-            shared.totals
-        };
+        let mut totals = self.link.tell(&account);
+        for shown in &self.shown {
+            totals.packets += shown[0].load(Ordering::Relaxed);
+            totals.bytes += shown[1].load(Ordering::Relaxed);
+        }
         events
             .into_iter()
             .for_each(|event| notice(Notice::Event(event)));
@@ -529,6 +484,70 @@ impl Threads<'_> {
             account: &account,
         });
         Ok(())
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let (account, description) = {
+            let mut control = lock(&self.control);
+            let account = self.account.take();
+            let account = account.unwrap_or_else(|| control.account().unwrap_or_default());
+            (account, control.describe())
+        };
+        let mut totals = self.counted;
+        let mut written = None;
+        if let Some(end) = self.end.take() {
+            totals.add(&end.totals);
+            written = end.written;
+            self.keep(end.error.map_or(Ok(()), Err));
+        } else if self.is_stuck {
+            let status = lock(&self.link.status);
+            totals.add(&status.totals);
+            written = status.written;
+            // What waits in memory is as lost as what waits in the rings.
+            if let Some(handed) = &self.handed {
+                (totals.packets, totals.bytes) = (handed.packets(), handed.captured_bytes());
+                if let Some(written) = &mut written {
+                    written.packets = handed.packets();
+                    written.bytes = handed.written_bytes();
+                }
+            }
+            // What was handed over, and of which it is not known whether it was taken.
+            let known = totals.packets + totals.other_way + totals.surplus + totals.unwritten;
+            let delivered = account.rx_total().delivered;
+            totals.unwritten += delivered.saturating_sub(known);
+        }
+        if totals.unwritten != 0 || self.is_stuck {
+            let why = format!(
+                "it took nothing any more; {} packets are lost",
+                totals.unwritten
+            );
+            let error = Error::new(ErrorKind::Io, "write what was captured", why);
+            self.keep(Err(
+                error.with_hint("see what holds up the disk or the reader")
+            ));
+        }
+        Outcome {
+            totals,
+            written,
+            account,
+            description,
+            error: self.error,
+            is_stuck: self.is_stuck,
+        }
+    }
+}
+
+impl Totals {
+    /// Adds those of another thread.
+    fn add(&mut self, other: &Totals) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.other_way += other.other_way;
+        self.surplus += other.surplus;
+        self.unwritten += other.unwritten;
+        self.late += other.late;
+        self.first_ns = self.first_ns.into_iter().chain(other.first_ns).min();
+        self.last_ns = self.last_ns.max(other.last_ns);
     }
 }
 

@@ -1,11 +1,12 @@
 //! The flow probe: a meter and a thread for each queue, and one thread that collects what ends.
 //!
 //! A worker owns its queue and its table; nothing on its path is shared or locked. Ended flows go
-//! to the collector in buffers that come back to be used again, so memory has a bound: where the
-//! collector is slower than the packets, the worker waits for a buffer, and what its queue then
-//! loses is in the queue's account. So an outlet of a live port does not wait for whoever reads it:
-//! it says [`Fate::Dropped`] of a record that finds no room, and that is counted. Figures and the
-//! largest live flows are left where the collector finds them, ten times a second.
+//! to the collector in buffers that come back to be used again, so memory has a bound. A worker on
+//! a live port never waits for a buffer: while there is none it searches its table no further for
+//! ended flows, and records that end all the same are dropped and counted. A file can wait, and so
+//! does its worker; at the end, when no more packets come, every worker does. An outlet that finds
+//! no room for a record says [`Fate::Dropped`], which is counted, too. Figures and the largest live
+//! flows are left where the collector finds them, ten times a second.
 //!
 //! With more than one queue, the two directions of a flow may go through different tables (a card's
 //! hash need not be symmetric); [`flow::Merger`] makes them one record.
@@ -28,7 +29,7 @@ use flow::{
     EndReason, Extra, HashKey, Merger, MeterConfig, MeterStats, OwnedExtra, Record, Sampler,
     Sampling,
 };
-use port::{Port, PortAccount, PortControl, PortDescription, PortEvent};
+use port::{Intake, Port, PortAccount, PortControl, PortDescription, PortEvent};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
@@ -45,8 +46,8 @@ pub use selection::Selection;
 
 /// Flows in one buffer.
 const BUFFER_LEN: usize = 256;
-/// Buffers of a worker: 1.5 MiB, and what was asked for beyond records.
-const BUFFER_COUNT: usize = 32;
+/// Buffers of a worker: 3 MiB, and what was asked for beyond records.
+const BUFFER_COUNT: usize = 64;
 /// One-way flows held back for their other half, when there are several queues.
 const HALF_COUNT_MAX: usize = 1 << 16;
 /// How long after a half the other one may end, beyond the idle timeout: the search for ended
@@ -91,6 +92,28 @@ pub struct Config {
 }
 
 impl Config {
+    /// All packets, by addresses, ports and protocol, in tables that share the room for four
+    /// million flows where there are more than four queues; timeouts of 30 and 300 seconds.
+    pub fn new(queue_count: usize) -> Config {
+        let mut meter = MeterConfig::new(secret());
+        meter.table.flow_count_max = default_size(queue_count);
+        Config {
+            meter,
+            pacing: Pacing::default(),
+            cpus: Vec::new(),
+            count: None,
+            duration: None,
+            record_sampling: Sampling::All,
+            top_count: 1,
+            order: Order::default(),
+            live_count: 0,
+            applications: None,
+            ndpi_flow_count: None,
+            filter: None,
+            series: false,
+        }
+    }
+
     /// Bytes of memory that the probe takes with this number of queues, the port's own not
     /// included.
     pub fn memory_len(&self, queue_count: usize) -> usize {
@@ -104,7 +127,8 @@ impl Config {
             0
         };
         let applications = self.applications.as_ref().map_or(0, |config| {
-            config.memory_len() + BUFFER_COUNT * BUFFER_LEN * size_of::<inspect::Application>()
+            let known = size_of::<inspect::Application>() + inspect::LOG_LEN;
+            config.memory_len() + BUFFER_COUNT * BUFFER_LEN * known
         });
         let ndpi = match (&self.applications, self.ndpi_flow_count) {
             (Some(config), Some(count)) => ndpi::memory_len(config, count),
@@ -114,6 +138,25 @@ impl Config {
     }
 }
 
+/// Flows at one time for each queue, unless told: a card with many queues must not take all memory.
+fn default_size(queue_count: usize) -> u32 {
+    const ONE: u32 = 1 << 20;
+    ONE.min(4 * ONE / queue_count.max(1) as u32)
+}
+
+/// 64 bytes that nobody can guess: the standard library's keyed hash, whose key comes from the
+/// system.
+fn secret() -> HashKey {
+    use std::hash::BuildHasher;
+    let random = std::hash::RandomState::new();
+    let mut bytes = [0; 64];
+    for (at, chunk) in bytes.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&random.hash_one(at).to_le_bytes());
+    }
+    HashKey::from_bytes(&bytes)
+}
+
+/// A number of seconds, or with a unit: `500ms`, `90s`, `5m`, `1h`.
 /// What an outlet did with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -152,6 +195,8 @@ pub struct Status<'a> {
     pub events: &'a [PortEvent],
     /// Ends the probe when set; changes what is large.
     pub switch: &'a Switch,
+    /// Records dropped so far, by workers and by the outlet.
+    pub records_dropped: u64,
     /// What went on to another port so far.
     pub egress: Option<EgressStatus>,
 }
@@ -207,6 +252,10 @@ pub struct QueueStatus {
     pub unmetered: u64,
     /// Packets that the filter in the workers left out.
     pub unselected: u64,
+    /// Records dropped because the collector had not taken those before them.
+    pub records_dropped: u64,
+    /// Packets in them.
+    pub packets_in_dropped: u64,
     /// The largest flows that go on, largest first.
     pub live: Vec<Record>,
     /// What decoders know of each of them so far.
@@ -230,6 +279,8 @@ impl QueueStatus {
             total.wire_bytes += queue.wire_bytes;
             total.unmetered += queue.unmetered;
             total.unselected += queue.unselected;
+            total.records_dropped += queue.records_dropped;
+            total.packets_in_dropped += queue.packets_in_dropped;
             total.capacity += queue.capacity;
             total.applications.add(&queue.applications);
             total.ndpi.add(&queue.ndpi);
@@ -250,7 +301,7 @@ pub struct Report {
     pub records: u64,
     /// Packets in them.
     pub packets_in_records: u64,
-    /// Records for which the outlet had no room.
+    /// Records for which collector or outlet had no room.
     pub records_dropped: u64,
     /// Packets in them.
     pub packets_in_dropped: u64,
@@ -339,6 +390,11 @@ impl Buffer {
         }
     }
 
+    fn clear(&mut self) {
+        self.records.clear();
+        self.has_extras = false;
+    }
+
     fn push(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
         if let Some(extra) = extra {
             self.has_extras = true;
@@ -375,7 +431,7 @@ pub fn run_with(
 ) -> Result<Report> {
     let start = Instant::now();
     let description = port.control.describe();
-    let is_live = description.scheme != "file";
+    let is_live = description.intake != Intake::File;
     let mut links: Vec<LinkType> = description
         .interfaces
         .iter()
@@ -386,7 +442,8 @@ pub fn run_with(
     }
     let shared = Arc::new(Shared {
         switch: Switch {
-            stop: stop.clone(),
+            // The end of one probe is no request to others.
+            stop: stop.child(),
             order: AtomicU8::new(config.order as u8),
             selection: Changing::new(Selection {
                 filter: config.filter.clone(),
@@ -432,7 +489,7 @@ pub fn run_with(
             .name(format!("flows-{index}"))
             .spawn(move || worker::work(plan))
             .map_err(|e| {
-                stop.set();
+                shared.switch.end();
                 Error::from_io("start a thread for a queue", e)
             })?;
         threads.push(thread);
@@ -545,7 +602,7 @@ impl Out<'_> {
     }
 }
 
-impl flow::Sink for Out<'_> {
+impl flow::RecordSink for Out<'_> {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.ended_with(record, &Extra::default(), reason);
     }
@@ -563,6 +620,7 @@ impl flow::Sink for Out<'_> {
 
 struct Collector<'a> {
     start: Instant,
+    /// Taken when it is over.
     duration: Option<Duration>,
     shared: Arc<Shared>,
     published: Vec<Arc<Mutex<QueueStatus>>>,
@@ -595,8 +653,13 @@ impl Collector<'_> {
                 next_pulse = Instant::now() + PULSE;
                 self.pulse();
             }
-            if self.out.error.is_some() || self.duration.is_some_and(|d| self.start.elapsed() >= d)
-            {
+            let start = self.start;
+            if self.duration.take_if(|d| start.elapsed() >= *d).is_some() {
+                self.shared.switch.end();
+                // The outlet learns that the time is up before it gets what is left.
+                self.pulse();
+            }
+            if self.out.error.is_some() {
                 self.shared.switch.end();
             }
             self.stop_intake();
@@ -621,12 +684,11 @@ impl Collector<'_> {
                         Some(merger) => merger.push_with(record, extra.as_ref(), *reason, out),
                         None => {
                             let extra = extra.unwrap_or_default();
-                            flow::Sink::ended_with(out, record, &extra, *reason);
+                            flow::RecordSink::ended_with(out, record, &extra, *reason);
                         }
                     }
                 }
-                buffer.records.clear();
-                buffer.has_extras = false;
+                buffer.clear();
                 // The worker may be gone; its channel has room for all its buffers.
                 drop(self.empties[index].try_send(buffer));
             }
@@ -667,6 +729,10 @@ impl Collector<'_> {
             control.account().unwrap_or_default()
         };
         let queues: Vec<QueueStatus> = self.published.iter().map(|s| lock(s).clone()).collect();
+        let dropped = queues
+            .iter()
+            .map(|queue| queue.records_dropped)
+            .sum::<u64>();
         let status = Status {
             elapsed: self.start.elapsed(),
             queues: &queues,
@@ -674,6 +740,7 @@ impl Collector<'_> {
             top: &self.out.top,
             events: &self.events,
             switch: &self.shared.switch,
+            records_dropped: self.out.records_dropped + dropped,
             egress: self.egress.as_ref().map(|e| egress::total(&e.counters)),
         };
         let told = self.out.outlet.pulse(&status);
@@ -702,15 +769,17 @@ impl Collector<'_> {
             // A device that is gone tells no more.
             account: egress.port.control.account().unwrap_or_default(),
         });
+        let queues: Vec<QueueStatus> = self.published.iter().map(|s| lock(s).clone()).collect();
+        let total = QueueStatus::total(&queues);
         Report {
             egress,
             elapsed: self.start.elapsed(),
             account,
-            queues: self.published.iter().map(|s| lock(s).clone()).collect(),
+            queues,
             records: self.out.records,
             packets_in_records: self.out.packets,
-            records_dropped: self.out.records_dropped,
-            packets_in_dropped: self.out.packets_dropped,
+            records_dropped: self.out.records_dropped + total.records_dropped,
+            packets_in_dropped: self.out.packets_dropped + total.packets_in_dropped,
             unsampled_records: self.out.unsampled[0],
             unsampled_record_packets: self.out.unsampled[1],
             merged: self.merger.as_ref().map_or(0, Merger::merged),
@@ -720,3 +789,6 @@ impl Collector<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use port::Intake;
 use port::{Counter, Port, PortAccount, PortDescription, PortEvent};
 use sys::{Error, Result};
 
@@ -61,25 +62,10 @@ pub struct Side {
     pub intake: Intake,
 }
 
-/// What becomes of packets that nobody takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intake {
-    /// They are lost when a ring is full.
-    Live,
-    /// Their sender waits.
-    Waiting,
-    /// They stay in the file.
-    File,
-}
-
 impl From<Port> for Side {
     /// A port that takes packets of any length.
     fn from(port: Port) -> Self {
-        let intake = match port.control.describe().scheme {
-            "file" => Intake::File,
-            "memory" => Intake::Waiting,
-            _ => Intake::Live,
-        };
+        let intake = port.control.describe().intake;
         Self {
             port,
             packet_len_max: 0,

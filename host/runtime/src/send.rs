@@ -224,7 +224,11 @@ pub fn send<S: Source>(
     };
     let result = sending.run(tx, source, pacer, limits, stop, progress);
     // What was submitted before an error may still leave.
-    let drained = tx.flush().and_then(|()| tx.wait(true, DRAIN_MAX));
+    let drained = match tx.flush() {
+        Err(error) if error.kind() == ErrorKind::Gone => Err(error),
+        // A wait finds out, too, whether an interface that is down is being removed.
+        _ => tx.wait(true, DRAIN_MAX),
+    };
     sending.close(tx, source, pacer);
     let mut report = sending.report;
     let result = match (result, drained) {
@@ -235,6 +239,10 @@ pub fn send<S: Source>(
         (Ok(ended), Ok(false)) => {
             report.ended = ended;
             Err(stuck())
+        }
+        (Err(_), Err(error)) if error.kind() == ErrorKind::Gone => {
+            report.ended = SendEnded::Failed;
+            Err(error)
         }
         (Err(error), _) | (_, Err(error)) => {
             report.ended = SendEnded::Failed;

@@ -1,8 +1,8 @@
 //! An assembler for eBPF: instructions by name, jumps by label, references resolved at the end.
 //!
 //! ```
-//! use bpf::asm::Asm;
-//! use bpf::ebpf::{Cond, Reg::*, Width};
+//! use barewire_bpf::asm::Asm;
+//! use barewire_bpf::ebpf::{Cond, Reg::*, Width};
 //! let mut a = Asm::new();
 //! let out = a.label();
 //! a.load(Width::W, R0, R1, 0);
@@ -327,6 +327,7 @@ mod tests {
         a.swap_be(R0, 16);
         a.call_kfunc(77);
         a.load_ind(Width::H, R1, 2);
+        a.load_abs(Width::B, 9);
         let codes: std::vec::Vec<_> = a
             .finish()
             .unwrap()
@@ -343,6 +344,7 @@ mod tests {
                 (0xdc, 0, 16),
                 (0x85, 2, 77),
                 (0x48, 1, 2),
+                (0x30, 0, 9),
             ]
         );
     }

@@ -374,24 +374,32 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     insns: Vec<Insn>,
-    unset_read: Option<Invalid>,
+    refusal: validate::Refusal,
 }
 
 impl Program {
-    /// Checks instructions: known codes, jumps that stay inside and go forward, no division by a
-    /// constant 0, no shift by 32 and more, scratch words inside, a return at the end.
+    /// Checks instructions: known codes, jumps that stay inside, no division by a constant 0, no
+    /// shift by 32 and more, scratch words inside, a return at the end.
     ///
-    /// These are the kernel's checks but for one: a scratch word may be read before it is written,
-    /// and is then 0. libpcap makes such programs (for `pppoes` behind some link types);
-    /// [`Program::kernel_refusal`] tells.
+    /// These are the kernel's checks but for what libpcap's compiler makes and its interpreter
+    /// runs. A scratch word may be read before it is written, and is then 0 (`pppoes` behind some
+    /// link types); a jump may go backward (`protochain`); a load may be at a negative offset that
+    /// names nothing, and refuses the packet. [`Program::kernel_refusal`] tells.
     pub fn new(insns: Vec<Insn>) -> Result<Self, Invalid> {
-        let unset_read = validate::check(&insns)?;
-        Ok(Self { insns, unset_read })
+        let refusal = validate::check(&insns)?;
+        Ok(Self { insns, refusal })
     }
 
-    /// Why `SO_ATTACH_FILTER` would refuse the program, if it would. Our own translations take it.
+    /// Why `SO_ATTACH_FILTER` would refuse the program, if it would. Our own translations take all
+    /// but backward jumps.
     pub fn kernel_refusal(&self) -> Option<Invalid> {
-        self.unset_read
+        self.refusal.first
+    }
+
+    /// The index of the first instruction that jumps backward. Such a program runs in the
+    /// interpreter only.
+    pub fn backward_jump(&self) -> Option<usize> {
+        self.refusal.jump
     }
 
     /// The instructions.

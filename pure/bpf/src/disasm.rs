@@ -2,8 +2,8 @@
 //! notation of the kernel's verifier.
 //!
 //! ```
-//! use bpf::cbpf::Insn;
-//! use bpf::disasm::Classic;
+//! use barewire_bpf::cbpf::Insn;
+//! use barewire_bpf::disasm::Classic;
 //! let text = format!("{}", Classic(&[Insn::new(0x28, 0, 0, 12), Insn::new(0x16, 0, 0, 0)]));
 //! assert_eq!(text, "(000) ldh      [12]\n(001) ret      \n");
 //! ```
@@ -349,6 +349,16 @@ mod tests {
   17: goto 18
   18: exit
 ";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn loads_from_packets_are_printed() {
+        let mut a = Asm::new();
+        a.load_abs(Width::W, 12);
+        a.load_ind(Width::B, R1, -1);
+        let text = format!("{}", Extended(&a.finish().unwrap()));
+        let expected = "   0: r0 = *(u32 *)skb[12]\n   1: r0 = *(u8 *)skb[r1 -1]\n";
         assert_eq!(text, expected);
     }
 

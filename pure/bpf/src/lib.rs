@@ -13,5 +13,7 @@ pub mod asm;
 pub mod cbpf;
 pub mod disasm;
 pub mod ebpf;
+#[cfg(feature = "laws")]
+pub mod laws;
 pub mod translate;
 pub mod vm_cbpf;

@@ -38,6 +38,11 @@ pub enum TranslateError {
         /// The instruction's index.
         at: usize,
     },
+    /// It jumps backward.
+    Jump {
+        /// The instruction's index.
+        at: usize,
+    },
     /// The eBPF program could not be put together.
     Asm(AsmError),
 }
@@ -58,6 +63,10 @@ impl fmt::Display for TranslateError {
             Self::NetworkOffset { at } => write!(
                 f,
                 "instruction ({at:03}) counts from the network header, which is not known there"
+            ),
+            Self::Jump { at } => write!(
+                f,
+                "instruction ({at:03}) jumps backward, which the kernel does not run"
             ),
             Self::Asm(error) => error.fmt(f),
         }

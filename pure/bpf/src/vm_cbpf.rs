@@ -104,12 +104,16 @@ fn load_ancillary(ancillary: Ancillary, info: &PacketInfo, a: u32, x: u32) -> Op
 /// Lowest index that can be special, [`crate::cbpf::LINK_BASE`].
 const SPECIAL: u32 = crate::cbpf::LINK_BASE;
 
-/// `None`: a load went outside, or a division was by 0.
+/// Jumps backward that a packet may cost. `protochain` goes round once for each header.
+const BACKWARD_MAX: u32 = 1024;
+
+/// `None`: a load went outside, a division was by 0, or there was no end.
 fn run_or_refuse(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketInfo) -> Option<u32> {
     let insns = program.insns();
     let mut memory = [0u32; MEMORY_WORDS];
     let (mut a, mut x) = (0u32, 0u32);
     let mut pc = 0usize;
+    let mut backward = 0;
     loop {
         let insn = *insns.get(pc)?;
         let k = insn.k;
@@ -156,7 +160,14 @@ fn run_or_refuse(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketIn
             0x74 => a = a.checked_shr(k).unwrap_or(0),
             0x7c => a = a.checked_shr(x).unwrap_or(0),
             0x84 => a = a.wrapping_neg(),
-            0x05 => pc += k as usize,
+            0x05 if k as i32 >= 0 => pc += k as usize,
+            0x05 => {
+                backward += 1;
+                if backward > BACKWARD_MAX {
+                    return None;
+                }
+                pc = pc.checked_add_signed(k as i32 as isize)?;
+            }
             0x15 => pc += branch(a == k),
             0x1d => pc += branch(a == x),
             0x25 => pc += branch(a > k),

@@ -14,9 +14,9 @@
 
 use std::hint::black_box;
 
-use flow::element::Column;
-use flow::encode::{Encode, csv, ipfix, json, lines, netflow5, netflow9};
-use flow::{EndReason, HashKey, Input, Meter, MeterConfig, Record};
+use barewire_flow::element::Column;
+use barewire_flow::encode::{Encode, csv, ipfix, json, lines, netflow5, netflow9};
+use barewire_flow::{EndReason, HashKey, Input, Meter, MeterConfig, Record};
 use wire::LinkType;
 
 /// TCP over IPv4; all but every eighth with an answer; every fifth over IPv6. Or all over IPv4, and

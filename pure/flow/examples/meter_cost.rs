@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::time::Instant;
 
-use flow::{HashKey, Input, Meter, MeterConfig, Profile, Record};
+use barewire_flow::{HashKey, Input, Meter, MeterConfig, Profile, Record};
 use wire::file::{Event, Reader};
 use wire::{Dissection, LinkType};
 

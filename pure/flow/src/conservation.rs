@@ -6,8 +6,10 @@ use wire::LinkType;
 
 use crate::extra::{Extra, Inspect};
 use crate::record::Record;
-use crate::table::{Observed, Profile, Sink};
-use crate::{EndReason, HashKey, Input, Level, Meter, MeterConfig, MeterStats, Octets, Sampling};
+use crate::table::{Observed, Profile, RecordSink};
+use crate::{
+    EndReason, HashKey, Input, Level, Meter, MeterConfig, MeterStats, Octets, Sampling, Side,
+};
 
 /// What has come out of a meter.
 #[derive(Default)]
@@ -46,7 +48,7 @@ impl Taken {
     }
 }
 
-impl Sink for Taken {
+impl RecordSink for Taken {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.check(record);
         self.all.push((*record, reason));
@@ -90,12 +92,11 @@ impl Inspect for Counting {
         &mut self,
         handle: &mut u32,
         nth: u8,
-        record: &Record,
+        _flow: (&Record, Side),
         packet: &Observed,
         payload: &[u8],
     ) -> bool {
         assert_eq!((*handle).min(255), u32::from(nth));
-        assert!(record.packets() >= u64::from(nth));
         assert!(payload.len() <= packet.level.payload_len as usize);
         self.open += u64::from(*handle == 0);
         *handle += 1;

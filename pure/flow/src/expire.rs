@@ -14,6 +14,10 @@
 //! that comes for a flow past its time ends it first. The active timeout is exact by the times of
 //! packets. Silence is measured by the table's clock in steps of 2^20 ns, so an idle timeout is
 //! never early and up to 2.1 ms late.
+//!
+//! Two things depend on where the search is in its round, and so on the secret of the hash, but not
+//! on how packets fall into batches: which flow gives way in a full table, and which silent flows
+//! end while a wrong clock stands, before it is set back.
 
 use crate::record::Record;
 
@@ -77,9 +81,13 @@ pub struct Timeouts {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// Deadlines are 16 bits of 134 ms, so none is further ahead than an hour. A flow that may live
+/// longer is looked at then and gets another one.
+const AHEAD_MAX_NS: u64 = 3_600 * SECOND_NS;
+
 impl Timeouts {
-    /// The longest timeout: an hour. (Deadlines are kept in 16 bits of 134 ms.)
-    pub const MAX_NS: u64 = 3_600 * SECOND_NS;
+    /// The longest timeout: a day.
+    pub const MAX_NS: u64 = 24 * 3_600 * SECOND_NS;
 
     /// One idle timeout for all protocols.
     pub fn set_idle_ns(&mut self, idle_ns: u64) {
@@ -161,7 +169,8 @@ impl Timeouts {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     active_ns: u64,
-    quiet_ns: [u64; 8],
+    /// How far ahead the deadline may be.
+    ahead_ns: [u64; 8],
 }
 
 impl Limits {
@@ -173,13 +182,13 @@ impl Limits {
             Class::Other,
             Class::Closed,
         ];
-        let mut quiet_ns = [0; 8];
+        let mut ahead_ns = [0; 8];
         for class in CLASSES {
-            quiet_ns[class as usize] = timeouts.quiet_ns(class);
+            ahead_ns[class as usize] = timeouts.quiet_ns(class).min(AHEAD_MAX_NS);
         }
         Limits {
             active_ns: timeouts.active_ns,
-            quiet_ns,
+            ahead_ns,
         }
     }
 
@@ -195,7 +204,7 @@ impl Limits {
     #[inline(always)]
     pub(crate) fn deadline(&self, class: Class, start_ns: u64, now_ns: u64) -> u16 {
         let active_end_ns = start_ns.wrapping_add(self.active_ns);
-        let quiet_end_ns = now_ns.wrapping_add(self.quiet_ns[class as usize & 7]);
+        let quiet_end_ns = now_ns.wrapping_add(self.ahead_ns[class as usize & 7]);
         ((active_end_ns.min(quiet_end_ns) >> 27) + 1) as u16
     }
 }
@@ -261,16 +270,23 @@ pub(crate) fn is_over(clock_ns: u64, seen: u32, left_ns: u64) -> bool {
     u64::from(tick(clock_ns).wrapping_sub(seen)) > (left_ns >> 20) + 1
 }
 
+/// How much of the `left_ns` that a flow may live after its last packet, at tick `seen`, is left
+/// now.
+#[inline]
+pub(crate) fn left_now(clock_ns: u64, seen: u32, left_ns: u64) -> u64 {
+    left_ns.saturating_sub(u64::from(tick(clock_ns).wrapping_sub(seen)) << 20)
+}
+
 /// Whether so little time has passed since tick `seen` that deadlines made then have not wrapped.
 #[inline]
 pub(crate) fn is_recent(tick: u32, seen: u32) -> bool {
-    tick.wrapping_sub(seen) <= (Timeouts::MAX_NS >> 20) as u32
+    tick.wrapping_sub(seen) <= (AHEAD_MAX_NS >> 20) as u32
 }
 
 /// When to look at a flow again, in steps of 2^27 ns, modulo 2^16 (2.4 hours).
 #[inline]
 pub(crate) fn deadline(clock_ns: u64, left_ns: u64) -> u16 {
-    ((clock_ns.saturating_add(left_ns) >> 27) + 1) as u16
+    ((clock_ns.saturating_add(left_ns.min(AHEAD_MAX_NS)) >> 27) + 1) as u16
 }
 
 /// The clock in the steps of [`deadline`].
@@ -285,10 +301,7 @@ pub(crate) fn until(deadline: u16, now: u16) -> i16 {
     deadline.wrapping_sub(now) as i16
 }
 
-const _: () = assert!(
-    (Timeouts::MAX_NS >> 27) + 2 < 1 << 15,
-    "deadlines do not wrap"
-);
+const _: () = assert!((AHEAD_MAX_NS >> 27) + 2 < 1 << 15, "deadlines do not wrap");
 
 #[cfg(test)]
 mod tests {
@@ -301,8 +314,9 @@ mod tests {
                 let seen = tick(seen_ns);
                 assert!(!is_over(seen_ns + left_ns, seen, left_ns));
                 assert!(is_over(seen_ns + left_ns + 3 * (1 << 20), seen, left_ns));
-                let until_then = until(deadline(seen_ns, left_ns), deadline_now(seen_ns + left_ns));
-                assert!((0..=2).contains(&until_then));
+                let ahead_ns = left_ns.min(AHEAD_MAX_NS);
+                let then = deadline_now(seen_ns + ahead_ns);
+                assert!((0..=2).contains(&until(deadline(seen_ns, left_ns), then)));
             }
         }
     }

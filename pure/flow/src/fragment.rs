@@ -5,12 +5,14 @@
 //! flow of its first fragment. Later fragments are counted in that flow. Those that come before the
 //! first are held back: their counts, not their bytes. If the first comes within [`HOLD_NS`], they
 //! join its flow; if not, or when their place is needed, they are orphans and count in a flow with
-//! ports 0 that is marked. Nothing is reassembled: each fragment is one packet with its own bytes,
-//! and where pieces overlap (RFC 5722, RFC 3128), that is counted and changes nothing.
+//! ports 0 that is marked. All of this follows from the order and the times of packets alone: a
+//! datagram is forgotten before the first packet that is too far from it in time, and when the
+//! table is full the one untouched for longest gives way, whatever its hash is. Nothing is
+//! reassembled: each fragment is one packet with its own bytes, and where pieces overlap (RFC 5722,
+//! RFC 3128), that is counted and changes nothing.
 
 use wire::{Dissection, LayerKind};
 
-use crate::expire;
 use crate::hash::HashKey;
 use crate::record::{Amount, IP_FLAGS_SHIFT, ORPHAN, capped};
 use crate::table::Observed;
@@ -19,8 +21,11 @@ use crate::table::Observed;
 /// of one.
 pub(crate) const HOLD_NS: u64 = 30_000_000_000;
 
-/// Entries that share a place; the one untouched for longest gives way.
-const WAYS: usize = 4;
+/// The smallest table.
+const ENTRIES_MIN: usize = 4;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
 
 /// What was counted of fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,9 +115,15 @@ struct Entry {
     /// Counts held back; none once the first fragment has come.
     held: Amount,
     pieces: Pieces,
-    seen: u32,
-    used: bool,
+    /// When its latest fragment came.
+    seen_ns: u64,
     first_came: bool,
+    bucket: u32,
+    /// The next entry of the bucket, or of the free ones.
+    chain: u32,
+    /// Its neighbours in the order in which entries were touched.
+    older: u32,
+    newer: u32,
 }
 
 /// What part of a datagram a fragment is, in units of eight bytes: its first, and the one behind
@@ -187,12 +198,20 @@ pub(crate) enum Later {
     Held(Option<Released>),
 }
 
-/// The table of datagrams.
+/// The table of datagrams: buckets of chained entries, and all entries in the order in which they
+/// were touched.
 pub(crate) struct Fragments {
     entries: Vec<Entry>,
+    /// The first entry of each bucket.
+    buckets: Vec<u32>,
     entry_count: usize,
-    /// Next entry that the sweep looks at.
-    hand: usize,
+    free: u32,
+    oldest: u32,
+    newest: u32,
+    /// While fragments are held back, the times at which nothing is to be released: so long from
+    /// this one on.
+    quiet_from_ns: u64,
+    quiet_ns: u64,
     stats: FragmentStats,
 }
 
@@ -202,8 +221,13 @@ impl Fragments {
         let entry_count = Self::entry_count(count_max);
         Fragments {
             entries: Vec::with_capacity(entry_count),
+            buckets: Vec::with_capacity(entry_count),
             entry_count,
-            hand: 0,
+            free: NONE,
+            oldest: NONE,
+            newest: NONE,
+            quiet_from_ns: 0,
+            quiet_ns: u64::MAX,
             stats: FragmentStats::default(),
         }
     }
@@ -211,50 +235,143 @@ impl Fragments {
     fn entry_count(count_max: u32) -> usize {
         (count_max.min(1 << 24) as usize)
             .next_power_of_two()
-            .max(WAYS)
+            .max(ENTRIES_MIN)
     }
 
     /// Bytes that a table of this size takes.
     pub(crate) fn memory_len_for(count_max: u32) -> usize {
-        Self::entry_count(count_max) * size_of::<Entry>()
+        Self::entry_count(count_max) * (size_of::<Entry>() + size_of::<u32>())
     }
 
     pub(crate) fn stats(&self) -> &FragmentStats {
         &self.stats
     }
 
-    /// The place of a datagram: its entry, or the one that gives way to it.
-    fn place(&mut self, datagram: &Datagram, key: &HashKey) -> usize {
-        if self.entries.is_empty() {
+    /// The bucket of a datagram.
+    fn bucket(&mut self, datagram: &Datagram, key: &HashKey) -> usize {
+        if self.buckets.is_empty() {
             // Most inputs have no fragments, so the memory is not even touched before the first
             // one.
-            let empty = Entry::empty(datagram);
-            self.entries.resize(self.entry_count, empty);
+            self.buckets.resize(self.entry_count, NONE);
         }
-        let set = (datagram.hash(key) >> 32) as usize & (self.entry_count - 1) & !(WAYS - 1);
-        let newest = (0..WAYS)
-            .filter_map(|way| self.entries.get(set + way))
-            .filter(|entry| entry.used)
-            .map(|entry| entry.seen)
-            .max()
-            .unwrap_or(0);
-        let mut best = set;
-        let mut best_age = 0;
-        for (at, entry) in self.entries.iter().enumerate().skip(set).take(WAYS) {
-            if !entry.used {
-                if best_age != u32::MAX {
-                    (best, best_age) = (at, u32::MAX);
+        (datagram.hash(key) >> 32) as usize & (self.entry_count - 1)
+    }
+
+    fn find(&self, datagram: &Datagram, bucket: usize) -> Option<usize> {
+        let mut at = self.buckets[bucket];
+        while let Some(entry) = self.entries.get(at as usize) {
+            if entry.datagram == *datagram {
+                return Some(at as usize);
+            }
+            at = entry.chain;
+        }
+        None
+    }
+
+    /// An entry for a datagram that has none. What gives way for it becomes orphans.
+    fn insert(
+        &mut self,
+        datagram: &Datagram,
+        bucket: usize,
+        like: &Observed,
+    ) -> (usize, Option<Released>) {
+        let mut released = None;
+        if self.free == NONE && self.entries.len() == self.entry_count {
+            self.stats.evicted += 1;
+            released = self.forget(self.oldest as usize);
+        }
+        let entry = Entry {
+            datagram: *datagram,
+            like: *like,
+            held: Amount::NONE,
+            pieces: Pieces::default(),
+            seen_ns: like.time_ns,
+            first_came: false,
+            bucket: bucket as u32,
+            chain: self.buckets[bucket],
+            older: NONE,
+            newer: NONE,
+        };
+        let at = match self.entries.get_mut(self.free as usize) {
+            Some(place) => {
+                let at = self.free;
+                self.free = place.chain;
+                *place = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.buckets[bucket] = at;
+        self.append(at);
+        (at as usize, released)
+    }
+
+    /// Makes an entry the newest one.
+    fn append(&mut self, at: u32) {
+        let older = std::mem::replace(&mut self.newest, at);
+        match self.entries.get_mut(older as usize) {
+            Some(entry) => entry.newer = at,
+            None => self.oldest = at,
+        }
+        let entry = &mut self.entries[at as usize];
+        (entry.older, entry.newer) = (older, NONE);
+    }
+
+    /// Takes an entry out of the order.
+    fn detach(&mut self, at: usize) {
+        let (older, newer) = (self.entries[at].older, self.entries[at].newer);
+        match self.entries.get_mut(older as usize) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.entries.get_mut(newer as usize) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
+    }
+
+    /// A fragment of an entry has come.
+    fn touch(&mut self, at: usize, time_ns: u64) {
+        self.entries[at].seen_ns = time_ns;
+        self.detach(at);
+        self.append(at as u32);
+    }
+
+    /// Frees an entry. What it holds back becomes orphans.
+    fn forget(&mut self, at: usize) -> Option<Released> {
+        let released = self.orphan(at);
+        self.detach(at);
+        let (bucket, next) = (self.entries[at].bucket as usize, self.entries[at].chain);
+        let mut before = self.buckets[bucket] as usize;
+        if before == at {
+            self.buckets[bucket] = next;
+        } else {
+            while let Some(entry) = self.entries.get_mut(before) {
+                if entry.chain as usize == at {
+                    entry.chain = next;
+                    break;
                 }
-            } else if entry.datagram == *datagram {
-                return at;
-            } else {
-                let age = newest.wrapping_sub(entry.seen);
-                if age >= best_age && best_age != u32::MAX {
-                    (best, best_age) = (at, age);
-                }
+                before = entry.chain as usize;
             }
         }
-        best
+        self.entries[at].chain = std::mem::replace(&mut self.free, at as u32);
+        released
+    }
+
+    /// Lets go of what an entry holds back.
+    fn orphan(&mut self, at: usize) -> Option<Released> {
+        let entry = &mut self.entries[at];
+        if entry.held.packets == 0 {
+            return None;
+        }
+        let packets = u64::from(entry.held.packets);
+        self.stats.held -= packets;
+        self.stats.orphans += packets;
+        entry.like.marks |= ORPHAN;
+        Some((entry.like, std::mem::replace(&mut entry.held, Amount::NONE)))
     }
 
     /// A first fragment, of the flow of `like`. What was held back for it joins that flow; what had
@@ -263,38 +380,31 @@ impl Fragments {
         &mut self,
         (datagram, piece): (&Datagram, Piece),
         like: &Observed,
-        clock_ns: u64,
         key: &HashKey,
     ) -> Option<Released> {
         self.stats.first += 1;
-        let mut released = None;
-        let at = self.place(datagram, key);
-        let entry = &mut self.entries[at];
-        let same = entry.used && entry.datagram == *datagram;
-        let known = same && !entry.is_old(clock_ns);
-        let mut pieces = if known {
-            entry.pieces
-        } else {
-            Pieces::default()
+        let bucket = self.bucket(datagram, key);
+        let (at, mut released) = match self.find(datagram, bucket) {
+            Some(at) => (at, None),
+            None => self.insert(datagram, bucket, like),
         };
-        self.stats.overlaps += u64::from(pieces.add(piece));
-        if known && entry.held.packets != 0 {
-            let packets = u64::from(entry.held.packets);
-            self.stats.held -= packets;
-            self.stats.joined += packets;
-            released = Some((*like, entry.held));
-            entry.held = Amount::NONE;
-        } else if entry.used {
-            released = self.orphan(at, !same);
+        let mut pieces = Pieces::default();
+        if !self.entries[at].is_far(like.time_ns) {
+            pieces = self.entries[at].pieces;
+            let held = std::mem::replace(&mut self.entries[at].held, Amount::NONE);
+            if held.packets != 0 {
+                self.stats.held -= u64::from(held.packets);
+                self.stats.joined += u64::from(held.packets);
+                released = Some((*like, held));
+            }
+        } else if let Some(orphans) = self.orphan(at) {
+            released = Some(orphans);
         }
-        self.entries[at] = Entry {
-            like: *like,
-            pieces,
-            seen: expire::tick(clock_ns),
-            used: true,
-            first_came: true,
-            ..Entry::empty(datagram)
-        };
+        self.stats.overlaps += u64::from(pieces.add(piece));
+        self.touch(at, like.time_ns);
+        let entry = &mut self.entries[at];
+        (entry.like, entry.pieces, entry.first_came) = (*like, pieces, true);
+        self.plan();
         released
     }
 
@@ -304,18 +414,26 @@ impl Fragments {
         &mut self,
         (datagram, piece): (&Datagram, Piece),
         orphan: &Observed,
-        clock_ns: u64,
         key: &HashKey,
     ) -> Later {
-        let at = self.place(datagram, key);
-        let entry = &mut self.entries[at];
-        let same = entry.used && entry.datagram == *datagram && !entry.is_old(clock_ns);
-        if same {
-            self.stats.overlaps += u64::from(entry.pieces.add(piece));
-        }
-        let entry = &self.entries[at];
+        let bucket = self.bucket(datagram, key);
         let mut released = None;
-        if same && entry.first_came {
+        let at = match self.find(datagram, bucket) {
+            Some(at) if !self.entries[at].is_far(orphan.time_ns) => at,
+            found => {
+                if let Some(at) = found {
+                    released = self.forget(at);
+                }
+                // Where one was forgotten there is room.
+                let (at, evicted) = self.insert(datagram, bucket, orphan);
+                released = released.or(evicted);
+                at
+            }
+        };
+        self.touch(at, orphan.time_ns);
+        let entry = &mut self.entries[at];
+        self.stats.overlaps += u64::from(entry.pieces.add(piece));
+        if entry.first_came {
             // It has no transport header, so nothing of that is counted again.
             let like = Observed {
                 time_ns: orphan.time_ns,
@@ -327,93 +445,58 @@ impl Fragments {
                 ..entry.like
             };
             self.stats.followed += 1;
-            self.entries[at].seen = expire::tick(clock_ns);
+            self.plan();
             return Later::Follow(like);
         }
-        if !same {
-            let evicted = entry.used && entry.datagram != *datagram;
-            released = self.orphan(at, evicted);
-            let mut pieces = Pieces::default();
-            pieces.add(piece);
-            self.entries[at] = Entry {
-                like: *orphan,
-                pieces,
-                used: true,
-                ..Entry::empty(datagram)
-            };
-        }
-        let entry = &mut self.entries[at];
-        entry.seen = expire::tick(clock_ns);
         entry.held.add(orphan);
         self.stats.held += 1;
+        self.plan();
         Later::Held(released)
     }
 
-    /// Lets go of what an entry holds back.
-    fn orphan(&mut self, at: usize, evicted: bool) -> Option<Released> {
-        let mut released = None;
-        let entry = &mut self.entries[at];
-        self.stats.evicted += u64::from(evicted && entry.used);
-        if entry.held.packets != 0 {
-            let packets = u64::from(entry.held.packets);
-            self.stats.held -= packets;
-            self.stats.orphans += packets;
-            entry.like.marks |= ORPHAN;
-            released = Some((entry.like, entry.held));
-            entry.held = Amount::NONE;
-        }
-        entry.used = false;
-        released
+    /// Says when something is to be released.
+    fn plan(&mut self) {
+        (self.quiet_from_ns, self.quiet_ns) = match self.entries.get(self.oldest as usize) {
+            Some(entry) if self.stats.held != 0 => {
+                let from_ns = entry.seen_ns.saturating_sub(HOLD_NS);
+                let to_ns = entry.seen_ns.saturating_add(HOLD_NS);
+                (from_ns, to_ns - from_ns)
+            }
+            _ => (0, u64::MAX),
+        };
     }
 
-    /// Looks at the next `count` entries and lets go of what was held back too long.
-    pub(crate) fn sweep(
-        &mut self,
-        clock_ns: u64,
-        count: usize,
-        release: &mut impl FnMut(Released),
-    ) {
-        if self.stats.held == 0 {
-            return;
-        }
-        for _ in 0..count.min(self.entries.len()) {
-            let at = self.hand;
-            self.hand = (at + 1) & (self.entry_count - 1);
-            let entry = &self.entries[at];
-            if entry.used
-                && entry.is_old(clock_ns)
-                && let Some(released) = self.orphan(at, false)
-            {
+    /// Whether something is to be [released](Fragments::release) before a packet of this time.
+    #[inline(always)]
+    pub(crate) fn is_due(&self, time_ns: u64) -> bool {
+        time_ns.wrapping_sub(self.quiet_from_ns) > self.quiet_ns
+    }
+
+    /// Lets go of what a packet of this time is too far from.
+    pub(crate) fn release(&mut self, time_ns: u64, release: &mut impl FnMut(Released)) {
+        while self.is_due(time_ns) {
+            if let Some(released) = self.forget(self.oldest as usize) {
                 release(released);
             }
+            self.plan();
         }
     }
 
     /// The end of input: nothing is held back any longer.
     pub(crate) fn finish(&mut self, release: &mut impl FnMut(Released)) {
-        for at in 0..self.entries.len() {
-            if let Some(released) = self.orphan(at, false) {
+        while self.oldest != NONE {
+            if let Some(released) = self.forget(self.oldest as usize) {
                 release(released);
             }
         }
+        self.plan();
     }
 }
 
 impl Entry {
-    fn empty(datagram: &Datagram) -> Entry {
-        Entry {
-            datagram: *datagram,
-            like: Observed::NONE,
-            held: Amount::NONE,
-            pieces: Pieces::default(),
-            seen: 0,
-            used: false,
-            first_came: false,
-        }
-    }
-
-    fn is_old(&self, clock_ns: u64) -> bool {
-        expire::is_over(clock_ns, self.seen, HOLD_NS)
+    /// Whether a fragment of this time hardly belongs to the same datagram.
+    fn is_far(&self, time_ns: u64) -> bool {
+        time_ns.abs_diff(self.seen_ns) > HOLD_NS
     }
 }
 

@@ -9,7 +9,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::{Dissection, LayerKind, Reason};
+use wire::{Dissection, LayerKind};
+
+use crate::HashKey;
 
 /// One of the two ends of a key, and the direction of packets that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,6 +193,12 @@ impl FlowKey {
     #[inline]
     pub(crate) fn set_interface(&mut self, index: u16) {
         self.interface = index;
+    }
+
+    /// The keyed hash of the key: the same for both directions of a flow, and with the same secret
+    /// the same in every run and version, on machines of the same byte order.
+    pub fn hash_with(&self, secret: &HashKey) -> u64 {
+        secret.hash(&self.words())
     }
 
     /// The bytes of the key as words, for hashing and comparing.
@@ -383,7 +391,7 @@ pub(crate) fn ports(level: &Dissection) -> Ports {
 #[inline(never)]
 fn icmp_ports(level: &Dissection) -> Ports {
     // Of a header that was cut off the type may not have been read: a message of unknown kind.
-    if level.reason != Reason::Complete {
+    if !level.icmp_type_read {
         return Ports::default();
     }
     let pairs = if level.ip_version == 4 {
@@ -464,6 +472,25 @@ mod tests {
         }
     }
 
+    /// Collectors that share the flows of a probe keep their parts when it is updated.
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn the_hash_of_a_key_never_changes() {
+        let secret = HashKey::from_seed(0);
+        let hash = |last: u8, port: u16| {
+            let (a, b) = ([1; 16], [last; 16]);
+            let key = FlowKey::new(&a, &b, ports(port, 443), 6, 6, false).0;
+            key.hash_with(&secret)
+        };
+        let hashes = [hash(2, 40_000), hash(2, 40_001), hash(3, 40_000)];
+        let always = [
+            13_754_796_508_652_531_420,
+            14_526_721_341_279_293_661,
+            16_958_202_908_424_638_092,
+        ];
+        assert_eq!(hashes, always);
+    }
+
     #[test]
     fn every_part_tells_keys_apart() {
         let base = FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 4, false).0;
@@ -496,6 +523,7 @@ mod tests {
             ip_protocol: 1,
             icmp_type,
             icmp_code,
+            icmp_type_read: true,
             layer_mask: LayerKind::Icmpv4.bit(),
             ..Dissection::EMPTY
         };

@@ -26,7 +26,7 @@ mod extra;
 mod fragment;
 mod hash;
 mod key;
-#[doc(hidden)]
+#[cfg(feature = "laws")]
 pub mod laws;
 mod merge;
 mod meter;
@@ -43,7 +43,7 @@ pub mod top;
 pub use expire::{EndReason, Timeouts};
 pub use extra::{
     BIN_COUNT, ByteCounts, Extra, ExtraConfig, Inspect, OwnedExtra, PacketNote, Shunt, Timing,
-    entropy, gap_bin, len_bin, put_application, take_application,
+    entropy, gap_bin, len_bin, put_application, take_application, take_transactions,
 };
 pub use fragment::FragmentStats;
 pub use hash::HashKey;
@@ -54,5 +54,5 @@ pub use origin::{Origin, OriginParts, Origins};
 pub use record::{Counters, Record};
 pub use sampling::{Sampler, Sampling};
 pub use table::{
-    BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig, TableStats,
+    BATCH_MAX, Headers, Observed, OutOfMemory, Profile, RecordSink, Table, TableConfig, TableStats,
 };

@@ -14,7 +14,7 @@ use crate::expire::EndReason;
 use crate::extra::{Extra, OwnedExtra};
 use crate::key::{FlowKey, KeyExtra};
 use crate::record::Record;
-use crate::table::Sink;
+use crate::table::RecordSink;
 
 /// The whole key.
 type Key = (FlowKey, KeyExtra);
@@ -64,7 +64,7 @@ impl Merger {
 
     /// Takes an ended flow; passes on what is whole. Flows of one direction each are passed on as
     /// they are.
-    pub fn push(&mut self, record: &Record, reason: EndReason, out: &mut dyn Sink) {
+    pub fn push(&mut self, record: &Record, reason: EndReason, out: &mut dyn RecordSink) {
         self.push_with(record, None, reason, out);
     }
 
@@ -74,7 +74,7 @@ impl Merger {
         record: &Record,
         extra: Option<&Extra<'_>>,
         reason: EndReason,
-        out: &mut dyn Sink,
+        out: &mut dyn RecordSink,
     ) {
         self.clock_ns = self.clock_ns.max(record.end_ns());
         if !record.is_one_way() || record.is_uniflow() {
@@ -123,12 +123,12 @@ impl Merger {
     }
 
     /// Passes on what has been held back long enough, by this clock, and what is too much.
-    pub fn tick(&mut self, clock_ns: u64, out: &mut dyn Sink) {
+    pub fn tick(&mut self, clock_ns: u64, out: &mut dyn RecordSink) {
         self.clock_ns = self.clock_ns.max(clock_ns);
         self.expire(out);
     }
 
-    fn expire(&mut self, out: &mut dyn Sink) {
+    fn expire(&mut self, out: &mut dyn RecordSink) {
         while let Some((key, came_ns)) = self.order.front().copied() {
             let is_late = came_ns.saturating_add(self.hold_ns) < self.clock_ns;
             let is_crowded = self.halves.len() > self.half_count_max
@@ -149,7 +149,7 @@ impl Merger {
     }
 
     /// The end of input: nothing is held back any longer.
-    pub fn finish(&mut self, out: &mut dyn Sink) {
+    pub fn finish(&mut self, out: &mut dyn RecordSink) {
         for (key, came_ns) in self.order.drain(..) {
             if self
                 .halves
@@ -164,7 +164,7 @@ impl Merger {
 }
 
 impl Half {
-    fn pass_on(&self, out: &mut dyn Sink) {
+    fn pass_on(&self, out: &mut dyn RecordSink) {
         match &self.extra {
             Some(extra) => out.ended_with(&self.record, &extra.get(), self.reason),
             None => out.ended(&self.record, self.reason),

@@ -1,227 +1,29 @@
 //! From packets to observations: dissection, key, fragments; batches to the table.
 
-use wire::tcp::{Tcp, TcpOption, flag};
-use wire::{Dissection, LayerKind, LinkType, Reason, dissect, dissect_inner};
+use wire::tcp::flag;
+use wire::{Dissection, LayerKind, LinkType, Reason, dissect};
 
 use crate::extra::{ExtraConfig, Extras, Inspect, Watching};
-use crate::fragment::{Datagram, FragmentStats, Fragments, Later, Piece};
+use crate::fragment::{Datagram, Fragments, Later, Piece};
 use crate::hash::HashKey;
-use crate::key::{self, FlowKey, KeyExtra, Side};
+use crate::key::{self, FlowKey, KeyExtra};
 use crate::record::{FRAGMENT, LATER, Record};
 use crate::sampling::{Sampler, Sampling};
 use crate::shortcut;
 use crate::table::{
-    Alone, BATCH_MAX, Headers, Observed, OutOfMemory, Profile, Sink, Table, TableConfig,
-    TableStats, Watch,
+    Alone, BATCH_MAX, Headers, Observed, OutOfMemory, Profile, RecordSink, Table, Watch,
 };
 
-/// Which IP header of a packet names its flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Level {
-    /// The outermost.
-    #[default]
-    Outer,
-    /// The innermost, inside all tunnels. What an ICMP error quotes is no tunnel.
-    Inner,
-    /// Both: a packet in a tunnel counts in the flow of the tunnel and in the one inside; a
-    /// fragment of one only in the flow of the tunnel.
-    Both,
-}
+mod config;
+mod levels;
+mod stats;
 
-/// What is counted as bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Octets {
-    /// The IP datagram: header and all behind it, no padding (IPFIX octetDeltaCount).
-    #[default]
-    Ip,
-    /// The whole packet from the link header on (IPFIX layer2OctetDeltaCount).
-    Packet,
-}
+pub use config::{Input, KeyParts, Level, MeterConfig, Octets};
+use levels::{LEVEL_COUNT, announced_mss};
+pub use stats::MeterStats;
 
-/// Rarer parts of the key. They are kept beside the records and cost 24 bytes a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyParts {
-    /// The MAC addresses of an Ethernet header.
-    pub mac: bool,
-    /// The label on top of the MPLS stack.
-    pub mpls: bool,
-    /// The number of the tunnel ([`KeyExtra::tunnel_id`]).
-    pub tunnel: bool,
-    /// Type of service or traffic class, so that the two directions of a flow are apart where
-    /// theirs differ.
-    pub traffic_class: bool,
-}
-
-impl KeyParts {
-    /// Whether there is any.
-    pub fn any(&self) -> bool {
-        self.mac || self.mpls || self.tunnel || self.traffic_class
-    }
-}
-
-/// How a meter is made.
-#[derive(Clone, Debug)]
-pub struct MeterConfig {
-    /// Size and timeouts.
-    pub table: TableConfig,
-    /// Which IP header counts.
-    pub level: Level,
-    /// Which bytes count.
-    pub octets: Octets,
-    /// Whether the VLAN ids (the outer two) are part of the key.
-    pub key_vlan: bool,
-    /// Whether the interface of the capture is part of the key.
-    pub key_interface: bool,
-    /// Which rarer parts the key has.
-    pub key_extra: KeyParts,
-    /// What is recorded beyond the record.
-    pub extra: ExtraConfig,
-    /// Which packets are metered.
-    pub sampling: Sampling,
-    /// Fragmented datagrams remembered at one time.
-    pub datagram_count_max: u32,
-    /// The secret of the hash.
-    pub hash_key: HashKey,
-}
-
-impl MeterConfig {
-    /// Defaults, with this secret.
-    pub fn new(hash_key: HashKey) -> MeterConfig {
-        MeterConfig {
-            table: TableConfig::default(),
-            level: Level::Outer,
-            octets: Octets::Ip,
-            key_vlan: false,
-            key_interface: false,
-            key_extra: KeyParts::default(),
-            extra: ExtraConfig::default(),
-            sampling: Sampling::All,
-            datagram_count_max: 4096,
-            hash_key,
-        }
-    }
-
-    /// Bytes that a flow takes: its record, its share of the index, and what was asked for beyond.
-    pub fn flow_len(&self) -> usize {
-        const INDEX: usize = 16;
-        size_of::<crate::Record>() + INDEX + self.extra.flow_len(self.key_extra.any())
-    }
-
-    /// Bytes that a meter made like this takes.
-    pub fn memory_len(&self) -> usize {
-        let flows = self.table.flow_count_max.clamp(1, 1 << 28) as usize;
-        Table::memory_len_for(self.table.flow_count_max)
-            + flows * self.extra.flow_len(self.key_extra.any())
-            + self.extra.fixed_len(flows)
-            + Fragments::memory_len_for(self.datagram_count_max)
-            + size_of::<Meter>()
-            + size_of::<Waiting>()
-    }
-}
-
-/// A packet as it comes from a port.
-#[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
-    /// What its first header is.
-    pub link: LinkType,
-    /// The bytes present.
-    pub bytes: &'a [u8],
-    /// How many there were on the wire.
-    pub wire_len: u32,
-    /// When it came, in nanoseconds since the Unix epoch.
-    pub time_ns: u64,
-    /// The id of a VLAN tag that is not in the bytes any more.
-    pub vlan: Option<u16>,
-    /// Interface of the capture.
-    pub interface: u16,
-}
-
-/// What a meter has counted since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MeterStats {
-    /// Packets given.
-    pub packets: u64,
-    /// Packets without an IP header, by the [`Reason`] why none was read. [`Reason::Complete`]
-    /// means that the packet is whole and not IP (ARP, for example).
-    pub refused: [u64; Reason::COUNT],
-    /// Packets with an IP header whose transport header could not be read; they are in flows, with
-    /// ports 0.
-    pub without_ports: [u64; Reason::COUNT],
-    /// Packets that sampling left out.
-    pub unsampled: u64,
-    /// Packets that count in two flows, that of a tunnel and that inside it.
-    pub twice: u64,
-    /// Packets waiting for their batch to fill.
-    pub waiting: u64,
-    /// Fragments.
-    pub fragments: FragmentStats,
-    /// The table.
-    pub table: TableStats,
-}
-
-impl MeterStats {
-    /// All packets refused.
-    pub fn refused_total(&self) -> u64 {
-        self.refused.iter().sum()
-    }
-
-    /// Packets in flows that have not ended.
-    pub fn packets_live(&self) -> u64 {
-        self.table.packets - self.table.packets_ended
-    }
-
-    /// What is missing (positive) or counted twice (negative) between the packets given and where
-    /// they are: 0 when the account adds up.
-    pub fn imbalance(&self) -> i64 {
-        let known = self.refused_total()
-            + self.unsampled
-            + self.waiting
-            + self.fragments.held
-            + self.table.packets;
-        (self.packets + self.twice).wrapping_sub(known) as i64
-    }
-
-    /// Adds another meter's counts.
-    pub fn add(&mut self, other: &MeterStats) {
-        self.packets += other.packets;
-        for (sum, count) in self.refused.iter_mut().zip(other.refused) {
-            *sum += count;
-        }
-        for (sum, count) in self.without_ports.iter_mut().zip(other.without_ports) {
-            *sum += count;
-        }
-        self.unsampled += other.unsampled;
-        self.twice += other.twice;
-        self.waiting += other.waiting;
-        self.fragments.add(&other.fragments);
-        self.table.add(&other.table);
-    }
-}
-
-/// Levels of a packet that are kept at one time.
-const LEVEL_COUNT: usize = 5;
-
-/// Which of a packet's levels name flows.
-#[derive(Clone, Copy)]
-struct Named {
-    /// The outermost one with an IP header.
-    outer: usize,
-    /// The innermost one.
-    inner: usize,
-    /// Number of the tunnel around that, where it is in one.
-    tunnel_id: Option<u32>,
-}
-
-impl Named {
-    /// The packet's first level.
-    fn first() -> Named {
-        Named {
-            outer: 0,
-            inner: 0,
-            tunnel_id: None,
-        }
-    }
-}
+/// The latest time of a packet: records without one have the number behind.
+const TIME_MAX_NS: u64 = u64::MAX - 1;
 
 /// Runs something with what goes on beside the table, which is one of three things, with code for
 /// each.
@@ -289,7 +91,7 @@ impl Meter {
         let table = Table::new(&config.table)?;
         let with_key = config.key_extra.any();
         let extras = if with_key || config.extra != ExtraConfig::default() {
-            let extras = Extras::new(&config.extra, with_key, table.capacity())?;
+            let extras = Extras::new(&config.extra, with_key, table.capacity(), &config.hash_key)?;
             Some(Box::new(extras))
         } else {
             None
@@ -392,7 +194,7 @@ impl Meter {
     /// the last one at hand. Where more than the record was asked for, packets are handled faster
     /// by [`Meter::observe_all`].
     #[inline]
-    pub fn observe(&mut self, input: &Input<'_>, sink: &mut dyn Sink) {
+    pub fn observe(&mut self, input: &Input<'_>, sink: &mut dyn RecordSink) {
         if self.extras.is_some() {
             self.observe_all(std::slice::from_ref(input), sink);
         } else if self.profile == Profile::Counters {
@@ -403,7 +205,7 @@ impl Meter {
     }
 
     /// Takes packets, any number, and lets none of them wait.
-    pub fn observe_all(&mut self, inputs: &[Input<'_>], sink: &mut dyn Sink) {
+    pub fn observe_all(&mut self, inputs: &[Input<'_>], sink: &mut dyn RecordSink) {
         let Some(mut extras) = self.extras.take() else {
             for input in inputs {
                 self.observe(input, sink);
@@ -418,7 +220,7 @@ impl Meter {
             for (at, input) in chunk.iter().enumerate() {
                 self.take(input, at as u8, &mut watch, sink);
             }
-            self.flush_with(&mut watch, sink);
+            self.empty_batch(&mut watch, sink);
         }
         self.extras = Some(extras);
     }
@@ -438,8 +240,11 @@ impl Meter {
         input: &Input<'_>,
         input_index: u8,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
+        if self.fragments.is_due(input.time_ns) {
+            self.release_fragments(input.time_ns, watch, sink);
+        }
         let place = self.batch_len.min(WAITING_MAX);
         let observed = &mut self.batch[place];
         if self.has_shortcut
@@ -447,10 +252,10 @@ impl Meter {
             && shortcut::read(input.bytes, input.wire_len, self.is_layer2, observed)
         {
             self.packets += 1;
-            observed.time_ns = input.time_ns;
+            observed.time_ns = input.time_ns.min(TIME_MAX_NS);
             if W::HAS_EXTRAS {
+                // Parts of the key that are rarely asked for rule the short cut out.
                 observed.input_index = input_index;
-                observed.key_extra = KeyExtra::NONE;
             }
             self.batch_len = place + 1;
             if self.batch_len.is_multiple_of(BATCH_MAX) {
@@ -468,7 +273,7 @@ impl Meter {
         input: &Input<'_>,
         input_index: u8,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         self.packets += 1;
         if !self.is_all && !self.sampler.takes_packet(input.time_ns) {
@@ -492,7 +297,7 @@ impl Meter {
         &mut self,
         source: (&Input<'_>, u8),
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         let mut named = match self.descend(source.0.bytes) {
             Ok(named) => named,
@@ -520,7 +325,7 @@ impl Meter {
         (input, input_index): (&Input<'_>, u8),
         (at, tunnel_id): (usize, Option<u32>),
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         let (first, level) = (&self.levels[0], &self.levels[at]);
         let mut ports = key::ports(level);
@@ -563,7 +368,7 @@ impl Meter {
         } else {
             0
         };
-        if level.reason != Reason::Complete {
+        if level.reason != Reason::Complete && !level.has_ports() {
             self.without_ports[level.reason as usize] += 1;
         }
         let observed = Observed {
@@ -573,7 +378,7 @@ impl Meter {
             marks: 0,
             input_index,
             hash,
-            time_ns: input.time_ns,
+            time_ns: input.time_ns.min(TIME_MAX_NS),
             level: Headers::of(level),
             bytes,
             tcp_mss,
@@ -586,7 +391,7 @@ impl Meter {
         }
     }
 
-    fn push<W: Watch>(&mut self, observed: &Observed, watch: &mut W, sink: &mut dyn Sink) {
+    fn push<W: Watch>(&mut self, observed: &Observed, watch: &mut W, sink: &mut dyn RecordSink) {
         let place = self.batch_len.min(WAITING_MAX);
         self.batch[place] = *observed;
         self.batch_len = place + 1;
@@ -597,11 +402,11 @@ impl Meter {
 
     /// One of the two batches is full.
     #[inline(never)]
-    fn batch_filled<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
+    fn batch_filled<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn RecordSink) {
         match self.batch_len {
             // What the table loads for it comes while the second one is read.
             BATCH_MAX => self.turn(0),
-            _ => self.flush_with(watch, sink),
+            _ => self.empty_batch(watch, sink),
         }
     }
 
@@ -612,7 +417,8 @@ impl Meter {
     }
 
     /// Gives what waits to the table.
-    fn empty_batch<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
+    #[inline(never)]
+    fn empty_batch<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn RecordSink) {
         // The first batch was readied when it was full.
         self.turn(if self.batch_len < BATCH_MAX {
             0
@@ -627,53 +433,24 @@ impl Meter {
     }
 
     /// Hands what waits to the table.
-    pub fn flush(&mut self, sink: &mut dyn Sink) {
-        watched!(self, watch => self.flush_with(watch, sink));
+    pub fn flush(&mut self, sink: &mut dyn RecordSink) {
+        watched!(self, watch => self.empty_batch(watch, sink));
     }
 
-    /// Hands what waits to the table, and looks for fragments that were held too long.
-    #[inline(never)]
-    fn flush_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
+    /// Lets go of fragments that were held too long by this time.
+    #[cold]
+    fn release_fragments<W: Watch>(
+        &mut self,
+        time_ns: u64,
+        watch: &mut W,
+        sink: &mut dyn RecordSink,
+    ) {
+        // What came before must be in the table.
         self.empty_batch(watch, sink);
-        if self.fragments.stats().held != 0 {
-            let clock_ns = self.table.clock_ns();
-            let table = &mut self.table;
-            self.fragments
-                .sweep(clock_ns, WAITING_MAX, &mut |(like, held)| {
-                    table.observe_held((&like, &held), watch, sink);
-                });
-        }
-    }
-
-    /// Looks for the levels that name flows; `levels[0]` stays the packet's first. Without an IP
-    /// header it returns why the last level ended.
-    #[inline(never)]
-    fn descend(&mut self, packet: &[u8]) -> Result<Named, Reason> {
-        let mut found = (self.levels[0].ip_version != 0).then_some(Named::first());
-        let mut at = 0;
-        loop {
-            if let Some(named) = found
-                && self.level == Level::Outer
-            {
-                return Ok(named);
-            }
-            let around = self.levels[at];
-            let kept = found.unwrap_or(Named::first());
-            // There are two places more than may be in use.
-            let is_free = |slot: &usize| ![0, at, kept.outer, kept.inner].contains(slot);
-            let next = (1..LEVEL_COUNT).find(is_free).unwrap_or(at);
-            if around.inner_is_quote || !dissect_inner(packet, &around, &mut self.levels[next]) {
-                return found.ok_or(around.reason);
-            }
-            at = next;
-            if self.levels[at].ip_version != 0 {
-                found = Some(Named {
-                    outer: found.map_or(at, |named| named.outer),
-                    inner: at,
-                    tunnel_id: Some(around.tunnel_id),
-                });
-            }
-        }
+        let table = &mut self.table;
+        self.fragments.release(time_ns, &mut |(like, held)| {
+            table.observe_held((&like, &held), watch, sink);
+        });
     }
 
     /// Whether sampling takes packets between these addresses. Ports and protocol have no part in
@@ -685,50 +462,6 @@ impl Meter {
             .takes_flow(self.hash_key.hash(&[a, b, c, d, 0, 0]))
     }
 
-    #[inline(never)]
-    fn extend_key(&self, key: &mut FlowKey, input: &Input<'_>) {
-        let outermost = &self.levels[0];
-        if self.key_vlan {
-            match input.vlan {
-                Some(id) => key.set_vlan(id & 0xfff, outermost.vlan_outer),
-                None => key.set_vlan(outermost.vlan_outer, outermost.vlan_inner),
-            }
-        }
-        if self.key_interface {
-            key.set_interface(input.interface);
-        }
-    }
-
-    /// The rarer parts of the key.
-    #[inline(never)]
-    fn extra_key(
-        &self,
-        parts: KeyParts,
-        (at, tunnel_id): (usize, Option<u32>),
-        input: &Input<'_>,
-        side: Side,
-    ) -> KeyExtra {
-        let (outermost, level) = (&self.levels[0], &self.levels[at]);
-        let mut extra = KeyExtra::NONE;
-        if parts.mac
-            && outermost.layer_kinds[0] == LayerKind::Ethernet
-            && let Some([to, from]) = input.bytes.as_chunks::<6>().0.first_chunk::<2>()
-        {
-            extra.mac[side as usize] = *from;
-            extra.mac[side.other() as usize] = *to;
-        }
-        if parts.mpls {
-            extra.mpls_label = outermost.mpls_label;
-        }
-        if parts.tunnel {
-            extra.tunnel_id = tunnel_id.unwrap_or(level.tunnel_id);
-        }
-        if parts.traffic_class {
-            extra.traffic_class = level.traffic_class;
-        }
-        extra
-    }
-
     /// A fragment, of the level at a place in `levels`: counted or held back.
     #[inline(never)]
     fn fragment<W: Watch>(
@@ -736,7 +469,7 @@ impl Meter {
         mut observed: Observed,
         at: usize,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         // Of a fragmented datagram within a tunnel within a fragmented datagram the outer one is
         // followed.
@@ -750,15 +483,14 @@ impl Meter {
         let part = (&datagram, piece);
         let is_later = level.fragment.is_later();
         observed.marks |= FRAGMENT | if is_later { LATER } else { 0 };
-        let clock_ns = self.table.clock_ns().max(observed.time_ns);
         let (fragments, key) = (&mut self.fragments, &self.hash_key);
         let (follows, released) = if is_later {
-            match fragments.later(part, &observed, clock_ns, key) {
+            match fragments.later(part, &observed, key) {
                 Later::Follow(like) => (Some(like), None),
                 Later::Held(released) => (None, released),
             }
         } else {
-            let released = fragments.first(part, &observed, clock_ns, key);
+            let released = fragments.first(part, &observed, key);
             (None, released)
         };
         if let Some((like, held)) = released {
@@ -775,22 +507,21 @@ impl Meter {
 
     /// Tells the time when no packets come, some ten times a second at most. Give a time that no
     /// packet to come will be before: the clock less what the device may hold back.
-    pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn Sink) {
+    pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn RecordSink) {
         watched!(self, watch => {
-            self.flush_with(watch, sink);
+            self.empty_batch(watch, sink);
             self.table.tick_with(clock_ns, watch, sink);
-            let clock_ns = self.table.clock_ns();
-            let table = &mut self.table;
-            self.fragments.sweep(clock_ns, usize::MAX, &mut |(like, held)| {
-                table.observe_held((&like, &held), watch, sink);
-            });
+            // Of a clock that lags behind the packets nothing follows.
+            if self.fragments.is_due(clock_ns) && clock_ns >= self.table.clock_ns() {
+                self.release_fragments(clock_ns, watch, sink);
+            }
         });
     }
 
     /// The end of input: every flow ends. The meter may be used on.
-    pub fn finish(&mut self, sink: &mut dyn Sink) {
+    pub fn finish(&mut self, sink: &mut dyn RecordSink) {
         watched!(self, watch => {
-            self.flush_with(watch, sink);
+            self.empty_batch(watch, sink);
             let table = &mut self.table;
             self.fragments.finish(&mut |(like, held)| {
                 table.observe_held((&like, &held), watch, sink);
@@ -801,20 +532,6 @@ impl Meter {
             extras.finish();
         }
     }
-}
-
-/// The maximum segment size that a SYN announces; 0 without one.
-#[inline(never)]
-fn announced_mss(level: &Dissection, packet: &[u8]) -> u16 {
-    let segment = packet.get(usize::from(level.transport_offset)..);
-    let Some(Ok(header)) = segment.map(Tcp::parse) else {
-        return 0;
-    };
-    let found = header.options().find_map(|option| match option {
-        TcpOption::MaxSegmentSize(size) => Some(size),
-        _ => None,
-    });
-    found.unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -105,6 +105,8 @@ const KNOWN: u8 = 1 << 1;
 const UNIFLOW: u8 = 1 << 2;
 /// Has fragments whose first one did not come.
 const ORPHANS: u8 = 1 << 3;
+/// Whoever looks at the packets of flows needs no more of this one. Not part of what a record says.
+const INSPECTED: u8 = 1 << 4;
 
 /// Packets that were held back and come together.
 #[derive(Clone, Copy, Debug)]
@@ -460,6 +462,31 @@ impl Record {
     /// TCP: the number of the first byte that a side sends, where its SYN has come, and no payload.
     pub fn stream_begin(&self, side: Side) -> Option<u32> {
         self.sides[side as usize].stream_begin()
+    }
+
+    /// Whether nobody needs to look at its packets any more.
+    #[inline(always)]
+    pub(crate) fn is_inspected(&self) -> bool {
+        self.state & INSPECTED != 0
+    }
+
+    pub(crate) fn set_inspected(&mut self) {
+        self.state |= INSPECTED;
+    }
+
+    /// TCP: all flags of a side.
+    pub(crate) fn tcp_flags(&self, side: Side) -> u16 {
+        self.sides[side as usize].tcp_flags()
+    }
+
+    /// TCP: whether the first packet of a side had these flags.
+    pub(crate) fn has_begun_with(&self, side: Side, flags: u16) -> bool {
+        self.sides[side as usize].first_flags() & flags == flags
+    }
+
+    /// TCP: the number behind all that a side has sent, where it is known.
+    pub(crate) fn next_seq(&self, side: Side) -> Option<u32> {
+        self.sides[side as usize].known_next_seq()
     }
 
     /// What a side sent that did send something. Encoders fuse it with what they take of it, so

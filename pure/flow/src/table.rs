@@ -17,20 +17,27 @@
 //! among those of the home line and the next one (or of the four) ends with
 //! [`EndReason::Resources`]. Closed connections and short timeouts go first.
 //!
-//! *Expiry* walks the index, never the records, a few lines with each batch: once round in about
-//! two seconds.
+//! *Expiry* walks the index, never the records, a few lines after every [`BATCH_MAX`] packets: once
+//! round in about two seconds. Packets are counted across calls, so the same packets give the same
+//! records however they fall into batches, in a full table and after a clock set back, too.
 
 use crate::expire::{self, EndReason, Limits, Timeouts};
 
 use crate::record::{self, Amount, Record};
 
 mod config;
+mod line;
+mod load;
 mod observed;
+mod room;
+mod walk;
 mod watch;
 
 pub use config::{OutOfMemory, Profile, TableConfig, TableStats};
+use line::{Line, NONE, WAYS};
 pub use observed::{Headers, Observed};
-pub use watch::Sink;
+use walk::{JUMP_NS, WALK_COUNT};
+pub use watch::RecordSink;
 pub(crate) use watch::{Alone, Watch};
 
 /// Packets that one pass handles together. More do not hide more latency.
@@ -40,92 +47,11 @@ pub const BATCH_MAX: usize = 32;
 /// takes about as long as the memory does.
 const AHEAD: usize = 16;
 
-const WAYS: usize = 8;
 /// Lines that a flow may live in.
 const REACH: usize = 4;
 /// The tag proper; the two bits above say how many lines from home.
 const TAG_MASK: u16 = 0x3fff;
 const AWAY_SHIFT: u32 = 14;
-const NONE: u32 = u32::MAX;
-
-/// Time in which expiry walks the whole index: two seconds, a small part of any timeout.
-const ROUND_NS: u64 = 1 << ROUND_SHIFT;
-const ROUND_SHIFT: u32 = 31;
-
-/// So many bytes ahead of the record that ends records are loaded at the end of input.
-const FINISH_AHEAD: usize = 2048;
-
-/// Lines that are loaded for the next piece of the walk.
-const WALK_AHEAD: usize = 16;
-
-/// So far behind the clock packets are not just out of order, and so many in a row.
-const JUMP_NS: u64 = 60_000_000_000;
-const JUMP_COUNT: usize = 1024;
-
-/// Eight ways of the index. A tag of 0 is a free way.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line {
-    tags: [u16; WAYS],
-    deadlines: [u16; WAYS],
-    records: [u32; WAYS],
-}
-
-const _: () = assert!(size_of::<Line>() == 64);
-
-/// A set of ways, of which the first is exact: way n is bit 16 n + 14, or 16 (n - 4) + 15 from
-/// way 4 on. Behind the first there may be ways that are not in the set.
-#[derive(Clone, Copy)]
-struct Ways(u64);
-
-impl Ways {
-    #[inline(always)]
-    fn first(self) -> Option<usize> {
-        let bit = self.0.trailing_zeros() as usize;
-        (self.0 != 0).then_some((bit >> 4) & 3 | (bit & 1) << 2)
-    }
-
-    /// Without the first of its members.
-    #[inline(always)]
-    fn rest(self) -> Ways {
-        Ways(self.0 & self.0.wrapping_sub(1))
-    }
-}
-
-impl Line {
-    const EMPTY: Line = Line {
-        tags: [0; WAYS],
-        deadlines: [0; WAYS],
-        records: [NONE; WAYS],
-    };
-
-    /// The ways that have this tag. 0 finds the free ones.
-    #[inline(always)]
-    fn find(&self, tag: u16) -> Ways {
-        // Four comparisons in a word: taking one from each lane borrows from above only where a
-        // lane was 0, which is what is looked for; so the lowest find is a find.
-        const ONES: u64 = 0x0001_0001_0001_0001;
-        const TOPS: u64 = ONES << 15;
-        let wanted = u64::from(tag) * ONES;
-        let equal = |tags: u64| {
-            let different = tags ^ wanted;
-            different.wrapping_sub(ONES) & !different & TOPS
-        };
-        // Four tags next to each other: one load.
-        let word = |at: usize| {
-            u64::from(self.tags[at])
-                | u64::from(self.tags[at + 1]) << 16
-                | u64::from(self.tags[at + 2]) << 32
-                | u64::from(self.tags[at + 3]) << 48
-        };
-        Ways(equal(word(0)) >> 1 | equal(word(4)))
-    }
-
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.find(0).first().is_none()
-    }
-}
 
 /// A way of a line.
 #[derive(Clone, Copy, Debug)]
@@ -167,10 +93,15 @@ pub struct Table {
     clock_ns: u64,
     /// Next line that expiry looks at.
     hand: usize,
+    /// Packets until expiry looks at the next lines.
+    until_walk: usize,
+    /// The clock up to which expiry knows what it owes.
+    walked_ns: u64,
     /// Lines that expiry is behind, in nanoseconds of a round.
     owed_ns: u64,
-    /// Packets in a row whose time is far before the clock.
-    far_behind_count: usize,
+    /// Packets whose time is far before the clock, since it was this.
+    far_behind_count: u64,
+    far_behind_ns: u64,
     /// The index is as the end of input left it, and to be emptied before it is looked at.
     is_stale: bool,
     stats: TableStats,
@@ -210,8 +141,11 @@ impl Table {
             uniflow: config.uniflow,
             clock_ns: 0,
             hand: 0,
+            until_walk: BATCH_MAX,
+            walked_ns: 0,
             owed_ns: 0,
             far_behind_count: 0,
+            far_behind_ns: 0,
             is_stale: false,
             stats: TableStats::default(),
         })
@@ -291,7 +225,7 @@ impl Table {
     }
 
     /// Takes packets, in their order. Any number; they are handled [`BATCH_MAX`] at a time.
-    pub fn observe(&mut self, packets: &[Observed], sink: &mut dyn Sink) {
+    pub fn observe(&mut self, packets: &[Observed], sink: &mut dyn RecordSink) {
         match self.profile {
             Profile::Counters => self.observe_with(packets, &mut Alone::<false>, sink),
             Profile::Standard => self.observe_with(packets, &mut Alone::<true>, sink),
@@ -303,7 +237,7 @@ impl Table {
         &mut self,
         packets: &[Observed],
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         for batch in packets.chunks(BATCH_MAX) {
             self.load_homes(batch);
@@ -317,18 +251,17 @@ impl Table {
         &mut self,
         packets: &[Observed],
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         let (batch, rest) = packets.split_at(packets.len().min(BATCH_MAX));
         self.batch(batch, watch, sink);
         self.observe_with(rest, watch, sink);
     }
 
-    fn batch<W: Watch>(&mut self, packets: &[Observed], watch: &mut W, sink: &mut dyn Sink) {
+    fn batch<W: Watch>(&mut self, packets: &[Observed], watch: &mut W, sink: &mut dyn RecordSink) {
         if self.is_stale {
             self.empty_index();
         }
-        let before_ns = self.clock_ns;
         let mut guesses = [Guess {
             line: 0,
             record: NONE,
@@ -363,74 +296,27 @@ impl Table {
         for (packet, guess) in packets.iter().zip(&guesses).take(AHEAD) {
             self.load_record(packet, *guess);
         }
-        for (at, (packet, guess)) in packets.iter().zip(&guesses).enumerate() {
-            if let (Some(packet), Some(guess)) = (packets.get(at + AHEAD), guesses.get(at + AHEAD))
+        let mut from = 0;
+        while from < packets.len() {
+            let to = packets.len().min(from + self.until_walk);
+            for (at, (packet, guess)) in
+                packets.iter().zip(&guesses).enumerate().take(to).skip(from)
             {
-                self.load_record(packet, *guess);
+                let ahead = at + AHEAD;
+                if let (Some(packet), Some(guess)) = (packets.get(ahead), guesses.get(ahead)) {
+                    self.load_record(packet, *guess);
+                }
+                self.one(packet, *guess, watch, sink);
             }
-            self.one(packet, *guess, watch, sink);
+            self.until_walk -= to - from;
+            if self.until_walk == 0 {
+                self.until_walk = BATCH_MAX;
+                self.walk(WALK_COUNT, watch, sink);
+                watch.walked(self.clock_ns);
+            }
+            from = to;
         }
         self.stats.packets += packets.len() as u64;
-        // The first time of all is no passing of time.
-        if self.clock_ns != before_ns {
-            self.far_behind_count = 0;
-        }
-        if before_ns != 0 {
-            self.owe(self.clock_ns.saturating_sub(before_ns));
-        }
-        self.walk(packets.len() * 2 + 8, watch, sink);
-    }
-
-    /// Has the home lines of some packets loaded.
-    #[inline]
-    pub(crate) fn load_homes(&self, packets: &[Observed]) {
-        let mut addresses = [0; BATCH_MAX];
-        // A load whose value is not used would be removed.
-        let mut touched = 0;
-        for (packet, address) in packets.iter().zip(&mut addresses) {
-            if let Some(line) = self.lines.get(self.home(packet.hash)) {
-                match self.prefetch {
-                    Some(_) => *address = std::ptr::from_ref(line).addr(),
-                    None => touched |= line.tags[0],
-                }
-            }
-        }
-        std::hint::black_box(touched);
-        if let Some(prefetch) = self.prefetch {
-            prefetch(&addresses[..packets.len().min(BATCH_MAX)]);
-        }
-    }
-
-    /// Has a packet's record loaded.
-    #[inline(always)]
-    fn load_record(&self, packet: &Observed, guess: Guess) {
-        let Some(record) = self.records.get(guess.record as usize) else {
-            return;
-        };
-        match self.prefetch {
-            Some(prefetch) => prefetch(&record.places(packet.side)),
-            None => {
-                std::hint::black_box(record.touch(packet.side));
-            }
-        }
-    }
-
-    /// Has the place loaded where the record of the n-th new flow of a batch will be written, if
-    /// that is one never used before.
-    #[inline(always)]
-    fn load_new(&self, at: usize) {
-        if let Some(prefetch) = self.prefetch
-            && self.free == NONE
-        {
-            let place = (self.records.len() + at) * size_of::<Record>();
-            let start = self.records.as_ptr().addr() + place;
-            prefetch(&[
-                start,
-                start + 64,
-                start + 128,
-                start + size_of::<Record>() - 1,
-            ]);
-        }
     }
 
     #[inline(always)]
@@ -457,7 +343,7 @@ impl Table {
         packet: &Observed,
         guess: Guess,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         if packet.time_ns >= self.clock_ns {
             self.clock_ns = packet.time_ns;
@@ -508,44 +394,19 @@ impl Table {
         self.slow(packet, None, watch, sink);
     }
 
-    /// A packet's time is far before the clock. When as many of them have come in a row as there
-    /// are flows, it is the clock that is wrong (one packet with a time in the future is enough):
-    /// it is set back, and every flow is as old as its last packet.
-    #[inline(never)]
-    fn far_behind(&mut self, time_ns: u64) {
-        self.far_behind_count += 1;
-        if self.far_behind_count < JUMP_COUNT.max(self.records.len()) {
-            return;
-        }
-        self.far_behind_count = 0;
-        self.stats.set_back += 1;
-        self.clock_ns = time_ns;
-        let tick = expire::tick(time_ns);
-        for line in &mut self.lines {
-            for way in 0..WAYS {
-                if line.tags[way] == 0 {
-                    continue;
-                }
-                let record = &mut self.records[line.records[way] as usize];
-                record.set_seen(tick);
-                let (left_ns, _) = self.timeouts.left(record);
-                line.deadlines[way] = expire::deadline(time_ns, left_ns);
-            }
-        }
-    }
-
     /// Adds packets that were held back (fragments whose first came late or never), as if they came
     /// now.
     pub(crate) fn observe_held<W: Watch>(
         &mut self,
         (like, amount): (&Observed, &Amount),
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         if self.is_stale {
             self.empty_index();
         }
         self.stats.packets += u64::from(amount.packets);
+        self.advance(amount.last_ns);
         self.slow(like, Some(amount), watch, sink);
     }
 
@@ -556,7 +417,7 @@ impl Table {
         packet: &Observed,
         held: Option<&Amount>,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         let (packets, first_ns, last_ns) = match held {
             Some(held) => (held.packets, held.first_ns, held.last_ns),
@@ -673,7 +534,7 @@ impl Table {
             // Within the capacity reserved at the start: no allocation.
             None => self.records.push(new),
         }
-        watch.began(record, packet);
+        watch.began(record, packet, self.clock_ns);
         self.stats.flows += 1;
         self.stats.live += 1;
     }
@@ -695,13 +556,13 @@ impl Table {
         index: u32,
         reason: EndReason,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         let record = &self.records[index as usize];
         self.stats.live -= 1;
         self.stats.packets_ended += record.packets();
         self.stats.ended[reason as usize] += 1;
-        watch.ended(index, record, reason, sink);
+        watch.ended(index, (record, reason), self.clock_ns, sink);
     }
 
     /// Ends a flow and frees its record and place.
@@ -710,245 +571,13 @@ impl Table {
         place: Place,
         reason: EndReason,
         watch: &mut W,
-        sink: &mut dyn Sink,
+        sink: &mut dyn RecordSink,
     ) {
         let record = self.lines[place.line].records[place.way];
         self.tell(record, reason, watch, sink);
         self.records[record as usize].free(self.free);
         self.free = record;
         self.remove(place);
-    }
-
-    /// The flow nearest to its timeout in the first `reach` lines from home, or, if they are empty,
-    /// in the next line that is not. None only in an empty table, which nobody asks.
-    fn victim(&self, hash: u64, reach: usize) -> Option<Place> {
-        let now = expire::deadline_now(self.clock_ns);
-        let home = self.home(hash);
-        let mut best: Option<(i16, Place)> = None;
-        for away in 0..self.lines.len() {
-            if away >= reach && best.is_some() {
-                break;
-            }
-            let at = self.behind(home, away);
-            if let Some((until, way)) = self.lines[at].nearest(now)
-                && best.is_none_or(|(least, _)| until < least)
-            {
-                best = Some((until, Place { line: at, way }));
-            }
-        }
-        best.map(|(_, place)| place)
-    }
-
-    /// Why a flow that gives way ends: it may be past its timeout anyhow.
-    fn reason_to_go(&self, place: Place) -> EndReason {
-        let record = &self.records[self.lines[place.line].records[place.way] as usize];
-        let (left_ns, reason) = self.timeouts.left(record);
-        if expire::is_over(self.clock_ns, record.seen(), left_ns) {
-            reason
-        } else {
-            EndReason::Resources
-        }
-    }
-
-    fn evict<W: Watch>(&mut self, place: Place, watch: &mut W, sink: &mut dyn Sink) {
-        let reason = self.reason_to_go(place);
-        self.end(place, reason, watch, sink);
-    }
-
-    /// Frees a way. Flows that were moved on because this line was full come back, so that a search
-    /// may stop at the first line with a free way.
-    fn remove(&mut self, place: Place) {
-        let mut hole = place;
-        loop {
-            let was_full = self.lines[hole.line].is_full();
-            self.lines[hole.line].tags[hole.way] = 0;
-            self.lines[hole.line].records[hole.way] = NONE;
-            if !was_full {
-                return;
-            }
-            let Some((from, by)) = self.moved_past(hole.line) else {
-                return;
-            };
-            let source = self.lines[from.line];
-            let line = &mut self.lines[hole.line];
-            line.tags[hole.way] = source.tags[from.way] - (by << AWAY_SHIFT);
-            line.deadlines[hole.way] = source.deadlines[from.way];
-            line.records[hole.way] = source.records[from.way];
-            hole = from;
-        }
-    }
-
-    /// A flow behind this line that would live in it if it could, and how far behind.
-    fn moved_past(&self, line: usize) -> Option<(Place, u16)> {
-        for by in 1..REACH as u16 {
-            let at = self.behind(line, usize::from(by));
-            let line = &self.lines[at];
-            if let Some(way) = (0..WAYS).find(|&way| line.tags[way] >> AWAY_SHIFT >= by) {
-                return Some((Place { line: at, way }, by));
-            }
-            if line.is_full() {
-                continue;
-            }
-            break;
-        }
-        None
-    }
-
-    /// Tells the time when no packets come, and ends flows that are over. Looks at the whole index
-    /// if it is long enough since the last time, so call it some ten times a second at most.
-    pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn Sink) {
-        self.tick_with(clock_ns, &mut Alone::<true>, sink);
-    }
-
-    /// The same, watched.
-    pub(crate) fn tick_with<W: Watch>(
-        &mut self,
-        clock_ns: u64,
-        watch: &mut W,
-        sink: &mut dyn Sink,
-    ) {
-        if self.is_stale {
-            self.empty_index();
-        }
-        if self.clock_ns != 0 && clock_ns > self.clock_ns {
-            self.owe(clock_ns - self.clock_ns);
-        }
-        self.clock_ns = self.clock_ns.max(clock_ns);
-        self.walk(self.lines.len(), watch, sink);
-    }
-
-    fn owe(&mut self, passed_ns: u64) {
-        self.owed_ns = self.owed_ns.saturating_add(passed_ns).min(ROUND_NS);
-    }
-
-    /// Looks for ended flows in as many lines as the time that passed asks for, at most
-    /// `line_count_max`.
-    fn walk<W: Watch>(&mut self, line_count_max: usize, watch: &mut W, sink: &mut dyn Sink) {
-        let line_count = self.lines.len() as u64;
-        let owed = (self.owed_ns * line_count) >> ROUND_SHIFT;
-        let count = owed.min(line_count_max as u64);
-        if count == 0 {
-            return;
-        }
-        self.owed_ns = self
-            .owed_ns
-            .saturating_sub((count << ROUND_SHIFT).div_ceil(line_count));
-        let now = expire::deadline_now(self.clock_ns);
-        for _ in 0..count {
-            let at = self.hand;
-            self.hand = self.behind(at, 1);
-            if self.lines[at].has_passed(now) {
-                self.end_passed(at, watch, sink);
-            }
-        }
-        // As many will be looked at next time.
-        if let Some(prefetch) = self.prefetch {
-            let start = self.lines.as_ptr().addr() + self.hand * size_of::<Line>();
-            let next: [usize; WALK_AHEAD] =
-                std::array::from_fn(|at| start + at * size_of::<Line>());
-            prefetch(&next[..WALK_AHEAD.min(count as usize)]);
-        }
-    }
-
-    #[inline(never)]
-    fn end_passed<W: Watch>(&mut self, at: usize, watch: &mut W, sink: &mut dyn Sink) {
-        let now = expire::deadline_now(self.clock_ns);
-        let mut way = 0;
-        while way < WAYS {
-            let line = &self.lines[at];
-            let record = line.records[way];
-            if line.tags[way] == 0 || expire::until(line.deadlines[way], now) >= 0 {
-                way += 1;
-                continue;
-            }
-            let (left_ns, reason) = self.timeouts.left(&self.records[record as usize]);
-            if expire::is_over(self.clock_ns, self.records[record as usize].seen(), left_ns) {
-                // Another flow may come back into this way: look again.
-                self.end(Place { line: at, way }, reason, watch, sink);
-            } else {
-                // Only the wrap of the deadline can say so.
-                self.lines[at].deadlines[way] = expire::deadline(self.clock_ns, left_ns);
-                way += 1;
-            }
-        }
-    }
-
-    /// After the end of input: most tables are not used on, and theirs stays as it is.
-    #[cold]
-    fn empty_index(&mut self) {
-        self.lines.fill(Line::EMPTY);
-        self.is_stale = false;
-    }
-
-    /// The end of input: every flow ends, those past their timeout by it, the others forced. The
-    /// table is then empty and may be used on.
-    pub fn finish(&mut self, sink: &mut dyn Sink) {
-        self.finish_with(&mut Alone::<true>, sink);
-    }
-
-    /// The same, watched.
-    pub(crate) fn finish_with<W: Watch>(&mut self, watch: &mut W, sink: &mut dyn Sink) {
-        for index in 0..self.records.len() {
-            let record = &self.records[index];
-            if let Some(prefetch) = self.prefetch {
-                let ahead = std::ptr::from_ref(record).addr() + FINISH_AHEAD;
-                prefetch(&[ahead, ahead + 64, ahead + 128]);
-            }
-            if !record.is_live() {
-                continue;
-            }
-            let (left_ns, reason) = self.timeouts.left(record);
-            let over = expire::is_over(self.clock_ns, record.seen(), left_ns);
-            let reason = if over { reason } else { EndReason::Forced };
-            self.tell(index as u32, reason, watch, sink);
-        }
-        self.records.clear();
-        self.free = NONE;
-        self.is_stale = true;
-        self.owed_ns = 0;
-    }
-}
-
-impl Line {
-    /// How near each way is to its timeout; free ones are as far as can be.
-    #[inline(always)]
-    fn untils(&self, now: u16) -> [i16; WAYS] {
-        // In steps that become one comparison of eight each.
-        let mut untils = [i16::MAX; WAYS];
-        for ((until, deadline), tag) in untils.iter_mut().zip(&self.deadlines).zip(&self.tags) {
-            let way_until = expire::until(*deadline, now);
-            *until = if *tag == 0 { i16::MAX } else { way_until };
-        }
-        untils
-    }
-
-    /// Whether any way in use has passed its deadline.
-    #[inline(always)]
-    fn has_passed(&self, now: u16) -> bool {
-        let mut any = 0_i16;
-        for (deadline, tag) in self.deadlines.iter().zip(&self.tags) {
-            let in_use = if *tag == 0 { 0 } else { -1 };
-            any |= expire::until(*deadline, now) & in_use;
-        }
-        any < 0
-    }
-
-    /// The least of them.
-    #[inline(always)]
-    fn least_until(&self, now: u16) -> i16 {
-        let untils = self.untils(now);
-        untils
-            .iter()
-            .fold(i16::MAX, |least, until| least.min(*until))
-    }
-
-    /// The way whose flow is nearest to its timeout, and how near; none if no way is in use.
-    #[inline]
-    fn nearest(&self, now: u16) -> Option<(i16, usize)> {
-        let untils = self.untils(now);
-        let least = self.least_until(now);
-        let way = untils.iter().position(|until| *until == least)?;
-        (least != i16::MAX).then_some((least, way))
     }
 }
 

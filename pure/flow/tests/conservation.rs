@@ -149,7 +149,7 @@ fn no_packet_is_lost_or_counted_twice() {
     println!("to repeat: BAREWIRE_SEED={seed} cargo test -p barewire-flow --test conservation");
     let mut random = Random(seed);
     for _ in 0..600 {
-        flow::conservation::law(&input(&mut random, 150));
+        barewire_flow::conservation::law(&input(&mut random, 150));
     }
 }
 
@@ -178,6 +178,6 @@ fn the_corpus_is_what_is_made_here_and_holds() {
     }
     // Whatever else fuzzing has found.
     for entry in std::fs::read_dir(corpus()).unwrap() {
-        flow::conservation::law(&std::fs::read(entry.unwrap().path()).unwrap());
+        barewire_flow::conservation::law(&std::fs::read(entry.unwrap().path()).unwrap());
     }
 }

@@ -1,7 +1,7 @@
 //! Metering allocates nothing once a meter is made: not for packets, not for flows, not when they
 //! end, not when the table is full, not for fragments.
 
-use flow::{HashKey, Input, Meter, MeterConfig, Record};
+use barewire_flow::{HashKey, Input, Meter, MeterConfig, Record};
 use wire::LinkType;
 
 /// Ethernet, IPv4 and the start of UDP between two of 64 Ki hosts.

@@ -3,15 +3,27 @@
 use alloc::borrow::Cow;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::field::{FIELDS, Field, Kind, Protocol, Sink, Value};
+use crate::field::{FIELDS, Field, FieldSink, Kind, Protocol, Value};
+use crate::set::{Set, words};
+use crate::transaction::Transactions;
 
 /// Bytes for fields in one application.
-const ROOM: usize = 496;
+const ROOM: usize = 512;
+/// Those that decoders may fill. The rest is for the number of transactions.
+const FILLED_MAX: usize = 496;
 
-/// Field number, length with two marks.
+/// A set of fields.
+type Present = Set<{ words(FIELDS.len()) }>;
+
+/// The low byte of the field's number; then two marks, four bits more of the number, and the
+/// length.
 const HEAD: usize = 3;
 const CUT: u16 = 0x8000;
 const ADDRESS: u16 = 0x4000;
+const NUMBER_SHIFT: u32 = 10;
+const LEN_MAX: usize = (1 << NUMBER_SHIFT) - 1;
+
+const _: () = assert!(ROOM <= LEN_MAX && FIELDS.len() <= 1 << 12);
 
 /// What was found in the first packets of a flow.
 ///
@@ -23,12 +35,12 @@ pub struct Application {
     protocol: Protocol,
     lost: u8,
     len: u16,
-    /// Bit `field as u8` of each field present.
-    present: u64,
+    /// The fields present.
+    present: Present,
     room: [u8; ROOM],
 }
 
-const _: () = assert!(size_of::<Application>() == 512);
+const _: () = assert!(size_of::<Application>() == 520 + size_of::<Present>());
 
 impl Application {
     /// Nothing found.
@@ -36,7 +48,7 @@ impl Application {
         protocol: Protocol::Unknown,
         lost: 0,
         len: 0,
-        present: 0,
+        present: Present::NONE,
         room: [0; ROOM],
     };
 
@@ -45,7 +57,7 @@ impl Application {
         self.protocol = Protocol::Unknown;
         self.lost = 0;
         self.len = 0;
-        self.present = 0;
+        self.present = Present::NONE;
     }
 
     /// What the flow carries, by its bytes.
@@ -65,7 +77,7 @@ impl Application {
 
     /// Whether there is such a field.
     pub fn has(&self, field: Field) -> bool {
-        self.present & 1 << field as u8 != 0
+        self.present.has(field as usize)
     }
 
     /// The first of these fields.
@@ -80,9 +92,10 @@ impl Application {
 
     /// The field that says most to people: a name, a path, a greeting.
     pub fn headline(&self) -> Option<Value<'_>> {
-        const FIRST: [Field; 12] = [
+        const FIRST: [Field; 20] = [
             Field::TlsSni,
             Field::HttpHost,
+            Field::SocksTarget,
             Field::DnsName,
             Field::SshServer,
             Field::SipUri,
@@ -93,6 +106,13 @@ impl Application {
             Field::DhcpHostName,
             Field::NtpReference,
             Field::HttpPath,
+            Field::SmbTree,
+            Field::RtspUrl,
+            Field::RdpUser,
+            Field::LdapBase,
+            Field::LdapBindDn,
+            Field::NetbiosName,
+            Field::NetbiosDestination,
         ];
         FIRST.iter().find_map(|field| self.get(*field))
     }
@@ -132,8 +152,20 @@ impl Application {
     pub fn from_bytes(protocol: Protocol, bytes: &[u8]) -> Application {
         let mut application = Application::EMPTY;
         application.protocol = protocol;
-        for (field, value) in (Fields { rest: bytes }) {
+        for (field, value) in Fields::of(bytes) {
             application.field(field, value);
+        }
+        if let Some(transactions) = Transactions::of(bytes) {
+            for (field, count) in [
+                (Field::Transactions, transactions.count),
+                (Field::TransactionsLost, transactions.lost),
+            ] {
+                let bytes = count.to_le_bytes();
+                let len = 4 - count.leading_zeros() as usize / 8;
+                if count != 0 {
+                    application.push(field, 0, &bytes[..len], ROOM);
+                }
+            }
         }
         application
     }
@@ -148,39 +180,41 @@ impl Application {
         let known = self.present;
         for (field, value) in other.fields() {
             // Of a list that one side told whole, the other side's is the same.
-            if known & 1 << field as u8 == 0 {
+            if !known.has(field as usize) {
                 self.field(field, value);
             }
         }
     }
 
-    fn push(&mut self, field: Field, marks: u16, bytes: &[u8]) -> bool {
+    fn push(&mut self, field: Field, marks: u16, bytes: &[u8], room: usize) -> bool {
         let at = usize::from(self.len);
         let len = bytes.len();
-        let Some(place) = self.room.get_mut(at..at + HEAD + len) else {
+        let place = self.room[..room.min(ROOM)].get_mut(at..at + HEAD + len);
+        let Some(place) = place else {
             return false;
         };
-        let [a, b] = (len as u16 | marks).to_le_bytes();
-        place[..HEAD].copy_from_slice(&[field as u8, a, b]);
+        let number = field as u16;
+        let [a, b] = (len as u16 | (number >> 8) << NUMBER_SHIFT | marks).to_le_bytes();
+        place[..HEAD].copy_from_slice(&[number as u8, a, b]);
         place[HEAD..].copy_from_slice(bytes);
         self.len += (HEAD + len) as u16;
-        self.present |= 1 << field as u8;
+        self.present.insert(field as usize);
         true
     }
 
     fn push_text(&mut self, field: Field, bytes: &[u8], is_cut: bool) -> bool {
-        let room = ROOM.saturating_sub(usize::from(self.len) + HEAD);
+        let room = FILLED_MAX.saturating_sub(usize::from(self.len) + HEAD);
         let len = bytes.len().min(field.row().len_max.into()).min(room);
         // A name of one letter says nothing: rather none.
         if len == 0 && !bytes.is_empty() {
             return false;
         }
         let mark = if is_cut || len < bytes.len() { CUT } else { 0 };
-        self.push(field, mark, &bytes[..len])
+        self.push(field, mark, &bytes[..len], FILLED_MAX)
     }
 }
 
-impl Sink for Application {
+impl FieldSink for Application {
     fn named(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
@@ -193,12 +227,16 @@ impl Sink for Application {
             Value::Number(number) => {
                 let bytes = number.to_le_bytes();
                 let len = 8 - number.leading_zeros() as usize / 8;
-                self.push(field, 0, &bytes[..len])
+                self.push(field, 0, &bytes[..len], FILLED_MAX)
             }
             Value::Text { bytes, is_cut } => self.push_text(field, bytes, is_cut),
-            Value::Digest(digest) => self.push(field, 0, &digest),
-            Value::Address(IpAddr::V4(addr)) => self.push(field, ADDRESS, &addr.octets()),
-            Value::Address(IpAddr::V6(addr)) => self.push(field, ADDRESS, &addr.octets()),
+            Value::Digest(digest) => self.push(field, 0, &digest, FILLED_MAX),
+            Value::Address(IpAddr::V4(addr)) => {
+                self.push(field, ADDRESS, &addr.octets(), FILLED_MAX)
+            }
+            Value::Address(IpAddr::V6(addr)) => {
+                self.push(field, ADDRESS, &addr.octets(), FILLED_MAX)
+            }
         };
         if !fits {
             self.lost = self.lost.saturating_add(1);
@@ -228,14 +266,26 @@ pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
+impl<'a> Fields<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Fields<'a> {
+        Fields { rest: bytes }
+    }
+
+    /// What was not read.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
 impl<'a> Iterator for Fields<'a> {
     type Item = (Field, Value<'a>);
 
     fn next(&mut self) -> Option<(Field, Value<'a>)> {
         let (head, rest) = self.rest.split_first_chunk::<HEAD>()?;
-        let row = FIELDS.get(usize::from(head[0]))?;
         let marked = u16::from_le_bytes([head[1], head[2]]);
-        let (bytes, rest) = rest.split_at_checked((marked & 0x0fff).into())?;
+        let high = usize::from(marked >> NUMBER_SHIFT & 15) << 8;
+        let row = FIELDS.get(high | usize::from(head[0]))?;
+        let (bytes, rest) = rest.split_at_checked(usize::from(marked) & LEN_MAX)?;
         self.rest = rest;
         let value = if marked & ADDRESS != 0 {
             match <[u8; 16]>::try_from(bytes) {
@@ -244,7 +294,7 @@ impl<'a> Iterator for Fields<'a> {
             }
         } else {
             match row.kind {
-                Kind::Number | Kind::Version | Kind::Hex => {
+                Kind::Number | Kind::Version | Kind::Hex | Kind::Time => {
                     let number = bytes.iter().rev().take(8);
                     Value::Number(number.fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
                 }

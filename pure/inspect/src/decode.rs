@@ -2,24 +2,45 @@
 //!
 //! A *stream* decoder reads the bytes of both directions of a TCP connection, in pieces of any
 //! length; a *datagram* decoder is given whole datagrams, or as much of them as was captured. What
-//! it keeps between two pieces is its state, whose size is fixed: see [`STREAM_STATE_LEN`].
+//! it keeps between two pieces is its state, in an [`Arena`] of bounded size. A protocol that turns
+//! into another says so ([`Progress::Become`]).
+//!
+//! `docs/guides/decoder.md` says how to add one.
 
-#[doc(hidden)]
+#[cfg(feature = "laws")]
 pub use quic::seal as quic_datagram;
 
-use crate::field::{Protocol, Sink};
+use crate::field::{FieldSink, Protocol};
+use crate::identify::{Pattern, Row};
 use crate::ports::Transport;
 
+mod arena;
 mod dhcp;
 mod dns;
+mod dtls;
+mod frame;
 mod http;
-pub(crate) mod mail;
+mod ldap;
+mod mail;
 mod mqtt;
+mod netbios;
 mod ntp;
 mod quic;
+mod rdp;
+mod rtp;
+mod rtsp;
 mod sip;
+mod smb;
+mod socks;
+mod ssdp;
 mod ssh;
+mod table;
 mod tls;
+mod wireguard;
+
+pub use arena::{Arena, PAGE_LEN};
+pub(crate) use arena::{Handle, Kind};
+pub use table::DECODERS;
 
 /// Who sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,22 +135,121 @@ pub enum Progress {
     Need(usize),
     /// It gives up. What it told before stays true.
     Reject(Reason),
+    /// From here on both directions speak something else.
+    Become(Become),
 }
 
-/// A decoder's state of one flow.
-pub(crate) trait Decoder {
-    /// Takes the next bytes of a direction, all of them.
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress;
+/// What follows within a flow: TLS behind STARTTLS, whatever a proxy was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Become {
+    /// What it is.
+    pub next: Next,
+    /// Bytes of the input that were the old protocol's. The rest is the new one's, as is all that
+    /// the other direction sends from now on.
+    pub used: usize,
+}
 
-    /// Whether there is anything left to read in a direction.
+/// Who reads what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This decoder. What the flow is called stays.
+    Decoder(Row),
+    /// Whichever the first bytes of either direction belong to.
+    Identify,
+}
+
+/// Bytes that a direction sent before a decoder answered [`Progress::Become`], and that belong to
+/// what follows: a client need not wait for the proxy's answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Early<'a> {
+    /// Its first ones, [`EARLY_MAX`] at most.
+    pub(crate) bytes: &'a [u8],
+    /// Whether there were more.
+    pub(crate) is_cut: bool,
+}
+
+/// Bytes of a direction that a decoder may hand over.
+pub(crate) const EARLY_MAX: usize = 1024;
+
+/// What a decoder is given with each piece.
+pub(crate) struct Context<'a> {
+    /// Whence and when it came.
+    pub(crate) origin: Origin,
+    /// Whether there is room for following flows beyond their first transaction.
+    pub(crate) may_follow: bool,
+    /// Whether a decoder asked for it, and was allowed to.
+    pub(crate) is_followed: bool,
+    /// Whether a decoder asked for it in vain.
+    pub(crate) is_refused: bool,
+    /// What the decoders of one thread share: nothing of it outlives a call.
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+impl Context<'_> {
+    /// Whether the flow may be read beyond its first transaction. Ask once for a flow.
+    pub(crate) fn follow(&mut self) -> bool {
+        self.is_followed |= self.may_follow;
+        self.is_refused |= !self.may_follow;
+        self.may_follow
+    }
+}
+
+/// A decoder's state of one flow: the bytes of both directions of a stream, in pieces of any
+/// length; or its datagrams, or as much of each as was captured.
+///
+/// What is found must not depend on where a stream is cut.
+pub(crate) trait Decode {
+    /// The state of a flow that begins.
+    fn new() -> Self
+    where
+        Self: Sized;
+
+    /// As new, in a place that was another flow's. What is large and need not be written is not:
+    /// most flows are read for less than it would take.
+    fn clear(&mut self)
+    where
+        Self: Sized,
+    {
+        *self = Self::new();
+    }
+
+    /// Takes the next bytes of a direction, all of them; or a datagram.
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress;
+
+    /// Whether there is anything left to read in a direction of a stream.
     fn wants(&self, _from: Direction) -> bool {
         true
     }
 
-    /// So many bytes of a direction are missing.
-    fn gap(&mut self, _from: Direction, _len: u32, _out: &mut dyn Sink) -> Progress {
+    /// Bytes that come next in a direction of a stream and do not matter, whatever they are.
+    fn skips(&self, _from: Direction) -> u32 {
+        0
+    }
+
+    /// So many of them were passed over.
+    fn skip(&mut self, _from: Direction, _len: u32) {}
+
+    /// Asked where a direction of a stream has answered [`Progress::Become`]: what the other one,
+    /// `from`, has sent of what follows.
+    fn early(&self, _from: Direction) -> Early<'_> {
+        Early {
+            bytes: &[],
+            is_cut: false,
+        }
+    }
+
+    /// So many bytes of a direction of a stream are missing.
+    fn gap(&mut self, _from: Direction, _len: u32, _out: &mut dyn FieldSink) -> Progress {
         Progress::Reject(Reason::Gap)
     }
+
+    /// Nothing more will be given: what was held back is told now.
+    fn end(&mut self, _out: &mut dyn FieldSink) {}
 }
 
 /// Whether bytes may be the beginning of a protocol.
@@ -153,27 +273,14 @@ pub struct DecoderRow {
     pub protocols: &'static [Protocol],
     /// What carries it.
     pub transports: &'static [Transport],
-    /// Its ports, registered or customary: for the guess when nothing was seen. Only NTP and DHCP
-    /// need them to be recognised.
+    /// Its ports, registered or customary: for the guess when nothing was seen. Few decoders need
+    /// them to recognise anything.
     pub ports: &'static [u16],
-    /// Whether these are the first bytes of a stream ([`FIRST_MAX`] at most), or a datagram.
-    pub(crate) first: fn(&First<'_>) -> Match,
-    pub(crate) kind: DecoderKind,
-}
-
-/// Which state a decoder needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DecoderKind {
-    Tls,
-    Quic,
-    Http,
-    Dns,
-    Ssh,
-    Mail,
-    Mqtt,
-    Ntp,
-    Dhcp,
-    Sip,
+    /// What a direction of a stream, or a datagram, begins with.
+    pub starts: &'static [Pattern],
+    /// Whether it is the protocol where a pattern has matched; none: it is. Of a stream it is asked
+    /// with [`FIRST_MAX`] bytes at most, and once it has said no it says no to more.
+    pub(crate) check: Option<fn(&First<'_>) -> Match>,
 }
 
 /// What a flow begins with.
@@ -185,8 +292,10 @@ pub(crate) struct First<'a> {
 }
 
 impl First<'_> {
+    // Asked of every datagram: two comparisons, where a search of the slice is a call.
+    #[inline]
     pub(crate) fn has_port(&self, port: u16) -> bool {
-        self.ports.contains(&port)
+        self.ports[0] == port || self.ports[1] == port
     }
 }
 
@@ -202,189 +311,9 @@ pub(crate) fn starts(bytes: &[u8], pattern: &[u8]) -> Match {
     }
 }
 
-/// All decoders. The order matters where two say yes at the same byte.
-pub const DECODERS: &[DecoderRow] = &[
-    DecoderRow {
-        name: "tls",
-        protocols: &[Protocol::Tls],
-        transports: &[Transport::Tcp],
-        ports: &[
-            443, 465, 563, 636, 853, 989, 990, 992, 993, 994, 995, 5061, 8443, 8883,
-        ],
-        first: tls::first,
-        kind: DecoderKind::Tls,
-    },
-    DecoderRow {
-        name: "quic",
-        protocols: &[Protocol::Quic],
-        transports: &[Transport::Udp],
-        ports: &[443, 784, 853],
-        first: quic::first,
-        kind: DecoderKind::Quic,
-    },
-    DecoderRow {
-        name: "sip",
-        protocols: &[Protocol::Sip],
-        transports: &[Transport::Udp, Transport::Tcp],
-        ports: &[5060],
-        first: sip::first,
-        kind: DecoderKind::Sip,
-    },
-    DecoderRow {
-        name: "http",
-        protocols: &[Protocol::Http, Protocol::Http2],
-        transports: &[Transport::Tcp],
-        ports: &[80, 591, 3128, 8000, 8008, 8080, 8888],
-        first: http::first,
-        kind: DecoderKind::Http,
-    },
-    DecoderRow {
-        name: "ssh",
-        protocols: &[Protocol::Ssh],
-        transports: &[Transport::Tcp],
-        ports: &[22],
-        first: ssh::first,
-        kind: DecoderKind::Ssh,
-    },
-    DecoderRow {
-        name: "mail",
-        protocols: &[
-            Protocol::Smtp,
-            Protocol::Imap,
-            Protocol::Pop3,
-            Protocol::Ftp,
-        ],
-        transports: &[Transport::Tcp],
-        ports: &[],
-        first: mail::first,
-        kind: DecoderKind::Mail,
-    },
-    DecoderRow {
-        name: "mqtt",
-        protocols: &[Protocol::Mqtt],
-        transports: &[Transport::Tcp],
-        ports: &[1883],
-        first: mqtt::first,
-        kind: DecoderKind::Mqtt,
-    },
-    DecoderRow {
-        name: "ntp",
-        protocols: &[Protocol::Ntp],
-        transports: &[Transport::Udp],
-        ports: &[123],
-        first: ntp::first,
-        kind: DecoderKind::Ntp,
-    },
-    DecoderRow {
-        name: "dhcp",
-        protocols: &[Protocol::Dhcp],
-        transports: &[Transport::Udp],
-        ports: &[67, 68],
-        first: dhcp::first,
-        kind: DecoderKind::Dhcp,
-    },
-    DecoderRow {
-        name: "dns",
-        protocols: &[Protocol::Dns, Protocol::Mdns, Protocol::Llmnr],
-        transports: &[Transport::Udp, Transport::Tcp],
-        ports: &[53],
-        first: dns::first,
-        kind: DecoderKind::Dns,
-    },
-];
-
-/// The state of a decoder, whichever it is.
-#[allow(clippy::large_enum_variant)] // One slot of a slab holds any of them.
-pub(crate) enum State {
-    None,
-    Tls(tls::Tls),
-    Quic(quic::Quic),
-    Http(http::Http),
-    Dns(dns::Stream),
-    Ssh(ssh::Ssh),
-    Mail(mail::Mail),
-    Mqtt(mqtt::Mqtt),
-    Sip(sip::Sip),
-}
-
-/// Bytes of the state that a stream or QUIC decoder keeps of a flow while it is not done.
-pub const STREAM_STATE_LEN: usize = size_of::<State>();
-
-const _: () = assert!(STREAM_STATE_LEN <= 5120);
-
-impl State {
-    /// The state of a flow that begins, in a place that may have been another's. What is large and
-    /// need not be written is not: most flows are read for less than it would take.
-    pub(crate) fn renew(&mut self, kind: DecoderKind) {
-        match (kind, &mut *self) {
-            (DecoderKind::Tls, State::Tls(tls)) => tls.clear(),
-            (DecoderKind::Tls, _) => *self = State::Tls(tls::Tls::new()),
-            (DecoderKind::Quic, State::Quic(quic)) => quic.clear(),
-            (DecoderKind::Quic, _) => *self = State::Quic(quic::Quic::new()),
-            (DecoderKind::Http, State::Http(http)) => http.clear(),
-            (DecoderKind::Http, _) => *self = State::Http(http::Http::new()),
-            (DecoderKind::Dns, _) => *self = State::Dns(dns::Stream::new()),
-            (DecoderKind::Ssh, _) => *self = State::Ssh(ssh::Ssh::new()),
-            (DecoderKind::Mail, _) => *self = State::Mail(mail::Mail::new()),
-            (DecoderKind::Mqtt, _) => *self = State::Mqtt(mqtt::Mqtt::new()),
-            (DecoderKind::Sip, _) => *self = State::Sip(sip::Sip::new()),
-            (DecoderKind::Ntp | DecoderKind::Dhcp, _) => *self = State::None,
-        }
-    }
-
-    fn decoder(&mut self) -> Option<&mut dyn Decoder> {
-        Some(match self {
-            State::None => return None,
-            State::Tls(state) => state,
-            State::Quic(_) => return None,
-            State::Http(state) => state,
-            State::Dns(state) => state,
-            State::Ssh(state) => state,
-            State::Mail(state) => state,
-            State::Mqtt(state) => state,
-            State::Sip(state) => state,
-        })
-    }
-
-    /// Takes the next bytes of a stream.
-    pub(crate) fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        match self.decoder() {
-            Some(decoder) => decoder.feed(origin, input, out),
-            None => Progress::Reject(Reason::Unsupported),
-        }
-    }
-
-    /// Whether more bytes of a direction matter.
-    pub(crate) fn wants(&mut self, from: Direction) -> bool {
-        self.decoder().is_none_or(|decoder| decoder.wants(from))
-    }
-
-    /// So many bytes of a stream are missing.
-    pub(crate) fn gap(&mut self, from: Direction, len: u32, out: &mut dyn Sink) -> Progress {
-        match self.decoder() {
-            Some(decoder) => decoder.gap(from, len, out),
-            None => Progress::Reject(Reason::Gap),
-        }
-    }
-}
-
-/// What datagram decoders keep of a flow; in the flow's own slot.
-#[derive(Clone)]
-pub(crate) struct Small {
-    dns: dns::Datagrams,
-    ntp: ntp::Ntp,
-}
-
-impl Small {
-    pub(crate) const NEW: Small = Small {
-        dns: dns::Datagrams::NEW,
-        ntp: ntp::Ntp::NEW,
-    };
-}
-
-/// What the decoders of one thread share: nothing of it outlives a packet.
+/// What the decoders of one thread share: nothing of it outlives a call.
 pub(crate) struct Scratch {
-    quic: quic::Scratch,
+    pub(crate) quic: quic::Scratch,
 }
 
 impl Scratch {
@@ -392,28 +321,5 @@ impl Scratch {
         Scratch {
             quic: quic::Scratch::new(),
         }
-    }
-}
-
-/// Gives a datagram to the decoder of this kind. `bytes` are what was captured of `len`.
-pub(crate) fn datagram(
-    kind: DecoderKind,
-    small: &mut Small,
-    large: Option<&mut State>,
-    scratch: &mut Scratch,
-    origin: Origin,
-    bytes: &[u8],
-    out: &mut dyn Sink,
-) -> Progress {
-    match kind {
-        DecoderKind::Dns => small.dns.datagram(origin, bytes, out),
-        DecoderKind::Ntp => small.ntp.datagram(bytes, out),
-        DecoderKind::Dhcp => dhcp::datagram(bytes, out),
-        DecoderKind::Sip => sip::datagram(bytes, out),
-        DecoderKind::Quic => match large {
-            Some(State::Quic(quic)) => quic.datagram(bytes, &mut scratch.quic, out),
-            _ => Progress::Reject(Reason::Unsupported),
-        },
-        _ => Progress::Reject(Reason::Unsupported),
     }
 }

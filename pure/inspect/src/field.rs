@@ -2,94 +2,70 @@
 
 use core::net::IpAddr;
 
-/// What a flow carries, as seen in its bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Protocol {
-    /// Nothing was recognised.
-    #[default]
-    Unknown = 0,
-    /// TLS over TCP (RFC 8446, RFC 5246).
-    Tls,
-    /// QUIC (RFC 9000, RFC 9369, drafts and Google's own).
-    Quic,
-    /// HTTP/1 (RFC 9112).
-    Http,
-    /// HTTP/2 without TLS (RFC 9113).
-    Http2,
-    /// DNS (RFC 1035).
-    Dns,
-    /// Multicast DNS (RFC 6762).
-    Mdns,
-    /// Link-local multicast name resolution (RFC 4795).
-    Llmnr,
-    /// SSH (RFC 4253).
-    Ssh,
-    /// SMTP (RFC 5321).
-    Smtp,
-    /// IMAP (RFC 9051).
-    Imap,
-    /// POP3 (RFC 1939).
-    Pop3,
-    /// FTP control connection (RFC 959).
-    Ftp,
-    /// MQTT (OASIS MQTT 3.1.1 and 5.0).
-    Mqtt,
-    /// NTP (RFC 5905).
-    Ntp,
-    /// DHCP (RFC 2131).
-    Dhcp,
-    /// SIP (RFC 3261).
-    Sip,
+macro_rules! protocols {
+    ($first:ident $first_name:literal $first_doc:literal;
+        $($protocol:ident $name:literal $doc:literal;)*) => {
+        /// What a flow carries, as seen in its bytes.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Protocol {
+            #[doc = $first_doc]
+            #[default]
+            $first,
+            $(#[doc = $doc] $protocol,)*
+        }
+
+        impl Protocol {
+            /// All, in the order of their values.
+            pub const ALL: [Protocol; Protocol::COUNT] =
+                [Protocol::$first, $(Protocol::$protocol,)*];
+
+            /// How many there are.
+            pub const COUNT: usize = [$first_name, $($name,)*].len();
+
+            /// A stable name for JSON and people.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Protocol::$first => $first_name,
+                    $(Protocol::$protocol => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Protocol {
-    /// How many there are.
-    pub const COUNT: usize = 17;
-
-    /// All, in the order of their values.
-    pub const ALL: [Protocol; Protocol::COUNT] = [
-        Protocol::Unknown,
-        Protocol::Tls,
-        Protocol::Quic,
-        Protocol::Http,
-        Protocol::Http2,
-        Protocol::Dns,
-        Protocol::Mdns,
-        Protocol::Llmnr,
-        Protocol::Ssh,
-        Protocol::Smtp,
-        Protocol::Imap,
-        Protocol::Pop3,
-        Protocol::Ftp,
-        Protocol::Mqtt,
-        Protocol::Ntp,
-        Protocol::Dhcp,
-        Protocol::Sip,
-    ];
-
-    /// A stable name for JSON and people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Protocol::Unknown => "unknown",
-            Protocol::Tls => "tls",
-            Protocol::Quic => "quic",
-            Protocol::Http => "http",
-            Protocol::Http2 => "http2",
-            Protocol::Dns => "dns",
-            Protocol::Mdns => "mdns",
-            Protocol::Llmnr => "llmnr",
-            Protocol::Ssh => "ssh",
-            Protocol::Smtp => "smtp",
-            Protocol::Imap => "imap",
-            Protocol::Pop3 => "pop3",
-            Protocol::Ftp => "ftp",
-            Protocol::Mqtt => "mqtt",
-            Protocol::Ntp => "ntp",
-            Protocol::Dhcp => "dhcp",
-            Protocol::Sip => "sip",
-        }
-    }
+protocols! {
+    Unknown "unknown" "Nothing was recognised.";
+    Tls "tls" "TLS over TCP (RFC 8446, RFC 5246).";
+    Quic "quic" "QUIC (RFC 9000, RFC 9369, drafts and Google's own).";
+    Http "http" "HTTP/1 (RFC 9112).";
+    Http2 "http2" "HTTP/2 without TLS (RFC 9113).";
+    Dns "dns" "DNS (RFC 1035).";
+    Mdns "mdns" "Multicast DNS (RFC 6762).";
+    Llmnr "llmnr" "Link-local multicast name resolution (RFC 4795).";
+    Ssh "ssh" "SSH (RFC 4253).";
+    Smtp "smtp" "SMTP (RFC 5321).";
+    Imap "imap" "IMAP (RFC 9051).";
+    Pop3 "pop3" "POP3 (RFC 1939).";
+    Ftp "ftp" "FTP control connection (RFC 959).";
+    Mqtt "mqtt" "MQTT (OASIS MQTT 3.1.1 and 5.0).";
+    Ntp "ntp" "NTP (RFC 5905).";
+    Dhcp "dhcp" "DHCP (RFC 2131).";
+    Sip "sip" "SIP (RFC 3261).";
+    Ssdp "ssdp" "SSDP (UPnP Device Architecture 2.0 §1).";
+    WireGuard "wireguard" "WireGuard.";
+    Socks4 "socks4" "SOCKS 4 and 4a.";
+    Socks5 "socks5" "SOCKS 5 (RFC 1928).";
+    Ldap "ldap" "LDAP (RFC 4511).";
+    Cldap "cldap" "LDAP over UDP (MS-ADTS §3.1.1.3.1.13).";
+    Rdp "rdp" "RDP (MS-RDPBCGR).";
+    Smb "smb" "SMB 1 to 3 (MS-CIFS, MS-SMB2).";
+    Rtp "rtp" "RTP (RFC 3550 §5).";
+    Rtcp "rtcp" "RTCP (RFC 3550 §6).";
+    Rtsp "rtsp" "RTSP (RFC 2326, RFC 7826).";
+    Nbns "nbns" "NetBIOS name service (RFC 1002 §4.2).";
+    Nbdgm "nbdgm" "NetBIOS datagram service (RFC 1002 §4.4).";
+    Dtls "dtls" "DTLS (RFC 6347, RFC 9147).";
 }
 
 /// The value of a field, borrowed from where it was found.
@@ -134,15 +110,23 @@ pub enum Kind {
     Text,
     /// [`Value::Digest`].
     Digest,
+    /// A number that is a time: seconds since the Unix epoch.
+    Time,
 }
 
 /// Where decoders tell what they find.
-pub trait Sink {
+pub trait FieldSink {
     /// What the flow carries. May be told again when more is known.
     fn named(&mut self, protocol: Protocol);
 
     /// A field.
     fn field(&mut self, field: Field, value: Value<'_>);
+
+    /// A transaction has ended: a question and its answer, a request and its response, or one of
+    /// both without the other. The fields of the first were told by [`FieldSink::field`], too.
+    fn transaction(&mut self, is_first: bool, fields: &[(Field, Value<'_>)]) {
+        let _ = (is_first, fields);
+    }
 }
 
 /// A row of [`FIELDS`].
@@ -165,7 +149,7 @@ macro_rules! fields {
     => {
         /// What decoders find.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
+        #[repr(u16)]
         pub enum Field {
             $(#[doc = $doc] $field,)*
         }
@@ -249,6 +233,64 @@ fields! {
     SipStatus "sip_status" Number 8 false "Status of the first response.";
     Ndpi "ndpi" Text 64 false
         "What nDPI calls the flow, where it is asked: `TLS.Google` is Google within TLS.";
+    Transactions "transactions" Number 8 false
+        "Questions or requests of the flow, where there is more than one.";
+    TransactionsLost "transactions_lost" Number 8 false "Those of them that were not kept.";
+    InnerProtocol "inner_protocol" Text 16 false
+        "What is within a proxy's connection (HTTP CONNECT, SOCKS).";
+    SsdpMethod "ssdp_method" Text 16 false "Method of the first message: M-SEARCH or NOTIFY.";
+    SsdpTarget "ssdp_target" Text 128 false "What is searched for or announced (ST, NT).";
+    SsdpAgent "ssdp_agent" Text 128 false "User-Agent header of a search.";
+    SsdpServer "ssdp_server" Text 128 false "Server header of an answer or announcement.";
+    SsdpLocation "ssdp_location" Text 128 false "Where the device's description is.";
+    WireGuardInitiator "wireguard_initiator" Hex 8 false "Index that the initiator chose.";
+    WireGuardResponder "wireguard_responder" Hex 8 false "Index that the responder chose.";
+    TlsSubject "tls_subject" Text 64 false
+        "Common name of the server's certificate (RFC 5280 §4.1.2.6), up to TLS 1.2.";
+    TlsIssuer "tls_issuer" Text 64 false "Common name of its issuer.";
+    TlsNotBefore "tls_not_before" Time 8 false "When it becomes valid.";
+    TlsNotAfter "tls_not_after" Time 8 false "When it expires.";
+    TlsSan "tls_san" Text 128 true
+        "A name or an address that it is for (subjectAltName), four at the most.";
+    TlsSanCount "tls_san_count" Number 8 false "How many of them it has.";
+    SocksCommand "socks_command" Number 8 false
+        "What the client asks for: 1 connect, 2 bind, 3 associate UDP.";
+    SocksTarget "socks_target" Text 255 false "Name or address that it asks for.";
+    SocksPort "socks_port" Number 8 false "Port that it asks for.";
+    SocksResult "socks_result" Number 8 false
+        "Answer of the proxy: 0 in version 5, 90 in version 4 is granted.";
+    LdapBindDn "ldap_bind_dn" Text 128 false "Name of the first bind that has one.";
+    LdapMechanism "ldap_mechanism" Text 32 false
+        "How the first bind authenticates: simple, or the name of a SASL mechanism.";
+    LdapBase "ldap_base" Text 128 false "Base of the first search that has one.";
+    LdapResult "ldap_result" Number 8 false "Code of the first final result (RFC 4511 §4.1.9).";
+    LdapStartTls "ldap_starttls" Number 8 false "1: the client asked for TLS.";
+    RdpUser "rdp_user" Text 64 false "Name in the cookie of the connection request.";
+    RdpToken "rdp_token" Text 64 false "Routing token of the connection request.";
+    RdpRequested "rdp_requested" Hex 8 false
+        "Security protocols that the client has (MS-RDPBCGR §2.2.1.1.1).";
+    RdpSelected "rdp_selected" Hex 8 false "Security protocol that the server chose.";
+    RdpFailure "rdp_failure" Number 8 false "Why the server refuses (MS-RDPBCGR §2.2.1.2.2).";
+    SmbDialect "smb_dialect" Text 32 false "Dialect that the server chose.";
+    SmbUser "smb_user" Text 64 false "User who signs on by NTLM.";
+    SmbDomain "smb_domain" Text 64 false "Domain of that user.";
+    SmbWorkstation "smb_workstation" Text 64 false "Name of the client.";
+    SmbTree "smb_tree" Text 128 true "A tree that the client connects to.";
+    RtpPayloadType "rtp_payload_type" Number 8 false
+        "Payload type of the first stream (RFC 3551 §6).";
+    RtpSsrc "rtp_ssrc" Hex 8 false "Source of the first stream, or of the first report.";
+    RtspMethod "rtsp_method" Text 16 false "Method of the first request.";
+    RtspUrl "rtsp_url" Text 128 false "Its target.";
+    RtspAgent "rtsp_agent" Text 64 false "User-Agent header of the first request that has one.";
+    RtspStatus "rtsp_status" Number 8 false "Status of its final response.";
+    RtspServer "rtsp_server" Text 64 false "Server header of the first response that has one.";
+    NetbiosName "netbios_name" Text 20 false
+        "First name of the name service, its last byte in hexadecimal: `HOST<20>`.";
+    NetbiosOpcode "netbios_opcode" Number 8 false
+        "What is done with it: 0 query, 5 registration (RFC 1002 §4.2.1.1).";
+    NetbiosRcode "netbios_rcode" Number 8 false "Response code of the first answer.";
+    NetbiosSource "netbios_source" Text 20 false "Sender's name of the first datagram.";
+    NetbiosDestination "netbios_destination" Text 20 false "Name that it is sent to.";
 }
 
 impl Field {
@@ -263,8 +305,6 @@ impl Field {
         self.row().name
     }
 }
-
-const _: () = assert!(FIELDS.len() <= 64);
 
 #[cfg(test)]
 mod tests {

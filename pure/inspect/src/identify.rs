@@ -1,20 +1,46 @@
 //! Which decoder a flow belongs to, by its first bytes.
+//!
+//! The rows of [`DECODERS`] say what their protocols begin with, as [`Pattern`]s. An [`Identifier`]
+//! is an automaton made of all of them, once: each byte is one step, whatever the number of rows,
+//! and most of what no decoder reads is known as that after one byte or two. Where a row has a
+//! check besides, it is asked once a pattern of the row has matched.
+//!
+//! What is identified is a row, [`Row`]; what the flow carries is told by the decoder, once it has
+//! read on.
 
-use crate::decode::{DECODERS, DecoderKind, First, Match};
-use crate::field::Sink;
+use alloc::vec::Vec;
+
+use crate::decode::{DECODERS, DecoderRow, FIRST_MAX, First, Match};
+use crate::ports::Transport;
+use crate::set::{Set, words};
+
+mod machine;
+mod pattern;
+
+use machine::Machine;
+pub use pattern::{Byte, Pattern};
+
+/// A set of rows.
+pub(crate) type Rows = Set<{ words(DECODERS.len()) }>;
 
 /// A set of decoders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decoders(u16);
-
-const _: () = assert!(DECODERS.len() <= 16);
+pub struct Decoders(Rows);
 
 impl Decoders {
     /// None.
-    pub const NONE: Decoders = Decoders(0);
+    pub const NONE: Decoders = Decoders(Rows::NONE);
 
     /// All.
-    pub const ALL: Decoders = Decoders(((1u32 << DECODERS.len()) - 1) as u16);
+    pub const ALL: Decoders = {
+        let mut rows = Rows::NONE;
+        let mut at = 0;
+        while at < DECODERS.len() {
+            rows.insert(at);
+            at += 1;
+        }
+        Decoders(rows)
+    };
 
     /// With the decoder of this name added (a row's, or the name of a protocol that it recognises),
     /// or all of them for `all`.
@@ -25,170 +51,207 @@ impl Decoders {
         let at = DECODERS.iter().position(|row| {
             row.name == name || row.protocols.iter().any(|protocol| protocol.name() == name)
         })?;
-        Some(Decoders(self.0 | 1 << at))
+        let mut rows = self.0;
+        rows.insert(at);
+        Some(Decoders(rows))
     }
 
     /// Those of both.
     pub const fn or(self, other: Decoders) -> Decoders {
-        Decoders(self.0 | other.0)
+        Decoders(self.0.or(other.0))
     }
 
     /// Whether none is in it.
     pub const fn is_empty(self) -> bool {
-        self.0 == 0
+        self.0.is_empty()
     }
 }
 
+/// A row of [`DECODERS`], by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row(pub(crate) u16);
+
+impl Row {
+    /// The row of a decoder by its name, for constants.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub const fn of(name: &str) -> Row {
+        let mut at = 0;
+        while at < DECODERS.len() {
+            if is_same(DECODERS[at].name.as_bytes(), name.as_bytes()) {
+                return Row(at as u16);
+            }
+            at += 1;
+        }
+        panic!("no decoder has this name");
+    }
+
+    /// What the table says.
+    pub fn row(self) -> &'static DecoderRow {
+        &DECODERS[usize::from(self.0).min(DECODERS.len() - 1)]
+    }
+}
+
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
 /// What the first bytes of a direction, or a datagram, are.
-pub(crate) enum Found {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
     /// Nothing that a decoder reads.
     Unknown,
     /// More bytes will tell.
     Undecided,
     /// The beginning of this.
-    Known(DecoderKind),
+    Known(Row),
 }
 
-/// Compares with these decoders. Where one knows, it is told to `out`; those that say no leave the
-/// set: more bytes do not change their mind.
-pub(crate) fn identify(first: &First<'_>, left: &mut Decoders, out: &mut dyn Sink) -> Found {
-    let mut found = Found::Unknown;
-    let mut asked = left.0;
-    while asked != 0 {
-        let at = asked.trailing_zeros();
-        let bit = 1 << at;
-        asked &= !bit;
-        let Some(row) = DECODERS.get(at as usize) else {
-            break;
+/// The first bytes of one direction of a stream, as far as they are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Beginning {
+    bytes: [u8; FIRST_MAX],
+    len: u8,
+    state: u16,
+}
+
+impl Beginning {
+    /// No byte seen.
+    pub const NEW: Beginning = Beginning {
+        bytes: [0; FIRST_MAX],
+        len: 0,
+        state: machine::START,
+    };
+
+    /// As new, without touching its bytes.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+        self.state = machine::START;
+    }
+
+    /// The bytes seen, [`FIRST_MAX`] at most.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len).min(FIRST_MAX)]
+    }
+}
+
+/// The automaton over first bytes, for a set of decoders.
+pub struct Identifier {
+    tcp: Machine,
+    udp: Machine,
+}
+
+impl Identifier {
+    /// Makes the automaton of these decoders. This is the time to allocate.
+    pub fn new(decoders: Decoders) -> Identifier {
+        let rows = || {
+            decoders
+                .0
+                .iter()
+                .filter_map(|at| Some((at, DECODERS.get(at)?)))
         };
-        if !row.transports.contains(&first.transport) {
-            left.0 &= !bit;
-            continue;
-        }
-        match (row.first)(first) {
-            Match::No => left.0 &= !bit,
-            Match::Maybe => found = Found::Undecided,
-            Match::Yes => {
-                // Others say themselves what it is, once they have read on.
-                if let [protocol] = row.protocols {
-                    out.named(*protocol);
-                }
-                return Found::Known(row.kind);
-            }
+        let of = |transport: Transport| {
+            let patterns: Vec<(usize, &Pattern)> = rows()
+                .filter(|(_, row)| row.transports.contains(&transport))
+                .flat_map(|(at, row)| row.starts.iter().map(move |pattern| (at, pattern)))
+                .collect();
+            Machine::new(&patterns)
+        };
+        Identifier {
+            tcp: of(Transport::Tcp),
+            udp: of(Transport::Udp),
         }
     }
-    found
+
+    /// Bytes of memory that it takes.
+    pub fn memory_len(&self) -> usize {
+        self.tcp.memory_len() + self.udp.memory_len()
+    }
+
+    /// Takes the next bytes of one direction of a stream, up to where it is known what they are,
+    /// and returns how many were taken. `ports` are those of the initiator and the other side. It
+    /// makes no difference where the stream is cut.
+    pub fn stream(
+        &self,
+        beginning: &mut Beginning,
+        bytes: &[u8],
+        ports: [u16; 2],
+    ) -> (Found, usize) {
+        // Rows that have said no; more bytes do not change their mind.
+        let mut refused = Rows::NONE;
+        for (at, byte) in bytes.iter().enumerate() {
+            let len = usize::from(beginning.len);
+            let Some(place) = beginning.bytes.get_mut(len) else {
+                return (Found::Unknown, at);
+            };
+            *place = *byte;
+            beginning.len += 1;
+            beginning.state = self.tcp.step(beginning.state, *byte);
+            let is_last = len + 1 == FIRST_MAX;
+            if !self.tcp.asks(beginning.state, refused) {
+                // Nothing that was not asked before: whether to go on is all there is to know.
+                match self.tcp.is_settled(beginning.state) || is_last {
+                    true => return (Found::Unknown, at + 1),
+                    false => continue,
+                }
+            }
+            let first = First {
+                bytes: &beginning.bytes[..=len],
+                transport: Transport::Tcp,
+                ports,
+            };
+            match self.tcp.ask(beginning.state, &first, &mut refused) {
+                Found::Undecided if !is_last => {}
+                Found::Undecided | Found::Unknown => return (Found::Unknown, at + 1),
+                known => return (known, at + 1),
+            }
+        }
+        (Found::Undecided, bytes.len())
+    }
+
+    /// What a datagram is.
+    pub fn datagram(&self, bytes: &[u8], ports: [u16; 2]) -> Found {
+        let mut state = machine::START;
+        for byte in bytes.iter().take(FIRST_MAX) {
+            state = self.udp.step(state, *byte);
+            if self.udp.is_settled(state) {
+                break;
+            }
+        }
+        let first = First {
+            bytes,
+            transport: Transport::Udp,
+            ports,
+        };
+        match self.udp.ask(state, &first, &mut { Rows::NONE }) {
+            // There is no more of it to come.
+            Found::Undecided => Found::Unknown,
+            found => found,
+        }
+    }
+}
+
+impl core::fmt::Debug for Identifier {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let states = (self.tcp.state_count(), self.udp.state_count());
+        f.debug_struct("Identifier")
+            .field("states", &states)
+            .finish()
+    }
+}
+
+/// Asks the check of a row.
+fn check(row: usize, first: &First<'_>) -> Match {
+    match DECODERS.get(row) {
+        Some(row) => row.check.map_or(Match::Yes, |check| check(first)),
+        None => Match::No,
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Application;
-    use crate::ports::Transport;
-
-    fn known(bytes: &[u8], transport: Transport, ports: [u16; 2]) -> Option<DecoderKind> {
-        let first = First {
-            bytes,
-            transport,
-            ports,
-        };
-        let mut out = Application::EMPTY;
-        match identify(&first, &mut { Decoders::ALL }, &mut out) {
-            Found::Known(kind) => Some(kind),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn who_says_no_does_not_say_yes_to_more() {
-        // Beginnings of everything, continued with anything.
-        let beginnings: &[&[u8]] = &[
-            b"GET /",
-            b"HTTP/1.",
-            b"PRI * HT",
-            b"SIP/2.0 ",
-            b"INVITE sip:",
-            b"SSH-",
-            b"220 ",
-            b"ehlo ",
-            b"* OK",
-            b"\x16\x03\x01\x02\x00\x01",
-            b"\x17\x03\x03\0\0",
-            b"\x10\x0e\0\x04MQTT",
-            b"\0\x1d\xab\xcd\x01\0\0\x01\0\0\0\0\0\0",
-            b"",
-        ];
-        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) as usize
-        };
-        for _ in 0..20_000 {
-            let one = beginnings[random() % beginnings.len()];
-            let other = beginnings[random() % beginnings.len()];
-            let mut bytes = one[..random() % (one.len() + 1)].to_vec();
-            bytes.extend(&other[random() % (other.len() + 1)..]);
-            bytes.resize_with(crate::decode::FIRST_MAX, || random() as u8);
-            for (row, ports) in DECODERS
-                .iter()
-                .flat_map(|row| [(row, [50_000, 53]), (row, [1, 2])])
-            {
-                let of = |len: usize| {
-                    (row.first)(&First {
-                        bytes: &bytes[..len],
-                        transport: Transport::Tcp,
-                        ports,
-                    })
-                };
-                if !row.transports.contains(&Transport::Tcp) {
-                    continue;
-                }
-                let mut has_refused = false;
-                for len in 1..=bytes.len() {
-                    let is_refused = of(len) == Match::No;
-                    assert!(
-                        is_refused || !has_refused,
-                        "{}: {}",
-                        row.name,
-                        bytes[..len].escape_ascii()
-                    );
-                    has_refused |= is_refused;
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn beginnings_are_told_apart() {
-        let tcp: &[(&[u8], Option<DecoderKind>)] = &[
-            (b"GET / HTTP/1.1\r\n", Some(DecoderKind::Http)),
-            (b"OPTIONS * HTTP/1.1\r\n", Some(DecoderKind::Http)),
-            (b"OPTIONS sip:a@b SIP/2.0\r\n", Some(DecoderKind::Sip)),
-            (b"SSH-2.0-x\r\n", Some(DecoderKind::Ssh)),
-            (b"220 mail\r\n", Some(DecoderKind::Mail)),
-            (b"ehlo me\r\n", Some(DecoderKind::Mail)),
-            (b"\x16\x03\x01\x02\x00\x01", Some(DecoderKind::Tls)),
-            (b"\x16\x03\x01\x02\x00\x03", None),
-            (b"\x10\x0e\x00\x04MQTT", Some(DecoderKind::Mqtt)),
-            (b"GETX", None),
-            (b"\0\0\0\0", None),
-        ];
-        for (bytes, kind) in tcp {
-            let found = known(bytes, Transport::Tcp, [50_000, 60_000]);
-            assert_eq!(found, *kind, "{}", bytes.escape_ascii());
-        }
-        assert_eq!(known(b"GET / HTTP/1.1", Transport::Udp, [1, 2]), None);
-    }
-
-    #[test]
-    fn sets_are_made_of_names() {
-        let set = Decoders::NONE.with("tls").unwrap().with("smtp").unwrap();
-        assert_eq!(
-            set,
-            Decoders::NONE.with("mail").unwrap().with("tls").unwrap()
-        );
-        assert_eq!(set.with("all"), Some(Decoders::ALL));
-        assert_eq!(set.with("nothing"), None);
-        assert!(Decoders::NONE.is_empty());
-    }
-}
+mod tests;

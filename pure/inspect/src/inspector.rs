@@ -1,21 +1,26 @@
-//! Decoders joined to flows: order, identification, budgets, slots.
+//! Decoders joined to flows: order, conversations, budgets, slots.
 
 use crate::application::Application;
-use crate::decode::{
-    self, DecoderKind, Direction, FIRST_MAX, First, Origin, Progress, Reason, Scratch, Small, State,
-};
-use crate::identify::{Found, identify};
+use crate::conversation::{Conversation, End, Tools};
+use crate::decode::{Arena, Direction, Origin, Reason};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::{Decoders, Identifier};
 use crate::ports::Transport;
 use crate::slab::Slab;
-use crate::stream::{Block, Offer, Order};
-
-pub use crate::identify::Decoders;
+use crate::stream::{Blocks, Part, Reader, Stream};
+use crate::transaction::{Log, Tally, Transactions};
 
 /// The number of a flow of which nothing was seen yet.
 pub const NONE: u32 = 0;
 
 /// Set in the number of a flow that needs no further look.
 pub const DONE: u32 = 1 << 31;
+
+/// Set in the number of a UDP flow of which nothing was recognised yet. It has no slot; the bits
+/// below count its packets and say which directions were seen.
+pub(crate) const LOOSE: u32 = 1 << 30;
+const LOOSE_COUNT: u32 = 0xffff;
+const LOOSE_FROM_SHIFT: u32 = 16;
 
 /// How an inspector is made.
 #[derive(Clone, Copy, Debug)]
@@ -24,27 +29,34 @@ pub struct InspectorConfig {
     pub decoders: Decoders,
     /// Flows at one time of which something may be known.
     pub flow_count_max: u32,
-    /// Flows at one time that a stream or QUIC decoder reads.
-    pub state_count_max: u32,
+    /// Pages of [`PAGE_LEN`](crate::decode::PAGE_LEN) bytes for what decoders keep of the flows
+    /// that they read. A page has room for one flow of TLS, for several of most others.
+    pub page_count: u32,
     /// TCP segments at one time that came too early.
     pub held_count_max: u32,
-    /// Packets with payload of a flow that are looked at.
+    /// Flows at one time of which transactions behind the first are kept.
+    pub log_count_max: u32,
+    /// Packets with payload of a flow that are looked at, before its first transaction has ended.
     pub packet_count_max: u16,
-    /// Bytes of payload of a flow that are looked at.
+    /// Packets that are looked at or passed over behind that.
+    pub follow_count_max: u32,
+    /// Bytes of payload of a flow that are looked at, before its first transaction has ended.
     pub byte_count_max: u32,
     /// Packets after which a flow of which one direction began with nothing known is given up.
     pub unknown_count_max: u16,
 }
 
 impl Default for InspectorConfig {
-    /// All decoders; 2^16 flows, 2^11 of them being read: 55 MiB.
+    /// All decoders; 2^16 flows, 2^11 pages for those being read: 60 MiB.
     fn default() -> Self {
         InspectorConfig {
             decoders: Decoders::ALL,
             flow_count_max: 1 << 16,
-            state_count_max: 1 << 11,
+            page_count: 1 << 11,
             held_count_max: 1 << 9,
+            log_count_max: 1 << 12,
             packet_count_max: 40,
+            follow_count_max: 1 << 20,
             byte_count_max: 1 << 16,
             unknown_count_max: 6,
         }
@@ -55,8 +67,10 @@ impl InspectorConfig {
     /// Bytes that an inspector made like this takes.
     pub fn memory_len(&self) -> usize {
         Slab::<Flow>::memory_len(self.flow_count_max)
-            + Slab::<State>::memory_len(self.state_count_max)
-            + Slab::<Block>::memory_len(self.held_count_max)
+            + Arena::memory_len(self.page_count)
+            + Blocks::memory_len(self.held_count_max)
+            + Slab::<Log>::memory_len(self.log_count_max)
+            + Identifier::new(self.decoders).memory_len()
             + size_of::<Inspector>()
     }
 }
@@ -76,10 +90,13 @@ pub struct InspectorStats {
     pub unfinished: u64,
     /// Flows not looked at because all slots for flows were taken.
     pub no_room_flow: u64,
-    /// Flows not read because all slots for decoders were taken.
+    /// Flows not read because all pages for decoders were taken.
     pub no_room_state: u64,
     /// Segments that came too early and could not be kept.
     pub no_room_segment: u64,
+    /// Flows that were read to the end of their first transaction only, because half of the pages
+    /// were taken.
+    pub no_room_follow: u64,
     /// Flows at this time that have a slot.
     pub live: u64,
 }
@@ -97,6 +114,7 @@ impl InspectorStats {
         self.no_room_flow += other.no_room_flow;
         self.no_room_state += other.no_room_state;
         self.no_room_segment += other.no_room_segment;
+        self.no_room_follow += other.no_room_follow;
         self.live += other.live;
     }
 
@@ -135,27 +153,23 @@ pub struct Segment<'a> {
 /// What is kept of a flow.
 struct Flow {
     application: Application,
-    small: Small,
-    orders: [Order; 2],
-    first: [[u8; FIRST_MAX]; 2],
-    first_len: [u8; 2],
-    /// A direction that began with nothing known.
-    is_unknown: [bool; 2],
-    kind: Option<DecoderKind>,
+    conversation: Conversation,
+    stream: Stream,
+    tally: Tally,
+    /// Of the last packet looked at: what is read at the end came with it at the latest.
+    time_ns: u64,
+    ports: [u16; 2],
     is_over: bool,
     packets: u16,
-    /// Packets of a direction that was read, while the other is waited for.
-    passed_over: u16,
+    /// Packets of a direction that was read, while the other is waited for; and all behind the
+    /// first transaction.
+    passed_over: u32,
     bytes: u32,
-    /// Slot of the decoder, [`NO_STATE`] without one.
-    state: u32,
 }
 
 /// Packets of a direction that has been read which do not count as looked at: the answer to what
 /// is sent up comes after all of it.
-const PASSED_OVER_MAX: u16 = 4096;
-
-const NO_STATE: u32 = u32::MAX;
+const PASSED_OVER_MAX: u32 = 4096;
 
 /// Bytes of a flow that something is known of, until it ends.
 pub const FLOW_LEN: usize = size_of::<Flow>();
@@ -165,50 +179,56 @@ const _: () = assert!(FLOW_LEN <= 704);
 impl Flow {
     const NEW: Flow = Flow {
         application: Application::EMPTY,
-        small: Small::NEW,
-        orders: [Order::NEW, Order::NEW],
-        first: [[0; FIRST_MAX]; 2],
-        first_len: [0; 2],
-        is_unknown: [false; 2],
-        kind: None,
+        conversation: Conversation::NEW,
+        stream: Stream::NEW,
+        tally: Tally::NEW,
+        time_ns: 0,
+        ports: [0; 2],
         is_over: false,
         packets: 0,
         passed_over: 0,
         bytes: 0,
-        state: NO_STATE,
     };
+
+    /// Whether the bytes of a segment do not matter: its direction has been read, or they are
+    /// within what is passed over.
+    #[inline]
+    fn passes_over(&mut self, segment: &Segment<'_>, tools: &mut Tools) -> bool {
+        if !self.conversation.wants(segment.from, tools) {
+            return true;
+        }
+        let len = segment.payload_len;
+        let skips = self.conversation.skips(segment.from, tools);
+        if skips == 0 || skips < len || segment.is_syn {
+            return false;
+        }
+        let is_next = self.stream.skip(segment.from, segment.sequence, len);
+        if is_next {
+            self.conversation.skip(segment.from, len, tools);
+        }
+        is_next
+    }
 
     /// As new, without touching all of its bytes.
     fn clear(&mut self) {
         self.application.clear();
-        self.small = Small::NEW;
-        self.orders = [Order::NEW, Order::NEW];
-        self.first_len = [0; 2];
-        self.is_unknown = [false; 2];
-        self.kind = None;
+        self.conversation.clear();
+        self.stream = Stream::NEW;
+        self.tally = Tally::NEW;
         self.is_over = false;
         self.packets = 0;
         self.passed_over = 0;
         self.bytes = 0;
-        self.state = NO_STATE;
     }
-}
-
-/// How the look at a flow ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Done,
-    Rejected(Reason),
-    NoState,
 }
 
 /// The decoders of one thread, with what they know of its flows.
 pub struct Inspector {
     config: InspectorConfig,
     flows: Slab<Flow>,
-    states: Slab<State>,
-    blocks: Slab<Block>,
-    scratch: Scratch,
+    tools: Tools,
+    blocks: Blocks,
+    logs: Slab<Log>,
     stats: InspectorStats,
 }
 
@@ -217,10 +237,10 @@ impl Inspector {
     pub fn new(config: &InspectorConfig) -> Inspector {
         Inspector {
             config: *config,
-            flows: Slab::new(config.flow_count_max.min(DONE >> 1)),
-            states: Slab::new(config.state_count_max),
-            blocks: Slab::new(config.held_count_max),
-            scratch: Scratch::new(),
+            flows: Slab::new(config.flow_count_max.min(LOOSE - 1)),
+            tools: Tools::new(config.decoders, config.page_count),
+            blocks: Blocks::new(config.held_count_max),
+            logs: Slab::new(config.log_count_max),
             stats: InspectorStats::default(),
         }
     }
@@ -234,6 +254,8 @@ impl Inspector {
     pub fn stats(&self) -> InspectorStats {
         InspectorStats {
             live: self.flows.len() as u64,
+            no_room_segment: self.blocks.refused_count(),
+            no_room_follow: self.tools.unfollowed_count(),
             ..self.stats
         }
     }
@@ -241,7 +263,7 @@ impl Inspector {
     /// Whether no flow has a slot of any kind.
     #[doc(hidden)]
     pub fn is_idle(&self) -> bool {
-        self.flows.len() + self.states.len() + self.blocks.len() == 0
+        self.flows.len() + self.tools.arena().len() + self.blocks.len() + self.logs.len() == 0
     }
 
     /// Takes a packet of a flow. `flow` is the number that the caller keeps with the flow: [`NONE`]
@@ -257,48 +279,71 @@ impl Inspector {
             if !has_content {
                 return;
             }
-            self.stats.flows += 1;
-            let Some(index) = self.flows.take(|| Flow::NEW) else {
-                self.stats.no_room_flow += 1;
-                *flow = DONE;
-                return;
-            };
-            if let Some(slot) = self.flows.get_mut(index) {
-                slot.clear();
+        }
+        if segment.transport == Transport::Udp && (*flow == NONE || *flow & LOOSE != 0) {
+            if !self.tools.knows_datagram(segment.payload, segment.ports) {
+                return self.pass_datagram(flow, segment.from);
             }
-            *flow = index + 1;
+            let before = core::mem::replace(flow, NONE);
+            self.stats.flows -= u64::from(before != NONE);
+            self.open(flow);
+            if let Some(slot) = self.flows.get_mut((*flow & !DONE).wrapping_sub(1)) {
+                slot.packets = (before & LOOSE_COUNT) as u16;
+            }
+        } else if *flow == NONE {
+            self.open(flow);
+        }
+        if *flow & DONE != 0 {
+            return;
         }
         let index = *flow - 1;
         let Some(slot) = self.flows.get_mut(index) else {
             *flow = DONE;
             return;
         };
-        let is_passed_over = segment.transport == Transport::Tcp
-            && self
-                .states
-                .get_mut(slot.state)
-                .is_some_and(|state| !state.wants(segment.from));
-        if is_passed_over && slot.passed_over < PASSED_OVER_MAX {
+        let is_followed = slot.conversation.is_followed();
+        if segment.transport == Transport::Tcp
+            && slot.passes_over(segment, &mut self.tools)
+            && (is_followed || slot.passed_over < PASSED_OVER_MAX)
+        {
             slot.passed_over += 1;
+            if is_followed && slot.passed_over >= self.config.follow_count_max {
+                self.stats.rejected[Reason::Limit as usize] += 1;
+                self.close(flow);
+            }
             return;
         }
         self.stats.packets += 1;
-        slot.packets += 1;
-        slot.bytes = slot.bytes.saturating_add(segment.payload_len);
-        let mut reader = Reader {
-            flow: &mut *slot,
-            states: &mut self.states,
-            scratch: &mut self.scratch,
-            config: &self.config,
-        };
+        match is_followed {
+            true => slot.passed_over = slot.passed_over.saturating_add(1),
+            false => {
+                slot.packets += 1;
+                slot.bytes = slot.bytes.saturating_add(segment.payload_len);
+            }
+        }
+        (slot.time_ns, slot.ports) = (segment.time_ns, segment.ports);
+        let (mut reading, stream) =
+            Reading::of(slot, &mut self.tools, &mut self.logs, &self.config);
         let mut end = match segment.transport {
             Transport::Tcp => {
-                reader.tcp(segment, &mut self.blocks, &mut self.stats.no_room_segment)
+                let part = Part {
+                    sequence: segment.sequence,
+                    is_syn: segment.is_syn,
+                    begins: segment.begins,
+                    bytes: segment.payload,
+                    len: segment.payload_len,
+                };
+                stream.segment(segment.from, &part, &mut self.blocks, &mut reading)
             }
-            Transport::Udp => reader.udp(segment),
+            Transport::Udp => reading.datagram(segment.from, segment.payload),
         };
-        let is_spent = slot.packets >= self.config.packet_count_max
-            || slot.bytes >= self.config.byte_count_max;
+        let is_spent = match is_followed {
+            true => slot.passed_over >= self.config.follow_count_max,
+            false => {
+                slot.packets >= self.config.packet_count_max
+                    || slot.bytes >= self.config.byte_count_max
+            }
+        };
         if end.is_none() && is_spent {
             end = Some(End::Rejected(Reason::Limit));
         }
@@ -306,9 +351,54 @@ impl Inspector {
             match end {
                 End::Done => self.stats.done += 1,
                 End::Rejected(reason) => self.stats.rejected[reason as usize] += 1,
-                End::NoState => self.stats.no_room_state += 1,
+                End::NoRoom => self.stats.no_room_state += 1,
             }
             self.close(flow);
+        }
+    }
+
+    /// A datagram that no decoder knows, of a flow of which nothing is known either.
+    fn pass_datagram(&mut self, flow: &mut u32, from: Direction) {
+        self.stats.flows += u64::from(*flow == NONE);
+        self.stats.packets += 1;
+        let count = (*flow & LOOSE_COUNT) + 1;
+        let seen = *flow >> LOOSE_FROM_SHIFT & 3 | 1 << from as u32;
+        let most = self
+            .config
+            .unknown_count_max
+            .min(self.config.packet_count_max);
+        if seen == 3 || count >= u32::from(most) {
+            self.stats.rejected[Reason::Unknown as usize] += 1;
+            *flow = DONE;
+        } else {
+            *flow = LOOSE | seen << LOOSE_FROM_SHIFT | count;
+        }
+    }
+
+    /// Takes a slot for a flow, if there is one.
+    fn open(&mut self, flow: &mut u32) {
+        self.stats.flows += 1;
+        let Some(index) = self.flows.take(|| Flow::NEW) else {
+            self.stats.no_room_flow += 1;
+            *flow = DONE;
+            return;
+        };
+        if let Some(slot) = self.flows.get_mut(index) {
+            slot.clear();
+        }
+        *flow = index + 1;
+    }
+
+    /// The first byte of a direction of a TCP connection has this number: for a caller that will
+    /// not have the SYN at hand when the next segment comes.
+    pub fn begin(&mut self, flow: &mut u32, from: Direction, sequence: u32) {
+        if *flow == NONE {
+            self.open(flow);
+        }
+        if *flow & DONE == 0
+            && let Some(slot) = self.flows.get_mut(*flow - 1)
+        {
+            slot.stream.begin(from, sequence);
         }
     }
 
@@ -320,14 +410,15 @@ impl Inspector {
             return;
         };
         slot.is_over = true;
-        for order in &mut slot.orders {
-            order.release(&mut self.blocks);
-        }
-        if slot.state != NO_STATE {
-            self.states.give(slot.state);
-            slot.state = NO_STATE;
-        }
+        slot.stream.release(&mut self.blocks);
+        let mut told = Told {
+            application: &mut slot.application,
+            tally: &mut slot.tally,
+            logs: &mut self.logs,
+        };
+        slot.conversation.finish(&mut self.tools, &mut told);
         if slot.application.is_empty() {
+            slot.tally.release(&mut self.logs);
             self.flows.give(index);
             *flow = DONE;
         }
@@ -354,6 +445,13 @@ impl Inspector {
         (!application.is_empty()).then_some(application)
     }
 
+    /// The transactions of a flow, by its number, where there was more than one. Once no more of it
+    /// will be given, [`Inspector::rest`] tells the last.
+    pub fn transactions(&self, flow: u32) -> Option<Transactions<'_>> {
+        let index = (flow & !DONE).checked_sub(1)?;
+        self.flows.get(index)?.tally.transactions(&self.logs)
+    }
+
     /// The flow has ended: what is known of it, for the last time. Its number is [`NONE`] then.
     pub fn end<T>(&mut self, flow: &mut u32, look: impl FnOnce(&Application) -> T) -> Option<T> {
         let number = core::mem::replace(flow, NONE);
@@ -361,7 +459,9 @@ impl Inspector {
         let index = (number & !DONE).checked_sub(1)?;
         self.rest(&mut known);
         let index = (known & !DONE).checked_sub(1).map(|_| index)?;
-        let result = look(&self.flows.get(index)?.application);
+        let slot = self.flows.get_mut(index)?;
+        let result = look(&slot.application);
+        slot.tally.release(&mut self.logs);
         self.flows.give(index);
         Some(result)
     }
@@ -371,300 +471,119 @@ impl Inspector {
         let Some(slot) = self.flows.get_mut(index) else {
             return;
         };
+        let (mut reading, stream) =
+            Reading::of(slot, &mut self.tools, &mut self.logs, &self.config);
         for from in [Direction::Forward, Direction::Reverse] {
-            let mut reader = Reader {
-                flow: slot,
-                states: &mut self.states,
-                scratch: &mut self.scratch,
-                config: &self.config,
-            };
-            let origin = Origin {
-                from,
-                time_ns: 0,
-                ports: [0; 2],
-            };
-            if reader.flush(&origin, &mut self.blocks).is_some() {
+            if stream.flush(from, &mut self.blocks, &mut reading).is_some() {
                 return;
             }
         }
     }
 }
 
-/// One flow and what it needs to be read.
-struct Reader<'a> {
-    flow: &'a mut Flow,
-    states: &'a mut Slab<State>,
-    scratch: &'a mut Scratch,
-    config: &'a InspectorConfig,
+/// Where decoders tell what they find.
+struct Told<'a> {
+    application: &'a mut Application,
+    tally: &'a mut Tally,
+    logs: &'a mut Slab<Log>,
 }
 
-impl Reader<'_> {
-    fn tcp(
-        &mut self,
-        segment: &Segment<'_>,
-        blocks: &mut Slab<Block>,
-        no_room: &mut u64,
-    ) -> Option<End> {
-        let at = segment.from as usize;
-        let origin = Origin {
-            from: segment.from,
-            time_ns: segment.time_ns,
-            ports: segment.ports,
-        };
-        let mut sequence = segment.sequence;
-        if let Some(begins) = segment.begins {
-            self.flow.orders[at].begin(begins, sequence);
-        }
-        if segment.is_syn {
-            self.flow.orders[at].syn(sequence);
-            sequence = sequence.wrapping_add(1);
-        }
-        let payload = segment.payload;
-        if payload.is_empty() {
-            return None;
-        }
-        // At most once round for each segment held, and once more.
-        for _ in 0..=crate::stream::HELD_MAX + 1 {
-            match self.flow.orders[at].offer(sequence, payload, blocks, no_room) {
-                Offer::Old | Offer::Held => return None,
-                Offer::Far => return Some(End::Rejected(Reason::Gap)),
-                Offer::Next(from) => {
-                    let bytes = payload.get(from..).unwrap_or(&[]);
-                    self.flow.orders[at].advance(bytes.len());
-                    if let Some(end) = self.stream(&origin, bytes) {
-                        return Some(end);
-                    }
-                    let missing = segment.payload_len.saturating_sub(payload.len() as u32);
-                    if missing != 0 {
-                        self.flow.orders[at].advance(missing as usize);
-                        if let Some(end) = self.gap(&origin, missing) {
-                            return Some(end);
-                        }
-                    }
-                    return self.ready(&origin, blocks);
-                }
-                Offer::Gap(len) => {
-                    if let Some(end) = self.gap(&origin, len) {
-                        return Some(end);
-                    }
-                    if let Some(end) = self.ready(&origin, blocks) {
-                        return Some(end);
-                    }
-                }
-            }
-        }
-        None
+impl FieldSink for Told<'_> {
+    fn named(&mut self, protocol: Protocol) {
+        self.application.named(protocol);
     }
 
-    /// Delivers the held segments whose turn it is.
-    fn ready(&mut self, origin: &Origin, blocks: &mut Slab<Block>) -> Option<End> {
-        let at = origin.from as usize;
-        while let Some((index, from)) = self.flow.orders[at].ready(blocks) {
-            let mut end = None;
-            if let Some(block) = blocks.get(index) {
-                let bytes = block.bytes().get(from..).unwrap_or(&[]);
-                self.flow.orders[at].advance(bytes.len());
-                end = self.stream(origin, bytes);
-            }
-            blocks.give(index);
-            if end.is_some() {
-                return end;
-            }
-        }
-        None
+    fn field(&mut self, field: Field, value: Value<'_>) {
+        self.application.field(field, value);
     }
 
-    /// Delivers all held segments, with gaps between them.
-    fn flush(&mut self, origin: &Origin, blocks: &mut Slab<Block>) -> Option<End> {
-        let at = origin.from as usize;
-        for _ in 0..=crate::stream::HELD_MAX {
-            let len = self.flow.orders[at].skip(blocks)?;
-            if let Some(end) = self.gap(origin, len) {
-                return Some(end);
-            }
-            if let Some(end) = self.ready(origin, blocks) {
-                return Some(end);
-            }
-        }
-        None
-    }
-
-    fn gap(&mut self, origin: &Origin, len: u32) -> Option<End> {
-        let at = origin.from as usize;
-        if self.flow.kind.is_none() {
-            // The beginning is lost; the other direction may tell.
-            self.flow.is_unknown[at] = true;
-            return self.unknown(Reason::Gap);
-        }
-        let state = self.states.get_mut(self.flow.state)?;
-        ended(state.gap(origin.from, len, &mut self.flow.application))
-    }
-
-    /// One direction began with nothing known.
-    fn unknown(&self, reason: Reason) -> Option<End> {
-        let both = self.flow.is_unknown == [true; 2];
-        let is_late = self.flow.packets >= self.config.unknown_count_max;
-        (both || is_late).then_some(End::Rejected(reason))
-    }
-
-    /// Bytes of a stream, in order.
-    fn stream(&mut self, origin: &Origin, bytes: &[u8]) -> Option<End> {
-        if self.flow.kind.is_some() {
-            return self.feed(origin, bytes);
-        }
-        let at = origin.from as usize;
-        if self.flow.is_unknown[at] {
-            return self.unknown(Reason::Unknown);
-        }
-        let (mut rest, mut left) = (bytes, self.config.decoders);
-        // Byte by byte, so that it makes no difference where the stream is cut.
-        while let Some((byte, behind)) = rest.split_first() {
-            rest = behind;
-            let len = usize::from(self.flow.first_len[at]);
-            let Some(place) = self.flow.first[at].get_mut(len) else {
-                break;
-            };
-            *place = *byte;
-            self.flow.first_len[at] += 1;
-            let first = First {
-                bytes: &self.flow.first[at][..=len],
-                transport: Transport::Tcp,
-                ports: origin.ports,
-            };
-            match identify(&first, &mut left, &mut self.flow.application) {
-                Found::Undecided if len + 1 < FIRST_MAX => {}
-                Found::Known(kind) => return self.begin(kind, origin, rest),
-                Found::Undecided | Found::Unknown => {
-                    self.flow.is_unknown[at] = true;
-                    return self.unknown(Reason::Unknown);
-                }
-            }
-        }
-        None
-    }
-
-    fn make(&mut self, kind: DecoderKind) -> bool {
-        self.flow.kind = Some(kind);
-        let Some(index) = self.states.take(|| State::None) else {
-            return false;
-        };
-        self.flow.state = index;
-        if let Some(state) = self.states.get_mut(index) {
-            state.renew(kind);
-        }
-        true
-    }
-
-    /// The beginning is known: what was kept of it is read, then the rest.
-    fn begin(&mut self, kind: DecoderKind, origin: &Origin, rest: &[u8]) -> Option<End> {
-        if !self.make(kind) {
-            return Some(End::NoState);
-        }
-        let state = self.states.get_mut(self.flow.state)?;
-        let out = &mut self.flow.application;
-        let this = origin.from;
-        let other = Origin {
-            from: this.other(),
-            ..*origin
-        };
-        let first = |from: Direction| {
-            let len = usize::from(self.flow.first_len[from as usize]).min(FIRST_MAX);
-            &self.flow.first[from as usize][..len]
-        };
-        if let Some(end) = ended(state.feed(*origin, first(this), out)) {
-            return Some(end);
-        }
-        let early = first(other.from);
-        let progress = if self.flow.is_unknown[other.from as usize] {
-            state.gap(other.from, 1, out)
-        } else if early.is_empty() {
-            Progress::Need(1)
-        } else {
-            state.feed(other, early, out)
-        };
-        if let Some(end) = ended(progress) {
-            return Some(end);
-        }
-        if rest.is_empty() {
-            return None;
-        }
-        self.feed(origin, rest)
-    }
-
-    fn feed(&mut self, origin: &Origin, bytes: &[u8]) -> Option<End> {
-        let mut rest = bytes;
-        loop {
-            let state = self.states.get_mut(self.flow.state)?;
-            // Mail a line at a time: behind a line that says yes to STARTTLS comes TLS, wherever
-            // the stream is cut.
-            let line = match state {
-                State::Mail(_) => rest.iter().position(|byte| *byte == b'\n'),
-                _ => None,
-            };
-            let (now, later) = rest.split_at(line.map_or(rest.len(), |at| at + 1));
-            let progress = state.feed(*origin, now, &mut self.flow.application);
-            if progress == Progress::Done
-                && let State::Mail(mail) = state
-                && mail.goes_on_in_tls()
-            {
-                // Both sides begin anew.
-                state.renew(DecoderKind::Tls);
-            } else if let Some(end) = ended(progress) {
-                return Some(end);
-            }
-            if later.is_empty() {
-                return None;
-            }
-            rest = later;
-        }
-    }
-
-    fn udp(&mut self, segment: &Segment<'_>) -> Option<End> {
-        let origin = Origin {
-            from: segment.from,
-            time_ns: segment.time_ns,
-            ports: segment.ports,
-        };
-        let kind = match self.flow.kind {
-            Some(kind) => kind,
-            None => {
-                let first = First {
-                    bytes: segment.payload,
-                    transport: Transport::Udp,
-                    ports: segment.ports,
-                };
-                let mut left = self.config.decoders;
-                match identify(&first, &mut left, &mut self.flow.application) {
-                    Found::Known(kind) => {
-                        self.flow.kind = Some(kind);
-                        if kind == DecoderKind::Quic && !self.make(kind) {
-                            return Some(End::NoState);
-                        }
-                        kind
-                    }
-                    _ => {
-                        self.flow.is_unknown[segment.from as usize] = true;
-                        return self.unknown(Reason::Unknown);
-                    }
-                }
-            }
-        };
-        ended(decode::datagram(
-            kind,
-            &mut self.flow.small,
-            self.states.get_mut(self.flow.state),
-            self.scratch,
-            origin,
-            segment.payload,
-            &mut self.flow.application,
-        ))
+    fn transaction(&mut self, is_first: bool, fields: &[(Field, Value<'_>)]) {
+        self.tally.add(is_first, fields, self.logs);
     }
 }
 
-fn ended(progress: Progress) -> Option<End> {
-    match progress {
-        Progress::Need(_) => None,
-        Progress::Done => Some(End::Done),
-        Progress::Reject(reason) => Some(End::Rejected(reason)),
+/// One flow being read.
+struct Reading<'a> {
+    conversation: &'a mut Conversation,
+    told: Told<'a>,
+    tools: &'a mut Tools,
+    time_ns: u64,
+    ports: [u16; 2],
+    packets: &'a mut u16,
+    /// Whether a flow of which one direction began with nothing known is given up.
+    is_late: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn of(
+        flow: &'a mut Flow,
+        tools: &'a mut Tools,
+        logs: &'a mut Slab<Log>,
+        config: &InspectorConfig,
+    ) -> (Reading<'a>, &'a mut Stream) {
+        let reading = Reading {
+            conversation: &mut flow.conversation,
+            told: Told {
+                application: &mut flow.application,
+                tally: &mut flow.tally,
+                logs,
+            },
+            tools,
+            time_ns: flow.time_ns,
+            ports: flow.ports,
+            is_late: flow.packets >= config.unknown_count_max,
+            packets: &mut flow.packets,
+        };
+        (reading, &mut flow.stream)
+    }
+
+    fn origin(&self, from: Direction) -> Origin {
+        Origin {
+            from,
+            time_ns: self.time_ns,
+            ports: self.ports,
+        }
+    }
+
+    /// One direction began with nothing known, and the other did not say more in time.
+    fn or_late(&self, end: Option<End>, from: Direction, reason: Reason) -> Option<End> {
+        if end.is_none() && self.is_late && self.conversation.is_unknown(from) {
+            return Some(End::Rejected(reason));
+        }
+        end
+    }
+
+    fn datagram(&mut self, from: Direction, bytes: &[u8]) -> Option<End> {
+        let origin = self.origin(from);
+        let (tools, out) = (&mut *self.tools, &mut self.told);
+        let end = self.conversation.datagram(&origin, bytes, tools, out);
+        self.or_late(end, from, Reason::Unknown)
+    }
+}
+
+impl Reader for Reading<'_> {
+    type End = End;
+
+    fn data(&mut self, from: Direction, bytes: &[u8]) -> Option<End> {
+        let origin = self.origin(from);
+        let (tools, out) = (&mut *self.tools, &mut self.told);
+        let end = self.conversation.stream(&origin, bytes, tools, out);
+        self.or_late(end, from, Reason::Unknown)
+    }
+
+    fn gap(&mut self, from: Direction, len: u32) -> Option<End> {
+        let (tools, out) = (&mut *self.tools, &mut self.told);
+        let end = self.conversation.gap(from, len, tools, out);
+        self.or_late(end, from, Reason::Gap)
+    }
+
+    fn far(&mut self, _from: Direction) -> Option<End> {
+        Some(End::Rejected(Reason::Gap))
+    }
+
+    fn again(&mut self, _from: Direction, bytes: &[u8], is_whole: bool) {
+        // Keep-alives repeat one byte, any number of times.
+        let is_one = u16::from(is_whole && bytes.len() == 1);
+        *self.packets = self.packets.saturating_sub(is_one);
     }
 }

@@ -4,8 +4,10 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use crate::application::Application;
-use crate::field::{FIELDS, Kind, Protocol, Value};
+use crate::date::DateTime;
+use crate::field::{FIELDS, Field, Kind, Protocol, Value};
 use crate::text::hex;
+use crate::transaction::{self, Transactions};
 
 /// Writes `{"protocol":…,"by":"content",…}`: what was seen; or what nDPI calls it, and
 /// `"by":"ndpi"`; or with `guess` what the port says, and `"by":"port"`. Text that is not UTF-8
@@ -64,6 +66,34 @@ pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -
     true
 }
 
+/// Writes a list of transactions, one object each, into the object that [`json`] wrote: the first
+/// one, and those that were kept.
+pub fn transactions(application: &Application, all: &Transactions<'_>, out: &mut Vec<u8>) {
+    if out.pop_if(|byte| *byte == b'}').is_none() {
+        return;
+    }
+    out.extend(b",\"transaction\":[");
+    object(transaction::first(application), out);
+    for fields in all.kept() {
+        out.push(b',');
+        object(fields, out);
+    }
+    out.extend(b"]}");
+}
+
+fn object<'a>(fields: impl Iterator<Item = (Field, Value<'a>)>, out: &mut Vec<u8>) {
+    for (at, (field, found)) in fields.enumerate() {
+        out.push(if at == 0 { b'{' } else { b',' });
+        string(field.name().as_bytes(), out);
+        out.push(b':');
+        value(field.row().kind, found, out);
+    }
+    if out.last() == Some(&b'[') || out.last() == Some(&b',') {
+        out.push(b'{');
+    }
+    out.push(b'}');
+}
+
 struct Out<'a>(&'a mut Vec<u8>);
 
 impl Write for Out<'_> {
@@ -81,6 +111,7 @@ fn value(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
             None => write!(Out(out), "\"{number:#06x}\""),
         },
         (Value::Number(number), Kind::Hex) => write!(Out(out), "\"{number:#06x}\""),
+        (Value::Number(number), Kind::Time) => write!(Out(out), "\"{}Z\"", DateTime(number)),
         (Value::Number(number), _) => write!(Out(out), "{number}"),
         (Value::Text { bytes, .. }, _) => {
             string(bytes, out);
@@ -106,6 +137,9 @@ pub fn tls_version(number: u64) -> Option<&'static str> {
         0x0302 => "1.1",
         0x0301 => "1.0",
         0x0300 => "SSL 3.0",
+        0xfeff => "DTLS 1.0",
+        0xfefd => "DTLS 1.2",
+        0xfefc => "DTLS 1.3",
         _ => return None,
     })
 }
@@ -136,7 +170,7 @@ fn escape(byte: u8, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::field::{Field, Sink};
+    use crate::field::FieldSink;
     use std::string::String;
 
     fn shown(application: &Application, guess: Option<&str>) -> String {

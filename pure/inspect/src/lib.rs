@@ -1,14 +1,21 @@
 //! What the first packets of a flow say of its application: resumable decoders, bounded.
 //!
-//! - A *decoder* ([`decode::DECODERS`] is the list: one file and one row each) is a state machine
-//!   over the bytes of one flow, in both directions. It answers [`Progress`]: done, more is needed,
-//!   or refused with a [`Reason`]. It may be stopped after any byte and resumed; bytes that were
-//!   never captured are told to it as a gap. What it finds it tells to a [`Sink`], as typed
-//!   [`Field`]s of bounded length.
-//! - An [`Inspector`] joins them to flows: it puts the first TCP segments of each direction in
-//!   order, chooses the decoder by the first bytes, and keeps an [`Application`] for each flow. The
-//!   caller keeps one number a flow.
-//! - [`CommunityId`] is the flow hash that other programs use to speak of the same flow.
+//! Three parts, each of use alone, and what joins them:
+//!
+//! - [`stream`] puts TCP segments in order, both directions, and tells overlaps and gaps.
+//! - [`identify`] is an automaton over first bytes: which decoder a flow belongs to.
+//! - [`decode`] holds the decoders ([`decode::DECODERS`] is the list: one file and one row each). A
+//!   decoder is a state machine over the bytes of one flow, in both directions. It answers
+//!   [`Progress`]: done, more is needed, refused with a [`Reason`], or that the flow turns into
+//!   another protocol. It may be stopped after any byte and resumed; bytes that were never captured
+//!   are told to it as a gap. What it finds it tells to a [`FieldSink`], as typed [`Field`]s of
+//!   bounded length.
+//! - A [`Conversation`] joins the last two for one flow, given its bytes in order, whoever put them
+//!   in order. This is what a program with a TCP of its own uses.
+//! - An [`Inspector`] joins all of them for the packets of many flows, within budgets, and keeps an
+//!   [`Application`] for each flow. The caller keeps one number a flow.
+//!
+//! [`CommunityId`] is the flow hash that other programs use to speak of the same flow.
 //!
 //! Nothing here does IO or reads a clock. All memory is reserved when an inspector is made;
 //! [`Inspector::memory_len`] says how much. No input makes it panic, allocate or loop.
@@ -21,22 +28,31 @@ extern crate std;
 
 mod application;
 mod community_id;
+mod conversation;
+mod date;
 pub mod decode;
 mod field;
-mod identify;
+pub mod identify;
 mod inspector;
 mod json;
-#[doc(hidden)]
+#[cfg(feature = "laws")]
 pub mod laws;
 mod ports;
+mod set;
 mod slab;
-mod stream;
+pub mod stream;
 mod text;
+mod transaction;
 
 pub use application::Application;
 pub use community_id::{CommunityId, community_id};
-pub use decode::{Direction, Origin, Progress, Reason};
-pub use field::{FIELDS, Field, FieldRow, Kind, Protocol, Sink, Value};
-pub use inspector::{DONE, Decoders, Inspector, InspectorConfig, InspectorStats, NONE, Segment};
-pub use json::{json, string as json_string, tls_version};
+pub use conversation::{Conversation, DEPTH_MAX, End, Tools};
+pub use date::DateTime;
+pub use decode::{Become, Direction, Next, Origin, Progress, Reason};
+pub use field::{FIELDS, Field, FieldRow, FieldSink, Kind, Protocol, Value};
+pub use identify::Decoders;
+pub use inspector::{DONE, FLOW_LEN, Inspector, InspectorConfig, InspectorStats, NONE, Segment};
+pub use json::{json, string as json_string, tls_version, transactions as json_transactions};
 pub use ports::{Transport, guess, guess_port, known_ports};
+pub use stream::Stream;
+pub use transaction::{LOG_LEN, Transactions};

@@ -1,50 +1,217 @@
-//! The first bytes of one direction of a TCP connection, in order (RFC 9293 §3.4).
+//! The byte streams of a TCP connection (RFC 9293 §3.4): segments put in order, overlaps and gaps.
 //!
-//! What comes too early is kept: up to [`HELD_MAX`] segments a direction, of up to [`BLOCK_LEN`]
-//! bytes each, from a pool that all flows share. When there is no room the bytes before it are
-//! given up as a gap. What comes twice counts once, as it came first.
+//! A [`Stream`] is the place of one connection: a few numbers for each direction. It is given
+//! segments as they arrive and calls a [`Reader`] with bytes in order, each byte once. What arrives
+//! early is kept by a [`Keep`], up to [`HELD_MAX`] segments a direction; when there is no room the
+//! bytes before it are given up, and the reader is told of a gap. Of bytes that arrive twice the
+//! first copy counts, the second is shown by [`Reader::again`].
+//!
+//! [`Blocks`] keeps segments by copying them. An engine that owns its frames implements [`Keep`]
+//! over them instead and copies nothing. A program with a TCP of its own needs none of this: it
+//! gives the bytes it has read to [`crate::Conversation`].
 
+use crate::decode::Direction;
 use crate::slab::Slab;
 
 /// Segments of a direction that are kept at one time.
-pub(crate) const HELD_MAX: usize = 4;
-/// Longest segment that is kept.
-pub(crate) const BLOCK_LEN: usize = 1536;
-/// A sequence number this far off belongs to something else.
+pub const HELD_MAX: usize = 4;
+/// Longest segment that [`Blocks`] keeps.
+pub const BLOCK_LEN: usize = 1536;
+/// A sequence number this far off belongs to another connection.
 const FAR: u32 = 1 << 20;
 
-/// A segment that came too early.
-pub(crate) struct Block {
-    sequence: u32,
-    len: u16,
-    bytes: [u8; BLOCK_LEN],
+/// Where segments stay that arrived before their turn.
+pub trait Keep {
+    /// Keeps a segment and returns its handle, which stands for it until it is released; none if
+    /// there is no room. An implementation that keeps frames knows which frame is being read, and
+    /// keeps that one instead of the bytes.
+    fn keep(&mut self, sequence: u32, bytes: &[u8]) -> Option<u32>;
+
+    /// The sequence number and the bytes of a segment.
+    fn kept(&self, handle: u32) -> Option<(u32, &[u8])>;
+
+    /// Gives up a segment.
+    fn release(&mut self, handle: u32);
+
+    /// A segment could not be kept: by [`Keep::keep`], or because its direction has
+    /// [`HELD_MAX`] already. For counters.
+    fn refused(&mut self) {}
 }
 
-impl Block {
-    pub(crate) const EMPTY: Block = Block {
-        sequence: 0,
-        len: 0,
-        bytes: [0; BLOCK_LEN],
+/// What is done with a stream. Each call may end the reading by returning a value.
+pub trait Reader {
+    /// What reading ends with.
+    type End;
+
+    /// The next bytes of a direction.
+    fn data(&mut self, from: Direction, bytes: &[u8]) -> Option<Self::End>;
+
+    /// So many bytes of a direction are missing.
+    fn gap(&mut self, from: Direction, len: u32) -> Option<Self::End>;
+
+    /// A segment far from where the direction stands: most likely of another connection.
+    fn far(&mut self, from: Direction) -> Option<Self::End>;
+
+    /// Bytes that were delivered or given up before have arrived again, perhaps with other
+    /// content: a whole segment, or the first bytes of one.
+    fn again(&mut self, from: Direction, bytes: &[u8], is_whole: bool) {
+        let _ = (from, bytes, is_whole);
+    }
+}
+
+/// A segment of one direction.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Sequence number of the segment.
+    pub sequence: u32,
+    /// Whether it has SYN, which takes a sequence number.
+    pub is_syn: bool,
+    /// Number of the first byte of this direction, where it is known from elsewhere, such as a SYN
+    /// that was not given.
+    pub begins: Option<u32>,
+    /// Payload, as much as was captured.
+    pub bytes: &'a [u8],
+    /// Bytes of payload on the wire.
+    pub len: u32,
+}
+
+/// Both directions of a connection.
+#[derive(Clone)]
+pub struct Stream {
+    orders: [Order; 2],
+}
+
+impl Stream {
+    /// Nothing seen yet.
+    pub const NEW: Stream = Stream {
+        orders: [Order::NEW, Order::NEW],
     };
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len).min(BLOCK_LEN)]
+    /// The first byte of a direction has this number, unless it is known already.
+    pub fn begin(&mut self, from: Direction, sequence: u32) {
+        self.orders[from as usize].begin(sequence, sequence);
+    }
+
+    /// Passes over a segment whose bytes do not matter. False if it is not the next one, or if
+    /// segments are kept: then it must be read like any other.
+    #[inline]
+    pub fn skip(&mut self, from: Direction, sequence: u32, len: u32) -> bool {
+        let order = &mut self.orders[from as usize];
+        let is_next = order.is_started && order.next == sequence && order.held_count == 0;
+        if is_next {
+            order.next = sequence.wrapping_add(len);
+        }
+        is_next
+    }
+
+    /// Takes a segment, and reads what is in order now.
+    pub fn segment<R: Reader>(
+        &mut self,
+        from: Direction,
+        part: &Part<'_>,
+        keep: &mut impl Keep,
+        reader: &mut R,
+    ) -> Option<R::End> {
+        let order = &mut self.orders[from as usize];
+        let mut sequence = part.sequence;
+        if let Some(begins) = part.begins {
+            order.begin(begins, sequence);
+        }
+        if part.is_syn {
+            order.syn(sequence);
+            sequence = sequence.wrapping_add(1);
+        }
+        let bytes = part.bytes;
+        if bytes.is_empty() {
+            return None;
+        }
+        // At most once round for each segment held, and once more.
+        for _ in 0..=HELD_MAX + 1 {
+            match order.offer(sequence, bytes, keep) {
+                Offer::Held => return None,
+                Offer::Old => {
+                    reader.again(from, bytes, true);
+                    return None;
+                }
+                Offer::Far => return reader.far(from),
+                Offer::Next(at) => {
+                    let (old, new) = bytes.split_at_checked(at)?;
+                    if !old.is_empty() {
+                        reader.again(from, old, false);
+                    }
+                    order.advance(new.len());
+                    if let Some(end) = reader.data(from, new) {
+                        return Some(end);
+                    }
+                    let missing = part.len.saturating_sub(bytes.len() as u32);
+                    if missing != 0 {
+                        order.advance(missing as usize);
+                        if let Some(end) = reader.gap(from, missing) {
+                            return Some(end);
+                        }
+                    }
+                    return order.ready(from, keep, reader);
+                }
+                Offer::Gap(len) => {
+                    if let Some(end) = reader.gap(from, len) {
+                        return Some(end);
+                    }
+                    if let Some(end) = order.ready(from, keep, reader) {
+                        return Some(end);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Reads what still waits for something before it, which will not arrive any more.
+    pub fn flush<R: Reader>(
+        &mut self,
+        from: Direction,
+        keep: &mut impl Keep,
+        reader: &mut R,
+    ) -> Option<R::End> {
+        let order = &mut self.orders[from as usize];
+        for _ in 0..=HELD_MAX {
+            let len = order.skip(keep)?;
+            if let Some(end) = reader.gap(from, len) {
+                return Some(end);
+            }
+            if let Some(end) = order.ready(from, keep, reader) {
+                return Some(end);
+            }
+        }
+        None
+    }
+
+    /// Releases all that is kept. Nothing more is read.
+    pub fn release(&mut self, keep: &mut impl Keep) {
+        for order in &mut self.orders {
+            order.release(keep);
+        }
+    }
+
+    /// The sequence number of the next byte of a direction, once it is known.
+    pub fn next(&self, from: Direction) -> Option<u32> {
+        let order = &self.orders[from as usize];
+        order.is_started.then_some(order.next)
     }
 }
 
 /// Where a direction stands.
 #[derive(Clone)]
-pub(crate) struct Order {
+struct Order {
     next: u32,
     is_started: bool,
     held_count: u8,
-    /// Blocks, by sequence number.
+    /// Handles of what is kept, by sequence number.
     held: [u32; HELD_MAX],
 }
 
 /// What to do with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Offer {
+enum Offer {
     /// Nothing: all of it is known.
     Old,
     /// Deliver it from this byte on.
@@ -57,8 +224,13 @@ pub(crate) enum Offer {
     Far,
 }
 
+/// Whether a sequence number is before another one.
+fn is_before(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other) >= 1 << 31
+}
+
 impl Order {
-    pub(crate) const NEW: Order = Order {
+    const NEW: Order = Order {
         next: 0,
         is_started: false,
         held_count: 0,
@@ -66,16 +238,17 @@ impl Order {
     };
 
     /// A SYN: the first byte has the next number.
-    pub(crate) fn syn(&mut self, sequence: u32) {
+    fn syn(&mut self, sequence: u32) {
         if !self.is_started {
             self.is_started = true;
             self.next = sequence.wrapping_add(1);
         }
     }
 
-    /// The first byte has this number, unless a segment with this one can hardly belong to it.
-    pub(crate) fn begin(&mut self, begins: u32, sequence: u32) {
-        if !self.is_started && sequence.wrapping_sub(begins) <= FAR {
+    /// The first byte has this number, unless a segment with this one can hardly belong to it. That
+    /// of a keep-alive is one less (RFC 9293 §3.8.4).
+    fn begin(&mut self, begins: u32, sequence: u32) {
+        if !self.is_started && sequence.wrapping_add(1).wrapping_sub(begins) <= FAR {
             self.is_started = true;
             self.next = begins;
         }
@@ -85,14 +258,8 @@ impl Order {
         &self.held[..usize::from(self.held_count).min(HELD_MAX)]
     }
 
-    /// A segment that is not empty. `kept` is how much of it may be kept.
-    pub(crate) fn offer(
-        &mut self,
-        sequence: u32,
-        bytes: &[u8],
-        blocks: &mut Slab<Block>,
-        no_room: &mut u64,
-    ) -> Offer {
+    /// A segment that is not empty.
+    fn offer(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl Keep) -> Offer {
         if !self.is_started {
             self.is_started = true;
             self.next = sequence;
@@ -109,88 +276,175 @@ impl Order {
         if ahead > FAR {
             return Offer::Far;
         }
-        if self.hold(sequence, bytes, blocks) {
+        if self.hold(sequence, bytes, keep) {
             return Offer::Held;
         }
-        *no_room += 1;
+        keep.refused();
         // The first of those held comes before it, perhaps.
-        let first = self.held().first().and_then(|index| blocks.get(*index));
-        let until = first.map_or(sequence, |block| {
-            let is_before = block.sequence.wrapping_sub(sequence) >= 1 << 31;
-            if is_before { block.sequence } else { sequence }
+        let first = self.held().first().and_then(|handle| keep.kept(*handle));
+        let until = first.map_or(sequence, |(held, _)| {
+            if is_before(held, sequence) {
+                held
+            } else {
+                sequence
+            }
         });
         let len = until.wrapping_sub(self.next);
         self.next = until;
         Offer::Gap(len)
     }
 
-    fn hold(&mut self, sequence: u32, bytes: &[u8], blocks: &mut Slab<Block>) -> bool {
+    fn hold(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl Keep) -> bool {
         let count = self.held().len();
-        if count == HELD_MAX || bytes.len() > BLOCK_LEN {
+        if count == HELD_MAX {
             return false;
         }
-        let at = self.held().partition_point(|index| {
-            let held = blocks.get(*index).map_or(0, |block| block.sequence);
+        let at = self.held().partition_point(|handle| {
+            let held = keep.kept(*handle).map_or(0, |(held, _)| held);
             // Of equal ones the first stays before.
             held.wrapping_sub(self.next) <= sequence.wrapping_sub(self.next)
         });
-        let Some(index) = blocks.take(|| Block::EMPTY) else {
+        let Some(handle) = keep.keep(sequence, bytes) else {
             return false;
         };
-        if let Some(block) = blocks.get_mut(index) {
-            block.sequence = sequence;
-            block.len = bytes.len() as u16;
-            block.bytes[..bytes.len()].copy_from_slice(bytes);
-        }
         self.held.copy_within(at..count, at + 1);
-        self.held[at] = index;
+        self.held[at] = handle;
         self.held_count += 1;
         true
     }
 
     /// So many bytes were delivered, or given up.
-    pub(crate) fn advance(&mut self, len: usize) {
+    fn advance(&mut self, len: usize) {
         self.next = self.next.wrapping_add(len as u32);
     }
 
-    /// A held segment whose turn has come: its block, and the byte from which it is new. The block
-    /// must be given back.
-    pub(crate) fn ready(&mut self, blocks: &mut Slab<Block>) -> Option<(u32, usize)> {
-        while let Some(index) = self.held().first().copied() {
-            let block = blocks.get(index)?;
-            let behind = self.next.wrapping_sub(block.sequence);
-            if behind >= 1 << 31 {
+    /// Delivers the kept segments whose turn it is.
+    fn ready<R: Reader>(
+        &mut self,
+        from: Direction,
+        keep: &mut impl Keep,
+        reader: &mut R,
+    ) -> Option<R::End> {
+        while let Some(handle) = self.held().first().copied() {
+            let (sequence, bytes) = keep.kept(handle)?;
+            if is_before(self.next, sequence) {
                 return None;
             }
-            let is_new = (behind as usize) < block.bytes().len();
-            self.shift();
-            if is_new {
-                return Some((index, behind as usize));
+            self.held.copy_within(1.., 0);
+            self.held_count = self.held_count.saturating_sub(1);
+            let behind = (self.next.wrapping_sub(sequence) as usize).min(bytes.len());
+            let (old, new) = bytes.split_at(behind);
+            if !old.is_empty() {
+                reader.again(from, old, new.is_empty());
             }
-            blocks.give(index);
+            self.next = self.next.wrapping_add(new.len() as u32);
+            let end = match new {
+                [] => None,
+                new => reader.data(from, new),
+            };
+            keep.release(handle);
+            if end.is_some() {
+                return end;
+            }
         }
         None
     }
 
-    fn shift(&mut self) {
-        self.held.copy_within(1.., 0);
-        self.held_count = self.held_count.saturating_sub(1);
-    }
-
-    /// Gives up what is missing before the first segment held: how many bytes. `None` if none is
-    /// held.
-    pub(crate) fn skip(&mut self, blocks: &Slab<Block>) -> Option<u32> {
-        let block = blocks.get(*self.held().first()?)?;
-        let len = block.sequence.wrapping_sub(self.next);
-        self.next = block.sequence;
+    /// Gives up what is missing before the first segment kept: how many bytes. `None` if none is.
+    fn skip(&mut self, keep: &impl Keep) -> Option<u32> {
+        let (sequence, _) = keep.kept(*self.held().first()?)?;
+        let len = sequence.wrapping_sub(self.next);
+        self.next = sequence;
         Some(len)
     }
 
-    /// Gives all blocks back.
-    pub(crate) fn release(&mut self, blocks: &mut Slab<Block>) {
-        for index in self.held() {
-            blocks.give(*index);
+    fn release(&mut self, keep: &mut impl Keep) {
+        for handle in self.held() {
+            keep.release(*handle);
         }
         self.held_count = 0;
     }
 }
+
+/// A segment that arrived early.
+struct Block {
+    sequence: u32,
+    len: u16,
+    bytes: [u8; BLOCK_LEN],
+}
+
+impl Block {
+    const EMPTY: Block = Block {
+        sequence: 0,
+        len: 0,
+        bytes: [0; BLOCK_LEN],
+    };
+}
+
+/// Copies of segments of up to [`BLOCK_LEN`] bytes, in memory reserved at the start and shared by
+/// many streams.
+pub struct Blocks {
+    slab: Slab<Block>,
+    refused: u64,
+}
+
+impl Blocks {
+    /// Room for so many segments.
+    pub fn new(count_max: u32) -> Blocks {
+        Blocks {
+            slab: Slab::new(count_max),
+            refused: 0,
+        }
+    }
+
+    /// Bytes that room for so many takes.
+    pub const fn memory_len(count_max: u32) -> usize {
+        Slab::<Block>::memory_len(count_max)
+    }
+
+    /// Segments that are kept.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Segments that could not be kept, since the start.
+    pub fn refused_count(&self) -> u64 {
+        self.refused
+    }
+}
+
+impl Keep for Blocks {
+    fn keep(&mut self, sequence: u32, bytes: &[u8]) -> Option<u32> {
+        if bytes.len() > BLOCK_LEN {
+            return None;
+        }
+        let handle = self.slab.take(|| Block::EMPTY)?;
+        let block = self.slab.get_mut(handle)?;
+        block.sequence = sequence;
+        block.len = bytes.len() as u16;
+        block.bytes[..bytes.len()].copy_from_slice(bytes);
+        Some(handle)
+    }
+
+    fn kept(&self, handle: u32) -> Option<(u32, &[u8])> {
+        let block = self.slab.get(handle)?;
+        let len = usize::from(block.len).min(BLOCK_LEN);
+        Some((block.sequence, &block.bytes[..len]))
+    }
+
+    fn release(&mut self, handle: u32) {
+        self.slab.give(handle);
+    }
+
+    fn refused(&mut self) {
+        self.refused += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

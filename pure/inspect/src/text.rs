@@ -23,6 +23,11 @@ impl<const N: usize> Text<N> {
         self.is_cut |= len < bytes.len();
     }
 
+    /// Something is missing behind what is there.
+    pub(crate) fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.is_cut = false;

@@ -2,14 +2,14 @@
 
 mod samples;
 
-use inspect::{Inspector, InspectorConfig, NONE, Segment};
+use barewire_inspect::{Inspector, InspectorConfig, NONE, Segment};
 
 #[test]
 fn packets_allocate_nothing() {
     let samples = samples::all();
     let mut inspector = Inspector::new(&InspectorConfig {
         flow_count_max: 64,
-        state_count_max: 64,
+        page_count: 64,
         held_count_max: 16,
         ..InspectorConfig::default()
     });

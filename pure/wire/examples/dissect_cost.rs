@@ -12,8 +12,8 @@
 //!
 //! (instructions of the second - instructions of the first) / (1000 * 1000 packets).
 
+use barewire_wire::{Dissection, LinkType, ethernet, ipv4, ipv6, tcp, udp, vlan};
 use std::hint::black_box;
-use wire::{Dissection, LinkType, ethernet, ipv4, ipv6, tcp, udp, vlan};
 
 const PACKETS: usize = 1000;
 const BATCH: usize = 64;
@@ -112,7 +112,7 @@ fn main() {
     for _ in 0..rounds {
         for batch in packets.chunks(BATCH) {
             for (packet, out) in batch.iter().zip(&mut out) {
-                wire::dissect(link, black_box(packet), packet.len() as u32, out);
+                barewire_wire::dissect(link, black_box(packet), packet.len() as u32, out);
             }
             payload_bytes += u64::from(black_box(&out)[0].payload_len);
         }

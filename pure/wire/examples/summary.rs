@@ -1,8 +1,8 @@
 //! Prints a capture file one line a packet: `summary FILE`. The whole use of the crate in a page.
 
+use barewire_wire::file::{Event, Reader};
+use barewire_wire::{Dissection, Summary, dissect};
 use std::io::{BufWriter, Write};
-use wire::file::{Event, Reader};
-use wire::{Dissection, Summary, dissect};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: summary FILE")?;

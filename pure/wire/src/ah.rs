@@ -78,13 +78,14 @@ fn header_len(field: u8) -> usize {
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    let head = walk.peek::<HEADER_LEN>()?;
-    walk.out.tunnel_id = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+    let head = walk.peek::<2>()?;
+    if let Some(spi) = walk.rest.get(4..).and_then(|rest| rest.first_chunk()) {
+        walk.out.tunnel_id = u32::from_be_bytes(*spi);
+    }
     if walk.out.ip_version == 6 {
         walk.out.ip_options |= bit::AH;
     }
-    walk.advance(header_len(head[1]))?;
-    ipv6::next_of_header(walk, head[0])
+    ipv6::next_behind(walk, header_len(head[1]), head[0])
 }
 
 pub(crate) const PROTOCOL: Protocol = Protocol {

@@ -116,6 +116,8 @@ pub struct Dissection {
     pub ip_flags: u8,
     /// Whether `src_port` and `dst_port` were read: a packet may be cut before them.
     pub ports_read: bool,
+    /// Whether the type of an ICMP or ICMPv6 message was read.
+    pub icmp_type_read: bool,
     /// IPv4 identification, or the identification of the IPv6 fragment header.
     pub fragment_id: u32,
     /// Where the inner packet starts, from the start of the packet, in bytes.
@@ -125,6 +127,9 @@ pub struct Dissection {
     /// VXLAN or GENEVE network identifier, GTP-U tunnel endpoint, GRE key, PPTP call id, ERSPAN
     /// session, NSH path, 802.1ah service, ESP or AH SPI.
     pub tunnel_id: u32,
+    /// Bytes behind the transport header on the wire, where further headers of a tunnel follow it;
+    /// else 0. See [`Dissection::transport_payload`].
+    pub tunnel_payload_len: u32,
     /// IPv6 flow label.
     pub flow_label: u32,
     /// IPv4: bit n set if option number n (the lower five bits of the type) is present.
@@ -143,6 +148,9 @@ pub struct Dissection {
     /// Where each layer starts, from the start of the packet, in bytes.
     pub layer_offsets: [u16; MAX_LAYERS],
 }
+
+// Three cache lines, written and read again for each packet.
+const _: () = assert!(size_of::<Dissection>() == 192);
 
 impl Dissection {
     /// Nothing found: every field zero.
@@ -181,9 +189,11 @@ impl Dissection {
         inner_is_quote: false,
         ip_flags: 0,
         ports_read: false,
+        icmp_type_read: false,
         inner_offset: 0,
         inner_len: 0,
         tunnel_id: 0,
+        tunnel_payload_len: 0,
         flow_label: 0,
         ip_options: 0,
         tcp_options: 0,
@@ -244,6 +254,37 @@ impl Dissection {
             6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
             _ => None,
         }
+    }
+
+    /// What is behind the transport header, a tunnel's header included: where it starts, from the
+    /// start of the packet, and how many bytes it has on the wire. None where it is not known where
+    /// that header ends, since its length is cut off or wrong.
+    #[inline]
+    pub fn transport_payload(&self) -> Option<(u32, u32)> {
+        let transport = self.transport_offset;
+        if transport != 0 && self.last_offset() != transport {
+            return self.behind_transport();
+        }
+        let is_cut = matches!(self.reason, Reason::Truncated) || self.reason.is_malformed();
+        let is_behind = transport != 0 && self.payload_offset > transport as u32;
+        if self.ip_version != 0 && is_cut && !is_behind {
+            return None;
+        }
+        Some((self.payload_offset, self.payload_len))
+    }
+
+    #[inline]
+    fn last_offset(&self) -> u16 {
+        let last = usize::from(self.layer_count).wrapping_sub(1);
+        self.layer_offsets.get(last).copied().unwrap_or(0)
+    }
+
+    /// Where the layer behind the transport header starts.
+    #[inline(never)]
+    fn behind_transport(&self) -> Option<(u32, u32)> {
+        let transport = usize::from(self.transport_offset);
+        let (_, behind) = self.layers().find(|(_, offset)| *offset > transport)?;
+        Some((behind as u32, self.tunnel_payload_len))
     }
 
     /// The payload as far as the capture has it. `packet` is what was dissected.

@@ -52,8 +52,9 @@ impl fmt::Display for Esp<'_> {
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    let head = walk.peek::<HEADER_LEN>()?;
-    walk.out.tunnel_id = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+    if let Some(spi) = walk.rest.first_chunk::<4>() {
+        walk.out.tunnel_id = u32::from_be_bytes(*spi);
+    }
     if walk.out.ip_version == 6 {
         walk.out.ip_options |= bit::ESP;
     }

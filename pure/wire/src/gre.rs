@@ -1,5 +1,6 @@
 //! GRE (RFC 2784, RFC 2890; routing of RFC 1701), PPTP's version 1 (RFC 2637 section 4.1), and
-//! NVGRE (RFC 7637), which is version 0 with a network identifier in the key.
+//! NVGRE (RFC 7637), which is version 0 with a network identifier in the key. RFC 8086 puts it into
+//! UDP as well.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -167,25 +168,28 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
     }
     let protocol = be16(head[2], head[3]);
     let (optional, routed) = optional_len(head);
+    let mut header_len = HEADER_LEN + optional;
     let key = key_offset(head).and_then(|at| walk.rest.get(HEADER_LEN + at..)?.first_chunk::<4>());
     if let Some(key) = key {
         let key = u32::from_be_bytes(*key);
         walk.out.tunnel_id = if version == 1 { key & 0xffff } else { key };
-    }
-    walk.advance(HEADER_LEN + optional)?;
-    if routed {
-        match routes_len(walk.rest) {
-            Some(len) => walk.advance(len)?,
-            None => return Err(walk.missing(walk.rest.len() + 1)),
+        // The rest of PPTP's key is the length of the payload.
+        if version == 1 {
+            walk.limit(header_len + (key >> 16) as usize);
         }
     }
-    match (version, key) {
-        (1, Some(key)) => walk.limit(usize::from(be16(key[0], key[1]))),
-        // PPTP without a payload length: an acknowledgement alone.
-        (1, None) => return Ok(LayerKind::None),
-        _ => {}
+    // Without its routes the length of the header is not known, without PPTP's key not that of the
+    // payload.
+    let routes = walk.rest.get(header_len..).and_then(routes_len);
+    let is_cut_key = version == 1 && key_offset(head).is_some() && key.is_none();
+    if routed && routes.is_none() || is_cut_key {
+        return Err(walk.missing(walk.rest.len() + 1));
     }
-    if walk.wire_rest == 0 {
+    header_len += routes.filter(|_| routed).unwrap_or(0);
+    walk.advance(header_len)?;
+    // PPTP without a payload length: an acknowledgement alone.
+    let is_ack = version == 1 && key.is_none();
+    if walk.wire_rest == 0 || is_ack {
         return Ok(LayerKind::None);
     }
     match protocol {
@@ -203,6 +207,8 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "gre",
     spec: "RFC 2784",
     ip_protocols: &[47],
+    // RFC 8086.
+    udp_ports: &[4754],
     // Checksum, key and sequence number; Ethernet for local experiments inside.
     sample: &[
         0xb0, 0, 0x88, 0xb5, 0, 0, 0, 0, 0, 0, 0x12, 0x34, 0, 0, 0, 7, 1, 2, 3, 4,

@@ -137,12 +137,21 @@ pub fn emit_echo(out: &mut [u8; HEADER_LEN], icmp_type: u8, id: u16, seq: u16) {
     out[6..].copy_from_slice(&seq.to_be_bytes());
 }
 
+/// Reads type and code, as far as they are there.
+pub(crate) fn type_and_code(walk: &mut Walk<'_, '_>) {
+    if let Some(&icmp_type) = walk.rest.first() {
+        walk.out.icmp_type = icmp_type;
+        walk.out.icmp_type_read = true;
+    }
+    if let Some(&code) = walk.rest.get(1) {
+        walk.out.icmp_code = code;
+    }
+}
+
 pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
-    let head = walk.peek::<4>()?;
-    walk.out.icmp_type = head[0];
-    walk.out.icmp_code = head[1];
+    type_and_code(walk);
     walk.advance(HEADER_LEN)?;
-    if is_error(head[0]) {
+    if is_error(walk.out.icmp_type) {
         walk.out.inner_is_quote = true;
         return walk.inner(LayerKind::Ipv4);
     }

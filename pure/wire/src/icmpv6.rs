@@ -9,7 +9,7 @@
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
-use crate::{LayerKind, Reason, be16};
+use crate::{LayerKind, Reason, be16, icmpv4};
 use core::fmt;
 
 /// Bytes of the header: the common four and four that depend on the type.
@@ -122,20 +122,23 @@ impl fmt::Display for Icmpv6<'_> {
 
 /// Writes an echo request or reply header with checksum 0.
 pub fn emit_echo(out: &mut [u8; HEADER_LEN], icmp_type: u8, id: u16, seq: u16) {
-    crate::icmpv4::emit_echo(out, icmp_type, id, seq);
+    icmpv4::emit_echo(out, icmp_type, id, seq);
 }
 
 pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
-    let head = walk.peek::<4>()?;
-    walk.out.icmp_type = head[0];
-    walk.out.icmp_code = head[1];
-    if is_error(head[0]) {
+    icmpv4::type_and_code(walk);
+    if is_error(walk.out.icmp_type) {
         walk.advance(HEADER_LEN)?;
         walk.out.inner_is_quote = true;
         return walk.inner(LayerKind::Ipv6);
     }
     // RFC 4443 section 2.1 gives four bytes to all types.
-    let len = walk.wire_rest.clamp(4, HEADER_LEN);
+    let len = match walk.wire_rest.clamp(4, HEADER_LEN) {
+        HEADER_LEN => HEADER_LEN,
+        // An error message would have more; whether it is one is cut off.
+        _ if walk.rest.is_empty() => return Err(walk.missing(1)),
+        len => len,
+    };
     walk.advance(len)?;
     Ok(LayerKind::None)
 }

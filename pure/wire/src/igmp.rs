@@ -71,7 +71,7 @@ impl fmt::Display for Igmp<'_> {
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    walk.out.icmp_type = walk.peek::<1>()?[0];
+    walk.out.icmp_type = walk.rest.first().copied().unwrap_or(0);
     walk.advance(HEADER_LEN)?;
     Ok(LayerKind::None)
 }

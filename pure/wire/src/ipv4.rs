@@ -316,7 +316,9 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
         fragment(walk, field);
     }
     if header_len > HEADER_LEN {
-        let options = walk.rest.get(HEADER_LEN..header_len);
+        // Of options that are cut those that are there.
+        let len = header_len.min(walk.rest.len());
+        let options = walk.rest.get(HEADER_LEN..len);
         walk.out.ip_options = options.map_or(0, option_set);
     }
     walk.advance(header_len)?;

@@ -149,6 +149,20 @@ impl Header {
 /// The value that says that nothing follows (RFC 8200 section 4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
+/// Moves behind an extension header or AH of `len` bytes, to what its next header value leads to.
+/// If the capture cut it, that is still the protocol.
+pub(crate) fn next_behind(walk: &mut Walk<'_, '_>, len: usize, next_header: u8) -> Next {
+    if walk.rest.len() < len {
+        let reason = walk.missing(len);
+        if reason == Reason::Truncated {
+            walk.out.ip_protocol = next_header;
+        }
+        return Err(reason);
+    }
+    walk.advance(len)?;
+    next_of_header(walk, next_header)
+}
+
 /// What a next header value leads to, in the fixed header, an extension header or AH.
 pub(crate) fn next_of_header(walk: &mut Walk<'_, '_>, next_header: u8) -> Next {
     walk.out.transport_offset = 0;

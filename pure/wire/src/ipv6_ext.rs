@@ -163,8 +163,7 @@ fn ext_len(field: u8) -> usize {
 fn step_common(walk: &mut Walk<'_, '_>, bit: u32) -> Next {
     let head = walk.peek::<2>()?;
     walk.out.ip_options |= bit;
-    walk.advance(ext_len(head[1]))?;
-    ipv6::next_of_header(walk, head[0])
+    ipv6::next_behind(walk, ext_len(head[1]), head[0])
 }
 
 fn step_fragment(walk: &mut Walk<'_, '_>) -> Next {
@@ -336,5 +335,7 @@ mod tests {
         );
         let view = FragmentHeader::parse(FRAGMENT.sample).unwrap();
         assert_eq!(std::format!("{view}"), "frag 0x00000007:0+");
+        let last = FragmentHeader::parse(&[17, 0, 0, 16, 0, 0, 0, 7]).unwrap();
+        assert_eq!(std::format!("{last}"), "frag 0x00000007:16");
     }
 }

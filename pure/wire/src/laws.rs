@@ -1,5 +1,5 @@
 //! Laws: what must hold for every input. Called by tests and by fuzz targets; they panic where a
-//! law is broken. Not part of the interface.
+//! law is broken. Behind the feature `laws`, which is off by default.
 
 use crate::dissection::{MAX_LAYERS, MAX_TUNNEL_DEPTH};
 use crate::file::{Event, Interface, MAX_NEED, Reader};
@@ -89,7 +89,8 @@ fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
             .all(|k| *k == LayerKind::None)
     );
     let payload = d.payload_offset as usize;
-    assert!(payload >= before && payload <= bytes.len());
+    // The end of a header that is cut off lies behind what was captured.
+    assert!(payload >= before && (payload <= bytes.len() || d.reason == Reason::Truncated));
     assert!(payload + d.payload_len as usize <= start + d.wire_len as usize);
     assert!(d.payload(bytes).len() <= d.payload_len as usize);
     assert!(matches!(d.ip_version, 0 | 4 | 6));
@@ -167,12 +168,68 @@ fn cuts(link: LinkType, bytes: &[u8], wire_len: u32, whole: &Dissection) {
             "{}",
             d.reason
         );
+        figures_of_a_cut(&d, whole, cut.len());
         if d.reason == whole.reason && d.ip_version != 0 {
             assert_eq!(
                 (d.src, d.dst, d.ip_total_len),
                 (whole.src, whole.dst, whole.ip_total_len)
             );
         }
+    }
+}
+
+/// What does not depend on the bytes that were cut off is as in the whole packet; what does is not
+/// told, or is told as far as it is known.
+fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
+    if d.ip_version == 0 {
+        return;
+    }
+    let of_ip = |d: &Dissection| {
+        let addresses = (d.src, d.dst, d.ip_version, d.ip_offset);
+        let numbers = (d.ttl, d.traffic_class, d.ip_flags, d.flow_label);
+        (addresses, numbers)
+    };
+    assert_eq!(of_ip(d), of_ip(whole));
+    // Its length, too, may be in options that are cut off.
+    let is_jumbo = whole.ip_version == 6 && whole.ip_total_len > 40 + 0xffff
+        || whole.has(LayerKind::HopByHop) && d.ip_total_len != whole.ip_total_len;
+    if is_jumbo {
+        return;
+    }
+    assert_eq!(d.ip_total_len, whole.ip_total_len);
+    let (payload, expected) = (d.transport_payload(), whole.transport_payload());
+    assert!(
+        payload.is_none() || payload == expected,
+        "{payload:?} of {d:?}"
+    );
+    assert!(!d.ports_read || (d.src_port, d.dst_port) == (whole.src_port, whole.dst_port));
+    if d.icmp_type_read {
+        assert_eq!(d.icmp_type, whole.icmp_type);
+    }
+    assert_eq!(d.tcp_options & !whole.tcp_options, 0);
+    if d.transport_offset == 0 || d.transport_offset != whole.transport_offset {
+        return;
+    }
+    // Bytes of the header that have to be there for its length to be known.
+    let has = |kind| whole.has(kind);
+    let need = match () {
+        () if has(LayerKind::Tcp) => 13,
+        () if has(LayerKind::Udp) => 6,
+        () if has(LayerKind::Sctp) || has(LayerKind::UdpLite) || has(LayerKind::Icmpv4) => 0,
+        () => return,
+    };
+    // What lies behind the IP packet is not of the transport header.
+    let end = usize::from(whole.ip_offset) + whole.ip_total_len as usize;
+    let captured = cap_len
+        .min(end)
+        .saturating_sub(whole.transport_offset.into());
+    if captured >= need {
+        assert_eq!(payload, expected);
+        assert!(!has(LayerKind::Icmpv4) || captured == 0 || d.icmp_type_read);
+    }
+    if captured >= 16 {
+        let of_tcp = |d: &Dissection| (d.tcp_seq, d.tcp_ack, d.tcp_flags, d.tcp_window);
+        assert_eq!(of_tcp(d), of_tcp(whole));
     }
 }
 

@@ -27,17 +27,39 @@ impl LinkType {
     pub const C_HDLC: LinkType = LinkType(104);
     /// OpenBSD loopback: four bytes of address family in network byte order.
     pub const LOOP: LinkType = LinkType(108);
+    /// Frame Relay, from its address on.
+    pub const FRELAY: LinkType = LinkType(107);
+    /// 802.11, without anything in front.
+    pub const IEEE802_11: LinkType = LinkType(105);
+    /// 802.11 behind a Prism header.
+    pub const PRISM_HEADER: LinkType = LinkType(119);
+    /// 802.11 behind a radiotap header.
+    pub const IEEE802_11_RADIO: LinkType = LinkType(127);
+    /// For private use; Apple's programs write the packet tap so.
+    pub const USER2: LinkType = LinkType(149);
+    /// 802.11 behind an AVS header.
+    pub const IEEE802_11_RADIO_AVS: LinkType = LinkType(163);
+    /// Any packet behind per-packet information.
+    pub const PPI: LinkType = LinkType(192);
     /// Linux cooked capture, version 1.
     pub const LINUX_SLL: LinkType = LinkType(113);
     /// Raw IPv4.
     pub const IPV4: LinkType = LinkType(228);
     /// Raw IPv6.
     pub const IPV6: LinkType = LinkType(229);
+    /// Linux netfilter's log, NFLOG.
+    pub const NFLOG: LinkType = LinkType(239);
+    /// IP over InfiniBand, behind a global routing header.
+    pub const IPOIB: LinkType = LinkType(242);
+    /// InfiniBand, from the local routing header on.
+    pub const INFINIBAND: LinkType = LinkType(247);
+    /// Darwin's packet tap.
+    pub const PKTAP: LinkType = LinkType(258);
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: LinkType = LinkType(276);
 
     /// The link types that [`dissect`](crate::dissect) knows.
-    pub const SUPPORTED: [LinkType; 12] = [
+    pub const SUPPORTED: [LinkType; 23] = [
         LinkType::NULL,
         LinkType::ETHERNET,
         LinkType::PPP,
@@ -50,6 +72,17 @@ impl LinkType {
         LinkType::IPV4,
         LinkType::IPV6,
         LinkType::LINUX_SLL2,
+        LinkType::IEEE802_11,
+        LinkType::PRISM_HEADER,
+        LinkType::IEEE802_11_RADIO,
+        LinkType::IEEE802_11_RADIO_AVS,
+        LinkType::PKTAP,
+        LinkType::USER2,
+        LinkType::NFLOG,
+        LinkType::PPI,
+        LinkType::IPOIB,
+        LinkType::INFINIBAND,
+        LinkType::FRELAY,
     ];
 
     /// From a DLT_ number as libpcap's API on Linux gives it.
@@ -76,6 +109,17 @@ impl LinkType {
             LinkType::IPV4 => "IPV4",
             LinkType::IPV6 => "IPV6",
             LinkType::LINUX_SLL2 => "LINUX_SLL2",
+            LinkType::IEEE802_11 => "IEEE802_11",
+            LinkType::PRISM_HEADER => "PRISM_HEADER",
+            LinkType::IEEE802_11_RADIO => "IEEE802_11_RADIO",
+            LinkType::IEEE802_11_RADIO_AVS => "IEEE802_11_RADIO_AVS",
+            LinkType::PKTAP => "PKTAP",
+            LinkType::USER2 => "USER2",
+            LinkType::NFLOG => "NFLOG",
+            LinkType::PPI => "PPI",
+            LinkType::IPOIB => "IPOIB",
+            LinkType::INFINIBAND => "INFINIBAND",
+            LinkType::FRELAY => "FRELAY",
             _ => return None,
         })
     }

@@ -61,12 +61,12 @@ impl fmt::Display for Pim<'_> {
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
     let head = walk.peek::<HEADER_LEN>()?;
-    walk.advance(HEADER_LEN)?;
     if head[0] != 0x20 | REGISTER {
+        walk.advance(HEADER_LEN)?;
         return Ok(LayerKind::None);
     }
-    // The border and null-register bits.
-    walk.advance(4)?;
+    // With the border and null-register bits.
+    walk.advance(HEADER_LEN + 4)?;
     match walk.rest.first().map(|b| b >> 4) {
         Some(4) => walk.inner(LayerKind::Ipv4),
         Some(6) => walk.inner(LayerKind::Ipv6),

@@ -134,7 +134,7 @@ impl Sctp<'_> {
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    udp::ports::<HEADER_LEN>(walk)?;
+    udp::ports(walk);
     walk.advance(HEADER_LEN)?;
     Ok(LayerKind::None)
 }

@@ -12,15 +12,16 @@
 use crate::table::Header;
 use crate::tcp::{self, TcpOption};
 use crate::{
-    Dissection, Fragment, LayerKind, Reason, dissect_inner, ethernet, icmpv4, icmpv6, llc, ppp,
+    Dissection, Fragment, LayerKind, Reason, be16, dissect_inner, ethernet, icmpv4, icmpv6, llc,
+    ppp,
 };
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// The most options of a TCP header that are printed.
-const MAX_OPTIONS: usize = 20;
-
 /// A packet as one line, without its time.
+///
+/// The alternate form, `{:#}`, is for a line that shows the link header in front: as in
+/// `tcpdump -e`, "IP" and "IP6" are left out where that header names the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary<'a> {
     /// The outermost level, from [`dissect`](crate::dissect).
@@ -55,6 +56,11 @@ fn show_level(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::
         };
         match kind {
             LayerKind::Vlan => write!(f, "{header}, ")?,
+            LayerKind::Arista => write!(
+                f,
+                "ethertype Arista Vendor Specific Protocol (0xd28b), length {}: {header}: ",
+                d.wire_len
+            )?,
             LayerKind::Mpls if before == LayerKind::Mpls => write!(f, "{header} ")?,
             LayerKind::Mpls => write!(f, "MPLS {header} ")?,
             LayerKind::Pppoe if d.layer_count as usize > 1 && d.has(LayerKind::Ppp) => {
@@ -85,6 +91,7 @@ fn show_level(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::
             write!(f, "{header}, length {}", header.bytes.len())
         }
         (Reason::Complete, _) if d.inner != LayerKind::None => write!(f, "{header}"),
+        (Reason::Complete | Reason::Encrypted, LayerKind::Ieee80211) => write!(f, "{header}"),
         (Reason::Complete, _) => write!(f, "{header}, length {}", d.payload_len),
         (reason, _) => write!(f, "{} [{reason}], length {}", kind.name(), d.wire_len),
     }
@@ -102,7 +109,15 @@ fn show_unknown_type(
             .and_then(|e| type_name(e.ether_type())),
         LayerKind::Llc => {
             return match llc::Llc::parse(header.bytes) {
-                Ok(view) => write!(f, "{view}, length {}", d.payload_len),
+                Ok(view) => {
+                    let snap = view
+                        .snap()
+                        .filter(|(organization, _)| *organization == [0; 3]);
+                    match snap.and_then(|(_, value)| type_name(value)) {
+                        Some(name) => write!(f, "{name}, length {}", d.payload_len),
+                        None => write!(f, "{view}, length {}", d.payload_len),
+                    }
+                }
                 Err(_) => write!(f, "LLC, length {}", d.payload_len),
             };
         }
@@ -140,7 +155,10 @@ fn show_ip(
     let (Some(src), Some(dst)) = (d.src_addr(), d.dst_addr()) else {
         return Ok(());
     };
-    f.write_str(if d.ip_version == 4 { "IP " } else { "IP6 " })?;
+    let is_named = !d.has(LayerKind::Vlan) && !d.has(LayerKind::Pppoe);
+    if !(f.alternate() && is_named) {
+        f.write_str(if d.ip_version == 4 { "IP " } else { "IP6 " })?;
+    }
     let start = d.layers().next().map_or(0, |(_, offset)| offset);
     let room = (start + d.wire_len as usize).saturating_sub(usize::from(d.ip_offset));
     if let Some(missing) = (d.ip_total_len as usize)
@@ -194,6 +212,7 @@ fn show_ip(
             show_protocol(d.ip_protocol, d.ip_version, f)?;
             write!(f, ", length {}", d.payload_len)?;
         }
+        Reason::Truncated if kind == LayerKind::Tcp => show_tcp(d, transport, f)?,
         Reason::Truncated | Reason::Short => write!(f, "[|{}] [{}]", kind.name(), d.reason)?,
         reason => write!(f, "{} [{reason}], length {}", kind.name(), d.payload_len)?,
     }
@@ -264,16 +283,16 @@ fn show_transport(
     }
 }
 
+/// The line as far as the header was captured; where its end is missing, " [|tcp]" follows.
 fn show_tcp(d: &Dissection, transport: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Some(head) = transport.first_chunk::<{ tcp::HEADER_LEN }>() else {
+        return f.write_str(if d.has_ports() { " [|tcp]" } else { "[|tcp]" });
+    };
     let starts = tcp::flag::SYN | tcp::flag::FIN | tcp::flag::RST;
     write!(f, "Flags [{}]", tcp::Flags(d.tcp_flags))?;
     if d.payload_len > 0 {
-        write!(
-            f,
-            ", seq {}:{}",
-            d.tcp_seq,
-            d.tcp_seq.wrapping_add(d.payload_len)
-        )?;
+        let end = d.tcp_seq.wrapping_add(d.payload_len);
+        write!(f, ", seq {}:{end}", d.tcp_seq)?;
     } else if d.tcp_flags & starts != 0 {
         write!(f, ", seq {}", d.tcp_seq)?;
     }
@@ -281,61 +300,120 @@ fn show_tcp(d: &Dissection, transport: &[u8], f: &mut fmt::Formatter<'_>) -> fmt
         write!(f, ", ack {}", d.tcp_ack)?;
     }
     write!(f, ", win {}", d.tcp_window)?;
-    let Ok(view) = tcp::Tcp::parse(transport) else {
-        return Ok(());
-    };
     if d.tcp_flags & tcp::flag::URG != 0 {
-        write!(f, ", urg {}", view.urgent())?;
+        write!(f, ", urg {}", be16(head[18], head[19]))?;
     }
-    if !view.options.is_empty() {
+    let options_len = (usize::from(head[12] >> 4) * 4).saturating_sub(tcp::HEADER_LEN);
+    if options_len > 0 {
         f.write_str(", options [")?;
-        show_tcp_options(&view, f)?;
+        let options = tcp::captured_options(transport);
+        if show_tcp_options(options, options_len, f)? == Shown::Cut {
+            return f.write_str(" [|tcp]");
+        }
         f.write_str("]")?;
     }
     write!(f, ", length {}", d.payload_len)
 }
 
-fn show_tcp_options(view: &tcp::Tcp<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let mut options = view.options();
-    for i in 0..MAX_OPTIONS {
-        let Some(option) = options.next() else { break };
-        if i > 0 {
-            f.write_str(",")?;
-        }
-        match option {
-            TcpOption::NoOperation => f.write_str("nop")?,
-            TcpOption::MaxSegmentSize(bytes) => write!(f, "mss {bytes}")?,
-            TcpOption::WindowScale(shift) => write!(f, "wscale {shift}")?,
-            TcpOption::SackPermitted => f.write_str("sackOK")?,
-            TcpOption::Timestamps(value, echo) => write!(f, "TS val {value} ecr {echo}")?,
-            TcpOption::Sack(blocks) => {
-                write!(f, "sack {} ", blocks.len())?;
-                for [a, b, c, d, e, g, h, i] in blocks {
-                    let left = u32::from_be_bytes([*a, *b, *c, *d]);
-                    let right = u32::from_be_bytes([*e, *g, *h, *i]);
-                    write!(f, "{{{left}:{right}}}")?;
-                }
-            }
-            TcpOption::Other(34, cookie) => show_cookie("tfo ", cookie, f)?,
-            // The experiment that fast open came from (RFC 6994, magic number 0xf989).
-            TcpOption::Other(254, [0xf9, 0x89, cookie @ ..]) => show_cookie("exp-tfo", cookie, f)?,
-            TcpOption::Other(30, data) => {
-                let kind = data.first().map_or("", |b| mptcp_name(b >> 4));
-                write!(f, "mptcp {} {kind}", data.len() + 2)?;
-            }
-            TcpOption::Other(19, _) => f.write_str("md5")?,
-            TcpOption::Other(kind, data) => write!(f, "unknown-{kind} {} bytes", data.len())?,
-        }
+/// How much of something was there to be printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    All,
+    Cut,
+}
+
+/// Prints the options that were captured of those that have `len` bytes on the wire.
+fn show_tcp_options(
+    mut options: tcp::Options<'_>,
+    len: usize,
+    f: &mut fmt::Formatter<'_>,
+) -> Result<Shown, fmt::Error> {
+    let captured_len = options.rest().len();
+    let mut comma = "";
+    for option in options.by_ref() {
+        f.write_str(comma)?;
+        show_tcp_option(option, f)?;
+        comma = ",";
     }
-    match (
-        options.rest().first(),
-        options.rest().len() == view.options.len(),
-    ) {
-        (Some(0), false) => f.write_str(",eol"),
-        (Some(0), true) => f.write_str("eol"),
-        (Some(_), _) => f.write_str(" [bad options]"),
-        (None, _) => Ok(()),
+    let rest = options.rest();
+    let left = len.saturating_sub(captured_len - rest.len());
+    match *rest {
+        [] if left == 0 => return Ok(Shown::All),
+        [0, ..] => write!(f, "{comma}eol")?,
+        [] => {
+            f.write_str(comma)?;
+            return Ok(Shown::Cut);
+        }
+        [_] if left > 1 => {
+            f.write_str(comma)?;
+            return Ok(Shown::Cut);
+        }
+        [kind, option_len, ref data @ ..]
+            if usize::from(option_len) > rest.len() && usize::from(option_len) <= left =>
+        {
+            f.write_str(comma)?;
+            show_cut_option(kind, option_len, data, f)?;
+            return Ok(Shown::Cut);
+        }
+        _ => f.write_str(" [bad options]")?,
     }
+    Ok(Shown::All)
+}
+
+fn show_tcp_option(option: TcpOption<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match option {
+        TcpOption::NoOperation => f.write_str("nop"),
+        TcpOption::MaxSegmentSize(bytes) => write!(f, "mss {bytes}"),
+        TcpOption::WindowScale(shift) => write!(f, "wscale {shift}"),
+        TcpOption::SackPermitted => f.write_str("sackOK"),
+        TcpOption::Timestamps(value, echo) => write!(f, "TS val {value} ecr {echo}"),
+        TcpOption::Sack(blocks) => show_sack(blocks.len(), blocks, f),
+        TcpOption::Other(34, cookie) => show_cookie("tfo ", cookie, f),
+        // The experiment that fast open came from (RFC 6994, magic number 0xf989).
+        TcpOption::Other(254, [0xf9, 0x89, cookie @ ..]) => show_cookie("exp-tfo", cookie, f),
+        TcpOption::Other(30, data) => {
+            let kind = data.first().map_or("", |b| mptcp_name(b >> 4));
+            write!(f, "mptcp {} {kind}", data.len() + 2)
+        }
+        TcpOption::Other(19, _) => f.write_str("md5"),
+        TcpOption::Other(kind, data) => show_unknown_option(kind, !data.is_empty(), data, f),
+    }
+}
+
+/// An option of which only the first bytes of its data were captured.
+fn show_cut_option(kind: u8, len: u8, data: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match kind {
+        2 => f.write_str("mss"),
+        3 => f.write_str("wscale"),
+        4 => f.write_str("sackOK"),
+        5 => show_sack(usize::from(len - 2) / 8, data.as_chunks().0, f),
+        8 => f.write_str("TS"),
+        19 => f.write_str("md5"),
+        30 => f.write_str("mptcp"),
+        34 => f.write_str("tfo"),
+        254 => f.write_str("exp"),
+        _ => show_unknown_option(kind, true, data, f),
+    }
+}
+
+fn show_sack(count: usize, blocks: &[[u8; 8]], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "sack {count} ")?;
+    for [a, b, c, d, e, g, h, i] in blocks {
+        let left = u32::from_be_bytes([*a, *b, *c, *d]);
+        let right = u32::from_be_bytes([*e, *g, *h, *i]);
+        write!(f, "{{{left}:{right}}}")?;
+    }
+    Ok(())
+}
+
+fn show_unknown_option(
+    kind: u8,
+    has_data: bool,
+    data: &[u8],
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "unknown-{kind}{}", if has_data { " 0x" } else { "" })?;
+    data.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
 /// A fast open cookie, or the request for one (RFC 7413 section 4.1).

@@ -154,6 +154,18 @@ protocols! {
     Pbb mac_in_mac PBB "802.1ah service tag.",
     FabricPath mac_in_mac FABRIC_PATH "Cisco FabricPath.",
     Nsh nsh PROTOCOL "Network service header.",
+    Ieee80211 ieee80211 PROTOCOL "IEEE 802.11.",
+    Radiotap radiotap PROTOCOL "Radiotap.",
+    Prism prism PROTOCOL "Prism or AVS header in front of 802.11.",
+    Pktap pktap PROTOCOL "Darwin's packet tap.",
+    Nflog nflog PROTOCOL "Linux netfilter's log.",
+    Ppi ppi PROTOCOL "Per-packet information.",
+    Ipoib infiniband IPOIB "IP over InfiniBand.",
+    Infiniband infiniband INFINIBAND "InfiniBand.",
+    Dccp dccp PROTOCOL "DCCP.",
+    Arista arista PROTOCOL "Arista's time tag.",
+    Gtp0 gtp0 PROTOCOL "GTP, version 0.",
+    FrameRelay frame_relay PROTOCOL "Frame Relay.",
 }
 
 impl LayerKind {

@@ -290,14 +290,15 @@ pub fn option_set(bytes: &[u8]) -> u64 {
     if bytes.len() == 12 && bytes.first_chunk() == Some(&[1, 1, 8, 10]) {
         return 1 << 1 | 1 << 8;
     }
-    option_set_rare(bytes)
+    option_set_rare(bytes, bytes.len())
 }
 
+/// The same of options that have `len` bytes on the wire, of which `rest` was captured.
 #[inline(never)]
-fn option_set_rare(mut rest: &[u8]) -> u64 {
+fn option_set_rare(mut rest: &[u8], mut len: usize) -> u64 {
     let mut set = 0;
     while let Some(&kind) = rest.first() {
-        let len = match kind {
+        let option_len = match kind {
             0 => break,
             1 => 1,
             _ => match rest.get(1) {
@@ -305,17 +306,27 @@ fn option_set_rare(mut rest: &[u8]) -> u64 {
                 _ => break,
             },
         };
-        let Some(next) = rest.get(len..) else { break };
+        let Some(left) = len.checked_sub(option_len) else {
+            break;
+        };
         if kind < 64 {
             set |= 1 << kind;
         }
-        rest = next;
+        len = left;
+        rest = rest.get(option_len..).unwrap_or(&[]);
     }
     set
 }
 
-/// What there is of a header that is cut behind its ports: a first fragment may be that short, and
-/// so is what an ICMP error quotes.
+/// The options of the segment that starts with these bytes, as far as they were captured.
+pub fn captured_options(segment: &[u8]) -> Options<'_> {
+    let header_len = usize::from(segment.get(12).unwrap_or(&0) >> 4) * 4;
+    let captured = &segment[..header_len.min(segment.len())];
+    Options::new(captured.get(HEADER_LEN..).unwrap_or(&[]))
+}
+
+/// What there is of a header that is cut within its fixed part: a first fragment may be that short,
+/// and so is what an ICMP error quotes.
 #[cold]
 fn step_cut(walk: &mut Walk<'_, '_>) -> Next {
     let mut head = [0; HEADER_LEN];
@@ -336,11 +347,36 @@ fn step_cut(walk: &mut Walk<'_, '_>) -> Next {
     if there >= 16 {
         out.tcp_window = be16(head[14], head[15]);
     }
-    Err(walk.missing(HEADER_LEN))
+    if there < 13 || walk.wire_rest < HEADER_LEN {
+        return Err(walk.missing(HEADER_LEN));
+    }
+    // The payload begins behind the header, although that is cut.
+    behind(walk, head[12])
+}
+
+/// Moves behind the header and its options, whose length its thirteenth byte gives.
+#[inline]
+fn behind(walk: &mut Walk<'_, '_>, offset: u8) -> Next {
+    let header_len = usize::from(offset >> 4) * 4;
+    if header_len < HEADER_LEN {
+        return Err(Reason::BadHeaderLength);
+    }
+    if header_len > HEADER_LEN && header_len <= walk.wire_rest {
+        walk.out.tcp_options = match walk.rest.get(HEADER_LEN..header_len) {
+            Some(options) => option_set(options),
+            None => {
+                let captured = walk.rest.get(HEADER_LEN..).unwrap_or(&[]);
+                option_set_rare(captured, header_len - HEADER_LEN)
+            }
+        };
+    }
+    walk.advance(header_len)?;
+    Ok(LayerKind::None)
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    let Ok(head) = udp::ports::<HEADER_LEN>(walk) else {
+    udp::ports(walk);
+    let Some(head) = walk.rest.first_chunk::<HEADER_LEN>() else {
         return step_cut(walk);
     };
     let out = &mut *walk.out;
@@ -348,18 +384,7 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
     out.tcp_ack = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
     out.tcp_flags = be16(head[12], head[13]) & 0x0fff;
     out.tcp_window = be16(head[14], head[15]);
-    let header_len = usize::from(head[12] >> 4) * 4;
-    if header_len < HEADER_LEN {
-        return Err(Reason::BadHeaderLength);
-    }
-    if header_len > HEADER_LEN {
-        match walk.rest.get(HEADER_LEN..header_len) {
-            Some(options) => walk.out.tcp_options = option_set(options),
-            None => return Err(walk.missing(header_len)),
-        }
-    }
-    walk.advance(header_len)?;
-    Ok(LayerKind::None)
+    behind(walk, head[12])
 }
 
 pub(crate) const PROTOCOL: Protocol = Protocol {
@@ -428,6 +453,57 @@ mod tests {
             option_set(&bytes),
             1 << 2 | 1 << 4 | 1 << 8 | 1 << 1 | 1 << 3
         );
+    }
+
+    #[test]
+    fn sack_has_whole_blocks() {
+        let block = |n: u8| [0, 0, 0, n, 0, 0, 0, n + 1];
+        let blocks: Vec<_> = (1..5).map(block).collect();
+        for count in 0..=4 {
+            let len = 2 + 8 * count as u8;
+            let option = [&[5, len][..], blocks[..count].as_flattened(), &[1]].concat();
+            let options: Vec<_> = Options::new(&option).collect();
+            let expected = [TcpOption::Sack(&blocks[..count]), TcpOption::NoOperation];
+            assert_eq!(options, expected, "{count} blocks");
+        }
+        // Half a block more, or a byte less.
+        for len in [6, 9, 11, 14] {
+            let option = [
+                &[5, len][..],
+                &blocks.as_flattened()[..usize::from(len) - 2],
+            ]
+            .concat();
+            let found = Options::new(&option).next();
+            assert_eq!(
+                found,
+                Some(TcpOption::Other(5, &option[2..])),
+                "{len} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn options_that_are_cut_are_those_whose_length_is_there() {
+        // Two paddings, time stamps, a maximum segment size: 16 bytes of options.
+        let options = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 2, 4, 5, 0xb4];
+        let mut segment = [0; 20].to_vec();
+        segment[12] = 0x90;
+        segment.extend(options);
+        for (cut, expected) in [
+            (20, 0),
+            (21, 1 << 1),
+            (23, 1 << 1),
+            (24, 1 << 1 | 1 << 8),
+            (33, 1 << 1 | 1 << 8),
+            (34, 1 << 1 | 1 << 8 | 1 << 2),
+            (36, 1 << 1 | 1 << 8 | 1 << 2),
+        ] {
+            let captured = &segment[20..cut];
+            assert_eq!(option_set_rare(captured, 16), expected, "{cut}");
+            let mss = captured_options(&segment[..cut]).last();
+            let is_mss = mss == Some(TcpOption::MaxSegmentSize(1460));
+            assert_eq!(is_mss, cut == 36, "{cut}");
+        }
     }
 
     #[test]

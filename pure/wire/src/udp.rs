@@ -89,20 +89,21 @@ pub fn emit(out: &mut [u8; HEADER_LEN], src_port: u16, dst_port: u16, payload_le
     out[6..].fill(0);
 }
 
-/// Reads the ports that TCP, UDP, UDP-Lite and SCTP all start with, then the whole header of `N`
-/// bytes: a packet cut in between still has its ports.
+/// Reads the ports that TCP, UDP, UDP-Lite and SCTP all start with: a packet that is cut behind
+/// them still has them.
 #[inline]
-pub(crate) fn ports<'a, const N: usize>(walk: &mut Walk<'a, '_>) -> Result<&'a [u8; N], Reason> {
+pub(crate) fn ports(walk: &mut Walk<'_, '_>) {
     if let Some([a, b, c, d]) = walk.rest.first_chunk::<4>() {
         walk.out.src_port = be16(*a, *b);
         walk.out.dst_port = be16(*c, *d);
         walk.out.ports_read = true;
     }
-    walk.peek::<N>()
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    let head = ports::<HEADER_LEN>(walk)?;
+    ports(walk);
+    // The checksum may be cut off.
+    let head = walk.peek::<6>()?;
     let len = usize::from(be16(head[4], head[5]));
     if len >= HEADER_LEN {
         walk.limit(len);

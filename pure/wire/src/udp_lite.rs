@@ -63,7 +63,7 @@ impl fmt::Display for UdpLite<'_> {
 }
 
 fn step(walk: &mut Walk<'_, '_>) -> Next {
-    udp::ports::<HEADER_LEN>(walk)?;
+    udp::ports(walk);
     walk.advance(HEADER_LEN)?;
     Ok(LayerKind::None)
 }

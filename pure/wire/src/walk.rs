@@ -16,6 +16,8 @@ pub struct Walk<'a, 'd> {
     /// From the cursor to the end of the enclosing header's payload on the wire: never less than
     /// `rest.len()`, more if the capture is cut.
     pub(crate) wire_rest: usize,
+    /// Whether the 802.11 header that follows is padded to a multiple of four bytes.
+    pub(crate) is_padded: bool,
     /// What is being filled.
     pub(crate) out: &'d mut Dissection,
 }
@@ -47,8 +49,21 @@ impl<'a> Walk<'a, '_> {
                 self.wire_rest -= len;
                 Ok(())
             }
-            None => Err(self.missing(len)),
+            None => Err(self.cut(len)),
         }
+    }
+
+    /// Why a header of `len` bytes is not all there. If the capture cut it, the cursor moves behind
+    /// it nevertheless: where it ends on the wire is known.
+    #[cold]
+    fn cut(&mut self, len: usize) -> Reason {
+        let reason = self.missing(len);
+        if reason == Reason::Truncated {
+            self.rest = &[];
+            self.at += len;
+            self.wire_rest -= len;
+        }
+        reason
     }
 
     /// The enclosing header says that only `len` bytes from the cursor on are its payload: what
@@ -72,6 +87,18 @@ impl<'a> Walk<'a, '_> {
         Ok(LayerKind::None)
     }
 
+    /// What a packet of this link type (a DLT_ number) at the cursor starts with.
+    pub(crate) fn link(&self, dlt: u32) -> Next {
+        if self.rest.is_empty() {
+            return Err(self.missing(1));
+        }
+        let link = u16::try_from(dlt).map(LinkType::from_dlt);
+        match link.map(|link| table::of_link(link, self.rest)) {
+            Ok(LayerKind::None) | Err(_) => Err(Reason::UnsupportedLink),
+            Ok(kind) => Ok(kind),
+        }
+    }
+
     /// Steps from `kind` on until something stops it.
     fn run(&mut self, mut kind: LayerKind) {
         let reason = loop {
@@ -85,7 +112,15 @@ impl<'a> Walk<'a, '_> {
             self.out.layer_mask |= kind.bit();
             match table::step(kind, self) {
                 Ok(LayerKind::None) => break Reason::Complete,
-                Ok(next) => kind = next,
+                Ok(next) => {
+                    // A header behind the transport header: that of a tunnel.
+                    if self.out.transport_offset == self.out.layer_offsets[index]
+                        && self.out.transport_offset != 0
+                    {
+                        self.out.tunnel_payload_len = self.wire_rest as u32;
+                    }
+                    kind = next;
+                }
                 Err(reason) => break reason,
             }
         };
@@ -226,6 +261,7 @@ pub(crate) fn walk(
         rest: bytes,
         at,
         wire_rest,
+        is_padded: false,
         out,
     }
     .run(first);

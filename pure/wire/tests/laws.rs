@@ -3,11 +3,13 @@
 //!
 //! `BAREWIRE_BLESS=1 cargo test -p barewire-wire --test laws` writes the corpora anew.
 
+use barewire_wire::file::{Direction, Statistics, pcap, pcapng};
+use barewire_wire::table::{PROTOCOLS, Protocol};
+use barewire_wire::{
+    Dissection, LayerKind, LinkType, Timestamp, dissect, dissect_inner, ipv4, ipv6, laws,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
-use wire::file::{Direction, Statistics, pcap, pcapng};
-use wire::table::{PROTOCOLS, Protocol};
-use wire::{Dissection, LayerKind, LinkType, Timestamp, dissect, dissect_inner, ipv4, ipv6, laws};
 
 /// xorshift64*: enough to choose and to damage.
 struct Rng(u64);
@@ -64,7 +66,7 @@ fn in_ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
 
 fn in_udp(port: u16, payload: &[u8]) -> Vec<u8> {
     let mut head = [0; 8];
-    wire::udp::emit(&mut head, 40000, port, payload.len());
+    barewire_wire::udp::emit(&mut head, 40000, port, payload.len());
     [&head[..], payload].concat()
 }
 
@@ -139,7 +141,7 @@ fn rows_are_complete() {
     for link in LinkType::SUPPORTED {
         let mut d = Dissection::EMPTY;
         dissect(link, &[0x45; 64], 64, &mut d);
-        assert_ne!(d.reason, wire::Reason::UnsupportedLink, "{link}");
+        assert_ne!(d.reason, barewire_wire::Reason::UnsupportedLink, "{link}");
     }
 }
 
@@ -159,7 +161,8 @@ fn every_number_leads_to_its_protocol() {
             "{} not found in {packet:02x?} of {link}",
             kind.name()
         );
-        let damaged = level.reason.is_malformed() || level.reason == wire::Reason::Truncated;
+        let damaged =
+            level.reason.is_malformed() || level.reason == barewire_wire::Reason::Truncated;
         assert!(
             !damaged,
             "the sample of {} is {}",
@@ -263,19 +266,22 @@ fn chains_have_bounds() {
     dissect(LinkType::ETHERNET, &tags, tags.len() as u32, &mut d);
     assert_eq!(
         (d.reason, d.vlan_count as usize),
-        (wire::Reason::TooDeep, wire::MAX_LAYERS - 1)
+        (
+            barewire_wire::Reason::TooDeep,
+            barewire_wire::MAX_LAYERS - 1
+        )
     );
     let extensions = in_ipv6(60, &[60, 0, 1, 4, 0, 0, 0, 0].repeat(100));
     dissect(LinkType::RAW, &extensions, extensions.len() as u32, &mut d);
-    assert_eq!(d.reason, wire::Reason::TooDeep);
+    assert_eq!(d.reason, barewire_wire::Reason::TooDeep);
     let nested = (0..50).fold(vec![], |inner, _| in_ipv4(4, &inner));
     dissect(LinkType::RAW, &nested, nested.len() as u32, &mut d);
     let (mut levels, mut inner) = (1, Dissection::EMPTY);
     while dissect_inner(&nested, &d, &mut inner) {
         (d, levels) = (inner, levels + 1);
     }
-    assert_eq!(d.reason, wire::Reason::TooDeep);
-    assert_eq!(levels, wire::MAX_TUNNEL_DEPTH as usize + 2);
+    assert_eq!(d.reason, barewire_wire::Reason::TooDeep);
+    assert_eq!(levels, barewire_wire::MAX_TUNNEL_DEPTH as usize + 2);
     for packet in [tags, extensions, nested] {
         laws::packet(LinkType::ETHERNET, &packet, packet.len() as u32);
         laws::packet(LinkType::RAW, &packet, packet.len() as u32);
@@ -288,14 +294,14 @@ fn callers_choose_the_level() {
     let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &in_ethernet(0x86dd, &inner)].concat();
     let packet = in_ethernet(0x0800, &in_ipv4(17, &in_udp(4789, &vxlan)));
     let len = packet.len() as u32;
-    let all: Vec<Dissection> = wire::levels(LinkType::ETHERNET, &packet, len).collect();
+    let all: Vec<Dissection> = barewire_wire::levels(LinkType::ETHERNET, &packet, len).collect();
     assert_eq!(all.iter().map(|d| d.ip_version).collect::<Vec<_>>(), [4, 6]);
     assert_eq!(
         (all[0].tunnel_id, all[0].dst_port, all[1].dst_port),
         (7, 4789, 53)
     );
     let mut d = Dissection::EMPTY;
-    wire::dissect_innermost(LinkType::ETHERNET, &packet, len, &mut d);
+    barewire_wire::dissect_innermost(LinkType::ETHERNET, &packet, len, &mut d);
     assert_eq!(d, all[1]);
     assert_eq!(d.payload(&packet), [1, 2, 3]);
     // A tunnel that carries no IP leaves the outer level; a quoted packet is none.
@@ -311,9 +317,26 @@ fn callers_choose_the_level() {
     .concat();
     for payload in [in_ipv4(17, &in_udp(4789, &arp)), in_ipv4(1, &error)] {
         let packet = in_ethernet(0x0800, &payload);
-        wire::dissect_innermost(LinkType::ETHERNET, &packet, packet.len() as u32, &mut d);
+        barewire_wire::dissect_innermost(LinkType::ETHERNET, &packet, packet.len() as u32, &mut d);
         assert_eq!((d.tunnel_depth, d.ip_version), (0, 4));
     }
+}
+
+/// A tunnel's header is payload of the UDP header that it follows.
+#[test]
+fn all_bytes_behind_udp_are_payload() {
+    let mut count = 0;
+    for (kind, row) in rows() {
+        for port in row.udp_ports {
+            let packet = in_ipv4(17, &in_udp(*port, row.sample));
+            let mut d = Dissection::EMPTY;
+            dissect(LinkType::IPV4, &packet, packet.len() as u32, &mut d);
+            let expected = Some((28, row.sample.len() as u32));
+            assert_eq!(d.transport_payload(), expected, "{}", kind.name());
+            count += 1;
+        }
+    }
+    assert!(count >= 6, "{count}");
 }
 
 /// Padding behind the IP datagram changes nothing but the lengths of the whole packet.

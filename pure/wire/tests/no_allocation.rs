@@ -1,10 +1,10 @@
 //! Dissection, printing, checksums and file framing allocate nothing, as an allocator counts that
 //! counts per thread. The crate is `no_std` without `alloc`, so this can fail only if that changes.
 
+use barewire_wire::file::{Event, Interface, Reader, pcap};
+use barewire_wire::table::PROTOCOLS;
+use barewire_wire::{Dissection, LinkType, Summary, Timestamp, checksum, dissect, dissect_inner};
 use std::fmt::Write;
-use wire::file::{Event, Interface, Reader, pcap};
-use wire::table::PROTOCOLS;
-use wire::{Dissection, LinkType, Summary, Timestamp, checksum, dissect, dissect_inner};
 
 struct Sink(usize);
 

@@ -75,6 +75,9 @@ pub struct QueueAccount {
     pub dropped: [u64; DropReason::COUNT],
     /// Packets that wait in a ring (a momentary value).
     pub in_flight: u64,
+    /// Of the packets seen in a capture file, those whose stated wire length exceeds
+    /// [`MAX_WIRE_LEN`](wire::file::MAX_WIRE_LEN). They count with the bytes present.
+    pub wire_len_damaged: u64,
 }
 
 impl QueueAccount {
@@ -101,6 +104,7 @@ impl QueueAccount {
         self.delivered_bytes += other.delivered_bytes;
         self.passed += other.passed;
         self.in_flight += other.in_flight;
+        self.wire_len_damaged += other.wire_len_damaged;
         for (sum, value) in self.dropped.iter_mut().zip(other.dropped) {
             *sum += value;
         }

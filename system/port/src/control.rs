@@ -1,6 +1,9 @@
 //! The control side of a port: what it is, what happened to it, its account. Never on the packet
 //! path.
 
+use std::fmt;
+
+use bpf::cbpf::Program;
 use sys::Result;
 
 use crate::account::PortAccount;
@@ -27,6 +30,18 @@ pub struct Capabilities {
     pub packet_len_max: u32,
 }
 
+/// What becomes of packets that nobody takes from a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Intake {
+    /// They are lost when a ring is full.
+    #[default]
+    Live,
+    /// Their sender waits.
+    Waiting,
+    /// They stay in the file.
+    File,
+}
+
 /// What was obtained, in words, for people and JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortDescription {
@@ -36,6 +51,8 @@ pub struct PortDescription {
     pub target: String,
     /// Link type of its packets (as in capture files), of the first interface.
     pub link_type: u16,
+    /// What becomes of packets that nobody takes.
+    pub intake: Intake,
     /// Pairs of what and value: attach mode, bind mode, time source, where the filter runs, ring
     /// sizes.
     pub facts: Vec<(&'static str, String)>,
@@ -57,6 +74,31 @@ pub enum PortEvent {
     MtuChanged(u32),
     /// The interface is gone for good; the port is of no more use.
     DeviceGone,
+    /// The port's XDP program had been detached from the interface by somebody else, and is
+    /// attached again. Packets in between went to the host and are in no account but the
+    /// interface's.
+    Reattached,
+    /// The port's XDP program was detached from the interface, or replaced, by somebody else, and
+    /// this is why it is not attached again; a port that receives is of no more use.
+    Detached(String),
+}
+
+impl fmt::Display for PortEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LinkDown => f.write_str("the link is down; packets resume when it is back"),
+            Self::LinkUp => f.write_str("the link is up again"),
+            Self::MtuChanged(mtu) => write!(f, "the MTU is now {mtu} bytes"),
+            Self::DeviceGone => f.write_str("the interface is gone"),
+            Self::Reattached => f.write_str(
+                "the XDP program was detached by another process and has been attached again; \
+                 packets in between went to the host",
+            ),
+            Self::Detached(why) => {
+                write!(f, "the XDP program was detached by another process: {why}")
+            }
+        }
+    }
 }
 
 /// The control side of an open port.
@@ -80,6 +122,16 @@ pub trait PortControl: Send {
     fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
         let all = self.describe().interfaces;
         all.into_iter().skip(known).collect()
+    }
+
+    /// Puts another filter, or none, in the place of the one that runs in the kernel. False for a
+    /// port that has its queues filter, in user space.
+    ///
+    /// # Errors
+    /// `Unsupported` where it cannot be replaced; the kernel's. The old filter then stays.
+    fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
+        let _ = filter;
+        Ok(false)
     }
 
     /// Stops the intake: no new packets enter the rings, those in them can still be received.

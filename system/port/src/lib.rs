@@ -2,8 +2,8 @@
 //! them.
 //!
 //! ```no_run
-//! let options = port::PortOptions::default();
-//! let mut port = port::open("afxdp:eth0", &options)?;
+//! let options = barewire_port::PortOptions::default();
+//! let mut port = barewire_port::open("afxdp:eth0", &options)?;
 //! let rx = &mut port.rx[0];
 //! loop {
 //!     let batch = rx.receive()?;               // never blocks
@@ -12,7 +12,7 @@
 //!     }
 //!     let idle = batch.is_empty();
 //!     drop(batch);                             // the frames go back to the device
-//!     if idle && rx.wait(std::time::Duration::from_millis(100))? == port::Ready::End {
+//!     if idle && rx.wait(std::time::Duration::from_millis(100))? == barewire_port::Ready::End {
 //!         break;                               // a file's end; a device never ends
 //!     }
 //! }
@@ -21,19 +21,25 @@
 //!
 //! A backend is one file in `backend/` (an [`RxBackend`], a [`TxBackend`], a [`PortControl`]) and
 //! one row in [`BACKENDS`]. Dynamic dispatch happens once a batch.
+//!
+//! # Features
+//! `testing` adds the module `testing`: ports on models of cards, for tests and benches.
 
 mod account;
 mod backend;
 mod control;
-pub mod model;
 mod open;
 mod options;
+mod port;
+mod registry;
 mod rx;
-mod slot;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tx;
 
 /// Writing capture files, one or a set of them.
 pub mod file {
+    pub use crate::backend::file::handed::Handed;
     pub use crate::backend::file::rotation::Rotation;
     pub use crate::backend::file::writer::{
         FileCompression, FileFormat, FileInterface, FileWriter, Record, WriterOptions, Written,
@@ -46,12 +52,17 @@ pub use account::{
     Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
 };
 pub use backend::vfio::card_name as user_mode_card;
-pub use control::{Capabilities, PortControl, PortDescription, PortEvent};
-pub use open::{BACKENDS, Backend, Port, PortName, open, shared_pool};
+pub use control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
+pub use open::{BACKENDS, open, shared_pool};
 pub use options::{
     AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,
     TapBy, TimestampSource,
 };
-pub use rx::{Filled, Forwarded, Packet, PacketMut, Ready, RxBackend, RxBatch, RxQueue};
-pub use slot::{Checksum, Slot, Vlan};
+pub use port::Port;
+pub use registry::{Backend, Plain, PortName, Registry, Target};
+pub use ring::slot::{Checksum, Slot, Vlan};
+pub use rx::{
+    Detached, Filled, FilterSwitch, Forwarded, Meta, Packet, PacketMut, Ready, RxBackend, RxBatch,
+    RxQueue, Waker,
+};
 pub use tx::{TxBackend, TxBatch, TxQueue};

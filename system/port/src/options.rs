@@ -1,5 +1,7 @@
 //! How a port is to be opened.
 
+mod words;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +9,8 @@ use std::time::Duration;
 use bpf::cbpf::Program;
 use ring::Pool;
 use sys::Result;
+
+pub(crate) use words::{OPTION_NAMES, apply};
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,19 +1,29 @@
 //! Receiving: a queue gives batches of borrowed packets.
 
+mod detached;
 mod forward;
+mod switch;
+mod wake;
 
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::cbpf::Program;
+use ring::slot::{Checksum, Slot, Vlan, segment_count};
 use ring::{Frame, Pool};
 use sys::Result;
+use sys::eventfd::EventFd;
 
 use crate::account::RxCounters;
-use crate::slot::{Checksum, Slot, Vlan, segment_count};
 
+pub use ring::slot::Filled;
+
+pub use detached::{Detached, Meta};
 pub use forward::Forwarded;
+pub use switch::FilterSwitch;
+pub use wake::Waker;
 
 /// What waiting ended with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +34,8 @@ pub enum Ready {
     Timeout,
     /// There will never be packets again: end of a file, or the sender is gone.
     End,
+    /// Somebody called the queue's [`Waker`].
+    Woken,
 }
 
 /// What a backend writes. Called once a batch.
@@ -51,6 +63,20 @@ pub trait RxBackend: Send {
     /// Sleeps until there may be packets, at most `timeout`.
     fn wait(&mut self, timeout: Duration) -> Result<Ready>;
 
+    /// A descriptor that is readable when there may be packets, once [`arm`](Self::arm) was called.
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Has [`poll_fd`](Self::poll_fd) become readable with the next packet. Called when a wait of
+    /// no time found nothing. False if there may be packets by now.
+    fn arm(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Ends a filter that the backend itself applies: from here on the queue has another one.
+    fn end_filter(&mut self) {}
+
     /// The pool of its frames, or the one it copies into.
     fn pool(&self) -> Option<&Pool>;
 
@@ -72,28 +98,6 @@ pub trait RxBackend: Send {
     }
 }
 
-/// What a backend has appended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filled {
-    /// Packets.
-    pub packets: usize,
-    /// Bytes of them present.
-    pub bytes: u64,
-}
-
-impl Filled {
-    /// What these slots hold, by looking at each.
-    #[inline]
-    pub(crate) fn of(slots: &[Slot]) -> Self {
-        let mut filled = Self::default();
-        for slot in slots {
-            filled.packets += usize::from(!slot.has(Slot::CONTINUES));
-            filled.bytes += u64::from(slot.cap_len);
-        }
-        filled
-    }
-}
-
 /// Slots by which a batch may exceed its size, so that its last packet is whole.
 const SEGMENTS_BEYOND: usize = 64;
 
@@ -105,12 +109,15 @@ pub struct RxQueue {
     batch_max: usize,
     queue_index: u32,
     filter: Option<Program>,
+    next_filter: Arc<switch::NextFilter>,
+    waker: Option<Arc<EventFd>>,
     counters: Arc<RxCounters>,
 }
 
 impl RxQueue {
-    /// Wraps a backend. `filter` is given only where the backend does not filter by itself.
-    pub(crate) fn new(
+    /// Wraps a backend. `filter` is given only where the backend does not filter by itself;
+    /// `counters` are those that the backend moves too.
+    pub fn new(
         backend: Box<dyn RxBackend>,
         queue_index: u32,
         batch_max: usize,
@@ -126,6 +133,8 @@ impl RxQueue {
             batch_max,
             queue_index,
             filter,
+            next_filter: Arc::default(),
+            waker: None,
             counters,
         }
     }
@@ -152,6 +161,9 @@ impl RxQueue {
             // A batch that was leaked instead of dropped.
             self.backend.release(&mut self.slots);
         }
+        if self.next_filter.is_new() {
+            self.take_filter();
+        }
         let mut filled = self.backend.fill(&mut self.slots, self.batch_max)?;
         if self.filter.is_some() {
             self.apply_filter();
@@ -166,6 +178,7 @@ impl RxQueue {
             queue: self,
             start: 0,
             packets,
+            walked: (0, 0, 0),
         })
     }
 
@@ -201,7 +214,10 @@ impl RxQueue {
     /// Sleeps until there may be packets, at most `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         self.counters.waits.add(1);
-        self.backend.wait(timeout)
+        match self.waker.clone() {
+            None => self.backend.wait(timeout),
+            Some(waker) => self.wait_or_wake(&waker, timeout),
+        }
     }
 
     /// Packets that can wait for the reader before the next is lost, where that is fixed.
@@ -233,7 +249,7 @@ impl Drop for RxQueue {
 #[inline]
 unsafe fn slot_bytes(slot: &Slot) -> &[u8] {
     // SAFETY: backends make slots only over ranges that they checked.
-    unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) }
+    unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) }
 }
 
 /// Packets borrowed from a queue; they go back to the device when the batch is dropped.
@@ -243,6 +259,9 @@ pub struct RxBatch<'q> {
     /// First slot of the first packet that is still in the batch.
     start: usize,
     packets: usize,
+    /// Where the last search ended: a packet's number, counted from the slot that was the start
+    /// then, and its first slot.
+    walked: (usize, usize, usize),
 }
 
 impl RxBatch<'_> {
@@ -284,17 +303,15 @@ impl RxBatch<'_> {
         })
     }
 
-    /// Keeps packet `index` of a batch beyond the batch: its frame, owned. A move where the queue
-    /// has a pool of its own, else a copy, which is counted.
+    /// Keeps packet `index` of a batch beyond the batch: its frame, owned, and what was known of it
+    /// beside its bytes. A move where the queue has a pool of its own, else a copy, which is
+    /// counted.
     ///
     /// # Errors
     /// `InvalidInput` for an index out of range or a packet in several segments, `NoSpace` if the
     /// pool is empty.
-    pub fn detach(&mut self, index: usize) -> Result<Frame> {
-        let mut at = self.start;
-        for _ in 0..index.min(self.packets) {
-            at += segment_count(&self.queue.slots[at..]);
-        }
+    pub fn detach(&mut self, index: usize) -> Result<Detached> {
+        let at = self.slot_of(index);
         let refuse = |why| sys::Error::new(sys::ErrorKind::InvalidInput, "detach a packet", why);
         let Some(slot) = self
             .queue
@@ -307,7 +324,32 @@ impl RxBatch<'_> {
         if slot.has(Slot::CONTINUES) {
             return Err(refuse("it lies in several frames"));
         }
-        self.queue.backend.detach(slot)
+        // Before the backend empties the slot.
+        let meta = Packet {
+            slots: std::slice::from_ref(slot),
+        }
+        .meta();
+        let frame = self.queue.backend.detach(slot)?;
+        Ok(Detached { frame, meta })
+    }
+
+    /// The first slot of packet `index`, or one behind the last. Packets in several segments are
+    /// rare: without any in the batch it is a sum, else the walk goes on where the last one ended.
+    fn slot_of(&mut self, index: usize) -> usize {
+        let index = index.min(self.packets);
+        if self.queue.slots.len() - self.start == self.packets {
+            return self.start + index;
+        }
+        let (mut number, mut at) = match self.walked {
+            (start, number, at) if start == self.start && number <= index => (number, at),
+            _ => (0, self.start),
+        };
+        while number < index {
+            at += segment_count(&self.queue.slots[at..]);
+            number += 1;
+        }
+        self.walked = (self.start, number, at);
+        at
     }
 }
 
@@ -399,7 +441,7 @@ impl<'b> Packet<'b> {
     /// Bytes present, over all segments.
     #[inline]
     pub fn cap_len(&self) -> u32 {
-        self.slots.iter().map(|slot| slot.cap_len).sum()
+        self.slots.iter().map(|slot| slot.cap_len()).sum()
     }
 
     /// Bytes on the wire.
@@ -438,6 +480,20 @@ impl<'b> Packet<'b> {
         }
     }
 
+    /// All that is known beside the bytes.
+    #[inline]
+    pub fn meta(&self) -> Meta {
+        Meta {
+            wire_len: self.wire_len(),
+            time_ns: self.time_ns(),
+            rss_hash: self.rss_hash(),
+            vlan: self.vlan(),
+            checksum: self.checksum(),
+            is_outgoing: self.is_outgoing(),
+            interface_index: self.interface_index(),
+        }
+    }
+
     /// Whether the host itself sent it.
     #[inline]
     pub fn is_outgoing(&self) -> bool {
@@ -468,6 +524,6 @@ impl PacketMut<'_> {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let slot = &mut self.slots[0];
         // SAFETY: the batch owns the memory, and this handle is its only borrower.
-        unsafe { std::slice::from_raw_parts_mut(slot.data.as_ptr(), slot.cap_len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(slot.data().as_ptr(), slot.cap_len() as usize) }
     }
 }

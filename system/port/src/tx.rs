@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ring::slot::Slot;
 use ring::{Frame, Pool};
 use sys::Result;
 
 use crate::account::TxCounters;
-use crate::slot::Slot;
 
 /// What a backend writes. Called once a batch.
 pub trait TxBackend: Send {
@@ -56,11 +56,8 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    pub(crate) fn new(
-        backend: Box<dyn TxBackend>,
-        queue_index: u32,
-        counters: Arc<TxCounters>,
-    ) -> Self {
+    /// Wraps a backend; `counters` are those that it moves.
+    pub fn new(backend: Box<dyn TxBackend>, queue_index: u32, counters: Arc<TxCounters>) -> Self {
         Self {
             backend,
             slots: Vec::with_capacity(256),
@@ -181,7 +178,9 @@ impl TxBatch<'_> {
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         let slot = self.slot()?;
         // SAFETY: the backend lent the range to this batch alone.
-        Some(unsafe { std::slice::from_raw_parts_mut(slot.data.as_ptr(), slot.cap_len as usize) })
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(slot.data().as_ptr(), slot.cap_len() as usize)
+        })
     }
 
     /// Counts the next buffer as holding a packet of `len` bytes.
@@ -192,10 +191,10 @@ impl TxBatch<'_> {
     pub fn advance(&mut self, len: usize) {
         let slot = self.slot().expect("a buffer is left");
         assert!(
-            len <= slot.cap_len as usize,
+            len <= slot.cap_len() as usize,
             "more bytes than the buffer holds"
         );
-        slot.cap_len = len as u32;
+        slot.cut_to(len as u32);
         slot.wire_len = len as u32;
         // SAFETY: not beyond the end, at which it is not yet.
         self.next = unsafe { self.next.add(1) };

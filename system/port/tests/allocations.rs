@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use port::{Port, PortOptions};
+use barewire_port::{Port, PortOptions};
 
 thread_local! {
     /// Allocations of this thread. Without a destructor, so that it can be used from an allocator.
@@ -79,7 +79,7 @@ fn turn(port: &mut Port, rounds: usize, keep: bool) -> (usize, u64) {
         }
         if keep && !batch.is_empty() {
             // A frame that is kept is a move, and goes out again.
-            let frame = batch.detach(0).unwrap();
+            let frame = batch.detach(0).unwrap().frame;
             drop(batch);
             assert!(tx.send(frame).unwrap().is_none());
         }
@@ -94,7 +94,7 @@ fn the_memory_ring_allocates_nothing_once_warm() {
         ("memory:?batch=7", true),
         ("memory:?timestamp=none", true),
     ] {
-        let mut port = port::open(query, &PortOptions::default()).unwrap();
+        let mut port = barewire_port::open(query, &PortOptions::default()).unwrap();
         turn(&mut port, 100, keep);
         let mut moved = (0, 0);
         let count = allocations(|| moved = turn(&mut port, 2000, keep));
@@ -117,7 +117,7 @@ fn filtering_allocates_nothing_once_warm() {
         filter: Some(bpf::cbpf::Program::new(insns).unwrap()),
         ..PortOptions::default()
     };
-    let mut port = port::open("memory:", &options).unwrap();
+    let mut port = barewire_port::open("memory:", &options).unwrap();
     turn(&mut port, 100, false);
     let mut moved = (0, 0);
     let count = allocations(|| moved = turn(&mut port, 2000, false));
@@ -194,7 +194,7 @@ fn receive(port: &mut Port, count: usize) -> u64 {
 fn reading_a_file_allocates_nothing_once_warm() {
     for (name, packed) in [("plain.pcap", false), ("packed.pcap.gz", true)] {
         let capture = Capture::new(name, 20_000, packed);
-        let mut port = port::open(&capture.name(), &PortOptions::default()).unwrap();
+        let mut port = barewire_port::open(&capture.name(), &PortOptions::default()).unwrap();
         receive(&mut port, 1000);
         let mut sum = 0;
         let count = allocations(|| sum = receive(&mut port, 15_000));
@@ -208,10 +208,10 @@ fn writing_a_file_allocates_nothing_once_warm() {
     for name in ["written.pcap", "written.pcapng"] {
         let capture = Capture::path(name);
         let options = PortOptions {
-            direction: port::Direction::Tx,
+            direction: barewire_port::Direction::Tx,
             ..PortOptions::default()
         };
-        let mut port = port::open(&capture.name(), &options).unwrap();
+        let mut port = barewire_port::open(&capture.name(), &options).unwrap();
         let mut write = |rounds: usize| {
             let tx = &mut port.tx[0];
             for round in 0..rounds {
@@ -251,19 +251,18 @@ fn own_loopback() -> bool {
 #[test]
 fn packet_sockets_allocate_nothing_once_warm() {
     if !own_loopback() {
-        eprintln!("SKIPPED: packet_sockets_allocate_nothing_once_warm: needs root");
-        return;
+        skip::skip!("needs root");
     }
     for tap in ["tpacket", "bpf"] {
         let options = PortOptions {
-            direction: port::Direction::Both,
+            direction: barewire_port::Direction::Both,
             ..PortOptions::default()
         };
         let name = format!("afpacket:lo?tap={tap}&outgoing=no&block_timeout_ms=1");
-        let mut port = match port::open(&name, &options) {
+        let mut port = match barewire_port::open(&name, &options) {
             Ok(port) => port,
             Err(error) if error.kind() == sys::ErrorKind::Unsupported => {
-                eprintln!("SKIPPED: packet_sockets_allocate_nothing_once_warm: {error}");
+                skip::record("packet_sockets_allocate_nothing_once_warm", error);
                 continue;
             }
             Err(error) => panic!("{error}"),

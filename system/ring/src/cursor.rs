@@ -22,9 +22,9 @@ use crate::sync::{AtomicU32, Cell, Ordering};
 /// code cannot make two ends of a kind, which would both write the same entries:
 ///
 /// ```compile_fail
-/// fn two_producers(memory: ring::RingMemory<u64>) {
-///     let first = ring::Producer::new(memory.clone());
-///     let second = ring::Producer::new(memory);
+/// fn two_producers(memory: barewire_ring::RingMemory<u64>) {
+///     let first = barewire_ring::Producer::new(memory.clone());
+///     let second = barewire_ring::Producer::new(memory);
 /// }
 /// ```
 pub struct RingMemory<T> {

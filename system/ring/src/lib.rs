@@ -5,6 +5,7 @@
 //!   of one.
 //! - [`FrameCache`] is a thread's own stock of free frames, so that a queue touches shared state
 //!   once a batch.
+//! - [`slot::Slot`] is one packet's place in a batch: what drivers fill in and ports hand on.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
 //!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.
 //!
@@ -19,6 +20,7 @@ mod frame;
 mod free;
 mod owners;
 mod pool;
+pub mod slot;
 mod sync;
 #[cfg(test)]
 mod tests;

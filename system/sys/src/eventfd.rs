@@ -57,6 +57,27 @@ impl EventFd {
         }
         Ok(count > 0 && self.take())
     }
+
+    /// Sleeps until it is signalled, or `other` is readable or has an error, at most `timeout`
+    /// (rounded up as for [`wait`](Self::wait)); takes nothing. True if a signal to the process
+    /// ended it.
+    pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<bool> {
+        let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
+        // A negative descriptor is passed over (poll(2)).
+        let mut polls = [Some(self.as_fd()), other].map(|fd| libc::pollfd {
+            fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        // SAFETY: two elements, alive for the call.
+        if unsafe { libc::poll(polls.as_mut_ptr(), 2, ms) } >= 0 {
+            return Ok(false);
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EINTR) => Ok(true),
+            error => Err(Error::from_io("wait for packets or a waker", error)),
+        }
+    }
 }
 
 static ONE: u64 = 1;
@@ -70,6 +91,20 @@ impl AsFd for EventFd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_descriptor_may_end_the_wait() {
+        let (event, other) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        let long = Duration::from_secs(60);
+        for signalled in [&event, &other] {
+            signalled.signal();
+            assert!(!event.wait_beside(Some(other.as_fd()), long).unwrap());
+            assert!(signalled.take(), "nothing was taken");
+        }
+        let short = Duration::from_micros(10);
+        assert!(!event.wait_beside(Some(other.as_fd()), short).unwrap());
+        assert!(!event.wait_beside(None, short).unwrap());
+    }
 
     #[test]
     fn is_taken_once() {

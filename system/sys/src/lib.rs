@@ -22,6 +22,7 @@ pub mod netlink;
 pub mod netns;
 pub mod packet;
 pub mod pci;
+pub mod poll;
 pub mod probe;
 pub mod rights;
 pub mod route;

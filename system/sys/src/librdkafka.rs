@@ -164,35 +164,44 @@ pub enum Refused {
     Wrong(String),
 }
 
-impl Producer {
-    /// A producer with these properties (CONFIGURATION.md of librdkafka). Nothing is connected yet.
-    ///
-    /// # Errors
-    /// `InvalidInput` with the library's words where a property is not known or not possible,
-    /// `Unsupported` without the library.
-    pub fn new(properties: &[(&str, &str)], topic: &str) -> Result<Producer> {
+/// The error of a producer that cannot be made.
+fn wrong(why: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, "set up Kafka", why)
+}
+
+fn string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| wrong("a zero byte".into()))
+}
+
+/// What the library has written into `text`.
+fn words(text: &[c_char; TEXT_LEN]) -> String {
+    // SAFETY: it was zeros, and the library ends what it writes with one.
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    text.to_string_lossy().into_owned()
+}
+
+/// A configuration that is destroyed, unless a producer takes it.
+struct Conf {
+    library: &'static Library,
+    conf: *mut Opaque,
+}
+
+impl Conf {
+    fn new(properties: &[(&str, &str)]) -> Result<Conf> {
         let library = library()?;
-        let wrong = |why: String| Error::new(ErrorKind::InvalidInput, "set up Kafka", why);
-        let string = |text: &str| CString::new(text).map_err(|_| wrong("a zero byte".into()));
-        let topic = string(topic)?;
         let mut pairs = Vec::new();
         for (name, value) in properties {
             pairs.push((string(name)?, string(value)?));
         }
-        let reports = Box::new(Mutex::new(Reports::default()));
-        let mut text: [c_char; TEXT_LEN] = [0; TEXT_LEN];
-        let words = |text: &[c_char; TEXT_LEN]| {
-            // SAFETY: it was zeros, and the library ends what it writes with one.
-            let text = unsafe { CStr::from_ptr(text.as_ptr()) };
-            text.to_string_lossy().into_owned()
-        };
         // SAFETY: no precondition.
         let conf = unsafe { (library.conf_new)() };
+        let conf = Conf { library, conf };
+        let mut text: [c_char; TEXT_LEN] = [0; TEXT_LEN];
         for (name, value) in &pairs {
             // SAFETY: conf is live, the strings are C strings, the text is as long as said.
             let status = unsafe {
                 (library.conf_set)(
-                    conf,
+                    conf.conf,
                     name.as_ptr(),
                     value.as_ptr(),
                     text.as_mut_ptr(),
@@ -200,26 +209,58 @@ impl Producer {
                 )
             };
             if status != CONF_OK {
-                // SAFETY: live, and not used after this.
-                unsafe { (library.conf_destroy)(conf) };
                 return Err(wrong(words(&text)));
             }
         }
+        Ok(conf)
+    }
+}
+
+impl Drop for Conf {
+    fn drop(&mut self) {
+        // SAFETY: live, as nobody took it, and not used after this.
+        unsafe { (self.library.conf_destroy)(self.conf) };
+    }
+}
+
+impl Producer {
+    /// Checks names and values of properties, each for itself, without starting anything.
+    ///
+    /// # Errors
+    /// As [`Producer::new`].
+    pub fn check(properties: &[(&str, &str)], topic: &str) -> Result<()> {
+        string(topic)?;
+        Conf::new(properties).map(drop)
+    }
+
+    /// A producer with these properties (CONFIGURATION.md of librdkafka). The library starts
+    /// threads, with the privileges of the calling one.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the library's words where a property is not known or not possible,
+    /// `Unsupported` without the library.
+    pub fn new(properties: &[(&str, &str)], topic: &str) -> Result<Producer> {
+        let topic = string(topic)?;
+        let conf = Conf::new(properties)?;
+        let library = conf.library;
+        let reports = Box::new(Mutex::new(Reports::default()));
+        let mut text: [c_char; TEXT_LEN] = [0; TEXT_LEN];
         // SAFETY: conf is live. The callbacks have the signatures of rdkafka.h; the reports outlive
         // the handle, which is destroyed before them (`Drop`).
         let handle = unsafe {
             let reports: *const Mutex<Reports> = &*reports;
-            (library.conf_set_opaque)(conf, reports.cast_mut().cast());
-            (library.conf_set_reported)(conf, reported);
-            (library.conf_set_failed)(conf, failed);
-            (library.conf_set_log)(conf, None);
-            (library.new)(PRODUCER, conf, text.as_mut_ptr(), TEXT_LEN)
+            (library.conf_set_opaque)(conf.conf, reports.cast_mut().cast());
+            (library.conf_set_reported)(conf.conf, reported);
+            (library.conf_set_failed)(conf.conf, failed);
+            (library.conf_set_log)(conf.conf, None);
+            (library.new)(PRODUCER, conf.conf, text.as_mut_ptr(), TEXT_LEN)
         };
         if handle.is_null() {
-            // SAFETY: on failure the configuration stays ours.
-            unsafe { (library.conf_destroy)(conf) };
+            // On failure the configuration stays ours.
             return Err(wrong(words(&text)));
         }
+        // The handle has it now.
+        std::mem::forget(conf);
         // SAFETY: the handle is live, the name a C string; no configuration of its own.
         let topic = unsafe { (library.topic_new)(handle, topic.as_ptr(), std::ptr::null_mut()) };
         if topic.is_null() {
@@ -329,22 +370,23 @@ mod tests {
                     .hint()
                     .is_some_and(|hint| hint.contains("librdkafka1"))
             );
-            eprintln!("SKIPPED properties_are_the_librarys: {error}");
-            return;
+            skip::skip!("{error}");
         }
         let error = Producer::new(&[("colour", "red")], "t").err().unwrap();
         assert!(error.why().contains("colour"), "{error}");
         let error = Producer::new(&[("acks", "many")], "t").err().unwrap();
         assert!(error.why().contains("acks"), "{error}");
         assert!(Producer::new(&[("acks", "all\0")], "t").is_err());
+        // Found before anything is started, too.
+        assert!(Producer::check(&[("colour", "red")], "t").is_err());
+        assert!(Producer::check(&[("acks", "all")], "t").is_ok());
     }
 
     /// Nobody is there: the queue has its bound, and what was in it comes back as lost.
     #[test]
     fn the_queue_is_bounded_and_every_message_has_a_report() {
         if let Err(error) = version() {
-            eprintln!("SKIPPED the_queue_is_bounded_and_every_message_has_a_report: {error}");
-            return;
+            skip::skip!("{error}");
         }
         let properties = [
             ("bootstrap.servers", "127.0.0.1:1"),

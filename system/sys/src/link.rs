@@ -190,7 +190,7 @@ impl Link {
     }
 
     /// From a `RTM_NEWLINK` or `RTM_DELLINK` message.
-    fn parse(reply: &Reply) -> Option<Self> {
+    pub(crate) fn parse(reply: &Reply) -> Option<Self> {
         if !matches!(reply.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK) {
             return None;
         }

@@ -8,6 +8,9 @@ use std::{io, mem};
 
 use crate::{Error, ErrorKind, Result, Unsupported};
 
+#[cfg(feature = "laws")]
+pub mod laws;
+
 /// Bytes of `struct nlmsghdr`.
 const HEADER_LEN: usize = 16;
 /// Largest answer taken in one piece: the kernel makes dumps of at most 32 KiB.
@@ -419,11 +422,7 @@ impl Socket {
     pub fn family(&mut self, name: &'static str) -> Result<Family> {
         const CONTROL: u16 = 16;
         const GET_FAMILY: u8 = 3;
-        const ATTR_ID: u16 = 1;
         const ATTR_NAME: u16 = 2;
-        const ATTR_GROUPS: u16 = 7;
-        const GROUP_NAME: u16 = 1;
-        const GROUP_ID: u16 = 2;
         let what = format!("find the netlink family {name}");
         let ask = Message::generic(CONTROL, GET_FAMILY, 0).attr_text(ATTR_NAME, name);
         let replies = self.request(&what, ask).map_err(|e| match e.kind() {
@@ -436,6 +435,32 @@ impl Socket {
             ),
             _ => e,
         })?;
+        Ok(Family::of(&replies))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A generic family as this kernel numbers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Family {
+    /// The message type of its messages.
+    pub id: u16,
+    /// Its multicast groups: name and number.
+    pub groups: Vec<(String, u32)>,
+}
+
+impl Family {
+    /// From the answer to `CTRL_CMD_GETFAMILY`.
+    fn of(replies: &[Reply]) -> Family {
+        const ATTR_ID: u16 = 1;
+        const ATTR_GROUPS: u16 = 7;
+        const GROUP_NAME: u16 = 1;
+        const GROUP_ID: u16 = 2;
         let mut family = Family::default();
         for (kind, value) in replies.iter().flat_map(Reply::generic_attributes) {
             match kind {
@@ -456,26 +481,9 @@ impl Socket {
                 _ => {}
             }
         }
-        Ok(family)
+        family
     }
-}
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-/// A generic family as this kernel numbers it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Family {
-    /// The message type of its messages.
-    pub id: u16,
-    /// Its multicast groups: name and number.
-    pub groups: Vec<(String, u32)>,
-}
-
-impl Family {
     /// A group's number by its name.
     pub fn group(&self, name: &str) -> Option<u32> {
         self.groups
@@ -513,7 +521,8 @@ fn check_error(what: &str, flags: u16, body: &[u8]) -> Result<()> {
     if code == 0 {
         return Ok(());
     }
-    let error = Error::from_io(what, io::Error::from_raw_os_error(-code));
+    // The least of all numbers has no positive one.
+    let error = Error::from_io(what, io::Error::from_raw_os_error(code.wrapping_neg()));
     if flags & NLM_F_ACK_TLVS == 0 {
         return Err(error);
     }
@@ -540,60 +549,4 @@ fn check_error(what: &str, flags: u16, body: &[u8]) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_built_is_read_back() {
-        let message = Message::new(7, 0)
-            .raw(&[1, 2, 3])
-            .attr_u32(5, 77)
-            .nest(6, |m| m.attr_text(1, "name").attr(2, &[9]));
-        let reply = Reply {
-            kind: 7,
-            body: message.bytes[HEADER_LEN..].to_vec(),
-        };
-        let all: Vec<_> = reply.attributes(3).collect();
-        assert_eq!(all[0], (5, &77u32.to_ne_bytes()[..]));
-        assert_eq!(all[1].0, 6);
-        let inner: Vec<_> = attributes(all[1].1).collect();
-        assert_eq!(inner, [(1, &b"name\0"[..]), (2, &[9][..])]);
-        assert_eq!(text(inner[0].1), "name");
-        assert_eq!(number(inner[1].1), Some(9));
-    }
-
-    #[test]
-    fn damage_ends_the_walk() {
-        let message = Message::new(7, 0).attr_u32(5, 77).attr(6, &[1, 2, 3]);
-        let bytes = &message.bytes[HEADER_LEN..];
-        for len in 0..bytes.len() {
-            assert!(attributes(&bytes[..len]).count() < 2 || len >= bytes.len() - 1);
-        }
-        // A length below the header's own must not loop or slice backwards.
-        for len in 0u16..4 {
-            let mut bytes = len.to_ne_bytes().to_vec();
-            bytes.extend([0; 6]);
-            assert_eq!(attributes(&bytes).count(), 0, "{len}");
-        }
-        assert_eq!(messages(&[0; 64]).count(), 0);
-    }
-
-    #[test]
-    fn refusals_have_the_kernels_words() {
-        let mut socket = Socket::route().unwrap();
-        let none = [0u8; 16];
-        let ask = Message::new(libc::RTM_GETLINK, 0)
-            .raw(&none)
-            .attr_text(3, "no-such-if0");
-        let error = socket.request("look for it", ask).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-        let family = Socket::generic().unwrap().family("no-such-family");
-        assert_eq!(family.unwrap_err().kind(), ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn families_are_found() {
-        let family = Socket::generic().unwrap().family("nlctrl").unwrap();
-        assert_eq!((family.id, family.group("notify").is_some()), (16, true));
-    }
-}
+mod tests;

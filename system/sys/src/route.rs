@@ -43,7 +43,7 @@ pub fn default_routes() -> Result<Vec<DefaultRoute>> {
     Ok(found)
 }
 
-fn parse(reply: &Reply) -> Option<DefaultRoute> {
+pub(crate) fn parse(reply: &Reply) -> Option<DefaultRoute> {
     let head = reply.body.first_chunk::<INFO_LEN>()?;
     let (prefix_len, kind) = (head[1], head[7]);
     if reply.kind != libc::RTM_NEWROUTE || prefix_len > PREFIX_LEN_MAX || kind != UNICAST {

@@ -1,5 +1,7 @@
 //! Signals that ask a program to end.
 
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -30,13 +32,18 @@ static FIRST: AtomicI32 = AtomicI32::new(0);
 pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let flag = REQUESTED.get_or_init(Arc::default).clone();
     for signal in SIGNALS {
-        install(signal, handle)?;
+        if signal != libc::SIGHUP || !is_ignored(signal) {
+            install(signal, handle)?;
+        }
     }
     Ok(flag)
 }
 
 /// The flag that `SIGHUP` sets from now on, instead of asking for the end: a service is asked to
 /// read its configuration again. To be called after [`stop_flag`].
+///
+/// Also where `SIGHUP` was ignored: a service started by `nohup` is meant to outlive the terminal,
+/// and it does, because the signal no longer ends it.
 ///
 /// # Errors
 /// If the handler cannot be installed.
@@ -86,16 +93,40 @@ pub fn send(pid: u32, signal: i32) -> Result<()> {
     }
 }
 
-fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> Result<()> {
-    // SAFETY: zero is a valid `sigaction` (default action, empty mask); the calls read and write
-    // the two structures given; both handlers do only what a signal handler may.
-    let result = unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        let mut new: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut old);
-        if signal == libc::SIGHUP && old.sa_sigaction == libc::SIG_IGN {
-            return Ok(());
+/// Starts a program with the default action for the signals that this process ignores because it
+/// was started so (by `nohup`, or in the background of a shell without job control). Ignored
+/// signals are inherited, and a shell cannot trap what was ignored when it began.
+pub fn with_default_actions(command: &mut Command) {
+    let ignored = SIGNALS.map(|signal| is_ignored(signal).then_some(signal));
+    if ignored.iter().all(Option::is_none) {
+        return;
+    }
+    let reset = move || {
+        for signal in ignored.into_iter().flatten() {
+            // SAFETY: no handler is set, and no memory is touched.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only signal(2) is called, which signal-safety(7) lists.
+    unsafe { command.pre_exec(reset) };
+}
+
+/// Whether a signal is ignored.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: zero is a valid `sigaction`; the call writes the structure given.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> Result<()> {
+    // SAFETY: zero is a valid `sigaction` (default action, empty mask); the call reads the
+    // structure given; both handlers do only what a signal handler may.
+    let result = unsafe {
+        let mut new: libc::sigaction = std::mem::zeroed();
         new.sa_sigaction = handler as *const () as libc::sighandler_t;
         new.sa_flags = libc::SA_RESTART;
         libc::sigaction(signal, &new, std::ptr::null_mut())

@@ -257,7 +257,7 @@ mod tests {
                     assert!(excused, "{}: {why}", feature.name);
                 }
                 Presence::Unknown(why) => {
-                    eprintln!("SKIPPED the probe of {}: {why}", feature.name);
+                    skip::record(module_path!(), format!("probe of {}: {why}", feature.name));
                 }
             }
         }

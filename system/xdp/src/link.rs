@@ -73,6 +73,14 @@ impl XdpLink {
             .xdp_ifindex
             .is_some_and(|index| index != 0))
     }
+
+    /// Whether it still stands, and `program` is the one that is called: others may detach a link
+    /// (`BPF_LINK_DETACH`) or put another program into it (`BPF_LINK_UPDATE`).
+    pub fn calls(&self, program: &XdpProgram) -> Result<bool> {
+        let info = self.link.info()?;
+        let is_attached = info.xdp_ifindex.is_some_and(|index| index != 0);
+        Ok(is_attached && info.program_id == program.info().id)
+    }
 }
 
 impl AsFd for XdpLink {

@@ -178,6 +178,7 @@ fn costs(plan: &Plan, sender: Sender, size: u32, subject: &Subject) -> Result<(f
     let load = Load {
         scheme: sender.scheme,
         len: size.min(9_004) as usize - 4,
+        flows: 1,
         pps: COST_PPS,
         seconds: plan.seconds,
     };

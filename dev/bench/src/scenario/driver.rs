@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use port::model::ModelEnd;
+use port::testing::ModelEnd;
 use port::{Direction, Port, PortOptions};
 
 use super::{Plan, Scenario};

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::netns::{Netns, run_checked};
+use super::checked;
+use crate::netns::Netns;
 use crate::process::{Finished, Process, Signal};
 
 /// How long tcpdump may take to start or to stop.
@@ -26,7 +27,7 @@ pub fn lines(file: &Path, options: &[&str], expression: &str) -> Result<Vec<Stri
         .arg(file)
         .args(options)
         .arg(expression);
-    Ok(run_checked(&mut command)?
+    Ok(checked(&mut command, file)?
         .lines()
         .map(str::to_owned)
         .collect())

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::checked;
 use crate::netns::run_checked;
 
 /// Between the fields of a row; no field of a packet prints it.
@@ -29,7 +30,7 @@ pub fn fields(file: &Path, fields: &[&str], options: &[&str]) -> Result<Vec<Vec<
     for field in fields {
         command.args(["-e", field]);
     }
-    let text = run_checked(quiet(&mut command))?;
+    let text = checked(quiet(&mut command), file)?;
     Ok(text
         .lines()
         .map(|row| row.split(SEPARATOR).map(str::to_owned).collect())

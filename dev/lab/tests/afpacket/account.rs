@@ -8,7 +8,7 @@ use port::{DropReason, PortEvent};
 use sys::ErrorKind;
 use sys::rights::{Capability, give_up};
 
-use crate::common::*;
+use super::common::*;
 
 /// Nobody reads while far more comes than fits: what the interface counted is what was delivered
 /// and what was lost, to the packet, in each queue and in all.

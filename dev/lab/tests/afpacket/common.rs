@@ -18,7 +18,7 @@ pub const LOOK: Duration = Duration::from_millis(5);
 
 /// The name of a port on an end, by the tap that this binary tries; `query` may name another.
 pub fn name(end: &End, query: &str) -> String {
-    format!("afpacket:{}?tap={}&{query}", end.ifname, crate::TAP)
+    format!("afpacket:{}?tap={}&{query}", end.ifname, super::TAP)
 }
 
 /// Opens `afpacket:` on an end, inside its namespace.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lab::packet::number_of;
 use lab::{Veth, skip};
 
-use crate::common::*;
+use super::common::*;
 
 const FLOWS: u16 = 64;
 
@@ -22,6 +22,7 @@ fn flows_stay_whole_and_nothing_is_doubled() {
     );
     let mut seen = vec![0; 2000];
     let mut queue_of = BTreeMap::new();
+    let mut delivered = [0; 4];
     for part in 0..4 {
         for number in part * 500..(part + 1) * 500 {
             let packet = forth.build(number, 90);
@@ -35,6 +36,7 @@ fn flows_stay_whole_and_nothing_is_doubled() {
             let number = number_of(packet.bytes()).unwrap();
             assert_eq!(packet.is_outgoing(), number % 2 == 1);
             seen[number as usize] += 1;
+            delivered[queue] += 1;
             // Even numbers go forth and odd ones back, so a flow's number of half its range stands
             // for both.
             let flow = number % u64::from(FLOWS);
@@ -50,8 +52,11 @@ fn flows_stay_whole_and_nothing_is_doubled() {
     );
     let account = port.control.account().unwrap();
     assert_eq!(account.rx.len(), 4);
-    for queue in &account.rx {
+    for (at, queue) in account.rx.iter().enumerate() {
         assert_eq!((queue.imbalance(), queue.lost()), (0, 0), "{queue:?}");
+        assert_eq!(queue.queue_index, at as u32, "{queue:?}");
+        assert_eq!(queue.queue_index, port.rx[at].queue_index());
+        assert_eq!(queue.delivered, delivered[at], "{queue:?}");
     }
     assert_eq!(account.rx_total().seen, 2000);
 }

@@ -6,7 +6,7 @@ use lab::{Veth, skip};
 use port::DropReason;
 use sys::rights::{Capability, give_up};
 
-use crate::common::*;
+use super::common::*;
 
 /// Selects by the last byte of a packet's number. (`ldb [53]; jset #mask, reject, keep`)
 fn without(mask: u32) -> PortOptions {

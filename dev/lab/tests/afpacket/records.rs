@@ -8,7 +8,7 @@ use port::Ready;
 use sys::ErrorKind;
 use sys::rights::{Capability, give_up};
 
-use crate::common::*;
+use super::common::*;
 
 /// What it cannot do is refused where it is asked for by name, and done by the other ring where it
 /// is not.

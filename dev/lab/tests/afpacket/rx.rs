@@ -9,7 +9,7 @@ use lab::{Veth, skip};
 use port::{TimestampSource, Vlan};
 use sys::ErrorKind;
 
-use crate::common::*;
+use super::common::*;
 
 /// A packet as it was on the wire: the tag back in its place.
 fn with_tag(bytes: &[u8], vlan: Vlan) -> Vec<u8> {
@@ -296,7 +296,7 @@ fn kept_packets_are_copies_and_counted() {
         port.rx[0].wait(Duration::from_millis(50)).unwrap();
         let mut batch = port.rx[0].receive().unwrap();
         for index in 0..batch.len() {
-            frames.push(batch.detach(index).unwrap());
+            frames.push(batch.detach(index).unwrap().frame);
         }
     }
     let pool = port.rx[0].pool().unwrap().clone();
@@ -364,7 +364,7 @@ fn memory_is_bounded_and_told() {
         ("ring=1000", 7 * 262_144, records(1 << 20)),
         ("ring_bytes=1048576&queues=3", 3 << 20, 3 * records(1 << 20)),
     ] {
-        let bytes = if crate::TAP == "bpf" { ring } else { blocks };
+        let bytes = if super::TAP == "bpf" { ring } else { blocks };
         let port = open(&pair.right, query);
         assert_eq!(port.control.describe().memory_len, bytes, "{query:?}");
     }

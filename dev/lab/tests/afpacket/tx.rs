@@ -5,7 +5,7 @@ use lab::{Veth, skip};
 use port::Direction;
 use sys::ErrorKind;
 
-use crate::common::*;
+use super::common::*;
 
 fn open_tx(end: &End, query: &str) -> Port {
     let options = PortOptions {
@@ -224,7 +224,7 @@ fn received_frames_are_sent_on() {
         rx.rx[0].wait(Duration::from_millis(50)).unwrap();
         let mut batch = rx.rx[0].receive().unwrap();
         for index in 0..batch.len() {
-            let frame = batch.detach(index).unwrap();
+            let frame = batch.detach(index).unwrap().frame;
             assert_eq!(tx.tx[0].send(frame).unwrap(), None);
             forwarded += 1;
         }

@@ -1,5 +1,5 @@
 //! What the tests of `afxdp:` share.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "the other test binary uses the rest")]
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! What the tests of `barewire capture` share.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +8,8 @@ use std::time::Duration;
 
 use lab::process::Process;
 use lab::{Finished, process};
+
+mod lines;
 
 /// How long a program may take here; nothing is measured by it.
 pub const LIMIT: Duration = Duration::from_secs(60);

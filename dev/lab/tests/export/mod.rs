@@ -1,28 +1,43 @@
 //! What the tests of exports share: ports, runs of the probe, its totals.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lab::corpus;
-use lab::process::{Finished, Process, barewire};
+use lab::process::{Process, barewire};
 use serde_json::Value;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A port of UDP on loopback that nobody holds.
+/// A port of UDP on loopback that nobody holds, and that stays free until the program that it is
+/// for asks for it: below those that the kernel gives to who asks for any, and given here once.
 pub fn udp_port() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("its number").port()
+    free_port(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok())
 }
 
 /// The same of TCP.
 pub fn tcp_port() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("its number").port()
+    free_port(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+}
+
+fn free_port(is_free: impl Fn(u16) -> bool) -> u16 {
+    // net.ipv4.ip_local_port_range begins at 32768.
+    const PORTS: std::ops::Range<u32> = 12_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Other processes of tests begin elsewhere.
+    let first = std::process::id().wrapping_mul(499);
+    for _ in PORTS {
+        let at = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + at % PORTS.len() as u32;
+        let port = u16::try_from(port).expect("a port below 32768");
+        if is_free(port) {
+            return port;
+        }
+    }
+    panic!("no port is free");
 }
 
 /// Waits until somebody has bound a port: `udp` or `tcp`.
@@ -45,12 +60,37 @@ pub fn wait_bound(protocol: &str, port: u16) {
     }
 }
 
+/// Waits until the socket bound to a UDP port has no datagram left to read.
+pub fn wait_read(port: u16) {
+    let until = Instant::now() + LIMIT;
+    let wanted = format!(":{port:04X}");
+    let is_queued = || {
+        let text = std::fs::read_to_string("/proc/net/udp").unwrap();
+        text.lines().any(|line| {
+            // Behind number, local and remote address and state: tx_queue:rx_queue, in hex.
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            columns.len() > 4 && columns[1].ends_with(&wanted) && !columns[4].ends_with(":00000000")
+        })
+    };
+    while is_queued() {
+        assert!(
+            Instant::now() < until,
+            "datagrams for UDP port {port} are not read"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A folder that is gone at the end.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("barewire-{name}-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Tests of several files are one process, and may choose the same name.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("barewire-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a folder for results");
         Folder(path)
     }
@@ -83,7 +123,6 @@ fn is_own(file: &Path) -> bool {
 pub struct Run {
     pub summary: Value,
     pub flows: Vec<Value>,
-    pub finished: Finished,
 }
 
 /// Runs the probe on a file with `--json` and these further arguments. A damaged file is read as
@@ -107,7 +146,6 @@ pub fn run(file: &Path, args: &[&str]) -> Option<Run> {
     Some(Run {
         summary,
         flows: lines,
-        finished,
     })
 }
 

@@ -3,7 +3,7 @@
 #![allow(
     dead_code,
     unused_imports,
-    reason = "each test binary uses its own part"
+    reason = "the other test binary uses the rest"
 )]
 
 use std::time::Duration;

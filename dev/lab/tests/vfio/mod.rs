@@ -1,7 +1,5 @@
 //! Ports on cards of the guest that VFIO has.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 use std::time::{Duration, Instant};
 
 pub use lab::guest::Bound;

@@ -1,8 +1,6 @@
 //! A card of the guest in VFIO's hands for a while, and the kernel's card on the other end of its
 //! wire.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 pub mod segment;
 pub mod stand;
 

@@ -3,7 +3,17 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use wire::arista::Arista;
+use wire::dccp::Dccp;
+use wire::frame_relay::FrameRelay;
+use wire::gtp0::Gtp0;
+use wire::ieee80211::Ieee80211;
+use wire::infiniband::{Infiniband, Ipoib};
 use wire::ipv6_ext::FragmentHeader as Frag;
+use wire::nflog::Nflog;
+use wire::pktap::Pktap;
+use wire::ppi::Ppi;
+use wire::radiotap::Radiotap;
 use wire::{Dissection, Fragment, LayerKind, Mac, Reason};
 use wire::{ah, arp, erspan, ethernet, gre, mpls, pppoe, tcp, udp, vlan};
 
@@ -257,6 +267,36 @@ fn ipv6_plen(level: &Level<'_>) -> Vec<Value> {
     }
 }
 
+/// Type and subtype of an 802.11 frame in one number.
+fn wlan_kind(view: Ieee80211<'_>) -> Option<Value> {
+    Some(number(view.frame_type() << 4 | view.subtype()))
+}
+
+/// tshark prints a network name in hexadecimal digits.
+fn ssid(name: &[u8]) -> Value {
+    let digits: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    match digits.is_empty() {
+        true => Value::Text("<MISSING>".into()),
+        false => Value::parse(&digits),
+    }
+}
+
+fn text(bytes: &[u8]) -> Value {
+    Value::Text(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// tshark leaves an empty prefix out.
+fn prefix(view: Nflog<'_>) -> Option<Value> {
+    view.prefix().filter(|name| !name.is_empty()).map(text)
+}
+
+/// A part of the time in an Arista tag of so many bits.
+fn arista(level: &Level<'_>, bits: usize, part: fn(&Arista<'_>) -> u32) -> Vec<Value> {
+    view!(level, Arista, Arista, |v| {
+        (v.bits() == bits).then(|| number(part(&v)))
+    })
+}
+
 /// VXLAN with and without its extension.
 fn vxlan_vni(level: &Level<'_>) -> Vec<Value> {
     let of = |kind| level.layer(kind, 8, |d| number(d.tunnel_id));
@@ -337,5 +377,40 @@ fields! {
     "geneve.vni" => |l| l.layer(LayerKind::Geneve, 8, |d| number(d.tunnel_id));
     "gtp.teid" => |l| l.layer(LayerKind::Gtpu, 8, |d| number(d.tunnel_id));
     "nsh.spi" => |l| l.layer(LayerKind::Nsh, 8, |d| number(d.tunnel_id));
+    "radiotap.length" => |l| view!(l, Radiotap, Radiotap, |v| Some(number(v.header_len() as u64)));
+    "wlan.fc.type_subtype" => |l| view!(l, Ieee80211, Ieee80211, wlan_kind);
+    "wlan.ra" => |l| view!(l, Ieee80211, Ieee80211, |v| Some(Value::Mac(v.receiver())));
+    "wlan.ta" => |l| view!(l, Ieee80211, Ieee80211, |v| v.transmitter().map(Value::Mac));
+    "wlan.da" => |l| view!(l, Ieee80211, Ieee80211, |v| v.dst().map(Value::Mac));
+    "wlan.sa" => |l| view!(l, Ieee80211, Ieee80211, |v| v.src().map(Value::Mac));
+    "wlan.seq" => |l| view!(l, Ieee80211, Ieee80211, |v| v.sequence().map(|s| number(s.1)));
+    "wlan.frag" => |l| view!(l, Ieee80211, Ieee80211, |v| v.sequence().map(|s| number(s.0)));
+    "wlan.qos" => |l| view!(l, Ieee80211, Ieee80211, |v| v.qos().map(number));
+    "wlan.ssid" => |l| view!(l, Ieee80211, Ieee80211, |v| v.ssid().map(ssid));
+    "pktap.hdrlen" => |l| view!(l, Pktap, Pktap, |v| Some(number(v.header_len() as u64)));
+    "pktap.dlt" => |l| view!(l, Pktap, Pktap, |v| Some(number(v.dlt())));
+    "pktap.ifname" => |l| view!(l, Pktap, Pktap, |v| Some(text(v.interface())));
+    "pktap.pid" => |l| view!(l, Pktap, Pktap, |v| Some(number(v.process_id())));
+    "pktap.cmdname" => |l| view!(l, Pktap, Pktap, |v| Some(text(v.command())));
+    "nflog.family" => |l| view!(l, Nflog, Nflog, |v| Some(number(v.family())));
+    "nflog.res_id" => |l| view!(l, Nflog, Nflog, |v| Some(number(v.resource())));
+    "nflog.prefix" => |l| view!(l, Nflog, Nflog, prefix);
+    "ppi.length" => |l| view!(l, Ppi, Ppi, |v| Some(number(v.header_len() as u64)));
+    "ppi.dlt" => |l| view!(l, Ppi, Ppi, |v| Some(number(v.dlt())));
+    "ipoib.type" => |l| view!(l, Ipoib, Ipoib, |v| Some(number(v.ether_type())));
+    "infiniband.lrh.slid" => |l| view!(l, Infiniband, Infiniband, |v| Some(number(v.src())));
+    "infiniband.lrh.dlid" => |l| view!(l, Infiniband, Infiniband, |v| Some(number(v.dst())));
+    "dccp.srcport" => |l| ports(l, &[LayerKind::Dccp], |d| d.src_port);
+    "dccp.dstport" => |l| ports(l, &[LayerKind::Dccp], |d| d.dst_port);
+    "dccp.type" => |l| view!(l, Dccp, Dccp, |v| Some(number(v.packet_type())));
+    "dccp.seq_raw" => |l| view!(l, Dccp, Dccp, |v| Some(number(v.seq())));
+    "dccp.ack_raw" => |l| view!(l, Dccp, Dccp, |v| v.ack().map(number));
+    "avsp.64sec" => |l| arista(l, 64, |v| v.time().0);
+    "avsp.64ns" => |l| arista(l, 64, |v| v.time().1);
+    "avsp.48sec" => |l| arista(l, 48, |v| v.time().0);
+    "avsp.48ns" => |l| arista(l, 48, |v| v.time().1);
+    "gtp.flow_label" => |l| view!(l, Gtp0, Gtp0, |v| Some(number(v.flow_label())));
+    "fr.dlci" => |l| view!(l, FrameRelay, FrameRelay, |v| Some(number(v.dlci())));
+    "fr.nlpid" => |l| view!(l, FrameRelay, FrameRelay, |v| v.nlpid().map(number));
     "l2tp.tunnel" => |l| l.layer(LayerKind::L2tp, 8, |d| number(d.tunnel_id >> 16));
 }

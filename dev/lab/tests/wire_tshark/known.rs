@@ -40,7 +40,7 @@ const BOUND: &str = "\
 const AYIYA: &str = "\
     AYIYA is not in our table; its last broker closed in 2017";
 const CAPWAP: &str = "\
-    CAPWAP carries 802.11, which is not in our table";
+    CAPWAP is not in our table, and its 802.11 headers are not those of the air";
 const UDP_TRAILER: &str = "\
     bytes behind the UDP length: tshark names the payload right in words, but prints it with \
     the bytes behind; RFC 768 has the length decide";
@@ -70,6 +70,13 @@ const OPTIONS_CUT: &str = "\
     only with a whole header";
 const OLD_MOBILITY: &str = "\
     tshark takes next header 62 for mobility, as drafts had it; IANA gives it to CFTP";
+const SHORT_ICMP: &str = "\
+    an ICMP message of two bytes: tshark shows none of it, we give type and code";
+const FRAME_RELAY_CONTROL: &str = "\
+    Frame Relay with the control field of a numbered frame: tshark looks for a protocol number \
+    behind it, we take no such frame apart";
+const BAD_RADIOTAP: &str = "\
+    a radiotap version other than 0: tshark reads on, we say BadVersion";
 const BAD_IP: &str = "\
     a header that contradicts itself: tshark shows what is before the error, we take nothing";
 
@@ -90,20 +97,21 @@ const KNOWN: &[Known] = &[
     known(
         "nDPI__capwap.pcap",
         1,
-        "arp.opcode arp.src.proto_ipv4 arp.dst.proto_ipv4",
+        "arp.opcode arp.src.proto_ipv4 arp.dst.proto_ipv4 wlan.*",
         CAPWAP,
     ),
-    known("nDPI__capwap.pcap", 1, "ip.* igmp.type", CAPWAP),
+    known("nDPI__capwap.pcap", 1, "ip.* igmp.type wlan.*", CAPWAP),
+    known("nDPI__capwap.pcap", 161, "wlan.*", CAPWAP),
     known(
         "nDPI__capwap.pcap",
         5,
-        "ip.* udp.srcport udp.dstport udp.length udp.payload",
+        "ip.* udp.srcport udp.dstport udp.length udp.payload wlan.*",
         CAPWAP,
     ),
     known(
         "nDPI__capwap.pcap",
         5,
-        "ipv6.* icmpv6.type icmpv6.code",
+        "ipv6.* icmpv6.type icmpv6.code wlan.*",
         CAPWAP,
     ),
     known("nDPI__fuzz-2006-06-26-2594.pcap", 1, "ipv6.*", NIBBLE),
@@ -198,6 +206,30 @@ const KNOWN: &[Known] = &[
         1,
         "ipv6.fraghdr.nxt ipv6.fraghdr.offset ipv6.fraghdr.ident",
         NO_LENGTH,
+    ),
+    known(
+        "tcpdump__esis_snpa_asan-2.pcap",
+        1,
+        "fr.nlpid",
+        FRAME_RELAY_CONTROL,
+    ),
+    known(
+        "tcpdump__esis_snpa_asan-5.pcap",
+        2,
+        "fr.nlpid",
+        FRAME_RELAY_CONTROL,
+    ),
+    known(
+        "tcpdump__icmp-icmp_print-oobr-2.pcap",
+        1,
+        "icmp.type icmp.code",
+        SHORT_ICMP,
+    ),
+    known(
+        "tcpdump__radiotap-heapoverflow.pcap",
+        1,
+        "radiotap.length",
+        BAD_RADIOTAP,
     ),
     known("tcpdump__kday1.pcap", 1, "ipv6.*", NIBBLE),
     known(

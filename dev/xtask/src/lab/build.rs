@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Options;
-use super::suites::Suite;
 use crate::run::cargo;
 
 /// Files by the name of program or test.
@@ -23,17 +22,18 @@ impl Programs {
     }
 }
 
-/// Builds the command and the tests of these suites.
+/// The test binary whose tests run in the guest.
+pub const TESTS: &str = "guest";
+
+/// Builds the command, and the tests where they are wanted.
 ///
 /// The whole workspace is named, of which only these are built: with one package named, the
 /// features of its dependencies would be others than in a run of all tests, and all built again.
-pub fn programs(options: &Options, suites: &[&Suite]) -> Result<Programs> {
-    let mut test = vec!["test", "--no-run", "--workspace"];
-    for (name, _) in suites.iter().flat_map(|suite| suite.tests) {
-        test.extend(["--test", name]);
-    }
+pub fn programs(options: &Options, with_tests: bool) -> Result<Programs> {
     let mut builds = vec![vec!["build", "--workspace", "--bin", "barewire"]];
-    builds.extend((!suites.is_empty()).then_some(test));
+    if with_tests {
+        builds.push(vec!["test", "--no-run", "--workspace", "--test", TESTS]);
+    }
     eprintln!("lab: building");
     let mut programs = BTreeMap::new();
     for build in &builds {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::fetch::Parts;
 use super::initramfs::Initramfs;
@@ -159,7 +159,7 @@ pub struct Outcome {
     pub hung: bool,
     /// It came as far as the job.
     pub booted: bool,
-    /// The emulator has failed it, and that ended it: what is known of that.
+    /// The emulator has failed it or has itself ended with an error: what is known of that.
     pub lost: Option<String>,
 }
 
@@ -201,7 +201,7 @@ pub fn run(
     let (mut hung, mut booted) = (false, false);
     let (mut since, mut limit) = (started, run.limit);
     let mut patience = Patience::new(child.id());
-    let (mut heard, mut lost, mut looks) = (started, None, 0);
+    let (mut heard, mut lost, mut looks) = (started, None::<String>, 0);
     loop {
         // The console is looked at now and then until the kernel is up.
         if !booted && is_up(dir) {
@@ -288,10 +288,10 @@ pub fn run(
         .ok()
         .and_then(|text| text.trim().parse().ok());
     if !hung && !status.success() {
-        bail!("QEMU ended with {status}: {}", errors.trim());
+        lost = Some(format!("QEMU ended with {status}: {}", errors.trim()));
     }
     // One that hung may not have come to the end of its files.
-    if code.is_some() && !hung {
+    if code.is_some() && !hung && lost.is_none() {
         let mut unpack = Command::new("tar");
         unpack.arg("-xf").arg(dir.join("files")).arg("-C").arg(dir);
         quietly(&mut unpack).context("files of the guest")?;

@@ -42,6 +42,38 @@ pub fn machine_paths(file: &File) -> Vec<Finding> {
     findings
 }
 
+/// Tests of crates that print a skip themselves: it would be counted as passed.
+pub fn bare_skips(file: &File) -> Vec<Finding> {
+    // Taken apart, or this file would find itself.
+    let word = concat!("println!(\"SKIP", "PED");
+    let found =
+        lines(file).filter(|(_, line)| line.contains(word) && !file.path.starts_with("dev"));
+    let what = "a skip that is not counted; skip::skip!(\"WHY\") is";
+    found
+        .map(|(number, _)| Finding::new(&file.path, number, what))
+        .collect()
+}
+
+/// Code above the backends that does one thing or another by a backend's or format's name: what it
+/// needs to know is a column of the row, so that a new row needs no other change.
+pub fn dispatch_by_name(file: &File) -> Vec<Finding> {
+    let is_above = ["host", "face"]
+        .iter()
+        .any(|dir| file.path.starts_with(dir));
+    let is_test = file.path.ends_with("tests.rs") || file.path.iter().any(|part| part == "tests");
+    let compares = |line: &str| {
+        ["scheme == \"", "scheme != \"", "format.name == \""]
+            .iter()
+            .any(|pattern| line.contains(pattern))
+            || line.contains("match") && line.trim_end().ends_with("scheme {")
+    };
+    let found = lines(file).filter(|(_, line)| is_above && !is_test && compares(line));
+    let what = "a backend or format is told by its name; make what is asked a column of its row";
+    found
+        .map(|(number, _)| Finding::new(&file.path, number, what))
+        .collect()
+}
+
 /// Lines longer than a reader's window. rustfmt leaves comments and strings alone.
 pub fn line_length(file: &File) -> Vec<Finding> {
     let long = lines(file).map(|(number, line)| (number, line.chars().count()));
@@ -192,6 +224,27 @@ mod tests {
             assert_eq!(findings[0].line, 2);
         }
         assert_eq!(markers(&file("a.rs", "let ignored = list_of_todos();")), []);
+    }
+
+    #[test]
+    fn skips_that_are_not_counted_are_found() {
+        let text = concat!("    eprintln!(\"SKIP", "PED this: no that\");\n");
+        assert_eq!(bare_skips(&file("pure/a.rs", text)).len(), 1);
+        assert!(bare_skips(&file("pure/a.rs", "skip::skip!(\"no that\");\n")).is_empty());
+    }
+
+    #[test]
+    fn a_comparison_with_a_backends_name_is_found() {
+        for line in [
+            "let is_live = description.scheme != \"file\";",
+            "match name.scheme {",
+            "if format.name == \"ipfix\" {",
+        ] {
+            assert_eq!(dispatch_by_name(&file("host/a/src/b.rs", line)).len(), 1);
+            assert!(dispatch_by_name(&file("system/port/src/b.rs", line)).is_empty());
+        }
+        let told = "text += description.scheme;";
+        assert!(dispatch_by_name(&file("face/a/src/b.rs", told)).is_empty());
     }
 
     #[test]

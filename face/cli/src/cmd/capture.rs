@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, ValueEnum};
 use port::file::{FileFormat, FileWriter, Precision, Rotation, WriterOptions, Written};
-use port::{Direction, Port, PortEvent, PortName};
+use port::{Direction, Intake, Port, PortEvent, PortName};
 use runtime::Stop;
 use runtime::capture::{
     self, Dump, Notice, Options, Outcome, Printer, Sink, Style, TimeStyle, Totals, Way,
@@ -18,7 +18,8 @@ use sys::{Error, ErrorKind, Result};
 use wire::{LinkType, Timestamp};
 
 use crate::args::{PortArgs, check_cpus};
-use crate::report::{account_json, bytes, si, write_account};
+use crate::out::{self, say};
+use crate::report::{account_json, bytes, si, write_account, write_damage};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -30,7 +31,7 @@ use crate::report::{account_json, bytes, si, write_account};
 pub struct Args {
     /// The port (an interface, afxdp:eth0, a capture file, - for standard input), unless -i or -r
     /// names it, and a pcap filter expression
-    #[arg(value_name = "PORT FILTER")]
+    #[arg(value_name = "PORT FILTER", allow_negative_numbers = true)]
     words: Vec<String>,
     /// The port
     #[arg(
@@ -166,9 +167,11 @@ name is filled in with the time by which a period starts, and with -W it ends af
 Periods follow the times of the packets, also from a file.
 
 When it ends, standard error has the packets captured and the account of those lost, for each \
-queue. With several queues, packets of different queues follow each other batch by batch.
+queue. Packets of several queues are written in the order of their times; one that comes more than \
+0.1 s behind the others is written all the same, and counted.
 
-Memory: 32 MiB of ring a queue (afpacket:, see -B) or the pool (afxdp:), 1 MiB for the file, and \
+Memory: 32 MiB of ring a queue (afpacket:, see -B) or the pool (afxdp:), 8 MiB a queue for packets \
+on their way to the file, 1 MiB for the file, and \
 up to 128 MiB to read a zstd file made with --long.
 
 Examples:
@@ -234,18 +237,21 @@ pub fn run(args: &Args) -> Result<()> {
     let (name, filter) = args.names()?;
     let stop = Stop::on_signals()?;
     let user = args.port.user.as_deref().map(User::find).transpose()?;
-    let scheme = PortName::parse(&name)?.scheme;
     let port = args.open(&name, &filter)?;
-    let is_live = scheme != "file";
+    let is_live = port.control.describe().intake != Intake::File;
     let sink = args.sink(&name, is_live, user.as_ref())?;
     if is_live || user.is_some() {
         // Files of a set that are begun later may lie where root alone may write: as root, that
         // one right stays.
         let files = user.is_none().then_some(Capability::DacOverride);
-        let counters = crate::args::to_read_counters(scheme);
+        let counters = crate::args::to_read_counters(&name)?;
         let keep: Vec<Capability> = files.into_iter().chain(counters).collect();
         rights::give_up(user.as_ref(), &keep)?;
+        if let Sink::File(writer) = &sink {
+            writer.check_later()?;
+        }
     }
+    out::start()?;
     args.tell_start(&name, &port, is_live, &filter);
     let options = args.options(is_live, filter);
     let mut progress = Progress::new(args.write.write.is_some() && !args.writes_stdout());
@@ -254,8 +260,12 @@ pub fn run(args: &Args) -> Result<()> {
         Notice::Event(event) => progress.event(&name, &event),
     });
     progress.clear();
-    args.tell_end(&name, is_live, &outcome)?;
-    outcome.error.map_or(Ok(()), Err)
+    if is_live {
+        out::over();
+    }
+    // What ended the capture counts more than a summary that nobody reads.
+    let told = args.tell_end(&name, is_live, &outcome);
+    outcome.error.map_or(Ok(()), Err).and(told)
 }
 
 impl Args {
@@ -432,10 +442,18 @@ impl Args {
             false if target == "-" => ("reading from", "standard input"),
             false => ("reading from file", target),
         };
-        let snaplen = match self.snaplen {
-            0 => wire::file::MAX_PACKET_LEN,
-            limit => limit,
-        };
+        // The least of what the user, the file and the port limit; 0 is no limit.
+        let of_file = text
+            .facts
+            .iter()
+            .find(|(fact, _)| *fact == "snapshot length");
+        let limits = [
+            self.snaplen,
+            of_file.and_then(|(_, len)| len.parse().ok()).unwrap_or(0),
+            port.capabilities.packet_len_max,
+        ];
+        let limits = limits.into_iter().filter(|limit| *limit != 0);
+        let snaplen = limits.min().unwrap_or(wire::file::MAX_PACKET_LEN);
         let mut line = format!(
             "{verb} {target} ({}), link-type {}, snapshot length {snaplen} bytes",
             text.scheme,
@@ -454,7 +472,7 @@ impl Args {
         {
             line.push_str(&format!(", filter {place}"));
         }
-        eprintln!("{line}");
+        say!("{line}");
     }
 
     /// The totals.
@@ -485,6 +503,16 @@ impl Args {
             };
             let _ = writeln!(text, "{} packets received after {after}", totals.surplus);
         }
+        if totals.unwritten != 0 {
+            let _ = writeln!(text, "{} packets lost at the output", totals.unwritten);
+        }
+        if totals.late != 0 {
+            let count = totals.late;
+            let _ = writeln!(
+                text,
+                "{count} packets written behind younger ones of other queues"
+            );
+        }
         if let Some(Written {
             packets,
             bytes: len,
@@ -505,17 +533,15 @@ impl Args {
                 ),
             };
         }
-        if is_live {
-            let _ = write_account(&mut text, &outcome.account);
-        }
-        // Nobody may be reading standard error; that is no reason to fail.
-        let _ = io::stderr().write_all(&text);
-        if self.json {
+        let _ = match is_live {
+            true => write_account(&mut text, &outcome.account),
+            false => write_damage(&mut text, &rx),
+        };
+        out::last_words(text);
+        // A call that has not come back holds standard output where packets go there.
+        if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
             let line = format!("{}\n", self.json(name, outcome));
-            let mut out = io::stdout().lock();
-            out.write_all(line.as_bytes())
-                .and_then(|()| out.flush())
-                .map_err(|e| Error::from_io("write to standard output", e))?;
+            out::print(&out::stdout(1)?, line.into_bytes())?;
         }
         Ok(())
     }
@@ -547,6 +573,8 @@ impl Args {
             "captured_bytes": totals.bytes,
             "other_way": totals.other_way,
             "surplus": totals.surplus,
+            "unwritten": totals.unwritten,
+            "late": totals.late,
             "lost": account.rx_total().lost(),
             "first_time": time(totals.first_ns),
             "last_time": time(totals.last_ns),
@@ -602,30 +630,25 @@ impl Progress {
         let rate = (totals.packets - self.packets) as f64 / seconds;
         (self.packets, self.at) = (totals.packets, Instant::now());
         // Back to the start of the line, and clear what was there.
-        eprint!(
+        let line = format!(
             "\r\x1b[K{} packets, {}, {}, {lost} lost",
             totals.packets,
             bytes(totals.bytes),
             si(rate, "pps")
         );
+        out::words(line.into_bytes());
         self.shown = true;
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
-            eprintln!();
+            say!("");
         }
     }
 
     fn event(&mut self, name: &str, event: &PortEvent) {
         self.clear();
-        match event {
-            PortEvent::LinkDown => eprintln!("{name}: the link is down"),
-            PortEvent::LinkUp => eprintln!("{name}: the link is up again"),
-            PortEvent::MtuChanged(mtu) => eprintln!("{name}: the MTU is now {mtu} bytes"),
-            PortEvent::DeviceGone => eprintln!("{name}: the interface is gone"),
-            _ => {}
-        }
+        say!("{name}: {event}");
     }
 }
 

@@ -3,10 +3,7 @@
 mod choice;
 mod egress;
 mod export;
-mod json;
-mod metrics;
-mod origin;
-mod page;
+mod origin_args;
 mod plain;
 mod query;
 mod report;
@@ -18,22 +15,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use flow::encode::beyond::Beyond;
 use flow::top::Order;
-use flow::{HashKey, KeyParts, Level, MeterConfig, Octets, OriginParts, Sampling};
-use port::{Direction, PortName};
-use runtime::flows::{Config, Outlet};
+use flow::{EndReason, Extra, KeyParts, Level, Octets, Record, Sampling};
+use port::{Direction, Intake};
+use probe::lines::{self, Lines};
+use probe::{Finished, Prepared, Probe, Running, View};
+use runtime::flows::{Config, Fate, Outlet, Status};
+use runtime::output::Output;
 use runtime::{Stop, filter, flows};
-use sys::{Error, Result, rights};
+use sys::Result;
+use sys::rights::{self, Capability};
 
-use service::Service;
+use service::Reloading;
 
-pub use origin::Shared as Origins;
-pub use plain::event_text;
-pub use report::{duration, ends, protocol_name};
+pub use probe::Origins;
+pub use probe::text::{duration, ends, protocol_name};
 
 use crate::args::{PortArgs, check_cpus};
 use crate::live::{Live, Once};
+use crate::out::{self, say};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(value_name = "PORT", required = true)]
     port: Option<String>,
     /// Only packets that this expression selects (man pcap-filter)
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
 
     /// Take flags from a file of TOML, whose keys are the long names of flags, and port and
@@ -90,7 +90,7 @@ pub struct Args {
     #[command(flatten)]
     flow: FlowArgs,
     #[command(flatten)]
-    origin: origin::OriginArgs,
+    origin: origin_args::OriginArgs,
     #[command(flatten)]
     export: export::ExportArgs,
     #[command(flatten)]
@@ -110,11 +110,11 @@ enum Other {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Flows")]
 struct FlowArgs {
-    /// A flow that goes on longer than this is told in several records
+    /// A flow that lasts longer than this is exported in several records; at most 24h
     #[arg(long, default_value = "300s", value_parser = parse_timeout, value_name = "TIME")]
     active_timeout: Duration,
     /// A flow without a packet for so long has ended: 60s, or by protocol: tcp=120s,udp=15s (also
-    /// icmp, other) [default: 30s, ICMP 10s]
+    /// icmp, other), at most 24h [default: 30s, ICMP 10s]
     #[arg(long, value_parser = choice::idle, value_delimiter = ',', value_name = "TIME")]
     idle_timeout: Vec<choice::Idle>,
     /// After FIN from both sides, or RST, a TCP connection has ended when there was no packet for
@@ -131,8 +131,9 @@ struct FlowArgs {
     #[arg(long, value_parser = choice::field, value_delimiter = ',', default_value = "standard",
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,
-    /// Read the first packets of flows and tell of their applications: tls, quic, http, dns, ssh,
-    /// mail, mqtt, ntp, dhcp, sip, or all; with ndpi the installed libndpi is asked, too
+    /// Read the first packets of flows and tell of their applications: tls, dtls, quic, http, dns,
+    /// ssh, mail, mqtt, ntp, dhcp, sip, socks, ssdp, wireguard, or all; with ndpi the
+    /// installed libndpi is asked, too
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
     decode: Vec<choice::Decoder>,
     /// Tell the Community ID of each flow, with this seed or 0; --decode does so anyhow
@@ -168,28 +169,6 @@ impl FlowArgs {
             mpls: self.key.contains(&KeyPart::Mpls),
             tunnel: self.key.contains(&KeyPart::Tunnel),
             traffic_class: self.key.contains(&KeyPart::Tos),
-        }
-    }
-
-    /// What is told beyond records.
-    fn beyond(&self, origin: OriginParts) -> Beyond {
-        let application = !self.decode.is_empty();
-        Beyond {
-            key: self.key_extra(),
-            application,
-            community_seed: self.community_id.or(application.then_some(0)),
-            origin,
-        }
-    }
-
-    /// What collectors are told.
-    fn told(&self, origin: OriginParts) -> export::Told {
-        export::Told {
-            has_vlan: self.key.contains(&KeyPart::Vlan),
-            has_interface: self.key.contains(&KeyPart::Interface),
-            is_layer2: matches!(self.octets, OctetsArg::Packet),
-            beyond: self.beyond(origin),
-            selectors: [self.sample, self.sample_records].map(Option::unwrap_or_default),
         }
     }
 }
@@ -254,142 +233,229 @@ pub fn run(args: &Args) -> Result<()> {
     // The parser has seen to it that there is one.
     let name = args.port.as_deref().unwrap_or_default();
     check_cpus(&args.port_args.cpus)?;
-    let ndpi_flow_count = choice::ndpi_flow_count(&args.flow.decode)?;
     let user = match &args.port_args.user {
         Some(name) => Some(rights::User::find(name)?),
         None => None,
     };
     // It may take seconds, for which no port shall wait with packets in it.
     let origins = args.origin.open(args.flow.key_extra().mac)?;
-    let mut options = args.port_args.options(Direction::Rx);
-    let expression = args.filter.join(" ");
-    if args.live_filter {
-        service::check_live_filter(name)?;
-    } else if !expression.trim().is_empty() {
-        options.filter_source = Some(filter::source(&expression));
+    let owner = user.as_ref().map(|user| (user.uid, user.gid));
+    let probe = args.open(name, &origins)?.owner(owner).prepare()?;
+    if let Some(address) = probe.metrics_address() {
+        say!("figures at http://{address}/metrics");
     }
-    let plan = args.egress.plan(name, &mut options)?;
-    let port = port::open(name, &options)?;
-    let way_out = plan.map(|plan| plan.open(&port)).transpose()?;
-    let scheme = PortName::parse(name)?.scheme;
-    let is_file = scheme == "file";
-    let keep = crate::args::to_read_counters(scheme);
-    let mut exporters = args.export.open(&port.control.describe(), &args.told())?;
-    let mut metrics = args.export.metrics()?;
-    let mut page = args.report.as_deref().map(page::Page::create).transpose()?;
-    rights::give_up(user.as_ref(), keep.as_slice())?;
+    let keep = crate::args::to_read_counters(name)?;
+    let mut keep: Vec<Capability> = keep.into_iter().collect();
+    if user.is_none() && probe.creates_files() {
+        // As root those files may lie in other users' folders: that one right stays.
+        keep.push(Capability::DacOverride);
+    }
+    rights::give_up(user.as_ref(), &keep)?;
     // Rights are a thread's own: these begin without.
-    if let Some(exporters) = &mut exporters {
-        exporters.start()?;
-    }
-    if let Some(metrics) = &mut metrics {
-        metrics.start()?;
-    }
+    out::start()?;
+    let stdout = out::stdout(lines::PIECES_MAX)?;
     let stop = Stop::on_signals()?;
-    let description = port.control.describe();
-    let mut service = Service::new(
-        args.config.as_ref(),
-        description,
-        args.told(),
-        origins.clone(),
-        args.live_filter,
-    )?;
-    let queue_count = port.rx.len();
-    let config = Config {
-        ndpi_flow_count,
-        filter: args.selection(port.control.describe().link_type)?.filter,
-        ..args.config(queue_count)
-    };
-    let description = port.control.describe();
-    let memory = report::Memory {
-        tables: config.memory_len(queue_count)
-            + args.export.memory_len()
-            + origins.memory_len()
-            + if args.json { json::MEMORY_LEN } else { 0 },
-        port: description.memory_len,
-    };
-    let view = !args.json && !args.plain && !args.once && !is_file && io::stdout().is_terminal();
-    let probe = |outlet: &mut dyn Outlet| {
-        let mut outlet = page::Gathering {
-            inner: outlet,
-            page: &mut page,
+    let link_type = probe.describe().link_type;
+    let reload = |path: &PathBuf| Reloading::new(path, args.live_filter, link_type);
+    let reload = args.config.as_ref().map(reload).transpose()?;
+    Showing {
+        args,
+        name,
+        stop,
+        stdout,
+        reload,
+        origins,
+        is_file: probe.describe().intake == Intake::File,
+    }
+    .run(probe)
+}
+
+/// What shows the flows of a probe.
+struct Showing<'a> {
+    args: &'a Args,
+    name: &'a str,
+    stop: Stop,
+    stdout: Output,
+    reload: Option<Reloading>,
+    origins: Origins,
+    is_file: bool,
+}
+
+impl Showing<'_> {
+    /// Runs the probe, and shows its flows as was asked for.
+    fn run(mut self, probe: Prepared) -> Result<()> {
+        let args = self.args;
+        let memory = report::Memory {
+            tables: probe.memory_len() + if args.json { lines::MEMORY_LEN } else { 0 },
+            port: probe.describe().memory_len,
         };
-        let mut outlet = export::Exporting {
-            inner: &mut outlet,
-            exporters: &mut exporters,
-            metrics: &mut metrics,
-            service: &mut service,
-        };
-        outlet.service.ready();
-        let mut outlet = origin::Placing {
-            inner: &mut outlet,
-            origins: origins.clone(),
-        };
-        let report = flows::run_with(port, way_out, &config, &stop, &mut outlet)?;
-        service.stopping();
-        let accounts = export::finish(exporters.take(), &report);
-        let written = page.take().map(|page| {
-            page.finish(&page::Run {
-                name,
-                settings: &args.settings(),
-                report: &report,
-                exports: &accounts,
-                flow_count: args.top.max(page::FLOW_COUNT),
-                order: config.order,
-            })
-        });
-        Ok::<_, Error>((report, accounts, written.unwrap_or(Ok(()))))
-    };
-    if view && io::stdin().is_terminal() {
-        let mut live = Live::start(name, &description, memory.total(), config.order)?;
-        live.show_origins(origins.clone());
-        let ended = probe(&mut live);
+        let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+        if !args.json && !args.plain && !args.once && !self.is_file && is_terminal {
+            return self.live(probe, &memory);
+        }
+        let description = probe.describe();
+        plain::start(self.name, description, probe.queue_count(), &memory);
+        if args.once {
+            return self.once(probe, &memory);
+        }
+        if args.json {
+            let (out, beyond) = (self.stdout.clone(), probe.beyond());
+            let mut outlet = Lines::new(out, !self.is_file, &self.stop, beyond);
+            let mut with_events = plain::WithEvents {
+                name: self.name,
+                inner: &mut outlet,
+            };
+            let done = self.probe(probe, &mut with_events)?;
+            let written = outlet.summary(&done, self.name, memory.total());
+            if done.report.records_dropped != 0 && written.is_ok() {
+                say!(
+                    "{} records with {} packets were dropped: whoever reads them is too slow",
+                    done.report.records_dropped,
+                    done.report.packets_in_dropped
+                );
+            }
+            return done.check().and(written);
+        }
+        let mut outlet = plain::Rates::new(self.name, self.is_file);
+        let done = self.probe(probe, &mut outlet);
+        outlet.end();
+        report::tell(&self.stdout, done?, args.top, args.order(), &memory)
+    }
+
+    fn live(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
+        let (name, order) = (self.name, self.args.order());
+        let mut live = Live::start(&self.stdout, name, probe.describe(), memory.total(), order)?;
+        live.show_origins(self.origins.clone());
+        let done = self.probe(probe, &mut live);
         // The table at the end goes to the terminal as it was before.
         let order = live.order();
         drop(live);
-        let (report, accounts, written) = ended?;
-        return report::tell(report, args.top, order, &memory, &accounts).and(written);
+        report::tell(&self.stdout, done?, self.args.top, order, memory)
     }
-    plain::start(name, &description, queue_count, &memory);
-    if args.once {
-        let order = config.order;
-        let mut once = Once::new(name, &description, memory.total(), order, args.duration);
-        once.show_origins(origins.clone());
-        let (report, accounts, written) = probe(&mut once)?;
-        once.print().map_err(write_error)?;
-        return report::tell(report, 0, order, &memory, &accounts).and(written);
+
+    fn once(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
+        let (order, duration) = (self.args.order(), self.args.duration);
+        let described = probe.describe();
+        let mut once = Once::new(self.name, described, memory.total(), order, duration);
+        once.show_origins(self.origins.clone());
+        let mut with_events = plain::WithEvents {
+            name: self.name,
+            inner: &mut once,
+        };
+        let done = self.probe(probe, &mut with_events)?;
+        out::print(&self.stdout, once.text().into_bytes())?;
+        report::tell(&self.stdout, done, 0, order, memory)
     }
-    if args.json {
-        let mut outlet = json::Lines::new(io::stdout(), !is_file, args.told().beyond)?;
-        let (report, accounts, written) = probe(&mut outlet)?;
-        let told = outlet.summary(report, name, &memory, &accounts);
-        return told.and(written);
+
+    /// Runs the probe to its end.
+    fn probe(&mut self, probe: Prepared, outlet: &mut dyn Outlet) -> Result<Finished> {
+        let mut view = Watching {
+            outlet,
+            stop: &self.stop,
+            duration: self.args.duration,
+            reload: &mut self.reload,
+        };
+        let done = probe.run(&self.stop, &mut view)?;
+        if !self.is_file {
+            out::over();
+        }
+        if let Ok(Some(path)) = &done.page {
+            say!("report: {}", path.display());
+        }
+        Ok(done)
     }
-    let mut outlet = plain::Rates::new(name, is_file);
-    let ended = probe(&mut outlet);
-    outlet.end();
-    let (report, accounts, written) = ended?;
-    report::tell(report, args.top, config.order, &memory, &accounts).and(written)
+}
+
+/// An outlet that also answers `SIGHUP`.
+struct Watching<'a> {
+    outlet: &'a mut dyn Outlet,
+    stop: &'a Stop,
+    duration: Option<Duration>,
+    reload: &'a mut Option<Reloading>,
+}
+
+impl View for Watching<'_> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+        self.outlet.ended(record, extra, reason)
+    }
+
+    fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
+        if self.duration.is_some_and(|d| status.elapsed >= d) {
+            // From now on readers that take nothing are not waited for.
+            self.stop.set();
+        }
+        if let Some(reload) = self.reload {
+            reload.pulse(running, status.switch);
+        }
+        self.outlet.pulse(status)
+    }
+
+    fn origins_read(&mut self, result: Result<()>) {
+        match result {
+            Ok(()) => say!("the files of --asn, --geo and --mac-vendors were read again"),
+            Err(error) => {
+                say!("the files of --asn, --geo and --mac-vendors stay as they were");
+                crate::exit::tell(&error);
+            }
+        }
+    }
 }
 
 impl Args {
-    /// What collectors are told.
-    fn told(&self) -> export::Told {
-        self.flow.told(self.origin.files().parts())
+    /// Opens the port, and says what becomes of its packets.
+    fn open(&self, name: &str, origins: &Origins) -> Result<Probe> {
+        let ndpi_flow_count = choice::ndpi_flow_count(&self.flow.decode)?;
+        let mut options = self.port_args.options(Direction::Rx);
+        let expression = self.filter.join(" ");
+        if self.live_filter {
+            service::check_live_filter(name)?;
+        } else if !expression.trim().is_empty() {
+            options.filter_source = Some(filter::source(&expression));
+        }
+        let plan = self.egress.plan(name, &mut options)?;
+        let port = port::open(name, &options)?;
+        let egress = plan.map(|plan| plan.open(&port)).transpose()?;
+        let config = Config {
+            ndpi_flow_count,
+            filter: self.selection(port.control.describe().link_type)?.filter,
+            ..self.config(port.rx.len())
+        };
+        let (export, files) = (&self.export, self.origin.files());
+        Ok(Probe::new(port)
+            .config(config)
+            .egress(egress)
+            .community_id(self.flow.community_id)
+            .origins(origins, &files)
+            .export_to(export.targets())
+            .fan_out(export.fan_out())
+            .sampled_before(export.sampling_rate())
+            .metrics(export.metrics())
+            .page(self.report.clone(), self.settings()))
+    }
+
+    fn order(&self) -> Order {
+        match self.sort {
+            Sort::Bytes => Order::Bytes,
+            Sort::Packets => Order::Packets,
+            Sort::Duration => Order::Duration,
+        }
     }
 
     fn config(&self, queue_count: usize) -> Config {
-        let mut meter = MeterConfig::new(secret());
-        meter.table.flow_count_max = self.flow.table_size.unwrap_or(default_size(queue_count));
+        let mut config = Config::new(queue_count);
+        let meter = &mut config.meter;
+        if let Some(count) = self.flow.table_size {
+            meter.table.flow_count_max = count;
+        }
         let timeouts = &mut meter.table.timeouts;
         timeouts.active_ns = self.flow.active_timeout.as_nanos() as u64;
         for idle in &self.flow.idle_timeout {
             idle.apply(timeouts);
         }
         timeouts.linger_ns = self.flow.linger.as_nanos() as u64;
-        choice::apply_fields(&self.flow.fields, &mut meter);
-        let applications = choice::apply_decoders(&self.flow.decode, &mut meter);
-        self.egress.apply(&mut meter);
+        choice::apply_fields(&self.flow.fields, meter);
+        let applications = choice::apply_decoders(&self.flow.decode, meter);
+        self.egress.apply(meter);
         meter.table.uniflow = self.flow.uniflow;
         meter.sampling = self.flow.sample.unwrap_or_default();
         meter.key_extra = self.flow.key_extra();
@@ -405,26 +471,16 @@ impl Args {
             OctetsArg::Packet => Octets::Packet,
         };
         Config {
-            meter,
             pacing: self.port_args.pacing(),
             cpus: self.port_args.cpus.clone(),
             count: self.count,
             duration: self.duration,
             record_sampling: self.flow.sample_records.unwrap_or_default(),
-            top_count: match self.report {
-                Some(_) => self.top.clamp(page::FLOW_COUNT, TOP_MAX),
-                None => self.top.clamp(1, TOP_MAX),
-            },
-            order: match self.sort {
-                Sort::Bytes => Order::Bytes,
-                Sort::Packets => Order::Packets,
-                Sort::Duration => Order::Duration,
-            },
+            top_count: self.top.clamp(1, TOP_MAX),
+            order: self.order(),
             live_count: if self.json || self.plain { 0 } else { 64 },
             applications,
-            ndpi_flow_count: None,
-            filter: None,
-            series: self.report.is_some(),
+            ..config
         }
     }
 
@@ -491,28 +547,9 @@ impl Args {
     }
 }
 
-/// Flows at one time for each queue, unless told: a card with many queues must not take all memory.
-fn default_size(queue_count: usize) -> u32 {
-    const ONE: u32 = 1 << 20;
-    ONE.min(4 * ONE / queue_count.max(1) as u32)
-}
-
 /// Flows in the table at the end, at the most: each costs some 300 bytes while the probe runs.
 const TOP_MAX: usize = 100_000;
 
-/// 64 bytes that nobody can guess: the standard library's keyed hash, whose key comes from the
-/// system.
-fn secret() -> HashKey {
-    use std::hash::BuildHasher;
-    let random = std::hash::RandomState::new();
-    let mut bytes = [0; 64];
-    for (at, chunk) in bytes.chunks_mut(8).enumerate() {
-        chunk.copy_from_slice(&random.hash_one(at).to_le_bytes());
-    }
-    HashKey::from_bytes(&bytes)
-}
-
-/// A number of seconds, or with a unit: `500ms`, `90s`, `5m`, `1h`.
 fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -532,7 +569,7 @@ fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
 fn parse_timeout(text: &str) -> std::result::Result<Duration, String> {
     let duration = parse_duration(text)?;
     if duration.as_nanos() as u64 > flow::Timeouts::MAX_NS {
-        return Err("timeouts go up to an hour".into());
+        return Err("a timeout is at most 24h".into());
     }
     Ok(duration)
 }
@@ -553,19 +590,6 @@ fn parse_table_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Writing results failed.
-fn write_error(error: io::Error) -> Error {
-    Error::from_io("write the flows", error)
-}
-
-/// Why the probe ended early, as the command's own error.
-fn ended_early(error: Option<Error>) -> Result<()> {
-    match error {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -583,17 +607,11 @@ mod tests {
         for bad in ["", "s", "-1", "1d", "0", "nan", "inf"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
-        assert!(parse_timeout("1h").is_ok() && parse_timeout("3601").is_err());
+        assert!(parse_timeout("24h").is_ok() && parse_timeout("86401").is_err());
         assert_eq!(parse_table_size("4M"), Ok(4_000_000));
         assert_eq!(parse_table_size("500k"), Ok(500_000));
         for bad in ["", "k", "0", "15", "1G", "999999999999M"] {
             assert!(parse_table_size(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn secrets_differ() {
-        let words = [1, 2, 3, 4, 5, 6];
-        assert_ne!(secret().hash(&words), secret().hash(&words));
     }
 }

@@ -8,7 +8,7 @@ use port::{Direction, PortName};
 use runtime::Stop;
 use runtime::forward::{self, Notice, Options, Setup};
 use sys::Result;
-use sys::rights::{self, Capability, User};
+use sys::rights::{self, User};
 
 use crate::args::PortArgs;
 
@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(value_name = "PORT-B")]
     to: String,
     /// Only these packets: a pcap expression (`man pcap-filter`)
-    #[arg(value_name = "FILTER")]
+    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
     /// Also from PORT-B to PORT-A
     #[arg(long)]
@@ -89,14 +89,11 @@ pub fn run(args: &Args) -> Result<()> {
         options,
         force: args.force,
     })?;
-    // Live frames are run by the right to load programs; nothing else needs any once it is open.
-    let keep: &[Capability] = match PortName::parse(&args.to)?.scheme {
-        "xdplive" => &[Capability::Bpf],
-        _ => &[],
-    };
-    rights::give_up(user.as_ref(), keep)?;
+    let to_send = PortName::parse(&args.to)?.backend();
+    let to_send = to_send.and_then(|row| row.to_send);
+    rights::give_up(user.as_ref(), to_send.as_slice())?;
     let names = [args.from.as_str(), args.to.as_str()];
-    let mut show = show::Show::start(names, args.both, args.json, &opened);
+    let mut show = show::Show::start(names, args.both, args.json, &opened)?;
     let options = Options {
         both: args.both,
         count: args.count,
@@ -110,6 +107,7 @@ pub fn run(args: &Args) -> Result<()> {
         Notice::Failing(index, why) => show.failing(index, &why),
         Notice::Working(index) => show.working(index),
     });
-    show.end(&outcome)?;
-    outcome.error.map_or(Ok(()), Err)
+    // What ended it counts more than a summary that nobody reads.
+    let told = show.end(&outcome);
+    outcome.error.map_or(Ok(()), Err).and(told)
 }

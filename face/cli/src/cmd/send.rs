@@ -12,6 +12,7 @@ use sys::{Error, ErrorKind, Result, rights};
 use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
 use crate::args::check_cpus;
+use crate::out;
 use show::Progress;
 use template::TemplateArgs;
 
@@ -235,7 +236,8 @@ struct Destination {
 impl Destination {
     fn find(name: &str, args: &Args) -> Result<Self> {
         let parsed = PortName::parse(name)?;
-        let is_interface = ["afpacket", "afxdp", "xdplive"].contains(&parsed.scheme);
+        let row = parsed.backend();
+        let is_interface = row.is_some_and(|row| row.target == port::Target::Interface);
         if !is_interface {
             return Ok(Self {
                 ports: vec![name.to_owned()],
@@ -489,7 +491,8 @@ fn give_up(args: &Args) -> Result<()> {
         Some(_) => &[],
         None => &[rights::Capability::DacOverride, rights::Capability::Bpf],
     };
-    rights::give_up(user.as_ref(), keep)
+    rights::give_up(user.as_ref(), keep)?;
+    out::start()
 }
 
 fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) -> Result<Report> {

@@ -1,12 +1,13 @@
 //! Destinations beside collectors in this process: what is exported, and what is accounted for.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 
 use flow::decode::ipfix::{Decoder, Header};
 use flow::element::REVERSE_ENTERPRISE;
 use flow::{HashKey, Input, Meter, MeterConfig};
+use socket2::{Domain, Socket, Type};
 use wire::LinkType;
 
 use super::*;
@@ -63,6 +64,17 @@ fn start(targets: &[Target], setup: &Setup) -> Result<Exporters> {
     let mut exporters = Exporters::open(targets, setup)?;
     exporters.start()?;
     Ok(exporters)
+}
+
+/// Exporters to one destination, by another sink than its own.
+pub(crate) fn with_sink(url: &str, sink: Box<dyn Sink>) -> Exporters {
+    let target = Target::parse(url).unwrap();
+    let mut exporters = Exporters::open(&[target], &setup()).unwrap();
+    let Some(Job::Worker(worker)) = &mut exporters.handles[0].job else {
+        panic!("it sends messages")
+    };
+    worker.sink = sink;
+    exporters
 }
 
 pub(crate) fn export(url: &str, records: &[(Record, EndReason)], setup: &Setup) -> Account {
@@ -126,15 +138,25 @@ fn udp_brings_everything_in_datagrams() {
         }
         found
     });
-    let records = records(3000);
-    // A pace at which no socket's buffer runs over.
-    let url = format!("ipfix:udp://127.0.0.1:{port}?mtu=600&rate=5000");
+    // Few enough that a socket's buffer holds all of them, with the kernel's own overhead.
+    let records = records(600);
+    let url = format!("ipfix:udp://127.0.0.1:{port}?mtu=600");
     let account = export(&url, &records, &setup());
     let found = reader.join().unwrap();
-    assert_eq!((account.exported.flows, found.flows), (3000, 3000));
-    assert_eq!((account.exported.packets, found.packets), (4000, 4000));
+    assert_eq!((account.exported.flows, found.flows), (600, 600));
+    assert_eq!((account.exported.packets, found.packets), (800, 800));
     assert_eq!((found.decoder.missed, found.decoder.unknown_sets), (0, 0));
-    assert_eq!(found.exported, 3000);
+    assert_eq!(found.exported, 600);
+}
+
+/// Whether a connection to this port is up at both ends, as seen from the side that made it.
+fn is_established_to(port: u16) -> bool {
+    const ESTABLISHED: &str = "01";
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().skip(1).any(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        columns[2].ends_with(&format!(":{port:04X}")) && columns[3] == ESTABLISHED
+    })
 }
 
 /// A collector that leaves and comes back: what it did not get whole it gets in the next session,
@@ -167,12 +189,11 @@ fn tcp_connects_again() {
     });
     let target = Target::parse(&format!("ipfix:tcp://127.0.0.1:{port}")).unwrap();
     let mut exporters = start(&[target], &setup()).unwrap();
-    let until = Instant::now() + Duration::from_secs(10);
-    while exporters.accounts()[0].1.messages == 0 {
-        assert!(Instant::now() < until, "no connection");
+    let until = Instant::now() + Duration::from_secs(60);
+    while exporters.accounts()[0].1.messages == 0 || is_established_to(port) {
+        assert!(Instant::now() < until, "no connection, or it does not end");
         thread::sleep(Duration::from_millis(10));
     }
-    thread::sleep(Duration::from_millis(200));
     let records = records(2000);
     for (record, reason) in &records {
         exporters.ended(record, *reason);
@@ -194,11 +215,11 @@ fn tcp_connects_again() {
 /// waited is told as not delivered. Nothing blocks the one who hands over.
 #[test]
 fn a_collector_that_never_comes_is_accounted_for() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    // The port stays taken, by a socket that does not listen.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    held.bind(&any.into()).unwrap();
+    let port = held.local_addr().unwrap().as_socket().unwrap().port();
     let records = records(4000);
     let setup = Setup {
         can_wait: false,
@@ -206,11 +227,10 @@ fn a_collector_that_never_comes_is_accounted_for() {
     };
     let target = Target::parse(&format!("ipfix:tcp://127.0.0.1:{port}?queue=512")).unwrap();
     let mut exporters = start(&[target], &setup).unwrap();
-    let began = Instant::now();
     for (record, reason) in &records {
         exporters.ended(record, *reason);
     }
-    assert!(began.elapsed() < Duration::from_secs(5), "it waited");
+    assert!(exporters.handles[0].stall.is_none(), "it waited");
     let (_, account) = exporters.finish(Observed::default()).remove(0);
     assert_eq!((account.offered.flows, account.exported.flows), (4000, 0));
     let dropped = |reason: DropReason| account.dropped[reason as usize].flows;
@@ -223,40 +243,45 @@ fn a_collector_that_never_comes_is_accounted_for() {
 /// Who is busy with what it took is waited for, however long; who does nothing is not.
 #[test]
 fn a_busy_destination_is_waited_for() {
-    for is_busy in [true, false] {
-        let target = Target::parse("json:/dev/null?queue=256&wait=1s").unwrap();
-        let mut handle = Handle::open(&target, &setup()).unwrap();
-        let (queue, batches) = sync_channel(1);
-        handle.queue = Some(queue);
-        let batch = || {
-            Arc::new(Records {
-                records: records(64),
-                extras: Vec::new(),
-            })
-        };
-        handle.hand_over(batch(), true);
-        let shared = handle.shared.clone();
-        let destination = thread::spawn(move || {
-            // Longer than the wait: steps, and then the queue has room.
-            for _ in 0..30 {
-                thread::sleep(Duration::from_millis(100));
-                if is_busy {
-                    shared.progress.step();
-                }
+    let idle = thread::spawn(|| records_taken(false));
+    assert_eq!(records_taken(true), (128, 0));
+    assert_eq!(idle.join().unwrap(), (64, 64));
+}
+
+/// What a destination takes of two batches, of which its queue holds one, and what finds the queue
+/// full. For longer than it is waited for it takes nothing, and is busy or not.
+fn records_taken(is_busy: bool) -> (usize, u64) {
+    let target = Target::parse("json:/dev/null?queue=256&wait=5s").unwrap();
+    let mut handle = Handle::open(&target, &setup()).unwrap();
+    let (queue, batches) = sync_channel(1);
+    handle.queue = Some(queue);
+    let batch = || {
+        Arc::new(Records {
+            records: records(64),
+            extras: Vec::new(),
+        })
+    };
+    handle.hand_over(batch(), true, &|| false);
+    let shared = handle.shared.clone();
+    let destination = thread::spawn(move || {
+        for _ in 0..60 {
+            thread::sleep(Duration::from_millis(100));
+            if is_busy {
+                shared.progress.step();
             }
-            batches
-                .iter()
-                .map(|batch| batch.records.len())
-                .sum::<usize>()
-        });
-        handle.hand_over(batch(), true);
-        handle.close();
-        let taken = destination.join().unwrap();
-        handle.tell();
-        let account = lock(&handle.shared.account);
-        let full = account.dropped[DropReason::QueueFull as usize].flows;
-        assert_eq!((taken, full), if is_busy { (128, 0) } else { (64, 64) });
-    }
+        }
+        batches
+            .iter()
+            .map(|batch| batch.records.len())
+            .sum::<usize>()
+    });
+    handle.hand_over(batch(), true, &|| false);
+    handle.close();
+    let taken = destination.join().unwrap();
+    handle.tell();
+    let account = lock(&handle.shared.account);
+    let full = account.dropped[DropReason::QueueFull as usize].flows;
+    (taken, full)
 }
 
 /// A destination that is told later what arrived, and of which nothing ever does.
@@ -286,7 +311,7 @@ fn with_a_rate_the_end_comes_too() {
     let shared = Arc::new(Shared::default());
     let (queue, batches) = sync_channel(1);
     let (setup, sink) = (setup(), Box::new(Deaf));
-    let lane = Lane::new(
+    let worker = Worker::new(
         &target,
         make(&target, &setup),
         sink,
@@ -302,7 +327,7 @@ fn with_a_rate_the_end_comes_too() {
     lock(&shared.observed).is_over = true;
     let (done, ended) = sync_channel(1);
     thread::spawn(move || {
-        lane.work()();
+        worker.run();
         done.send(()).unwrap();
     });
     ended.recv_timeout(Duration::from_secs(60)).expect("an end");
@@ -476,4 +501,144 @@ fn another_sampling_is_told_in_a_new_session() {
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A destination whose messages get lost as it is told, and what it was given otherwise.
+struct Lossy {
+    /// For each message whether it gets lost; then none does.
+    losses: Vec<bool>,
+    sent: usize,
+    /// Messages of each session.
+    sessions: Arc<std::sync::Mutex<Vec<Vec<Vec<u8>>>>>,
+}
+
+impl Sink for Lossy {
+    fn connect(&mut self) -> std::io::Result<()> {
+        lock(&self.sessions).push(Vec::new());
+        Ok(())
+    }
+
+    fn send(&mut self, message: &[u8]) -> Sent {
+        self.sent += 1;
+        if self
+            .losses
+            .get(self.sent - 1)
+            .is_some_and(|is_lost| *is_lost)
+        {
+            return Sent::Lost(std::io::Error::other("lost on the way"));
+        }
+        lock(&self.sessions)
+            .last_mut()
+            .unwrap()
+            .push(message.to_vec());
+        Sent::Done
+    }
+}
+
+/// What became of 3,000 records that went there, and the messages of each session.
+fn through(url: &str, losses: &[bool]) -> (Account, Vec<Vec<u8>>) {
+    let target = Target::parse(url).unwrap();
+    let Make::Messages(make) = target.format.make else {
+        panic!("it sends messages")
+    };
+    let sessions = Arc::default();
+    let sink = Box::new(Lossy {
+        losses: losses.to_vec(),
+        sent: 0,
+        sessions: Arc::clone(&sessions),
+    });
+    let (shared, setup) = (Arc::new(Shared::default()), setup());
+    let (queue, batches) = sync_channel(1);
+    let encoder = make(&target, &setup);
+    let batch = Records {
+        records: records(3000),
+        extras: Vec::new(),
+    };
+    queue.send(Arc::new(batch)).unwrap();
+    drop(queue);
+    lock(&shared.observed).is_over = true;
+    Worker::new(&target, encoder, sink, batches, shared.clone()).run();
+    let sessions = lock(&sessions)
+        .iter()
+        .map(|session| session.concat())
+        .collect();
+    let account = lock(&shared.account).clone();
+    (account, sessions)
+}
+
+/// Without its templates a session over TCP is of no use: they are not repeated. So it is begun
+/// again, and the next one is whole.
+#[test]
+fn templates_lost_on_a_reliable_transport_end_its_session() {
+    let (account, sessions) = through("ipfix:tcp://127.0.0.1:1", &[true]);
+    assert_eq!(
+        (sessions.len(), account.sessions, account.failures),
+        (2, 2, 1)
+    );
+    assert_eq!(sessions[0], b"", "nothing goes without templates");
+    let mut found = Found::default();
+    found.read(&sessions[1]);
+    assert_eq!((found.flows, found.packets), (3000, 4000));
+    assert_eq!((found.decoder.missed, found.decoder.unknown_sets), (0, 0));
+    assert_eq!(account.exported.flows, 3000);
+    assert!(account.last_failure.unwrap().contains("lost on the way"));
+}
+
+/// Over UDP they come again: the session goes on, and the loss is counted.
+#[test]
+fn what_is_lost_over_udp_is_counted() {
+    let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &[true]);
+    assert_eq!(
+        (sessions.len(), account.sessions, account.failures),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        account.exported.flows, 3000,
+        "the templates were lost, and no record"
+    );
+    // Messages with records: the sixth and the eighth.
+    let losses = [false, false, false, false, false, true, false, true];
+    let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &losses);
+    assert_eq!(
+        (sessions.len(), account.sessions, account.failures),
+        (1, 1, 2)
+    );
+    let lost = account.dropped[DropReason::SendFailed as usize];
+    let mut found = Found::default();
+    found.read(&sessions[0]);
+    assert!(lost.flows > 0 && lost.packets >= lost.flows, "{account:?}");
+    assert_eq!(found.flows, account.exported.flows);
+    assert_eq!(account.exported.flows + lost.flows, 3000);
+    assert_eq!(account.exported.packets + lost.packets, 4000);
+    assert_eq!(found.decoder.missed, lost.flows);
+    assert!(account.last_failure.unwrap().contains("lost on the way"));
+}
+
+/// Whether a message has a set of templates (RFC 7011 §3.3.2).
+fn has_templates(message: &[u8]) -> bool {
+    let (mut at, mut found) = (16, false);
+    while let Some(head) = message.get(at..at + 4) {
+        found |= head[..2] == [0, 2];
+        at += usize::from(u16::from_be_bytes([head[2], head[3]])).max(4);
+    }
+    found
+}
+
+/// Templates come again although there is nothing to send, for collectors that begin later.
+#[test]
+fn templates_are_repeated_over_udp() {
+    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
+    collector
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let port = collector.local_addr().unwrap().port();
+    let target = Target::parse(&format!("ipfix:udp://127.0.0.1:{port}?refresh=1")).unwrap();
+    let mut exporters = start(&[target], &setup()).unwrap();
+    let mut buffer = [0; 65536];
+    let mut count = 0;
+    while count < 3 {
+        let len = collector.recv(&mut buffer).expect("templates again");
+        count += u32::from(has_templates(&buffer[..len]));
+    }
+    exporters.finish(Observed::default());
 }

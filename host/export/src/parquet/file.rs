@@ -20,8 +20,8 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{Type, TypePtr};
 
 use crate::columns::{self, Column, Read, Row, Rows};
-use crate::lane::Progress;
 use crate::part::Part;
+use crate::worker::Progress;
 
 /// Rows that are turned into a column's values at a time.
 const CHUNK_LEN: usize = 1024;

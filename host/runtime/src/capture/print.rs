@@ -5,10 +5,19 @@
 use std::fmt::{self, Write as _};
 use std::io;
 
-use port::{Packet, Vlan};
-use wire::ethernet::Ethernet;
+use port::Vlan;
+use port::file::Handed;
 use wire::summary::Summary;
-use wire::{Dissection, LayerKind, LinkType, Timestamp, dissect};
+use wire::{Dissection, LayerKind, LinkType, Timestamp, dissect, dissect_inner};
+
+mod link;
+
+use link::link_header;
+
+use super::Held;
+
+/// Where the tag of a VLAN stands: behind the two addresses (IEEE 802.3 §3.1.1).
+const TAG_AT: usize = 12;
 
 /// How the time of a packet is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,8 +81,6 @@ pub struct Context<'a> {
     pub link_type: u16,
     /// Name of its interface.
     pub interface: &'a str,
-    /// Its time, if the packet has none of its own.
-    pub time_ns: u64,
     /// Whether it is known which way it went.
     pub has_way: bool,
 }
@@ -83,15 +90,23 @@ pub struct Context<'a> {
 pub struct Printer {
     style: Style,
     out: Vec<u8>,
-    /// A packet whose tag was put back, or whose segments were joined.
+    /// A packet whose tag was put back.
     whole: Vec<u8>,
     dissection: Box<Dissection>,
+    /// The first level that has addresses, or the packet's first.
+    addressed: Box<Dissection>,
     count: u64,
+    /// Where the text of each packet that waits ends, and its bytes as captured.
+    ends: Vec<(usize, u32)>,
+    handed: Handed,
     first_ns: Option<u64>,
     previous_ns: u64,
     /// The quarter of an hour that the offset of the time zone is known for.
     zone: (u64, i32),
 }
+
+/// Bytes of one write at the most, unless a packet's text is longer (`PIPE_BUF`, pipe(7)).
+const WRITE_LEN: usize = 4096;
 
 /// Lets `write!` append to a byte buffer, which cannot fail.
 struct Text<'a>(&'a mut Vec<u8>);
@@ -127,7 +142,10 @@ impl Printer {
             out: Vec::with_capacity(128 << 10),
             whole: Vec::new(),
             dissection: Box::new(Dissection::EMPTY),
+            addressed: Box::new(Dissection::EMPTY),
             count: 0,
+            ends: Vec::new(),
+            handed: Handed::default(),
             first_ns: None,
             previous_ns: 0,
             zone: (u64::MAX, 0),
@@ -139,28 +157,48 @@ impl Printer {
         self.out.len()
     }
 
-    /// Writes the text that waits.
+    /// What the kernel has taken so far, to be read while a flush is held up.
+    pub fn handed(&self) -> Handed {
+        self.handed.clone()
+    }
+
+    /// Writes the text that waits, in pieces of whole packets that a pipe takes at once if it has
+    /// room for them.
     ///
     /// # Errors
     /// The other side's; the text is then gone.
     pub fn flush(&mut self, to: &mut impl io::Write) -> io::Result<()> {
-        if self.out.is_empty() {
-            return Ok(());
+        let (mut at, mut rest) = (0, self.ends.as_slice());
+        let mut result = Ok(());
+        while let (Some((first, _)), Ok(())) = (rest.first(), &result) {
+            let len_max = (at + WRITE_LEN).max(*first);
+            let count = rest.partition_point(|(end, _)| *end <= len_max);
+            let (piece, behind) = rest.split_at(count);
+            let end = piece.last().map_or(at, |(end, _)| *end);
+            let text = &self.out[at..end];
+            result = to.write_all(text).and_then(|()| to.flush());
+            if result.is_ok() {
+                let bytes = piece.iter().map(|(_, len)| u64::from(*len)).sum();
+                self.handed.add(count as u64, bytes, text.len() as u64);
+            }
+            (at, rest) = (end, behind);
         }
-        let result = to.write_all(&self.out).and_then(|()| to.flush());
         self.out.clear();
+        self.ends.clear();
         result
     }
 
     /// Adds a packet to the text.
-    pub fn packet(&mut self, packet: &Packet<'_>, context: &Context<'_>) {
+    pub fn packet(&mut self, packet: &Held<'_>, context: &Context<'_>) {
         self.count += 1;
-        let time_ns = packet.time_ns().unwrap_or(context.time_ns);
+        let time_ns = packet.time_ns;
         let mut whole = std::mem::take(&mut self.whole);
         let bytes = whole_bytes(packet, context.link_type, &mut whole);
-        let wire_len = packet.wire_len() + (bytes.len() as u32).saturating_sub(packet.cap_len());
+        let tag_len = bytes.len().saturating_sub(packet.bytes.len()) as u32;
+        let wire_len = packet.wire_len.saturating_add(tag_len);
         let link = LinkType(context.link_type);
         dissect(link, bytes, wire_len, &mut self.dissection);
+        *self.addressed = find_addresses(bytes, &self.dissection);
         // Writing to the buffer cannot fail.
         let _ = if self.style.json {
             self.json(packet, bytes, time_ns, context)
@@ -175,6 +213,7 @@ impl Printer {
             };
             dump(&mut self.out, &bytes[start..], self.style.dump);
         }
+        self.ends.push((self.out.len(), packet.cap_len));
         self.whole = whole;
         self.first_ns.get_or_insert(time_ns);
         self.previous_ns = time_ns;
@@ -185,29 +224,30 @@ impl Printer {
             write!(Text(&mut self.out), "{:5}  ", self.count)?;
         }
         self.time(time_ns)?;
-        let d = &*self.dissection;
+        let (d, addressed) = (&*self.dissection, &*self.addressed);
         let out = &mut Text(&mut self.out);
         if self.style.link {
             link_header(out, link, bytes, wire_len)?;
         }
-        if self.style.verbose && d.ip_version != 0 {
+        if self.style.verbose && addressed.ip_version != 0 {
+            let d = addressed;
             write!(
                 out,
                 "(tos 0x{:x}, ttl {}, id {}, proto {}, length {}) ",
                 d.traffic_class, d.ttl, d.fragment_id, d.ip_protocol, d.ip_total_len
             )?;
         }
-        if self.style.quick && quick(out, d)? {
+        if self.style.quick && quick(out, addressed)? {
             return Ok(());
         }
-        write!(
-            out,
-            "{}",
-            Summary {
-                dissection: d,
-                bytes
-            }
-        )
+        let summary = Summary {
+            dissection: d,
+            bytes,
+        };
+        match self.style.link {
+            true => write!(out, "{summary:#}"),
+            false => write!(out, "{summary}"),
+        }
     }
 
     fn time(&mut self, time_ns: u64) -> fmt::Result {
@@ -256,7 +296,7 @@ impl Printer {
 
     fn json(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &Held<'_>,
         bytes: &[u8],
         time_ns: u64,
         context: &Context<'_>,
@@ -273,20 +313,21 @@ impl Printer {
             "\",\"cap_len\":{cap_len},\"wire_len\":{wire_len}"
         )?;
         if context.has_way {
-            write!(Text(out), ",\"outgoing\":{}", packet.is_outgoing())?;
+            write!(Text(out), ",\"outgoing\":{}", packet.outgoing)?;
         }
         if d.vlan_count != 0 {
             write!(Text(out), ",\"vlan\":{}", d.vlan_outer)?;
         }
-        if let (Some(src), Some(dst)) = (d.src_addr(), d.dst_addr()) {
+        let addressed = &*self.addressed;
+        if let (Some(src), Some(dst)) = (addressed.src_addr(), addressed.dst_addr()) {
             write!(
                 Text(out),
                 ",\"src\":\"{src}\",\"dst\":\"{dst}\",\"ip_protocol\":{}",
-                d.ip_protocol
+                addressed.ip_protocol
             )?;
         }
-        if d.has_ports() {
-            let (src, dst) = (d.src_port, d.dst_port);
+        if addressed.has_ports() {
+            let (src, dst) = (addressed.src_port, addressed.dst_port);
             write!(Text(out), ",\"src_port\":{src},\"dst_port\":{dst}")?;
         }
         write!(Text(out), ",\"summary\":\"")?;
@@ -303,65 +344,48 @@ impl Printer {
 }
 
 /// A packet in one piece as it was on the wire.
-fn whole_bytes<'b>(packet: &Packet<'b>, link_type: u16, whole: &'b mut Vec<u8>) -> &'b [u8] {
+fn whole_bytes<'b>(packet: &Held<'b>, link_type: u16, whole: &'b mut Vec<u8>) -> &'b [u8] {
     let vlan = packet
-        .vlan()
-        .filter(|_| link_type == 1 && packet.cap_len() >= 12);
-    if vlan.is_none() && packet.bytes().len() == packet.cap_len() as usize {
-        return packet.bytes();
-    }
+        .vlan
+        .filter(|_| link_type == 1 && packet.bytes.len() >= TAG_AT);
+    let Some(Vlan { tpid, tci }) = vlan else {
+        return packet.bytes;
+    };
+    let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
+    let (addresses, rest) = packet.bytes.split_at(TAG_AT);
     whole.clear();
-    packet
-        .segments()
-        .for_each(|segment| whole.extend_from_slice(segment));
-    if let Some(Vlan { tpid, tci }) = vlan {
-        let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
-        whole.splice(12..12, [a, b, c, d]);
-    }
+    whole.extend_from_slice(addresses);
+    whole.extend([a, b, c, d]);
+    whole.extend_from_slice(rest);
     whole
+}
+
+/// The level whose addresses are the packet's: the first that has any, which is behind Ethernet
+/// over MPLS or FabricPath the second. That is also the level that names the flow.
+fn find_addresses(bytes: &[u8], first: &Dissection) -> Dissection {
+    let (mut level, mut inner) = (*first, Dissection::EMPTY);
+    while level.ip_version == 0 {
+        if level.inner_is_quote || !dissect_inner(bytes, &level, &mut inner) {
+            return *first;
+        }
+        level = inner;
+    }
+    level
 }
 
 /// Where what the link header announces starts.
 fn network_offset(d: &Dissection) -> usize {
-    let is_link = |kind: LayerKind| {
-        use LayerKind::{Ethernet, Null, Sll, Sll2, Vlan};
-        matches!(kind, Ethernet | Vlan | Sll | Sll2 | Null)
+    use LayerKind as Kind;
+    let is_link = |kind: LayerKind| match kind {
+        Kind::Ethernet | Kind::Vlan | Kind::Sll | Kind::Sll2 | Kind::Null => true,
+        Kind::Radiotap | Kind::Prism | Kind::Ieee80211 | Kind::Ppi | Kind::Pktap => true,
+        Kind::Nflog | Kind::Ipoib | Kind::Infiniband | Kind::FrameRelay | Kind::Arista => true,
+        Kind::Llc => d.ip_version != 0,
+        _ => false,
     };
     match d.layers().find(|(kind, _)| !is_link(*kind)) {
         Some((_, offset)) => offset,
         None => d.payload_offset as usize,
-    }
-}
-
-/// As `tcpdump -e`: the link header of Ethernet, only the length of others.
-fn link_header(out: &mut Text<'_>, link: LinkType, bytes: &[u8], wire_len: u32) -> fmt::Result {
-    if link == LinkType::ETHERNET
-        && let Ok(ethernet) = Ethernet::parse(bytes)
-    {
-        let kind = ethernet.ether_type();
-        write!(out, "{} > {}, ", ethernet.src(), ethernet.dst())?;
-        match kind {
-            0..=1535 => write!(out, "802.3, ")?,
-            _ => write!(out, "ethertype {} (0x{kind:04x}), ", ether_type_name(kind))?,
-        }
-    }
-    write!(out, "length {wire_len}: ")
-}
-
-fn ether_type_name(kind: u16) -> &'static str {
-    match kind {
-        0x0800 => "IPv4",
-        0x0806 => "ARP",
-        0x8035 => "Reverse ARP",
-        0x86dd => "IPv6",
-        0x8100 => "802.1Q",
-        0x88a8 => "802.1Q-QinQ",
-        0x8847 => "MPLS unicast",
-        0x8863 => "PPPoE D",
-        0x8864 => "PPPoE S",
-        0x88cc => "LLDP",
-        0x888e => "EAPOL",
-        _ => "Unknown",
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a slow control side and a failing disk do to a capture.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicBool;
 
 use port::file::WriterOptions;
 use port::{PortOptions, RxCounters, TxQueue};
@@ -103,6 +103,8 @@ fn a_write_that_fails_in_a_batch_leaves_the_totals_whole() {
     let writer = FileWriter::create(WriterOptions::new("/dev/full")).unwrap();
     let options = Options {
         is_live: true,
+        // The head of the file alone does not go out.
+        linger: LIMIT,
         ..Options::default()
     };
     let sink = Sink::File(Box::new(writer));
@@ -119,4 +121,227 @@ fn a_write_that_fails_in_a_batch_leaves_the_totals_whole() {
     assert_eq!(queue.delivered, totals.packets + totals.surplus);
     assert_eq!(queue.imbalance(), 0, "{queue:?}");
     assert!(totals.first_ns.is_some() && totals.last_ns.is_some());
+}
+
+/// Two ports as one of two queues.
+struct Two([Box<dyn PortControl>; 2]);
+
+impl PortControl for Two {
+    fn account(&mut self) -> Result<PortAccount> {
+        let mut account = self.0[0].account()?;
+        account.rx.extend(self.0[1].account()?.rx);
+        Ok(account)
+    }
+
+    fn event(&mut self) -> Option<PortEvent> {
+        self.0.iter_mut().find_map(|control| control.event())
+    }
+
+    fn describe(&self) -> PortDescription {
+        self.0[0].describe()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.0[0].stop().and(self.0[1].stop())
+    }
+}
+
+fn two_queues() -> (Port, [TxQueue; 2]) {
+    let ((mut port, mut first), (mut other, mut second)) = (memory(), memory());
+    port.rx.append(&mut other.rx);
+    port.control = Box::new(Two([port.control, other.control]));
+    (port, [first.remove(0), second.remove(0)])
+}
+
+/// Both queues go on receiving while a write blocks; the end comes all the same when it is asked
+/// for, and every packet is accounted for.
+#[test]
+fn a_blocked_output_holds_up_neither_queue_nor_the_end() {
+    let (port, tx) = two_queues();
+    let counters: Vec<_> = port.rx.iter().map(|rx| rx.counters().clone()).collect();
+    let (mut reader, pipe) = std::io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let writer = FileWriter::create(WriterOptions::new(path)).unwrap();
+    let stop = Stop::default();
+    let asks = stop.clone();
+    let sender = thread::spawn(move || {
+        // Each queue's are far more than a pipe and the writer's buffer hold.
+        let senders = tx.map(|mut tx| {
+            thread::spawn(move || {
+                send(&mut tx, 4000, 1000);
+                tx
+            })
+        });
+        let tx = senders.map(|sender| sender.join().unwrap());
+        let until = Instant::now() + LIMIT;
+        while counters.iter().any(|queue| queue.delivered.get() < 4000) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        asks.set();
+        let delivered: Vec<u64> = counters.iter().map(|queue| queue.delivered.get()).collect();
+        (delivered, tx)
+    });
+    let options = Options {
+        is_live: true,
+        ..Options::default()
+    };
+    let sink = Sink::File(Box::new(writer));
+    let outcome = run(port, sink, &options, &stop, |_| {});
+    let (delivered, _tx) = sender.join().unwrap();
+    assert_eq!(delivered, [4000, 4000], "a queue waited for the output");
+    let totals = outcome.totals;
+    assert!(outcome.is_stuck, "{totals:?}");
+    let error = outcome.error.expect("packets are lost").to_string();
+    assert!(error.contains("packets are lost"), "{error}");
+    assert_eq!(
+        totals.packets + totals.surplus + totals.unwritten,
+        8000,
+        "{totals:?}"
+    );
+    assert!(totals.unwritten > 7000, "{totals:?}");
+    // What counts as written is in the pipe, to the packet, and it is full of them.
+    let written = outcome.written.unwrap();
+    assert_eq!(written.packets, totals.packets);
+    assert_eq!(totals.bytes, totals.packets * 1000);
+    assert!((30..=65).contains(&written.packets), "{written:?}");
+    let mut taken = vec![0; written.bytes as usize];
+    std::io::Read::read_exact(&mut reader, &mut taken).unwrap();
+    assert_eq!(packet_blocks(&taken), written.packets);
+}
+
+/// Whole packets in pcapng (Enhanced Packet Blocks).
+fn packet_blocks(mut bytes: &[u8]) -> u64 {
+    let mut count = 0;
+    while let Some((kind, rest)) = bytes.split_first_chunk::<4>() {
+        let len = u32::from_le_bytes(*rest.first_chunk().unwrap()) as usize;
+        bytes = bytes.get(len..).expect("a whole block");
+        count += u64::from(u32::from_le_bytes(*kind) == 6);
+    }
+    count
+}
+
+/// Text that waits for a reader was printed for nobody.
+#[test]
+fn packets_whose_lines_wait_are_not_captured() {
+    let (mut reader, mut pipe) = std::io::pipe().unwrap();
+    let mut printer = Printer::new(Style::default());
+    let packet = [7; 60];
+    let held = Held {
+        time_ns: 1,
+        bytes: &packet,
+        cap_len: 60,
+        wire_len: 60,
+        interface: 0,
+        outgoing: false,
+        vlan: None,
+    };
+    let context = Context {
+        link_type: 1,
+        interface: "eth0",
+        has_way: false,
+    };
+    const COUNT: u64 = 10_000;
+    (0..COUNT).for_each(|_| printer.packet(&held, &context));
+    let handed = printer.handed();
+    let printing = thread::spawn(move || printer.flush(&mut pipe));
+    let until = Instant::now() + LIMIT;
+    while handed.packets() == 0 {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(handed.packets() < COUNT, "the pipe has no room for all");
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut rest).unwrap();
+    printing.join().unwrap().unwrap();
+    assert_eq!(handed.packets(), COUNT);
+    assert_eq!(handed.captured_bytes(), 60 * COUNT);
+}
+
+#[test]
+fn a_stall_is_measured_in_time_whatever_the_number_of_looks() {
+    let (mut watch, begin) = (Watch::default(), Instant::now());
+    // A burst of events while the writer is in one call.
+    assert!((0..1000).all(|_| !watch.is_stalled(1, begin)));
+    assert!(!watch.is_stalled(1, begin + STALL / 2));
+    assert!(watch.is_stalled(1, begin + STALL));
+    // It came back, and is in the next call.
+    assert!(!watch.is_stalled(3, begin + STALL));
+    assert!(
+        !watch.is_stalled(4, begin + 2 * STALL),
+        "waiting for packets"
+    );
+    assert!(!watch.is_stalled(5, begin + 4 * STALL));
+    assert!(watch.is_stalled(5, begin + 5 * STALL));
+}
+
+/// What was not written is written once the reader goes on, and the end waits for it.
+#[test]
+fn an_output_that_goes_on_gets_everything() {
+    let (port, tx) = two_queues();
+    let (mut reader, pipe) = std::io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let writer = FileWriter::create(WriterOptions::new(path)).unwrap();
+    drop(pipe);
+    let senders = tx.map(|mut tx| thread::spawn(move || send(&mut tx, 3000, 1000)));
+    let reading = thread::spawn(move || {
+        // The senders are gone, and so is the input's end: then the reader begins.
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut reader, &mut bytes).unwrap();
+        bytes.len()
+    });
+    let options = Options {
+        is_live: true,
+        ..Options::default()
+    };
+    let sink = Sink::File(Box::new(writer));
+    let outcome = run(port, sink, &options, &Stop::default(), |_| {});
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(
+        (outcome.totals.packets, outcome.totals.unwritten),
+        (6000, 0)
+    );
+    let len = reading.join().unwrap() as u64;
+    assert_eq!(
+        outcome
+            .written
+            .map(|written| (written.packets, written.bytes)),
+        Some((6000, len))
+    );
+}
+
+/// With several queues the limit is that of all together, and no packet is counted twice.
+#[test]
+fn a_limit_is_exact_over_several_queues() {
+    for counts in [true, false] {
+        let (port, tx) = two_queues();
+        let senders = tx.map(|mut tx| thread::spawn(move || send(&mut tx, 500, 60)));
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
+        let options = Options {
+            is_live: true,
+            count: Some(600),
+            ..Options::default()
+        };
+        let sink = match counts {
+            true => Sink::Count,
+            false => {
+                let writer = FileWriter::create(WriterOptions::new("/dev/null")).unwrap();
+                Sink::File(Box::new(writer))
+            }
+        };
+        let outcome = run(port, sink, &options, &Stop::default(), |_| {});
+        assert!(outcome.error.is_none(), "{:?}", outcome.error);
+        let totals = outcome.totals;
+        assert_eq!(
+            (totals.packets, totals.bytes),
+            (600, 600 * 60),
+            "{totals:?}"
+        );
+        let delivered = outcome.account.rx_total().delivered;
+        assert_eq!(totals.packets + totals.surplus, delivered, "{totals:?}");
+    }
 }

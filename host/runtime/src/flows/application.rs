@@ -2,20 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use flow::encode::beyond::transport;
-use flow::{Observed, Record, put_application};
-use inspect::{
-    Application, DONE, Direction, Inspector, InspectorConfig, InspectorStats, Protocol, Segment,
-};
+use flow::{Inspect, Observed, Record, Side};
+use inspect::{Application, Inspector, InspectorConfig, InspectorStats, Protocol};
 
 use super::lock;
 use super::ndpi::NdpiStats;
 
 /// Calls after which the counters are published.
 const PUBLISH: u32 = 1024;
-
-/// TCP's SYN.
-const SYN: u16 = 0x02;
 
 /// What a worker's decoders, and libndpi, have counted.
 #[derive(Clone, Copy, Default)]
@@ -54,44 +48,35 @@ impl Applications {
 
     fn called(&mut self) {
         self.calls += 1;
-        // The last flow of all must be in it, too.
-        if self.calls >= PUBLISH || self.inspector.is_idle() {
-            self.calls = 0;
-            lock(&self.stats).decoders = self.inspector.stats();
+        if self.calls >= PUBLISH {
+            self.publish();
         }
+    }
+
+    fn publish(&mut self) {
+        self.calls = 0;
+        lock(&self.stats).decoders = self.inspector.stats();
     }
 }
 
-impl flow::Inspect for Applications {
+impl Inspect for Applications {
     fn packet(
         &mut self,
         handle: &mut u32,
-        _nth: u8,
-        record: &Record,
+        nth: u8,
+        flow: (&Record, Side),
         packet: &Observed,
         payload: &[u8],
     ) -> bool {
-        let Some(transport) = transport(record) else {
-            return false;
-        };
-        let (key, initiator) = (record.key(), record.initiator());
-        let segment = Segment {
-            transport,
-            from: match packet.side == initiator {
-                true => Direction::Forward,
-                false => Direction::Reverse,
-            },
-            time_ns: packet.time_ns,
-            ports: [key.port(initiator), key.port(initiator.other())],
-            sequence: packet.level.tcp_seq,
-            is_syn: packet.level.tcp_flags & SYN != 0,
-            begins: record.stream_begin(packet.side),
-            payload,
-            payload_len: packet.level.payload_len,
-        };
-        self.inspector.packet(handle, &segment);
+        let inspector = &mut self.inspector;
+        let goes_on = Inspect::packet(inspector, handle, nth, flow, packet, payload);
         self.called();
-        *handle & DONE == 0
+        goes_on
+    }
+
+    fn begins(&mut self, handle: &mut u32, is_initiator: bool, sequence: u32) {
+        self.inspector.begins(handle, is_initiator, sequence);
+        self.called();
     }
 
     fn rest(&mut self, handle: &mut u32) {
@@ -116,17 +101,16 @@ impl flow::Inspect for Applications {
     }
 
     fn known(&self, handle: u32, found: &mut Vec<u8>) {
-        if let Some(application) = self.inspector.application(handle) {
-            put_application(application, found);
-        }
+        self.inspector.known(handle, found);
     }
 
     fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
-        let mut number = handle;
-        self.inspector.end(&mut number, |application| {
-            put_application(application, found)
-        });
+        self.inspector.ended(handle, found);
         self.called();
+    }
+
+    fn finished(&mut self) {
+        self.publish();
     }
 
     fn memory_len(&self) -> usize {

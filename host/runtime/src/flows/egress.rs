@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bpf::cbpf::Program;
 use inspect::Protocol;
-use port::{Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue};
+use port::{Intake, Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
@@ -211,7 +211,7 @@ impl Plan {
             port: side.port,
             program: program.map(Arc::new),
             counters: Vec::new(),
-            can_wait: input.control.describe().scheme == "file",
+            can_wait: input.control.describe().intake == Intake::File,
             choice: self.choice,
         })
     }

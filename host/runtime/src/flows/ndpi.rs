@@ -5,8 +5,10 @@
 //! the library has no more to say, so few states serve many flows.
 
 use flow::encode::beyond::transport;
-use flow::{FlowKey, Inspect, Observed, Record, Side, put_application, take_application};
-use inspect::{Application, DONE, Field, InspectorConfig, Sink, Transport, Value};
+use flow::{
+    FlowKey, Inspect, Observed, Record, Side, put_application, take_application, take_transactions,
+};
+use inspect::{Application, DONE, Field, FieldSink, InspectorConfig, Transport, Value};
 use sys::Result;
 use sys::libndpi::{Detector, Protocol};
 
@@ -191,6 +193,9 @@ impl Ndpi {
             application.merge(&other);
         }
         put_application(&application, found);
+        if let Some(transactions) = take_transactions(told) {
+            transactions.put(found);
+        }
     }
 }
 
@@ -199,7 +204,7 @@ impl Inspect for Ndpi {
         &mut self,
         handle: &mut u32,
         nth: u8,
-        record: &Record,
+        (record, initiator): (&Record, Side),
         packet: &Observed,
         payload: &[u8],
     ) -> bool {
@@ -215,7 +220,8 @@ impl Inspect for Ndpi {
         };
         if place.decoders & DONE == 0 {
             let inner = &mut place.decoders;
-            self.decoders.packet(inner, nth, record, packet, payload);
+            let flow = (record, initiator);
+            self.decoders.packet(inner, nth, flow, packet, payload);
         }
         self.look(&mut place, record, packet, payload);
         let is_over = place.decoders & DONE != 0 && place.state == NO_STATE;
@@ -227,6 +233,18 @@ impl Inspect for Ndpi {
             *handle = DONE;
         }
         !is_over
+    }
+
+    fn begins(&mut self, handle: &mut u32, is_initiator: bool, sequence: u32) {
+        if *handle == 0 {
+            *handle = self.begin();
+        }
+        let Some(mut place) = self.place(*handle) else {
+            return;
+        };
+        self.decoders
+            .begins(&mut place.decoders, is_initiator, sequence);
+        self.places[*handle as usize - 1] = place;
     }
 
     fn rest(&mut self, handle: &mut u32) {
@@ -261,6 +279,10 @@ impl Inspect for Ndpi {
         self.tell(place.protocol, &told, found);
         self.told = told;
         self.free.push(handle - 1);
+    }
+
+    fn finished(&mut self) {
+        self.decoders.finished();
     }
 
     fn memory_len(&self) -> usize {

@@ -1,13 +1,13 @@
 //! A worker: one queue, one meter, one thread.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flow::series::Series;
 use flow::top::TopScan;
-use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, Sink};
+use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, RecordSink};
 use inspect::Application;
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
@@ -18,7 +18,8 @@ use super::egress::Out;
 use super::ndpi::Ndpi;
 use super::selection::Filter;
 use super::{
-    BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock, wall_clock_ns,
+    BUFFER_COUNT, BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock,
+    wall_clock_ns,
 };
 use crate::worker::{self, Ended, Engine, Verdict};
 
@@ -30,6 +31,11 @@ const SCAN: Duration = Duration::from_millis(500);
 /// KiB and 2 MiB of records, some 10 µs and some 300 µs.
 const SCAN_STEP: usize = 512;
 const SCAN_STEP_IDLE: usize = 16 << 10;
+/// The clock goes on in steps short enough that the table is searched for at most so many ended
+/// flows in one of them: a quarter of the buffers.
+const TICK_FLOWS: u64 = (BUFFER_COUNT / 4 * BUFFER_LEN) as u64;
+/// The table searches itself once in so long.
+const ROUND_NS: u64 = 1 << 31;
 /// How far behind the clock a packet's time may be when it comes: what devices and kernel hold
 /// back.
 const BEHIND_NS: u64 = 1_000_000_000;
@@ -114,8 +120,13 @@ fn work_on(plan: Plan) -> Result<Ended> {
             buffer: Buffer::new(),
             messages: plan.messages.clone(),
             empties: plan.empties,
+            spare: Vec::with_capacity(BUFFER_COUNT),
+            may_wait: !plan.shared.is_live,
+            records_dropped: 0,
+            packets_dropped: 0,
             is_gone: false,
         },
+        clock_ns: 0,
         shared: plan.shared.clone(),
         status: plan.status,
         wire_bytes: 0,
@@ -140,6 +151,7 @@ fn work_on(plan: Plan) -> Result<Ended> {
         plan.config.pacing,
     );
     drop(plan.messages.send(Message::Paused));
+    let mut drained = Ok(());
     if ended.is_ok() {
         let waited = Instant::now();
         while !plan.shared.intake_stopped.load(Ordering::Relaxed) && waited.elapsed() < STOP_MAX {
@@ -147,13 +159,13 @@ fn work_on(plan: Plan) -> Result<Ended> {
         }
         engine.draining = true;
         // What is in the rings was seen by the interface, so it belongs into the account.
-        worker::drain(&mut rx, &mut engine)?;
+        drained = worker::drain(&mut rx, &mut engine);
     }
+    // However it ended: the flows that were metered are told.
     engine.finish();
-    if let Some(egress) = &mut engine.egress {
-        egress.finish()?;
-    }
-    ended
+    let left = engine.egress.as_mut().map_or(Ok(()), Out::finish);
+    let ended = ended?;
+    drained.and(left).map(|()| ended)
 }
 
 struct FlowEngine {
@@ -182,6 +194,8 @@ struct FlowEngine {
     series: Option<Box<Series>>,
     egress: Option<Out>,
     pulse_at: Instant,
+    /// What the table was last told by the clock.
+    clock_ns: u64,
 }
 
 struct Scan {
@@ -278,10 +292,9 @@ impl Engine for FlowEngine {
         if self.pulse_at.elapsed() >= PULSE {
             self.pulse_at = Instant::now();
             if self.shared.is_live {
-                let clock_ns = wall_clock_ns().saturating_sub(BEHIND_NS);
-                self.meter.tick(clock_ns, &mut self.outbox);
+                self.tick();
             }
-            self.outbox.send();
+            self.outbox.pulse();
             if let Some(egress) = &mut self.egress {
                 egress.flush()?;
             }
@@ -298,6 +311,26 @@ impl FlowEngine {
             Verdict::Finish
         } else {
             Verdict::Continue
+        }
+    }
+
+    /// Ends flows by the clock, as long as there is room for them: the rest stays in the table.
+    fn tick(&mut self) {
+        let now_ns = wall_clock_ns().saturating_sub(BEHIND_NS);
+        // A clock that was set back, and one that was not read yet.
+        let mut clock_ns = match self.clock_ns {
+            before if before == 0 || before > now_ns => now_ns,
+            before => before,
+        };
+        clock_ns = clock_ns.max(now_ns.saturating_sub(ROUND_NS));
+        let step_ns = (ROUND_NS * TICK_FLOWS / self.capacity.max(1)).clamp(100_000, ROUND_NS);
+        while self.outbox.has_room() {
+            clock_ns = (clock_ns + step_ns).min(now_ns);
+            self.clock_ns = clock_ns;
+            self.meter.tick(clock_ns, &mut self.outbox);
+            if clock_ns == now_ns {
+                return;
+            }
         }
     }
 
@@ -382,10 +415,14 @@ impl FlowEngine {
         status.wire_bytes = self.wire_bytes;
         status.unmetered = self.unmetered;
         status.unselected = self.unselected;
+        status.records_dropped = self.outbox.records_dropped;
+        status.packets_in_dropped = self.outbox.packets_dropped;
         status.capacity = self.capacity;
     }
 
     fn finish(&mut self) {
+        // No more packets come, and the collector does not wait long for anybody.
+        self.outbox.may_wait = true;
         self.meter.finish(&mut self.outbox);
         self.outbox.send();
         self.publish();
@@ -402,11 +439,17 @@ struct Outbox {
     buffer: Buffer,
     messages: SyncSender<Message>,
     empties: Receiver<Buffer>,
+    /// Buffers that have come back.
+    spare: Vec<Buffer>,
+    /// No packets are lost while we wait for a buffer.
+    may_wait: bool,
+    records_dropped: u64,
+    packets_dropped: u64,
     /// The collector is gone.
     is_gone: bool,
 }
 
-impl Sink for Outbox {
+impl RecordSink for Outbox {
     #[inline]
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.push(record, None, reason);
@@ -426,18 +469,54 @@ impl Outbox {
         }
     }
 
+    /// Whether half of the buffers are here.
+    fn has_room(&mut self) -> bool {
+        while self.spare.len() < BUFFER_COUNT / 2
+            && let Ok(empty) = self.empties.try_recv()
+        {
+            self.spare.push(empty);
+        }
+        self.spare.len() >= BUFFER_COUNT / 2
+    }
+
+    /// Sends the records of a buffer that is not full, unless the collector is behind: then they
+    /// wait for others, or the few records of each pulse would take all buffers.
+    fn pulse(&mut self) {
+        if self.has_room() {
+            self.send();
+        }
+    }
+
     fn send(&mut self) {
         if self.buffer.records.is_empty() {
             return;
         }
-        let full = std::mem::take(&mut self.buffer);
-        let sent = self.messages.send(Message::Ended(self.index, full));
-        match self.empties.recv() {
-            Ok(empty) if sent.is_ok() => self.buffer = empty,
-            _ => {
-                self.is_gone = true;
-                self.buffer.records.clear();
+        let empty = match self.spare.pop() {
+            Some(empty) => Ok(empty),
+            None if self.may_wait => self.empties.recv().map_err(|_| TryRecvError::Disconnected),
+            None => self.empties.try_recv(),
+        };
+        match empty {
+            Ok(empty) => {
+                let full = std::mem::replace(&mut self.buffer, empty);
+                // There is room for all buffers, so this does not wait.
+                let sent = self.messages.send(Message::Ended(self.index, full));
+                self.is_gone |= sent.is_err();
+            }
+            Err(error) => {
+                self.is_gone |= error == TryRecvError::Disconnected;
+                let packets = self
+                    .buffer
+                    .records
+                    .iter()
+                    .map(|(record, _)| record.packets());
+                self.packets_dropped += packets.sum::<u64>();
+                self.records_dropped += self.buffer.records.len() as u64;
+                self.buffer.clear();
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

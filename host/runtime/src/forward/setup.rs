@@ -12,9 +12,6 @@ use wire::LinkType;
 use super::Side;
 use crate::send;
 
-/// Backends whose target is an interface of the kernel.
-const INTERFACES: [&str; 3] = ["afpacket", "afxdp", "xdplive"];
-
 /// An Ethernet header and one VLAN tag beside the MTU.
 const LINK_LEN: usize = 14 + 4;
 
@@ -92,18 +89,13 @@ pub fn open(setup: &Setup) -> Result<Opened> {
     let a = port::open(a_name, &first)?;
     let b = match setup.both {
         true => port::open(b_name, &second)?,
-        false => {
-            let wanted = match ends[1].name.scheme {
-                "xdplive" => 1,
-                _ => a.rx.len() as u32,
-            };
-            open_sending(b_name, &mut second, wanted)?
-        }
+        false => open_sending(b_name, &mut second, a.rx.len() as u32)?,
     };
     check_ways(setup, &a, &b)?;
     let mut warnings = Vec::new();
-    for (index, end) in ends.iter().enumerate() {
-        if end.name.scheme == "afpacket" && (index == 0 || setup.both) {
+    for (index, (end, port)) in ends.iter().zip([&a, &b]).enumerate() {
+        let is_tap = end.target.is_some() && !port.capabilities.takes_traffic;
+        if is_tap && (index == 0 || setup.both) {
             let name = &end.name.target;
             warnings.push(format!(
                 "{name} is tapped: the host keeps its packets too, and what it answers or routes \
@@ -160,13 +152,16 @@ pub(crate) fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -
 pub(crate) struct End {
     pub(crate) text: String,
     name: PortName,
+    /// What the targets of its backend are.
+    kind: Option<port::Target>,
     target: Option<send::Target>,
 }
 
 impl End {
     pub(crate) fn find(text: &str) -> Result<Self> {
         let name = PortName::parse(text)?;
-        let target = match INTERFACES.contains(&name.scheme) {
+        let kind = name.backend().map(|row| row.target);
+        let target = match kind == Some(port::Target::Interface) {
             true => Some(send::target(&name.target).map_err(|error| {
                 let why = error.why().to_owned();
                 let what = format!("forward with {text}");
@@ -180,7 +175,12 @@ impl End {
             false => None,
         };
         let text = text.to_owned();
-        Ok(Self { text, name, target })
+        Ok(Self {
+            text,
+            name,
+            kind,
+            target,
+        })
     }
 
     fn link(&self) -> Option<&Link> {
@@ -243,14 +243,14 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
         }
         return Ok(());
     }
-    if a.name.scheme == b.name.scheme && a.name.target == b.name.target && a.name.scheme != "memory"
-    {
+    let is_same = a.name.scheme == b.name.scheme && a.name.target == b.name.target;
+    if is_same && a.kind != Some(port::Target::New) {
         let why = "both are the same".to_owned();
         return refuse(why, "name two ports");
     }
     let identity = |end: &End| {
         let data = fs::metadata(Path::new(&end.name.target)).ok()?;
-        (end.name.scheme == "file" && data.is_file()).then(|| (data.dev(), data.ino()))
+        (end.kind == Some(port::Target::File) && data.is_file()).then(|| (data.dev(), data.ino()))
     };
     if identity(a).is_some() && identity(a) == identity(b) {
         let why = "both are one file, which would be emptied before it is read".to_owned();

@@ -1,6 +1,7 @@
 //! The loop over the memory ring: what goes in comes out, limits hold, and nothing is lost
 //! silently.
 
+use std::sync::mpsc;
 use std::thread;
 
 use port::{Port, PortOptions, Ready};
@@ -129,17 +130,41 @@ fn one_packet_stands_for_its_share_of_time() {
 fn a_stop_request_ends_a_long_wait() {
     let stop = Stop::new();
     let other = stop.clone();
+    let (put, was_put) = mpsc::channel();
     thread::spawn(move || {
+        // The first packet is on its way: the next is due in a hundred seconds.
+        was_put.recv().unwrap();
         thread::sleep(Duration::from_millis(50));
         other.set();
     });
-    let mut source = Generated::new(template("60").build().unwrap());
+    let mut source = Telling {
+        source: Generated::new(template("60").build().unwrap()),
+        put,
+    };
     let (report, result, got) = run(&mut source, rate("0.01pps"), Limits::default(), &stop);
     result.unwrap();
     assert_eq!(
         (report.ended, report.packets, got.len()),
         (SendEnded::Stopped, 1, 1)
     );
+}
+
+/// Says when a packet was put into a batch.
+struct Telling {
+    source: Generated,
+    put: mpsc::Sender<()>,
+}
+
+impl Source for Telling {
+    fn next(&mut self) -> Result<Next> {
+        self.source.next()
+    }
+
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let is_put = self.source.put(batch);
+        let _ = self.put.send(());
+        is_put
+    }
 }
 
 /// Two packets, a wait, one packet, then an error.

@@ -1,5 +1,7 @@
 //! The kernel's checks of a cBPF program (`bpf_check_classic`, `check_load_and_stores` in
-//! `net/core/filter.c`). All but one refuse; a read of unset scratch memory is only reported.
+//! `net/core/filter.c`). What libpcap's compiler makes and its own interpreter runs is only
+//! reported: a read of unset scratch memory, a jump backward (`protochain`), a load at an offset
+//! that is negative and names nothing (`ip` behind BACnet MS/TP).
 
 use alloc::vec;
 use core::fmt;
@@ -44,7 +46,7 @@ pub enum Invalid {
         /// The word's index.
         word: u32,
     },
-    /// A jump out of the program or backward; libpcap makes such for `protochain`.
+    /// A jump out of the program or backward.
     Jump {
         /// Where.
         at: usize,
@@ -88,15 +90,24 @@ impl fmt::Display for Invalid {
 
 impl core::error::Error for Invalid {}
 
-/// Makes all checks; the first read of an unset word is given back.
-pub(super) fn check(insns: &[Insn]) -> Result<Option<Invalid>, Invalid> {
+/// What the kernel would refuse, and our interpreter takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Refusal {
+    /// The first of them.
+    pub(super) first: Option<Invalid>,
+    /// The first jump backward.
+    pub(super) jump: Option<usize>,
+}
+
+/// Makes all checks; gives back what the kernel alone refuses.
+pub(super) fn check(insns: &[Insn]) -> Result<Refusal, Invalid> {
     if insns.is_empty() || insns.len() > INSN_COUNT_MAX {
         return Err(Invalid::Length(insns.len()));
     }
     // Scratch words that are written on every path to each instruction, as the kernel tracks them.
     let mut written_at = vec![u16::MAX; insns.len()];
     let mut written = 0u16;
-    let mut unset_read = None;
+    let mut refusal = Refusal::default();
     for (at, &insn) in insns.iter().enumerate() {
         let op = insn.decode().ok_or(Invalid::Code {
             at,
@@ -104,6 +115,12 @@ pub(super) fn check(insns: &[Insn]) -> Result<Option<Invalid>, Invalid> {
         })?;
         check_constant(at, op)?;
         written &= written_at[at];
+        if let Op::LoadAbs(_, index) = op
+            && Place::of(index) == Place::Nothing
+        {
+            let refused = Invalid::Ancillary { at, index };
+            refusal.first = refusal.first.or(Some(refused));
+        }
         let mut flows_to = |skip: u32| {
             let target = usize::try_from(skip)
                 .ok()
@@ -117,7 +134,13 @@ pub(super) fn check(insns: &[Insn]) -> Result<Option<Invalid>, Invalid> {
         match op {
             Op::Store(_, word) => written |= 1 << word,
             Op::LoadMem(_, word) if written >> word & 1 == 0 => {
-                unset_read = unset_read.or(Some(Invalid::MemoryUnset { at, word }));
+                let refused = Invalid::MemoryUnset { at, word };
+                refusal.first = refusal.first.or(Some(refused));
+            }
+            Op::Jump(skip) if is_backward(at, skip) => {
+                refusal.first = refusal.first.or(Some(Invalid::Jump { at }));
+                refusal.jump = refusal.jump.or(Some(at));
+                written = u16::MAX;
             }
             Op::Jump(skip) => {
                 flows_to(skip)?;
@@ -132,9 +155,15 @@ pub(super) fn check(insns: &[Insn]) -> Result<Option<Invalid>, Invalid> {
         }
     }
     match insns.last().and_then(|insn| insn.decode()) {
-        Some(Op::Ret(_) | Op::RetA) => Ok(unset_read),
+        Some(Op::Ret(_) | Op::RetA) => Ok(refusal),
         _ => Err(Invalid::NoReturn),
     }
+}
+
+/// Whether a jump goes back to an instruction of the program, itself included.
+fn is_backward(at: usize, skip: u32) -> bool {
+    let skip = skip as i32;
+    skip < 0 && skip.unsigned_abs() as usize <= at + 1
 }
 
 fn check_constant(at: usize, op: Op) -> Result<(), Invalid> {
@@ -143,9 +172,6 @@ fn check_constant(at: usize, op: Op) -> Result<(), Invalid> {
         Op::Alu(Alu::Lsh | Alu::Rsh, Operand::K(by)) if by > 31 => Err(Invalid::Shift { at, by }),
         Op::LoadMem(_, word) | Op::Store(_, word) if word as usize >= MEMORY_WORDS => {
             Err(Invalid::Memory { at, word })
-        }
-        Op::LoadAbs(_, index) if Place::of(index) == Place::Nothing => {
-            Err(Invalid::Ancillary { at, index })
         }
         _ => Ok(()),
     }

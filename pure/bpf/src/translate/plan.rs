@@ -11,6 +11,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::TranslateError;
 use crate::cbpf::{Op, Place, Program, Reg};
 
 /// The last packet offset that can be read (the verifier's `MAX_PACKET_OFF`).
@@ -33,7 +34,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(program: &Program) -> Self {
+    pub fn new(program: &Program) -> Result<Self, TranslateError> {
+        if let Some(at) = program.backward_jump() {
+            return Err(TranslateError::Jump { at });
+        }
         let ops: Vec<Op> = program.ops().collect();
         let mut plan = Self {
             need_abs: vec![NEVER; ops.len()],
@@ -44,7 +48,7 @@ impl Plan {
         };
         plan.find_needs();
         plan.find_live();
-        plan
+        Ok(plan)
     }
 
     /// Whether from here the result can only be 0.
@@ -100,11 +104,13 @@ impl Plan {
                 Op::Ret(0) => {}
                 Op::Ret(_) | Op::RetA => (abs, ind) = (0, 0),
                 _ if abs == NEVER => {}
-                Op::LoadAbs(width, k) => {
-                    if let Place::Packet(k) | Place::Link(k) = Place::of(k) {
+                Op::LoadAbs(width, k) => match Place::of(k) {
+                    Place::Packet(k) | Place::Link(k) => {
                         abs = abs.max(reach(k, width.bytes()));
                     }
-                }
+                    Place::Nothing => abs = NEVER,
+                    Place::Network(_) | Place::Ancillary(_) => {}
+                },
                 Op::LoadInd(width, k) => match reach(k, width.bytes()) {
                     NEVER => abs = NEVER,
                     end => ind = ind.max(end),

@@ -35,7 +35,7 @@ pub(super) fn emit(
     hit: Label,
     miss: Label,
 ) -> Result<(), TranslateError> {
-    let plan = Plan::new(program);
+    let plan = Plan::new(program)?;
     Out::new(asm, &plan, stack_top, hit, miss).body(&mut Skb)
 }
 

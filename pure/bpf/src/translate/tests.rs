@@ -75,6 +75,42 @@ fn refused_filters_are_just_that() {
     }
 }
 
+/// Stores of zero in words of eight bytes: where, on the stack.
+fn zeroed(insns: &[Insn]) -> Vec<i16> {
+    let store = 0x7a;
+    let is_zero = |insn: &&Insn| insn.code == store && insn.dst == 10 && insn.imm == 0;
+    insns.iter().filter(is_zero).map(|insn| insn.off).collect()
+}
+
+#[test]
+fn scratch_memory_that_may_be_read_unset_is_zero() {
+    let all: Vec<i16> = (0..MEMORY_WORDS as i16 / 2)
+        .map(|pair| pair * 8 - MEMORY_WORDS as i16 * 4)
+        .collect();
+    // ldx M[3]; txa; ret a
+    let unset = program(&[(0x61, 0, 0, 3), (0x87, 0, 0, 0), (0x16, 0, 0, 0)]);
+    assert_eq!(zeroed(&xdp_program(&unset, &OPTIONS).unwrap()), all);
+    assert_eq!(zeroed(&skb_program(&unset).unwrap()), all);
+    // ld #1; st M[3]; ld M[3]; ret a
+    let set = program(&[
+        (0x00, 0, 0, 1),
+        (0x02, 0, 0, 3),
+        (0x60, 0, 0, 3),
+        (0x16, 0, 0, 0),
+    ]);
+    assert!(zeroed(&xdp_program(&set, &OPTIONS).unwrap()).is_empty());
+}
+
+#[test]
+fn backward_jumps_are_refused() {
+    let endless = program(&[(0x05, 0, 0, u32::MAX), (0x06, 0, 0, 1)]);
+    let error = xdp_program(&endless, &OPTIONS).unwrap_err();
+    assert_eq!(error, TranslateError::Jump { at: 0 });
+    assert_eq!(skb_program(&endless), Err(TranslateError::Jump { at: 0 }));
+    // The interpreter ends it.
+    assert_eq!(crate::vm_cbpf::run(&endless, &[0; 64], 64), 0);
+}
+
 #[test]
 fn what_is_not_known_is_an_error_with_its_name() {
     let vlan = program(&[(0x30, 0, 0, cbpf::ANCILLARY_BASE + 48), (0x16, 0, 0, 0)]);

@@ -45,7 +45,7 @@ pub(super) fn emit(
     hit: Label,
     miss: Label,
 ) -> Result<(), TranslateError> {
-    let plan = Plan::new(program);
+    let plan = Plan::new(program)?;
     let slow = asm.label();
     let mut direct = Direct::new(&plan, options, slow);
     {

@@ -108,10 +108,59 @@ elements! {
     SipServer = "sipServer" 155 own String [TEXT] 0, "Server header of the first response";
     SipStatus = "sipStatusCode" 156 own Unsigned16 [2] 0, "Status of the first response";
     Ndpi = "ndpiProtocolName" 157 own String [TEXT] 0, "What nDPI calls the flow";
+    Transactions = "transactionCount" 158 own Unsigned32 [4] 0, "Requests, where more than one";
+    TransactionsLost = "transactionsNotKept" 159 own Unsigned32 [4] 0, "Those not kept";
+    InnerProtocol = "innerProtocolName" 160 own String [TEXT] 0, "What is within a proxy";
+    SsdpMethod = "ssdpMethod" 161 own String [TEXT] 0, "Method of the first message";
+    SsdpTarget = "ssdpTarget" 162 own String [TEXT] 0, "What is searched for or announced";
+    SsdpAgent = "ssdpUserAgent" 163 own String [TEXT] 0, "User-Agent of a search";
+    SsdpServer = "ssdpServer" 164 own String [TEXT] 0, "Server of an answer";
+    SsdpLocation = "ssdpLocation" 165 own String [TEXT] 0, "Where the description is";
+    WireGuardInitiator = "wireGuardInitiatorIndex" 166 own Unsigned32 [4] 0, "Initiator's index";
+    WireGuardResponder = "wireGuardResponderIndex" 167 own Unsigned32 [4] 0, "Responder's index";
+    TlsSubject = "tlsServerCertificateSubject" 168 own String [TEXT] 0, "Common name of subject";
+    TlsIssuer = "tlsServerCertificateIssuer" 169 own String [TEXT] 0, "Common name of issuer";
+    TlsNotBefore = "tlsServerCertificateNotBefore" 170 own Unsigned64 [8] 0xffff_ffff_ffff_ffff,
+        "Seconds since 1970; all bits set without";
+    TlsNotAfter = "tlsServerCertificateNotAfter" 171 own Unsigned64 [8] 0xffff_ffff_ffff_ffff,
+        "Seconds since 1970; all bits set without";
+    TlsSan = "tlsServerCertificateNames" 172 own String [TEXT] 0, "Names, joined by commas";
+    TlsSanCount = "tlsServerCertificateNameCount" 173 own Unsigned32 [4] 0, "How many it has";
+    SocksCommand = "socksCommand" 174 own Unsigned8 [1] 0, "What the client asks for";
+    SocksTarget = "socksTarget" 175 own String [TEXT] 0, "Name or address asked for";
+    SocksPort = "socksTargetPort" 176 own Unsigned16 [2] 0, "Port asked for";
+    SocksResult = "socksReply" 177 own Unsigned8 [1] 0xff, "Answer of the proxy; 255 without";
+    LdapBindDn = "ldapBindName" 178 own String [TEXT] 0, "Name of the first bind";
+    LdapMechanism = "ldapBindMechanism" 179 own String [TEXT] 0, "How the first bind authenticates";
+    LdapBase = "ldapSearchBase" 180 own String [TEXT] 0, "Base of the first search";
+    LdapResult = "ldapResultCode" 181 own Unsigned16 [2] 0xffff, "First result; 65535 without";
+    LdapStartTls = "ldapStartTls" 182 own Unsigned8 [1] 0, "1: the client asked for TLS";
+    RdpUser = "rdpUserName" 183 own String [TEXT] 0, "Name in the cookie";
+    RdpToken = "rdpRoutingToken" 184 own String [TEXT] 0, "Routing token";
+    RdpRequested = "rdpRequestedSecurity" 185 own Unsigned32 [4] 0xffff_ffff, "What the client has";
+    RdpSelected = "rdpSelectedSecurity" 186 own Unsigned32 [4] 0xffff_ffff, "What the server chose";
+    RdpFailure = "rdpFailureCode" 187 own Unsigned8 [1] 0, "Why the server refuses";
+    SmbDialect = "smbDialect" 188 own String [TEXT] 0, "Dialect that the server chose";
+    SmbUser = "smbUserName" 189 own String [TEXT] 0, "User who signs on";
+    SmbDomain = "smbDomainName" 190 own String [TEXT] 0, "Domain of the user";
+    SmbWorkstation = "smbWorkstation" 191 own String [TEXT] 0, "Name of the client";
+    SmbTree = "smbTrees" 192 own String [TEXT] 0, "Trees, joined by commas";
+    RtpPayloadType = "rtpPayloadType" 193 own Unsigned8 [1] 0xff, "Payload type; 255 without";
+    RtpSsrc = "rtpSynchronizationSource" 194 own Unsigned32 [4] 0, "Source of the first stream";
+    RtspMethod = "rtspMethod" 195 own String [TEXT] 0, "Method of the first request";
+    RtspUrl = "rtspUrl" 196 own String [TEXT] 0, "Target of the first request";
+    RtspAgent = "rtspUserAgent" 197 own String [TEXT] 0, "User-Agent of the client";
+    RtspStatus = "rtspStatusCode" 198 own Unsigned16 [2] 0, "Status of the first response";
+    RtspServer = "rtspServer" 199 own String [TEXT] 0, "Server header of a response";
+    NetbiosName = "netbiosName" 200 own String [TEXT] 0, "First name asked for or registered";
+    NetbiosOpcode = "netbiosOpcode" 201 own Unsigned8 [1] 0xff, "What is done with it; 255 without";
+    NetbiosRcode = "netbiosResponseCode" 202 own Unsigned8 [1] 0xff, "Response code; 255 without";
+    NetbiosSource = "netbiosSourceName" 203 own String [TEXT] 0, "Sender's name of a datagram";
+    NetbiosDestination = "netbiosDestinationName" 204 own String [TEXT] 0, "Receiver's name";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 58;
+const APPLICATION_LEN: usize = 105;
 
 impl ApplicationElement {
     /// Appends the value as it goes out; a text without its length.
@@ -158,7 +207,7 @@ pub(crate) fn text(application: &Application, field: Field, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::{Kind, Sink};
+    use inspect::{FieldSink, Kind};
 
     #[test]
     fn every_field_has_an_element_of_its_own() {

@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_packets_say_stays_in_its_column() {
-        use inspect::{Application, Protocol, Sink, Value};
+        use inspect::{Application, FieldSink, Protocol, Value};
         let beyond = Beyond {
             key: crate::meter::KeyParts {
                 mac: true,

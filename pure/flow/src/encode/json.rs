@@ -57,7 +57,11 @@ pub fn line_beyond(
 /// nor the ports say anything.
 pub fn application(record: &Record, extra: &Extra<'_>, out: &mut Vec<u8>) -> bool {
     let known = Known::of(record, extra);
-    transport(record).is_some() && inspect::json(&known.found, known.guess(), out)
+    let is_told = transport(record).is_some() && inspect::json(&known.found, known.guess(), out);
+    if let (true, Some(transactions)) = (is_told, extra.transactions()) {
+        inspect::json_transactions(&known.found, &transactions, out);
+    }
+    is_told
 }
 
 /// A line without its end.

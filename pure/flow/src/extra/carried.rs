@@ -1,32 +1,82 @@
-//! What is known of flows that were told at their active timeout, for the records in which they go
-//! on: a table of fixed size, where what is put into a place that is taken replaces what was there.
+//! What is known of flows whose record ended by a timeout, for the records in which they go on: a
+//! table of fixed size, in sets of four places hashed with the table's secret. In a full set a flow
+//! that needs no further look gives way, else the one that ended first.
 
 use crate::extra::Inspected;
-use crate::key::{FlowKey, KeyExtra};
+use crate::hash::HashKey;
+use crate::key::{FlowKey, KeyExtra, Side};
+use crate::record::{ACK, Record, SYN};
 use crate::table::{Observed, OutOfMemory};
 
 /// Flows that are remembered.
 const COUNT_MAX: usize = 4096;
-/// A pause after which it is another flow: its application is looked at anew.
+/// Places that a flow may be in.
+const WAYS: usize = 4;
+/// Places that a sweep looks at.
+const SWEEP_COUNT: usize = 4;
+/// A pause after which it is another flow, unless its sequence numbers go on. Then it keeps what
+/// was found, but is not read on: by the clock of the table, whether or not the sweep came by.
 const PAUSE_MAX_NS: u64 = 300_000_000_000;
-
-const SYN: u16 = 0x02;
-const ACK: u16 = 0x10;
+/// A sequence number so near to the last one continues the connection.
+const NEAR: u32 = 1 << 20;
 
 /// A flow that may go on.
 pub(super) struct Carry {
-    pub key: FlowKey,
+    key: FlowKey,
     /// None where nothing more of the key is recorded.
-    pub key_extra: Option<KeyExtra>,
-    pub inspected: Inspected,
+    key_extra: Option<KeyExtra>,
+    inspected: Inspected,
     /// When its last packet came.
-    pub end_ns: u64,
+    end_ns: u64,
+    /// TCP: the number behind what each side has sent, where known.
+    next_seq: [Option<u32>; 2],
+    is_closed: bool,
+}
+
+impl Carry {
+    pub(super) fn of(record: &Record, key_extra: Option<KeyExtra>, inspected: Inspected) -> Carry {
+        Carry {
+            key: *record.key(),
+            key_extra,
+            inspected,
+            end_ns: record.end_ns(),
+            next_seq: [Side::A, Side::B].map(|side| record.next_seq(side)),
+            is_closed: record.is_closed(),
+        }
+    }
+
+    /// Whether its last packet is so long ago that it is not read on.
+    fn is_silent(&self, clock_ns: u64) -> bool {
+        clock_ns.saturating_sub(self.end_ns) > PAUSE_MAX_NS
+    }
+
+    fn is_of(&self, packet: &Observed) -> bool {
+        let is_keyed = self.key_extra.is_none_or(|extra| extra == packet.key_extra);
+        self.key == packet.key && is_keyed
+    }
+
+    /// Whether a packet with its key goes on with it.
+    fn goes_on_with(&self, packet: &Observed) -> bool {
+        let level = &packet.level;
+        let next_seq = self.next_seq[packet.side as usize].filter(|_| level.is_tcp);
+        let ahead = next_seq.map(|next| level.tcp_seq.wrapping_sub(next));
+        if level.is_tcp && level.tcp_flags & (SYN | ACK) == SYN {
+            // The same SYN once more lies behind what came after it; a new one does not.
+            let is_again = ahead.is_some_and(|ahead| ahead.wrapping_neg().wrapping_sub(1) < NEAR);
+            return is_again && !self.is_closed;
+        }
+        let is_near = ahead.is_some_and(|ahead| ahead.wrapping_add(NEAR) < 2 * NEAR);
+        is_near || packet.time_ns.saturating_sub(self.end_ns) <= PAUSE_MAX_NS
+    }
 }
 
 /// All of them.
 pub(super) struct Carried {
     places: Vec<Option<Carry>>,
     count: usize,
+    /// The next place that is swept.
+    hand: usize,
+    hash_key: HashKey,
 }
 
 /// What is known of a flow that begins.
@@ -35,6 +85,8 @@ pub(super) enum Known {
     Nothing,
     /// It goes on.
     Same(Inspected),
+    /// It goes on after a silence of more than [`PAUSE_MAX_NS`].
+    Silent(Inspected),
     /// It has the key of one that is over by now.
     Other(Inspected),
 }
@@ -46,11 +98,16 @@ impl Carried {
     }
 
     const fn places(flow_count: usize) -> usize {
-        let count = flow_count.next_power_of_two();
-        if count < COUNT_MAX { count } else { COUNT_MAX }
+        let count = flow_count.next_multiple_of(WAYS).next_power_of_two();
+        match flow_count {
+            0 => 0,
+            _ if count < COUNT_MAX => count,
+            _ => COUNT_MAX,
+        }
     }
 
-    pub(super) fn new(flow_count: usize) -> Result<Carried, OutOfMemory> {
+    /// For so many flows in the table; of none it remembers nothing.
+    pub(super) fn new(flow_count: usize, hash_key: &HashKey) -> Result<Carried, OutOfMemory> {
         let count = Carried::places(flow_count);
         let mut places = Vec::new();
         let len = Carried::memory_len(flow_count);
@@ -58,26 +115,33 @@ impl Carried {
             .try_reserve_exact(count)
             .map_err(|_| OutOfMemory { len })?;
         places.resize_with(count, || None);
-        Ok(Carried { places, count: 0 })
+        Ok(Carried {
+            places,
+            count: 0,
+            hand: 0,
+            hash_key: hash_key.clone(),
+        })
     }
 
-    /// None.
-    pub(super) const EMPTY: Carried = Carried {
-        places: Vec::new(),
-        count: 0,
-    };
-
-    fn place(&mut self, key: &FlowKey) -> Option<&mut Option<Carry>> {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(ODD).rotate_left(29);
-        let sum = key.words().iter().fold(ODD, mix);
-        let mask = self.places.len().checked_sub(1)?;
-        self.places.get_mut((sum >> 20) as usize & mask)
+    /// The places that a flow may be in.
+    fn set(&mut self, key: &FlowKey) -> &mut [Option<Carry>] {
+        let mask = self.places.len().saturating_sub(1) & !(WAYS - 1);
+        let from = (self.hash_key.hash(&key.words()) >> 32) as usize & mask;
+        self.places.get_mut(from..from + WAYS).unwrap_or_default()
     }
 
     /// Remembers a flow. What gives way for it is given back.
-    pub(super) fn put(&mut self, carry: Carry) -> Option<Inspected> {
-        let Some(place) = self.place(&carry.key) else {
+    pub(super) fn put(&mut self, carry: Carry, clock_ns: u64) -> Option<Inspected> {
+        let set = self.set(&carry.key);
+        // A free place first, then those that are not read on, then the one that waited longest.
+        let worth = |place: &&mut Option<Carry>| {
+            let carry = place.as_ref();
+            carry.map_or((false, 0), |carry| {
+                let is_read = !carry.inspected.is_done && !carry.is_silent(clock_ns);
+                (is_read, carry.end_ns)
+            })
+        };
+        let Some(place) = set.iter_mut().min_by_key(worth) else {
             return Some(carry.inspected);
         };
         let before = place.replace(carry);
@@ -87,32 +151,48 @@ impl Carried {
 
     /// What is known of a flow of which this is the first packet of a record.
     #[inline]
-    pub(super) fn take(&mut self, packet: &Observed) -> Known {
+    pub(super) fn take(&mut self, packet: &Observed, clock_ns: u64) -> Known {
         if self.count == 0 {
             return Known::Nothing;
         }
-        self.find(packet)
+        self.find(packet, clock_ns)
     }
 
-    fn find(&mut self, packet: &Observed) -> Known {
-        let Some(place) = self.place(&packet.key) else {
-            return Known::Nothing;
-        };
-        let is_same = |carry: &mut Carry| {
-            let is_keyed = carry
-                .key_extra
-                .is_none_or(|extra| extra == packet.key_extra);
-            carry.key == packet.key && is_keyed
-        };
-        let Some(carry) = place.take_if(is_same) else {
+    fn find(&mut self, packet: &Observed, clock_ns: u64) -> Known {
+        let set = self.set(&packet.key);
+        let found = set
+            .iter_mut()
+            .find_map(|place| place.take_if(|carry| carry.is_of(packet)));
+        let Some(carry) = found else {
             return Known::Nothing;
         };
         self.count -= 1;
-        let begins = packet.level.is_tcp && packet.level.tcp_flags & (SYN | ACK) == SYN;
-        let pause_ns = packet.time_ns.saturating_sub(carry.end_ns);
-        match begins || pause_ns > PAUSE_MAX_NS {
-            true => Known::Other(carry.inspected),
-            false => Known::Same(carry.inspected),
+        match carry.goes_on_with(packet) {
+            true if carry.is_silent(clock_ns) => Known::Silent(carry.inspected),
+            true => Known::Same(carry.inspected),
+            false => Known::Other(carry.inspected),
+        }
+    }
+
+    /// Looks at the next few places for flows that have waited too long, and tells each once.
+    #[inline]
+    pub(super) fn sweep(&mut self, clock_ns: u64, rest: impl FnMut(&mut Inspected)) {
+        if self.count != 0 {
+            self.sweep_places(clock_ns, rest);
+        }
+    }
+
+    #[inline(never)]
+    fn sweep_places(&mut self, clock_ns: u64, mut rest: impl FnMut(&mut Inspected)) {
+        for _ in 0..SWEEP_COUNT {
+            let at = self.hand;
+            self.hand = (at + 1) & self.places.len().saturating_sub(1);
+            if let Some(Some(carry)) = self.places.get_mut(at)
+                && !carry.inspected.is_done
+                && carry.is_silent(clock_ns)
+            {
+                rest(&mut carry.inspected);
+            }
         }
     }
 
@@ -121,5 +201,50 @@ impl Carried {
         self.count = 0;
         let places = self.places.iter_mut().filter_map(Option::take);
         places.map(|carry| carry.inspected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Ports;
+
+    fn carry(port: u16, end_ns: u64, is_done: bool) -> Carry {
+        let ports = Ports {
+            src: port,
+            dst: 80,
+            is_answer: false,
+        };
+        let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 6, 6, false);
+        Carry {
+            key,
+            key_extra: None,
+            inspected: Inspected {
+                handle: port.into(),
+                is_done,
+                ..Inspected::default()
+            },
+            end_ns,
+            next_seq: [None; 2],
+            is_closed: false,
+        }
+    }
+
+    /// Whether or not the sweep came by.
+    #[test]
+    fn of_four_the_one_that_was_silent_too_long_gives_way() {
+        const S: u64 = 1_000_000_000;
+        let mut carried = Carried::new(1, &HashKey::from_seed(1)).unwrap();
+        let now_ns = 1000 * S;
+        let silent = carry(1, 600 * S, false);
+        let others = [(2, 900, true), (3, 800, false), (4, 950, true)];
+        let others = others.map(|(port, end_s, is_done)| carry(port, end_s * S, is_done));
+        for carry in [silent].into_iter().chain(others) {
+            assert!(carried.put(carry, 700 * S).is_none());
+        }
+        let before = carried.put(carry(5, now_ns, false), now_ns);
+        assert_eq!(before.map(|inspected| inspected.handle), Some(1));
+        let before = carried.put(carry(6, now_ns, false), now_ns);
+        assert_eq!(before.map(|inspected| inspected.handle), Some(2));
     }
 }

@@ -2,7 +2,9 @@
 
 use inspect::Application;
 
-use crate::extra::{ByteCounts, Extra, PacketNote, Timing, put_application, take_application};
+use crate::extra::{
+    ByteCounts, Extra, PacketNote, Timing, put_application, take_application, take_transactions,
+};
 use crate::key::KeyExtra;
 use crate::origin::Origins;
 
@@ -88,9 +90,21 @@ impl OwnedExtra {
             return;
         };
         let mut both = take_application(&self.application).unwrap_or(Application::EMPTY);
+        // Of one direction alone nobody can say what belongs together: the longer list stands.
+        let (mut list, mut count) = (Vec::new(), 0);
+        for half in [&self.application[..], other] {
+            if let Some(transactions) = take_transactions(half)
+                && transactions.count > count
+            {
+                count = transactions.count;
+                list.clear();
+                transactions.put(&mut list);
+            }
+        }
         both.merge(&theirs);
         self.application.clear();
         put_application(&both, &mut self.application);
+        self.application.extend(list);
     }
 }
 
@@ -104,7 +118,7 @@ fn copy<T: Copy>(place: &mut Option<Box<T>>, value: Option<&T>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::{Field, Protocol, Sink, Value};
+    use inspect::{Field, FieldSink, Protocol, Value};
 
     #[test]
     fn both_halves_tell_of_the_application() {

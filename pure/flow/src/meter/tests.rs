@@ -4,6 +4,9 @@ use super::*;
 use crate::{EndReason, Extra, OwnedExtra, PacketNote, Record, Side, entropy};
 use std::net::IpAddr;
 
+mod fragments;
+mod keys;
+
 const S: u64 = 1_000_000_000;
 const MF: u16 = 0x2000;
 
@@ -121,88 +124,65 @@ fn the_initiator_is_found_when_the_answer_is_seen_first() {
     }
 }
 
-/// Three pieces of a datagram from port 9 to port 7, `id` in the first byte of the second address.
-fn pieces(id: u16) -> [Vec<u8>; 3] {
-    let whole = udp(9, 7, 1592);
-    [
-        ipv4(1, 2, 17, id, MF, &whole[..800]),
-        ipv4(1, 2, 17, id, MF | 100, &whole[800..1200]),
-        ipv4(1, 2, 17, id, 150, &whole[1200..]),
-    ]
-}
-
 #[test]
-fn fragments_count_in_their_flow_in_whatever_order() {
-    let [a, b, c] = pieces(7);
-    let answer = ipv4(2, 1, 17, 1, 0, &udp(7, 9, 10));
-    for order in [
-        [&a, &b, &c],
-        [&a, &c, &b],
-        [&b, &a, &c],
-        [&b, &c, &a],
-        [&c, &a, &b],
-        [&c, &b, &a],
+fn timeouts_of_many_hours_hold() {
+    let minute = 60 * S;
+    // A packet every ten minutes; every three hours.
+    for (step_ns, active_ns, idle_ns, records) in [
+        (10 * minute, 150 * minute, 30 * minute, 2),
+        (180 * minute, 1440 * minute, 200 * minute, 1),
+        (180 * minute, 1440 * minute, 170 * minute, 8),
     ] {
-        let mut packets: Vec<Vec<u8>> = order.into_iter().cloned().collect();
-        packets.push(answer.clone());
-        let (records, stats) = records(&config(), &packets);
-        assert_eq!(records.len(), 1, "{records:?}");
-        let (forward, reverse) = (records[0].forward(), records[0].reverse());
-        assert_eq!((forward.packets, reverse.packets), (3, 1));
-        assert_eq!(forward.bytes, 3 * 20 + 1600);
-        assert_eq!(forward.payload_bytes, 1592);
-        assert_eq!(records[0].key().port(records[0].initiator()), 9);
-        assert_eq!(stats.fragments.first, 1);
-        assert_eq!(stats.fragments.followed + stats.fragments.joined, 2);
-        assert_eq!(stats.fragments.orphans, 0);
+        for other in [false, true] {
+            let mut config = config();
+            config.table.timeouts.active_ns = active_ns;
+            config.table.timeouts.set_idle_ns(idle_ns);
+            let mut meter = Meter::new(&config).unwrap();
+            let mut ended = Vec::new();
+            let mut sink = |record: &Record, _| {
+                if record.key().protocol() == 17 {
+                    ended.push(*record);
+                }
+            };
+            let count = if step_ns > 20 * minute { 8 } else { 24 };
+            for at in 0..count {
+                meter.observe(
+                    &input(&ipv4(1, 2, 17, 1, 0, &udp(1, 2, 3)), S + at * step_ns),
+                    &mut sink,
+                );
+                // Others move the clock on meanwhile.
+                for minutes in (0..step_ns / minute).filter(|_| other) {
+                    let time_ns = S + at * step_ns + minutes * minute;
+                    meter.observe(&input(&ipv4(3, 4, 47, 1, 0, &[0; 4]), time_ns), &mut sink);
+                }
+            }
+            meter.finish(&mut sink);
+            assert_eq!(ended.len(), records, "{step_ns} {active_ns} {idle_ns}");
+        }
     }
 }
 
 #[test]
-fn fragments_without_a_first_are_orphans() {
-    let [_, b, c] = pieces(7);
-    let mut meter = Meter::new(&config()).unwrap();
-    let mut ended = Vec::new();
-    let mut sink = |record: &Record, _| ended.push(*record);
-    meter.observe(&input(&b, S), &mut sink);
-    meter.observe(&input(&c, S), &mut sink);
-    assert_eq!(meter.stats().fragments.held, 2);
-    // Too late: another datagram may have the number by now.
-    let [a, ..] = pieces(7);
-    meter.observe(&input(&a, 32 * S), &mut sink);
-    assert_eq!(meter.stats().fragments.orphans, 2);
-    assert_eq!(meter.stats().imbalance(), 0);
-    meter.finish(&mut sink);
-    ended.sort_by_key(Record::packets);
-    let ports: Vec<(u64, u16)> = ended
-        .iter()
-        .map(|r| (r.packets(), r.key().port(r.initiator())))
-        .collect();
-    assert_eq!(ports, [(1, 9), (2, 0)]);
-    // Without a first one in sight the hold ends by time.
-    let mut orphans = 0;
-    meter.observe(&input(&b, 100 * S), &mut |_: &Record, _| {});
-    meter.tick(131 * S, &mut |_: &Record, _| {});
-    assert_eq!(meter.stats().fragments.held, 0);
-    meter.finish(&mut |record: &Record, _| orphans += record.packets());
-    assert_eq!(orphans, 1);
-}
-
-#[test]
-fn more_datagrams_than_places_cost_ports_not_packets() {
-    let mut few = config();
-    few.datagram_count_max = 16;
-    let mut packets = Vec::new();
-    for piece in [2, 1, 0] {
-        packets.extend((0..200).map(|id| pieces(id)[piece].clone()));
+fn the_last_time_there_is_ends_a_flow_in_its_year() {
+    for time_ns in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
+        let packets = [
+            ipv4(1, 2, 17, 1, 0, &udp(1, 2, 3)),
+            ipv4(1, 2, 17, 1, MF, &udp(1, 2, 8)),
+            ipv4(1, 2, 17, 2, 4, &udp(1, 2, 8)),
+        ];
+        let mut meter = Meter::new(&config()).unwrap();
+        let mut ended = Vec::new();
+        let mut sink = |record: &Record, _| ended.push(*record);
+        for bytes in &packets {
+            meter.observe(&input(bytes, time_ns), &mut sink);
+        }
+        meter.finish(&mut sink);
+        assert_eq!(ended.len(), 2);
+        for record in ended {
+            let expected = time_ns.min(u64::MAX - 1);
+            assert_eq!((record.start_ns(), record.end_ns()), (expected, expected));
+        }
     }
-    let (records, stats) = records(&few, &packets);
-    assert!(stats.fragments.orphans > 300 && stats.fragments.evicted > 300);
-    assert_eq!(records.iter().map(Record::packets).sum::<u64>(), 600);
-    assert_eq!(
-        records.iter().map(Record::bytes).sum::<u64>(),
-        200 * (60 + 1600)
-    );
 }
 
 #[test]
@@ -232,27 +212,6 @@ fn packets_without_ip_are_refused_by_reason() {
     assert_eq!(stats.refused[Reason::Complete as usize], 1);
     assert_eq!(stats.refused[Reason::Short as usize], 1);
     assert_eq!(stats.refused[Reason::UnsupportedType as usize], 1);
-}
-
-#[test]
-fn vlans_split_flows_only_when_asked() {
-    let plain = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
-    let mut tagged = plain[..12].to_vec();
-    tagged.extend([0x81, 0, 0, 5]);
-    tagged.extend(&plain[12..]);
-    let packets = [plain, tagged.clone()];
-    assert_eq!(records(&config(), &packets).0.len(), 1);
-    let mut by_vlan = config();
-    by_vlan.key_vlan = true;
-    let (records, _) = records(&by_vlan, &packets);
-    assert_eq!(records.len(), 2);
-    assert_eq!(records[1].key().vlan(), [5, 0]);
-    // A tag that the kernel took out is the outer one.
-    let mut meter = Meter::new(&by_vlan).unwrap();
-    let mut outside = input(&tagged, S);
-    outside.vlan = Some(0x2009);
-    meter.observe(&outside, &mut |_: &Record, _| panic!());
-    meter.finish(&mut |r: &Record, _| assert_eq!(r.key().vlan(), [9, 5]));
 }
 
 #[test]
@@ -356,7 +315,7 @@ fn whatever_comes_in_the_account_adds_up() {
 fn with_extras(config: &MeterConfig, packets: &[Vec<u8>]) -> Vec<(Record, OwnedExtra)> {
     #[derive(Default)]
     struct Taken(Vec<(Record, OwnedExtra)>);
-    impl Sink for Taken {
+    impl RecordSink for Taken {
         fn ended(&mut self, _: &Record, _: EndReason) {
             panic!("extras were asked for");
         }
@@ -379,137 +338,6 @@ fn with_extras(config: &MeterConfig, packets: &[Vec<u8>]) -> Vec<(Record, OwnedE
     assert_eq!(meter.stats().imbalance(), 0);
     taken.0.sort_by_key(|(record, _)| record.start_ns());
     taken.0
-}
-
-#[test]
-fn directions_are_apart_when_asked() {
-    let packets = [
-        ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x12, 0)),
-        ipv4(1, 2, 6, 2, 0, &tcp(5000, 80, 0x10, 100)),
-        ipv4(2, 1, 6, 2, 0, &tcp(80, 5000, 0x11, 0)),
-    ];
-    let mut uniflow = config();
-    uniflow.table.uniflow = true;
-    let (records, _) = records(&uniflow, &packets);
-    assert_eq!(records.len(), 2);
-    let source = |record: &Record| record.key().port(record.initiator());
-    // The sender is the source, whoever began; its own FIN ends its flow.
-    assert_eq!((source(&records[0]), source(&records[1])), (80, 5000));
-    assert!(records[0].is_closed() && !records[1].is_closed());
-    assert!(
-        records
-            .iter()
-            .all(|r| r.is_uniflow() && r.reverse().packets == 0)
-    );
-}
-
-#[test]
-fn the_side_that_began_is_found_in_the_middle_too() {
-    let source = |packets: &[Vec<u8>]| {
-        let (records, _) = records(&config(), packets);
-        let record = records[0];
-        (
-            record.key().port(record.initiator()),
-            record.is_initiator_known(),
-        )
-    };
-    let data = ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x18, 5));
-    let syn = ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x02, 0));
-    let both = ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x12, 0));
-    let high = ipv4(2, 1, 6, 1, 0, &tcp(8080, 5000, 0x18, 5));
-    assert_eq!(source(std::slice::from_ref(&data)), (5000, false));
-    assert_eq!(source(&[high]), (8080, false));
-    assert_eq!(source(std::slice::from_ref(&syn)), (80, true));
-    assert_eq!(source(&[both]), (5000, true));
-    assert_eq!(source(&[data, syn]), (80, true));
-}
-
-/// IPv4 in GRE with a key, in IPv4.
-fn tunnelled(key: u8, inner: &[u8]) -> Vec<u8> {
-    let ip = &inner[14..];
-    let gre = [&[0x20, 0, 8, 0, 0, 0, 0, key], ip].concat();
-    ipv4(100, 101, 47, 1, 0, &gre)
-}
-
-#[test]
-fn a_packet_in_a_tunnel_counts_at_the_levels_asked_for() {
-    let inner = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
-    let packets = [
-        tunnelled(7, &inner),
-        inner,
-        tunnelled(8, &ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2))),
-    ];
-    let flows = |level: Level, by_tunnel: bool| {
-        let mut config = config();
-        config.level = level;
-        config.key_extra.tunnel = by_tunnel;
-        let mut meter = Meter::new(&config).unwrap();
-        let mut flows = Vec::new();
-        let mut sink = |r: &Record, _| flows.push((r.key().protocol(), r.packets(), r.bytes()));
-        for bytes in &packets {
-            meter.observe(&input(bytes, S), &mut sink);
-        }
-        meter.finish(&mut sink);
-        let stats = meter.stats();
-        assert_eq!(stats.imbalance(), 0);
-        flows.sort_unstable();
-        (flows, stats.twice)
-    };
-    assert_eq!(
-        flows(Level::Outer, false),
-        (vec![(17, 1, 30), (47, 2, 116)], 0)
-    );
-    assert_eq!(flows(Level::Inner, false), (vec![(17, 3, 90)], 0));
-    assert_eq!(
-        flows(Level::Both, false),
-        (vec![(17, 3, 90), (47, 2, 116)], 2)
-    );
-    let by_tunnel = (vec![(17, 1, 30), (17, 1, 30), (17, 1, 30)], 0);
-    assert_eq!(flows(Level::Inner, true), by_tunnel);
-}
-
-#[test]
-fn rarer_parts_of_the_key_tell_flows_apart() {
-    let plain = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
-    let mut mac = plain.clone();
-    mac[11] = 9;
-    let mut tos = plain.clone();
-    tos[15] = 0xb8;
-    let mut mpls = plain[..12].to_vec();
-    mpls.extend([0x88, 0x47, 0, 0x12, 0x31, 64]);
-    mpls.extend(&plain[14..]);
-    let packets = [plain, mac, tos, mpls];
-    let keys = |parts: KeyParts| -> Vec<KeyExtra> {
-        let mut config = config();
-        config.key_extra = parts;
-        let flows = with_extras(&config, &packets);
-        flows
-            .iter()
-            .map(|(_, extra)| *extra.get().key.unwrap())
-            .collect()
-    };
-    let mac = keys(KeyParts {
-        mac: true,
-        ..KeyParts::default()
-    });
-    let (a, b) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
-    let mut macs: Vec<_> = mac.iter().map(|key| key.mac).collect();
-    for mac in &mut macs {
-        mac.sort_unstable();
-    }
-    assert_eq!(macs, [[b, a], [b, [2, 0, 0, 0, 0, 9]]]);
-    let tos = keys(KeyParts {
-        traffic_class: true,
-        ..KeyParts::default()
-    });
-    let classes: Vec<u8> = tos.iter().map(|key| key.traffic_class).collect();
-    assert_eq!(classes, [0, 0xb8]);
-    let mpls = keys(KeyParts {
-        mpls: true,
-        ..KeyParts::default()
-    });
-    let labels: Vec<u32> = mpls.iter().map(|key| key.mpls_label).collect();
-    assert_eq!(labels, [0, 0x123]);
 }
 
 #[test]
@@ -550,52 +378,6 @@ fn first_packets_gaps_and_bytes_are_recorded() {
     assert_eq!((counts[0xa5], counts.iter().sum::<u32>()), (800, 800));
     assert_eq!(entropy(counts), 0.0);
     assert_eq!(entropy(&[1; 256]), 8.0);
-}
-
-#[test]
-fn pieces_that_overlap_are_counted_and_nothing_else() {
-    let first = ipv4(1, 2, 17, 7, MF, &udp(5, 6, 24));
-    let mut last = ipv4(1, 2, 17, 7, 4, &[0; 40]);
-    let (records, stats) = records(&config(), &[first.clone(), last.clone()]);
-    assert_eq!((records.len(), stats.fragments.overlaps), (1, 0));
-    assert_eq!(records[0].forward().fragments, 2);
-    // Offset 24 instead of 32: eight bytes come twice.
-    last[21] = 3;
-    let overlapping = [first.clone(), last.clone(), first.clone()];
-    let (records, stats) = super::tests::records(&config(), &overlapping);
-    assert_eq!((records.len(), stats.fragments.overlaps), (1, 2));
-    assert_eq!(records[0].packets(), 3);
-    // Before the first one as well.
-    let (records, stats) = super::tests::records(&config(), &[last, first]);
-    assert_eq!((records.len(), stats.fragments.overlaps), (1, 1));
-}
-
-#[test]
-fn orphans_are_marked() {
-    let later = ipv4(1, 2, 17, 7, 4, &[0; 40]);
-    let (records, stats) = records(&config(), &[later]);
-    assert!(records[0].has_orphans());
-    assert_eq!(
-        (stats.fragments.orphans, records[0].forward().fragments),
-        (1, 1)
-    );
-}
-
-#[test]
-fn what_sampling_leaves_out_is_counted() {
-    let packets: Vec<Vec<u8>> = (0..100)
-        .map(|n| ipv4(1, 2, 17, 1, 0, &udp(n, 9, 2)))
-        .collect();
-    let mut config = config();
-    config.sampling = Sampling::Count(10);
-    let mut meter = Meter::new(&config).unwrap();
-    let mut records = 0;
-    for (at, bytes) in packets.iter().enumerate() {
-        meter.observe(&input(bytes, S + at as u64), &mut |_: &Record, _| panic!());
-    }
-    meter.finish(&mut |_: &Record, _| records += 1);
-    assert_eq!((records, meter.stats().unsampled), (10, 90));
-    assert_eq!(meter.stats().imbalance(), 0);
 }
 
 #[test]

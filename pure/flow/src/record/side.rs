@@ -207,6 +207,15 @@ impl Direction {
         (has_begun && self.payload_window & SUM == 0).then_some(self.next_seq)
     }
 
+    pub(super) fn first_flags(&self) -> u16 {
+        self.flags_first.into()
+    }
+
+    /// The number behind all that has come.
+    pub(super) fn known_next_seq(&self) -> Option<u32> {
+        (self.flags & SEQ_KNOWN != 0).then_some(self.next_seq)
+    }
+
     /// Bit 31 stands for kind 34; the other kinds from 31 on are not assigned.
     #[cold]
     fn rare_options(&mut self, options: u64) {

@@ -13,9 +13,9 @@ use crate::record;
 pub struct Headers {
     /// Set of TCP options: bit n for kind n below 64.
     pub tcp_options: u64,
-    /// Where the payload starts, from the start of the packet.
+    /// Where the payload starts, from the start of the packet: behind the transport header.
     pub payload_offset: u32,
-    /// Bytes of payload on the wire.
+    /// Bytes of payload on the wire; 0 where that is not known, as the header is cut too short.
     pub payload_len: u32,
     /// TCP sequence number.
     pub tcp_seq: u32,
@@ -56,10 +56,11 @@ impl Headers {
     /// Of a level.
     #[inline]
     pub fn of(level: &Dissection) -> Headers {
+        let (payload_offset, payload_len) = level.transport_payload().unwrap_or((0, 0));
         Headers {
             tcp_options: level.tcp_options,
-            payload_offset: level.payload_offset,
-            payload_len: level.payload_len,
+            payload_offset,
+            payload_len,
             tcp_seq: level.tcp_seq,
             ip_options: level.ip_options,
             tcp_flags: level.tcp_flags,

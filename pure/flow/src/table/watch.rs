@@ -6,7 +6,7 @@ use crate::record::Record;
 use crate::table::Observed;
 
 /// Where ended flows go.
-pub trait Sink {
+pub trait RecordSink {
     /// A flow has ended.
     fn ended(&mut self, record: &Record, reason: EndReason);
 
@@ -29,14 +29,23 @@ pub(crate) trait Watch {
     /// Whether a packet is of this flow, whose key is the packet's.
     fn is_same(&self, record: u32, packet: &Observed) -> bool;
 
-    /// A flow begins here.
-    fn began(&mut self, record: u32, packet: &Observed);
+    /// A flow begins here, at this clock of the table.
+    fn began(&mut self, record: u32, packet: &Observed, clock_ns: u64);
 
     /// A packet is about to be counted.
-    fn packet(&mut self, index: u32, record: &Record, packet: &Observed);
+    fn packet(&mut self, index: u32, record: &mut Record, packet: &Observed);
 
-    /// A flow has ended: the sink is to know.
-    fn ended(&mut self, index: u32, record: &Record, reason: EndReason, sink: &mut dyn Sink);
+    /// A flow has ended, at this clock of the table: the sink is to know.
+    fn ended(
+        &mut self,
+        index: u32,
+        ended: (&Record, EndReason),
+        clock_ns: u64,
+        sink: &mut dyn RecordSink,
+    );
+
+    /// The table has looked for ended flows: after so many packets, however they were given.
+    fn walked(&mut self, clock_ns: u64);
 }
 
 /// Nothing goes on beside the records.
@@ -52,18 +61,21 @@ impl<const D: bool> Watch for Alone<D> {
     }
 
     #[inline(always)]
-    fn began(&mut self, _: u32, _: &Observed) {}
+    fn began(&mut self, _: u32, _: &Observed, _: u64) {}
 
     #[inline(always)]
-    fn packet(&mut self, _: u32, _: &Record, _: &Observed) {}
+    fn packet(&mut self, _: u32, _: &mut Record, _: &Observed) {}
 
     #[inline(always)]
-    fn ended(&mut self, _: u32, record: &Record, reason: EndReason, sink: &mut dyn Sink) {
-        sink.ended(record, reason);
+    fn ended(&mut self, _: u32, ended: (&Record, EndReason), _: u64, sink: &mut dyn RecordSink) {
+        sink.ended(ended.0, ended.1);
     }
+
+    #[inline(always)]
+    fn walked(&mut self, _: u64) {}
 }
 
-impl<F: FnMut(&Record, EndReason)> Sink for F {
+impl<F: FnMut(&Record, EndReason)> RecordSink for F {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self(record, reason);
     }

@@ -2,8 +2,9 @@
 
 use core::net::Ipv4Addr;
 
-use super::{First, Match, Progress, Reason};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{Context, Decode, First, Match, Progress, Reason};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::{Byte, Pattern};
 use crate::text::{Text, decimal, hex};
 
 /// Fixed part with the cookie.
@@ -16,6 +17,8 @@ fn is_message(bytes: &[u8]) -> bool {
     bytes.get(236..HEADER_LEN) == Some(&COOKIE[..]) && matches!(bytes[0], 1 | 2) && bytes[2] <= 16
 }
 
+pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[Byte::In(1, 2)])];
+
 pub(super) fn first(first: &First<'_>) -> Match {
     let ports = first.has_port(67) || first.has_port(68);
     match ports && is_message(first.bytes) {
@@ -24,7 +27,25 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-pub(super) fn datagram(bytes: &[u8], out: &mut dyn Sink) -> Progress {
+/// Nothing is kept between messages: the first one is all that is told.
+pub(super) struct Dhcp;
+
+impl Decode for Dhcp {
+    fn new() -> Dhcp {
+        Dhcp
+    }
+
+    fn feed(
+        &mut self,
+        _context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        datagram(input, out)
+    }
+}
+
+fn datagram(bytes: &[u8], out: &mut dyn FieldSink) -> Progress {
     if !is_message(bytes) {
         return Progress::Reject(Reason::BadValue);
     }
@@ -74,7 +95,7 @@ pub(super) fn datagram(bytes: &[u8], out: &mut dyn Sink) -> Progress {
     }
 }
 
-fn tell(option: u8, value: &[u8], out: &mut dyn Sink) {
+fn tell(option: u8, value: &[u8], out: &mut dyn FieldSink) {
     match option {
         53 => {
             if let [kind] = value {

@@ -1,13 +1,14 @@
 //! DNS (RFC 1035) over UDP and TCP, multicast DNS (RFC 6762) and LLMNR (RFC 4795): the first
-//! question and its answer.
+//! question and its answer; and of DNS each question of the flow with its answer.
 //!
 //! Compressed names are followed backwards only, so that they end (§4.1.4 says that a pointer
 //! points to a prior occurrence); a name has at most 255 bytes.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Decoder, First, Match, Origin, Progress, Reason};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{Context, Decode, First, Match, Origin, Progress, Reason};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::Pattern;
 use crate::ports::Transport;
 use crate::text::Text;
 
@@ -65,13 +66,17 @@ impl Header {
 
     /// Whether it is the header of an ordinary question or answer and of little else.
     fn is_strict(&self) -> bool {
+        // Most datagrams that are not DNS fail here already.
+        if self.questions != 1 {
+            return false;
+        }
         // No opcode, the reserved bit clear; recursion and the bits of DNSSEC as they like.
         let flags = self.flags & 0x7840 == 0 && (self.is_response() || self.flags & 0x0680 == 0);
         let counts = match self.is_response() {
             true => self.answers <= 64 && self.authorities <= 64 && self.additional <= 64,
             false => self.answers == 0 && self.authorities == 0 && self.additional <= 2,
         };
-        flags && counts && self.questions == 1
+        flags && counts
     }
 }
 
@@ -153,7 +158,7 @@ fn tell_record(
     message: &[u8],
     kind: u16,
     data: core::ops::Range<usize>,
-    out: &mut dyn Sink,
+    out: &mut dyn FieldSink,
 ) -> bool {
     let start = data.start;
     let bytes = message.get(data).unwrap_or(&[]);
@@ -186,9 +191,16 @@ fn tell_record(
 
 /// Whether a datagram is a question or an answer by its form alone: read to its last byte.
 fn is_message(message: &[u8]) -> bool {
-    let Some(header) = Header::parse(message).filter(Header::is_strict) else {
-        return false;
-    };
+    match Header::parse(message) {
+        Some(header) if header.is_strict() => is_whole(message, &header),
+        _ => false,
+    }
+}
+
+/// Whether question and records of a message fill it to its last byte. Not inlined: the test of the
+/// header, which every datagram passes through, would have to make room for a name.
+#[inline(never)]
+fn is_whole(message: &[u8], header: &Header) -> bool {
     let mut text = Name::EMPTY;
     let Ok((kind, class, mut at)) = question(message, &mut text) else {
         return false;
@@ -207,10 +219,10 @@ fn is_message(message: &[u8]) -> bool {
     count > ANSWER_MAX || at == message.len()
 }
 
+/// Nothing in the first bytes is a question's alone: ports, and the form of all of it, decide.
+pub(super) const STARTS: &[Pattern] = &[Pattern::ANY];
+
 pub(super) fn first(first: &First<'_>) -> Match {
-    let is_known = [PORT, PORT_MDNS, PORT_LLMNR]
-        .iter()
-        .any(|port| first.has_port(*port));
     if first.transport == Transport::Tcp {
         // Without the port, two bytes of length and a header are too little to tell.
         if !first.has_port(PORT) {
@@ -227,6 +239,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
             Some(_) => Match::No,
         };
     }
+    let is_known = first.has_port(PORT) || first.has_port(PORT_MDNS) || first.has_port(PORT_LLMNR);
     // The names of NetBIOS come in the same form (RFC 1002 §4.2).
     let fits = match is_known {
         true => Header::parse(first.bytes).is_some_and(|header| header.is_plausible()),
@@ -238,6 +251,37 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
+/// Questions that wait for their answers.
+const PENDING_MAX: usize = 4;
+
+/// A question that waits for its answer.
+#[derive(Clone)]
+struct Pending {
+    is_first: bool,
+    id: u16,
+    kind: u16,
+    time_ns: u64,
+    name: Text<64>,
+}
+
+/// Questions before those that were told without their answers.
+const GIVEN_UP_MAX: usize = 16;
+
+/// Which of a flow's questions it is, in whatever case: some ask in a case of their own, and some
+/// servers answer in another (FNV-1a). Never 0.
+fn sum(id: u16, kind: u16, name: &[u8]) -> u32 {
+    let [high, low] = id.to_be_bytes();
+    let [kind_high, kind_low] = kind.to_be_bytes();
+    let head = [high, low, kind_high, kind_low];
+    let bytes = head.iter().copied();
+    let bytes = bytes.chain(name.iter().map(u8::to_ascii_lowercase));
+    let step = |sum: u32, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    bytes.fold(0x811c_9dc5, step).max(1)
+}
+
+// The documentation says that a page has room for so many.
+const _: () = assert!(super::arena::slots_of::<Datagrams>() == 11);
+
 /// What is kept of a flow's questions.
 #[derive(Clone)]
 pub(crate) struct Datagrams {
@@ -245,22 +289,55 @@ pub(crate) struct Datagrams {
     asked: Option<(u16, u64)>,
     /// Multicast: an announcement was told, and a question is waited for.
     is_announced: bool,
+    /// The first question has its answer: what follows is told as transactions alone.
+    is_told: bool,
+    /// Whether the flow may be read beyond its first transaction; none: that was not asked.
+    follows: Option<bool>,
+    /// Whether a transaction was told at all, and one as the first.
+    has_ended: bool,
+    has_first: bool,
+    pending_count: u8,
+    /// The oldest first.
+    pending: [Pending; PENDING_MAX],
+    /// The sums of those that were told without their answers, the oldest replaced first; 0: none.
+    given_up: [u32; GIVEN_UP_MAX],
+    given_up_next: u8,
 }
 
 impl Datagrams {
-    pub(super) const NEW: Datagrams = Datagrams {
+    const NEW: Datagrams = Datagrams {
         asked: None,
         is_announced: false,
+        is_told: false,
+        follows: None,
+        has_ended: false,
+        has_first: false,
+        pending_count: 0,
+        pending: [const {
+            Pending {
+                is_first: false,
+                id: 0,
+                kind: 0,
+                time_ns: 0,
+                name: Text::EMPTY,
+            }
+        }; PENDING_MAX],
+        given_up: [0; GIVEN_UP_MAX],
+        given_up_next: 0,
     };
 
-    pub(super) fn datagram(
+    fn datagram(
         &mut self,
-        origin: Origin,
+        context: &mut Context<'_>,
         message: &[u8],
-        out: &mut dyn Sink,
+        out: &mut dyn FieldSink,
     ) -> Progress {
+        let origin = context.origin;
         let Some(header) = Header::parse(message).filter(Header::is_plausible) else {
-            return Progress::Reject(Reason::BadValue);
+            return match self.is_told {
+                true => Progress::Need(HEADER_LEN),
+                false => Progress::Reject(Reason::BadValue),
+            };
         };
         let protocol = if origin.ports.contains(&PORT_MDNS) {
             Protocol::Mdns
@@ -270,10 +347,149 @@ impl Datagrams {
             Protocol::Dns
         };
         out.named(protocol);
-        if header.is_response() {
-            self.response(&header, protocol, &origin, message, out)
-        } else {
-            self.query(&header, &origin, message, out)
+        let was_asked = self.asked.is_some();
+        let progress = match (self.is_told, header.is_response()) {
+            (true, _) => Progress::Need(HEADER_LEN),
+            (false, true) => self.response(&header, protocol, &origin, message, out),
+            (false, false) => self.query(&header, &origin, message, out),
+        };
+        // Of multicast nobody can say what belongs together.
+        if protocol != Protocol::Dns {
+            return progress;
+        }
+        match header.is_response() {
+            true => self.answer(&header, &origin, message, !was_asked, out),
+            false => self.ask(&header, &origin, message, out),
+        }
+        if progress != Progress::Done {
+            // The first question may never be answered, but others are.
+            if self.has_ended && matches!(progress, Progress::Need(_)) {
+                self.follows.get_or_insert_with(|| context.follow());
+            }
+            return progress;
+        }
+        self.is_told = true;
+        match *self.follows.get_or_insert_with(|| context.follow()) {
+            true => Progress::Need(HEADER_LEN),
+            false => Progress::Done,
+        }
+    }
+
+    /// A question begins a transaction, unless it is asked again.
+    fn ask(&mut self, header: &Header, origin: &Origin, message: &[u8], out: &mut dyn FieldSink) {
+        let mut text = Name::EMPTY;
+        let Ok((kind, _, _)) = question(message, &mut text) else {
+            return;
+        };
+        let mut name = Text::EMPTY;
+        name.push(text.bytes());
+        let waiting = &self.pending[..usize::from(self.pending_count).min(PENDING_MAX)];
+        let is_same = |other: &Pending| {
+            (other.id, other.kind) == (header.id, kind) && other.name.bytes() == name.bytes()
+        };
+        if waiting.iter().any(is_same) {
+            return;
+        }
+        if self.given_up.contains(&sum(header.id, kind, name.bytes())) {
+            return;
+        }
+        if waiting.len() == PENDING_MAX {
+            let oldest = &waiting[0];
+            let place = usize::from(self.given_up_next) % GIVEN_UP_MAX;
+            self.given_up[place] = sum(oldest.id, oldest.kind, oldest.name.bytes());
+            self.given_up_next = self.given_up_next.wrapping_add(1);
+            self.told(0, None, out);
+        }
+        let at = usize::from(self.pending_count).min(PENDING_MAX - 1);
+        self.pending[at] = Pending {
+            is_first: !core::mem::replace(&mut self.has_first, true),
+            id: header.id,
+            kind,
+            time_ns: origin.time_ns,
+            name,
+        };
+        self.pending_count += 1;
+    }
+
+    /// An answer ends the transaction of its question.
+    fn answer(
+        &mut self,
+        header: &Header,
+        origin: &Origin,
+        message: &[u8],
+        is_first: bool,
+        out: &mut dyn FieldSink,
+    ) {
+        let mut text = Name::EMPTY;
+        let asked = match header.questions {
+            0 => None,
+            _ => question(message, &mut text).ok(),
+        };
+        if let Some((kind, _, _)) = asked {
+            let mut name: Text<64> = Text::EMPTY;
+            name.push(text.bytes());
+            let sum = sum(header.id, kind, name.bytes());
+            if let Some(known) = self.given_up.iter_mut().find(|known| **known == sum) {
+                *known = 0;
+                return;
+            }
+        }
+        let code = Value::Number((header.flags & 15).into());
+        let count = Value::Number(header.answers.into());
+        let waiting = &self.pending[..usize::from(self.pending_count).min(PENDING_MAX)];
+        let fits = |other: &Pending| {
+            let is_same = |(kind, _, _)| kind == other.kind;
+            other.id == header.id && asked.is_none_or(is_same)
+        };
+        if let Some(at) = waiting.iter().position(fits) {
+            let latency_ns = origin.time_ns.saturating_sub(waiting[at].time_ns);
+            let latency = Value::Number(latency_ns);
+            return self.told(at, Some([code, count, latency]), out);
+        }
+        if let Some((kind, _, _)) = asked {
+            let fields = [
+                (Field::DnsName, text.value()),
+                (Field::DnsType, Value::Number(kind.into())),
+                (Field::DnsRcode, code),
+                (Field::DnsAnswers, count),
+            ];
+            self.has_ended = true;
+            let is_first = is_first && !core::mem::replace(&mut self.has_first, true);
+            out.transaction(is_first, &fields);
+        }
+    }
+
+    /// A transaction has ended, with code, count of answers and latency if it was answered.
+    fn told(&mut self, at: usize, answer: Option<[Value<'_>; 3]>, out: &mut dyn FieldSink) {
+        let Some(pending) = self.pending.get(at) else {
+            return;
+        };
+        let kind = Value::Number(pending.kind.into());
+        let asked = [
+            (Field::DnsName, pending.name.value()),
+            (Field::DnsType, kind),
+        ];
+        match answer {
+            Some([code, count, latency]) => out.transaction(
+                pending.is_first,
+                &[
+                    asked[0],
+                    asked[1],
+                    (Field::DnsRcode, code),
+                    (Field::DnsAnswers, count),
+                    (Field::DnsLatencyNs, latency),
+                ],
+            ),
+            None => out.transaction(pending.is_first, &asked),
+        }
+        self.has_ended = true;
+        self.pending[at..].rotate_left(1);
+        self.pending_count = self.pending_count.saturating_sub(1);
+    }
+
+    fn tell_unanswered(&mut self, out: &mut dyn FieldSink) {
+        while self.pending_count != 0 {
+            self.told(0, None, out);
         }
     }
 
@@ -282,7 +498,7 @@ impl Datagrams {
         header: &Header,
         origin: &Origin,
         message: &[u8],
-        out: &mut dyn Sink,
+        out: &mut dyn FieldSink,
     ) -> Progress {
         if self.asked.is_some() {
             return Progress::Need(HEADER_LEN);
@@ -308,7 +524,7 @@ impl Datagrams {
         protocol: Protocol,
         origin: &Origin,
         message: &[u8],
-        out: &mut dyn Sink,
+        out: &mut dyn FieldSink,
     ) -> Progress {
         let is_mdns = protocol == Protocol::Mdns;
         if self.is_announced {
@@ -338,7 +554,7 @@ impl Datagrams {
 }
 
 /// Tells the question, where it was not seen before, and the answers.
-fn answers(header: &Header, message: &[u8], out: &mut dyn Sink) -> Result<(), Reason> {
+fn answers(header: &Header, message: &[u8], out: &mut dyn FieldSink) -> Result<(), Reason> {
     let mut at = HEADER_LEN;
     let mut text = Name::EMPTY;
     for index in 0..header.questions {
@@ -379,23 +595,6 @@ pub(crate) struct Stream {
     datagrams: Datagrams,
 }
 
-impl Stream {
-    pub(super) fn new() -> Stream {
-        let message = || Message {
-            head: [0; 2],
-            head_len: 0,
-            is_over: false,
-            left: 0,
-            len: 0,
-            bytes: [0; KEPT],
-        };
-        Stream {
-            sides: [message(), message()],
-            datagrams: Datagrams::NEW,
-        }
-    }
-}
-
 impl Message {
     /// Takes input up to the end of the message. True when it is there.
     fn take(&mut self, input: &mut &[u8]) -> bool {
@@ -422,8 +621,76 @@ impl Message {
     }
 }
 
-impl Decoder for Stream {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
+impl Decode for Datagrams {
+    fn new() -> Datagrams {
+        Datagrams::NEW
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        self.datagram(context, input, out)
+    }
+
+    fn clear(&mut self) {
+        // What is behind the count is not read.
+        self.asked = None;
+        (self.is_announced, self.is_told, self.has_first) = (false, false, false);
+        (self.follows, self.has_ended) = (None, false);
+        (self.given_up, self.given_up_next) = ([0; GIVEN_UP_MAX], 0);
+        self.pending_count = 0;
+    }
+
+    fn end(&mut self, out: &mut dyn FieldSink) {
+        self.tell_unanswered(out);
+    }
+}
+
+impl Decode for Stream {
+    fn new() -> Stream {
+        let message = || Message {
+            head: [0; 2],
+            head_len: 0,
+            is_over: false,
+            left: 0,
+            len: 0,
+            bytes: [0; KEPT],
+        };
+        Stream {
+            sides: [message(), message()],
+            datagrams: Datagrams::NEW,
+        }
+    }
+
+    fn clear(&mut self) {
+        for side in &mut self.sides {
+            let Message {
+                head: _,
+                head_len,
+                is_over,
+                left,
+                len,
+                bytes: _,
+            } = side;
+            (*head_len, *is_over, *left, *len) = (0, false, 0, 0);
+        }
+        self.datagrams.clear();
+    }
+
+    fn end(&mut self, out: &mut dyn FieldSink) {
+        self.datagrams.tell_unanswered(out);
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let origin = context.origin;
         let mut input = input;
         let side = &mut self.sides[origin.from as usize];
         while !input.is_empty() && !side.is_over {
@@ -432,7 +699,7 @@ impl Decoder for Stream {
             }
             side.head_len = 0;
             let bytes = &side.bytes[..usize::from(side.len).min(KEPT)];
-            match self.datagrams.datagram(origin, bytes, out) {
+            match self.datagrams.datagram(context, bytes, out) {
                 Progress::Need(_) => {}
                 // Of a long one the end was not kept: what was told is true.
                 Progress::Reject(Reason::BadLength) if bytes.len() == KEPT => {
@@ -501,19 +768,26 @@ mod tests {
         let (one, two) = (b"\x01a\x02bc\0", b"\x01x\0");
         let mut a = Application::EMPTY;
         let mut flow = Datagrams::NEW;
-        let origin = |time_ns| Origin {
-            from: Direction::Forward,
-            time_ns,
-            ports: [4000, 53],
+        let mut scratch = super::super::Scratch::new();
+        let mut give = |flow: &mut Datagrams, time_ns, message: &[u8], a: &mut Application| {
+            let mut context = Context {
+                origin: Origin {
+                    from: Direction::Forward,
+                    time_ns,
+                    ports: [4000, 53],
+                },
+                may_follow: false,
+                is_followed: false,
+                is_refused: false,
+                scratch: &mut scratch,
+            };
+            flow.datagram(&mut context, message, a)
         };
         let need = Progress::Need(HEADER_LEN);
-        assert_eq!(flow.datagram(origin(10), &question(1, one), &mut a), need);
-        assert_eq!(flow.datagram(origin(20), &question(2, two), &mut a), need);
-        assert_eq!(flow.datagram(origin(30), &answer(2, two), &mut a), need);
-        assert_eq!(
-            flow.datagram(origin(45), &answer(1, one), &mut a),
-            Progress::Done
-        );
+        assert_eq!(give(&mut flow, 10, &question(1, one), &mut a), need);
+        assert_eq!(give(&mut flow, 20, &question(2, two), &mut a), need);
+        assert_eq!(give(&mut flow, 30, &answer(2, two), &mut a), need);
+        assert_eq!(give(&mut flow, 45, &answer(1, one), &mut a), Progress::Done);
         assert_eq!(a.get(Field::DnsName), Some(Value::text(b"a.bc")));
         assert_eq!(a.get(Field::DnsRcode), Some(Value::Number(3)));
         assert_eq!(a.get(Field::DnsLatencyNs), Some(Value::Number(35)));

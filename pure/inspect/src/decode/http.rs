@@ -1,10 +1,17 @@
-//! HTTP/1 (RFC 9112): the first request and the first final response.
+//! HTTP/1 (RFC 9112): the first request and the first final response, and behind them each request
+//! with its response.
 //!
 //! Start lines and a few headers are read, line by line; lines longer than [`LINE_MAX`] are cut.
-//! HTTP/2 without TLS is recognised by its preface and named, not read.
+//! Bodies are passed over by their length (§6.3). Behind a CONNECT that was granted comes whatever
+//! the client wanted (RFC 9110 §9.3.6); what it sends before the answer is kept, up to [`LINE_MAX`]
+//! bytes. HTTP/2 without TLS is recognised by its preface and named,
+//! not read.
 
-use super::{Decoder, First, Match, Origin, Progress, Reason, starts};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{
+    Become, Context, Decode, Direction, Early, First, Match, Next, Progress, Reason, starts,
+};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::Pattern;
 use crate::text::{Text, header, number};
 
 /// Bytes of a line that are looked at.
@@ -14,64 +21,73 @@ const HEADER_MAX: u16 = 128;
 /// Provisional responses before the final one.
 const PROVISIONAL_MAX: u8 = 8;
 
-/// Methods of the IANA registry that are seen in the wild, and some of UPnP and others.
-const METHODS: &[&[u8]] = &[
-    b"GET ",
-    b"POST ",
-    b"HEAD ",
-    b"PUT ",
-    b"DELETE ",
-    b"OPTIONS ",
-    b"CONNECT ",
-    b"TRACE ",
-    b"PATCH ",
-    b"PROPFIND ",
-    b"PROPPATCH ",
-    b"MKCOL ",
-    b"COPY ",
-    b"MOVE ",
-    b"LOCK ",
-    b"UNLOCK ",
-    b"REPORT ",
-    b"SEARCH ",
-    b"NOTIFY ",
-    b"SUBSCRIBE ",
-    b"UNSUBSCRIBE ",
-    b"CCM_POST ",
-    b"BITS_POST ",
-    b"RPC_IN_DATA ",
-    b"RPC_OUT_DATA ",
-];
-
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
+/// A response, HTTP/2, and methods of the IANA registry that are seen in the wild, and some of UPnP
+/// and others.
+pub(super) const STARTS: &[Pattern] = &[
+    Pattern::Text(b"HTTP/1."),
+    Pattern::Text(PREFACE),
+    Pattern::Text(b"GET "),
+    Pattern::Text(b"POST "),
+    Pattern::Text(b"HEAD "),
+    Pattern::Text(b"PUT "),
+    Pattern::Text(b"DELETE "),
+    Pattern::Text(b"OPTIONS "),
+    Pattern::Text(b"CONNECT "),
+    Pattern::Text(b"TRACE "),
+    Pattern::Text(b"PATCH "),
+    Pattern::Text(b"PROPFIND "),
+    Pattern::Text(b"PROPPATCH "),
+    Pattern::Text(b"MKCOL "),
+    Pattern::Text(b"COPY "),
+    Pattern::Text(b"MOVE "),
+    Pattern::Text(b"LOCK "),
+    Pattern::Text(b"UNLOCK "),
+    Pattern::Text(b"REPORT "),
+    Pattern::Text(b"SEARCH "),
+    Pattern::Text(b"NOTIFY "),
+    Pattern::Text(b"SUBSCRIBE "),
+    Pattern::Text(b"UNSUBSCRIBE "),
+    Pattern::Text(b"CCM_POST "),
+    Pattern::Text(b"BITS_POST "),
+    Pattern::Text(b"RPC_IN_DATA "),
+    Pattern::Text(b"RPC_OUT_DATA "),
+];
+
+/// SIP (RFC 3261 §19.1, RFC 3966) and RTSP (RFC 2326 §3.2, §6.1) share some methods with HTTP.
+const OTHERS: &[&[u8]] = &[b"sip:", b"sips:", b"tel:", b"rtsp:", b"rtspu:", b"* RTSP/"];
+
+/// Behind a method comes a target: a path, a star, a URI or an authority, never one of SIP or RTSP.
 pub(super) fn first(first: &First<'_>) -> Match {
     let bytes = first.bytes;
-    // Nearly everything that is not HTTP ends here, without a comparison for each method.
-    let Some(letter) = bytes.first() else {
+    let is_other = |text| starts(bytes, text) == Match::Yes;
+    if is_other(b"HTTP/1.") || is_other(PREFACE) {
+        return Match::Yes;
+    }
+    let Some(end) = bytes.iter().position(|byte| *byte == b' ') else {
         return Match::Maybe;
     };
-    if !letter.is_ascii_uppercase() {
-        return Match::No;
-    }
-    let mut best = starts(bytes, b"HTTP/1.").max(starts(bytes, PREFACE));
-    for method in METHODS {
-        if method[0] != *letter {
-            continue;
+    // RFC 9112 §3 lets more than one space be before it.
+    let target = bytes[end..].trim_ascii_start();
+    match target.first() {
+        None => Match::Maybe,
+        Some(byte) if !byte.is_ascii_graphic() => Match::No,
+        Some(_) => {
+            let others = OTHERS.iter().map(|other| starts(target, other));
+            match others.max() {
+                Some(Match::Yes) => Match::No,
+                Some(Match::Maybe) => Match::Maybe,
+                _ => Match::Yes,
+            }
         }
-        best = best.max(match starts(bytes, method) {
-            // A target: a path, a star, a URI or an authority, never a SIP address. RFC 9112 §3
-            // lets more than one space be before it.
-            Match::Yes => match bytes[method.len()..].trim_ascii_start().first() {
-                None => Match::Maybe,
-                Some(byte) if byte.is_ascii_graphic() => Match::Yes,
-                Some(_) => Match::No,
-            },
-            other => other,
-        });
     }
-    best
 }
+
+/// Requests that wait for their responses.
+const ASKED_MAX: usize = 4;
+/// Requests before those of which only the method is known.
+const GIVEN_UP_MAX: u32 = u64::BITS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
@@ -80,123 +96,117 @@ enum At {
     Response,
     /// A response before the final one (RFC 9110 §15.2).
     Provisional,
+    /// A body of known length; a chunk, the line behind it, and the trailer (RFC 9112 §7.1).
+    Body,
+    ChunkLen,
+    Chunk,
+    ChunkEnd,
+    Trailer,
+    /// Behind a CONNECT that has not been answered yet. What comes is kept in the place of a line.
+    Tunnel,
     Over,
+}
+
+/// A request that waits for its response.
+struct Asked {
+    is_first: bool,
+    method: Text<16>,
+    host: Text<64>,
+    path: Text<128>,
 }
 
 struct Side {
     at: At,
     provisional: u8,
     headers: u16,
+    /// Start lines read, and whether the first message's headers have ended.
+    messages: u32,
+    is_told: bool,
+    /// Of the message: its length, status, type.
+    length: Option<u64>,
+    is_chunked: bool,
+    status: u16,
+    /// Bytes of the body, or of a chunk, still to come.
+    left: u64,
     failed: Option<Reason>,
     line: Text<LINE_MAX>,
+}
+
+/// What the end of a message's headers means for the connection.
+enum Outcome {
+    GoesOn,
+    /// Nothing more of HTTP.
+    Over,
+    /// A CONNECT was granted, or refused.
+    Tunnel,
+    Refused,
 }
 
 /// The state of a connection.
 pub(crate) struct Http {
     sides: [Side; 2],
+    asked: [Asked; ASKED_MAX],
+    /// Requests that have begun, been answered (or given up), since the start.
+    asked_count: u32,
+    answered_count: u32,
+    /// Requests before those that were told without their responses, which are still to come, and
+    /// which of them were HEAD: the oldest has the lowest bit.
+    given_up_count: u32,
+    given_up_heads: u64,
+    /// Whether both sides may be read beyond their first messages; none: that was not asked.
+    follows: Option<bool>,
+    is_over: bool,
 }
 
-impl Http {
-    pub(super) fn new() -> Http {
-        let side = || Side {
-            at: At::Start,
-            provisional: 0,
-            headers: 0,
-            failed: None,
-            line: Text::EMPTY,
-        };
-        Http {
-            sides: [side(), side()],
-        }
-    }
-
-    /// As new, without touching what lines leave behind.
-    pub(super) fn clear(&mut self) {
-        for side in &mut self.sides {
-            let Side {
-                at,
-                provisional,
-                headers,
-                failed,
-                line,
-            } = side;
-            (*at, *provisional, *headers, *failed) = (At::Start, 0, 0, None);
-            line.clear();
-        }
-    }
-
-    fn progress(&self) -> Progress {
-        if self.sides.iter().any(|side| side.at != At::Over) {
-            return Progress::Need(1);
-        }
-        match self.sides.iter().find_map(|side| side.failed) {
-            Some(reason) => Progress::Reject(reason),
-            None => Progress::Done,
-        }
-    }
-}
+// The documentation says that a page has room for three.
+const _: () = assert!(super::arena::slots_of::<Http>() >= 3);
 
 impl Side {
     fn fail(&mut self, reason: Reason) {
         self.at = At::Over;
-        self.failed = Some(reason);
+        if !self.is_told {
+            self.failed = Some(reason);
+        }
     }
 
-    fn start(&mut self, out: &mut dyn Sink) -> Result<(), Reason> {
+    /// Whether what comes next can be the start of a message. Behind one that was read, anything
+    /// else means that its length was not understood.
+    fn is_lost(&self, next: u8) -> bool {
+        let is_start = next.is_ascii_uppercase() || matches!(next, b'\r' | b'\n');
+        self.at == At::Start && self.messages != 0 && self.line.is_empty() && !is_start
+    }
+
+    /// Takes what is passed over.
+    fn pass(&mut self, len: u64) {
+        self.left = self.left.saturating_sub(len);
+        if self.left == 0 {
+            self.at = match self.at {
+                At::Chunk => At::ChunkEnd,
+                At::Body => At::Start,
+                other => other,
+            };
+        }
+    }
+
+    /// How what follows the headers is delimited. `None`: by the end of the connection.
+    fn begin_body(&mut self) -> Option<()> {
+        if self.is_chunked {
+            self.at = At::ChunkLen;
+            return Some(());
+        }
+        self.left = self.length?;
+        self.at = if self.left == 0 { At::Start } else { At::Body };
+        Some(())
+    }
+
+    fn header(&mut self, out: &mut dyn FieldSink) {
         let line = self.line.bytes();
-        if let Some(rest) = line.strip_prefix(b"HTTP/1.") {
-            // Version, status, reason phrase.
-            let status = rest.get(1..5).and_then(|bytes| bytes.strip_prefix(b" "));
-            let status = status.and_then(number).ok_or(Reason::BadValue)?;
-            out.named(Protocol::Http);
-            self.provisional = self.provisional.saturating_add(1);
-            if (100..200).contains(&status) && status != 101 {
-                self.at = At::Provisional;
-                return Ok(());
-            }
-            self.at = At::Response;
-            out.field(Field::HttpStatus, Value::Number(status));
-            return Ok(());
+        if let Some(digits) = header(line, b"content-length") {
+            self.length = length(digits);
+        } else if let Some(codings) = header(line, b"transfer-encoding") {
+            let last = codings.rsplit(|byte| *byte == b',').next().unwrap_or(&[]);
+            self.is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
         }
-        if line == PREFACE.trim_ascii() {
-            out.named(Protocol::Http2);
-            self.at = At::Over;
-            return Ok(());
-        }
-        // RFC 9112 §2.2: an empty line or two before the request are passed over.
-        if line.is_empty() && !self.line.is_cut() {
-            return Ok(());
-        }
-        let (method, rest) = match line.iter().position(|byte| *byte == b' ') {
-            Some(end) => (line.get(..end), line.get(end..).unwrap_or(&[])),
-            None => (None, &[][..]),
-        };
-        let mut words = rest.trim_ascii_start().splitn(2, |byte| *byte == b' ');
-        let target = words.next().filter(|target| !target.is_empty());
-        let (Some(method), Some(target)) = (method, target) else {
-            return Err(Reason::BadValue);
-        };
-        if method.is_empty()
-            || !method
-                .iter()
-                .all(|byte| byte.is_ascii_uppercase() || b"-_".contains(byte))
-        {
-            return Err(Reason::BadValue);
-        }
-        out.named(Protocol::Http);
-        out.field(Field::HttpMethod, Value::text(method));
-        out.field(
-            Field::HttpPath,
-            Value::Text {
-                bytes: target,
-                is_cut: self.line.is_cut() && words.next().is_none(),
-            },
-        );
-        self.at = At::Request;
-        Ok(())
-    }
-
-    fn header(&mut self, out: &mut dyn Sink) {
         let fields: &[(&[u8], Field)] = match self.at {
             At::Request => &[
                 (b"host", Field::HttpHost),
@@ -208,63 +218,521 @@ impl Side {
             ],
             _ => &[],
         };
+        // Of the first message only: what that does not have is not the next one's.
+        if self.messages > 1 {
+            return;
+        }
         for (name, field) in fields {
-            if let Some(bytes) = header(self.line.bytes(), name) {
+            if let Some(bytes) = header(line, name) {
                 let is_cut = self.line.is_cut();
                 out.field(*field, Value::Text { bytes, is_cut });
             }
         }
     }
 
-    fn line(&mut self, out: &mut dyn Sink) -> Result<(), Reason> {
-        self.headers += 1;
-        if self.headers > HEADER_MAX || self.provisional > PROVISIONAL_MAX {
-            return Err(Reason::TooLong);
+    /// The line that says how long a chunk is.
+    fn chunk(&mut self) -> Result<(), Reason> {
+        let line = self.line.bytes();
+        let end = line.iter().position(|byte| !byte.is_ascii_hexdigit());
+        let digits = line.get(..end.unwrap_or(line.len())).unwrap_or(&[]);
+        if digits.is_empty() || digits.len() > 15 {
+            return Err(Reason::BadValue);
         }
-        if self.at == At::Start {
-            return self.start(out);
-        }
-        if !self.line.is_empty() {
-            self.header(out);
+        let digit = |byte: &u8| u64::from((*byte as char).to_digit(16).unwrap_or(0));
+        self.left = digits.iter().fold(0, |sum, byte| sum << 4 | digit(byte));
+        self.at = if self.left == 0 {
+            At::Trailer
         } else {
-            self.at = match self.at {
-                At::Provisional => At::Start,
-                _ => At::Over,
-            };
-        }
+            At::Chunk
+        };
         Ok(())
     }
 }
 
-impl Decoder for Http {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        let side = &mut self.sides[origin.from as usize];
-        let mut input = input;
-        while side.at != At::Over && side.line.line(&mut input) {
-            if let Err(reason) = side.line(out) {
-                side.fail(reason);
+/// A length in decimal digits.
+fn length(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 18 {
+        return None;
+    }
+    digits.iter().try_fold(0, |sum, digit| {
+        let is_digit = digit.is_ascii_digit();
+        is_digit.then(|| sum * 10 + u64::from(digit.wrapping_sub(b'0')))
+    })
+}
+
+/// The words of a request line: method, target, and whether anything comes behind them.
+fn words(line: &[u8]) -> Result<(&[u8], &[u8], bool), Reason> {
+    let end = line.iter().position(|byte| *byte == b' ');
+    let (method, rest) = line
+        .split_at_checked(end.unwrap_or(0))
+        .unwrap_or((&[], &[]));
+    let mut words = rest.trim_ascii_start().splitn(2, |byte| *byte == b' ');
+    let target = words.next().unwrap_or(&[]);
+    let is_method = |byte: &u8| byte.is_ascii_uppercase() || b"-_".contains(byte);
+    if target.is_empty() || method.is_empty() || !method.iter().all(is_method) {
+        return Err(Reason::BadValue);
+    }
+    Ok((method, target, words.next().is_some()))
+}
+
+impl Http {
+    fn start(&mut self, at: usize, out: &mut dyn FieldSink) -> Result<(), Reason> {
+        let side = &mut self.sides[at];
+        let line = side.line.bytes();
+        (side.headers, side.length, side.is_chunked) = (1, None, false);
+        if let Some(rest) = line.strip_prefix(b"HTTP/1.") {
+            // Version, status, reason phrase.
+            let status = rest.get(1..5).and_then(|bytes| bytes.strip_prefix(b" "));
+            let status = status.and_then(number).ok_or(Reason::BadValue)?;
+            out.named(Protocol::Http);
+            if (100..200).contains(&status) && status != 101 {
+                side.provisional = side.provisional.saturating_add(1);
+                side.at = At::Provisional;
+                return match side.provisional > PROVISIONAL_MAX {
+                    true => Err(Reason::TooLong),
+                    false => Ok(()),
+                };
             }
-            side.line.clear();
+            side.provisional = 0;
+            side.at = At::Response;
+            side.messages = side.messages.saturating_add(1);
+            side.status = status as u16;
+            if side.messages == 1 {
+                out.field(Field::HttpStatus, Value::Number(status));
+            }
+            return Ok(());
         }
-        self.progress()
+        if line == PREFACE.trim_ascii() {
+            out.named(Protocol::Http2);
+            side.at = At::Over;
+            return Ok(());
+        }
+        // RFC 9112 §2.2: an empty line or two before the request are passed over.
+        if line.is_empty() && !side.line.is_cut() {
+            return Ok(());
+        }
+        words(line)?;
+        self.make_room(out);
+        let side = &mut self.sides[at];
+        let (method, target, has_more) = words(side.line.bytes())?;
+        let is_cut = side.line.is_cut() && !has_more;
+        side.messages = side.messages.saturating_add(1);
+        side.at = At::Request;
+        if side.messages == 1 {
+            out.named(Protocol::Http);
+            out.field(Field::HttpMethod, Value::text(method));
+            let bytes = target;
+            out.field(Field::HttpPath, Value::Text { bytes, is_cut });
+        }
+        let is_first = side.messages == 1;
+        let asked = &mut self.asked[self.asked_count as usize % ASKED_MAX];
+        self.asked_count = self.asked_count.wrapping_add(1);
+        asked.is_first = is_first;
+        asked.method.clear();
+        asked.host.clear();
+        asked.path.clear();
+        asked.method.push(method);
+        asked.path.push(target);
+        Ok(())
     }
 
-    fn wants(&self, from: super::Direction) -> bool {
+    /// Where as many requests wait as are kept, the oldest is told without its response.
+    fn make_room(&mut self, out: &mut dyn FieldSink) {
+        if self.asked_count.wrapping_sub(self.answered_count) < ASKED_MAX as u32 {
+            return;
+        }
+        let oldest = &self.asked[self.answered_count as usize % ASKED_MAX];
+        let is_head = u64::from(oldest.method.bytes() == b"HEAD");
+        let bit = is_head.checked_shl(self.given_up_count).unwrap_or(0);
+        self.given_up_heads |= bit;
+        self.given_up_count = self.given_up_count.saturating_add(1);
+        self.answered(None, out);
+    }
+
+    /// A response is that of a request which was told without it.
+    fn answered_late(&mut self) -> Outcome {
+        let is_head = self.given_up_heads & 1 != 0;
+        self.given_up_heads >>= 1;
+        self.given_up_count -= 1;
+        match is_head {
+            true => Outcome::GoesOn,
+            false => Outcome::Over,
+        }
+    }
+
+    /// A request has its answer, or none that is known.
+    fn answered(&mut self, answer: Option<(bool, u16)>, out: &mut dyn FieldSink) -> Outcome {
+        let status = answer.map(|(_, status)| Value::Number(status.into()));
+        if self.asked_count == self.answered_count {
+            // The request was not seen.
+            if let (Some(status), Some((is_first, _))) = (status, answer) {
+                out.transaction(is_first, &[(Field::HttpStatus, status)]);
+            }
+            return Outcome::GoesOn;
+        }
+        let asked = &self.asked[self.answered_count as usize % ASKED_MAX];
+        self.answered_count = self.answered_count.wrapping_add(1);
+        let all = [
+            (Field::HttpMethod, Some(asked.method.value())),
+            (
+                Field::HttpHost,
+                (!asked.host.is_empty()).then(|| asked.host.value()),
+            ),
+            (Field::HttpPath, Some(asked.path.value())),
+            (Field::HttpStatus, status),
+        ];
+        let mut fields = [(Field::HttpMethod, asked.method.value()); 4];
+        let mut count = 0;
+        for (field, value) in all {
+            if let (Some(value), Some(place)) = (value, fields.get_mut(count)) {
+                *place = (field, value);
+                count += 1;
+            }
+        }
+        out.transaction(asked.is_first, &fields[..count]);
+        match answer {
+            Some((_, 200..300)) if asked.method.bytes() == b"CONNECT" => Outcome::Tunnel,
+            Some(_) if asked.method.bytes() == b"HEAD" => Outcome::GoesOn,
+            _ => Outcome::Over,
+        }
+    }
+
+    /// The headers of a message have ended.
+    fn headers_over(&mut self, at: usize, out: &mut dyn FieldSink) -> Outcome {
+        let side = &mut self.sides[at];
+        match side.at {
+            At::Provisional => {
+                side.at = At::Start;
+                return Outcome::GoesOn;
+            }
+            At::Request => {
+                let last = self.asked_count.wrapping_sub(1) as usize % ASKED_MAX;
+                side.is_told = true;
+                if self.asked[last].method.bytes() == b"CONNECT" {
+                    side.at = At::Tunnel;
+                } else if side.begin_body().is_none() {
+                    // RFC 9112 §6.3: a request without a length has no body.
+                    side.at = At::Start;
+                }
+                return Outcome::GoesOn;
+            }
+            _ => {}
+        }
+        side.is_told = true;
+        let (is_first, status) = (side.messages == 1, side.status);
+        let had_request = self.asked_count != self.answered_count;
+        if self.given_up_count > GIVEN_UP_MAX {
+            // Whether it has a body depends on its request, which is not known any more.
+            side.at = At::Over;
+            return Outcome::GoesOn;
+        }
+        let outcome = match self.given_up_count {
+            0 => self.answered(Some((is_first, status)), out),
+            _ => self.answered_late(),
+        };
+        let has_no_body = had_request && matches!(outcome, Outcome::GoesOn);
+        let side = &mut self.sides[at];
+        if matches!(outcome, Outcome::Tunnel) {
+            return Outcome::Tunnel;
+        }
+        if status == 101 {
+            return Outcome::Over;
+        }
+        side.at = At::Start;
+        if !has_no_body && !matches!(status, 204 | 304) && side.begin_body().is_none() {
+            return Outcome::Over;
+        }
+        // CONNECT is the last request that was sent. A client to whom it was refused may ask again.
+        let is_refused = had_request && self.asked_count == self.answered_count;
+        if is_refused && self.sides[1 - at].at == At::Tunnel {
+            return Outcome::Refused;
+        }
+        Outcome::GoesOn
+    }
+
+    /// A CONNECT was refused: what its client sent behind it is HTTP.
+    fn refused(
+        &mut self,
+        at: usize,
+        context: &mut Context<'_>,
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let side = &mut self.sides[at];
+        side.at = At::Start;
+        let held = side.line.clone();
+        side.line.clear();
+        let progress = match self.read(at, context, held.bytes(), out) {
+            // Both sides ask and answer at once: nobody can tell what is within what.
+            Progress::Become(_) => {
+                self.is_over = true;
+                Progress::Done
+            }
+            progress => progress,
+        };
+        let from = [Direction::Forward, Direction::Reverse][at & 1];
+        match (progress, held.is_cut()) {
+            (Progress::Need(_), true) => self.gap(from, 1, out),
+            (progress, _) => progress,
+        }
+    }
+
+    /// One line, which is complete.
+    fn line(&mut self, at: usize, out: &mut dyn FieldSink) -> Result<Outcome, Reason> {
+        let side = &mut self.sides[at];
+        side.headers = side.headers.saturating_add(1);
+        if side.headers > HEADER_MAX {
+            return Err(Reason::TooLong);
+        }
+        match side.at {
+            At::Start => self.start(at, out)?,
+            At::ChunkLen => {
+                side.headers = 0;
+                side.chunk()?;
+            }
+            At::ChunkEnd if side.line.is_empty() => side.at = At::ChunkLen,
+            At::ChunkEnd => return Err(Reason::BadLength),
+            At::Trailer if side.line.is_empty() => side.at = At::Start,
+            At::Trailer => {}
+            _ if side.line.is_empty() => return Ok(self.headers_over(at, out)),
+            _ => {
+                side.header(out);
+                if side.at == At::Request
+                    && let Some(host) = header(side.line.bytes(), b"host")
+                {
+                    let last = self.asked_count.wrapping_sub(1) as usize % ASKED_MAX;
+                    self.asked[last].host.clear();
+                    self.asked[last].host.push(host);
+                }
+            }
+        }
+        Ok(Outcome::GoesOn)
+    }
+
+    /// Takes the next bytes of a side.
+    fn read(
+        &mut self,
+        at: usize,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let mut rest = input;
+        while let Some(next) = rest.first().copied() {
+            let side = &mut self.sides[at];
+            if side.is_lost(next) {
+                side.at = At::Over;
+            }
+            match side.at {
+                At::Over => break,
+                At::Tunnel => {
+                    if !side.line.is_cut() {
+                        side.line.push(rest);
+                    }
+                    break;
+                }
+                At::Body | At::Chunk => {
+                    let len = side.left.min(rest.len() as u64);
+                    rest = rest.get(len as usize..).unwrap_or(&[]);
+                    side.pass(len);
+                    continue;
+                }
+                _ => {}
+            }
+            if !side.line.line(&mut rest) {
+                break;
+            }
+            let outcome = self.line(at, out);
+            self.sides[at].line.clear();
+            match outcome {
+                Ok(Outcome::GoesOn) => {}
+                Ok(Outcome::Over) => {
+                    self.is_over = true;
+                    self.sides[at].at = At::Over;
+                }
+                Ok(Outcome::Tunnel) => {
+                    let used = input.len() - rest.len();
+                    let next = Next::Identify;
+                    return Progress::Become(Become { next, used });
+                }
+                Ok(Outcome::Refused) => {
+                    let progress = self.refused(1 - at, context, out);
+                    if !matches!(progress, Progress::Need(_)) {
+                        return progress;
+                    }
+                }
+                Err(reason) => self.sides[at].fail(reason),
+            }
+            let progress = self.progress(context);
+            if !matches!(progress, Progress::Need(_)) {
+                return progress;
+            }
+        }
+        self.progress(context)
+    }
+
+    fn progress(&mut self, context: &mut Context<'_>) -> Progress {
+        let [one, other] = &self.sides;
+        let is_read = |side: &Side| side.is_told || side.at == At::Over;
+        if !is_read(one) || !is_read(other) {
+            // With asymmetric routing one direction is all there is, and its transactions count.
+            let has_response = |side: &Side| side.is_told && side.status != 0;
+            if self.answered_count != 0 || has_response(one) || has_response(other) {
+                self.follows.get_or_insert_with(|| context.follow());
+            }
+            return Progress::Need(1);
+        }
+        if let Some(reason) = self.sides.iter().find_map(|side| side.failed) {
+            return Progress::Reject(reason);
+        }
+        // What asks is over, and all of it answered; or what answers is.
+        let is_over = |side: &Side| side.at == At::Over;
+        let waits = self.asked_count != self.answered_count && self.asked_count != 0;
+        let ends = self.is_over || is_over(one) && is_over(other);
+        if ends || (is_over(one) || is_over(other)) && !waits {
+            return Progress::Done;
+        }
+        match *self.follows.get_or_insert_with(|| context.follow()) {
+            true => Progress::Need(1),
+            false => Progress::Done,
+        }
+    }
+}
+
+impl Decode for Http {
+    fn new() -> Http {
+        let side = || Side {
+            at: At::Start,
+            provisional: 0,
+            headers: 0,
+            messages: 0,
+            is_told: false,
+            length: None,
+            is_chunked: false,
+            status: 0,
+            left: 0,
+            failed: None,
+            line: Text::EMPTY,
+        };
+        Http {
+            sides: [side(), side()],
+            asked: core::array::from_fn(|_| Asked {
+                is_first: false,
+                method: Text::EMPTY,
+                host: Text::EMPTY,
+                path: Text::EMPTY,
+            }),
+            asked_count: 0,
+            answered_count: 0,
+            given_up_count: 0,
+            given_up_heads: 0,
+            follows: None,
+            is_over: false,
+        }
+    }
+
+    fn clear(&mut self) {
+        let Http {
+            sides,
+            asked: _,
+            asked_count,
+            answered_count,
+            given_up_count,
+            given_up_heads,
+            follows,
+            is_over,
+        } = self;
+        (*given_up_count, *given_up_heads) = (0, 0);
+        (*asked_count, *answered_count, *follows, *is_over) = (0, 0, None, false);
+        for side in sides {
+            let Side {
+                at,
+                provisional,
+                headers,
+                messages,
+                is_told,
+                length,
+                is_chunked,
+                status,
+                left,
+                failed,
+                line,
+            } = side;
+            (*at, *provisional, *headers, *failed) = (At::Start, 0, 0, None);
+            (*messages, *is_told, *length, *is_chunked) = (0, false, None, false);
+            (*status, *left) = (0, 0);
+            line.clear();
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        self.read(context.origin.from as usize, context, input, out)
+    }
+
+    fn wants(&self, from: Direction) -> bool {
         self.sides[from as usize].at != At::Over
     }
 
-    fn gap(&mut self, from: super::Direction, _len: u32, out: &mut dyn Sink) -> Progress {
-        let side = &mut self.sides[from as usize];
-        if side.at == At::Over {
-            return self.progress();
+    fn skips(&self, from: Direction) -> u32 {
+        let side = &self.sides[from as usize];
+        match side.at {
+            At::Body | At::Chunk => side.left.min(u32::MAX.into()) as u32,
+            _ => 0,
         }
-        // Of a start line that was cut off, the words that are whole are worth something.
-        let words = side.line.bytes().split(|byte| *byte == b' ');
-        let word_count = words.filter(|word| !word.is_empty()).count();
-        if side.at == At::Start && word_count >= 3 && side.start(out).is_ok() {
-            side.line.clear();
+    }
+
+    fn skip(&mut self, from: Direction, len: u32) {
+        self.sides[from as usize].pass(len.into());
+    }
+
+    fn early(&self, from: Direction) -> Early<'_> {
+        let side = &self.sides[from as usize];
+        let is_tunnel = side.at == At::Tunnel;
+        Early {
+            bytes: if is_tunnel { side.line.bytes() } else { &[] },
+            is_cut: is_tunnel && side.line.is_cut(),
         }
-        side.fail(Reason::Gap);
-        self.progress()
+    }
+
+    fn gap(&mut self, from: Direction, len: u32, out: &mut dyn FieldSink) -> Progress {
+        let at = from as usize;
+        let side = &mut self.sides[at];
+        match side.at {
+            At::Body | At::Chunk if u64::from(len) <= side.left => side.pass(len.into()),
+            At::Tunnel => side.line.cut(),
+            At::Over => {}
+            _ => {
+                // Of a start line that was cut off, the words that are whole are worth something.
+                let words = side.line.bytes().split(|byte| *byte == b' ');
+                let word_count = words.filter(|word| !word.is_empty()).count();
+                if side.at == At::Start
+                    && side.messages == 0
+                    && word_count >= 3
+                    && self.start(at, out).is_ok()
+                {
+                    self.sides[at].line.clear();
+                }
+                self.sides[at].fail(Reason::Gap);
+            }
+        }
+        let [one, other] = &self.sides;
+        let is_read = |side: &Side| side.is_told || side.at == At::Over;
+        match is_read(one) && is_read(other) && (one.at == At::Over || other.at == At::Over) {
+            false => Progress::Need(1),
+            true => match self.sides.iter().find_map(|side| side.failed) {
+                Some(reason) => Progress::Reject(reason),
+                None => Progress::Done,
+            },
+        }
+    }
+
+    fn end(&mut self, out: &mut dyn FieldSink) {
+        while self.asked_count != self.answered_count {
+            self.answered(None, out);
+        }
     }
 }

@@ -1,26 +1,29 @@
 //! Servers that speak first and in lines: SMTP (RFC 5321), IMAP (RFC 9051), POP3 (RFC 1939), and
 //! FTP (RFC 959), which greets like SMTP and must be told from it.
 
-use super::{Decoder, First, Match, Origin, Progress, Reason, starts};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{Become, Context, Decode, Next, Origin, Progress, Reason};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::{Pattern, Row};
 use crate::text::Text;
 
 const LINE_MAX: usize = 160;
 /// Lines of each direction that are looked at.
 const LINES_MAX: u16 = 64;
 
-pub(super) fn first(first: &First<'_>) -> Match {
-    let bytes = first.bytes;
-    let greetings: &[&[u8]] = &[b"220 ", b"220-", b"+OK", b"* OK", b"* PREAUTH", b"* BYE"];
-    let greeting = greetings.iter().map(|text| starts(bytes, text)).max();
-    let commands: &[&[u8]] = &[b"EHLO ", b"HELO ", b"LHLO "];
-    let upper = &mut [0; 8];
-    let len = bytes.len().min(upper.len());
-    upper[..len].copy_from_slice(&bytes[..len]);
-    upper.make_ascii_uppercase();
-    let command = commands.iter().map(|text| starts(&upper[..len], text));
-    greeting.max(command.max()).unwrap_or(Match::No)
-}
+pub(super) const STARTS: &[Pattern] = &[
+    Pattern::Text(b"220 "),
+    Pattern::Text(b"220-"),
+    Pattern::Text(b"+OK"),
+    Pattern::Text(b"* OK"),
+    Pattern::Text(b"* PREAUTH"),
+    Pattern::Text(b"* BYE"),
+    Pattern::AnyCase(b"EHLO "),
+    Pattern::AnyCase(b"HELO "),
+    Pattern::AnyCase(b"LHLO "),
+];
+
+/// What both sides speak once the server has agreed to STARTTLS.
+const TLS: Row = Row::of("tls");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Talk {
@@ -68,25 +71,7 @@ fn path(text: &[u8]) -> &[u8] {
 }
 
 impl Mail {
-    pub(super) fn new() -> Mail {
-        let side = || Side {
-            lines: 0,
-            line: Text::EMPTY,
-        };
-        Mail {
-            talk: None,
-            has_tls: false,
-            is_over: false,
-            sides: [side(), side()],
-        }
-    }
-
-    /// Whether both sides now speak TLS.
-    pub(crate) fn goes_on_in_tls(&self) -> bool {
-        self.is_over && self.has_tls
-    }
-
-    fn named(&mut self, talk: Talk, out: &mut dyn Sink) {
+    fn named(&mut self, talk: Talk, out: &mut dyn FieldSink) {
         self.talk = Some(talk);
         out.named(match talk {
             Talk::SmtpOrFtp => return,
@@ -97,7 +82,7 @@ impl Mail {
         });
     }
 
-    fn greeting(&mut self, at: usize, origin: &Origin, out: &mut dyn Sink) -> bool {
+    fn greeting(&mut self, at: usize, origin: &Origin, out: &mut dyn FieldSink) -> bool {
         let line = self.sides[at].line.bytes();
         let is = |text: &[u8]| line.starts_with(text);
         let talk = if is(b"220") {
@@ -125,7 +110,7 @@ impl Mail {
         true
     }
 
-    fn one(&mut self, at: usize, origin: &Origin, out: &mut dyn Sink) {
+    fn one(&mut self, at: usize, origin: &Origin, out: &mut dyn FieldSink) {
         let is_greeting = self.talk.is_none() && self.greeting(at, origin, out);
         if is_greeting {
             return;
@@ -161,7 +146,7 @@ impl Mail {
         }
     }
 
-    fn smtp(&mut self, at: usize, out: &mut dyn Sink) {
+    fn smtp(&mut self, at: usize, out: &mut dyn FieldSink) {
         let (line, is_cut) = (self.sides[at].line.bytes(), self.sides[at].line.is_cut());
         let upper = |name: &[u8]| {
             let (head, rest) = line.split_at_checked(name.len())?;
@@ -200,7 +185,7 @@ impl Mail {
         }
     }
 
-    fn imap(&mut self, at: usize, out: &mut dyn Sink) {
+    fn imap(&mut self, at: usize, out: &mut dyn FieldSink) {
         let line = self.sides[at].line.bytes();
         // A tag, then the command or its result.
         let mut words = line.split(|byte| *byte == b' ');
@@ -220,11 +205,37 @@ impl Mail {
     }
 }
 
-impl Decoder for Mail {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        let at = origin.from as usize;
-        let mut input = input;
-        while !self.is_over && self.sides[at].line.line(&mut input) {
+impl Decode for Mail {
+    fn new() -> Mail {
+        let side = || Side {
+            lines: 0,
+            line: Text::EMPTY,
+        };
+        Mail {
+            talk: None,
+            has_tls: false,
+            is_over: false,
+            sides: [side(), side()],
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.talk, self.has_tls, self.is_over) = (None, false, false);
+        for side in &mut self.sides {
+            side.lines = 0;
+            side.line.clear();
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let at = context.origin.from as usize;
+        let mut rest = input;
+        while !self.is_over && self.sides[at].line.line(&mut rest) {
             let side = &mut self.sides[at];
             side.lines += 1;
             if side.lines > LINES_MAX {
@@ -233,12 +244,16 @@ impl Decoder for Mail {
                     Some(_) => Progress::Done,
                 };
             }
-            self.one(at, &origin, out);
+            self.one(at, &context.origin, out);
             self.sides[at].line.clear();
         }
-        match self.is_over {
-            true => Progress::Done,
-            false => Progress::Need(1),
+        match (self.is_over, self.has_tls) {
+            (true, true) => Progress::Become(Become {
+                next: Next::Decoder(TLS),
+                used: input.len() - rest.len(),
+            }),
+            (true, false) => Progress::Done,
+            (false, _) => Progress::Need(1),
         }
     }
 }

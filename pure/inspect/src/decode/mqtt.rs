@@ -1,7 +1,8 @@
 //! MQTT: CONNECT and its answer (MQTT 3.1.1 §3.1, §3.2; 5.0 likewise; 3.1 with its older name).
 
-use super::{Decoder, First, Match, Origin, Progress, Reason, starts};
-use crate::field::{Field, Sink, Value};
+use super::{Context, Decode, First, Match, Progress, Reason, starts};
+use crate::field::{Field, FieldSink, Value};
+use crate::identify::{Byte, Pattern};
 
 /// Bytes of each side that are kept: fixed header, variable header and the client identifier.
 const KEPT: usize = 160;
@@ -25,6 +26,8 @@ fn remaining(bytes: &[u8]) -> Result<Option<(u32, usize)>, Reason> {
         false => Ok(None),
     }
 }
+
+pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[Byte::Is(CONNECT)])];
 
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((kind, rest)) = first.bytes.split_first() else {
@@ -56,21 +59,8 @@ pub(crate) struct Mqtt {
     sides: [Head; 2],
 }
 
-impl Mqtt {
-    pub(super) fn new() -> Mqtt {
-        let head = || Head {
-            bytes: [0; KEPT],
-            len: 0,
-            is_over: false,
-        };
-        Mqtt {
-            sides: [head(), head()],
-        }
-    }
-}
-
 /// What CONNECT says, once all of it that matters is there; `is_full` if there will not be more.
-fn connect(bytes: &[u8], is_full: bool, out: &mut dyn Sink) -> Result<bool, Reason> {
+fn connect(bytes: &[u8], is_full: bool, out: &mut dyn FieldSink) -> Result<bool, Reason> {
     let Some((len, used)) = remaining(bytes)? else {
         return Ok(false);
     };
@@ -106,9 +96,25 @@ fn connect(bytes: &[u8], is_full: bool, out: &mut dyn Sink) -> Result<bool, Reas
     Ok(true)
 }
 
-impl Decoder for Mqtt {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        let side = &mut self.sides[origin.from as usize];
+impl Decode for Mqtt {
+    fn new() -> Mqtt {
+        let head = || Head {
+            bytes: [0; KEPT],
+            len: 0,
+            is_over: false,
+        };
+        Mqtt {
+            sides: [head(), head()],
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let side = &mut self.sides[context.origin.from as usize];
         if !side.is_over {
             let at = usize::from(side.len).min(KEPT);
             let len = input.len().min(KEPT - at);

@@ -3,11 +3,20 @@
 
 use core::net::Ipv4Addr;
 
-use super::{First, Match, Progress, Reason};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{Context, Decode, First, Match, Progress, Reason};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::{Byte, Pattern};
 
 const PORT: u16 = 123;
 const HEADER_LEN: usize = 48;
+
+/// Versions 1 to 4 behind each leap indicator.
+pub(super) const STARTS: &[Pattern] = &[
+    Pattern::Bytes(&[Byte::In(0x09, 0x27)]),
+    Pattern::Bytes(&[Byte::In(0x49, 0x67)]),
+    Pattern::Bytes(&[Byte::In(0x89, 0xa7)]),
+    Pattern::Bytes(&[Byte::In(0xc9, 0xe7)]),
+];
 
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some(byte) = first.bytes.first() else {
@@ -29,15 +38,21 @@ pub(super) fn first(first: &First<'_>) -> Match {
 }
 
 /// What is kept of a flow.
-#[derive(Clone)]
 pub(crate) struct Ntp {
     has_client: bool,
 }
 
-impl Ntp {
-    pub(super) const NEW: Ntp = Ntp { has_client: false };
+impl Decode for Ntp {
+    fn new() -> Ntp {
+        Ntp { has_client: false }
+    }
 
-    pub(super) fn datagram(&mut self, bytes: &[u8], out: &mut dyn Sink) -> Progress {
+    fn feed(
+        &mut self,
+        _context: &mut Context<'_>,
+        bytes: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
         let Some(byte) = bytes.first() else {
             return Progress::Reject(Reason::BadLength);
         };

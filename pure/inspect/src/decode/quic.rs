@@ -3,20 +3,24 @@
 //! frames.
 //!
 //! CRYPTO frames may come in any order, over several packets and datagrams; what lies ahead of the
-//! first missing byte is kept within a window of [`window::LEN`] bytes. Versions are those of
+//! first missing byte is kept within a window of 3072 bytes. Versions are those of
 //! [`VERSIONS`]; of others only the version is told.
 
 use super::tls::{Carrier, Hello};
-use super::{First, Match, Progress, Reason};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{Context, Decode, First, Match, Progress, Reason};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::{Byte, Pattern};
 
 mod frame;
 mod protect;
 mod window;
 
 use protect::Keys;
-pub(super) use protect::Scratch;
-use window::Window;
+pub(crate) use protect::Scratch;
+pub(crate) use window::Window;
+
+/// Words of 64 bytes beyond the first missing byte of a CRYPTO stream that are kept.
+const WINDOW_WORDS: usize = 48;
 
 /// Versions whose Initial packets can be read, by the same keys.
 struct Version {
@@ -131,6 +135,9 @@ fn is_assigned(version: u32) -> bool {
         || (a, b, c) == (0xfa, 0xce, 0xb0)
 }
 
+/// A long header with the fixed bit.
+pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[Byte::In(0xc0, 0xff)])];
+
 pub(super) fn first(first: &First<'_>) -> Match {
     // Long header with the fixed bit (Google's Q046 has it too), and room for what it must have.
     match Long::parse(first.bytes) {
@@ -189,7 +196,7 @@ pub(crate) struct Quic {
     /// Which hello is being read: the client's, then the server's.
     reads: Reads,
     version: u32,
-    window: Window,
+    window: Window<WINDOW_WORDS>,
     hello: Hello,
 }
 
@@ -200,8 +207,8 @@ enum Reads {
     Nothing,
 }
 
-impl Quic {
-    pub(super) fn new() -> Quic {
+impl Decode for Quic {
+    fn new() -> Quic {
         Quic {
             client: None,
             server: None,
@@ -216,8 +223,7 @@ impl Quic {
         }
     }
 
-    /// As new, without touching all of its bytes.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         let Quic {
             client,
             server,
@@ -236,13 +242,13 @@ impl Quic {
         hello.clear();
     }
 
-    /// Takes a datagram.
-    pub(super) fn datagram(
+    fn feed(
         &mut self,
+        context: &mut Context<'_>,
         bytes: &[u8],
-        scratch: &mut Scratch,
-        out: &mut dyn Sink,
+        out: &mut dyn FieldSink,
     ) -> Progress {
+        let scratch = &mut context.scratch.quic;
         let mut rest = bytes;
         for _ in 0..COALESCED_MAX {
             let Some(long) = Long::parse(rest) else {
@@ -286,7 +292,9 @@ impl Quic {
         }
         self.progress()
     }
+}
 
+impl Quic {
     fn progress(&self) -> Progress {
         match self.reads {
             Reads::Nothing => Progress::Done,
@@ -303,7 +311,7 @@ impl Quic {
         bytes: &[u8],
         packet: &frame::Packet,
         scratch: &mut Scratch,
-        out: &mut dyn Sink,
+        out: &mut dyn FieldSink,
     ) -> Result<(), Reason> {
         // Its sender cannot be told by the direction, which is a guess: whose keys fit, sent it.
         let is_same_id = &self.id[..usize::from(self.id_len)] == long.destination;
@@ -347,7 +355,12 @@ impl Quic {
     }
 
     /// Walks the frames of a decrypted packet. `sender` is 0 for the client.
-    fn frames(&mut self, sender: usize, plain: &[u8], out: &mut dyn Sink) -> Result<(), Reason> {
+    fn frames(
+        &mut self,
+        sender: usize,
+        plain: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Result<(), Reason> {
         let wanted = match self.reads {
             Reads::Client => 0,
             Reads::Server => 1,
@@ -382,6 +395,7 @@ impl Quic {
 ///
 /// # Panics
 /// If the version cannot be read, or the frames do not fit into a datagram.
+#[cfg(feature = "laws")]
 pub fn seal(
     version: u32,
     id: &[u8],

@@ -1,49 +1,45 @@
 //! SIP (RFC 3261) over UDP and TCP: start line and a few headers of the first request and response.
 
-use super::{Decoder, First, Match, Origin, Progress, Reason, starts};
-use crate::field::{Field, Protocol, Sink, Value};
+use super::{Context, Decode, First, Match, Progress, Reason, starts};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::Pattern;
 use crate::text::{Text, header, number};
 
 const LINE_MAX: usize = 256;
 const HEADER_MAX: u16 = 64;
 
-/// RFC 3261, 3262, 3265, 3311, 3428, 3515, 3903, 6086.
-const METHODS: &[&[u8]] = &[
-    b"INVITE ",
-    b"REGISTER ",
-    b"OPTIONS ",
-    b"ACK ",
-    b"BYE ",
-    b"CANCEL ",
-    b"PRACK ",
-    b"SUBSCRIBE ",
-    b"NOTIFY ",
-    b"UPDATE ",
-    b"MESSAGE ",
-    b"REFER ",
-    b"PUBLISH ",
-    b"INFO ",
-];
-
 const SCHEMES: &[&[u8]] = &[b"sip:", b"sips:", b"tel:"];
 
+/// A response, and the methods of RFC 3261, 3262, 3265, 3311, 3428, 3515, 3903, 6086.
+pub(super) const STARTS: &[Pattern] = &[
+    Pattern::Text(b"SIP/2.0 "),
+    Pattern::Text(b"INVITE "),
+    Pattern::Text(b"REGISTER "),
+    Pattern::Text(b"OPTIONS "),
+    Pattern::Text(b"ACK "),
+    Pattern::Text(b"BYE "),
+    Pattern::Text(b"CANCEL "),
+    Pattern::Text(b"PRACK "),
+    Pattern::Text(b"SUBSCRIBE "),
+    Pattern::Text(b"NOTIFY "),
+    Pattern::Text(b"UPDATE "),
+    Pattern::Text(b"MESSAGE "),
+    Pattern::Text(b"REFER "),
+    Pattern::Text(b"PUBLISH "),
+    Pattern::Text(b"INFO "),
+];
+
+/// Behind a method comes a URI of SIP or a telephone's.
 pub(super) fn first(first: &First<'_>) -> Match {
-    // Nearly everything that is not SIP ends here, without a comparison for each method.
-    if first.bytes.first().is_some_and(|b| !b.is_ascii_uppercase()) {
-        return Match::No;
+    if starts(first.bytes, b"SIP/2.0 ") == Match::Yes {
+        return Match::Yes;
     }
-    let mut best = starts(first.bytes, b"SIP/2.0 ");
-    for method in METHODS {
-        best = best.max(match starts(first.bytes, method) {
-            Match::Yes => {
-                let target = &first.bytes[method.len()..];
-                let schemes = SCHEMES.iter().map(|scheme| starts(target, scheme));
-                schemes.max().unwrap_or(Match::No)
-            }
-            other => other,
-        });
-    }
-    best
+    let Some(end) = first.bytes.iter().position(|byte| *byte == b' ') else {
+        return Match::Maybe;
+    };
+    let target = &first.bytes[end + 1..];
+    let schemes = SCHEMES.iter().map(|scheme| starts(target, scheme));
+    schemes.max().unwrap_or(Match::No)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +69,7 @@ impl Side {
         line: Text::EMPTY,
     };
 
-    fn start(&mut self, out: &mut dyn Sink) -> Result<(), Reason> {
+    fn start(&mut self, out: &mut dyn FieldSink) -> Result<(), Reason> {
         let line = self.line.bytes();
         // RFC 3261 §7.5: empty lines before the start line are ignored; they keep ways open.
         if line.is_empty() {
@@ -102,7 +98,7 @@ impl Side {
         Ok(())
     }
 
-    fn header(&self, out: &mut dyn Sink) {
+    fn header(&self, out: &mut dyn FieldSink) {
         // The short forms are those of RFC 3261 §7.3.3.
         const NAMES: &[(&[u8], Field)] = &[
             (b"from", Field::SipFrom),
@@ -122,7 +118,7 @@ impl Side {
         }
     }
 
-    fn feed(&mut self, input: &mut &[u8], out: &mut dyn Sink) -> Result<(), Reason> {
+    fn feed(&mut self, input: &mut &[u8], out: &mut dyn FieldSink) -> Result<(), Reason> {
         while self.at != At::Over && self.line.line(input) {
             self.headers += 1;
             if self.headers > HEADER_MAX {
@@ -141,17 +137,33 @@ impl Side {
     }
 }
 
-impl Sip {
-    pub(super) fn new() -> Sip {
+impl Decode for Sip {
+    fn new() -> Sip {
         Sip {
             sides: [Side::NEW, Side::NEW],
         }
     }
-}
 
-impl Decoder for Sip {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        let side = &mut self.sides[origin.from as usize];
+    fn clear(&mut self) {
+        for side in &mut self.sides {
+            let Side {
+                at,
+                is_response,
+                headers,
+                line,
+            } = side;
+            (*at, *is_response, *headers) = (At::Start, false, 0);
+            line.clear();
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let side = &mut self.sides[context.origin.from as usize];
         let mut input = input;
         if let Err(reason) = side.feed(&mut input, out) {
             return Progress::Reject(reason);
@@ -163,15 +175,28 @@ impl Decoder for Sip {
     }
 }
 
-/// One message in a datagram. The first in each direction are what is told, because fields are kept
-/// as found first.
-pub(super) fn datagram(bytes: &[u8], out: &mut dyn Sink) -> Progress {
-    let mut side = Side::NEW;
-    let mut input = bytes;
-    match side.feed(&mut input, out) {
-        Err(reason) => Progress::Reject(reason),
-        // An answer has come, or it is one: nothing more is asked.
-        Ok(()) if side.is_response => Progress::Done,
-        Ok(()) => Progress::Need(1),
+/// Messages in datagrams: nothing is kept between them. The first in each direction are what is
+/// told, because fields are kept as found first.
+pub(super) struct Datagrams;
+
+impl Decode for Datagrams {
+    fn new() -> Datagrams {
+        Datagrams
+    }
+
+    fn feed(
+        &mut self,
+        _context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let mut side = Side::NEW;
+        let mut input = input;
+        match side.feed(&mut input, out) {
+            Err(reason) => Progress::Reject(reason),
+            // An answer has come, or it is one: nothing more is asked.
+            Ok(()) if side.is_response => Progress::Done,
+            Ok(()) => Progress::Need(1),
+        }
     }
 }

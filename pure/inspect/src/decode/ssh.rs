@@ -3,8 +3,9 @@
 
 use md5::{Digest, Md5};
 
-use super::{Decoder, Direction, First, Match, Origin, Progress, Reason, starts};
-use crate::field::{Field, Sink, Value};
+use super::{Context, Decode, Direction, Progress, Reason};
+use crate::field::{Field, FieldSink, Value};
+use crate::identify::Pattern;
 use crate::text::Text;
 
 /// A packet of RFC 4253 §6.1 has at most 35,000 bytes.
@@ -15,9 +16,7 @@ const KEXINIT: u8 = 20;
 /// Lists of a key exchange packet up to the compression algorithms.
 const LIST_COUNT: u8 = 8;
 
-pub(super) fn first(first: &First<'_>) -> Match {
-    starts(first.bytes, b"SSH-")
-}
+pub(super) const STARTS: &[Pattern] = &[Pattern::Text(b"SSH-")];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -51,24 +50,6 @@ pub(crate) struct Ssh {
 }
 
 impl Ssh {
-    pub(super) fn new() -> Ssh {
-        let side = || Side {
-            step: Step::Line,
-            lines: 0,
-            got: 0,
-            number: 0,
-            run: 0,
-            packet_left: 0,
-            list: 0,
-            failed: None,
-            line: Text::EMPTY,
-            sum: Md5::new(),
-        };
-        Ssh {
-            sides: [side(), side()],
-        }
-    }
-
     fn progress(&self) -> Progress {
         if self.sides.iter().any(|side| side.step != Step::Over) {
             return Progress::Need(1);
@@ -106,7 +87,7 @@ impl Side {
         }
     }
 
-    fn identification(&mut self, from: Direction, out: &mut dyn Sink) -> Result<(), Reason> {
+    fn identification(&mut self, from: Direction, out: &mut dyn FieldSink) -> Result<(), Reason> {
         let line = self.line.bytes();
         if !line.starts_with(b"SSH-") {
             self.lines += 1;
@@ -134,7 +115,7 @@ impl Side {
         &mut self,
         from: Direction,
         input: &mut &[u8],
-        out: &mut dyn Sink,
+        out: &mut dyn FieldSink,
     ) -> Result<(), Reason> {
         while !input.is_empty() && self.step != Step::Over {
             match self.step {
@@ -210,7 +191,7 @@ impl Side {
         Ok(())
     }
 
-    fn list_over(&mut self, from: Direction, out: &mut dyn Sink) {
+    fn list_over(&mut self, from: Direction, out: &mut dyn FieldSink) {
         self.list += 1;
         self.step = Step::ListLen;
         if self.list == LIST_COUNT {
@@ -225,17 +206,41 @@ impl Side {
     }
 }
 
-impl Decoder for Ssh {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        let side = &mut self.sides[origin.from as usize];
+impl Decode for Ssh {
+    fn new() -> Ssh {
+        let side = || Side {
+            step: Step::Line,
+            lines: 0,
+            got: 0,
+            number: 0,
+            run: 0,
+            packet_left: 0,
+            list: 0,
+            failed: None,
+            line: Text::EMPTY,
+            sum: Md5::new(),
+        };
+        Ssh {
+            sides: [side(), side()],
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let from = context.origin.from;
+        let side = &mut self.sides[from as usize];
         let mut input = input;
-        if let Err(reason) = side.feed(origin.from, &mut input, out) {
+        if let Err(reason) = side.feed(from, &mut input, out) {
             side.fail(reason);
         }
         self.progress()
     }
 
-    fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn Sink) -> Progress {
+    fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn FieldSink) -> Progress {
         let side = &mut self.sides[from as usize];
         // Lists that the sum leaves out may be missing.
         let passes = side.step == Step::Cookie || (side.step == Step::List && !side.counts(from));

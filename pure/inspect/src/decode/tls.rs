@@ -1,15 +1,21 @@
-//! TLS over TCP: the record layer (RFC 8446 §5.1) and the two hellos in it.
+//! TLS over TCP: the record layer (RFC 8446 §5.1), the two hellos in it, and up to TLS 1.2 the
+//! server's certificate.
 //!
 //! Handshake messages may be spread over records, and records over segments, in any way. Records of
-//! other types before the hello are passed over. A direction is done with its hello, with the first
-//! record of application data, or when it begins with some other handshake message.
+//! other types before the hello are passed over. The client's direction is done with its hello, the
+//! server's with its certificate, or where it cannot have one that is not encrypted. Either is done
+//! with the first record of application data, or when it begins with some other handshake message.
 
-use super::{Decoder, Direction, First, Match, Origin, Progress, Reason};
-use crate::field::Sink;
+use super::{Context, Decode, Direction, First, Match, Progress, Reason};
+use crate::field::FieldSink;
+use crate::identify::{Byte, Pattern};
 
+mod certificate;
+mod der;
 mod fingerprint;
 mod hello;
 
+pub(crate) use certificate::Certificate;
 pub(crate) use fingerprint::Carrier;
 pub(crate) use hello::Hello;
 
@@ -31,6 +37,13 @@ fn is_head(head: &[u8; 5]) -> bool {
         && (head[0] != ALERT || len < 64)
         && (head[0] != CHANGE_CIPHER_SPEC || len == 1)
 }
+
+/// A record's type and version.
+pub(super) const STARTS: &[Pattern] = &[Pattern::Bytes(&[
+    Byte::In(CHANGE_CIPHER_SPEC, APPLICATION_DATA),
+    Byte::Is(3),
+    Byte::In(0, 4),
+])];
 
 pub(super) fn first(first: &First<'_>) -> Match {
     let bytes = first.bytes;
@@ -62,11 +75,14 @@ struct Side {
     head: [u8; 5],
     head_len: u8,
     is_over: bool,
-    /// Why it is over without a hello.
+    /// Why it is over before all that it may tell.
     failed: Option<Reason>,
     /// Bytes of the record still to come.
     left: u16,
     hello: Hello,
+    /// Whether the hello has been read, and a certificate comes behind it.
+    awaits_certificate: bool,
+    certificate: Certificate,
 }
 
 /// The state of a connection.
@@ -75,36 +91,6 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(super) fn new() -> Tls {
-        let side = || Side {
-            head: [0; 5],
-            head_len: 0,
-            is_over: false,
-            failed: None,
-            left: 0,
-            hello: Hello::new(),
-        };
-        Tls {
-            sides: [side(), side()],
-        }
-    }
-
-    /// As new, without touching all of its bytes.
-    pub(super) fn clear(&mut self) {
-        for side in &mut self.sides {
-            let Side {
-                head: _,
-                head_len,
-                is_over,
-                failed,
-                left,
-                hello,
-            } = side;
-            (*head_len, *is_over, *failed, *left) = (0, false, None, 0);
-            hello.clear();
-        }
-    }
-
     fn progress(&self) -> Progress {
         let need = self.sides.iter().filter(|side| !side.is_over);
         match need.map(Side::need).min() {
@@ -124,7 +110,10 @@ impl Side {
         if self.left == 0 {
             return 5 - usize::from(self.head_len).min(4);
         }
-        self.hello.need().min(self.left.into())
+        match self.awaits_certificate {
+            true => 1,
+            false => self.hello.need().min(self.left.into()),
+        }
     }
 
     fn fail(&mut self, reason: Reason) {
@@ -145,7 +134,8 @@ impl Side {
         true
     }
 
-    fn feed(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
+    fn feed(&mut self, mut input: &[u8], out: &mut dyn FieldSink) -> Result<(), Reason> {
+        let input = &mut input;
         while !self.is_over && !input.is_empty() {
             if self.left == 0 {
                 if !self.head(input) {
@@ -156,7 +146,10 @@ impl Side {
                     return Err(Reason::BadValue);
                 }
                 self.left = u16::from_be_bytes([self.head[3], self.head[4]]);
-                self.is_over = self.head[0] == APPLICATION_DATA;
+                // Behind a change of the cipher all is encrypted: a session that is resumed has no
+                // certificate.
+                self.is_over = self.head[0] == APPLICATION_DATA
+                    || (self.awaits_certificate && self.head[0] == CHANGE_CIPHER_SPEC);
                 continue;
             }
             let (part, rest) = input.split_at(input.len().min(self.left.into()));
@@ -165,39 +158,97 @@ impl Side {
             if self.head[0] != HANDSHAKE {
                 continue;
             }
-            match self.hello.feed(part) {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.is_over = true;
-                    return Ok(true);
-                }
-                Err(reason) => return Err(reason),
-            }
+            self.is_over = self.handshake(part, out)?;
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// Takes bytes of the handshake. True when there is no more to read.
+    fn handshake(&mut self, mut part: &[u8], out: &mut dyn FieldSink) -> Result<bool, Reason> {
+        if !self.awaits_certificate {
+            if !self.hello.take(&mut part)? {
+                return Ok(false);
+            }
+            self.hello.tell(Carrier::Tcp, out);
+            if !self.hello.has_certificate() {
+                return Ok(true);
+            }
+            self.awaits_certificate = true;
+            self.certificate.clear(self.hello.left());
+        }
+        self.certificate.feed(part, out)
+    }
+
+    /// So many bytes of the handshake are missing. True if they do not matter.
+    fn passes_gap(&mut self, len: u32) -> bool {
+        match self.awaits_certificate {
+            true => self.certificate.gap(len),
+            false => self.hello.gap(len),
+        }
     }
 }
 
-impl Decoder for Tls {
-    fn feed(&mut self, origin: Origin, input: &[u8], out: &mut dyn Sink) -> Progress {
-        let side = &mut self.sides[origin.from as usize];
-        let mut input = input;
-        match side.feed(&mut input) {
-            Ok(true) => side.hello.tell(Carrier::Tcp, out),
-            Ok(false) => {}
-            Err(reason) => side.fail(reason),
+impl Decode for Tls {
+    fn new() -> Tls {
+        let side = || Side {
+            head: [0; 5],
+            head_len: 0,
+            is_over: false,
+            failed: None,
+            left: 0,
+            hello: Hello::new(),
+            awaits_certificate: false,
+            certificate: Certificate::new(),
+        };
+        Tls {
+            sides: [side(), side()],
+        }
+    }
+
+    fn clear(&mut self) {
+        for side in &mut self.sides {
+            let Side {
+                head: _,
+                head_len,
+                is_over,
+                failed,
+                left,
+                hello,
+                awaits_certificate,
+                // As new where a hello is complete.
+                certificate: _,
+            } = side;
+            (*head_len, *is_over, *failed, *left) = (0, false, None, 0);
+            *awaits_certificate = false;
+            hello.clear();
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let side = &mut self.sides[context.origin.from as usize];
+        if let Err(reason) = side.feed(input, out) {
+            side.fail(reason);
         }
         self.progress()
     }
 
-    fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn Sink) -> Progress {
+    fn wants(&self, from: Direction) -> bool {
+        !self.sides[from as usize].is_over
+    }
+
+    fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn FieldSink) -> Progress {
         let side = &mut self.sides[from as usize];
         if side.is_over {
             return self.progress();
         }
         // Within a field that is passed over nothing is missed.
         let is_inside = len <= side.left.into();
-        if !is_inside || (side.head[0] == HANDSHAKE && !side.hello.gap(len)) {
+        if !is_inside || (side.head[0] == HANDSHAKE && !side.passes_gap(len)) {
             side.fail(Reason::Gap);
         } else {
             side.left -= len as u16;

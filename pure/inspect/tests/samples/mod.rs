@@ -3,9 +3,12 @@
 // Each test binary uses its part.
 #![allow(dead_code)]
 
-use inspect::Direction::{self, Forward, Reverse};
-use inspect::Transport::{self, Tcp, Udp};
-use inspect::laws;
+use barewire_inspect::Direction::{self, Forward, Reverse};
+use barewire_inspect::Transport::{self, Tcp, Udp};
+use barewire_inspect::laws;
+
+mod offices;
+pub mod secured;
 
 /// A conversation.
 pub struct Sample {
@@ -227,6 +230,63 @@ pub fn quic_frames() -> Vec<(Direction, Vec<u8>)> {
     ]
 }
 
+/// Bytes and who sends them.
+pub type Pieces = Vec<(Direction, Vec<u8>)>;
+
+/// The same handshake in other orders and among other frames (RFC 9000 section 19), one packet a
+/// piece, by name: what a sender may do, and what only an attacker does.
+pub fn quic_frame_orders() -> Vec<(&'static str, Pieces)> {
+    let hello = chrome();
+    let part = |from: usize, to: usize| crypto(from as u16, &hello[from..to.min(hello.len())]);
+    let len = hello.len();
+    let whole = |frames: Vec<Vec<u8>>| vec![(Forward, frames.concat())];
+    // Every third run of 50 bytes first, then the others: as browsers shuffle theirs.
+    let shuffled = |start: usize| (start..len).step_by(150).map(|at| part(at, at + 50));
+    // ACK of two ranges, with and without ECN counts; CONNECTION_CLOSE with a phrase.
+    let ack = vec![2, 9, 0, 1, 2, 1, 0];
+    let ack_ecn = vec![3, 9, 0, 0, 2, 1, 2, 3];
+    let close = [&[0x1c, 0x41, 0x28, 6, 3][..], b"bye"].concat();
+    let mut repeated = part(0, len);
+    repeated.extend(crypto(10, &[0xff; 100]));
+    vec![
+        ("frames", quic_frames()),
+        (
+            "frames-shuffled",
+            whole((0..3).rev().flat_map(|n| shuffled(n * 50)).collect()),
+        ),
+        (
+            "frames-overlapping",
+            whole((0..len).step_by(40).map(|at| part(at, at + 90)).collect()),
+        ),
+        (
+            "frames-among-others",
+            vec![
+                (Forward, [vec![0; 40], vec![1], part(0, 300)].concat()),
+                (Reverse, [ack, crypto(0, &answer())].concat()),
+                (Forward, [ack_ecn, part(300, len), vec![0; 9]].concat()),
+                (Reverse, close),
+            ],
+        ),
+        (
+            "frames-with-a-gap",
+            whole(vec![part(0, 200), part(201, len)]),
+        ),
+        ("frames-that-contradict", whole(vec![repeated])),
+        (
+            "frames-beyond-any-stream",
+            // Offsets of eight bytes, the largest there is and one that overflows with its length.
+            whole(vec![
+                [&[6][..], &[0xff; 8], &[0x40, 4], b"abcd"].concat(),
+                [&[6, 0xff][..], &[0xff; 7], &[0xff; 8]].concat(),
+            ]),
+        ),
+        (
+            "frames-unknown",
+            whole(vec![vec![0x30, 1, 2, 3], part(0, len)]),
+        ),
+    ]
+}
+
 const REQUEST: &[u8] =
     b"POST /a/path?x=1 HTTP/1.1\r\nUser-Agent: Program/1.0 (x)\r\nAccept: */*\r\n\
     hOsT:  www.example.org:8080 \r\nContent-Length: 3\r\n\r\nabc";
@@ -242,6 +302,59 @@ fn text() -> Vec<Sample> {
             .with(Forward, b"GET      /a  HTTP/1.1\r\nHost: h\r\n\r\n")
             .with(Reverse, RESPONSE),
         Sample::new("http-answer", Tcp, 80).with(Reverse, RESPONSE),
+        Sample::new("http-bad-status", Tcp, 80)
+            .with(Reverse, "HTTP/1.1 none\r\n\r\n")
+            .with(
+                Forward,
+                "GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\n\r\n",
+            ),
+        Sample::new("http-pipelined", Tcp, 80)
+            .with(
+                Forward,
+                "HEAD /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\n\r\n\
+                 GET /4 HTTP/1.1\r\n\r\n\r\nGET /5 HTTP/1.1\r\n\r\nGET /6 HTTP/1.1\r\n\r\n",
+            )
+            .with(
+                Reverse,
+                "HTTP/1.1 201 1\r\nContent-Length: 99\r\n\r\n\
+                 HTTP/1.1 202 2\r\nContent-Length: 2\r\n\r\n22\
+                 HTTP/1.1 203 3\r\nContent-Length: 0\r\n\r\n\
+                 HTTP/1.1 404 4\r\nContent-Length: 0\r\n\r\n\
+                 HTTP/1.1 405 5\r\nContent-Length: 0\r\n\r\n\
+                 HTTP/1.1 406 6\r\nContent-Length: 0\r\n\r\n",
+            ),
+        Sample::new("http-many", Tcp, 80)
+            .with(Forward, "GET /one HTTP/1.1\r\nHost: h\r\n\r\n")
+            .with(
+                Reverse,
+                "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nGET /not one",
+            )
+            .with(
+                Forward,
+                "POST /two HTTP/1.1\r\nHost: other\r\nContent-Length: 5\r\n\r\nbytes\
+                 HEAD /three HTTP/1.1\r\nHost: h\r\nUser-Agent: late\r\n\r\n",
+            )
+            .with(
+                Reverse,
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n5;x=y\r\nHTTP/\r\n0\r\nA: b\r\n\r\n\
+                 HTTP/1.1 404 None\r\nContent-Length: 1000\r\n\r\n",
+            )
+            .with(Forward, "GET /four HTTP/1.1\r\n\r\n"),
+        Sample::new("http-connect", Tcp, 8080)
+            .with(
+                Forward,
+                "CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n",
+            )
+            .with(Reverse, "HTTP/1.1 407 Who\r\nContent-Length: 2\r\n\r\nno")
+            .with(
+                Forward,
+                "CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\
+                 Proxy-Authorization: Basic eDp5\r\n\r\n",
+            )
+            .with(Reverse, "HTTP/1.1 200 Connection established\r\n\r\n")
+            .with(Forward, records(&chrome(), 5000))
+            .with(Reverse, records(&answer(), 5000)),
         Sample::new("http2", Tcp, 80).with(
             Forward,
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
@@ -398,6 +511,28 @@ fn datagrams() -> Vec<Sample> {
             .with(Forward, announcement)
             .with(Forward, announcement)
             .with(Forward, &query),
+        Sample::new("dns-forwarder", Udp, 53)
+            .with(Forward, asked(1, b"\x01a\0", 1))
+            .with(Forward, asked(2, b"\x01b\0", 1))
+            .with(Forward, asked(3, b"\x01c\0", 1))
+            .with(Forward, asked(4, b"\x01d\0", 1))
+            .with(Forward, asked(5, b"\x01e\0", 1))
+            .with(Forward, asked(6, b"\x01f\0", 1))
+            .with(Forward, asked(2, b"\x01b\0", 1))
+            .with(Reverse, nothing(1, b"\x01a\0", 1))
+            .with(Reverse, nothing(2, b"\x01B\0", 1))
+            .with(Reverse, nothing(3, b"\x01c\0", 1))
+            .with(Reverse, nothing(4, b"\x01d\0", 1))
+            .with(Reverse, nothing(5, b"\x01e\0", 1))
+            .with(Reverse, nothing(6, b"\x01f\0", 1)),
+        Sample::new("dns-many", Udp, 53)
+            .with(Forward, &query)
+            .with(Forward, asked(2, b"\x03two\0", 28))
+            .with(Forward, asked(3, b"\x05never\0", 1))
+            .with(Forward, asked(2, b"\x03two\0", 28))
+            .with(Reverse, nothing(2, b"\x03two\0", 28))
+            .with(Reverse, &response)
+            .with(Reverse, nothing(9, b"\x06unused\0", 16)),
         Sample::new("dns-tcp", Tcp, 53)
             .with(Forward, sized16(&query))
             .with(Reverse, sized16(&response)),
@@ -405,14 +540,59 @@ fn datagrams() -> Vec<Sample> {
             .with(Forward, ntp)
             .with(Reverse, clock),
         Sample::new("dhcp", Udp, 67).with(Forward, dhcp),
+        Sample::new("ssdp", Udp, 1900)
+            .with(Forward, SEARCH)
+            .with(Reverse, FOUND),
+        Sample::new("ssdp-notify", Udp, 1900).with(
+            Forward,
+            b"NOTIFY * HTTP/1.1\r\nNT: upnp:rootdevice\r\nSERVER: box\r\nLOCATION: http://a/",
+        ),
+        Sample::new("wireguard", Udp, 9999)
+            .with(Forward, wireguard(1, &[7], 148))
+            .with(Reverse, wireguard(2, &[9, 7], 92)),
+        Sample::new("wireguard-long", Udp, 51820).with(Forward, wireguard(1, &[7], 149)),
         Sample::new("noise", Udp, 9999)
             .with(Forward, [1; 60])
             .with(Reverse, [2; 60]),
     ]
 }
 
+const SEARCH: &[u8] = b"M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\nMX: 1\r\n\
+    MAN: \"ssdp:discover\"\r\nST: ssdp:all\r\nUser-Agent: seeker\r\n\r\n";
+const FOUND: &[u8] = b"HTTP/1.1 200 OK\r\nST: upnp:rootdevice\r\nServer: box/1\r\n\
+    Location: http://192.0.2.1/d.xml\r\n\r\n";
+
+/// A handshake message of WireGuard: indices, a key and what follows.
+fn wireguard(kind: u8, indices: &[u32], len: usize) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    bytes.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
+    bytes.resize(len, 0x55);
+    bytes
+}
+
+/// A question.
+fn asked(id: u8, name: &[u8], kind: u8) -> Vec<u8> {
+    let head = [0, id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    [&head[..], name, &[0, kind, 0, 1]].concat()
+}
+
+/// The answer that there is no such name.
+fn nothing(id: u8, name: &[u8], kind: u8) -> Vec<u8> {
+    let mut bytes = asked(id, name, kind);
+    bytes[2..4].copy_from_slice(&[0x81, 0x83]);
+    bytes
+}
+
 /// All of them.
 pub fn all() -> Vec<Sample> {
-    let groups = [tls(), quic(), text(), binary(), datagrams()];
+    let groups = [
+        tls(),
+        secured::all(),
+        quic(),
+        text(),
+        binary(),
+        datagrams(),
+        offices::all(),
+    ];
     groups.into_iter().flatten().collect()
 }

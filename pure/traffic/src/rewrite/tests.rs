@@ -338,7 +338,7 @@ fn other_link_types_get_an_ethernet_header() {
     assert!(out.is_empty());
     let error = Rewriter::default().check(LinkType::RAW).unwrap_err();
     assert!(error.hint.unwrap().contains("--src-mac"));
-    assert!(macs.check(LinkType(105)).is_err(), "802.11");
+    assert!(macs.check(LinkType(189)).is_err(), "USB");
     // Short ones are padded to Ethernet's minimum.
     let mut out = Vec::new();
     macs.apply(&ip[..28], 28, LinkType::RAW, &mut out).unwrap();

@@ -6,9 +6,9 @@
 //! something to skip, or how many bytes it must see. No byte is copied.
 //!
 //! ```
-//! use wire::file::{Event, Reader};
+//! use barewire_wire::file::{Event, Reader};
 //!
-//! fn count(file: &[u8]) -> Result<usize, wire::file::FileError> {
+//! fn count(file: &[u8]) -> Result<usize, barewire_wire::file::FileError> {
 //!     let (mut reader, mut at, mut packets) = (Reader::new(), 0, 0);
 //!     loop {
 //!         let rest = file.get(at..).unwrap_or(&[]);
@@ -41,6 +41,22 @@ pub const MAX_BLOCK_EXTRA: u32 = 131_072;
 /// The most bytes that [`Event::Need`] asks for at once by default: a buffer of this size is enough
 /// for every file.
 pub const MAX_NEED: usize = (MAX_PACKET_LEN + MAX_BLOCK_EXTRA) as usize;
+
+/// The most bytes on the wire that a reader believes: 1 MiB, twice the largest packet that a Linux
+/// interface hands over before segmentation (`GSO_MAX_SIZE`, 524,280 bytes). A length above it is
+/// damage, and would make up most of the bytes of any flow or total that it is added to.
+pub const MAX_WIRE_LEN: u32 = 1 << 20;
+
+/// The wire length of a packet, and whether it is the one that the file states. One above
+/// [`MAX_WIRE_LEN`] is replaced by the bytes present.
+#[inline]
+fn wire_len(stated: u32, cap_len: u32) -> (u32, bool) {
+    if stated <= MAX_WIRE_LEN.max(cap_len) {
+        (stated.max(cap_len), true)
+    } else {
+        (cap_len, false)
+    }
+}
 
 /// What a reader found at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +101,9 @@ pub struct Packet {
     pub has_time: bool,
     /// Bytes on the wire. Never less than `data.len()`.
     pub wire_len: u32,
+    /// False where the file states more than [`MAX_WIRE_LEN`] bytes on the wire; `wire_len` is then
+    /// the number of bytes present.
+    pub has_wire_len: bool,
     /// Link type of its interface.
     pub link: LinkType,
     /// Index of its interface within its section.

@@ -148,19 +148,15 @@ impl Reader {
             };
             let [seconds, fraction, cap_len, wire_len] =
                 [0, 4, 8, 12].map(|position| word(at(head, position)));
-            if cap_len > self.max_packet_len {
+            let (wire_len, has_wire_len) = super::wire_len(wire_len, cap_len);
+            if cap_len > self.max_packet_len || !has_wire_len {
                 break;
             }
             let Some(next) = behind.get(cap_len as usize..) else {
                 break;
             };
             let time = Timestamp::from_parts(seconds.into(), u64::from(fraction) * unit_ns);
-            each(
-                bytes.len() - behind.len(),
-                cap_len,
-                wire_len.max(cap_len),
-                time,
-            );
+            each(bytes.len() - behind.len(), cap_len, wire_len, time);
             rest = next;
         }
         bytes.len() - rest.len()
@@ -194,13 +190,15 @@ impl Reader {
             return Ok(self.need(used));
         }
         self.offset += used as u64;
+        let (wire_len, has_wire_len) = super::wire_len(wire_len, cap_len);
         let fraction_ns = u64::from(fraction) * magic.unit_ns();
         Ok(Event::Packet(Packet {
             used,
             data: head_len..used,
             time: Timestamp::from_parts(u64::from(seconds), fraction_ns),
             has_time: true,
-            wire_len: wire_len.max(cap_len),
+            wire_len,
+            has_wire_len,
             link: self.interface.link,
             interface: 0,
             direction: Direction::Unknown,

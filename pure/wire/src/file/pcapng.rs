@@ -335,6 +335,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
                 }
             }
         }
+        let (wire_len, has_wire_len) = super::wire_len(wire_len, cap_len);
         let time = match units {
             Some(units) => interface.resolution.timestamp(units, interface.offset_s),
             None => Timestamp::ZERO,
@@ -344,7 +345,8 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
             data: head_len + 8..end + 8,
             time,
             has_time: units.is_some(),
-            wire_len: wire_len.max(cap_len),
+            wire_len,
+            has_wire_len,
             link: interface.link,
             interface: index,
             direction,

@@ -188,6 +188,77 @@ fn pcap_errors_say_where() {
     );
 }
 
+/// The wire length of the only packet of a file, and whether it is the one stated.
+fn wire_len_of(file: &[u8]) -> (u32, bool) {
+    let (mut reader, mut position) = (Reader::new(), 0);
+    loop {
+        match reader.next(&file[position..]).expect("a file to read") {
+            Event::Packet(packet) => return (packet.wire_len, packet.has_wire_len),
+            Event::Need(_) => panic!("no packet"),
+            event => position += event.used(),
+        }
+    }
+}
+
+#[test]
+fn a_wire_length_that_no_packet_has_is_not_believed() {
+    const CASES: [(u32, (u32, bool)); 4] = [
+        (538_000_000, (4, false)),
+        (MAX_WIRE_LEN + 1, (4, false)),
+        (MAX_WIRE_LEN, (MAX_WIRE_LEN, true)),
+        (0, (4, true)),
+    ];
+    for (stated, expected) in CASES {
+        let mut file = [0; pcap::HEADER_LEN + pcap::RECORD_LEN + 4];
+        let (head, rest) = file.split_first_chunk_mut().unwrap();
+        pcap::emit_header(head, LinkType::RAW, 65_535, pcap::Precision::Microseconds);
+        let record = rest.first_chunk_mut().unwrap();
+        pcap::emit_record(
+            record,
+            Timestamp(0),
+            4,
+            stated,
+            pcap::Precision::Microseconds,
+        );
+        assert_eq!(wire_len_of(&file), expected, "pcap, {stated}");
+
+        let mut reader = pcap::Reader::new(MAX_PACKET_LEN);
+        reader.next(&file).unwrap();
+        let mut short = None;
+        let rest = &file[pcap::HEADER_LEN..];
+        reader.each_plain(rest, 1, |_, _, wire_len, _| short = Some((wire_len, true)));
+        let (_, is_stated) = expected;
+        assert_eq!(
+            short,
+            is_stated.then_some(expected),
+            "the short way, {stated}"
+        );
+
+        let start = || {
+            let mut file = NgFile(Vec::new());
+            file.put(|out| pcapng::emit_section(out, &pcapng::SectionInfo::default()));
+            let info = pcapng::InterfaceInfo::new(LinkType::RAW, 65_535, "");
+            file.put(|out| pcapng::emit_interface(out, &info));
+            file
+        };
+        let words = [0, 0, 0, 4, stated, 0].map(u32::to_le_bytes).concat();
+        for kind in [2, 6] {
+            let mut file = start();
+            file.block(kind, &words);
+            assert_eq!(
+                wire_len_of(&file.0),
+                expected,
+                "block type {kind}, {stated}"
+            );
+        }
+        if stated != 0 {
+            let mut file = start();
+            file.block(3, &[&stated.to_le_bytes()[..], &[0; 4]].concat());
+            assert_eq!(wire_len_of(&file.0), expected, "block type 3, {stated}");
+        }
+    }
+}
+
 struct NgFile(Vec<u8>);
 
 impl NgFile {

@@ -105,6 +105,11 @@ fn fragments_and_damage() {
         line(LinkType::IPV4, &fragment),
         "IP 10.0.0.1 > 10.0.0.2: udp, frag 7:16@1480+"
     );
+    fragment[6] = 0;
+    assert_eq!(
+        line(LinkType::IPV4, &fragment),
+        "IP 10.0.0.1 > 10.0.0.2: udp, frag 7:16@1480"
+    );
     assert_eq!(
         line(LinkType::IPV4, &ipv4(6, &[0, 80, 0, 81, 0])),
         "IP 10.0.0.1.80 > 10.0.0.2.81: [|tcp] [short]"

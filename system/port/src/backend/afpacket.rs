@@ -23,8 +23,9 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::account::TxCounters;
 use crate::control::Capabilities;
-use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, PortOptions, TimestampSource};
+use crate::port::Port;
+use crate::registry::{Backend, Plain, PortName, Target};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
@@ -34,13 +35,13 @@ use listen::Source;
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    scheme: "afpacket",
     summary: "tap on an interface: sees its packets in both directions, takes none from the host",
     example: "afpacket:eth0",
     needs: "CAP_NET_RAW; with CAP_BPF and Linux 5.12 the cheaper ring; Linux 3.2 at least",
-    queues: false,
-    frames: |_, _| Ok(None),
-    open,
+    target: Target::Interface,
+    plain: Plain::Interfaces,
+    faster: "xdplive: and afxdp: send faster than afpacket:",
+    ..Backend::new("afpacket", open)
 };
 
 /// Ring memory of a queue, in bytes, where nothing else is asked for.
@@ -86,18 +87,20 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     }
     let mut facts = Vec::new();
     let mut sources = Vec::new();
+    let mut filter = None;
     let mut memory_len = 0;
     let mut rx = Vec::new();
     let mut packet_len_max = 0;
     if options.direction.has_rx() {
         let bytes = ring_bytes(options).map_err(refuse)?;
-        let filter = SocketFilter::new(options, is_loopback);
+        let wanted = SocketFilter::new(options, is_loopback);
         let mut sockets = vec![first];
         while sockets.len() < queue_count as usize {
             sockets.push(PacketSocket::new()?);
         }
-        let listening = listen::listen(sockets, &link, bytes, filter, time, options)?;
+        let listening = listen::listen(sockets, &link, bytes, wanted, time, options)?;
         sources = listening.sources;
+        filter = Some(listening.filter);
         facts.extend(listening.facts);
         memory_len += sources.iter().map(Source::memory_len).sum::<usize>();
         packet_len_max = sources[0].packet_len_max();
@@ -153,7 +156,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         packet_len_max,
         ..Capabilities::default()
     };
-    let control = control.of(sources, tx_counters, link_type, facts, memory_len);
+    let control = control.of(sources, filter, tx_counters, link_type, facts, memory_len);
     Ok(Port {
         name: format!("afpacket:{}", name.target),
         rx,

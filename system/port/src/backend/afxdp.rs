@@ -21,6 +21,7 @@ mod control;
 mod describe;
 mod lent;
 mod plan;
+mod probe;
 mod rx;
 mod socket;
 mod tx;
@@ -43,20 +44,25 @@ use self::tx::Tx;
 use super::clock::Clock;
 use crate::account::{RxCounters, TxCounters};
 use crate::control::Capabilities;
-use crate::open::{Backend, Port, PortName};
 use crate::options::{FilterTarget, PortOptions, TimestampSource};
+use crate::port::Port;
+use crate::registry::{Backend, PortName, Target};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    scheme: "afxdp",
     summary: "kernel bypass on all queues of an interface or on one",
     example: "afxdp:eth0/3",
     needs: "Linux 5.9; root, or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF while opening",
     queues: true,
+    target: Target::Interface,
+    filter_takes: true,
+    // They are in a map of its program.
+    to_count: sys::rights::to_read_maps,
+    faster: "xdplive: sends faster where the driver takes XDP frames",
     frames,
-    open,
+    ..Backend::new("afxdp", open)
 };
 
 /// The frames that a port of its own would have.
@@ -246,6 +252,7 @@ fn assemble(parts: Parts<'_>) -> Port {
         interface_sent: Growth::since(device.link.stats.tx_packets),
         link: device.link,
         waiting: VecDeque::new(),
+        is_detached: false,
         promiscuous,
     };
     control.look_at_interface();

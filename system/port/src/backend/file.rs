@@ -8,61 +8,45 @@
 //! Damage ends a file late: all packets before it are delivered, then [`RxQueue::receive`] fails
 //! with `Damaged` and the offset in bytes (of the uncompressed file).
 
+mod control;
 mod gather;
+pub(crate) mod handed;
 mod input;
 mod mapping;
 mod output;
 pub(crate) mod rotation;
+mod rx;
 mod source;
 mod tx;
 pub(crate) mod writer;
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
 
-use bpf::cbpf::Program;
-use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
-use wire::file::{Direction as Way, Event, FileError, FileErrorKind, InterfaceFound, Reader};
+use wire::file::Reader;
 
-use crate::account::{
-    Counter, DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters,
-};
-use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
-use crate::open::{Backend, Port, PortName};
-use crate::options::{Direction, FilterTarget, PortOptions};
-use crate::rx::{Filled, Ready, RxBackend, RxQueue};
-use crate::slot::Slot;
+use self::control::{Control, TxControl};
+use self::rx::Rx;
+use self::source::Source;
+use crate::account::{Counter, RxCounters, TxCounters};
+use crate::control::Capabilities;
+use crate::options::{Direction, PortOptions};
+use crate::port::Port;
+use crate::registry::{Backend, Plain, PortName, Target};
+use crate::rx::RxQueue;
 use crate::tx::TxQueue;
-use input::Compression;
-use source::{More, Source};
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    scheme: "file",
     summary: "capture file: pcap or pcapng, plain, gzip or zstd; - is standard input or output",
     example: "file:x.pcapng",
-    needs: "nothing",
-    queues: false,
-    frames: |_, _| Ok(None),
-    open,
+    target: Target::File,
+    plain: Plain::Files,
+    ..Backend::new("file", open)
 };
-
-/// Packets looked at for one batch where a filter rejects most of them, so that a call ends soon.
-const LOOK_MAX: u64 = 1 << 16;
-
-/// So far ahead of a packet its file is loaded: some twenty of the smallest packets.
-const AHEAD_LEN: usize = 2048;
-
-/// Bytes kept of an interface's name. Linux's have 15, names in captures of other systems some
-/// more; a file may have 64 KiB for each of 65,536.
-const NAME_LEN_MAX: usize = 128;
-
-/// Frames of the pool into which packets are copied that a program wants to keep: 4 MiB.
-const KEEP_FRAME_COUNT: u32 = 1024;
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     match options.direction {
@@ -161,501 +145,14 @@ fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
 struct Shared {
     /// Packets met in the file.
     seen: Counter,
+    /// Those of them whose wire length is damaged.
+    wire_len_damaged: Counter,
     /// No more is to be read.
     stopped: AtomicBool,
+    /// The greatest snapshot length of an interface met; 0 if there is none that limits.
+    snaplen: AtomicU32,
     /// Link type and name of each interface met. Locked when one is met, never for a packet.
     interfaces: Mutex<Vec<(u16, String)>>,
-}
-
-/// How reading ended.
-enum End {
-    /// The file is read to its end.
-    Clean,
-    /// It cannot be read on.
-    Damaged {
-        offset: u64,
-        why: String,
-        kind: ErrorKind,
-    },
-    /// The filter makes no sense for packets of an interface met; gone once it is told.
-    Filter(Option<Error>),
-}
-
-struct Rx {
-    path: String,
-    source: Source,
-    reader: Box<Reader>,
-    /// By index of the interface in the section, its index in the port.
-    indices: Vec<u16>,
-    /// The section that `indices` belongs to.
-    section: u32,
-    options: PortOptions,
-    /// The filter of each interface, by its index in the port.
-    programs: Vec<Option<Arc<Program>>>,
-    /// The filter for each link type met.
-    programs_by_link: HashMap<u16, Option<Arc<Program>>>,
-    snaplen: u32,
-    end: Option<End>,
-    /// The end was told to the program.
-    told: bool,
-    keep: OnceCell<Pool>,
-    cache: Option<FrameCache>,
-    shared: Arc<Shared>,
-    counters: Arc<RxCounters>,
-}
-
-impl Rx {
-    /// Reads up to the first interface, so that the port has a link type.
-    fn open(&mut self) -> Result<()> {
-        while self.end.is_none() && self.indices.is_empty() {
-            match self.reader.next(self.source.rest()) {
-                Ok(Event::Need(need)) => match self.source.more(need) {
-                    More::Bytes => {}
-                    More::Later => {
-                        if !self.source.wait(Duration::MAX) {
-                            let why = "interrupted before the first packet";
-                            return Err(Error::new(ErrorKind::Io, self.what(), why));
-                        }
-                    }
-                    more => self.at_end(more),
-                },
-                Ok(event) => self.meta(&event),
-                Err(error) => self.damage(&error),
-            }
-        }
-        match &self.end {
-            None | Some(End::Clean) => Ok(()),
-            Some(_) => Err(self.error()),
-        }
-    }
-
-    fn what(&self) -> String {
-        format!("read {}", source::shown(&self.path))
-    }
-
-    /// Anything but a packet.
-    fn meta(&mut self, event: &Event) {
-        if let Event::Interface(found) = event {
-            self.interface(found);
-        }
-        self.source.take(event.used());
-    }
-
-    /// Notes an interface. A section that describes the interfaces of the one before again (files
-    /// put behind each other) gets the same indices.
-    fn interface(&mut self, found: &InterfaceFound) {
-        if found.section != self.section {
-            self.section = found.section;
-            self.indices.clear();
-        }
-        let name = self.source.rest().get(found.name.clone()).unwrap_or(&[]);
-        let name = short_name(name);
-        let entry = (found.interface.link.0, name);
-        let mut known = self
-            .shared
-            .interfaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let local = self.indices.len();
-        let index = if known.get(local) == Some(&entry) {
-            local
-        } else {
-            known.push(entry);
-            known.len() - 1
-        };
-        let index = u16::try_from(index);
-        let count = known.len();
-        drop(known);
-        if count > self.programs.len() {
-            match self.program(found.interface.link.0) {
-                Ok(program) => self.programs.push(program),
-                Err(error) => self.end = Some(End::Filter(Some(error))),
-            }
-        }
-        match index {
-            Ok(index) => self.indices.push(index),
-            Err(_) => {
-                let why = format!("{count} interfaces in one file");
-                let offset = self.reader.offset();
-                self.end = Some(End::Damaged {
-                    offset,
-                    why,
-                    kind: ErrorKind::Unsupported,
-                });
-            }
-        }
-    }
-
-    /// The filter for a link type; the one of an interface before, if it has the same.
-    fn program(&mut self, link_type: u16) -> Result<Option<Arc<Program>>> {
-        if let Some(program) = self.programs_by_link.get(&link_type) {
-            return Ok(program.clone());
-        }
-        let target = FilterTarget {
-            link_type,
-            tap: None,
-        };
-        let program = self.options.for_packets(target)?.filter.map(Arc::new);
-        self.programs_by_link.insert(link_type, program.clone());
-        Ok(program)
-    }
-
-    fn at_end(&mut self, more: More) {
-        let offset = self.reader.offset();
-        match more {
-            More::Failed(error) => {
-                // A compressed stream that is cut or damaged, or a failing disk: with an errno.
-                let kind = match error.raw_os_error() {
-                    Some(_) => ErrorKind::Io,
-                    None => ErrorKind::Damaged,
-                };
-                let why = match self.source.compression() {
-                    Compression::None => error.to_string(),
-                    compression => format!("{} data: {error}", compression.name()),
-                };
-                self.end = Some(End::Damaged { offset, why, kind });
-            }
-            More::End(skipped) => match self.reader.finish(self.source.rest().len()) {
-                Ok(()) => self.end = Some(End::Clean),
-                Err(mut error) => {
-                    if let FileErrorKind::EndsInside(there, needed) = error.kind {
-                        let there = there.saturating_sub(skipped as u64);
-                        error.kind = FileErrorKind::EndsInside(there, needed);
-                    }
-                    self.damage(&error);
-                }
-            },
-            More::Bytes | More::Later => {}
-        }
-    }
-
-    fn damage(&mut self, error: &FileError) {
-        let kind = match error.kind {
-            FileErrorKind::Empty | FileErrorKind::NotACapture(_) if error.offset == 0 => {
-                ErrorKind::InvalidInput
-            }
-            _ => ErrorKind::Damaged,
-        };
-        let (offset, why) = (error.offset, error.kind.to_string());
-        self.end = Some(End::Damaged { offset, why, kind });
-    }
-
-    /// The end as an error; made anew each time it is asked for.
-    fn error(&mut self) -> Error {
-        if let Some(End::Filter(error)) = &mut self.end
-            && let Some(error) = error.take()
-        {
-            return error;
-        }
-        let Some(End::Damaged { offset, why, kind }) = &self.end else {
-            return Error::new(ErrorKind::Io, self.what(), "it has ended");
-        };
-        if *kind == ErrorKind::InvalidInput {
-            let hint = "capture files are pcap or pcapng, plain or compressed by gzip or zstd";
-            return Error::new(*kind, self.what(), why.clone()).with_hint(hint);
-        }
-        let seen = self.shared.seen.get();
-        let whose = match self.source.compression() {
-            Compression::None => "",
-            _ => " of the uncompressed file",
-        };
-        let why = format!("{why}; byte {offset}{whose}, after {seen} packets");
-        Error::new(*kind, self.what(), why)
-    }
-
-    /// Adds packets to the batch until there is something else, or `room` of them; how many were
-    /// looked at, and what came instead.
-    fn packets(
-        &mut self,
-        slots: &mut Vec<Slot>,
-        room: usize,
-    ) -> (u64, Option<std::result::Result<Event, FileError>>) {
-        let rest = self.source.rest();
-        let start = self.source.pointer(0);
-        let (mut at, mut seen, mut added) = (0, 0, 0);
-        slots.reserve(room);
-        if self.programs.iter().all(Option::is_none) {
-            let index = self.indices.first().copied().unwrap_or(0);
-            let snaplen = self.snaplen;
-            at = self
-                .reader
-                .each_plain(rest, room, |data_at, cap_len, wire_len, time| {
-                    // SAFETY: the reader checked that the packet lies within `rest`, which `start`
-                    // is the start of; this pointer may be written through, which one made from
-                    // `rest` may not.
-                    let data = unsafe { start.add(data_at) };
-                    // Where the next packet is stands in this one's header, so the processor can
-                    // only foresee by address, and that ends with each page.
-                    let ahead = data.as_ptr().addr() + AHEAD_LEN;
-                    sys::advice::prefetch(&[ahead, ahead + 64]);
-                    let mut slot = Slot::new(data, cap_len.min(snaplen), wire_len, 0);
-                    slot.time_ns = time.ns();
-                    slot.interface_index = index;
-                    slot.flags = Slot::TIME;
-                    slots.push(slot);
-                    added += 1;
-                });
-            seen = added as u64;
-        }
-        let other = loop {
-            if added == room || seen == LOOK_MAX {
-                break None;
-            }
-            let bytes = rest.get(at..).unwrap_or(&[]);
-            let packet = match self.reader.next(bytes) {
-                Ok(Event::Packet(packet)) => packet,
-                other => break Some(other),
-            };
-            seen += 1;
-            let index = self.indices.get(packet.interface as usize);
-            let index = index.copied().unwrap_or(0);
-            let data_at = at + packet.data.start;
-            at += packet.used;
-            if let Some(Some(program)) = self.programs.get(usize::from(index)) {
-                let data = bytes.get(packet.data.clone()).unwrap_or(&[]);
-                if bpf::vm_cbpf::run(program, data, packet.wire_len) == 0 {
-                    continue;
-                }
-            }
-            // SAFETY: the reader checked that the packet lies within `rest`, which `start` is the
-            // start of; this pointer may be written through, which one made from `rest` may not.
-            let data = unsafe { start.add(data_at) };
-            let cap_len = (packet.data.len() as u32).min(self.snaplen);
-            let mut slot = Slot::new(data, cap_len, packet.wire_len, 0);
-            slot.time_ns = packet.time.ns();
-            slot.interface_index = index;
-            slot.flags = u16::from(packet.has_time) * Slot::TIME
-                + u16::from(packet.direction == Way::Out) * Slot::OUTGOING;
-            slots.push(slot);
-            added += 1;
-        };
-        self.source.take(at);
-        (seen, other)
-    }
-}
-
-impl RxBackend for Rx {
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
-        self.source.begin_batch(&self.path)?;
-        let before = slots.len();
-        let mut seen = 0;
-        while self.end.is_none() && !self.shared.stopped.load(Ordering::Relaxed) {
-            let room = max - (slots.len() - before);
-            let (looked, other) = self.packets(slots, room);
-            seen += looked;
-            match other {
-                None => break,
-                Some(Ok(Event::Need(need))) => {
-                    // Getting more moves the buffer, which slots may point to.
-                    if slots.len() > before || seen >= LOOK_MAX {
-                        break;
-                    }
-                    match self.source.more(need) {
-                        More::Bytes => {}
-                        More::Later => break,
-                        more => self.at_end(more),
-                    }
-                }
-                Some(Ok(event)) => self.meta(&event),
-                Some(Err(error)) => self.damage(&error),
-            }
-        }
-        let count = (slots.len() - before) as u64;
-        self.shared.seen.add(seen);
-        if seen > count {
-            self.counters.filtered.add(seen - count);
-        }
-        if count == 0 && matches!(self.end, Some(End::Damaged { .. } | End::Filter(_))) {
-            self.told = true;
-            return Err(self.error());
-        }
-        Ok(Filled::of(&slots[before..]))
-    }
-
-    fn release(&mut self, slots: &mut Vec<Slot>) {
-        slots.clear();
-    }
-
-    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
-        let what = "keep a packet of a file";
-        if self.cache.is_none() {
-            let config = PoolConfig {
-                frame_count: KEEP_FRAME_COUNT,
-                ..PoolConfig::default()
-            };
-            let pool = match self.keep.get() {
-                Some(pool) => pool.clone(),
-                None => Pool::new(config)?,
-            };
-            let _ = self.keep.set(pool.clone());
-            self.cache = Some(FrameCache::new(pool));
-        }
-        let none = || Error::new(ErrorKind::NoSpace, what, "the pool has no frame left");
-        let cache = self.cache.as_mut().ok_or_else(none)?;
-        if slot.cap_len > cache.pool().frame_len() {
-            self.counters.too_long.add(1);
-            let why = format!("{} bytes are more than a frame holds", slot.cap_len);
-            return Err(Error::new(ErrorKind::InvalidInput, what, why));
-        }
-        let Some(mut frame) = cache.take() else {
-            self.counters.pool_empty.add(1);
-            return Err(none());
-        };
-        let pool = cache.pool();
-        pool.set_range(&mut frame, 0, slot.cap_len);
-        // SAFETY: the slot is one of the batch that is out, so its memory is as `fill` described
-        // it.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) };
-        pool.bytes_mut(&mut frame).copy_from_slice(bytes);
-        self.counters.detach_copies.add(1);
-        Ok(frame)
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
-        Ok(match &self.end {
-            _ if self.shared.stopped.load(Ordering::Relaxed) => Ready::End,
-            Some(End::Clean) => Ready::End,
-            Some(_) if self.told => Ready::End,
-            Some(_) => Ready::Packets,
-            None if self.source.wait(timeout) => Ready::Packets,
-            None => Ready::Timeout,
-        })
-    }
-
-    fn pool(&self) -> Option<&Pool> {
-        self.keep.get()
-    }
-
-    /// A file has its packets ready: to sleep on the clock in between would only be slow.
-    fn gathers(&self) -> bool {
-        true
-    }
-}
-
-/// The start of an interface's name, as text.
-fn short_name(name: &[u8]) -> String {
-    let cut = name.get(..NAME_LEN_MAX).unwrap_or(name);
-    let text = String::from_utf8_lossy(cut);
-    match cut.len() < name.len() {
-        // A character may have been cut in two.
-        true => text
-            .trim_end_matches(char::REPLACEMENT_CHARACTER)
-            .to_owned(),
-        false => text.into_owned(),
-    }
-}
-
-struct Control {
-    path: String,
-    counters: Arc<RxCounters>,
-    mapped: bool,
-    format: &'static str,
-    compression: Compression,
-    memory_len: usize,
-    shared: Arc<Shared>,
-}
-
-impl PortControl for Control {
-    fn account(&mut self) -> Result<PortAccount> {
-        // What was delivered first, what was seen last: the difference is never negative. There is
-        // no ring in which packets could wait: what was read from the file and not yet handed over
-        // is missing for a moment, and what is missing at the end was lost by a fault of ours.
-        let mut queue = QueueAccount {
-            delivered: self.counters.delivered.get(),
-            delivered_bytes: self.counters.delivered_bytes.get(),
-            ..QueueAccount::default()
-        };
-        queue.dropped[DropReason::Filter as usize] = self.counters.filtered.get();
-        queue.seen = self.shared.seen.get();
-        Ok(PortAccount {
-            rx: vec![queue],
-            tx: Vec::new(),
-            interface_seen: None,
-            interface_sent: None,
-        })
-    }
-
-    fn event(&mut self) -> Option<PortEvent> {
-        None
-    }
-
-    fn describe(&self) -> PortDescription {
-        let interfaces = self
-            .shared
-            .interfaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let access = if self.mapped { "mapped" } else { "buffered" };
-        PortDescription {
-            scheme: "file",
-            target: self.path.clone(),
-            // A file without interfaces has no packets either, so that any will do.
-            link_type: interfaces.first().map_or(1, |(link, _)| *link),
-            facts: vec![
-                ("format", self.format.to_owned()),
-                ("compression", self.compression.name().to_owned()),
-                ("access", access.to_owned()),
-            ],
-            memory_len: self.memory_len,
-            interfaces,
-        }
-    }
-
-    fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
-        let all = self
-            .shared
-            .interfaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        all.get(known..).unwrap_or_default().to_vec()
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.shared.stopped.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-struct TxControl {
-    path: String,
-    counters: Arc<TxCounters>,
-    memory_len: usize,
-}
-
-impl PortControl for TxControl {
-    fn account(&mut self) -> Result<PortAccount> {
-        let tx = TxAccount {
-            queue_index: 0,
-            sent: self.counters.sent.get(),
-            sent_bytes: self.counters.sent_bytes.get(),
-            failed: self.counters.failed.get(),
-            copied: self.counters.copied.get(),
-        };
-        Ok(PortAccount {
-            tx: vec![tx],
-            ..PortAccount::default()
-        })
-    }
-
-    fn event(&mut self) -> Option<PortEvent> {
-        None
-    }
-
-    fn describe(&self) -> PortDescription {
-        PortDescription {
-            scheme: "file",
-            target: self.path.clone(),
-            link_type: 1,
-            memory_len: self.memory_len,
-            ..PortDescription::default()
-        }
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! queues: a frame of another pool is copied, a slot of a receiving queue over the same pool is
 //! taken over.
 
+use ring::slot::{Room, Slot};
 use ring::{Frame, FrameCache, Owners, Pool};
 use sys::{Error, ErrorKind, Result};
 
 use crate::account::TxCounters;
-use crate::slot::{Room, Slot};
 
 /// Appends slots over up to `count` free frames, `headroom` bytes into each: buffers to be filled.
 /// Fewer where the pool has no more. How many.
@@ -97,7 +97,7 @@ impl<'v> Buffers<'v> {
     unsafe fn write(&mut self, ahead: usize, index: u32) {
         let data = self.first.wrapping_add((index as usize) << self.shift);
         // SAFETY: the caller's word. The place is within the pool's mapping, which is not at 0.
-        unsafe { Slot::write_buffer(self.room.next().add(ahead), data, self.len, index) };
+        unsafe { Slot::write_buffer(self.room.place().add(ahead), data, self.len, index) };
     }
 
     /// As [`push`](Self::push) for frames that a device has given back: those of them that it holds
@@ -157,11 +157,11 @@ pub(super) fn take_over(
     is_sendable: impl FnOnce(u32) -> bool,
     mut post: impl FnMut(Part),
 ) -> Option<u32> {
-    let packet_len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
+    let packet_len: u32 = packet.iter().map(|slot| slot.cap_len()).sum();
     let sendable = is_sendable(packet_len)
         && packet
             .iter()
-            .all(|slot| slot.cap_len != 0 && slot.place_in(pool).is_some());
+            .all(|slot| slot.cap_len() != 0 && slot.place_in(pool).is_some());
     if !sendable {
         return None;
     }
@@ -171,11 +171,11 @@ pub(super) fn take_over(
         // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
         let lent = unsafe { owners.lend(index) };
         debug_assert!(lent, "a slot's frame is its queue's");
-        slot.token = Slot::DETACHED;
+        slot.forget_frame();
         post(Part {
             index,
             offset,
-            len: slot.cap_len,
+            len: slot.cap_len(),
             is_last: at + 1 == count,
         });
     }
@@ -190,11 +190,28 @@ pub(super) enum Copied {
     NoRoom(Frame),
 }
 
+/// Pools whose frames can be copied in turn without looking one up: the ports that one program
+/// forwards from.
+const FOREIGN_MAX: usize = 8;
+
+/// Flushes without a frame of a pool after which the pool is forgotten: a cache keeps its pool in
+/// memory, also when the port that it belonged to is closed.
+const FLUSHES_MAX: u32 = 256;
+
 /// The pools that frames to be copied come from.
 #[derive(Default)]
 pub(super) struct Foreign {
-    /// The pool met last.
-    cache: Option<FrameCache>,
+    /// The pools met last, the most recent at the end; each with a cache for its frames.
+    met: Vec<Met>,
+    /// Flushes so far.
+    flushes: u32,
+}
+
+/// A pool that frames came from.
+struct Met {
+    cache: FrameCache,
+    /// Flushes before its last frame.
+    flushes: u32,
 }
 
 impl Foreign {
@@ -212,16 +229,10 @@ impl Foreign {
     ) -> Result<Copied> {
         let refuse = |why: String| Error::new(ErrorKind::InvalidInput, "send a frame", why);
         let tag = frame.pool_tag();
-        let foreign = match &mut self.cache {
-            Some(foreign) if foreign.pool().tag() == tag => foreign,
-            other => {
-                let pool = Pool::find(tag).ok_or_else(|| {
-                    refuse("its pool is gone".into())
-                        .with_hint("keep the port, or the pool, that the frame came from")
-                })?;
-                other.insert(FrameCache::new(pool))
-            }
-        };
+        let foreign = self.cache_of(tag).ok_or_else(|| {
+            refuse("its pool is gone".into())
+                .with_hint("keep the port, or the pool, that the frame came from")
+        })?;
         let Some(mut copy) = cache.take() else {
             return Ok(Copied::NoRoom(frame));
         };
@@ -239,5 +250,138 @@ impl Foreign {
         let _ = foreign.give(frame);
         counters.copied.add(1);
         Ok(Copied::Frame(copy))
+    }
+
+    /// To be called with each flush: forgets pools from which nothing has come for long.
+    #[inline]
+    pub(super) fn age(&mut self) {
+        let Some(oldest) = self.met.first() else {
+            return;
+        };
+        self.flushes = self.flushes.wrapping_add(1);
+        if self.flushes.wrapping_sub(oldest.flushes) > FLUSHES_MAX {
+            self.met.remove(0);
+        }
+    }
+
+    /// The cache for a pool's frames; `None` if the pool is gone. Looking up a pool takes a lock
+    /// and making a cache takes memory, so the caches of several pools are kept.
+    fn cache_of(&mut self, tag: u32) -> Option<&mut FrameCache> {
+        let is_of = |met: &Met| met.cache.pool().tag() == tag;
+        match self.met.iter().rposition(is_of) {
+            Some(at) => self.met[at..].rotate_left(1),
+            None => {
+                let cache = FrameCache::new(Pool::find(tag)?);
+                if self.met.len() == FOREIGN_MAX {
+                    self.met.remove(0);
+                }
+                self.met.push(Met { cache, flushes: 0 });
+            }
+        }
+        let met = self.met.last_mut()?;
+        met.flushes = self.flushes;
+        Some(&mut met.cache)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::PoolConfig;
+
+    fn cache() -> FrameCache {
+        let config = PoolConfig {
+            // More than caches keep.
+            frame_count: 1024,
+            ..PoolConfig::default()
+        };
+        FrameCache::new(Pool::new(config).unwrap())
+    }
+
+    fn tags(foreign: &Foreign) -> Vec<u32> {
+        let met = foreign.met.iter();
+        met.map(|met| met.cache.pool().tag()).collect()
+    }
+
+    /// The pool of a port that is closed is freed while others still send.
+    #[test]
+    fn pools_from_which_nothing_comes_are_forgotten() {
+        let (mut own, counters) = (cache(), TxCounters::default());
+        let (mut closed, mut open) = (cache(), cache());
+        let mut foreign = Foreign::default();
+        let mut copy = |foreign: &mut Foreign, from: &mut FrameCache| {
+            let frame = from.take().unwrap();
+            match foreign.copy(frame, 0, &mut own, &counters) {
+                Ok(Copied::Frame(copy)) => own.give(copy).unwrap(),
+                _ => panic!("there is room"),
+            }
+        };
+        copy(&mut foreign, &mut closed);
+        let tag = closed.pool().tag();
+        drop(closed);
+        assert!(Pool::find(tag).is_some(), "frames of it may still come");
+        for _ in 0..2 * FLUSHES_MAX {
+            copy(&mut foreign, &mut open);
+            foreign.age();
+        }
+        assert!(Pool::find(tag).is_none(), "it is not freed");
+        assert_eq!(tags(&foreign), [open.pool().tag()]);
+        // Whoever comes again is met again.
+        (0..2 * FLUSHES_MAX).for_each(|_| foreign.age());
+        assert_eq!(tags(&foreign), []);
+        copy(&mut foreign, &mut open);
+        assert_eq!(tags(&foreign), [open.pool().tag()]);
+    }
+
+    /// Frames of several pools in turn: each pool is looked up once. (That nothing is allocated is
+    /// in `tests/allocations.rs`.)
+    #[test]
+    fn pools_that_take_turns_keep_their_caches() {
+        let (mut own, counters) = (cache(), TxCounters::default());
+        let mut pools: Vec<FrameCache> = (0..FOREIGN_MAX + 1).map(|_| cache()).collect();
+        let mut foreign = Foreign::default();
+        let mut places = Vec::new();
+        for round in 0..3 {
+            for (number, from) in pools[..FOREIGN_MAX].iter_mut().enumerate() {
+                let mut frame = from.take().unwrap();
+                from.pool().set_range(&mut frame, 0, 60);
+                from.pool().bytes_mut(&mut frame).fill(number as u8);
+                let Ok(Copied::Frame(copy)) = foreign.copy(frame, 0, &mut own, &counters) else {
+                    panic!("there is room");
+                };
+                assert_eq!(own.pool().bytes(&copy), [number as u8; 60]);
+                own.give(copy).unwrap();
+            }
+            let now = tags(&foreign);
+            if round == 0 {
+                places = now.clone();
+            }
+            assert_eq!(now, places);
+        }
+        assert_eq!(counters.copied.get(), 3 * FOREIGN_MAX as u64);
+        // One more takes the place of the one that was met longest ago: not of the first, which is
+        // met again.
+        for number in [0, FOREIGN_MAX] {
+            let frame = pools[number].take().unwrap();
+            assert!(foreign.copy(frame, 0, &mut own, &counters).is_ok());
+        }
+        let now = tags(&foreign);
+        let last = [places[0], pools[FOREIGN_MAX].pool().tag()];
+        assert_eq!(now[..], [&places[2..], &last].concat());
+        // Every frame went back to its pool.
+        drop(foreign);
+        for from in pools {
+            let pool = from.pool().clone();
+            drop(from);
+            assert_eq!(pool.counts().user, 0);
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_gone_is_reported() {
+        let (mut own, counters) = (cache(), TxCounters::default());
+        let frame = cache().take().unwrap();
+        let error = Foreign::default().copy(frame, 0, &mut own, &counters).err();
+        assert!(error.unwrap().to_string().contains("its pool is gone"));
     }
 }

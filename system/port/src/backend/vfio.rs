@@ -1,76 +1,56 @@
-//! `vfio:` drivers in user space: the card's registers mapped, descriptors and packets in memory
-//! that it shares with us, no system call and no interrupt on the path.
+//! `vfio:` a card driven in user space, by the drivers of the crate `vfio`: its descriptors become
+//! slots of a batch, its counters an account.
 //!
 //! ```text
-//!   RxQueue -> Rx<R: DriverRx> -> descriptors <-DMA- card -DMA-> frames of the pool
-//!   TxQueue -> Tx<T: DriverTx> -> descriptors -DMA-> card -DMA-> frames of the pool
-//!   control -> Control<D: Driver> -> registers -> card
+//!   RxQueue -> Rx<D> -> D::Rx \
+//!   TxQueue -> Tx<D> -> D::Tx  > Core<D> -> card
+//!   control -> Control<D>     /
 //! ```
-//!
-//! A driver (one folder here, one row in `cards.rs`) knows one family of cards and nothing of
-//! ports; what it must do is in `driver.rs`. It reaches registers through `registers.rs` and memory
-//! through `dma.rs`, so that it runs on a device model in the same way (`model.rs`).
-//!
-//! Descriptors and the whole frame pool are mapped through the IOMMU when the port is opened, at
-//! addresses of our choosing. A wrong address, ours or the card's, hits nothing. When the port is
-//! closed the card is stopped before the memory goes; when the process dies the kernel does so.
-//!
-//! # Since Linux
-//! 4.0 (type 1 version 2); iommufd 6.6.
 
-mod cards;
 mod control;
-mod core;
-mod dma;
-mod driver;
-mod e1000;
-mod function;
-mod igb;
-mod intel;
-#[cfg(test)]
-mod laws;
-mod model;
-mod registers;
+#[cfg(feature = "testing")]
+pub(crate) mod models;
 mod rx;
+#[cfg(test)]
+mod tests;
 mod tx;
-mod virtio;
-pub(crate) mod wire;
 
 use std::sync::Arc;
 
+use ring::slot::Vlan;
 use ring::{Pool, PoolConfig};
 use sys::memfd::HugePages;
 use sys::pci::{PciAddress, PciFunction};
+use sys::vfio::Through;
 use sys::{Error, ErrorKind, Result};
 
+use vfio::{
+    Card, Core, Driver, DriverRx, Function, Interrupt, Lent, Limits, Settings, VfioFunction,
+    Visitor,
+};
+
 use self::control::{Control, QueueView};
-use self::core::{Core, Lent};
-use self::driver::{Driver, DriverRx, Function, Interrupt, Limits, Settings};
-use self::function::VfioFunction;
 use self::rx::{Rx, RxSettings};
 use self::tx::Tx;
 use crate::account::{RxCounters, TxCounters};
-use crate::control::{Capabilities, PortDescription};
-use crate::open::{Backend, Port, PortName};
+use crate::control::{Capabilities, Intake, PortDescription};
 use crate::options::{FilterTarget, IommuBy, PortOptions, TimestampSource};
+use crate::port::Port;
+use crate::registry::{Backend, PortName};
 use crate::rx::RxQueue;
-use crate::slot::Vlan;
 use crate::tx::TxQueue;
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    scheme: "vfio",
     summary: "a card driven in user space, by its PCI address",
     example: "vfio:0000:00:01.0",
     needs: "an IOMMU; the card bound to vfio-pci; root, or the nodes below /dev/vfio and \
             locked memory",
     queues: true,
     frames: |_, options| Ok(Some(frames(options, QUEUES_MAX, 1 << 16))),
-    open,
+    renamed: &[("bind", "lend")],
+    ..Backend::new("vfio", open)
 };
-
-/// Only for a test of the IOMMU, see `wire.rs`: bytes to add to the address of every frame.
-const WRONG_ADDRESSES: &str = "wrong addresses";
 
 /// Entries of each ring, unless told otherwise.
 const RING_LEN: u32 = 1024;
@@ -78,22 +58,86 @@ const RING_LEN: u32 = 1024;
 const QUEUES_MAX: u32 = 64;
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
-    let address: PciAddress = name.target.parse()?;
-    let pci = PciFunction::find(address)?;
-    let id = pci.id()?;
-    let card = cards::find(id).ok_or_else(|| cards::unknown(&pci, id))?;
-    let through = match options.iommu {
-        IommuBy::Auto => sys::vfio::Through::Auto,
-        IommuBy::Type1 => sys::vfio::Through::Type1,
-        IommuBy::Iommufd => sys::vfio::Through::Iommufd,
+    Taken::by(name, options)?.open()
+}
+
+/// A card in our hands that no driver has touched yet.
+struct Taken<'a> {
+    card: &'static Card,
+    // Before what it was lent by, so that it goes first.
+    function: VfioFunction,
+    assembly: Assembly<'a>,
+}
+
+impl<'a> Taken<'a> {
+    /// Takes the card at the address in the name.
+    fn by(name: &'a PortName, options: &'a PortOptions) -> Result<Self> {
+        let address: PciAddress = name.target.parse()?;
+        let pci = PciFunction::find(address)?;
+        let id = pci.id()?;
+        let card = vfio::find(id).ok_or_else(|| unknown(&pci, id))?;
+        let through = match options.iommu {
+            IommuBy::Auto => Through::Auto,
+            IommuBy::Type1 => Through::Type1,
+            IommuBy::Iommufd => Through::Iommufd,
+        };
+        let lent = match options.lend {
+            true => nic::bind::lend(address)?,
+            false => None,
+        };
+        let lent: Lent = lent.map(|guard| Box::new(guard) as _);
+        let function = VfioFunction::open(&pci, through)?;
+        let via = function.via();
+        let assembly = Assembly {
+            lent,
+            name,
+            options,
+            via,
+        };
+        Ok(Self {
+            card,
+            function,
+            assembly,
+        })
+    }
+
+    /// Has the card's driver make a port of it.
+    fn open(self) -> Result<Port> {
+        self.card.drive(self.assembly, self.function)
+    }
+}
+
+/// The error for a function that has no driver here.
+fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
+    let what = format!("open {}:{}", BACKEND.scheme, pci.address());
+    let why = match pci.class() {
+        Ok(class) if class >> 16 != 0x02 => {
+            format!("{vendor:04x}:{device:04x} is no network card (class {class:06x})")
+        }
+        _ => format!("there is no driver for {vendor:04x}:{device:04x} here"),
     };
-    let lent = match options.lend {
-        true => nic::bind::lend(address)?,
-        false => None,
-    };
-    let lent: Lent = lent.map(|guard| Box::new(guard) as _);
-    let device = sys::vfio::open(&pci, through)?;
-    (card.open)(lent, VfioFunction::new(device, id), name, options)
+    Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
+        "drivers: {}; with the kernel's driver the card works as afxdp:INTERFACE",
+        vfio::names().join(", ")
+    ))
+}
+
+/// Makes a port of a driver.
+struct Assembly<'a> {
+    /// Goes when nobody has the card open any more.
+    lent: Lent,
+    name: &'a PortName,
+    options: &'a PortOptions,
+    /// How the card is reached, in a word.
+    via: &'static str,
+}
+
+impl Visitor for Assembly<'_> {
+    type Output = Port;
+
+    fn visit<D: Driver>(self, driver: D) -> Result<Port> {
+        assemble(self, driver)
+    }
 }
 
 /// What a port wants of a card with these limits.
@@ -175,19 +219,17 @@ fn pool(options: &PortOptions, limits: &Limits) -> Result<Pool> {
 
 /// The name of a card that there is a driver for here, by its vendor and device id.
 pub fn card_name(id: (u16, u16)) -> Option<&'static str> {
-    cards::find(id).map(|card| card.name)
+    vfio::find(id).map(vfio::Card::name)
 }
 
-/// Makes a port of a driver: maps the pool, starts the card, hands its queues to their owners.
-/// `via` says in a word how the card is reached; `lent` goes when nobody has the card open any
-/// more.
-fn assemble<D: Driver>(
-    lent: Lent,
-    driver: D,
-    name: &PortName,
-    options: &PortOptions,
-    via: &'static str,
-) -> Result<Port> {
+/// Maps the pool, starts the card, hands its queues to their owners.
+fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
+    let Assembly {
+        lent,
+        name,
+        options,
+        via,
+    } = assembly;
     let ethernet = FilterTarget {
         link_type: 1,
         tap: None,
@@ -202,9 +244,7 @@ fn assemble<D: Driver>(
     let limits = driver.limits();
     let pool = pool(options, &limits)?;
     let settings = settings(name, options, &limits, pool.frame_len())?;
-    let off = name.options.iter().find(|(key, _)| key == WRONG_ADDRESSES);
-    let off = off.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
-    let frames = driver.function().dma().map_pool(&pool, off)?;
+    let frames = driver.function().dma().map_pool(&pool)?;
     let (core, rx_queues, tx_queues, interrupts) = Core::start(lent, driver, &settings, frames)?;
     let core = Arc::new(core);
     let stamp = options.timestamp != TimestampSource::None;
@@ -212,47 +252,10 @@ fn assemble<D: Driver>(
         .iter()
         .all(|queue| queue.headroom() as usize >= Vlan::LEN);
 
-    let (mut rx, mut tx, mut views) = (Vec::new(), Vec::new(), Vec::new());
-    let mut interrupts = interrupts.into_iter();
-    for at in 0..settings.rx_count.max(settings.tx_count) {
-        views.push(QueueView::new(settings.first + at));
-    }
-    for (at, queue) in rx_queues.into_iter().enumerate() {
-        let counters = Arc::new(RxCounters::default());
-        let rx_settings = RxSettings {
-            snaplen: options.snaplen,
-            stamp,
-        };
-        let interrupt: Option<Interrupt> = interrupts.next();
-        views[at].watch_rx(counters.clone(), queue.watch());
-        let closed = views[at].closed.clone();
-        let backend = Rx::new(
-            queue,
-            core.clone(),
-            interrupt,
-            rx_settings,
-            counters.clone(),
-            closed,
-        );
-        let number = settings.first + at as u32;
-        rx.push(RxQueue::new(
-            Box::new(backend),
-            number,
-            options.batch_max,
-            options.filter.clone(),
-            counters,
-        ));
-    }
-    for (at, queue) in tx_queues.into_iter().enumerate() {
-        let counters = Arc::new(TxCounters::default());
-        views[at].watch_tx(counters.clone());
-        let backend = Tx::new(queue, core.clone(), &limits, counters.clone());
-        tx.push(TxQueue::new(
-            Box::new(backend),
-            settings.first + at as u32,
-            counters,
-        ));
-    }
+    let numbers = settings.first..settings.first + settings.rx_count.max(settings.tx_count);
+    let mut views: Vec<QueueView> = numbers.map(QueueView::new).collect();
+    let rx = receiving(rx_queues, interrupts, &core, &mut views, &settings, options);
+    let tx = sending(tx_queues, &core, &mut views, &settings, &limits);
     let description = describe(name, &settings, &pool, &core, via);
     Ok(Port {
         name: format!("{}:{}", BACKEND.scheme, name.target),
@@ -270,6 +273,61 @@ fn assemble<D: Driver>(
             ..Capabilities::default()
         },
     })
+}
+
+/// The receiving queues, each told to the view of its number.
+fn receiving<D: Driver>(
+    queues: Vec<D::Rx>,
+    interrupts: Vec<Interrupt>,
+    core: &Arc<Core<D>>,
+    views: &mut [QueueView],
+    settings: &Settings,
+    options: &PortOptions,
+) -> Vec<RxQueue> {
+    let mut interrupts = interrupts.into_iter();
+    let ends = queues.into_iter().zip(views).enumerate();
+    let open = |(at, (queue, view)): (usize, (D::Rx, &mut QueueView))| {
+        let counters = Arc::new(RxCounters::default());
+        let rx_settings = RxSettings {
+            snaplen: options.snaplen,
+            stamp: options.timestamp != TimestampSource::None,
+        };
+        view.watch_rx(counters.clone(), queue.watch());
+        let backend = Rx::new(
+            queue,
+            core.clone(),
+            interrupts.next(),
+            rx_settings,
+            counters.clone(),
+            view.closed.clone(),
+        );
+        RxQueue::new(
+            Box::new(backend),
+            settings.first + at as u32,
+            options.batch_max,
+            options.filter.clone(),
+            counters,
+        )
+    };
+    ends.map(open).collect()
+}
+
+/// The sending queues, likewise.
+fn sending<D: Driver>(
+    queues: Vec<D::Tx>,
+    core: &Arc<Core<D>>,
+    views: &mut [QueueView],
+    settings: &Settings,
+    limits: &Limits,
+) -> Vec<TxQueue> {
+    let ends = queues.into_iter().zip(views).enumerate();
+    let open = |(at, (queue, view)): (usize, (D::Tx, &mut QueueView))| {
+        let counters = Arc::new(TxCounters::default());
+        view.watch_tx(counters.clone());
+        let backend = Tx::new(queue, core.clone(), limits, counters.clone());
+        TxQueue::new(Box::new(backend), settings.first + at as u32, counters)
+    };
+    ends.map(open).collect()
 }
 
 fn describe<D: Driver>(
@@ -305,6 +363,7 @@ fn describe<D: Driver>(
         scheme: BACKEND.scheme,
         target: name.target.clone(),
         link_type: 1,
+        intake: Intake::Live,
         facts,
         memory_len: pool.memory_len(),
         interfaces: Vec::new(),

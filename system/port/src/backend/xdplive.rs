@@ -14,35 +14,50 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ring::slot::Slot;
 use ring::{Frame, Pool};
 use sys::link::{Link, LinkStats};
 use sys::netlink::Socket;
+use sys::rights::Capability;
 use sys::{Error, ErrorKind, Result};
 use xdp::{LIVE_LEN_MIN, LiveTransmitter};
 
 use crate::account::{PortAccount, TxAccount, TxCounters};
-use crate::control::{Capabilities, PortControl, PortDescription, PortEvent};
-use crate::open::{Backend, Port, PortName};
+use crate::control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
 use crate::options::PortOptions;
-use crate::slot::Slot;
+use crate::port::Port;
+use crate::registry::{Backend, PortName, Target};
 use crate::tx::{TxBackend, TxQueue};
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    scheme: "xdplive",
     summary: "sends without socket buffers, many packets a system call; not seen by taps",
     example: "xdplive:eth0",
     needs: "CAP_BPF and CAP_NET_ADMIN; Linux 5.18; a driver that takes XDP frames (veth: GRO or \
             XDP at the other end)",
-    queues: false,
-    frames: |_, _| Ok(None),
-    open,
+    target: Target::Interface,
+    // Each batch is a run of its program.
+    to_send: Some(Capability::Bpf),
+    faster: "a receiver with GRO takes more",
+    ..Backend::new("xdplive", open)
 };
 
 /// Packets of a system call where nothing else is asked for: its own cost is then below a tenth of
 /// theirs.
 const RING_LEN: u32 = 2048;
 const RING_LEN_MAX: u32 = 1 << 16;
+
+/// Time between two calls, on average. Each call makes a page pool, which takes one of 65,533
+/// identifiers and gives it back only an RCU grace period after the call (`net/core/xdp.c`,
+/// `__mem_id_cyclic_get`, `__xdp_mem_allocator_rcu_free`). Grace periods of seconds occur on a busy
+/// machine: at 54,000 calls a second the identifiers ran out.
+const CALL_GAP: Duration = Duration::from_micros(100);
+/// Calls that may follow each other at once after a pause.
+const CALL_BURST: u32 = 16;
+
+/// How long a call that found no identifier is tried again, and how often.
+const FULL_WAIT_MAX: Duration = Duration::from_secs(2);
+const FULL_RETRY: Duration = Duration::from_millis(10);
 
 /// How long the interface's counters may stand still before they are believed.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -87,6 +102,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         len_max,
         device: Device::new(link.clone())?,
         lost: 0,
+        turns: Turns::new(Instant::now()),
         counters: counters.clone(),
     };
     let facts = vec![
@@ -98,6 +114,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         counters: counters.clone(),
         is_gone: false,
         description: PortDescription {
+            intake: Intake::Live,
             scheme: "xdplive",
             target: link.name.clone(),
             link_type: 1,
@@ -166,6 +183,52 @@ impl Device {
     }
 }
 
+/// When calls may be made: one each [`CALL_GAP`] on average.
+struct Turns {
+    next: Instant,
+}
+
+impl Turns {
+    fn new(now: Instant) -> Self {
+        Self { next: now }
+    }
+
+    /// Takes a turn: how long to wait for it.
+    fn take(&mut self, now: Instant) -> Duration {
+        if let Some(oldest) = now.checked_sub(CALL_GAP * CALL_BURST) {
+            self.next = self.next.max(oldest);
+        }
+        let wait = self.next.saturating_duration_since(now);
+        self.next += CALL_GAP;
+        wait
+    }
+}
+
+/// Calls `run` until it finds an identifier for its page pool (see [`CALL_GAP`]). A call that found
+/// none has sent nothing.
+fn with_identifier(
+    mut run: impl FnMut() -> Result<u64>,
+    mut sleep: impl FnMut(Duration),
+) -> Result<u64> {
+    let mut left = FULL_WAIT_MAX;
+    loop {
+        let error = match run() {
+            Err(error) if error.os_code() == Some(libc::ENOSPC) => error,
+            result => return result,
+        };
+        if left.is_zero() {
+            return Err(error
+                .with_why(
+                    "the kernel has no identifier left for a page pool, of which each call needs \
+                     one: other programs use them up, or the kernel is slow to take them back",
+                )
+                .with_hint("afpacket: sends without page pools"));
+        }
+        sleep(FULL_RETRY);
+        left = left.saturating_sub(FULL_RETRY);
+    }
+}
+
 struct Tx {
     transmitter: LiveTransmitter,
     ring_len: usize,
@@ -177,6 +240,7 @@ struct Tx {
     device: Device,
     /// Packets that were sent as far as we know and then found missing.
     lost: u64,
+    turns: Turns,
     counters: Arc<TxCounters>,
 }
 
@@ -192,7 +256,13 @@ impl Tx {
         while left != 0 && result.is_ok() {
             let refused_before = self.transmitter.refused();
             self.counters.kicks.add(1);
-            let submitted = match self.transmitter.run(left as u32) {
+            let wait = self.turns.take(Instant::now());
+            if !wait.is_zero() {
+                std::thread::sleep(wait);
+            }
+            let transmitter = &mut self.transmitter;
+            let ran = with_identifier(|| transmitter.run(left as u32), std::thread::sleep);
+            let submitted = match ran {
                 Ok(submitted) => submitted as usize,
                 Err(error) => {
                     // What it had sent by then is not known: none of it is claimed.
@@ -269,7 +339,8 @@ impl TxBackend for Tx {
         for offset in self.filled..self.filled + room {
             let index = self.slot(offset);
             let data = self.transmitter.buffer(index);
-            slots.push(Slot::new(data, self.len_max, self.len_max, index as u64));
+            // SAFETY: each buffer has room for the longest packet, and this one is not waiting.
+            slots.push(unsafe { Slot::over(data, self.len_max, self.len_max, index as u64) });
         }
         Ok(())
     }
@@ -285,23 +356,23 @@ impl TxBackend for Tx {
             }
             at += count;
             // A packet in several segments is longer than a page: live frames have one.
-            if count > 1 || slot.cap_len < LIVE_LEN_MIN {
+            if count > 1 || slot.cap_len() < LIVE_LEN_MIN {
                 self.counters.failed.add(1);
                 continue;
             }
             let index = self.slot(self.filled);
-            if slot.token != index as u64 {
+            if slot.token() != index as u64 {
                 // A packet before it was refused: close the gap.
                 // SAFETY: both are slots of the ring, as long as the packet at least, and not the
                 // same one; the batch that lent them is over.
                 unsafe {
                     let to = self.transmitter.buffer(index);
-                    to.copy_from_nonoverlapping(slot.data, slot.cap_len as usize);
+                    to.copy_from_nonoverlapping(slot.data(), slot.cap_len() as usize);
                 }
             }
-            self.transmitter.set_len(index, slot.cap_len);
+            self.transmitter.set_len(index, slot.cap_len());
             self.filled += 1;
-            self.filled_bytes += u64::from(slot.cap_len);
+            self.filled_bytes += u64::from(slot.cap_len());
         }
         slots.clear();
         Ok(())
@@ -391,5 +462,62 @@ impl PortControl for Control {
 
     fn stop(&mut self) -> Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_a_gap_apart_after_a_burst() {
+        let start = Instant::now();
+        let mut turns = Turns::new(start);
+        // A second without a call: a burst at once, then one each gap.
+        let now = start + Duration::from_secs(1);
+        let waits: Vec<Duration> = (0..100).map(|_| turns.take(now)).collect();
+        let at_once = CALL_BURST as usize + 1;
+        assert!(waits[..at_once].iter().all(Duration::is_zero), "{waits:?}");
+        for (later, wait) in waits[at_once..].iter().enumerate() {
+            assert_eq!(*wait, CALL_GAP * (later as u32 + 1));
+        }
+        // Who calls less often never waits.
+        let later = now + Duration::from_secs(1);
+        for call in 0..100 {
+            assert!(turns.take(later + CALL_GAP * call).is_zero());
+        }
+    }
+
+    #[test]
+    fn a_call_without_an_identifier_is_tried_again_for_a_while() {
+        let no_identifier =
+            || Error::from_io("run", std::io::Error::from_raw_os_error(libc::ENOSPC));
+        let mut slept = Duration::ZERO;
+        let mut tries = 0;
+        let run = || {
+            tries += 1;
+            if tries < 5 {
+                Err(no_identifier())
+            } else {
+                Ok(7)
+            }
+        };
+        assert_eq!(with_identifier(run, |time| slept += time).unwrap(), 7);
+        assert_eq!((tries, slept), (5, FULL_RETRY * 4));
+
+        let mut slept = Duration::ZERO;
+        let error = with_identifier(|| Err(no_identifier()), |time| slept += time).unwrap_err();
+        assert_eq!(slept, FULL_WAIT_MAX);
+        assert!(error.to_string().contains("page pool"), "{error}");
+        assert!(error.hint().is_some());
+
+        let other = || {
+            Err(Error::from_io(
+                "run",
+                std::io::Error::from_raw_os_error(libc::ENODEV),
+            ))
+        };
+        let error = with_identifier(other, |_| panic!("no reason to wait")).unwrap_err();
+        assert_eq!(error.os_code(), Some(libc::ENODEV));
     }
 }

@@ -4,10 +4,10 @@
 use std::ptr;
 
 use ring::Pool;
+use ring::slot::{Slot, Vlan, segment_count};
 use sys::Result;
 
 use super::{Packet, RxBatch};
-use crate::slot::{Slot, Vlan, segment_count};
 use crate::tx::TxQueue;
 
 /// Bytes that the smallest buffer of any sending queue holds.
@@ -75,7 +75,7 @@ impl RxBatch<'_> {
         let mut forwarded = Forwarded::default();
         for slot in taken {
             forwarded.packets += usize::from(!slot.has(Slot::CONTINUES));
-            forwarded.bytes += u64::from(slot.cap_len);
+            forwarded.bytes += u64::from(slot.cap_len());
         }
         self.start += taken.len();
         self.packets -= forwarded.packets;
@@ -114,16 +114,11 @@ fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize>
     };
     let first = packet.bytes();
     let (addresses, rest) = first.split_at(first.len().min(Vlan::AT));
-    let tag = tag(vlan);
+    let tag = vlan.bytes();
     let head = [addresses, &tag, rest].into_iter();
     let len = len + Vlan::LEN;
     out.write_pieces(len, head.chain(packet.segments().skip(1)))
         .then_some(len)
-}
-
-fn tag(vlan: Vlan) -> [u8; Vlan::LEN] {
-    let ([a, b], [c, d]) = (vlan.tpid.to_be_bytes(), vlan.tci.to_be_bytes());
-    [a, b, c, d]
 }
 
 /// Puts the tag that lies beside a packet back, into the room before it, or where there is none
@@ -133,33 +128,33 @@ fn restore_tag(slot: &mut Slot, pool: &Pool) {
     slot.flags &= !Slot::VLAN;
     let place = slot.place_in(pool);
     let (before, behind) = place.map_or((0, 0), |(_, offset)| {
-        let end = offset + slot.cap_len;
+        let end = offset + slot.cap_len();
         (offset as usize, (pool.frame_len() - end) as usize)
     });
     // A packet that goes on in another frame cannot grow in this one.
     let is_last = !slot.has(Slot::CONTINUES);
-    let len = slot.cap_len as usize;
+    let len = slot.cap_len() as usize;
     if len < Vlan::AT || before < Vlan::LEN && (behind < Vlan::LEN || !is_last) {
-        slot.cap_len = 0;
+        slot.cut_to(0);
         return;
     }
-    let tag = tag(slot.vlan);
-    let data = slot.data;
+    let tag = slot.vlan.bytes();
+    let (data, longer) = (slot.data(), slot.cap_len() + Vlan::LEN as u32);
     // SAFETY: the slot's queue holds the frame, in which the packet has at least the two addresses
     // and so much room before or behind it (checked above).
     unsafe {
         if before >= Vlan::LEN {
-            slot.data = data.sub(Vlan::LEN);
-            ptr::copy(data.as_ptr(), slot.data.as_ptr(), Vlan::AT);
+            slot.move_to(data.sub(Vlan::LEN), longer);
+            ptr::copy(data.as_ptr(), slot.data().as_ptr(), Vlan::AT);
         } else {
             let rest = data.add(Vlan::AT);
             let moved = rest.add(Vlan::LEN);
             ptr::copy(rest.as_ptr(), moved.as_ptr(), len - Vlan::AT);
+            slot.move_to(data, longer);
         }
-        let place = slot.data.add(Vlan::AT);
+        let place = slot.data().add(Vlan::AT);
         ptr::copy_nonoverlapping(tag.as_ptr(), place.as_ptr(), Vlan::LEN);
     }
-    slot.cap_len += Vlan::LEN as u32;
     slot.wire_len += Vlan::LEN as u32;
 }
 

@@ -311,6 +311,31 @@ fn threads_share_a_pool() {
     assert_all_there(&pool);
 }
 
+/// A run is empty only when the pool has nothing left.
+#[test]
+fn runs_give_out_every_frame_of_the_pool_once() {
+    for to_device in [false, true] {
+        let pool = pool(100);
+        let mut cache = FrameCache::new(pool.clone());
+        let mut seen = HashSet::new();
+        loop {
+            let run = match to_device {
+                true => cache.take_run_for_device(7),
+                false => cache.take_run(7),
+            };
+            assert!(run.len() <= 7);
+            if run.is_empty() {
+                break;
+            }
+            for &index in run {
+                assert!(seen.insert(index), "frame {index} was given out twice");
+            }
+        }
+        assert_eq!(seen.len(), pool.frame_count() as usize);
+        assert!(cache.take().is_none());
+    }
+}
+
 /// A list that somebody has written into (in memory that other processes will share): an index
 /// twice, out of range, of a frame in use. No frame gets a second owner.
 #[test]

@@ -25,8 +25,7 @@ fn maps_keep_what_they_are_given() {
             assert!(!is_root(), "{e}");
             assert_eq!(e.kind(), ErrorKind::Permission);
             assert!(e.hint().is_some());
-            eprintln!("SKIPPED maps_keep_what_they_are_given: needs root, {e}");
-            return;
+            skip::skip!("needs root, {e}");
         }
     };
     assert_eq!(map.name(), "bw_test_map");
@@ -63,8 +62,7 @@ fn per_processor_values_have_room_for_all() {
     };
     let Ok(map) = Map::create(&spec) else {
         assert!(!is_root());
-        eprintln!("SKIPPED per_processor_values_have_room_for_all: needs root");
-        return;
+        skip::skip!("needs root");
     };
     assert_eq!(map.value_len(), 16 * possible_cpu_count().unwrap());
     let mut value = vec![1; map.value_len()];
@@ -87,8 +85,7 @@ fn programs_load_run_and_are_refused_in_words() {
         Ok(program) => program,
         Err(e) => {
             assert!(!is_root(), "{e:?}");
-            eprintln!("SKIPPED programs_load_run_and_are_refused_in_words: needs root");
-            return;
+            skip::skip!("needs root");
         }
     };
     let info = program.info().unwrap();

@@ -229,15 +229,28 @@ impl Redirect {
     /// As [`Redirect::load`]; the old program is kept then. `InvalidInput` if the queue count
     /// differs.
     pub fn reload(&mut self, spec: &RedirectSpec) -> Result<()> {
-        if spec.queue_count != self.counters.queue_count() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "replace the XDP program",
-                format!("it was made for {} queues", self.counters.queue_count()),
-            ));
-        }
+        self.check_queue_count(spec)?;
         (self.program, self.clock) = load_program(spec, &self.sockets, &self.counters)?;
         Ok(())
+    }
+
+    fn check_queue_count(&self, spec: &RedirectSpec) -> Result<()> {
+        let count = self.counters.queue_count();
+        if spec.queue_count == count {
+            return Ok(());
+        }
+        let why = format!("it was made for {count} queues");
+        let what = "replace the XDP program";
+        Err(Error::new(ErrorKind::InvalidInput, what, why))
+    }
+
+    /// Another program over the same maps, for [`crate::XdpLink::update`]. Sockets and counts stay.
+    ///
+    /// # Errors
+    /// As [`Redirect::load`]; `InvalidInput` if the queue count differs.
+    pub fn another(&self, spec: &RedirectSpec) -> Result<XdpProgram> {
+        self.check_queue_count(spec)?;
+        Ok(load_program(spec, &self.sockets, &self.counters)?.0)
     }
 
     /// The program, to be attached.

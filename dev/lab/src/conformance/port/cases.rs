@@ -394,7 +394,7 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
         let mut batch = rx.receive().map_err(told)?;
         for index in 0..batch.len() {
             if got % 5 == 0 {
-                let frame = batch.detach(index).map_err(told)?;
+                let frame = batch.detach(index).map_err(told)?.frame;
                 ensure!(frame.pool_tag() == pool.tag(), "a frame of another pool");
                 kept.push((got, frame));
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use port::model::ModelWire;
+use port::testing::ModelWire;
 use port::{Direction, Packet, Port, PortAccount, PortOptions, QueueAccount, Ready, RxQueue};
 use port::{TxAccount, TxQueue};
 use ring::{Pool, PoolConfig};

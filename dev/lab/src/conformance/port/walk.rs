@@ -165,7 +165,7 @@ fn receive(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()
     // A quarter of the pool may be kept: the rest is for the rings.
     for (index, number) in numbers.into_iter().enumerate() {
         if random.below(8) == 0 && model.kept.len() < POOL_FRAMES as usize / 4 {
-            let frame = batch.detach(index).map_err(told)?;
+            let frame = batch.detach(index).map_err(told)?.frame;
             model.kept.push((number, frame));
         }
     }

@@ -235,6 +235,9 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
+/// The test that becomes the child, in the file that runs this suite.
+const CHILD_TEST: &str = "conformance_port::child";
+
 /// Set to "RIG INTERFACE" in a process that shall only hold a port.
 pub const CHILD_VAR: &str = "BAREWIRE_CONFORMANCE_CHILD";
 
@@ -378,7 +381,8 @@ fn spawn(rig: &Rig, end: &End, role: &str) -> Result<Process> {
 
 /// Starts a command that runs this very test binary, as a child that holds the port on `device`.
 fn as_child(mut command: Command, rig: &Rig, device: &str, role: &str) -> Result<Process> {
-    command.args(["--exact", "child", "--nocapture"]);
+    // Of the file that runs this suite.
+    command.args(["--exact", CHILD_TEST, "--nocapture"]);
     command.env(CHILD_VAR, format!("{} {device} {role}", rig.name));
     Process::spawn(&mut command)
 }

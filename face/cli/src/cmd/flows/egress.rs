@@ -6,7 +6,6 @@ use flow::{MeterConfig, Profile, Shunt};
 use inspect::Protocol;
 use port::PortOptions;
 use runtime::flows::egress::{Choice, EgressReport, Plan};
-use serde_json::{Value, json};
 use sys::Result;
 
 /// What goes where.
@@ -127,26 +126,6 @@ pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<
         writeln!(out, "egress: the device refused {failed} of those sent on")?;
     }
     Ok(())
-}
-
-/// The account, for programs.
-pub fn account_json(egress: &EgressReport) -> Value {
-    let status = &egress.status;
-    let failed: u64 = egress.account.tx.iter().map(|tx| tx.failed).sum();
-    json!({
-        "chosen": status.chosen,
-        "forwarded": status.forwarded,
-        "forwarded_bytes": status.forwarded_bytes,
-        "copied": status.copied,
-        "filtered": status.filtered,
-        "dropped": {
-            "tx_full": status.tx_full,
-            "too_long": status.too_long,
-            "unsendable": status.unsendable,
-        },
-        "failed": failed,
-        "imbalance": status.imbalance(),
-    })
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Without a view: a line of rates each second, on standard error.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use flow::{EndReason, Extra, Record};
-use port::{PortDescription, PortEvent};
+use port::{Intake, PortDescription};
 use runtime::flows::{Fate, Outlet, Status};
 use sys::Result;
 
 use super::report::Memory;
+use crate::out::{self, say};
 use crate::report::{bytes, si};
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ impl Rates {
     /// After the last line.
     pub fn end(&self) {
         if self.told && self.overwrite {
-            eprintln!();
+            say!("");
         }
     }
 
@@ -62,7 +63,7 @@ impl Rates {
 
 /// Tells what is about to be done, for live ports.
 pub fn start(name: &str, description: &PortDescription, queue_count: usize, memory: &Memory) {
-    if description.scheme == "file" {
+    if description.intake == Intake::File {
         return;
     }
     let mut facts = String::new();
@@ -70,12 +71,37 @@ pub fn start(name: &str, description: &PortDescription, queue_count: usize, memo
         facts += &format!(", {name} {value}");
     }
     let queues = if queue_count == 1 { "queue" } else { "queues" };
-    eprintln!(
+    say!(
         "{name}: {} on {}, {queue_count} {queues}{facts}; at most {} of memory",
         description.scheme,
         description.target,
         bytes(memory.total() as u64)
     );
+}
+
+/// Prints what happens to the device on standard error, for an outlet that does not.
+pub struct WithEvents<'a> {
+    /// The port, as it was asked for.
+    pub name: &'a str,
+    /// The outlet behind it.
+    pub inner: &'a mut dyn Outlet,
+}
+
+impl Outlet for WithEvents<'_> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+        self.inner.ended(record, extra, reason)
+    }
+
+    fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
+        print_events(self.name, status);
+        self.inner.pulse(status)
+    }
+}
+
+fn print_events(name: &str, status: &Status<'_>) {
+    for event in status.events {
+        say!("{name}: {event}");
+    }
 }
 
 impl Outlet for Rates {
@@ -84,9 +110,7 @@ impl Outlet for Rates {
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
-        for event in status.events {
-            eprintln!("{}: {}", self.name, event_text(event));
-        }
+        print_events(&self.name, status);
         let passed = status.elapsed.saturating_sub(self.at);
         if passed < INTERVAL {
             return Ok(());
@@ -105,30 +129,14 @@ impl Outlet for Rates {
             total.meter.table.flows - total.meter.table.live,
             status.account.rx_total().lost(),
         );
-        let mut err = io::stderr();
-        let written = if self.overwrite {
-            write!(err, "\r{line:100}").and_then(|()| err.flush())
-        } else {
-            writeln!(err, "{line}")
-        };
-        // Nobody reads it: the totals still count.
-        drop(written);
+        match self.overwrite {
+            true => out::words(format!("\r{line:100}").into_bytes()),
+            false => out::line(line),
+        }
         self.told = true;
         self.at = status.elapsed;
         self.packets = total.meter.packets;
         self.wire_bytes = total.wire_bytes;
         Ok(())
-    }
-}
-
-/// What happened to a device, in words.
-pub fn event_text(event: &PortEvent) -> String {
-    match event {
-        PortEvent::LinkDown => "the link is down; packets resume when it is back".into(),
-        PortEvent::LinkUp => "the link is up".into(),
-        PortEvent::MtuChanged(mtu) => format!("the MTU is now {mtu} bytes"),
-        PortEvent::DeviceGone => "the device is gone".into(),
-        // Kinds to come.
-        other => format!("{other:?}"),
     }
 }

@@ -1,22 +1,19 @@
-//! What a service does: words to the manager that started it, and `SIGHUP`, which reads the
-//! configuration again.
+//! What a service does on `SIGHUP`: it reads its configuration again.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use export::Exporters;
-use port::{PortDescription, PortName};
+use port::PortName;
+use probe::{Change, Running};
 use runtime::Reload;
-use runtime::flows::{Status, Switch};
-use runtime::notify::Manager;
+use runtime::flows::Switch;
 use sys::{Error, ErrorKind, Result};
 
-use super::export::Told;
-use super::origin::Shared as Origins;
+use super::Args;
 use crate::cmd::Command;
 use crate::config::{self, Settings};
-use crate::report::si;
+use crate::out::say;
 use crate::{Cli, exit};
 
 /// Keys of the file that take effect while the probe runs.
@@ -34,23 +31,15 @@ const FILTER: &str = "filter";
 /// The same, as long as each that was given is given, and no other.
 const ORIGINS: [&str; 3] = ["asn", "geo", "mac-vendors"];
 
-/// The manager, and the file if there is one.
-pub struct Service {
-    manager: Manager,
-    file: Option<File>,
-}
-
 /// The configuration that is read again.
-struct File {
+pub struct Reloading {
     reload: Reload,
     path: PathBuf,
     arguments: Vec<OsString>,
     settings: Settings,
-    port: PortDescription,
-    told: Told,
-    origins: Origins,
     /// The filter runs in this program.
     live_filter: bool,
+    link_type: u16,
 }
 
 /// Whether a port's filter may be left to this program.
@@ -58,7 +47,8 @@ struct File {
 /// # Errors
 /// `InvalidInput` where it says what is taken from the host.
 pub fn check_live_filter(name: &str) -> Result<()> {
-    if PortName::parse(name)?.scheme != "afxdp" {
+    let row = PortName::parse(name)?.backend();
+    if !row.is_some_and(|row| row.filter_takes) {
         return Ok(());
     }
     let why = "this port takes from the host what its filter selects, so it is in the kernel";
@@ -66,77 +56,75 @@ pub fn check_live_filter(name: &str) -> Result<()> {
     Err(error.with_hint("leave live-filter out, or use the plain name of the interface, a tap"))
 }
 
-impl Service {
-    /// For a probe on this port. With a configuration `SIGHUP` does not end it any more.
+impl Reloading {
+    /// Of a probe with this configuration, on a port of this link type: `SIGHUP` does not end it
+    /// any more.
     ///
     /// # Errors
     /// When the signal cannot be caught, or the file is not there any more.
-    pub fn new(
-        path: Option<&PathBuf>,
-        port: PortDescription,
-        told: Told,
-        origins: Origins,
-        live_filter: bool,
-    ) -> Result<Service> {
-        let file = path.map(|path| {
-            Ok(File {
-                reload: Reload::on_hangup()?,
-                settings: config::read(path)?,
-                path: path.clone(),
-                arguments: std::env::args_os().collect(),
-                port,
-                told,
-                origins,
-                live_filter,
-            })
-        });
-        Ok(Service {
-            manager: Manager::from_environment(),
-            file: file.transpose()?,
+    pub fn new(path: &Path, live_filter: bool, link_type: u16) -> Result<Reloading> {
+        Ok(Reloading {
+            reload: Reload::on_hangup()?,
+            settings: config::read(path)?,
+            path: path.to_owned(),
+            arguments: std::env::args_os().collect(),
+            live_filter,
+            link_type,
         })
     }
 
-    /// Packets are being taken.
-    pub fn ready(&self) {
-        self.manager.ready();
-    }
-
-    /// The end begins.
-    pub fn stopping(&self) {
-        self.manager.stopping();
-    }
-
     /// About ten times a second.
-    pub fn pulse(&mut self, exporters: &mut Option<Exporters>, status: &Status<'_>) {
-        self.manager.pulse(|| {
-            let total = status.total();
-            let rate = total.meter.packets as f64 / status.elapsed.as_secs_f64().max(0.1);
-            format!(
-                "{} packets ({} on average), {} flows in the table, {} packets lost",
-                total.meter.packets,
-                si(rate.round(), "pps"),
-                total.meter.table.live,
-                status.account.rx_total().lost()
-            )
-        });
-        let Some(file) = &mut self.file else { return };
-        if !file.reload.take() {
+    pub fn pulse(&mut self, running: &mut Running, switch: &Switch) {
+        if !self.reload.take() {
             return;
         }
-        self.manager.reloading();
+        running.reloading();
         // What is wrong with the file does not end the probe.
-        if let Err(error) = file.read_again(exporters, status.switch) {
-            eprintln!("{}: nothing was changed", file.path.display());
+        if let Err(error) = self.read_again(running, switch) {
+            say!("{}: nothing was changed", self.path.display());
             exit::tell(&error);
         }
-        self.manager.ready();
+        running.ready();
     }
-}
 
-impl File {
-    fn read_again(&mut self, exporters: &mut Option<Exporters>, switch: &Switch) -> Result<()> {
+    fn read_again(&mut self, running: &mut Running, switch: &Switch) -> Result<()> {
         let settings = config::read(&self.path)?;
-        let arguments = config::merged(&self.arguments, &settings);
+        let mut args = self.arguments(&settings)?;
+        // Where the filter runs is settled.
+        args.live_filter = self.live_filter;
+        let change = Change {
+            targets: args.export.targets().to_vec(),
+            fan_out: args.export.fan_out(),
+            sampling_rate: args.export.sampling_rate(),
+            selection: args.selection(self.link_type)?,
+            origins: args.origin.files(),
+        };
+        let changed = running.change(change, switch)?;
+        let name = self.path.display();
+        for (list, words) in [
+            (changed.exports.begun, "exported to from now on"),
+            (changed.exports.renewed, "was moved away, and is made anew"),
+            (changed.exports.ended, "no longer exported to"),
+            (
+                changed.exports.resampled,
+                "a new session, with the new sampling",
+            ),
+            (
+                changed.exports.outdated,
+                "goes on, and tells the old sampling until it is moved away",
+            ),
+        ] {
+            for target in list {
+                say!("{name}: {target}: {words}");
+            }
+        }
+        self.note(settings, changed.has_same_origins);
+        Ok(())
+    }
+
+    /// The command line with these settings.
+    fn arguments(&self, settings: &Settings) -> Result<Box<Args>> {
+        let arguments = config::merged(&self.arguments, settings);
         let wrong = |why: String| {
             let what = format!("use {}", self.path.display());
             Error::new(ErrorKind::InvalidInput, what, why)
@@ -145,54 +133,18 @@ impl File {
             let text = error.render().to_string();
             wrong(text.lines().next().unwrap_or_default().to_owned())
         })?;
-        let Command::Flows(mut args) = cli.command else {
-            return Err(wrong("it is not for `barewire flows`".into()));
-        };
-        // Where the filter runs is settled.
-        args.live_filter = self.live_filter;
-        let selection = args.selection(self.port.link_type)?;
-        self.told.selectors = [selection.sampling, selection.record_sampling];
-        let setup = args.export.setup(&self.port, &self.told);
-        let targets = args.export.targets();
+        match cli.command {
+            Command::Flows(args) => Ok(args),
+            _ => Err(wrong("it is not for `barewire flows`".into())),
+        }
+    }
+
+    /// Tells which changes take effect when the probe is started anew, and remembers the others.
+    fn note(&mut self, settings: Settings, has_same_origins: bool) {
         let name = self.path.display();
-        match exporters {
-            Some(exporters) => {
-                let changes = exporters.replace(targets, &setup)?;
-                for (list, words) in [
-                    (changes.begun, "exported to from now on"),
-                    (changes.renewed, "was moved away, and is made anew"),
-                    (changes.ended, "no longer exported to"),
-                    (changes.resampled, "a new session, with the new sampling"),
-                    (
-                        changes.outdated,
-                        "goes on, and tells the old sampling until it is moved away",
-                    ),
-                ] {
-                    for target in list {
-                        eprintln!("{name}: {target}: {words}");
-                    }
-                }
-            }
-            None if !targets.is_empty() => {
-                let mut new = Exporters::open(targets, &setup)?;
-                new.start()?;
-                *exporters = Some(new);
-                for target in targets {
-                    eprintln!("{name}: {}: exported to from now on", target.text);
-                }
-            }
-            None => {}
-        }
-        switch.select(selection);
-        // What is told of origins (columns, templates) stays as it is; from which files does not.
-        let files = args.origin.files();
-        let is_same = files.parts() == self.told.beyond.origin;
-        if is_same && files.parts().any() {
-            self.origins.read_again(files)?;
-        }
         let is_live = |key: &str| {
             let is_filter = self.live_filter && key == FILTER;
-            is_filter || LIVE.contains(&key) || is_same && ORIGINS.contains(&key)
+            is_filter || LIVE.contains(&key) || has_same_origins && ORIGINS.contains(&key)
         };
         let keys = self.settings.keys().chain(settings.keys());
         let mut changed: Vec<&String> = keys
@@ -202,11 +154,11 @@ impl File {
         changed.sort();
         changed.dedup();
         for key in changed {
-            eprintln!("{name}: {key} has changed; it takes effect when the probe is started anew");
+            say!("{name}: {key} has changed; it takes effect when the probe is started anew");
         }
-        eprintln!("{name}: read again");
+        say!("{name}: read again");
         // What needs a start is told again each time.
-        let origins = ORIGINS.into_iter().filter(|_| is_same);
+        let origins = ORIGINS.into_iter().filter(|_| has_same_origins);
         let filter = [FILTER].into_iter().filter(|_| self.live_filter);
         for key in LIVE.into_iter().chain(origins).chain(filter) {
             match settings.get(key) {
@@ -214,6 +166,5 @@ impl File {
                 None => self.settings.remove(key),
             };
         }
-        Ok(())
     }
 }

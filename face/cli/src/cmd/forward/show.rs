@@ -7,10 +7,15 @@ use std::time::Instant;
 use port::{Port, PortEvent};
 use runtime::Ended;
 use runtime::forward::{Flow, Opened, Outcome};
+use runtime::output::{Output, Piece, Refused};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 
+use crate::out::{self, say};
 use crate::report::{account_json, si, write_account};
+
+/// Lines of JSON that wait for a reader.
+const LINES_MAX: usize = 16;
 
 /// The view of one run.
 pub struct Show<'a> {
@@ -21,13 +26,18 @@ pub struct Show<'a> {
     before: Vec<Flow>,
     began: Instant,
     at: Instant,
+    stdout: Output,
     /// The reader of standard output has left.
     error: Option<Error>,
 }
 
 impl<'a> Show<'a> {
     /// Says what is about to happen.
-    pub fn start(names: [&'a str; 2], both: bool, json: bool, opened: &Opened) -> Self {
+    ///
+    /// # Errors
+    /// When nothing can be said.
+    pub fn start(names: [&'a str; 2], both: bool, json: bool, opened: &Opened) -> Result<Self> {
+        out::start()?;
         let [a, b] = opened.sides.each_ref().map(|side| &side.port);
         let (arrow, lanes) = match both {
             true => (
@@ -45,20 +55,22 @@ impl<'a> Show<'a> {
             count => format!("{count} threads"),
         };
         let between = if both { "between" } else { "from" };
-        eprintln!(
+        say!(
             "forwarding {between} {} {arrow} {}, {threads}, {means}",
-            names[0], names[1]
+            names[0],
+            names[1]
         );
         for (name, port) in names.iter().zip([a, b]) {
             if let Some(line) = facts(port) {
-                eprintln!("{name}: {line}");
+                say!("{name}: {line}");
             }
         }
         for warning in &opened.warnings {
-            eprintln!("warning: {warning}");
+            say!("warning: {warning}");
         }
         let now = Instant::now();
-        Self {
+        Ok(Self {
+            stdout: out::stdout(LINES_MAX)?,
             names,
             json,
             on_terminal: io::stderr().is_terminal(),
@@ -67,7 +79,7 @@ impl<'a> Show<'a> {
             began: now,
             at: now,
             error: None,
-        }
+        })
     }
 
     /// The direction's two names.
@@ -83,8 +95,12 @@ impl<'a> Show<'a> {
         self.before.resize(flows.len(), Flow::default());
         if self.json {
             let line = self.rates_json(flows, seconds);
-            let result = writeln!(io::stdout(), "{line}");
-            if let Err(error) = result {
+            let piece = Piece {
+                bytes: format!("{line}\n").into_bytes(),
+                ..Piece::default()
+            };
+            // A reader that is too slow misses rates.
+            if let Err(Refused::Failed(error)) = self.stdout.try_give(piece) {
                 self.error
                     .get_or_insert(Error::from_io("write to standard output", error));
             }
@@ -97,11 +113,8 @@ impl<'a> Show<'a> {
                 line += &rates_text(flow, before, seconds);
             }
             // The rest of a longer line before is erased (ECMA-48 EL).
-            eprint!(
-                "\r{:6.0} s  {line}\x1b[K",
-                self.began.elapsed().as_secs_f64()
-            );
-            let _ = io::stderr().flush();
+            let seconds = self.began.elapsed().as_secs_f64();
+            out::words(format!("\r{seconds:6.0} s  {line}\x1b[K").into_bytes());
             self.is_drawn = true;
         }
         self.before = flows.to_vec();
@@ -135,7 +148,7 @@ impl<'a> Show<'a> {
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
-            eprintln!();
+            say!("");
         }
     }
 
@@ -143,19 +156,13 @@ impl<'a> Show<'a> {
     pub fn event(&mut self, index: usize, event: &PortEvent) {
         self.clear();
         let name = self.names[index];
-        match event {
-            PortEvent::LinkDown => eprintln!("{name}: the link is down"),
-            PortEvent::LinkUp => eprintln!("{name}: the link is up again"),
-            PortEvent::MtuChanged(mtu) => eprintln!("{name}: the MTU is now {mtu} bytes"),
-            PortEvent::DeviceGone => eprintln!("{name}: the interface is gone"),
-            _ => {}
-        }
+        say!("{name}: {event}");
     }
 
     /// Tells why sending fails.
     pub fn failing(&mut self, index: usize, why: &str) {
         self.clear();
-        eprintln!(
+        say!(
             "{}: {why}; what finds no room there is dropped until it works again",
             self.names[index]
         );
@@ -164,7 +171,7 @@ impl<'a> Show<'a> {
     /// Tells that it works again.
     pub fn working(&mut self, index: usize) {
         self.clear();
-        eprintln!("{}: packets leave again", self.names[index]);
+        say!("{}: packets leave again", self.names[index]);
     }
 
     /// The account.
@@ -173,11 +180,11 @@ impl<'a> Show<'a> {
         let mut text = Vec::new();
         // A Vec takes everything.
         let _ = self.write_end(&mut text, outcome);
-        // Nobody may be reading standard error; that is no reason to fail.
-        let _ = io::stderr().write_all(&text);
+        out::over();
+        out::last_words(text);
         if self.json {
-            writeln!(io::stdout(), "{}", self.json(outcome))
-                .map_err(|e| Error::from_io("write to standard output", e))?;
+            let line = format!("{}\n", self.json(outcome));
+            out::print(&self.stdout, line.into_bytes())?;
         }
         self.error.map_or(Ok(()), Err)
     }

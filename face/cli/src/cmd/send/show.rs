@@ -2,12 +2,14 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use port::PortName;
 use runtime::send::{Limits, Report, Survey};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 use traffic::{Generator, Pace, Rate, Template, WIRE_OVERHEAD};
 use wire::{Dissection, LinkType, dissect};
 
+use crate::out::{self, say};
 use crate::report::si;
 
 /// Packets shown by a dry run.
@@ -272,7 +274,7 @@ impl Progress {
     pub fn start(port: &str, pace: Pace) -> Self {
         let on_terminal = io::stderr().is_terminal();
         if on_terminal {
-            eprintln!("sending on {port} {}; Ctrl-C ends it", pace_words(pace));
+            say!("sending on {port} {}; Ctrl-C ends it", pace_words(pace));
         }
         Self {
             on_terminal,
@@ -300,8 +302,7 @@ impl Progress {
             line += &format!(", {} failed", report.failed);
         }
         // The rest of a longer line before is erased (ECMA-48 EL).
-        eprint!("\r{line}\x1b[K");
-        let _ = io::stderr().flush();
+        out::words(format!("\r{line}\x1b[K").into_bytes());
         self.drawn = true;
         self.last = *report;
     }
@@ -309,14 +310,15 @@ impl Progress {
     /// Leaves the line behind.
     pub fn end(&self) {
         if self.drawn {
-            eprintln!();
+            say!("");
         }
     }
 }
 
 /// Prints the totals: JSON to standard output, words to standard error.
 pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
-    let mut out = Vec::new();
+    let mut text = Vec::new();
+    out::over();
     if as_json {
         let line = json!({
             "port": port, "packets": report.packets, "bytes": report.bytes, "failed": report.failed,
@@ -326,15 +328,13 @@ pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
             "slipped_seconds": report.slipped_ns as f64 / 1e9, "ended": report.ended.word(),
         });
         if report.slipped_ns != 0 {
-            eprintln!("the rate was not reached\nhint: {}", faster(port));
+            say!("the rate was not reached\nhint: {}", faster(port));
         }
-        return writeln!(io::stdout(), "{line}")
-            .map_err(|e| Error::from_io("write the summary", e));
+        return out::print(&out::stdout(1)?, format!("{line}\n").into_bytes());
     }
-    let written = summary_text(&mut out, report, port);
-    written
-        .and_then(|()| io::stderr().write_all(&out))
-        .map_err(|e| Error::from_io("write the summary", e))
+    let written = summary_text(&mut text, report, port);
+    out::last_words(text);
+    written.map_err(|e| Error::from_io("write the summary", e))
 }
 
 fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()> {
@@ -364,17 +364,12 @@ fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()
 }
 
 /// What to do about a rate that was not reached.
-fn faster(port: &str) -> &'static str {
-    match port.split_once(':').map(|(scheme, _)| scheme) {
-        Some("xdplive") => "--rate max shows what can be had here; a receiver with GRO takes more",
-        Some("afxdp") => {
-            "xdplive: sends faster where the driver takes XDP frames; --rate max shows what can be \
-             had here"
-        }
-        Some("file" | "memory") => "--rate max shows what can be had here",
-        _ => {
-            "xdplive: and afxdp: send faster than afpacket:; --rate max shows what can be had here"
-        }
+fn faster(port: &str) -> String {
+    let max = "--rate max shows what can be had here";
+    let row = PortName::parse(port).ok().and_then(|name| name.backend());
+    match row.map_or("", |row| row.faster) {
+        "" => max.to_owned(),
+        faster => format!("{faster}; {max}"),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use inspect::{Application, Field, Kind, Protocol, Value, json_string as string, tls_version};
+use inspect::{
+    Application, DateTime, Field, Kind, Protocol, Value, json_string as string, tls_version,
+};
 
 use crate::element::application_text;
 
@@ -17,9 +19,13 @@ enum As {
     Parts,
     /// A list of `{"rdata": …}`, for each of a field that repeats.
     Answers,
+    /// A list, for each of a field that repeats.
+    Values,
+    /// A distinguished name of which the common name is known, `CN=…`.
+    CommonName,
 }
 
-use As::{Answers, List, Parts, Plain};
+use As::{Answers, CommonName, List, Parts, Plain, Values};
 
 /// An object of EVE: its name, and paths of members with the fields that they hold. A dot begins an
 /// object in it; members of one object stand together.
@@ -38,6 +44,11 @@ const OBJECTS: &[Object] = &[
             ("ja3s.hash", Field::Ja3s, Plain),
             ("ja4", Field::Ja4, Plain),
             ("ja4s", Field::Ja4s, Plain),
+            ("subject", Field::TlsSubject, CommonName),
+            ("issuerdn", Field::TlsIssuer, CommonName),
+            ("notbefore", Field::TlsNotBefore, Plain),
+            ("notafter", Field::TlsNotAfter, Plain),
+            ("subjectaltname", Field::TlsSan, Values),
         ],
     ),
     (
@@ -117,6 +128,29 @@ const OBJECTS: &[Object] = &[
             ("code", Field::SipStatus, Plain),
         ],
     ),
+    (
+        "ldap",
+        &[
+            ("request.bind_request.name", Field::LdapBindDn, Plain),
+            (
+                "request.bind_request.sasl.mechanism",
+                Field::LdapMechanism,
+                Plain,
+            ),
+            ("request.search_request.base_object", Field::LdapBase, Plain),
+        ],
+    ),
+    ("rdp", &[("cookie", Field::RdpUser, Plain)]),
+    (
+        "smb",
+        &[
+            ("dialect", Field::SmbDialect, Plain),
+            ("ntlmssp.domain", Field::SmbDomain, Plain),
+            ("ntlmssp.user", Field::SmbUser, Plain),
+            ("ntlmssp.host", Field::SmbWorkstation, Plain),
+            ("share", Field::SmbTree, Plain),
+        ],
+    ),
 ];
 
 /// What Suricata calls it; nothing where nothing was recognised.
@@ -184,17 +218,26 @@ fn value(application: &Application, field: Field, how: As, out: &mut Vec<u8>) {
             }
             return out.push(b']');
         }
-        Answers => {
+        CommonName => {
+            text.extend(b"CN=");
+            application_text(application, field, &mut text);
+            return string(&text, out);
+        }
+        Answers | Values => {
+            let (before, behind): (&[u8], &[u8]) = match how {
+                Answers => (b"{\"rdata\":", b"}"),
+                _ => (b"", b""),
+            };
             let all = application.fields().filter(|(of, _)| *of == field);
             for (at, (_, value)) in all.enumerate() {
                 out.push(if at == 0 { b'[' } else { b',' });
-                out.extend(b"{\"rdata\":");
+                out.extend(before);
                 match value {
                     Value::Text { bytes, .. } => string(bytes, out),
                     Value::Address(addr) => string(addr.to_string().as_bytes(), out),
                     _ => out.extend(b"\"\""),
                 }
-                out.push(b'}');
+                out.extend(behind);
             }
             return out.push(b']');
         }
@@ -210,10 +253,14 @@ fn value(application: &Application, field: Field, how: As, out: &mut Vec<u8>) {
     // Writing into a text cannot fail.
     let _ = match (field.row().kind, field) {
         (Kind::Version, _) => match tls_version(number) {
-            Some(name) => write!(words, "\"TLS {name}\""),
+            Some(name) if name.starts_with(|c: char| c.is_ascii_digit()) => {
+                write!(words, "\"TLS {name}\"")
+            }
+            Some(name) => write!(words, "\"{name}\""),
             None => write!(words, "\"0x{number:04x}\""),
         },
         (Kind::Hex, _) => write!(words, "\"0x{number:04x}\""),
+        (Kind::Time, _) => write!(words, "\"{}\"", DateTime(number)),
         (_, Field::DnsType) => write!(words, "\"{}\"", dns_type(number)),
         (_, Field::DnsRcode) => write!(words, "\"{}\"", dns_rcode(number)),
         _ => write!(words, "{number}"),
@@ -258,7 +305,7 @@ fn dns_rcode(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::Sink;
+    use inspect::FieldSink;
 
     fn shown(application: &Application) -> String {
         let mut out = b"{\"x\":1".to_vec();
@@ -308,5 +355,18 @@ mod tests {
         );
         a.named(Protocol::Tls);
         assert!(shown(&a).contains(r#""tls":{"sni":"h","version":"TLS 1.3","client_alpns""#));
+        let mut a = Application::EMPTY;
+        a.named(Protocol::Tls);
+        a.field(Field::TlsSubject, Value::text(b"h"));
+        a.field(Field::TlsNotAfter, Value::Number(0));
+        a.field(Field::TlsSan, Value::text(b"h"));
+        a.field(Field::TlsSan, Value::Address([192, 0, 2, 1].into()));
+        assert_eq!(
+            shown(&a),
+            concat!(
+                r#"{"x":1,"tls":{"subject":"CN=h","notafter":"1970-01-01T00:00:00","#,
+                r#""subjectaltname":["h","192.0.2.1"]}}"#
+            )
+        );
     }
 }

@@ -117,8 +117,8 @@ const TRAFFIC_CLASS: (u16, u16) = (5, 1);
 const APPLICATION_ID: (u16, u16) = (95, 4);
 const APPLICATION_NAME: (u16, u16) = (96, VARIABLE_LEN);
 
-/// Beginnings of the names of the fields that belong together. The first group that has all fields
-/// of an application serves it.
+/// Beginnings of the names of the fields that belong together. The smallest group that has all
+/// fields of an application serves it.
 const GROUPS: &[&[&str]] = &[
     &[],
     &["tls_", "ja3", "ja4"],
@@ -133,9 +133,33 @@ const GROUPS: &[&[&str]] = &[
     &["sip_"],
     // After STARTTLS.
     &["mail_", "tls_", "ja3", "ja4"],
+    &["ldap_", "tls_", "ja3", "ja4"],
+    &["rdp_", "tls_", "ja3", "ja4"],
+    &["smb_"],
+    &["rtp_"],
+    &["rtsp_"],
+    &["netbios_"],
     &[""],
     &["ndpi"],
+    // Several requests or questions.
+    &["http_", "transactions"],
+    &["dns_", "transactions"],
+    // What a proxy carries.
+    &[
+        "http_",
+        "transactions",
+        "inner_protocol",
+        "tls_",
+        "ja3",
+        "ja4",
+    ],
+    &["socks_"],
+    &["socks_", "inner_protocol", "tls_", "ja3", "ja4"],
+    &["socks_", "inner_protocol", "http_", "transactions"],
 ];
+
+// A bit of a group's mask for each field.
+const _: () = assert!(FIELDS.len() <= u128::BITS as usize);
 
 /// In all of them that have any: what else is said of a flow of any protocol.
 const EVERYWHERE: &str = "ndpi";
@@ -155,7 +179,7 @@ pub(super) fn columns_max(beyond: &Beyond) -> usize {
 struct Group {
     number: usize,
     /// Bit `field as u8` for each.
-    mask: u64,
+    mask: u128,
     elements: Vec<&'static ApplicationElement>,
 }
 
@@ -204,7 +228,7 @@ impl Rich {
     /// The smallest group that has all fields of an application; that without fields if none has.
     fn group_of(&self, application: &Application) -> &Group {
         let present = application.fields();
-        let mask = present.fold(0_u64, |mask, (field, _)| mask | 1 << field as u8);
+        let mask = present.fold(0_u128, |mask, (field, _)| mask | 1 << field as u8);
         let serves = |group: &&Group| mask & !group.mask == 0;
         let groups = self.groups.iter().filter(serves);
         let smallest = groups.min_by_key(|group| group.elements.len());

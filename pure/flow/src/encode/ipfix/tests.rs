@@ -260,3 +260,82 @@ fn bytes_of_packets_have_their_own_number() {
     assert_eq!(number(flow, 0, 352), 300);
     assert_eq!(number(flow, REVERSE_ENTERPRISE, 352), 200);
 }
+
+thread_local! {
+    /// Bytes of the text that [`TEXT`] tells.
+    static TEXT_LEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// A field of variable length.
+static TEXT: crate::element::Field = crate::element::Field {
+    element: Element {
+        name: "text",
+        id: 96,
+        enterprise: 0,
+        len: VARIABLE_LEN,
+        data_type: crate::element::DataType::String,
+        semantics: crate::element::Semantics::Default,
+        units: crate::element::Units::None,
+        about: "As long as the test wants it",
+    },
+    is_directed: false,
+    put: |_, _, out| {
+        let len = TEXT_LEN.get();
+        out.get_mut(..len)?.fill(b'x');
+        Some(len)
+    },
+};
+
+/// One flow with a text of this length, and how many were refused.
+fn with_text(len: usize) -> (Wire, u64) {
+    TEXT_LEN.set(len);
+    let mut encoder = Encoder::new(Config {
+        extra: vec![Column {
+            field: &TEXT,
+            way: Way::Forward,
+        }],
+        ..Config::default()
+    });
+    let mut wire = Wire::new(1400);
+    wire.send(encoder.begin_session(NOW_NS));
+    wire.send_all(&mut encoder, &mixture(1));
+    (wire, encoder.refused()[Refusal::TooLarge as usize].flows)
+}
+
+#[test]
+fn a_value_of_variable_length_is_read_back_at_every_length() {
+    for len in [0, 1, 253, 254, 255, 256, 300] {
+        let (wire, refused) = with_text(len);
+        assert_eq!(refused, 0);
+        let (found, _) = wire.read(|_| false);
+        let text = found.iter().find_map(|values| values.get(&(0, 96)));
+        assert_eq!(text, Some(&vec![b'x'; len]), "{len}");
+        let message = wire.messages.last().unwrap();
+        // One byte of length below 255, else 255 and two (RFC 7011 §7).
+        let head = match u8::try_from(len) {
+            Ok(short) if short < 255 => vec![short],
+            _ => vec![255, (len >> 8) as u8, len as u8],
+        };
+        let value = message.len() - len;
+        assert_eq!(message[value - head.len()..value], head);
+    }
+}
+
+#[test]
+fn a_record_that_fills_the_message_is_sent_and_one_byte_more_is_refused() {
+    let longest = (300..1400).rfind(|len| with_text(*len).1 == 0).unwrap();
+    let (wire, _) = with_text(longest);
+    assert_eq!(wire.messages.last().unwrap().len(), 1400);
+    assert_eq!(with_text(longest + 1).1, 1);
+
+    // The same of records of options.
+    let mut writer = Writer::new(100, 1, 2, 0);
+    writer.record(300, &[7; 80], true);
+    writer.record(300, &[8; 81], true);
+    writer.record(300, &[9; 80], true);
+    let (messages, sequence) = writer.finish();
+    assert_eq!(sequence, 2);
+    let lens: Vec<usize> = messages.iter().map(Vec::len).collect();
+    assert_eq!(lens, [100, 100]);
+    assert_eq!((messages[0][20], messages[1][20]), (7, 9));
+}

@@ -74,12 +74,12 @@ impl Keys {
 }
 
 /// Room to decrypt a packet in. One a thread.
-pub(in super::super) struct Scratch {
+pub(crate) struct Scratch {
     bytes: [u8; PACKET_MAX],
 }
 
 impl Scratch {
-    pub(in super::super) const fn new() -> Scratch {
+    pub(crate) const fn new() -> Scratch {
         Scratch {
             bytes: [0; PACKET_MAX],
         }
@@ -115,6 +115,7 @@ impl Scratch {
 }
 
 /// Protects a packet with a number of four bytes: the other way round, for tests.
+#[cfg(feature = "laws")]
 pub(super) fn seal(
     keys: &Keys,
     head: alloc::vec::Vec<u8>,

@@ -1,40 +1,44 @@
-//! The CRYPTO stream of one side: bytes in any order come out in order, within a window.
+//! Bytes in any order come out in order, within a window: a CRYPTO stream of QUIC, a message of
+//! DTLS.
 
 use crate::Reason;
 
-/// Bytes beyond the first missing one that are kept.
-pub(super) const LEN: usize = 3072;
+/// Bytes for each word of the bits.
+const WORD: usize = 64;
 
-/// A ring of bytes, a bit each for those that are there.
-pub(super) struct Window {
+/// A ring of bytes, a bit each for those that are there. 64 times `WORDS` bytes beyond the first
+/// missing one are kept.
+pub(crate) struct Window<const WORDS: usize> {
     /// Offset of the first byte that has not come out.
     next: u64,
     /// Bytes that are there and have not come out.
     held: u16,
-    bytes: [u8; LEN],
-    present: [u64; LEN / 64],
+    bytes: [[u8; WORD]; WORDS],
+    present: [u64; WORDS],
 }
 
-impl Window {
-    pub(super) const fn new() -> Window {
+impl<const WORDS: usize> Window<WORDS> {
+    const LEN: usize = WORDS * WORD;
+
+    pub(crate) const fn new() -> Window<WORDS> {
         Window {
             next: 0,
             held: 0,
-            bytes: [0; LEN],
-            present: [0; LEN / 64],
+            bytes: [[0; WORD]; WORDS],
+            present: [0; WORDS],
         }
     }
 
     /// As new, without touching the bytes.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.next = 0;
         self.held = 0;
-        self.present = [0; LEN / 64];
+        self.present = [0; WORDS];
     }
 
     /// Takes bytes at an offset and gives to `feed` what is now in order. True as soon as `feed`
     /// says so. Of bytes that come twice the first count.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         offset: u64,
         data: &[u8],
@@ -50,34 +54,34 @@ impl Window {
             self.next += data.len() as u64;
             return feed(data);
         }
-        if ahead + data.len() as u64 > LEN as u64 {
+        if ahead + data.len() as u64 > Self::LEN as u64 {
             return Err(Reason::TooLong);
         }
         let start = self.next + ahead;
         for (at, byte) in (start..).zip(data) {
-            let place = at as usize % LEN;
-            let bit = 1 << (place % 64);
-            if self.present[place / 64] & bit == 0 {
-                self.present[place / 64] |= bit;
-                self.bytes[place] = *byte;
+            let place = at as usize % Self::LEN;
+            let bit = 1 << (place % WORD);
+            if self.present[place / WORD] & bit == 0 {
+                self.present[place / WORD] |= bit;
+                self.bytes[place / WORD][place % WORD] = *byte;
                 self.held += 1;
             }
         }
         while self.held != 0 {
-            let from = self.next as usize % LEN;
+            let from = self.next as usize % Self::LEN;
             // Up to the end of the ring at most.
-            let len = (from..LEN)
-                .take_while(|place| self.present[place / 64] & 1 << (place % 64) != 0)
+            let len = (from..Self::LEN)
+                .take_while(|place| self.present[place / WORD] & 1 << (place % WORD) != 0)
                 .count();
             if len == 0 {
                 break;
             }
             for place in from..from + len {
-                self.present[place / 64] &= !(1 << (place % 64));
+                self.present[place / WORD] &= !(1 << (place % WORD));
             }
             self.held -= len as u16;
             self.next += len as u64;
-            if feed(&self.bytes[from..from + len])? {
+            if feed(&self.bytes.as_flattened()[from..from + len])? {
                 return Ok(true);
             }
         }
@@ -90,6 +94,9 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
+    const WORDS: usize = 48;
+    const LEN: usize = WORDS * WORD;
+
     #[test]
     fn any_order_gives_the_stream() {
         let stream: Vec<u8> = (0..1500u32).map(|n| (n * 7 % 251) as u8).collect();
@@ -99,7 +106,7 @@ mod tests {
             (seed >> 33) % bound
         };
         for _ in 0..200 {
-            let mut window = Window::new();
+            let mut window = Window::<WORDS>::new();
             // Move the ring on, so that it wraps.
             let lead = below(4000);
             let mut pieces = Vec::new();
@@ -131,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_is_too_far_ahead_is_refused() {
-        let mut window = Window::new();
+        let mut window = Window::<WORDS>::new();
         let mut feed = |_: &[u8]| Ok(false);
         assert_eq!(window.take(10, &[1; LEN - 10], &mut feed), Ok(false));
         assert_eq!(

@@ -17,6 +17,7 @@ use crate::text::hex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Tcp,
+    Dtls,
     Quic,
 }
 
@@ -24,6 +25,7 @@ impl Carrier {
     fn letter(self) -> u8 {
         match self {
             Carrier::Tcp => b't',
+            Carrier::Dtls => b'd',
             Carrier::Quic => b'q',
         }
     }
@@ -152,6 +154,9 @@ fn version(hello: &Hello) -> [u8; 2] {
         0x0301 => *b"10",
         0x0300 => *b"s3",
         0x0002 => *b"s2",
+        0xfeff => *b"d1",
+        0xfefd => *b"d2",
+        0xfefc => *b"d3",
         _ => *b"00",
     }
 }

@@ -5,11 +5,19 @@
 
 use super::fingerprint::{self, Carrier};
 use crate::Reason;
-use crate::field::{Field, Sink, Value};
+use crate::field::{Field, FieldSink, Value};
 use crate::text::Text;
 
 pub(super) const CLIENT_HELLO: u8 = 1;
 pub(super) const SERVER_HELLO: u8 = 2;
+
+const TLS_1_2: u16 = 0x0303;
+const DTLS_1_2: u16 = 0xfefd;
+
+/// Versions of DTLS are the complement of their numbers: 1.0 is 0xfeff.
+fn is_dtls(version: u16) -> bool {
+    version >> 8 == 0xfe
+}
 
 /// The random of a HelloRetryRequest: the SHA-256 of "HelloRetryRequest" (RFC 8446 §4.1.3).
 const RETRY: [u8; 32] = [
@@ -70,6 +78,9 @@ enum Step {
     Random,
     SessionLen,
     Session,
+    /// Of DTLS (RFC 6347 §4.2.1).
+    CookieLen,
+    Cookie,
     CiphersLen,
     Cipher,
     CompressionsLen,
@@ -114,6 +125,7 @@ pub(crate) struct Hello {
     list_left: u16,
     random_at: u8,
     is_retry: bool,
+    has_cookie: bool,
     pub(super) has_sni: bool,
     pub(super) alpn_count: u8,
     /// First and last byte of the first protocol.
@@ -150,6 +162,7 @@ impl Hello {
             list_left: 0,
             random_at: 0,
             is_retry: false,
+            has_cookie: false,
             has_sni: false,
             alpn_count: 0,
             alpn_ends: [0; 2],
@@ -181,6 +194,7 @@ impl Hello {
             list_left,
             random_at,
             is_retry,
+            has_cookie,
             has_sni,
             alpn_count,
             alpn_ends,
@@ -197,7 +211,7 @@ impl Hello {
         *step = Step::Kind;
         (*kind, *got, *number, *run, *body_left) = (0, 0, 0, 0, 0);
         (*extensions_left, *extension_left, *extension) = (0, 0, 0);
-        (*list_left, *random_at, *is_retry) = (0, 0, false);
+        (*list_left, *random_at, *is_retry, *has_cookie) = (0, 0, false, false);
         (*has_sni, *alpn_count, *alpn_ends) = (false, 0, [0; 2]);
         (*version, *version_chosen) = (0, 0);
         ciphers.clear();
@@ -207,6 +221,11 @@ impl Hello {
         signatures.clear();
         sni.clear();
         alpn.clear();
+    }
+
+    /// It is one of DTLS: a client has a cookie behind the session.
+    pub(crate) fn expect_cookie(&mut self) {
+        self.has_cookie = true;
     }
 
     /// Whether it is (or will be) one of a client.
@@ -228,12 +247,18 @@ impl Hello {
     /// # Errors
     /// If this is no hello, or one that contradicts itself.
     pub(crate) fn feed(&mut self, mut input: &[u8]) -> Result<bool, Reason> {
+        self.take(&mut input)
+    }
+
+    /// The same; what is behind the hello stays in `input`, but for [`Hello::left`] bytes that
+    /// belong to the same message.
+    pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
         loop {
             if self.step == Step::Kind || self.step == Step::Len {
                 if input.is_empty() {
                     return Ok(false);
                 }
-                self.begin(&mut input)?;
+                self.begin(input)?;
                 continue;
             }
             if self.body_left == 0 {
@@ -276,15 +301,29 @@ impl Hello {
             if is_inside {
                 self.extension_left -= used as u16;
             }
-            input = &input[used..];
+            *input = &input[used..];
         }
+    }
+
+    /// Bytes of the message behind a complete hello, which nobody knows.
+    pub(super) fn left(&self) -> u32 {
+        self.body_left
+    }
+
+    /// Whether the messages behind it are not encrypted and may have a certificate: those of a
+    /// server, up to TLS 1.2.
+    pub(crate) fn has_certificate(&self) -> bool {
+        let version = self.effective_version();
+        self.kind == SERVER_HELLO && (version <= TLS_1_2 || version >= DTLS_1_2)
     }
 
     /// So many bytes are missing. True if they were to be passed over.
     pub(crate) fn gap(&mut self, len: u32) -> bool {
         let is_inside = self.step.is_inside();
-        let passes = matches!(self.step, Step::Session | Step::Compressions | Step::Skip)
-            || (self.step == Step::Random && self.kind == CLIENT_HELLO);
+        let passes = matches!(
+            self.step,
+            Step::Session | Step::Cookie | Step::Compressions | Step::Skip
+        ) || (self.step == Step::Random && self.kind == CLIENT_HELLO);
         let room = if is_inside {
             self.extension_left
         } else {
@@ -361,7 +400,8 @@ impl Hello {
             Step::Random if self.is_draft_answer() => Step::Cipher,
             Step::Random => Step::SessionLen,
             Step::Session if self.kind == SERVER_HELLO => Step::Cipher,
-            Step::Session => Step::CiphersLen,
+            Step::Session if self.has_cookie => Step::CookieLen,
+            Step::Session | Step::Cookie => Step::CiphersLen,
             Step::Compressions => Step::ExtensionsLen,
             other => other,
         };
@@ -400,7 +440,12 @@ impl Hello {
                     self.go(Step::Session, len);
                 }
             }
-            Step::Session | Step::Compressions => {
+            Step::CookieLen => {
+                if let Some(len) = self.int(input, 1) {
+                    self.go(Step::Cookie, len);
+                }
+            }
+            Step::Session | Step::Cookie | Step::Compressions => {
                 if self.run(input).1 {
                     self.after_run();
                 }
@@ -606,6 +651,10 @@ impl Hello {
             GROUPS => self.groups.push(item),
             SIGNATURES => self.signatures.push(item),
             _ if is_grease(item) => {}
+            // Versions of DTLS count down.
+            _ if is_dtls(item) && is_dtls(self.version_chosen) => {
+                self.version_chosen = self.version_chosen.min(item);
+            }
             _ => self.version_chosen = self.version_chosen.max(item),
         }
     }
@@ -628,7 +677,7 @@ impl Hello {
     }
 
     /// Tells what is in it. It must be complete.
-    pub(crate) fn tell(&self, carrier: Carrier, out: &mut dyn Sink) {
+    pub(crate) fn tell(&self, carrier: Carrier, out: &mut dyn FieldSink) {
         let number = |number: u16| Value::Number(number.into());
         if self.is_client() {
             out.field(Field::TlsVersionOffered, number(self.effective_version()));

@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bpf::cbpf::Program;
 use sys::link::{Link, LinkEvent, LinkMonitor};
 use sys::netlink::Socket;
 use sys::{ErrorKind, Result};
 
 use crate::account::{PortAccount, TxAccount, TxCounters};
-use crate::control::{PortControl, PortDescription, PortEvent};
+use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
+use super::filter::SocketFilter;
 use super::listen::Source;
 
 pub(super) struct Control {
@@ -24,6 +26,7 @@ pub(super) struct Control {
     is_gone: bool,
     events: VecDeque<PortEvent>,
     sources: Vec<Source>,
+    filter: Option<SocketFilter>,
     tx: Vec<Arc<TxCounters>>,
     description: PortDescription,
 }
@@ -42,6 +45,7 @@ impl Control {
             is_gone: false,
             events: VecDeque::new(),
             sources: Vec::new(),
+            filter: None,
             tx: Vec::new(),
             description: PortDescription::default(),
         })
@@ -51,14 +55,17 @@ impl Control {
     pub(super) fn of(
         mut self,
         sources: Vec<Source>,
+        filter: Option<SocketFilter>,
         tx: Vec<Arc<TxCounters>>,
         link_type: u16,
         facts: Vec<(&'static str, String)>,
         memory_len: usize,
     ) -> Self {
         self.sources = sources;
+        self.filter = filter;
         self.tx = tx;
         self.description = PortDescription {
+            intake: Intake::Live,
             scheme: "afpacket",
             target: self.link.name.clone(),
             link_type,
@@ -153,6 +160,17 @@ impl PortControl for Control {
             description.facts.push(fact);
         }
         description
+    }
+
+    fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
+        if let Some(now) = &self.filter {
+            let new = now.with_program(filter);
+            self.sources
+                .iter()
+                .try_for_each(|source| source.replace(&new))?;
+            self.filter = Some(new);
+        }
+        Ok(true)
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -45,6 +45,7 @@ const fn plain(code: u16, k: u32) -> ClassicInsn {
 }
 
 /// What is to run on the socket.
+#[derive(Clone)]
 pub(super) struct SocketFilter {
     /// The user's, if any.
     program: Option<cbpf::Program>,
@@ -106,6 +107,14 @@ impl SocketFilter {
             socket.attach_filter(&instructions)?;
         }
         Ok(None)
+    }
+
+    /// The same with another filter of the user's, or none.
+    pub(super) fn with_program(&self, program: Option<&cbpf::Program>) -> Self {
+        Self {
+            program: program.cloned(),
+            ..self.clone()
+        }
     }
 
     /// The user's filter.

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
 
 use crate::account::RxCounters;
-use crate::slot::Slot;
 
 /// Frames of the pool that is made at the first `detach` without one: 4 MiB.
 const DETACH_FRAMES: u32 = 1024;
@@ -39,7 +39,7 @@ impl Keep {
     pub(super) unsafe fn copy(&mut self, slot: &Slot) -> Result<Frame> {
         let what = "keep a packet";
         let cache = self.cache()?;
-        let (len, room) = (slot.cap_len, cache.pool().frame_len());
+        let (len, room) = (slot.cap_len(), cache.pool().frame_len());
         if len > room {
             let why = format!("its {len} bytes do not fit a frame of {room}");
             return Err(Error::new(ErrorKind::InvalidInput, what, why));
@@ -52,7 +52,7 @@ impl Keep {
         let pool = cache.pool();
         pool.set_range(&mut frame, 0, len);
         // SAFETY: the slot's range was checked when it was made, and is the queue's, as promised.
-        let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), len as usize) };
+        let bytes = unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), len as usize) };
         pool.bytes_mut(&mut frame).copy_from_slice(bytes);
         self.counters.detach_copies.add(1);
         Ok(frame)

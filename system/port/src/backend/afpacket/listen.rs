@@ -47,6 +47,14 @@ impl Source {
         }
     }
 
+    /// Puts another filter in the place of the one that is there.
+    pub(super) fn replace(&self, filter: &SocketFilter) -> Result<()> {
+        match self {
+            Self::Blocks(tap) => tap.filter(filter),
+            Self::Records(tap) => tap.replace(filter),
+        }
+    }
+
     pub(super) fn counters(&self) -> &Arc<RxCounters> {
         match self {
             Self::Blocks(tap) => &tap.counters,
@@ -108,16 +116,21 @@ impl Source {
 
     fn counts_filtered(&self) -> bool {
         match self {
-            Self::Blocks(tap) => tap.counted.get().is_some(),
+            Self::Blocks(tap) => tap.counts_filtered(),
             Self::Records(_) => true,
         }
     }
 }
 
+/// What is to be said about the port: what and value.
+type Facts = Vec<(&'static str, String)>;
+
 /// What came of it.
 pub(super) struct Listening {
     pub(super) sources: Vec<Source>,
-    pub(super) facts: Vec<(&'static str, String)>,
+    /// What runs on the sockets.
+    pub(super) filter: SocketFilter,
+    pub(super) facts: Facts,
 }
 
 /// Makes the sockets hear: ring and filter stand before the first packet can come, so that none
@@ -143,7 +156,7 @@ pub(super) fn listen(
             socket.promiscuous(link.index)?;
         }
     }
-    let Listening { sources, mut facts } = rings(sockets, ring_bytes, &filter, time, options)?;
+    let (sources, mut facts) = rings(sockets, ring_bytes, &filter, time, options)?;
     for source in &sources {
         // A socket hears everything between its own bind and its joining of the group: nothing may
         // pass then.
@@ -159,7 +172,11 @@ pub(super) fn listen(
     }
     let counts = sources.iter().all(Source::counts_filtered);
     facts.push(("filter", filter::fact(options, counts).into()));
-    Ok(Listening { sources, facts })
+    Ok(Listening {
+        sources,
+        filter,
+        facts,
+    })
 }
 
 /// Gives each socket its ring: a program's where that is wanted and possible, else its own.
@@ -169,7 +186,7 @@ fn rings(
     filter: &SocketFilter,
     time: TimestampSource,
     options: &PortOptions,
-) -> Result<Listening> {
+) -> Result<(Vec<Source>, Facts)> {
     let unfit = match options.tap {
         TapBy::Tpacket => Some("asked for"),
         _ => unfit_for_records(ring_bytes, time, options),
@@ -207,7 +224,7 @@ fn rings(
             "ring",
             format!("of a BPF program, {memory_len} bytes a queue"),
         )];
-        return Ok(Listening { sources, facts });
+        return Ok((sources, facts));
     };
     let shape = ring_shape(ring_bytes, options);
     for socket in left {
@@ -226,7 +243,7 @@ fn rings(
         ("block", format!("{} bytes", shape.block_len)),
         ("block_timeout", format!("{} ms", shape.block_timeout_ms)),
     ];
-    Ok(Listening { sources, facts })
+    Ok((sources, facts))
 }
 
 /// What a program's ring cannot do.

@@ -39,6 +39,9 @@ pub(super) mod control {
     pub(in super::super) const LOST: usize = 16;
     /// Packets that the user's filter selected, where there is one.
     pub(in super::super) const PASSED: usize = 24;
+    /// Packets seen by a program with a filter; those by one without are in `SEEN`, because such
+    /// programs may follow each other.
+    pub(in super::super) const SEEN_BY_FILTER: usize = 32;
     /// Position of the first record that the reader still needs.
     pub(in super::super) const TAIL: usize = 128;
     /// The reader sleeps until `head` is there.
@@ -167,7 +170,11 @@ pub(super) fn assemble(spec: &Spec<'_>) -> Result<Vec<Insn>, TranslateError> {
     asm.jump_if(Cond::Eq, R0, 0, reject);
     asm.mov(R9, R0);
     asm.mov(R1, 1);
-    atomic(&mut asm, Atomic::Add, R9, control::SEEN, R1);
+    let seen = match spec.filter {
+        Some(_) => control::SEEN_BY_FILTER,
+        None => control::SEEN,
+    };
+    atomic(&mut asm, Atomic::Add, R9, seen, R1);
     select(&mut asm, spec, reject)?;
     take_place(&mut asm, spec, full);
     write_record(&mut asm, spec);

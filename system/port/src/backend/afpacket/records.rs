@@ -4,56 +4,39 @@
 //! address, block) is most of its cost. The program does without, and what it rejects the socket
 //! forgets.
 
+mod rx;
+
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ring::{Frame, Pool};
 use sys::bpf::{Map, MapMemory, MapSpec, MapType, Program, ProgramSpec, ProgramType};
 use sys::packet::PacketSocket;
 use sys::{Error, ErrorKind, Result};
-use xdp::metadata::TimeClock;
 
-use super::super::clock::{Clock, now_ns};
 use super::filter::{REJECT_ALL, SocketFilter};
-use super::keep::Keep;
 use super::program::{self, Spec, control, record};
 use crate::account::{DropReason, QueueAccount, RxCounters};
-use crate::options::{PortOptions, TimestampSource};
-use crate::rx::{Filled, Ready, RxBackend};
-use crate::slot::{Slot, Vlan};
+
+pub(super) use self::rx::RecordRx;
 
 /// Longest packet taken whole, where the ring is not shorter: merged packets of 64 KiB fit.
 const CAP_MAX: u32 = 128 << 10;
 /// The verifier follows offsets into a map's value up to 2^29.
 pub(super) const RING_LEN_MAX: usize = 256 << 20;
-/// Bytes gathered before a sleeping reader is woken: a part of the ring, and no more than stays in
-/// a cache.
-const GATHER_PART: u64 = 8;
-const GATHER_LEN: u64 = 512 << 10;
-/// Bytes behind the ring's start from which on a reader that has read everything goes back to it:
-/// what a processor's own cache holds.
-const HOT_LEN: u64 = 256 << 10;
-/// As for the other ring: looks between two checks of a reader that never sleeps, and longest sleep
-/// while the link is down.
-const LOOKS_PER_CHECK: u32 = 1 << 16;
-const DOWN_SLICE: Duration = Duration::from_millis(20);
-/// `PACKET_OUTGOING`.
-const OUTGOING: u32 = 4;
-
 /// A socket with its program and ring, shared by the reader and the control side.
 pub(super) struct RecordTap {
     memory: MapMemory,
+    /// The ring, for programs to come.
+    map: Map,
     pub(super) socket: PacketSocket,
-    program: Program,
+    program: Mutex<Program>,
     ring_len: u64,
     pub(super) cap_max: u32,
     secret: u64,
-    has_filter: bool,
+    takes_time: bool,
     gone: AtomicBool,
     closed: AtomicBool,
     /// Position behind the last record that the reader has made a slot of.
@@ -75,15 +58,20 @@ impl RecordTap {
         let ring_len = 1_u32 << ring_bytes.min(RING_LEN_MAX).ilog2();
         let cap_max = CAP_MAX.min(ring_len / 4).min(filter.snaplen());
         let secret = RandomState::new().hash_one(ring_len);
-        match Self::load_program(filter, ring_len, cap_max, secret, time) {
-            Ok((memory, program)) => Ok(Self {
+        let made = Self::make_ring(ring_len, cap_max).and_then(|(map, memory)| {
+            let program = Self::load_program(&map, filter, ring_len, cap_max, secret, time)?;
+            Ok((map, memory, program))
+        });
+        match made {
+            Ok((map, memory, program)) => Ok(Self {
                 memory,
+                map,
                 socket,
-                program,
+                program: Mutex::new(program),
                 ring_len: ring_len.into(),
                 cap_max,
                 secret,
-                has_filter: filter.program().is_some(),
+                takes_time: time,
                 gone: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 read_to: AtomicU64::new(0),
@@ -93,14 +81,7 @@ impl RecordTap {
         }
     }
 
-    fn load_program(
-        filter: &SocketFilter,
-        ring_len: u32,
-        cap_max: u32,
-        secret: u64,
-        time: bool,
-    ) -> Result<(MapMemory, Program)> {
-        let what = "load a tap's program";
+    fn make_ring(ring_len: u32, cap_max: u32) -> Result<(Map, MapMemory)> {
         let map = Map::create(&MapSpec {
             kind: MapType::Array,
             name: "bw_tap_ring",
@@ -109,6 +90,22 @@ impl RecordTap {
             max_entries: 1,
             mappable: true,
         })?;
+        let memory = map.memory()?;
+        memory
+            .word(control::WAKE_AT)
+            .store(u64::MAX, Ordering::Relaxed);
+        Ok((map, memory))
+    }
+
+    fn load_program(
+        map: &Map,
+        filter: &SocketFilter,
+        ring_len: u32,
+        cap_max: u32,
+        secret: u64,
+        time: bool,
+    ) -> Result<Program> {
+        let what = "load a tap's program";
         let insns = program::assemble(&Spec {
             map_fd: map.as_fd().as_raw_fd(),
             ring_len,
@@ -120,7 +117,7 @@ impl RecordTap {
         })
         .map_err(|e| Error::new(ErrorKind::Unsupported, what, e.to_string()))?;
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();
-        let program = Program::load(&ProgramSpec {
+        Program::load(&ProgramSpec {
             kind: ProgramType::SocketFilter,
             name: "bw_tap",
             insns: &words,
@@ -145,17 +142,30 @@ impl RecordTap {
                     .with_why(format!("the kernel's verifier refuses it: {last}"))
                     .with_hint("this needs Linux 5.12; or use tap=tpacket"),
             }
-        })?;
-        let memory = map.memory()?;
-        memory
-            .word(control::WAKE_AT)
-            .store(u64::MAX, Ordering::Relaxed);
-        Ok((memory, program))
+        })
     }
 
     /// Puts the program on the socket: from now on packets come.
     pub(super) fn start(&self) -> Result<()> {
-        self.socket.attach_program(self.program.as_fd())
+        let program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        self.socket.attach_program(program.as_fd())
+    }
+
+    /// Puts a program with another filter in the place of the one on the socket, over the same
+    /// ring.
+    pub(super) fn replace(&self, filter: &SocketFilter) -> Result<()> {
+        let new = Self::load_program(
+            &self.map,
+            filter,
+            self.ring_len as u32,
+            self.cap_max,
+            self.secret,
+            self.takes_time,
+        )?;
+        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        self.socket.attach_program(new.as_fd())?;
+        *program = new;
+        Ok(())
     }
 
     /// Bytes of memory for packets.
@@ -182,13 +192,9 @@ impl RecordTap {
             account.dropped[DropReason::RingFull as usize] =
                 self.word(control::LOST).load(Ordering::Acquire);
             let passed = self.word(control::PASSED).load(Ordering::Acquire);
-            account.seen = self.word(control::SEEN).load(Ordering::Acquire);
-            let passed = if self.has_filter {
-                passed
-            } else {
-                account.seen
-            };
-            account.dropped[DropReason::Filter as usize] = account.seen.saturating_sub(passed);
+            let filtered = self.word(control::SEEN_BY_FILTER).load(Ordering::Acquire);
+            account.seen = filtered + self.word(control::SEEN).load(Ordering::Acquire);
+            account.dropped[DropReason::Filter as usize] = filtered.saturating_sub(passed);
             account.delivered = self.counters.delivered.get();
             if account.delivered == before {
                 break;
@@ -236,322 +242,5 @@ fn u64_halves(word: u64) -> [u32; 2] {
     [0, 4].map(|at| u32::from_ne_bytes([0, 1, 2, 3].map(|n| bytes[at + n])))
 }
 
-/// The reader's side.
-pub(super) struct RecordRx {
-    tap: Arc<RecordTap>,
-    /// First byte of the ring.
-    base: NonNull<u8>,
-    /// Next record to read.
-    position: u64,
-    /// `head` when last read.
-    head: u64,
-    /// Slots out with the program.
-    lent: usize,
-    time: TimestampSource,
-    clock: Clock,
-    gather: u64,
-    block_timeout: Duration,
-    /// Packets came lately: sleep until some have gathered, not until the first.
-    is_busy: bool,
-    is_down: bool,
-    looks: u32,
-    keep: Keep,
-}
-
-// SAFETY: `base` leads into the tap's mapping, which lives as long as the reader's reference to it;
-// only the reader reads records.
-unsafe impl Send for RecordRx {}
-
-impl RecordRx {
-    pub(super) fn new(
-        tap: Arc<RecordTap>,
-        time: TimestampSource,
-        pool: Arc<OnceLock<Pool>>,
-        options: &PortOptions,
-    ) -> Self {
-        let block_timeout = options.block_timeout;
-        Self {
-            base: tap.memory.address(control::LEN),
-            position: 0,
-            head: 0,
-            lent: 0,
-            time,
-            clock: Clock::new(),
-            gather: GATHER_LEN.min(tap.ring_len / GATHER_PART),
-            block_timeout: block_timeout.clamp(Duration::from_millis(1), Duration::from_secs(10)),
-            is_busy: false,
-            is_down: false,
-            looks: 0,
-            keep: Keep::new(pool, tap.counters.clone()),
-            tap,
-        }
-    }
-
-    /// Bytes of records taken by the program and not read.
-    #[inline]
-    fn waiting(&mut self) -> u64 {
-        // Acquire is not needed for the records (their stamps have it), it just costs nothing.
-        self.head = self.tap.word(control::HEAD).load(Ordering::Acquire);
-        self.head.wrapping_sub(self.position)
-    }
-
-    /// Reads the record at the position; `None` if it is not finished, `Some(None)` if it holds no
-    /// packet.
-    #[inline(always)]
-    fn record(&mut self) -> Option<Option<Slot>> {
-        let offset = self.position & (self.tap.ring_len - 8);
-        // SAFETY: the offset is below the ring's length, behind which there is room for one record
-        // more; records are aligned to 8; the stamp is only accessed atomically.
-        let place = unsafe { self.base.add(offset as usize) };
-        // SAFETY: as above. Acquire: the program wrote the record before its stamp.
-        let stamp = unsafe { place.add(record::STAMP).cast::<AtomicU64>().as_ref() };
-        if stamp.load(Ordering::Acquire) != self.position ^ self.tap.secret {
-            return None;
-        }
-        // SAFETY: the header lies within the mapping, aligned, and a finished record is not written
-        // again before `tail` has passed it.
-        let (cap_len, wire_len, time, flags, tci, tpid) = unsafe {
-            (
-                place.add(record::CAP_LEN).cast::<u32>().read(),
-                place.add(record::WIRE_LEN).cast::<u32>().read(),
-                place.add(record::TIME).cast::<u64>().read(),
-                place.add(record::FLAGS).cast::<u32>().read(),
-                place.add(record::VLAN_TCI).cast::<u16>().read(),
-                place.add(record::VLAN_TPID).cast::<u16>().read(),
-            )
-        };
-        let len = record::len(cap_len);
-        if cap_len > self.tap.cap_max || len > self.head.wrapping_sub(self.position) {
-            // No record of our program's: where the next one begins is not known.
-            self.position = self.head;
-            return Some(None);
-        }
-        self.position += len;
-        if flags & record::BROKEN != 0 {
-            return Some(None);
-        }
-        // SAFETY: a record's data follow its header.
-        let data = unsafe { place.add(record::DATA) };
-        let mut slot = Slot::new(data, cap_len, wire_len, 0);
-        slot.time_ns = time;
-        if flags & record::KIND_MASK == OUTGOING {
-            slot.flags = Slot::OUTGOING;
-        }
-        if flags & record::HAS_VLAN != 0 {
-            let tpid = u16::from_be(tpid);
-            slot.vlan = Vlan { tpid, tci };
-            slot.flags |= Slot::VLAN;
-        }
-        Some(Some(slot))
-    }
-
-    /// Gives the times of a batch their meaning.
-    #[inline]
-    fn set_times(&mut self, slots: &mut [Slot]) {
-        match self.time {
-            TimestampSource::None => {}
-            TimestampSource::Batch => {
-                let now = now_ns(libc::CLOCK_REALTIME);
-                for slot in slots {
-                    slot.time_ns = now;
-                    slot.flags |= Slot::TIME;
-                }
-            }
-            _ => {
-                for slot in slots {
-                    slot.time_ns = self.clock.unix_ns(slot.time_ns, TimeClock::Monotonic);
-                    slot.flags |= Slot::TIME;
-                }
-            }
-        }
-    }
-
-    /// Gives everything read back to the program.
-    #[inline]
-    fn give_back(&mut self) {
-        // Release: our reads are done before the program writes there again.
-        self.tap
-            .word(control::TAIL)
-            .store(self.position, Ordering::Release);
-    }
-
-    /// Sends the writers back to the ring's start, where memory is in the caches, once all is read
-    /// and given back.
-    #[inline]
-    fn rewind(&mut self) {
-        if self.lent != 0 || self.position & (self.tap.ring_len - 1) < HOT_LEN {
-            return;
-        }
-        let start = program::rewound(self.position, self.tap.ring_len);
-        // Release: our reads are done before the writers write there again.
-        let moved = self.tap.word(control::HEAD).compare_exchange(
-            self.position,
-            start,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        if moved.is_ok() {
-            (self.position, self.head) = (start, start);
-            self.give_back();
-            self.tap.read_to.store(start, Ordering::Release);
-        }
-    }
-
-    /// Sleeps until `more` bytes are there behind the position, at most `time`. True if a signal
-    /// ended it.
-    fn sleep(&mut self, more: u64, time: Duration) -> Result<bool> {
-        let wake_at = self.tap.word(control::WAKE_AT);
-        let target = self.position + more;
-        wake_at.store(target, Ordering::SeqCst);
-        // Pairs with the program's compare-and-swap of `head`, which is a full barrier: either it
-        // sees `wake_at`, or we see its `head`.
-        fence(Ordering::SeqCst);
-        let there = self.tap.word(control::HEAD).load(Ordering::SeqCst) >= target;
-        let poll = self
-            .tap
-            .socket
-            .poll(false, if there { Duration::ZERO } else { time });
-        self.tap
-            .word(control::WAKE_AT)
-            .store(u64::MAX, Ordering::Relaxed);
-        let poll = poll?;
-        if poll.readable {
-            self.tap.socket.discard();
-        }
-        if poll.error && self.tap.socket.take_error() == Some(libc::ENETDOWN) {
-            self.is_down = true;
-        }
-        Ok(poll.interrupted)
-    }
-
-    /// Asks whether the interface still exists.
-    ///
-    /// # Errors
-    /// `Gone`, once everything that came before has been read.
-    fn check_gone(&mut self) -> Result<()> {
-        if self.tap.socket.bound_interface().is_none() {
-            self.tap.gone.store(true, Ordering::Release);
-        }
-        if self.tap.gone.load(Ordering::Acquire) && self.waiting() == 0 {
-            let why = "the interface has been deleted";
-            return Err(Error::new(ErrorKind::Gone, "receive packets", why)
-                .with_hint("open the port again when the interface is back"));
-        }
-        Ok(())
-    }
-}
-
-impl RxBackend for RecordRx {
-    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
-        let start = slots.len();
-        let mut refused = 0;
-        if self.head == self.position && self.waiting() == 0 {
-            self.rewind();
-        }
-        slots.reserve(max.min(64));
-        while slots.len() - start < max && self.position != self.head {
-            match self.record() {
-                Some(Some(slot)) => slots.push(slot),
-                Some(None) => refused += 1,
-                None => break,
-            }
-        }
-        if refused != 0 {
-            self.tap.counters.invalid.add(refused);
-        }
-        let count = slots.len() - start;
-        self.lent += count;
-        if count as u64 + refused != 0 {
-            self.tap.read_to.store(self.position, Ordering::Release);
-        }
-        if count != 0 {
-            self.is_down = false;
-            self.set_times(&mut slots[start..]);
-            return Ok(Filled::of(&slots[start..]));
-        }
-        if self.lent == 0 && refused != 0 {
-            self.give_back();
-        }
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOKS_PER_CHECK) || self.tap.gone.load(Ordering::Relaxed) {
-            self.check_gone()?;
-        }
-        Ok(Filled::default())
-    }
-
-    #[inline]
-    fn release(&mut self, slots: &mut Vec<Slot>) {
-        self.lent -= slots.len();
-        slots.clear();
-        if self.lent == 0 {
-            self.give_back();
-        }
-    }
-
-    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
-        // SAFETY: the slot's record is ours until release.
-        unsafe { self.keep.copy(slot) }
-    }
-
-    /// Returns when enough has gathered, or (with less) when the block time is over; a reader who
-    /// was idle wakes at the first packet, and then gathers.
-    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
-        let started = Instant::now();
-        let mut gathering = None;
-        loop {
-            let waiting = self.waiting();
-            let left = timeout.saturating_sub(started.elapsed());
-            if waiting >= self.gather || waiting != 0 && left.is_zero() {
-                self.is_busy = true;
-                return Ok(Ready::Packets);
-            }
-            if left.is_zero() {
-                self.check_gone()?;
-                return Ok(Ready::Timeout);
-            }
-            if waiting != 0 || self.is_busy {
-                let since = *gathering.get_or_insert_with(Instant::now);
-                let rest = self.block_timeout.saturating_sub(since.elapsed());
-                if !rest.is_zero() {
-                    self.sleep(self.gather, rest.min(left))?;
-                } else if waiting != 0 {
-                    self.is_busy = true;
-                    return Ok(Ready::Packets);
-                } else {
-                    (self.is_busy, gathering) = (false, None);
-                }
-                continue;
-            }
-            let slice = if self.is_down {
-                left.min(DOWN_SLICE)
-            } else {
-                left
-            };
-            let interrupted = self.sleep(1, slice)?;
-            if self.waiting() == 0 {
-                self.check_gone()?;
-                if interrupted {
-                    // Whoever sent the signal wants to be heard.
-                    return Ok(Ready::Timeout);
-                }
-            }
-        }
-    }
-
-    fn pool(&self) -> Option<&Pool> {
-        self.keep.pool()
-    }
-
-    /// `wait` gathers.
-    fn gathers(&self) -> bool {
-        true
-    }
-}
-
-impl Drop for RecordRx {
-    fn drop(&mut self) {
-        // It fails on a dead socket only, where nothing comes in anyway.
-        let _ = self.tap.stop();
-        self.tap.closed.store(true, Ordering::Release);
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,18 @@
 //! Receiving: walk the blocks that the kernel handed over, give each back when all its packets are
 //! released.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ring::slot::{Slot, Vlan};
 use ring::{Frame, Pool};
 use sys::{Error, ErrorKind, Result};
 
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
-use crate::slot::{Slot, Vlan};
 
 use super::keep::Keep;
 use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN, Tap, block};
@@ -191,7 +192,9 @@ impl Rx {
     #[inline(always)]
     fn slot(&self, data: NonNull<u8>, header: &PacketHeader, kind: u8, now_ns: u64) -> Slot {
         let cap_len = header.cap_len.min(self.snaplen);
-        let mut slot = Slot::new(data, cap_len, header.wire_len, 0);
+        // SAFETY: the caller checked that the packet lies within its block, which stays ours until
+        // `release`.
+        let mut slot = unsafe { Slot::over(data, cap_len, header.wire_len, 0) };
         slot.time_ns = match self.time {
             TimestampSource::Batch => now_ns,
             _ => u64::from(header.sec) * 1_000_000_000 + u64::from(header.nsec),
@@ -346,6 +349,10 @@ impl RxBackend for Rx {
                 return Ok(Ready::Timeout);
             }
         }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.tap.socket.as_fd())
     }
 
     fn pool(&self) -> Option<&Pool> {

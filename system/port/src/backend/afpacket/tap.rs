@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sys::Result;
 use sys::mmap::Mapping;
@@ -44,6 +44,29 @@ pub(super) struct Totals {
     pub(super) freezes: u64,
 }
 
+/// How many packets the socket's filters have seen, one after the other.
+#[derive(Default)]
+struct Seen {
+    /// By the filters before this one.
+    before: u64,
+    /// What the socket had taken when this one came.
+    packets_before: u64,
+    /// This one's own count, where it keeps one.
+    counted: Option<Counted>,
+}
+
+impl Seen {
+    /// All of them, of a socket that has taken so many.
+    fn count(&self, packets: u64) -> u64 {
+        let since = match &self.counted {
+            Some(counted) => counted.seen(),
+            None => packets.saturating_sub(self.packets_before),
+        };
+        // Packets that came while the filter was replaced may be in neither count.
+        (self.before + since).max(packets)
+    }
+}
+
 /// A socket, its ring, and what is known about both.
 pub(super) struct Tap {
     // Before the socket: a socket lives as long as its ring is mapped.
@@ -56,8 +79,7 @@ pub(super) struct Tap {
     pub(super) walked: AtomicU64,
     /// The interface has been deleted.
     pub(super) gone: AtomicBool,
-    /// Packets seen by a filter that counts.
-    pub(super) counted: OnceLock<Counted>,
+    seen: Mutex<Seen>,
     /// The reading queue has been dropped.
     closed: AtomicBool,
     pub(super) counters: Arc<RxCounters>,
@@ -73,19 +95,29 @@ impl Tap {
             totals: Mutex::default(),
             walked: AtomicU64::new(0),
             gone: AtomicBool::new(false),
-            counted: OnceLock::new(),
+            seen: Mutex::default(),
             closed: AtomicBool::new(false),
             counters: Arc::default(),
         }
     }
 
-    /// Puts the filter on the socket.
+    /// Puts the filter on the socket, in the place of one that is there.
     pub(super) fn filter(&self, filter: &SocketFilter) -> Result<()> {
-        if let Some(counted) = filter.attach(&self.socket)? {
-            // Done once, before anybody reads the account.
-            let _ = self.counted.set(counted);
-        }
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.count(self.totals()?.packets);
+        let counted = filter.attach(&self.socket)?;
+        *seen = Seen {
+            before,
+            packets_before: self.totals()?.packets,
+            counted,
+        };
         Ok(())
+    }
+
+    /// Whether the filter counts what it sees.
+    pub(super) fn counts_filtered(&self) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.counted.is_some()
     }
 
     /// First byte of a block.
@@ -156,7 +188,9 @@ impl Tap {
             account.in_flight = self.waiting();
             let totals = self.totals()?;
             // The filter's own count, where it keeps one: all else that it saw, it rejected.
-            account.seen = self.counted.get().map_or(totals.packets, Counted::seen);
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            account.seen = seen.count(totals.packets);
+            drop(seen);
             let rejected = account.seen.saturating_sub(totals.packets);
             account.dropped[DropReason::Filter as usize] = rejected;
             account.dropped[DropReason::RingFull as usize] = totals.drops;

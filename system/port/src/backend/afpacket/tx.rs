@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ring::slot::{Slot, Vlan};
 use ring::{Frame, FrameCache, Pool};
 use sys::link::Link;
 use sys::mmap::Mapping;
@@ -17,7 +18,6 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::account::TxCounters;
 use crate::options::PortOptions;
-use crate::slot::{Slot, Vlan};
 use crate::tx::TxBackend;
 
 /// Frames where nothing else is asked for.
@@ -274,19 +274,19 @@ impl Tx {
         // SAFETY: the slot was lent over a frame of ours with that much room, and its batch is
         // over.
         let packet =
-            unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) };
+            unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) };
         // A packet in several segments is longer than a frame, hence than the MTU.
         if count > 1 || !self.fits(packet) {
             self.counters.failed.add(1);
             return count;
         }
         let to = self.data(self.waiting);
-        if to != slot.data {
+        if to != slot.data() {
             // An earlier slot was refused: close the gap. SAFETY: the target is an earlier frame
             // that was lent with the same batch; frames do not overlap.
-            unsafe { to.copy_from_nonoverlapping(slot.data, packet.len()) };
+            unsafe { to.copy_from_nonoverlapping(slot.data(), packet.len()) };
         }
-        self.request(slot.cap_len);
+        self.request(slot.cap_len());
         count
     }
 
@@ -314,7 +314,8 @@ impl TxBackend for Tx {
                 break;
             }
             let room = self.room();
-            slots.push(Slot::new(self.data(offset), room, room, 0));
+            // SAFETY: a frame of the mapped ring that the kernel is done with has so much room.
+            slots.push(unsafe { Slot::over(self.data(offset), room, room, 0) });
         }
         if slots.is_empty() && max != 0 {
             // Behind: at least have the kernel go on.

@@ -1,19 +1,26 @@
 //! The program on the interface: which one, where, and what to say when it cannot be there.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bpf::cbpf::Program;
 use sys::ethtool::Ethtool;
 use sys::link::{Link, XdpFeatures};
+use sys::netns::Namespace;
 use sys::xsk::PACKET_HEADROOM;
 use sys::{Error, ErrorKind, KernelVersion, Result};
-use xdp::{MetadataSpec, Redirect, RedirectSpec, XdpLink};
+use xdp::{MetadataSpec, Redirect, RedirectSpec, XdpLink, XdpProgram};
 
 use crate::options::{AttachMode, BindMode, PortOptions, TimestampSource};
 
 /// The program, its maps and its place on the interface. Dropped, the interface is as before.
 pub(super) struct Attachment {
     pub redirect: Redirect,
-    link: Mutex<Option<XdpLink>>,
+    held: Mutex<Held>,
+    /// What the program was made from.
+    spec: RedirectSpec,
+    /// Where the interface's index means what it meant at the opening.
+    namespace: Namespace,
+    ifindex: u32,
     pub mode: xdp::AttachMode,
     pub frags: bool,
     pub metadata: MetadataSpec,
@@ -23,11 +30,73 @@ pub(super) struct Attachment {
     pub refusals: Vec<String>,
 }
 
+/// What holds the program on the interface.
+struct Held {
+    link: Option<XdpLink>,
+    /// A program with another filter, in the place of the first.
+    replaced: Option<XdpProgram>,
+}
+
+impl Held {
+    /// The program that is called.
+    fn program<'a>(&'a self, first: &'a Redirect) -> &'a XdpProgram {
+        self.replaced.as_ref().unwrap_or_else(|| first.program())
+    }
+}
+
 impl Attachment {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a program with another filter in the place of the one on the interface: no packet
+    /// passes between.
+    ///
+    /// # Errors
+    /// As [`Redirect::load`]; the old program stays then.
+    pub(super) fn replace_filter(&self, filter: Option<&Program>) -> Result<()> {
+        let spec = RedirectSpec {
+            filter: filter.cloned(),
+            ..self.spec.clone()
+        };
+        // A program for one device is loaded in the namespace of that.
+        let new = self.namespace.run(|| self.redirect.another(&spec))??;
+        let mut held = self.held();
+        if let Some(link) = &held.link {
+            link.update(&new)?;
+        }
+        held.replaced = Some(new);
+        Ok(())
+    }
+
     /// Gives a queue's packets back to the host. The device may be gone: then nothing comes any
     /// more.
     pub(super) fn forget(&self, queue_index: u32) {
         let _ = self.redirect.sockets().clear(queue_index);
+    }
+
+    /// Whether somebody else has detached the program, or put another into our link. Where the
+    /// kernel does not say (rights were given up, and it does not let us ask), nothing is known.
+    pub(super) fn is_lost(&self) -> bool {
+        let held = self.held();
+        let program = held.program(&self.redirect);
+        held.link
+            .as_ref()
+            .is_some_and(|link| matches!(link.calls(program), Ok(false)))
+    }
+
+    /// Puts the program back onto the interface, in the mode that it was in. A link that was
+    /// detached cannot be used again. One into which another process put its program is left to it:
+    /// that program holds the place as one attached beside would.
+    ///
+    /// # Errors
+    /// As [`XdpLink::attach`]; `Busy` names the program that is there instead.
+    pub(super) fn attach_again(&self) -> Result<()> {
+        let mut held = self.held();
+        let program = held.program(&self.redirect);
+        let attach = || XdpLink::attach(program, self.ifindex, self.mode);
+        held.link = Some(self.namespace.run(attach)??);
+        Ok(())
     }
 
     /// Takes the program off the interface. Counters can still be read.
@@ -35,8 +104,7 @@ impl Attachment {
     /// Said in so many words, not only by closing the link: a child process that is just being
     /// started may hold a copy of its descriptor for a moment.
     pub(super) fn detach(&self) {
-        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(link) = link.take() {
+        if let Some(link) = self.held().link.take() {
             let _ = link.detach();
         }
     }
@@ -120,6 +188,15 @@ impl Device {
         self.packet_len_max > room
     }
 
+    /// Whether the program is to take packets of several buffers, best first. Without that it could
+    /// not be attached where packets are longer than a frame, or would lose them.
+    fn frags_choices(&self) -> &'static [bool] {
+        match self.needs_frags(false) {
+            true => &[true],
+            false => &[true, false],
+        }
+    }
+
     /// Whether the driver says that it lacks these; silent drivers are tried.
     fn lacks(&self, bits: u64) -> bool {
         self.features.is_some_and(|features| !features.has(bits))
@@ -152,10 +229,7 @@ pub(super) fn attach(
     let mut last = None;
     for &mode in modes {
         for metadata in metadata_choices(device, mode, options) {
-            for frags in [true, false] {
-                if !frags && device.needs_frags(false) {
-                    continue;
-                }
+            for &frags in device.frags_choices() {
                 let spec = RedirectSpec {
                     queue_count,
                     filter: options.filter.clone(),
@@ -165,13 +239,19 @@ pub(super) fn attach(
                 };
                 let attached = Redirect::load(&spec).and_then(|redirect| {
                     let link = XdpLink::attach(redirect.program(), device.link.index, mode)?;
-                    Ok((redirect, link))
+                    Ok((redirect, link, Namespace::current()?))
                 });
                 let error = match attached {
-                    Ok((redirect, link)) => {
+                    Ok((redirect, link, namespace)) => {
                         return Ok(Attachment {
                             redirect,
-                            link: Mutex::new(Some(link)),
+                            held: Mutex::new(Held {
+                                link: Some(link),
+                                replaced: None,
+                            }),
+                            spec,
+                            namespace,
+                            ifindex: device.link.index,
                             mode,
                             frags,
                             metadata,
@@ -276,5 +356,49 @@ fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[Str
         Some(hint) => error.with_hint(hint),
         None if forced => error.with_hint("attach=auto falls back to generic mode"),
         None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(mtu: u32, frame_len: u32) -> Device {
+        Device {
+            link: Link {
+                mtu,
+                ..Link::default()
+            },
+            features: None,
+            driver: "test".into(),
+            lro: false,
+            frame_len,
+            packet_len_max: mtu + 14 + 8,
+        }
+    }
+
+    /// 2048 bytes with 256 of headroom hold packets of up to 1792; cards use 1024 of them.
+    #[test]
+    fn packets_longer_than_a_frame_need_several() {
+        for (mtu, frame_len, copy, zero_copy) in [
+            (1000, 2048, false, false),
+            (1002, 2048, false, false),
+            (1003, 2048, false, true),
+            (1500, 2048, false, true),
+            (1770, 2048, false, true),
+            (1771, 2048, true, true),
+            (1500, 4096, false, false),
+            (3050, 4096, false, false),
+            (3051, 4096, false, true),
+            (3818, 4096, false, true),
+            (3819, 4096, true, true),
+            (9000, 4096, true, true),
+        ] {
+            let device = device(mtu, frame_len);
+            assert_eq!(device.needs_frags(false), copy, "{mtu} {frame_len}");
+            assert_eq!(device.needs_frags(true), zero_copy, "{mtu} {frame_len}");
+            let choices: &[bool] = if copy { &[true] } else { &[true, false] };
+            assert_eq!(device.frags_choices(), choices, "{mtu} {frame_len}");
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use sys::Result;
+use bpf::cbpf::Program;
 use sys::link::{Link, LinkEvent, LinkMonitor, Promiscuous};
 use sys::netlink::Socket;
+use sys::{Error, ErrorKind, Result};
 use xdp::RedirectCounters;
 
 use super::attach::Attachment;
@@ -67,6 +68,8 @@ pub(super) struct Control {
     /// And as sent.
     pub interface_sent: Growth,
     pub waiting: VecDeque<PortEvent>,
+    /// Somebody else took the program off the interface, and it could not be put back.
+    pub is_detached: bool,
     /// Held as long as the port is open.
     #[allow(dead_code, reason = "it works by being there")]
     pub promiscuous: Option<Promiscuous>,
@@ -144,19 +147,16 @@ impl Control {
         self.count(&link);
         let was = &self.link;
         if was.is_running() != link.is_running() {
-            self.waiting.push_back(match link.is_running() {
+            let event = match link.is_running() {
                 true => PortEvent::LinkUp,
                 false => PortEvent::LinkDown,
-            });
+            };
+            keep(&mut self.waiting, event);
         }
         if was.mtu != link.mtu {
-            self.waiting.push_back(PortEvent::MtuChanged(link.mtu));
+            keep(&mut self.waiting, PortEvent::MtuChanged(link.mtu));
         }
         self.link = link;
-        // Nobody may be asking for events.
-        while self.waiting.len() > EVENTS_MAX {
-            self.waiting.pop_front();
-        }
     }
 
     fn notice_gone(&mut self) {
@@ -166,7 +166,7 @@ impl Control {
         for queue in &self.queues {
             queue.shared.set_gone();
         }
-        self.waiting.push_back(PortEvent::DeviceGone);
+        keep(&mut self.waiting, PortEvent::DeviceGone);
     }
 
     fn read_events(&mut self) {
@@ -191,6 +191,41 @@ impl Control {
         }
     }
 
+    /// Looks whether the program is still on the interface, and puts it back if somebody else took
+    /// it off, unless the intake ends anyway. Without the program the rings are empty and nothing
+    /// else would tell.
+    fn look_at_program(&mut self, is_ending: bool) {
+        let Some(attachment) = self.attachment.as_ref().filter(|_| !self.is_detached) else {
+            return;
+        };
+        if !attachment.is_lost() {
+            return;
+        }
+        // An interface that is being removed loses its program first; its own event follows.
+        if Link::ask_by_index(&mut self.route, self.link.index).is_err() {
+            return;
+        }
+        let back = match is_ending {
+            false => attachment.attach_again(),
+            true => {
+                let why = "it is not known since when";
+                Err(Error::new(ErrorKind::Gone, "receive packets", why))
+            }
+        };
+        match back {
+            Ok(()) => keep(&mut self.waiting, PortEvent::Reattached),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                self.is_detached = true;
+                for queue in self.queues.iter().filter(|queue| queue.rx.is_some()) {
+                    queue.shared.set_detached(error.why());
+                }
+                let why = error.why().to_owned();
+                keep(&mut self.waiting, PortEvent::Detached(why));
+            }
+        }
+    }
+
     /// All counters that the kernel moves.
     fn counters(&self) -> Vec<RedirectCounters> {
         let Some(attachment) = &self.attachment else {
@@ -202,6 +237,14 @@ impl Control {
     }
 }
 
+/// Keeps an event for whoever asks; the oldest make room, as nobody may be asking.
+fn keep(waiting: &mut VecDeque<PortEvent>, event: PortEvent) {
+    while waiting.len() >= EVENTS_MAX {
+        waiting.pop_front();
+    }
+    waiting.push_back(event);
+}
+
 fn add_program(queue: &mut QueueAccount, program: &RedirectCounters) {
     queue.seen = program.seen;
     queue.passed = program.passed_filter + program.passed_no_socket + program.passed_meta;
@@ -209,6 +252,7 @@ fn add_program(queue: &mut QueueAccount, program: &RedirectCounters) {
 
 impl PortControl for Control {
     fn account(&mut self) -> Result<PortAccount> {
+        self.look_at_program(false);
         let mut account = PortAccount::default();
         for view in &self.queues {
             account.rx.extend(self.queue_account(view)?);
@@ -244,6 +288,7 @@ impl PortControl for Control {
     fn event(&mut self) -> Option<PortEvent> {
         if self.waiting.is_empty() {
             self.read_events();
+            self.look_at_program(false);
         }
         self.waiting.pop_front()
     }
@@ -252,8 +297,16 @@ impl PortControl for Control {
         self.description.clone()
     }
 
+    fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
+        if let Some(attachment) = &self.attachment {
+            attachment.replace_filter(filter)?;
+        }
+        Ok(true)
+    }
+
     fn stop(&mut self) -> Result<()> {
         self.look_at_interface();
+        self.look_at_program(true);
         let Some(attachment) = &self.attachment else {
             return Ok(());
         };
@@ -274,6 +327,19 @@ impl PortControl for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_events_make_room() {
+        let mut waiting = VecDeque::new();
+        for mtu in 0..=EVENTS_MAX as u32 {
+            keep(&mut waiting, PortEvent::MtuChanged(mtu));
+        }
+        assert_eq!(waiting.len(), EVENTS_MAX);
+        assert_eq!(waiting[0], PortEvent::MtuChanged(1));
+        keep(&mut waiting, PortEvent::Reattached);
+        assert_eq!(waiting.len(), EVENTS_MAX);
+        assert_eq!(waiting.back(), Some(&PortEvent::Reattached));
+    }
 
     #[test]
     fn a_counter_set_back_goes_on() {

@@ -4,7 +4,7 @@ use xdp::ProgramClock;
 
 use super::attach::Attachment;
 use super::{BACKEND, Parts};
-use crate::control::PortDescription;
+use crate::control::{Intake, PortDescription};
 use crate::options::{PortOptions, TimestampSource};
 
 /// What was obtained, for people.
@@ -54,6 +54,7 @@ pub(super) fn describe(parts: &Parts<'_>) -> PortDescription {
         facts.push(("filter", "XDP program".into()));
     }
     PortDescription {
+        intake: Intake::Live,
         scheme: BACKEND.scheme,
         target: parts.name.target.clone(),
         link_type: 1,

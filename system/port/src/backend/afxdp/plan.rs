@@ -5,8 +5,8 @@ use sys::ethtool::Ethtool;
 use sys::{Error, ErrorKind, Result};
 
 use super::attach::{self, Attachment, Device};
-use crate::open::PortName;
 use crate::options::{AttachMode, BindMode, Direction, PortOptions, TimestampSource};
+use crate::registry::PortName;
 
 /// Entries of the RX and TX rings unless asked otherwise: at a million packets a second a reader
 /// may be kept from its processor for 16 ms. With 2 KiB frames that is 64 MiB for a queue to

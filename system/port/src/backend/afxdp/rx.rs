@@ -1,10 +1,12 @@
 //! The receiving end of a queue.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use ring::slot::{Slot, Vlan, prefetch};
 use ring::{Consumer, Frame, FrameCache, Pool, Producer};
 use sys::xsk::{Descriptor, PACKET_CONTINUES};
 use sys::{Error, ErrorKind, Result};
@@ -16,7 +18,6 @@ use super::lent::{Claim, Lent};
 use super::socket::{RxParts, Shared, top_up};
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
-use crate::slot::{Slot, Vlan, prefetch};
 
 /// Most segments of a packet: what the kernel puts into one (`MAX_SKB_FRAGS` + 1, at most 46 by its
 /// configuration).
@@ -147,7 +148,8 @@ impl Rx {
         if self.metadata {
             prefetch(data.as_ptr().wrapping_sub(METADATA_LEN));
         }
-        Slot::new(data, d.len.min(self.snaplen), d.len, index.into())
+        // SAFETY: as above: claiming checked that the range lies within the frame.
+        unsafe { Slot::over(data, d.len.min(self.snaplen), d.len, index.into()) }
     }
 
     /// Takes the descriptors from `at` to `count`, one or several a packet, into `slots`; returns
@@ -194,7 +196,7 @@ impl Rx {
                 refused += 1;
                 for slot in slots.drain(keep..) {
                     // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-                    unsafe { self.cache.give_index(slot.token as u32) };
+                    unsafe { self.cache.give_index(slot.token() as u32) };
                 }
                 sound = true;
             }
@@ -206,8 +208,8 @@ impl Rx {
         // A packet cut by the end of the batch stays in the ring for the next one.
         for slot in slots.drain(keep..) {
             // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.cache.pool().lend_index(slot.token as u32) };
-            self.lent.insert(slot.token as u32);
+            unsafe { self.cache.pool().lend_index(slot.token() as u32) };
+            self.lent.insert(slot.token() as u32);
         }
         (whole, refused)
     }
@@ -218,8 +220,8 @@ impl Rx {
         let mut room = self.snaplen;
         for slot in segments {
             slot.wire_len = wire_len;
-            slot.cap_len = slot.cap_len.min(room);
-            room -= slot.cap_len;
+            slot.cut_to(room);
+            room -= slot.cap_len();
         }
     }
 
@@ -231,7 +233,7 @@ impl Rx {
         let mut first = true;
         for slot in slots {
             let is_first = std::mem::replace(&mut first, !slot.has(Slot::CONTINUES));
-            let data = slot.data.as_ptr();
+            let data = slot.data().as_ptr();
             if !is_first || (data as usize - base) & frame_mask < METADATA_LEN {
                 continue;
             }
@@ -318,10 +320,10 @@ impl RxBackend for Rx {
         let room = self.fill.reserve(slots.len() as u32);
         let mut count = 0;
         for slot in slots.iter() {
-            if slot.token == Slot::DETACHED {
+            if slot.token() == Slot::DETACHED {
                 continue;
             }
-            let index = slot.token as u32;
+            let index = slot.token() as u32;
             if count < room {
                 // SAFETY: the slot's frame is held by this batch, and the slot ends here.
                 unsafe { self.cache.pool().lend_index(index) };
@@ -340,17 +342,16 @@ impl RxBackend for Rx {
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
         let pool = self.cache.pool();
-        let index = u32::try_from(slot.token).map_err(|_| {
+        let index = u32::try_from(slot.token()).map_err(|_| {
             let what = "detach a packet";
             Error::new(ErrorKind::InvalidInput, what, "it was detached before")
         })?;
         // SAFETY: `fill` claimed the index for this slot, which forgets it below.
         let mut frame = unsafe { pool.adopt(index) };
-        let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
+        let offset = slot.data().as_ptr() as usize - pool.base().as_ptr() as usize;
         let offset = offset as u64 - pool.addr_of(index);
-        pool.set_range(&mut frame, offset as u32, slot.cap_len);
-        slot.token = Slot::DETACHED;
-        slot.cap_len = 0;
+        pool.set_range(&mut frame, offset as u32, slot.cap_len());
+        slot.set_detached();
         Ok(frame)
     }
 
@@ -370,6 +371,10 @@ impl RxBackend for Rx {
             return Err(self.shared.gone_error("wait for packets"));
         }
         Ok(Ready::Timeout)
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.socket.as_fd())
     }
 
     fn pool(&self) -> Option<&Pool> {
@@ -399,3 +404,6 @@ impl Drop for Rx {
         self.shared.leave(std::mem::replace(&mut self.lent, empty));
     }
 }
+
+#[cfg(test)]
+mod tests;

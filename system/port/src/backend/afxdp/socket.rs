@@ -3,23 +3,26 @@
 use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ring::{Consumer, FrameCache, Pool, Producer, RingMemory};
+use sys::link::Link;
+use sys::netlink;
 use sys::xsk::{Bind, Descriptor, PACKET_CONTINUES, RingKind, RingMap, XskSocket};
 use sys::{Error, ErrorKind, Result};
 
 use super::lent::Lent;
+use super::probe::Probe;
 
 /// How long a queue that another socket holds is tried again: after a process has died its sockets
 /// close a moment later than it.
 const BUSY_RETRY: Duration = Duration::from_millis(500);
 
-/// How long a driver may go on using frames after its zero-copy socket has closed (the kernel takes
-/// the queue down in a work item, `xp_release_deferred`).
-const ZERO_COPY_GRACE: Duration = Duration::from_millis(50);
+/// How long a driver may take to let go of a queue whose zero-copy socket has closed. Cards reset
+/// for it, but not for longer.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
 
 /// What a queue's socket is to be.
 #[derive(Clone, Debug)]
@@ -48,8 +51,14 @@ pub(super) struct Shared {
     pub zero_copy: bool,
     /// Whether the memory was registered by another socket.
     pub joined: bool,
+    /// Asks about the interface, in the namespace where the port was opened.
+    route: Mutex<netlink::Socket>,
     /// The device was removed.
     gone: AtomicBool,
+    /// A thread asks whether it was.
+    asking: AtomicBool,
+    /// Why the program that gave this queue its packets is no longer on the interface.
+    detached: OnceLock<String>,
     /// Packets that were in the RX ring when the receiving end was dropped.
     pub closed: AtomicU64,
 }
@@ -58,18 +67,33 @@ pub(super) struct Shared {
 struct Leftovers {
     pool: Pool,
     sets: Mutex<Vec<Lent>>,
-    zero_copy: bool,
+    card: Card,
+}
+
+/// What a card may still do with the frames of a closed socket.
+enum Card {
+    /// Nothing: it never had any, the kernel copies.
+    Never,
+    /// Write into them, until the driver has let go of the queue. Without a probe nobody knows when
+    /// that is.
+    Until(Option<Probe>),
 }
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
         let sets = self.sets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.zero_copy {
-            thread::sleep(ZERO_COPY_GRACE);
+        if let Card::Until(probe) = std::mem::replace(&mut self.card, Card::Never) {
+            let is_released = probe.is_some_and(|probe| probe.wait(RELEASE_MAX));
+            if !is_released {
+                // They stay the device's for good, which the pool's counts show: better than a card
+                // that writes into somebody's packet.
+                return;
+            }
         }
         let mut cache = FrameCache::new(self.pool.clone());
         for index in sets.iter().flat_map(Lent::iter) {
-            // SAFETY: the socket is closed, so the kernel no longer writes what it was lent.
+            // SAFETY: the socket is closed, and the driver has let go of its queue: nobody writes
+            // any more what it was lent.
             unsafe { cache.reclaim(index) };
         }
     }
@@ -126,7 +150,30 @@ impl Shared {
         self.rx_view.as_deref().map_or(0, packets_in)
     }
 
-    /// Asks whether the device was removed; the kernel tells once, so it is remembered.
+    /// Writes descriptors into the RX ring as if the kernel had: its memory is mapped writable.
+    #[cfg(test)]
+    pub(super) fn forge(&self, descriptors: &[Descriptor]) {
+        use std::sync::atomic::AtomicU32;
+        let map = self.rx_view.as_deref().expect("a receiving queue");
+        let (producer, _) = indices(map);
+        for (at, descriptor) in (producer..).zip(descriptors) {
+            let slot = (at & (map.entry_count() - 1)) as usize;
+            // SAFETY: the mask keeps the index in the ring, and the kernel has nothing to write
+            // into the ring of an interface that is down.
+            unsafe {
+                map.entries::<Descriptor>()
+                    .cast_mut()
+                    .add(slot)
+                    .write_volatile(*descriptor);
+            }
+        }
+        let end = producer.wrapping_add(descriptors.len() as u32);
+        // SAFETY: an aligned word inside the mapping, accessed atomically by all sides.
+        unsafe { (*map.producer().cast::<AtomicU32>()).store(end, Ordering::Release) };
+    }
+
+    /// Asks whether the device was removed, or its packets no longer come here; the kernel tells
+    /// once, so it is remembered.
     pub(super) fn check_gone(&self) -> bool {
         if self.is_gone() {
             return true;
@@ -141,12 +188,53 @@ impl Shared {
         gone
     }
 
+    /// Has a thread ask whether an interface that is down is being removed, unless one is asking:
+    /// the kernel sets it down first and tells the sockets a moment later. It answers only when it
+    /// is done with either, and with whatever else holds its lock on interfaces (RTNL).
+    /// [`Shared::is_gone`] tells the answer once [`Shared::is_asking`] does not hold any more.
+    pub(super) fn ask_whether_removed(self: &Arc<Self>) {
+        if self.asking.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let shared = self.clone();
+        let ask = move || {
+            let mut route = shared.route.lock().unwrap_or_else(PoisonError::into_inner);
+            let asked = Link::ask_by_index(&mut route, shared.spec.ifindex);
+            if asked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                shared.set_gone();
+            }
+            shared.asking.store(false, Ordering::Release);
+        };
+        let name = format!("link-{}", self.spec.ifindex);
+        if std::thread::Builder::new().name(name).spawn(ask).is_err() {
+            // There will be another occasion.
+            self.asking.store(false, Ordering::Release);
+        }
+    }
+
+    /// As long as this is held no question is answered.
+    #[cfg(test)]
+    pub(super) fn hold_answers(&self) -> std::sync::MutexGuard<'_, netlink::Socket> {
+        self.route.lock().unwrap()
+    }
+
+    /// Whether the answer is still to come.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::Acquire)
+    }
+
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// From here on no packet comes to this queue.
+    pub(super) fn set_detached(&self, why: &str) {
+        let _ = self.detached.set(why.to_owned());
+        self.set_gone();
     }
 
     /// Takes over what the kernel holds of an end that is dropped.
@@ -157,8 +245,13 @@ impl Shared {
             .push(lent);
     }
 
-    /// The error of an operation on a device that was removed.
+    /// The error of an operation on a device that was removed, or whose packets go elsewhere.
     pub(super) fn gone_error(&self, what: &str) -> Error {
+        if let Some(why) = self.detached.get() {
+            let why = format!("the XDP program was detached by another process: {why}");
+            return Error::new(ErrorKind::Gone, what, why)
+                .with_hint("`barewire devices` shows what is attached; start again");
+        }
         Error::new(ErrorKind::Gone, what, "the interface was removed")
             .with_hint("open the port again when the interface is back")
     }
@@ -272,6 +365,7 @@ pub(super) fn open(pool: &Pool, spec: &SocketSpec) -> Result<Queue> {
 
 fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Result<Queue> {
     let socket = XskSocket::open()?;
+    let route = Mutex::new(netlink::Socket::route()?);
     if other.is_none() {
         // SAFETY: the pool's mapping lives as long as `Leftovers`, which is dropped after the
         // socket; its bytes are only accessed by whoever owns the frame.
@@ -305,7 +399,8 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
     let leftovers = Leftovers {
         pool: pool.clone(),
         sets: Mutex::new(Vec::new()),
-        zero_copy: spec.zero_copy,
+        // A bind that fails has taken the queue down again before it returns.
+        card: Card::Never,
     };
     let mut shared = Shared {
         rx_view: rx.clone(),
@@ -314,7 +409,10 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
         spec: spec.clone(),
         zero_copy: spec.zero_copy,
         joined: other.is_some(),
+        route,
         gone: AtomicBool::new(false),
+        asking: AtomicBool::new(false),
+        detached: OnceLock::new(),
         closed: AtomicU64::new(0),
     };
     if let Err(error) = bind(&shared.socket, spec, other) {
@@ -323,6 +421,9 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
         return Err(error);
     }
     shared.zero_copy = shared.socket.is_zero_copy().unwrap_or(spec.zero_copy);
+    if shared.zero_copy {
+        shared.leftovers.card = Card::Until(Probe::new(spec.ifindex, spec.queue_index).ok());
+    }
     let rx = match rx {
         Some(rx) => Some(RxParts {
             rx: Consumer::new(memory(&rx)),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ring::slot::{Slot, segment_count, whole_packets};
 use ring::{Consumer, Frame, FrameCache, Pool, Producer};
 use sys::xsk::{Descriptor, PACKET_CONTINUES, PACKET_HEADROOM, RingMap};
 use sys::{Error, ErrorKind, Result};
@@ -12,7 +13,6 @@ use super::super::handover::{Copied, Foreign, lend_buffers, take_over};
 use super::lent::Lent;
 use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
-use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::TxBackend;
 
 /// Shortest packet: an Ethernet header. The kernel drops shorter ones without a word, or without
@@ -26,6 +26,8 @@ const KICKS_MAX: u32 = 256;
 const HEADROOM: u32 = PACKET_HEADROOM;
 /// Sleep between looks at the completion ring while waiting.
 const NAP: Duration = Duration::from_micros(50);
+/// Time between two questions whether an interface that is down still exists.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 /// How long closing waits for what was submitted.
 const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
@@ -44,6 +46,8 @@ pub(super) struct Tx {
     /// tells of those that it refused only with the next that it sends.
     taken: u32,
     foreign: Foreign,
+    /// When the kernel was last asked whether the interface exists; `None` as long as it is up.
+    asked_at: Option<Instant>,
     busy_poll: bool,
     shared: Arc<Shared>,
     counters: Arc<TxCounters>,
@@ -73,6 +77,7 @@ impl Tx {
             staged: 0,
             unkicked: false,
             foreign: Foreign::default(),
+            asked_at: None,
             busy_poll,
             shared,
             counters,
@@ -138,6 +143,7 @@ impl Tx {
             let before = self.tx.pending();
             self.catch_up();
             let Err(error) = self.shared.socket.kick_tx() else {
+                self.asked_at = None;
                 return Ok(());
             };
             match error.raw_os_error() {
@@ -169,7 +175,7 @@ impl Tx {
                 }
                 Some(libc::ENETDOWN) => {
                     self.unkicked = true;
-                    if self.shared.check_gone() {
+                    if self.shared.check_gone() || self.is_removed() {
                         return Err(self.shared.gone_error("send packets"));
                     }
                     let why = "the interface is down";
@@ -186,6 +192,32 @@ impl Tx {
         // What is left is sent by the next flush or wait.
         self.unkicked = true;
         Ok(())
+    }
+
+    /// Whether an interface that is down is known to have been removed. The kernel is asked when it
+    /// has gone down, and from then on now and again, by a thread of its own: a flush waits for no
+    /// answer.
+    fn is_removed(&mut self) -> bool {
+        if self.asked_at.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
+            self.shared.ask_whether_removed();
+            self.asked_at = Some(Instant::now());
+        }
+        self.shared.is_gone()
+    }
+
+    /// As `flush`, for a caller who can wait until `end`: then an interface that is being removed
+    /// is not taken for one that is down.
+    fn flush_until(&mut self, end: Instant) -> Result<()> {
+        let Err(error) = self.flush() else {
+            return Ok(());
+        };
+        while self.shared.is_asking() && Instant::now() < end {
+            thread::sleep(NAP);
+        }
+        match self.shared.is_gone() {
+            true => Err(self.shared.gone_error("send packets")),
+            false => Err(error),
+        }
     }
 
     /// Moves `taken` on to where the kernel says that it is, if that is further.
@@ -222,13 +254,13 @@ impl Tx {
     /// Moves the segments of a packet from slots to the ring and returns its length; `None` if it
     /// cannot be sent at all, and its frames are free again.
     fn stage_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
-        let len: u32 = slots.iter().map(|slot| slot.cap_len).sum();
+        let len: u32 = slots.iter().map(|slot| slot.cap_len()).sum();
         let sendable = len >= PACKET_LEN_MIN
             && self.shared.spec.multi_buffer
             && slots.len() <= SEGMENTS_MAX
-            && slots.iter().all(|slot| slot.cap_len != 0);
+            && slots.iter().all(|slot| slot.cap_len() != 0);
         for (at, slot) in slots.iter().enumerate() {
-            let index = slot.token as u32;
+            let index = slot.token() as u32;
             if !sendable {
                 // SAFETY: the slot's frame is held by this batch, and the slot ends here.
                 unsafe { self.cache.give_index(index) };
@@ -236,7 +268,7 @@ impl Tx {
             }
             // SAFETY: as above.
             unsafe { self.cache.pool().lend_index(index) };
-            self.stage(index, HEADROOM, slot.cap_len, at + 1 < slots.len());
+            self.stage(index, HEADROOM, slot.cap_len(), at + 1 < slots.len());
         }
         sendable.then_some(len)
     }
@@ -319,7 +351,7 @@ impl TxBackend for Tx {
         let mut at = 0;
         while at < filled {
             let slot = &slots[at];
-            let (index, len) = (slot.token as u32, slot.cap_len);
+            let (index, len) = (slot.token() as u32, slot.cap_len());
             if slot.has(Slot::CONTINUES) {
                 let packet = &slots[at..at + segment_count(&slots[at..filled])];
                 at += packet.len();
@@ -344,7 +376,7 @@ impl TxBackend for Tx {
         // SAFETY: the slots' frames are held by this batch, and the slots end here.
         unsafe {
             self.cache
-                .give_each(slots[filled..].iter().map(|slot| slot.token as u32))
+                .give_each(slots[filled..].iter().map(|slot| slot.token() as u32))
         };
         slots.clear();
         // In copy mode nothing moves before a call anyway, and what is shown early could be sent by
@@ -411,13 +443,14 @@ impl TxBackend for Tx {
             self.kick()?;
         }
         self.reclaim();
+        self.foreign.age();
         Ok(())
     }
 
     fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
         let end = Instant::now() + timeout;
         loop {
-            self.flush()?;
+            self.flush_until(end)?;
             let done = if all {
                 self.lent.count() == 0
             } else {
@@ -464,3 +497,6 @@ impl Drop for Tx {
         self.shared.leave(std::mem::replace(&mut self.lent, empty));
     }
 }
+
+#[cfg(test)]
+mod tests;

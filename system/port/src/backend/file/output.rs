@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub(super) struct Output {
     len: u64,
     /// Offset of the first of them, if the file can be cut back.
     base: Option<u64>,
+    /// A pipe or a socket.
+    is_stream: bool,
     packer: Packer,
 }
 
@@ -68,7 +70,8 @@ impl Output {
         // SAFETY: a plain system call on a descriptor we own.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
         // What others append to the same file is not ours to cut.
-        let base = match file.metadata()?.is_file() && flags & libc::O_APPEND == 0 {
+        let kind = file.metadata()?.file_type();
+        let base = match kind.is_file() && flags & libc::O_APPEND == 0 {
             true => Some(io::Seek::stream_position(&mut &file)?),
             false => None,
         };
@@ -81,6 +84,7 @@ impl Output {
             file,
             len: 0,
             base,
+            is_stream: kind.is_fifo() || kind.is_socket(),
             packer,
         })
     }
@@ -88,6 +92,11 @@ impl Output {
     /// Bytes written, as they are in the file.
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Whether somebody reads it who may stop reading: a pipe or a socket.
+    pub(super) fn is_stream(&self) -> bool {
+        self.is_stream
     }
 
     /// Gives the file to a user, so that who captures can read it after giving up rights.

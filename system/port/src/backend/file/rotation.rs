@@ -124,8 +124,28 @@ impl Sequence {
         Step::Next
     }
 
+    /// Names of files that will be written over, or written next, so far as that is known.
+    pub(super) fn later(&self) -> impl Iterator<Item = PathBuf> {
+        /// More are not looked at.
+        const COUNT_MAX: u32 = 1000;
+        let Rotation {
+            period_s,
+            count_max,
+            ..
+        } = self.rotation;
+        let end = match period_s {
+            0 => count_max.clamp(2, COUNT_MAX),
+            _ => 2,
+        };
+        (0..end).map(|index| self.name_of(index))
+    }
+
     /// The name of the file to write now.
     pub(super) fn name(&self) -> PathBuf {
+        self.name_of(self.index)
+    }
+
+    fn name_of(&self, index: u32) -> PathBuf {
         let mut name = match self.period_start_s {
             Some(start) if self.needs_time() => {
                 local_time::format(self.template.as_os_str(), start)
@@ -133,8 +153,8 @@ impl Sequence {
             _ => self.template.clone().into_os_string(),
         };
         let numbered = self.width != 0 && self.rotation.size_max != 0;
-        if self.index != 0 || numbered {
-            name.push(format!("{:0width$}", self.index, width = self.width));
+        if index != 0 || numbered {
+            name.push(format!("{index:0width$}", width = self.width));
         }
         name.into()
     }

@@ -4,13 +4,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
 
 use super::writer::{FileInterface, FileWriter, Record, WriterOptions};
 use crate::account::TxCounters;
 use crate::options::PortOptions;
-use crate::slot::Slot;
 use crate::tx::TxBackend;
 
 /// Frames lent to the sender where it brings no pool: 2 MiB.
@@ -122,7 +122,8 @@ impl TxBackend for Tx {
             let pool = self.cache.pool();
             // SAFETY: the index is one of the pool's, so its address is within the frames.
             let data: NonNull<u8> = unsafe { pool.base().add(pool.addr_of(index) as usize) };
-            slots.push(Slot::new(data, len, len, index.into()));
+            // SAFETY: the frame was taken for this slot; its memory was zeroed at first.
+            slots.push(unsafe { Slot::over(data, len, len, index.into()) });
         }
         Ok(())
     }
@@ -143,15 +144,15 @@ impl TxBackend for Tx {
             }
             let segments = packet.iter().map(|slot| {
                 // SAFETY: the frame was lent by `reserve` and has come back: nobody else has it.
-                unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.cap_len as usize) }
+                unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) }
             });
-            let len: u32 = packet.iter().map(|slot| slot.cap_len).sum();
+            let len: u32 = packet.iter().map(|slot| slot.cap_len()).sum();
             self.uncounted_bytes += u64::from(len);
             result = self.write(first.wire_len.max(len), segments);
         }
         for slot in slots.drain(..) {
             // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.cache.give_index(slot.token as u32) };
+            unsafe { self.cache.give_index(slot.token() as u32) };
         }
         self.count(result)
     }

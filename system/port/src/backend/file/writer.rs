@@ -4,21 +4,26 @@
 //! edge of a record, so that a file is valid at every moment: after a crash, a `kill -9`, a full
 //! disk. Nothing is allocated for a packet.
 
+mod options;
+
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use ring::slot::Vlan;
 use sys::{Error, ErrorKind, Result};
-use wire::file::pcap::Precision;
 use wire::file::{Direction as Way, MAX_PACKET_LEN, Statistics, pcap, pcapng};
 use wire::{LinkType, Timestamp};
 
 use super::gather::Gather;
+use super::handed::{Handed, Whole, whole_records};
 use super::input::Compression;
 use super::output::Output;
-use super::rotation::{Rotation, Sequence, Step};
+use super::rotation::{Sequence, Step};
 use crate::rx::Packet;
-use crate::slot::Vlan;
+
+pub use self::options::{
+    FileCompression, FileFormat, FileInterface, Record, WriterOptions, Written, Wrote,
+};
 
 /// Bytes gathered before they are written.
 const PIECE_LEN: usize = 256 << 10;
@@ -30,127 +35,9 @@ const RECORD_EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAI
 /// next to nothing in size.
 const PACKED_PIECE_LEN: usize = 1 << 20;
 
-/// Which of the two formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileFormat {
-    /// One link type, no names, no directions; the time in the unit given.
-    Pcap(Precision),
-    /// Everything there is to tell, in nanoseconds.
-    Pcapng,
-}
-
-/// How a capture file is written.
-#[derive(Clone, Debug)]
-pub struct WriterOptions {
-    /// The file, `-` for standard output, or with [`Rotation`] what its name is made from.
-    pub path: PathBuf,
-    /// Format of the records.
-    pub format: FileFormat,
-    /// Whether and how the file is compressed.
-    pub compression: FileCompression,
-    /// When to go on in another file.
-    pub rotation: Rotation,
-    /// Most bytes kept of a packet; 0 is all.
-    pub snaplen: u32,
-    /// The program, for the head of a pcapng file.
-    pub application: String,
-    /// User and group that new files are given to.
-    pub owner: Option<(u32, u32)>,
-    /// When the first period of a rotation by time starts, in seconds since 1970; with the first
-    /// packet if it is not given, and then the first file is made with it.
-    pub start_s: Option<u64>,
-}
-
-/// How a file that is written is compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FileCompression {
-    /// Not at all.
-    #[default]
-    None,
-    /// gzip (RFC 1952): members of up to 1 MiB each.
-    Gzip,
-    /// zstd (RFC 8878): one frame, whose blocks end with each write.
-    Zstd,
-}
-
-impl WriterOptions {
-    /// What the name says: `.pcap`, `.cap` and `.dmp` are pcap, everything else pcapng; `.gz` and
-    /// `.zst` behind it compress.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        let name = path.to_string_lossy().to_ascii_lowercase();
-        let (name, compression) = match name.rsplit_once('.') {
-            Some((name, "gz")) => (name, FileCompression::Gzip),
-            Some((name, "zst")) => (name, FileCompression::Zstd),
-            _ => (name.as_str(), FileCompression::None),
-        };
-        let is_pcap = [".pcap", ".cap", ".dmp"]
-            .iter()
-            .any(|end| name.ends_with(end));
-        let format = match is_pcap {
-            true => FileFormat::Pcap(Precision::Nanoseconds),
-            false => FileFormat::Pcapng,
-        };
-        Self {
-            path,
-            format,
-            compression,
-            rotation: Rotation::default(),
-            snaplen: 0,
-            application: format!("barewire {}", env!("CARGO_PKG_VERSION")),
-            owner: None,
-            start_s: None,
-        }
-    }
-}
-
-/// An interface whose packets are written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileInterface {
-    /// Link type of its packets.
-    pub link_type: u16,
-    /// Its name.
-    pub name: String,
-    /// The expression by which packets were chosen; shared, because a file may have thousands of
-    /// interfaces with the same.
-    pub filter: Arc<str>,
-}
-
-/// What is written of a packet beside its bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Record {
-    /// When it came, in nanoseconds since 1970.
-    pub time_ns: u64,
-    /// Bytes on the wire.
-    pub wire_len: u32,
-    /// Number that [`FileWriter::interface`] gave.
-    pub interface: u32,
-    /// Whether the host sent it, if that is known.
-    pub outgoing: Option<bool>,
-    /// A tag to be put back into the bytes.
-    pub vlan: Option<Vlan>,
-}
-
-/// What became of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Wrote {
-    /// It is in the file, or on its way.
-    Packet,
-    /// The set of files is complete: it has no place.
-    Full,
-}
-
-/// What was written so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Packets in the files.
-    pub packets: u64,
-    /// Bytes of the files, as they are on the disk.
-    pub bytes: u64,
-    /// Files begun.
-    pub files: u32,
-}
+/// Bytes that a pipe or socket is given at once: a pipe takes as many whole or not at all
+/// (`PIPE_BUF`, pipe(7)).
+const STREAM_PIECE_LEN: usize = 4096;
 
 /// A capture file, or a set of them, being written.
 #[derive(Debug)]
@@ -165,6 +52,9 @@ pub struct FileWriter {
     gathered: Gather,
     /// Packets in `gathered`.
     buffered: u64,
+    /// Bytes of these, as captured.
+    buffered_bytes: u64,
+    handed: Handed,
     piece_len: usize,
     /// Time of the last packet.
     last_ns: u64,
@@ -210,6 +100,8 @@ impl FileWriter {
             output: None,
             gathered: Gather::new(piece_len + MAX_PACKET_LEN as usize + 4096),
             buffered: 0,
+            buffered_bytes: 0,
+            handed: Handed::default(),
             piece_len,
             last_ns: 0,
             written: Written::default(),
@@ -231,6 +123,35 @@ impl FileWriter {
         let mut written = self.written;
         written.bytes += self.output.as_ref().map_or(0, |(output, _)| output.len());
         written
+    }
+
+    /// What the kernel has taken so far, to be read while the writer is in a call.
+    pub fn handed(&self) -> Handed {
+        self.handed.clone()
+    }
+
+    /// Checks that files of the set can be created later, with the privileges of now: creates one
+    /// beside the first, and deletes it; and that those that will be written over can be.
+    ///
+    /// # Errors
+    /// `Permission` and what else the system says.
+    pub fn check_later(&self) -> Result<()> {
+        if !self.options.rotation.is_on() {
+            return Ok(());
+        }
+        for path in self.sequence.later() {
+            if path.is_file() {
+                let open = std::fs::File::options().write(true).open(&path);
+                open.map_err(|error| refused(&path, error, 1))?;
+            }
+        }
+        let path = self.sequence.name();
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{}", std::process::id()));
+        let probe = path.with_file_name(name);
+        std::fs::File::create_new(&probe).map_err(|error| refused(&path, error, 1))?;
+        std::fs::remove_file(&probe).map_err(|error| refused(&path, error, 1))
     }
 
     /// Packets that wait in the buffer, or that were lost from it when a write failed.
@@ -402,6 +323,7 @@ impl FileWriter {
         };
         self.gathered.advance(len);
         self.buffered += 1;
+        self.buffered_bytes += u64::from(cap_len_u32);
     }
 
     /// Hands everything gathered to the system.
@@ -418,24 +340,47 @@ impl FileWriter {
         if self.gathered.len() == 0 {
             return Ok(());
         }
-        let (format, has_head) = (self.options.format, self.has_head);
-        let whole = |bytes: &[u8]| whole_records(format, has_head, bytes);
-        match output.write(self.gathered.bytes(), |bytes| whole(bytes).0) {
-            Ok(()) => {
-                self.written.packets += self.buffered;
-                self.buffered = 0;
-                self.gathered.clear();
-                self.has_head = false;
-                Ok(())
+        let format = self.options.format;
+        // A stream may be held up anywhere: then it is known how far it came.
+        let is_stream = output.is_stream() && self.options.compression == FileCompression::None;
+        let mut at = 0;
+        while at < self.gathered.len() {
+            let rest = &self.gathered.bytes()[at..];
+            let has_head = self.has_head && at == 0;
+            let mut piece = Whole {
+                len: rest.len(),
+                packets: self.buffered,
+                captured_bytes: self.buffered_bytes,
+            };
+            if is_stream {
+                piece = whole_records(format, has_head, rest, STREAM_PIECE_LEN);
+                debug_assert_ne!(piece.len, 0, "only whole records are gathered");
+                piece.len = piece.len.max(1);
             }
-            Err((error, kept)) => {
-                let packets = whole(&self.gathered.bytes()[..kept]).1;
-                self.written.packets += packets;
-                self.buffered -= packets.min(self.buffered);
-                self.state = State::Failed;
-                Err(self.told(error))
+            let (bytes, before) = (&rest[..piece.len], output.len());
+            let records = |bytes: &[u8]| whole_records(format, has_head, bytes, usize::MAX);
+            match output.write(bytes, |bytes| records(bytes).len) {
+                Ok(()) => {
+                    self.written.packets += piece.packets;
+                    self.buffered -= piece.packets;
+                    self.buffered_bytes -= piece.captured_bytes;
+                    let written_bytes = output.len() - before;
+                    self.handed
+                        .add(piece.packets, piece.captured_bytes, written_bytes);
+                    at += piece.len;
+                }
+                Err((error, kept)) => {
+                    let packets = records(&bytes[..kept]).packets;
+                    self.written.packets += packets;
+                    self.buffered -= packets.min(self.buffered);
+                    self.state = State::Failed;
+                    return Err(self.told(error));
+                }
             }
         }
+        self.gathered.clear();
+        self.has_head = false;
+        Ok(())
     }
 
     /// Ends the file and says what was written.
@@ -650,28 +595,6 @@ fn refused(path: &Path, error: io::Error, files: u32) -> Error {
         error
     } else {
         error.with_hint(hint)
-    }
-}
-
-/// Length of the whole records at the start of `bytes`, and how many of them are packets. The bytes
-/// are our own, in little-endian order; `has_head`: the head of a pcap file comes first.
-fn whole_records(format: FileFormat, has_head: bool, bytes: &[u8]) -> (usize, u64) {
-    let (mut at, mut packets) = (0, 0);
-    let word = |at: usize| {
-        let bytes = bytes.get(at..)?.first_chunk::<4>()?;
-        Some(u32::from_le_bytes(*bytes) as usize)
-    };
-    loop {
-        let (len, is_packet) = match format {
-            FileFormat::Pcapng => (word(at + 4), word(at) == Some(6)),
-            FileFormat::Pcap(_) if has_head && at == 0 => (Some(pcap::HEADER_LEN), false),
-            FileFormat::Pcap(_) => (word(at + 8).map(|len| pcap::RECORD_LEN + len), true),
-        };
-        match len {
-            Some(len) if len > 0 && bytes.len() - at >= len => at += len,
-            _ => return (at, packets),
-        }
-        packets += u64::from(is_packet);
     }
 }
 

@@ -1,6 +1,9 @@
 //! The ring's bounds and its account, with a sender that keeps the rules and one that does not.
 
+use ring::Producer;
+
 use super::*;
+use crate::account::DropReason;
 
 fn pool(frame_count: u32) -> Pool {
     Pool::new(PoolConfig {
@@ -130,6 +133,8 @@ impl Rig {
                 tx_closed: AtomicBool::new(false),
                 rx_closed: AtomicBool::new(false),
                 stopped: AtomicBool::new(false),
+                bell: EventFd::new().unwrap(),
+                is_armed: AtomicBool::new(false),
             }),
             counters: counters.clone(),
         };

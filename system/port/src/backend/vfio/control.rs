@@ -16,9 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sys::Result;
+use vfio::{CardCounters, Core, Driver};
 
-use super::core::Core;
-use super::driver::{CardCounters, Driver};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{PortControl, PortDescription, PortEvent};
 
@@ -230,8 +229,8 @@ impl<D: Driver> PortControl for Control<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::driver::QueueCounters;
     use super::*;
+    use vfio::QueueCounters;
 
     #[test]
     fn the_cards_word_is_seen() {

@@ -1,20 +1,19 @@
 //! The receiving end of a queue, for any driver.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool};
 use sys::{Error, ErrorKind, Result};
+use vfio::{Core, Driver, DriverRx, Interrupt, Refused, before_sleep_check};
 
 use super::super::clock::now_ns;
-use super::core::Core;
-use super::dma::before_sleep_check;
-use super::driver::{Driver, DriverRx, Interrupt, Refused};
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
-use crate::slot::Slot;
 
 /// Empty calls after which the card is asked whether it still is as it was.
 const CHECK_EVERY: u32 = 4096;
@@ -199,9 +198,9 @@ impl<D: Driver> Rx<D> {
 fn cut(slots: &mut [Slot], snaplen: u32) {
     let mut room = snaplen;
     for slot in slots {
-        slot.cap_len = slot.cap_len.min(room);
+        slot.cut_to(room);
         room = match slot.has(Slot::CONTINUES) {
-            true => room - slot.cap_len,
+            true => room - slot.cap_len(),
             false => snaplen,
         };
     }
@@ -235,7 +234,7 @@ impl<D: Driver> RxBackend for Rx<D> {
     fn release(&mut self, slots: &mut Vec<Slot>) {
         if std::mem::take(&mut self.has_gone) {
             // A frame that went elsewhere is nobody's here, and stays where it is.
-            slots.retain(|slot| slot.token != Slot::DETACHED);
+            slots.retain(|slot| slot.token() != Slot::DETACHED);
         }
         // Straight back to the card: no shared state is touched but the ring.
         let queue = self.queue.as_mut().expect("taken out on drop only");
@@ -249,7 +248,7 @@ impl<D: Driver> RxBackend for Rx<D> {
             // SAFETY: the slots' frames are held by this batch, and the slots end here.
             unsafe {
                 self.cache
-                    .give_each(kept.iter().map(|slot| slot.token as u32))
+                    .give_each(kept.iter().map(|slot| slot.token() as u32))
             };
             // SAFETY: as above.
             rest = &behind[unsafe { queue.offer_slots(behind) }..];
@@ -264,7 +263,7 @@ impl<D: Driver> RxBackend for Rx<D> {
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
         let pool = self.cache.pool();
-        let index = u32::try_from(slot.token).map_err(|_| {
+        let index = u32::try_from(slot.token()).map_err(|_| {
             let what = "detach a packet";
             Error::new(ErrorKind::InvalidInput, what, "it was detached before")
                 .with_hint("detach a packet once")
@@ -272,11 +271,10 @@ impl<D: Driver> RxBackend for Rx<D> {
         self.has_gone = true;
         // SAFETY: `fill` claimed the index for this slot, which forgets it below.
         let mut frame = unsafe { pool.adopt(index) };
-        let offset = slot.data.as_ptr() as usize - pool.base().as_ptr() as usize;
+        let offset = slot.data().as_ptr() as usize - pool.base().as_ptr() as usize;
         let offset = offset as u64 - pool.addr_of(index);
-        pool.set_range(&mut frame, offset as u32, slot.cap_len);
-        slot.token = Slot::DETACHED;
-        slot.cap_len = 0;
+        pool.set_range(&mut frame, offset as u32, slot.cap_len());
+        slot.set_detached();
         Ok(frame)
     }
 
@@ -311,6 +309,25 @@ impl<D: Driver> RxBackend for Rx<D> {
             }
             self.check("wait for packets")?;
         }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.interrupt
+            .as_ref()
+            .map(|interrupt| interrupt.event.as_fd())
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        // Without frames no interrupt comes.
+        self.refill();
+        if let Some(interrupt) = &self.interrupt {
+            interrupt.event.take();
+            if let Some(unmask) = &interrupt.unmask {
+                unmask()?;
+            }
+            self.queue.as_mut().expect("taken out on drop only").arm();
+        }
+        Ok(!self.queue().is_ready())
     }
 
     fn pool(&self) -> Option<&Pool> {

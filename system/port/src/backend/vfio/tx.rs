@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ring::slot::{Slot, segment_count, whole_packets};
 use ring::{Frame, FrameCache, Pool};
 use sys::Result;
+use vfio::{Core, Driver, DriverTx, Health, Lengths, Limits, TxPart};
 
 use super::super::handover::{Buffers, Copied, Foreign, Part, lend_buffers, take_over};
-use super::core::Core;
-use super::driver::{Driver, DriverTx, Health, Lengths, Limits, TxPart};
 use crate::account::TxCounters;
-use crate::slot::{Slot, segment_count, whole_packets};
 use crate::tx::TxBackend;
 
 /// Room left before a packet, as AF_XDP leaves it: for headers to be put in front, also by drivers.
@@ -127,11 +126,11 @@ impl<D: Driver> Tx<D> {
     /// it cannot be sent at all, and its frames are free again.
     #[cold]
     fn post_pieces(&mut self, slots: &[Slot]) -> Option<u32> {
-        let packet_len: u32 = slots.iter().map(|slot| slot.cap_len).sum();
+        let packet_len: u32 = slots.iter().map(|slot| slot.cap_len()).sum();
         let sendable = self.lengths.hold(packet_len)
             && slots.len() <= self.segments_max as usize
-            && slots.iter().all(|slot| slot.cap_len != 0);
-        let indices = slots.iter().map(|slot| slot.token as u32);
+            && slots.iter().all(|slot| slot.cap_len() != 0);
+        let indices = slots.iter().map(|slot| slot.token() as u32);
         if !sendable {
             // SAFETY: the slots' frames are held by this batch, and the slots end here.
             unsafe { self.cache.give_each(indices) };
@@ -157,7 +156,7 @@ impl<D: Driver> Tx<D> {
             self.queue().post(TxPart {
                 index,
                 offset: HEADROOM,
-                len: slot.cap_len,
+                len: slot.cap_len(),
                 packet_len,
                 is_first: at == 0,
                 is_last: at + 1 == slots.len(),
@@ -172,7 +171,7 @@ impl<D: Driver> Tx<D> {
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
         let (lengths, most) = (self.lengths, self.segments_max as usize);
         let (count, mut is_first) = (packet.len(), true);
-        let packet_len = packet.iter().map(|slot| slot.cap_len).sum();
+        let packet_len = packet.iter().map(|slot| slot.cap_len()).sum();
         let queue = self.queue.as_mut().expect("taken out on drop only");
         take_over(
             self.cache.pool(),
@@ -234,7 +233,7 @@ impl<D: Driver> TxBackend for Tx<D> {
             }
         }
         if !unused.is_empty() {
-            let unused = unused.iter().map(|slot| slot.token as u32);
+            let unused = unused.iter().map(|slot| slot.token() as u32);
             // SAFETY: the slots' frames are held by this batch, and the slots end here.
             unsafe { self.cache.give_each(unused) };
         }
@@ -317,6 +316,7 @@ impl<D: Driver> TxBackend for Tx<D> {
         self.queue().publish();
         // Also of a card that is lost: what it had sent is in our memory.
         self.reclaim();
+        self.foreign.age();
         match self.core.has_failed() {
             true => Err(self.core.failure("send packets")),
             false => Ok(()),

@@ -183,7 +183,7 @@ fn tags_go_back_into_the_packet() {
         let mut slot = unsafe {
             let data = pool.base().add(pool.addr_of(index) as usize + offset);
             ptr::copy_nonoverlapping(plain.as_ptr(), data.as_ptr(), len);
-            Slot::new(data, len as u32, len as u32, index.into())
+            Slot::over(data, len as u32, len as u32, index.into())
         };
         slot.vlan = Vlan {
             tpid: 0x8100,
@@ -192,12 +192,12 @@ fn tags_go_back_into_the_packet() {
         slot.flags = Slot::VLAN | if goes_on { Slot::CONTINUES } else { 0 };
         restore_tag(&mut slot, &pool);
         let what = format!("{len} bytes at {offset}");
-        assert_eq!(slot.cap_len as usize, expected_len, "{what}");
+        assert_eq!(slot.cap_len() as usize, expected_len, "{what}");
         assert!(!slot.has(Slot::VLAN));
         if expected_len != 0 {
             let tagged = [&plain[..12], &[0x81, 0, 0x20, 7], &plain[12..len]].concat();
             // SAFETY: as above.
-            let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), expected_len) };
+            let bytes = unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), expected_len) };
             assert_eq!(bytes, tagged, "{what}");
             assert!(slot.place_in(&pool).is_some(), "{what}");
         }
@@ -205,7 +205,8 @@ fn tags_go_back_into_the_packet() {
     // The same by copying.
     let plain = &plain[..60];
     let mut bytes = plain.to_vec();
-    let mut slots = [Slot::new(NonNull::from(&mut bytes[..]).cast(), 60, 60, 0)];
+    // SAFETY: `bytes` outlives the slot, and is reached through it only.
+    let mut slots = [unsafe { Slot::over(NonNull::from(&mut bytes[..]).cast(), 60, 60, 0) }];
     slots[0].vlan = Vlan {
         tpid: 0x88a8,
         tci: 5,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspect::{Protocol, Sink, Value};
+use inspect::{FieldSink, Protocol, Value};
 
 use super::*;
 use crate::decode::ipfix::{DataRecord, Decoder};
@@ -307,5 +307,78 @@ fn long_texts_have_three_bytes_of_length() {
         assert_eq!(&out[1..1 + head.len()], head);
         assert_eq!(out.len(), 1 + head.len() + len);
         assert!(out[1 + head.len()..].iter().all(|byte| *byte == b'x'));
+    }
+}
+
+/// A group that does not fit loses what applications of several protocols told.
+#[test]
+fn every_group_of_fields_fits_a_datagram() {
+    for is_biflow in [true, false] {
+        let encoder = Encoder::new(config(is_biflow, 1400));
+        let rich = encoder.rich.expect("columns beyond the standard ones");
+        assert_eq!(rich.groups.len(), GROUPS.len());
+    }
+}
+
+/// They have templates of their own, and the elements are named by RFC 5610.
+#[test]
+fn transactions_and_inner_protocols_leave_in_short_templates() {
+    let records = [(record(4, 6, [3, 2]), EndReason::Idle); 4];
+    let extras = [
+        extra(|a| {
+            a.named(Protocol::Http);
+            a.field(Field::HttpMethod, Value::text(b"GET"));
+            a.field(Field::Transactions, Value::Number(3));
+            a.field(Field::TransactionsLost, Value::Number(1));
+        }),
+        extra(|a| {
+            a.named(Protocol::Dns);
+            a.field(Field::DnsName, Value::text(b"a"));
+            a.field(Field::Transactions, Value::Number(70_000));
+        }),
+        extra(|a| {
+            a.named(Protocol::Http);
+            a.field(Field::HttpMethod, Value::text(b"CONNECT"));
+            a.field(Field::InnerProtocol, Value::text(b"tls"));
+            a.field(Field::TlsNotAfter, Value::Number(1 << 33));
+        }),
+        extra(|a| {
+            a.named(Protocol::Socks5);
+            a.field(Field::SocksTarget, Value::text(b"b"));
+            a.field(Field::SocksResult, Value::Number(0));
+            a.field(Field::InnerProtocol, Value::text(b"tls"));
+            a.field(Field::TlsSni, Value::text(b"b"));
+        }),
+    ];
+    // In messages that the template of all fields does not fit into.
+    let (flows, options, _) = through(config(true, 900), &records, &extras);
+    let own = |flow: &Values, field: Field| {
+        let element = &APPLICATION[field as usize].element;
+        flow.get(&(OWN, element.id)).cloned()
+    };
+    let number = |number: u32| Some(number.to_be_bytes().to_vec());
+    let text = |text: &str| Some(text.as_bytes().to_vec());
+    assert_eq!(own(&flows[0], Field::Transactions), number(3));
+    assert_eq!(own(&flows[0], Field::TransactionsLost), number(1));
+    assert_eq!(own(&flows[1], Field::Transactions), number(70_000));
+    assert_eq!(own(&flows[2], Field::InnerProtocol), text("tls"));
+    let after = own(&flows[2], Field::TlsNotAfter);
+    assert_eq!(after, Some((1_u64 << 33).to_be_bytes().to_vec()));
+    assert_eq!(own(&flows[3], Field::InnerProtocol), text("tls"));
+    assert_eq!(own(&flows[3], Field::SocksResult), Some(vec![0]));
+    assert_eq!(own(&flows[3], Field::TlsSni), text("b"));
+    for flow in &flows {
+        assert_eq!(own(flow, Field::DhcpType), None);
+    }
+    for name in [
+        "transactionCount",
+        "transactionsNotKept",
+        "innerProtocolName",
+    ] {
+        let is_named = options.iter().any(|of| {
+            let mut values = of.values();
+            values.any(|value| value == name.as_bytes())
+        });
+        assert!(is_named, "{name}");
     }
 }

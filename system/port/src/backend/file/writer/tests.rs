@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::super::rotation::Rotation;
 use super::*;
-use crate::open::{Port, open};
+use crate::open::open;
 use crate::options::{Direction, PortOptions};
+use crate::port::Port;
 use crate::rx::Ready;
 
 /// A folder of its own, deleted on drop.
@@ -345,7 +347,8 @@ fn whole_records_are_found() {
         let file = std::fs::read(&path).unwrap();
         let mut last = (0, 0);
         for cut in 0..=file.len() {
-            let (len, packets) = whole_records(format, has_head, &file[..cut]);
+            let whole = whole_records(format, has_head, &file[..cut], usize::MAX);
+            let (len, packets) = (whole.len, whole.packets);
             assert!(len <= cut && len >= last.0 && packets >= last.1);
             if len != last.0 {
                 assert_eq!(len, cut, "a record ends where it ends");

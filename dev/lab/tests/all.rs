@@ -1,0 +1,73 @@
+//! Tests on this machine: real interfaces in namespaces of their own, programs as peers, captures.
+//!
+//! All of them are one program, so that what they share is linked once: a file is a module here.
+//! Tests that need the emulated cards are in `guest.rs`. Tests share the process and its threads:
+//! whatever changes the process (user, limits, directory, environment, signals) is done in a child
+//! (`lab::process::own_test`).
+
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the tests of AF_PACKET run over both of its rings"
+)]
+
+// Shared by tests.
+mod afxdp;
+mod capture;
+mod export;
+mod forward;
+
+// Tests.
+mod afpacket;
+mod afpacket_tpacket;
+mod afxdp_detached;
+mod afxdp_life;
+mod afxdp_metadata;
+mod afxdp_rx;
+mod afxdp_tx;
+mod afxdp_walk;
+mod bpf_filter;
+mod capture_files;
+mod capture_limits;
+mod capture_live;
+mod cli_machine;
+mod export_applications;
+mod export_collectors;
+mod export_kafka;
+mod export_nfdump;
+mod export_parquet;
+mod export_tshark;
+mod facade_examples;
+mod file_corpus;
+mod flow_applications;
+mod flow_blocked;
+mod flow_egress;
+mod flow_expected;
+mod flow_file;
+mod flow_gone;
+mod flow_laws;
+mod flow_live;
+mod flow_ndpi;
+mod flow_oracle;
+mod flow_origins;
+mod flow_report;
+mod flow_reshaped;
+mod flow_service;
+mod flow_shortcut;
+mod flow_tunnels;
+mod flow_view;
+mod forward_live;
+mod inspect_certificates;
+mod inspect_oracle;
+mod inspect_samples;
+mod nic_lifeline;
+mod port_embedding;
+mod rights;
+mod send_generate;
+mod send_replay;
+mod send_source;
+mod send_xdplive;
+mod wire_corpus;
+mod wire_tcpdump;
+mod wire_tshark;
+mod xdp_live;
+mod xdp_programs;

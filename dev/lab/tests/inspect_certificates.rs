@@ -1,0 +1,250 @@
+//! Names and validity of certificates beside OpenSSL: the first certificate that tshark finds in
+//! each connection of the corpus, read by `openssl x509`.
+
+#[path = "inspect/flows.rs"]
+#[allow(dead_code)]
+mod flows;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use self::flows::{Found, Pair, decode, pair, show};
+use inspect::{DateTime, Field};
+use lab::oracle::tshark;
+use lab::{corpus, require, skip};
+
+/// What is told of a certificate: field by field, lists joined by commas.
+type Told = BTreeMap<&'static str, String>;
+
+/// Bytes of a number in hexadecimal.
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let digits = hex.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.map(byte).collect()
+}
+
+/// The first certificate of each pair of ends, in DER, as tshark finds it.
+fn certificates(path: &Path, known: &BTreeSet<Pair>) -> Option<BTreeMap<Pair, Vec<u8>>> {
+    const AND: char = '\u{1e}';
+    let names = [
+        "ip.src",
+        "ipv6.src",
+        "ip.dst",
+        "ipv6.dst",
+        "tcp.srcport",
+        "udp.srcport",
+        "tcp.dstport",
+        "udp.dstport",
+        "tls.handshake.certificate",
+    ];
+    let options = ["-E", &format!("aggregator={AND}")];
+    let mut found = BTreeMap::new();
+    for row in tshark::fields(path, &names, &options).ok()? {
+        let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
+        let is_udp = last(4).is_none();
+        let port = |at: usize| -> Option<u16> { last(at + usize::from(is_udp))?.parse().ok() };
+        let (Some(from), Some(to)) = (port(4), port(6)) else {
+            continue;
+        };
+        // Of a tunnel there are addresses of both families: the innermost is the one we know.
+        let ends_by = |at: usize| -> Option<Pair> {
+            let (src, dst) = (last(at)?.parse().ok()?, last(at + 2)?.parse().ok()?);
+            Some(pair(is_udp, (src, from), (dst, to)))
+        };
+        let (v4, v6) = (ends_by(0), ends_by(1));
+        let ends = v4.filter(|v4| known.contains(v4)).or(v6).or(v4);
+        let first = row[8].split(AND).next().filter(|text| !text.is_empty());
+        if let (Some(ends), Some(der)) = (ends, first.and_then(bytes_of)) {
+            found.entry(ends).or_insert(der);
+        }
+    }
+    Some(found)
+}
+
+/// What OpenSSL says of a certificate; none where it cannot read it.
+fn openssl(der: &[u8]) -> Option<Told> {
+    let mut child = Command::new("openssl")
+        .args(["x509", "-inform", "DER", "-noout", "-subject", "-issuer"])
+        .args(["-startdate", "-enddate", "-dateopt", "iso_8601"])
+        .args(["-ext", "subjectAltName"])
+        .args(["-nameopt", "multiline,-esc_msb,utf8"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // A program that has seen enough closes it.
+    let _ = stdin.write_all(der);
+    drop(stdin);
+    let output = child.wait_with_output().expect("its output");
+    if !output.status.success() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut told = Told::new();
+    let mut name = "";
+    for line in text.lines() {
+        let time = |text: &str| text.trim_end_matches('Z').replace(' ', "T");
+        match line.split_once('=') {
+            Some(("subject", _)) => name = "subject",
+            Some(("issuer", _)) => name = "issuer",
+            Some(("notBefore", at)) => drop(told.insert("before", time(at))),
+            Some(("notAfter", at)) => drop(told.insert("after", time(at))),
+            Some((key, value)) if key.trim() == "commonName" => {
+                told.entry(name).or_insert(value.trim().to_owned());
+            }
+            _ => {
+                let names = line.trim().split(", ").filter_map(|name| {
+                    let dns = name.strip_prefix("DNS:");
+                    dns.or(name.strip_prefix("IP Address:"))
+                });
+                let names: Vec<&str> = names.collect();
+                if !names.is_empty() {
+                    told.insert("count", names.len().to_string());
+                    told.insert("names", names[..names.len().min(4)].join(","));
+                }
+            }
+        }
+    }
+    Some(told)
+}
+
+/// What we say of one.
+fn ours(flow: &Found) -> Told {
+    let mut told = Told::new();
+    for (name, field) in [
+        ("subject", Field::TlsSubject),
+        ("issuer", Field::TlsIssuer),
+        ("before", Field::TlsNotBefore),
+        ("after", Field::TlsNotAfter),
+        ("names", Field::TlsSan),
+        ("count", Field::TlsSanCount),
+    ] {
+        let values = flow.application.fields().filter(|(of, _)| *of == field);
+        let values = values.map(|(_, value)| match value {
+            inspect::Value::Number(at) if field.row().kind == inspect::Kind::Time => {
+                DateTime(at).to_string()
+            }
+            value => show(value),
+        });
+        let values: Vec<String> = values.collect();
+        if !values.is_empty() {
+            told.insert(name, values.join(","));
+        }
+    }
+    told
+}
+
+/// The same, or a beginning of it where ours is cut.
+fn are_same(name: &str, ours: Option<&String>, theirs: Option<&String>) -> bool {
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) if ours.contains("...") => {
+            let parts = ours.split(',').zip(theirs.split(','));
+            parts.into_iter().all(|(ours, theirs)| {
+                let start = ours.strip_suffix("...");
+                ours == theirs || start.is_some_and(|start| theirs.starts_with(start))
+            })
+        }
+        // OpenSSL shortens addresses otherwise.
+        (Some(ours), Some(theirs)) if name == "names" => {
+            let one = |text: &str| match text.parse::<std::net::IpAddr>() {
+                Ok(address) => address.to_string(),
+                Err(_) => text.to_owned(),
+            };
+            let all = |text: &str| text.split(',').map(one).collect::<Vec<_>>();
+            all(ours) == all(theirs)
+        }
+        _ => ours == theirs,
+    }
+}
+
+/// Files in which connections differ, how many, and why.
+const EXCEPTIONS: &[(&str, usize, &str)] = &[
+    (
+        "nDPI__doq.pcapng",
+        1,
+        "TLS 1.3, decrypted by tshark with keys in the file",
+    ),
+    (
+        "nDPI__quic-v2.pcapng",
+        1,
+        "TLS 1.3, decrypted by tshark with keys in the file",
+    ),
+    (
+        "suricata-verify__tls__tls-pre-1970__input.pcap",
+        1,
+        "valid from before 1970, which is not told",
+    ),
+    (
+        "wireshark__quic-fragmented-handshakes.pcapng",
+        1,
+        "TLS 1.3, decrypted by tshark with keys in the file",
+    ),
+];
+
+/// What is compared.
+const NAMES: [&str; 6] = ["subject", "issuer", "before", "after", "names", "count"];
+
+#[test]
+fn certificates_are_openssls() {
+    require!(
+        skip::program("tshark", "tshark"),
+        skip::program("openssl", "openssl"),
+        corpus::large()
+    );
+    let only = std::env::var("BAREWIRE_ONLY").unwrap_or_default();
+    let mut same = BTreeMap::new();
+    let mut differ = BTreeMap::new();
+    for path in corpus::captures().files {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        if !file.contains(&only) {
+            continue;
+        }
+        let Some((found, _)) = decode(&path) else {
+            continue;
+        };
+        if !found
+            .iter()
+            .any(|flow| flow.application.has(Field::TlsVersion))
+        {
+            continue;
+        }
+        let known = found.iter().map(|flow| flow.pair).collect();
+        let Some(theirs) = certificates(&path, &known) else {
+            continue;
+        };
+        for (ends, der) in theirs {
+            let ours = found.iter().filter(|flow| flow.pair == ends).map(ours);
+            let ours = ours.max_by_key(Told::len).unwrap_or_default();
+            let theirs = openssl(&der).unwrap_or_default();
+            let wrong: Vec<&str> = NAMES
+                .into_iter()
+                .filter(|name| !are_same(name, ours.get(name), theirs.get(name)))
+                .collect();
+            if wrong.is_empty() {
+                for name in ours.keys() {
+                    *same.entry(*name).or_insert(0) += 1;
+                }
+            } else {
+                println!("{file} {ends:?} {wrong:?}\n   ours {ours:?}\n   them {theirs:?}");
+                *differ.entry(file.to_string()).or_insert(0) += 1;
+            }
+        }
+    }
+    println!("same {same:?}");
+    if !only.is_empty() {
+        return;
+    }
+    let listed: BTreeMap<String, usize> = EXCEPTIONS
+        .iter()
+        .map(|(name, count, _)| ((*name).to_owned(), *count))
+        .collect();
+    assert_eq!(differ, listed, "files that differ, and those known to");
+    for name in NAMES {
+        let count = same.get(name).copied().unwrap_or(0);
+        assert!(count >= 40, "{name}: {same:?}");
+    }
+}

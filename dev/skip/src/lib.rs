@@ -1,0 +1,127 @@
+//! One way for tests of all crates to say that they cannot run here, and why.
+//!
+//! The line `SKIPPED: TEST: WHY` goes to standard error past libtest's capture, and to the file
+//! that `BAREWIRE_SKIPS` names, from which `cargo xtask test` prints and counts them: libtest
+//! counts a test that returns early as passed. The lab has more to say about what is missing
+//! (`lab::skip`), and ends here as well. No crate is used, so that every crate can.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+
+/// The variable that names the file to which skips are appended, one line each.
+pub const SKIPS_FILE_VAR: &str = "BAREWIRE_SKIPS";
+
+/// When set to anything but empty, every skip is a failure.
+pub const STRICT_VAR: &str = "BAREWIRE_NO_SKIPS";
+
+/// Records that `test` cannot run here; called by the macros.
+///
+/// # Panics
+/// When `BAREWIRE_NO_SKIPS` is set, or the line cannot be written.
+pub fn record(test: &str, why: impl fmt::Display) {
+    if std::env::var_os(STRICT_VAR).is_some_and(|value| !value.is_empty()) {
+        panic!("{test} would be skipped ({why}), and {STRICT_VAR} is set");
+    }
+    let why = why.to_string().replace('\n', " ");
+    let line = format!("SKIPPED: {test}: {why}\n");
+    // Written to the stream itself: libtest captures only what goes through the print macros.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(file) = std::env::var_os(SKIPS_FILE_VAR) {
+        // One write in append mode, so that lines of several test processes do not mix.
+        let written = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&file)
+            .and_then(|mut file| file.write_all(line.as_bytes()));
+        assert!(
+            written.is_ok(),
+            "cannot write {}: {written:?}",
+            file.display()
+        );
+    }
+}
+
+/// What a skipped test returns, for tests that return nothing and for those that return a result.
+pub trait Skipped {
+    /// The value.
+    fn skipped() -> Self;
+}
+
+impl Skipped for () {
+    fn skipped() {}
+}
+
+impl<E> Skipped for Result<(), E> {
+    fn skipped() -> Self {
+        Ok(())
+    }
+}
+
+/// The path of the function that holds a local item of type `T`; helper of the macros.
+pub fn name_of<T>(_: T) -> &'static str {
+    let name = std::any::type_name::<T>();
+    let name = name.strip_suffix("::here").unwrap_or(name);
+    name.trim_end_matches("::{{closure}}")
+}
+
+/// Skips the test it stands in, loudly: `skip::skip!("no libpcap: {error}")`.
+#[macro_export]
+macro_rules! skip {
+    ($($why:tt)+) => {{
+        fn here() {}
+        $crate::record($crate::name_of(here), format_args!($($why)+));
+        return $crate::Skipped::skipped();
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skip_is_named_after_its_test() {
+        fn here() {}
+        assert_eq!(name_of(here), "skip::tests::a_skip_is_named_after_its_test");
+        let inner = || {
+            fn here() {}
+            name_of(here)
+        };
+        assert_eq!(inner(), "skip::tests::a_skip_is_named_after_its_test");
+    }
+
+    /// Set in the child: what it is to show.
+    const CHILD_VAR: &str = "BAREWIRE_SKIP_CHILD";
+
+    /// Skips in a child, with this file for its lines; what it said, its lines, whether it passed.
+    fn child(strict: &str) -> (String, String, bool) {
+        let name = format!("barewire-skip-{}-{strict}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let out = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::a_skip_is_loud_and_counted"])
+            .env(CHILD_VAR, "1")
+            .env(SKIPS_FILE_VAR, &file)
+            .env(STRICT_VAR, strict)
+            .output()
+            .unwrap();
+        let lines = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (said, lines, out.status.success())
+    }
+
+    #[test]
+    fn a_skip_is_loud_and_counted() {
+        if std::env::var_os(CHILD_VAR).is_some() {
+            skip!("needs {}\nand more", "a thing");
+        }
+        let line = "SKIPPED: skip::tests::a_skip_is_loud_and_counted: needs a thing and more\n";
+        let (said, lines, passed) = child("");
+        // libtest captures nothing of it.
+        assert!(said.contains(line), "{said}");
+        assert_eq!((lines.as_str(), passed), (line, true));
+        let (_, lines, passed) = child("1");
+        assert_eq!((lines.as_str(), passed), ("", false));
+    }
+}

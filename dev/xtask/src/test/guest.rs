@@ -1,0 +1,116 @@
+//! The suites of the guest lab beside the tests of this machine.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::Sum;
+use crate::lab;
+use crate::run::{target_dir, which};
+
+/// Ends the line of a test that skipped itself because it needs the guest; `lab::guest` says it.
+const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
+
+/// Set to 0, it turns the suites of the guest off.
+const GUEST_VAR: &str = "BAREWIRE_TEST_GUEST";
+
+/// The suites of the guest lab, which run beside the tests of this machine: in a process of their
+/// own, whose output is shown when both are done.
+pub enum Guest {
+    Runs {
+        child: Child,
+        files: [PathBuf; 2],
+    },
+    /// Turned off by whoever runs the tests: its suites are skipped.
+    Off(String),
+    /// It could not be started, which is a failure and not a skip.
+    Failed(anyhow::Error),
+}
+
+impl Guest {
+    /// Starts them, unless they are turned off.
+    pub fn start() -> Guest {
+        if std::env::var_os(GUEST_VAR).is_some_and(|value| value == "0") {
+            return Guest::Off(format!("{GUEST_VAR}=0"));
+        }
+        match Guest::spawn() {
+            Ok(guest) => guest,
+            Err(error) => Guest::Failed(error),
+        }
+    }
+
+    fn spawn() -> Result<Guest> {
+        let dir = target_dir()?;
+        let files = ["output", "sum"].map(|name| {
+            let name = format!("guest-{name}-{}", std::process::id());
+            dir.join(name)
+        });
+        // A run that was killed may have left a sum under the same process id.
+        let _ = std::fs::remove_file(&files[1]);
+        let output = File::create(&files[0]).context("the file of the guest's output")?;
+        // Ends with us, however we end; without util-linux it may outlive us.
+        let mut command = Command::new(which("setpriv").unwrap_or_else(|| "env".into()));
+        if command.get_program() != "env" {
+            command.args(["--pdeathsig", "TERM", "--"]);
+        }
+        let child = command
+            // The build of the tests may have replaced our file; the link leads to what runs.
+            .arg(format!("/proc/{}/exe", std::process::id()))
+            .args(["lab", "--usual", "--sum"])
+            .arg(&files[1])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("a file")?)
+            .stderr(output)
+            .spawn()
+            .context("cannot run the guest lab")?;
+        println!(
+            "lab: the suites of the guest run beside; follow them in {}",
+            files[0].display()
+        );
+        Ok(Guest::Runs { child, files })
+    }
+
+    /// Waits for the end of all suites, and shows what they said.
+    fn end(self) -> Result<lab::Sum> {
+        let (mut child, files) = match self {
+            Guest::Off(why) => return Ok(lab::run_none(&why)),
+            Guest::Failed(error) => return Err(error),
+            Guest::Runs { child, files } => (child, files),
+        };
+        let status = child.wait().context("the guest lab")?;
+        let output = std::fs::read(&files[0]).context("the output of the guest lab")?;
+        println!("\nWhat the guest lab said:");
+        std::io::stdout().write_all(&output)?;
+        let sum = std::fs::read_to_string(&files[1]);
+        for file in &files {
+            let _ = std::fs::remove_file(file);
+        }
+        let sum = sum.with_context(|| format!("it ended with {status} and without a sum"))?;
+        lab::Sum::from_json(&sum)
+    }
+}
+
+/// Takes up what the suites of the guest lab did. What was skipped for want of it counts as what it
+/// did there; if there is no guest it stays skipped.
+pub fn in_guest(guest: Guest, sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
+    let guest = match guest.end() {
+        Ok(guest) => guest,
+        Err(error) => {
+            eprintln!("error: guest lab: {error:#}");
+            sum.failed += 1;
+            return lab::run_none("the guest could not be put together, see above");
+        }
+    };
+    sum.passed += guest.tests.passed;
+    sum.failed += guest.tests.failed;
+    if guest.tests != Sum::default() {
+        let all = skips.len();
+        skips.retain(|skip| !skip.ends_with(NEEDS_GUEST));
+        sum.passed = sum.passed.saturating_sub((all - skips.len()) as u64);
+    }
+    skips.extend(guest.skips.iter().cloned());
+    guest
+}

@@ -1,0 +1,213 @@
+//! The sum of all suites, from the lines that cargo and libtest print.
+
+use std::time::Instant;
+
+use super::output::{self, Counts, Line};
+use super::times::Times;
+
+/// What all test binaries said together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub passed: u64,
+    pub failed: u64,
+}
+
+impl Sum {
+    /// Adds the counts of a line of libtest, if it has any.
+    pub fn add(&mut self, line: &str) {
+        if let Some(counts) = output::counts(&output::without_colour(line)) {
+            self.count(counts);
+        }
+    }
+
+    fn count(&mut self, counts: Counts) {
+        self.passed += counts.passed;
+        self.failed += counts.failed;
+    }
+
+    /// The last line. Tests that skipped themselves are among the passed by libtest's word; what
+    /// was not even started is not.
+    pub fn line(self, skipped: usize, not_run: usize) -> String {
+        let passed = self.passed.saturating_sub(skipped as u64);
+        let skipped = skipped + not_run;
+        format!("{passed} passed, {} failed, {skipped} skipped", self.failed)
+    }
+}
+
+/// Suites as far as they have come.
+pub struct Tally {
+    pub sum: Sum,
+    pub times: Times,
+    suite: String,
+    open: Option<Open>,
+    /// Suites that began and gave no result, each with the number of its tests.
+    silent: Vec<(String, u64)>,
+}
+
+/// A suite that runs.
+struct Open {
+    began: Instant,
+    total: u64,
+    /// Tests that have ended, in the order of their ends.
+    ends: Vec<(String, Instant)>,
+}
+
+impl Tally {
+    pub fn new(times: Times) -> Tally {
+        Tally {
+            sum: Sum::default(),
+            times,
+            suite: String::new(),
+            open: None,
+            silent: Vec::new(),
+        }
+    }
+
+    /// Takes a line of the output, without colours, that came at this time.
+    pub fn add(&mut self, line: &str, now: Instant) {
+        match output::parse(line) {
+            Line::Suite(name) => {
+                self.close(now);
+                name.clone_into(&mut self.suite);
+            }
+            // A test may print what libtest says in a process that it started.
+            Line::Begin(_) if self.open.is_some() => {}
+            Line::Begin(total) => {
+                self.open = Some(Open {
+                    began: now,
+                    total,
+                    ends: Vec::new(),
+                });
+            }
+            Line::Test(name) => {
+                if let Some(open) = &mut self.open {
+                    open.ends.push((name.to_owned(), now));
+                }
+            }
+            Line::Result(counts) => match self.open.take() {
+                Some(open) if open.total != counts.total => self.open = Some(open),
+                Some(open) => {
+                    self.sum.count(counts);
+                    self.times.add(&self.suite, open.began, &open.ends, now);
+                }
+                // Its beginning was torn.
+                None => self.sum.count(counts),
+            },
+            Line::Other => {}
+        }
+    }
+
+    /// The suite that runs has ended, although it did not say so.
+    fn close(&mut self, now: Instant) {
+        if let Some(open) = self.open.take() {
+            self.times.add(&self.suite, open.began, &open.ends, now);
+            self.silent.push((self.suite.clone(), open.total));
+        }
+    }
+
+    /// All output is read, and cargo has ended, successfully or not. What was wrong beside failed
+    /// tests, one line each; it is counted.
+    pub fn end(&mut self, success: bool, now: Instant) -> Vec<String> {
+        self.close(now);
+        let mut errors = Vec::new();
+        for (suite, total) in std::mem::take(&mut self.silent) {
+            if success {
+                // libtest ends with 0 only if every test has passed: the line is lost, they are
+                // not.
+                self.sum.passed += total;
+                continue;
+            }
+            self.sum.failed += 1;
+            errors.push(format!(
+                "error: suite {suite} ({total} tests) ended without a result: one failure"
+            ));
+        }
+        errors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tally of lines, of a cargo that ended with or without success.
+    fn tally(lines: &[&str], success: bool) -> (Sum, Vec<String>) {
+        let now = Instant::now();
+        let mut tally = Tally::new(Times::new(2, 0));
+        for line in lines {
+            tally.add(line, now);
+        }
+        let errors = tally.end(success, now);
+        (tally.sum, errors)
+    }
+
+    const ALL: &str = "     Running tests/all.rs (target/debug/deps/all-0123456789abcdef)";
+    const TAIL: &str = "0 ignored; 0 measured; 0 filtered out; finished in 0.02s";
+
+    #[test]
+    fn results_of_all_suites_are_summed() {
+        let lines = [
+            ALL,
+            "running 3 tests",
+            &format!("test result: ok. 3 passed; 0 failed; {TAIL}"),
+            "   Doc-tests wire",
+            "running 3 tests",
+            &format!("test result: FAILED\u{1b}(B. 2 passed; 1 failed; {TAIL}"),
+            "running 1 test",
+            &format!("test result: ok. 1 passed; 0 failed; {TAIL}"),
+        ];
+        let (sum, errors) = tally(&lines, false);
+        assert_eq!((sum.passed, sum.failed, errors.len()), (6, 1, 0));
+        assert_eq!(sum.line(2, 1), "4 passed, 1 failed, 3 skipped");
+    }
+
+    #[test]
+    fn a_torn_result_is_counted() {
+        let lines = [
+            ALL,
+            "running 3 tests",
+            "test result: SKIPPED: a::b: needs root",
+            &format!("ok. 2 passed; 1 failed; {TAIL}"),
+            "     Running unittests src/lib.rs (target/debug/deps/other-0123456789abcdef)",
+            "a word without an end. running 2 tests",
+            &format!("test result: okgone. 2 passed; 0 failed; {TAIL}"),
+        ];
+        let (sum, errors) = tally(&lines, false);
+        assert_eq!((sum.passed, sum.failed, errors.len()), (4, 1, 0));
+    }
+
+    #[test]
+    fn a_suite_without_a_result_is_lost_only_if_cargo_failed() {
+        let lines = [
+            ALL,
+            "running 3 tests",
+            "test a ... ok",
+            "     Running unittests src/lib.rs (target/debug/deps/other-0123456789abcdef)",
+            "running 2 tests",
+            &format!("test result: ok. 2 passed; 0 failed; {TAIL}"),
+        ];
+        let (sum, errors) = tally(&lines, true);
+        assert_eq!((sum.passed, sum.failed, errors.len()), (5, 0, 0));
+        let (sum, errors) = tally(&lines, false);
+        assert_eq!((sum.passed, sum.failed), (2, 1));
+        assert!(errors[0].contains("suite all (3 tests)"), "{errors:?}");
+    }
+
+    #[test]
+    fn what_a_test_prints_of_another_process_does_not_count() {
+        let lines = [
+            ALL,
+            "running 3 tests",
+            "running 1 test",
+            &format!("test result: ok. 1 passed; 0 failed; {TAIL}"),
+            &format!("test result: ok. 3 passed; 0 failed; {TAIL}"),
+        ];
+        assert_eq!(
+            tally(&lines, true).0,
+            Sum {
+                passed: 3,
+                failed: 0
+            }
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! How long each suite and each test took, and how long suites may take.
+//!
+//! libtest tells the time of a test only in nightly. But it begins tests in the order of their
+//! names, as many at once as it has threads, and each end begins the next: from the ends, which it
+//! does print, all beginnings follow.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// Seconds that a suite may take on two processors which have nothing else to do, where that is
+/// not [`BUDGET`]. A suite is a test binary, by its name.
+const BUDGETS: &[(&str, u64)] = &[
+    ("all", 700),
+    ("guest", 240),
+    ("barewire_xtask", 60),
+    // Oracles, and a guest that may have to be fetched first.
+    ("barewire_lab", 90),
+    ("lab_ends", 240),
+];
+
+/// Seconds that any other suite may take.
+const BUDGET: u64 = 40;
+
+/// A suite that took so many times its budget has failed. Machines differ in speed and have other
+/// work beside; one on which the tests take three times as long has no use for the result.
+const FACTOR: u64 = 3;
+
+/// Seconds below which no suite fails, or a short stall of the machine would do it.
+const FLOOR: u64 = 300;
+
+/// Set to another number, it replaces [`FACTOR`]; 0 turns the check off, for slow machines.
+const FACTOR_VAR: &str = "BAREWIRE_TEST_BUDGET_FACTOR";
+
+/// How many of the slowest tests are named.
+const SLOWEST: usize = 10;
+
+/// Suites and tests that have ended.
+#[derive(Debug)]
+pub struct Times {
+    threads: usize,
+    factor: u64,
+    suites: Vec<(String, Duration)>,
+    tests: Vec<(String, Duration)>,
+}
+
+/// The factor that the environment asks for, or our own.
+///
+/// # Errors
+/// When what it asks for is no number.
+pub fn factor() -> Result<u64> {
+    match std::env::var(FACTOR_VAR) {
+        Ok(text) => text.parse().with_context(|| format!("{FACTOR_VAR}={text}")),
+        Err(_) => Ok(FACTOR),
+    }
+}
+
+impl Times {
+    /// For suites that run as many tests at once, and that fail beyond so many times their budget.
+    pub fn new(threads: usize, factor: u64) -> Times {
+        Times {
+            threads: threads.max(1),
+            factor,
+            suites: Vec::new(),
+            tests: Vec::new(),
+        }
+    }
+
+    /// Takes a suite that has ended: when it began and ended, and the ends of its tests in their
+    /// order.
+    pub fn add(&mut self, suite: &str, began: Instant, ends: &[(String, Instant)], now: Instant) {
+        let mut order: Vec<&str> = ends.iter().map(|(name, _)| name.as_str()).collect();
+        order.sort_unstable();
+        // The first ones begin at once, each further one at the next end.
+        let first = std::iter::repeat_n(began, self.threads);
+        let begins = first.chain(ends.iter().map(|(_, end)| *end));
+        for (name, began) in order.into_iter().zip(begins) {
+            let end = ends.iter().find(|(other, _)| other == name);
+            let took = end.map_or(Duration::ZERO, |(_, end)| end.duration_since(began));
+            self.tests.push((format!("{suite} {name}"), took));
+        }
+        self.suites
+            .push((suite.to_owned(), now.duration_since(began)));
+    }
+
+    /// What is printed at the end: suites with their budget, and the slowest tests.
+    pub fn report(&self) -> String {
+        let mut text = String::from("Suites, with the seconds that they took and may take:\n");
+        for (name, took) in &self.suites {
+            let budget = budget(name);
+            let seconds = took.as_secs_f64();
+            // Those of a moment say nothing.
+            if seconds < 1.0 {
+                continue;
+            }
+            let word = if seconds > budget as f64 {
+                "  OVER ITS BUDGET"
+            } else {
+                ""
+            };
+            text += &format!("  {seconds:7.1} of {budget:4}  {name}{word}\n");
+        }
+        let mut tests: Vec<_> = self.tests.iter().collect();
+        tests.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        text += "The slowest tests, in seconds:\n";
+        for (name, took) in tests.into_iter().take(SLOWEST) {
+            text += &format!("  {:7.1}  {name}\n", took.as_secs_f64());
+        }
+        text
+    }
+
+    /// A warning for each suite over its budget, and an error for each that is so far over it that
+    /// it has failed.
+    pub fn over(&self) -> (Vec<String>, Vec<String>) {
+        let (mut warnings, mut errors) = (Vec::new(), Vec::new());
+        for (name, took) in &self.suites {
+            let (budget, seconds) = (budget(name), took.as_secs());
+            let told = format!("suite {name} took {seconds} s and may take {budget} s");
+            let limit = (budget * self.factor).max(FLOOR);
+            if self.factor != 0 && *took > Duration::from_secs(limit) {
+                errors.push(format!(
+                    "error: {told}; beyond {limit} s that is a failure\nhint: make it faster, \
+                     raise its budget in dev/xtask/src/test/times.rs, or set {FACTOR_VAR}=0 on a \
+                     slow machine"
+                ));
+            } else if *took > Duration::from_secs(budget) {
+                warnings.push(format!("WARNING: {told}"));
+            }
+        }
+        (warnings, errors)
+    }
+}
+
+fn budget(suite: &str) -> u64 {
+    let row = BUDGETS.iter().find(|(name, _)| *name == suite);
+    row.map_or(BUDGET, |(_, seconds)| *seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_each_test_follows_from_the_ends() {
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let mut times = Times::new(2, FACTOR);
+        // Two threads: a and b begin, b ends and c begins, c ends and d begins.
+        let ends = [("b", 2), ("c", 3), ("a", 10), ("d", 903)];
+        let ends = ends.map(|(name, seconds)| (name.to_owned(), at(seconds)));
+        times.add("all", began, &ends, at(903));
+        times.add("Doc-tests wire", at(905), &[("x".into(), at(909))], at(909));
+        let report = times.report();
+        let seconds: Vec<_> = times.tests.iter().map(|(_, took)| took.as_secs()).collect();
+        assert_eq!(seconds, [10, 2, 1, 900, 4], "{report}");
+        assert!(
+            report.contains("903.0 of  700  all  OVER ITS BUDGET\n"),
+            "{report}"
+        );
+        assert!(report.contains("4.0 of   40  Doc-tests wire\n"), "{report}");
+        let slowest = report.find("900.0  all d").unwrap();
+        assert!(slowest < report.find("10.0  all a").unwrap(), "{report}");
+    }
+
+    #[test]
+    fn a_suite_over_its_budget_is_reported_and_fails_only_far_beyond_it() {
+        let began = Instant::now();
+        let took = |name: &str, seconds, factor| {
+            let mut times = Times::new(1, factor);
+            times.add(name, began, &[], began + Duration::from_secs(seconds));
+            let (warnings, errors) = times.over();
+            (warnings.len(), errors.len())
+        };
+        assert_eq!(took("all", 699, FACTOR), (0, 0));
+        assert_eq!(took("all", 701, FACTOR), (1, 0));
+        assert_eq!(took("all", 2100, FACTOR), (1, 0));
+        assert_eq!(took("all", 2101, FACTOR), (0, 1));
+        // Three times a small budget is nothing to a machine that stalls.
+        assert_eq!(took("small", 299, FACTOR), (1, 0));
+        assert_eq!(took("small", 301, FACTOR), (0, 1));
+        assert_eq!(took("all", 2101, 4), (1, 0));
+        assert_eq!(took("all", 1_000_000, 0), (1, 0));
+    }
+}

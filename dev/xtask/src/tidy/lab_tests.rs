@@ -1,0 +1,67 @@
+//! Files of `dev/lab/tests` that no test binary names: they would never run, nor even be compiled.
+
+use std::path::Path;
+
+use super::{File, Finding};
+
+/// Where the lab's tests are, and the files that are test binaries.
+const FOLDER: &str = "dev/lab/tests";
+const BINARIES: [&str; 2] = ["all.rs", "guest.rs"];
+
+/// Test files that are a module of no test binary.
+pub fn unnamed(files: &[File]) -> Vec<Finding> {
+    let folder = Path::new(FOLDER);
+    let text_of = |name: &&str| {
+        let path = folder.join(name);
+        let file = files.iter().find(|file| file.path == path)?;
+        file.text.as_deref()
+    };
+    let named: Vec<&str> = BINARIES
+        .iter()
+        .filter_map(text_of)
+        .flat_map(str::lines)
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'))
+        .collect();
+    let mut findings = Vec::new();
+    for file in files {
+        let beside = file.path.parent() == Some(folder) && file.has_extension("rs");
+        let Some(module) = file.path.file_stem().and_then(|stem| stem.to_str()) else {
+            continue;
+        };
+        let is_binary = BINARIES.iter().any(|name| file.path.ends_with(name));
+        if beside && !is_binary && !named.contains(&module) {
+            let what = format!("never runs: named by neither {}", BINARIES.join(" nor "));
+            findings.push(Finding::new(&file.path, 0, what));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_no_binary_names_are_found() {
+        let file = |path: &str, text: &str| File {
+            path: path.into(),
+            len: text.len() as u64,
+            text: Some(text.into()),
+        };
+        let files = [
+            file(
+                "dev/lab/tests/all.rs",
+                "//! All.\nmod shared;\nmod named;\n",
+            ),
+            file("dev/lab/tests/guest.rs", "mod guest_nic;\n"),
+            file("dev/lab/tests/named.rs", ""),
+            file("dev/lab/tests/guest_nic.rs", ""),
+            file("dev/lab/tests/forgotten.rs", ""),
+            file("dev/lab/tests/shared/part.rs", ""),
+            file("pure/wire/tests/laws.rs", ""),
+        ];
+        let found = unnamed(&files);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].file, Path::new("dev/lab/tests/forgotten.rs"));
+    }
+}

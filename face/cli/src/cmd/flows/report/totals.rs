@@ -1,0 +1,171 @@
+//! Totals of a run, the packets that are in no flow, and the port's account.
+
+use std::io::{self, Write};
+
+use flow::{EndReason, MeterStats};
+use runtime::flows::{QueueStatus, Report};
+use wire::Reason;
+
+use super::Memory;
+use crate::report::{bytes, si, write_account};
+
+/// Writes totals, where packets went that are in no flow, and the port's account.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn write_totals(out: &mut impl Write, report: &Report, memory: &Memory) -> io::Result<()> {
+    let total = QueueStatus::total(&report.queues);
+    write_flows(out, report, &total)?;
+    write_in_no_flow(out, &total.meter)?;
+    write_left_out(out, report, &total)?;
+    writeln!(
+        out,
+        "memory: {} for tables, {} for the port's rings",
+        bytes(memory.tables as u64),
+        bytes(memory.port as u64)
+    )?;
+    writeln!(out)?;
+    write_account(out, &report.account)?;
+    if let Some(egress) = &report.egress {
+        super::super::egress::write_account(out, egress)?;
+    }
+    write_sum(out, report, &total)
+}
+
+/// How much was metered, how fast, and why flows ended.
+fn write_flows(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
+    let (meter, table) = (&total.meter, &total.meter.table);
+    let seconds = report.elapsed.as_secs_f64();
+    writeln!(
+        out,
+        "\n{} packets ({}) in {:.3} s: {}; {} flows in {} records",
+        meter.packets,
+        bytes(total.wire_bytes),
+        seconds,
+        si(meter.packets as f64 / seconds.max(1e-9), "pps"),
+        table.flows - report.merged,
+        report.records,
+    )?;
+    let ended = EndReason::ALL.map(|r| (table.ended[r as usize], r.name().to_owned()));
+    write_counts(out, "ended", ended)?;
+    if report.merged != 0 {
+        writeln!(
+            out,
+            "{} flows had their two directions in different queues; their halves are one record",
+            report.merged
+        )?;
+    }
+    let full = table.ended[EndReason::Resources as usize];
+    if full != 0 {
+        writeln!(
+            out,
+            "the table of {} flows was full {full} times: the flow nearest to its timeout ended \
+             early; --table-size makes it larger",
+            total.capacity
+        )?;
+    }
+    Ok(())
+}
+
+/// Packets that no flow could be found for, and fragments.
+fn write_in_no_flow(out: &mut impl Write, meter: &MeterStats) -> io::Result<()> {
+    let refused = Reason::ALL.map(|r| {
+        let name = match r {
+            Reason::Complete => "not IP".to_owned(),
+            r => r.name().replace('_', " "),
+        };
+        (meter.refused[r as usize], name)
+    });
+    write_counts(out, "in no flow", refused)?;
+    let fragments = &meter.fragments;
+    if fragments.first + fragments.followed + fragments.orphans != 0 {
+        writeln!(
+            out,
+            "fragments: {} first, {} later ones in their flows, {} without a first one (ports 0), \
+             {} overlap others",
+            fragments.first,
+            fragments.followed + fragments.joined,
+            fragments.orphans,
+            fragments.overlaps
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes those counts that are not 0, behind a title; nothing when all are.
+fn write_counts(
+    out: &mut impl Write,
+    title: &str,
+    counts: impl IntoIterator<Item = (u64, String)>,
+) -> io::Result<()> {
+    let counts = counts.into_iter().filter(|(count, _)| *count != 0);
+    let words: Vec<String> = counts.map(|(n, name)| format!("{n} {name}")).collect();
+    match words.is_empty() {
+        true => Ok(()),
+        false => writeln!(out, "{title}: {}", words.join(", ")),
+    }
+}
+
+/// What was left out on request or for want of room, and what counts twice.
+fn write_left_out(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
+    let meter = &total.meter;
+    if meter.unsampled + report.unsampled_records != 0 {
+        writeln!(
+            out,
+            "sampling left out {} packets, and {} records with {} packets",
+            meter.unsampled, report.unsampled_records, report.unsampled_record_packets
+        )?;
+    }
+    if meter.twice != 0 {
+        writeln!(out, "{} packets in tunnels count in two flows", meter.twice)?;
+    }
+    if total.unselected != 0 {
+        let count = total.unselected;
+        writeln!(out, "the filter of --live-filter left out {count} packets")?;
+    }
+    if report.records_dropped != 0 {
+        writeln!(
+            out,
+            "{} records with {} packets were dropped: they came faster than they could be taken",
+            report.records_dropped, report.packets_in_dropped
+        )?;
+    }
+    if total.unmetered != 0 {
+        writeln!(
+            out,
+            "{} packets came after the count was reached, and are in no flow",
+            total.unmetered
+        )?;
+    }
+    Ok(())
+}
+
+/// That delivered packets and those in records add up, or by how much they do not.
+fn write_sum(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
+    let missing = report.imbalance();
+    if missing != 0 {
+        return writeln!(
+            out,
+            "delivered and records differ by {missing} packets: this is a fault of this program"
+        );
+    }
+    let dropped = match report.packets_in_dropped {
+        0 => String::new(),
+        count => format!(" + {count} in dropped records"),
+    };
+    let meter = &total.meter;
+    let elsewhere = meter.refused_total()
+        + total.unmetered
+        + total.unselected
+        + meter.unsampled
+        + report.unsampled_record_packets;
+    let twice = match meter.twice {
+        0 => String::new(),
+        count => format!(" - {count} counted twice"),
+    };
+    writeln!(
+        out,
+        "delivered = {} in records{dropped} + {elsewhere} in no flow{twice}: adds up",
+        report.packets_in_records,
+    )
+}

@@ -1,0 +1,140 @@
+//! Folders in which files are created while the probe runs, perhaps by a user with fewer rights
+//! than the one that started it.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sys::{Error, ErrorKind, Result};
+
+use crate::format::Make;
+use crate::parquet;
+use crate::part::{self, Part};
+use crate::rotation::Pattern;
+use crate::target::{Place, Target};
+use crate::worker::now_ns;
+
+/// User and group that folders are given to.
+pub(crate) type Owner = (u32, u32);
+
+/// Files that a destination creates while the probe runs.
+pub(crate) struct Later {
+    /// The folder that is created at the start.
+    pub(crate) folder: PathBuf,
+    /// The path of a file that would be created now.
+    pub(crate) file: PathBuf,
+}
+
+impl Later {
+    /// Those of a target; `None` where its one file is created at the start, or there is none.
+    pub(crate) fn of(target: &Target) -> Option<Later> {
+        let Place::Path(path) = &target.place else {
+            return None;
+        };
+        if matches!(target.format.make, Make::Store(_)) {
+            return Some(Later {
+                folder: path.clone(),
+                file: parquet::first_file(path, target.options.partition),
+            });
+        }
+        if !target.options.rotation.is_some() {
+            return None;
+        }
+        // A name that is no pattern is refused when the destination is opened.
+        let file = Pattern::parse(path.to_str()?).ok()?.name(now_ns(), 1);
+        Some(Later {
+            folder: part::folder_of(&file).to_owned(),
+            file,
+        })
+    }
+}
+
+/// Creates a folder and its missing parents. Those that are created here are given to `owner`;
+/// those that exist stay as they are.
+///
+/// # Errors
+/// Where one cannot be created or given away.
+pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
+    let missing: Vec<&Path> = folder
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
+    for path in missing.into_iter().rev() {
+        match DirBuilder::new().create(path) {
+            Ok(()) => {}
+            // Another process was faster: the folder is not ours to give away.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => continue,
+            Err(error) => return Err(error),
+        }
+        if let Some((uid, gid)) = owner {
+            // Whoever replaced the folder by a link meanwhile gets nothing by it.
+            std::os::unix::fs::lchown(path, Some(uid), Some(gid))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a file can be created at `path` later, with the rights of now: creates one in the
+/// deepest folder that exists, and deletes it.
+///
+/// # Errors
+/// `Permission` and what else the system says.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    let mut folder = part::folder_of(path);
+    while !folder.exists() && folder != Path::new(".") {
+        folder = part::folder_of(folder);
+    }
+    let name = path.file_name().unwrap_or_default();
+    match Part::create(&folder.join(name)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let error = Error::from_io(format!("create files in {}", folder.display()), error);
+            if error.kind() != ErrorKind::Permission {
+                return Err(error);
+            }
+            Err(error.with_hint(format!(
+                "files are created while the probe runs, with --user by that user: choose a \
+                 folder where it may write, or change the owner of {}",
+                folder.display()
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn only_folders_created_here_change_hands() {
+        let root = std::env::temp_dir().join(format!("barewire-folders-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let ours = fs::metadata(&root).unwrap();
+        let folder = root.join("a/b");
+        // Without root a folder can be given to oneself alone.
+        let owner = if ours.uid() == 0 {
+            (65534, 65534)
+        } else {
+            (ours.uid(), ours.gid())
+        };
+        create(&folder, Some(owner)).unwrap();
+        create(&folder, Some((0, 0))).unwrap();
+        for path in [&folder, &root.join("a")] {
+            let data = fs::metadata(path).unwrap();
+            assert_eq!((data.uid(), data.gid()), owner, "{}", path.display());
+        }
+        assert_eq!(fs::metadata(&root).unwrap().uid(), ours.uid());
+        check(&folder.join("c/d/flows.csv")).unwrap();
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            0,
+            "nothing is left behind"
+        );
+        fs::write(root.join("file"), "").unwrap();
+        assert!(create(&root.join("file/x"), None).is_err());
+        fs::remove_dir_all(root).unwrap();
+    }
+}

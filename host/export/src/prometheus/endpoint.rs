@@ -1,0 +1,380 @@
+//! The page of HTTP/1.1 that a scraper asks for.
+//!
+//! The probe writes a page now and then, a thread answers with the last one. One request a
+//! connection, [`CONNECTIONS_MAX`] connections at a time, each with bounds in bytes and time. When
+//! one more comes, the oldest that has not asked for anything yet is closed: idle connections
+//! delay nobody.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sys::poll::{self, Wanted};
+use sys::{Error, Result};
+
+use super::Page;
+use crate::worker::lock;
+
+/// Connections that are served at a time.
+const CONNECTIONS_MAX: usize = 16;
+/// The longest request that is read.
+const REQUEST_MAX: usize = 8 << 10;
+/// How long a connection may take for its request and the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the thread checks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The endpoint. Dropped, it ends.
+pub struct Endpoint {
+    /// `None` once the thread has it.
+    listener: Option<TcpListener>,
+    address: SocketAddr,
+    page: Arc<Mutex<String>>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    patience: Duration,
+}
+
+impl Endpoint {
+    /// Listens on an address, `127.0.0.1:9100` for example. Nobody is answered before
+    /// [`Endpoint::start`].
+    ///
+    /// # Errors
+    /// When that cannot be listened on.
+    pub fn bind(address: SocketAddr) -> Result<Endpoint> {
+        let what = || format!("serve figures on {address}");
+        let listener = TcpListener::bind(address).map_err(|e| Error::from_io(what(), e))?;
+        listener
+            .set_nonblocking(true)
+            .map_err(|e| Error::from_io(what(), e))?;
+        let address = listener
+            .local_addr()
+            .map_err(|e| Error::from_io(what(), e))?;
+        Ok(Endpoint {
+            listener: Some(listener),
+            address,
+            page: Arc::default(),
+            is_over: Arc::default(),
+            thread: None,
+            patience: PATIENCE,
+        })
+    }
+
+    /// Starts the thread that answers.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&mut self) -> Result<()> {
+        let Some(listener) = self.listener.take() else {
+            return Ok(());
+        };
+        let mut server = Server {
+            listener,
+            connections: Vec::with_capacity(CONNECTIONS_MAX),
+            page: self.page.clone(),
+            patience: self.patience,
+        };
+        let is_over = self.is_over.clone();
+        let thread = std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    server.turn();
+                }
+            })
+            .map_err(|e| Error::from_io("start a thread for figures", e))?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Shows a page from now on.
+    pub fn show(&self, page: Page) {
+        *lock(&self.page) = page.text;
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there is told by its own message.
+            drop(thread.join());
+        }
+    }
+}
+
+/// What the thread owns.
+struct Server {
+    listener: TcpListener,
+    /// From the oldest to the newest.
+    connections: Vec<Connection>,
+    page: Arc<Mutex<String>>,
+    patience: Duration,
+}
+
+impl Server {
+    /// Waits for something to do, a moment at most, and does it.
+    fn turn(&mut self) {
+        let mut wanted = Vec::with_capacity(1 + CONNECTIONS_MAX);
+        wanted.push(Wanted::readable(&self.listener));
+        wanted.extend(self.connections.iter().map(Connection::wanted));
+        if poll::wait(&mut wanted, LOOK).is_err() {
+            return std::thread::sleep(LOOK);
+        }
+        let is_ready: Vec<bool> = wanted.iter().map(Wanted::is_ready).collect();
+        let (mut at, now) = (0, Instant::now());
+        self.connections.retain_mut(|connection| {
+            at += 1;
+            // One that fails has no answer to read.
+            let goes_on = !is_ready[at] || connection.turn(&self.page).unwrap_or(false);
+            goes_on && now < connection.until
+        });
+        if is_ready[0] {
+            self.accept(now);
+        }
+    }
+
+    /// Takes one connection; the next one is there in the next turn.
+    fn accept(&mut self, now: Instant) {
+        let accepted = self.listener.accept();
+        let accepted = accepted.and_then(|(stream, _)| {
+            stream.set_nonblocking(true)?;
+            Ok(stream)
+        });
+        let Ok(stream) = accepted else {
+            // Out of descriptors, perhaps: the connection is still there, and would be found at
+            // once.
+            return std::thread::sleep(LOOK);
+        };
+        if self.connections.len() >= CONNECTIONS_MAX {
+            let idle = self.connections.iter().position(Connection::is_idle);
+            self.connections.remove(idle.unwrap_or(0));
+        }
+        self.connections.push(Connection {
+            stream,
+            request: Vec::new(),
+            answer: Vec::new(),
+            sent: 0,
+            until: now + self.patience,
+        });
+    }
+}
+
+/// One connection: first a request, then the answer, then the end.
+struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    /// Empty until the request is whole.
+    answer: Vec<u8>,
+    /// Bytes of the answer that are out.
+    sent: usize,
+    until: Instant,
+}
+
+impl Connection {
+    /// Whether its request has not come yet.
+    fn is_idle(&self) -> bool {
+        self.answer.is_empty()
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        match self.is_idle() {
+            true => Wanted::readable(&self.stream),
+            false => Wanted::writable(&self.stream),
+        }
+    }
+
+    /// Reads or writes what can be; false when it is done with.
+    fn turn(&mut self, page: &Mutex<String>) -> io::Result<bool> {
+        if self.is_idle() {
+            let mut chunk = [0; 1024];
+            let len = match self.stream.read(&mut chunk) {
+                Ok(len) => len,
+                Err(error) => return later(error),
+            };
+            self.request.extend_from_slice(&chunk[..len]);
+            if len == 0 || self.request.len() > REQUEST_MAX {
+                return Ok(false);
+            }
+            if !self.request.windows(4).any(|end| end == b"\r\n\r\n") {
+                return Ok(true);
+            }
+            self.answer = answer(&self.request, page);
+        }
+        match self.stream.write(&self.answer[self.sent..]) {
+            Ok(len) => self.sent += len,
+            Err(error) => return later(error),
+        }
+        Ok(self.sent < self.answer.len())
+    }
+}
+
+/// Whether a call that failed is to be made again when the descriptor is ready.
+fn later(error: io::Error) -> io::Result<bool> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(true),
+        _ => Err(error),
+    }
+}
+
+/// The answer to a whole request.
+fn answer(request: &[u8], page: &Mutex<String>) -> Vec<u8> {
+    let line = request
+        .split(|byte| *byte == b'\r')
+        .next()
+        .unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let (method, path) = (words.next(), words.next().unwrap_or_default());
+    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    let (status, body) = match (method, path) {
+        (Some(b"GET" | b"HEAD"), b"/metrics") => ("200 OK", lock(page).clone()),
+        (Some(b"GET" | b"HEAD"), _) => ("404 Not Found", "figures are at /metrics\n".into()),
+        _ => ("405 Method Not Allowed", String::new()),
+    };
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    if method != Some(b"HEAD") {
+        answer.push_str(&body);
+    }
+    answer.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+
+    /// Nothing here takes so long: a connection that is closed was closed for another reason.
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn endpoint() -> Endpoint {
+        let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.patience = LONG;
+        endpoint.start().unwrap();
+        endpoint.show(Page::default());
+        endpoint
+    }
+
+    fn connect(endpoint: &Endpoint) -> TcpStream {
+        let stream = TcpStream::connect(endpoint.address()).unwrap();
+        // For a test that fails: far below the patience of the endpoint.
+        stream.set_read_timeout(Some(LONG / 60)).unwrap();
+        stream
+    }
+
+    fn rest_of(mut stream: TcpStream) -> String {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn idle_connections_delay_nobody() {
+        let endpoint = endpoint();
+        let mut idle: Vec<TcpStream> = (1..CONNECTIONS_MAX).map(|_| connect(&endpoint)).collect();
+        for stream in &mut idle {
+            stream.write_all(b"GET /metrics HTT").unwrap();
+        }
+        let mut scraper = connect(&endpoint);
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        assert!(rest_of(scraper).starts_with("HTTP/1.1 200 OK\r\n"));
+        for mut stream in idle {
+            stream.write_all(b"P/1.1\r\n\r\n").unwrap();
+            assert!(
+                rest_of(stream).starts_with("HTTP/1.1 200 OK\r\n"),
+                "it was closed"
+            );
+        }
+    }
+
+    #[test]
+    fn the_oldest_idle_connection_makes_room() {
+        let endpoint = endpoint();
+        let mut idle: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(&endpoint)).collect();
+        let newest = connect(&endpoint);
+        assert_eq!(rest_of(idle.remove(0)), "", "closed without an answer");
+        idle.push(newest);
+        for mut stream in idle {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            assert!(rest_of(stream).starts_with("HTTP/1.1 200 OK\r\n"));
+        }
+    }
+
+    /// A page that does not fit into the buffers of a scraper that does not read.
+    #[test]
+    fn a_scraper_that_does_not_read_delays_nobody() {
+        let endpoint = endpoint();
+        let text = "x".repeat(64 << 20);
+        endpoint.show(Page { text: text.clone() });
+        let mut slow = connect(&endpoint);
+        slow.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        // Its answer has begun, and cannot end before it is read.
+        let mut first = [0; 1];
+        slow.read_exact(&mut first).unwrap();
+        let mut scraper = connect(&endpoint);
+        scraper.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert!(rest_of(scraper).starts_with("HTTP/1.1 404"));
+        assert!(rest_of(slow).ends_with(&text));
+    }
+
+    #[test]
+    fn a_connection_ends_when_its_time_is_up() {
+        let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.patience = Duration::from_millis(1);
+        endpoint.start().unwrap();
+        assert_eq!(rest_of(connect(&endpoint)), "");
+    }
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_last_page_is_served() {
+        let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.start().unwrap();
+        let mut page = Page::default();
+        page.family("x_total", Kind::Counter, "what");
+        page.value("x_total", &[("to", "a\"b\\c\nd"), ("by", "y")], 7);
+        page.value("x_total", &[], 8);
+        assert_eq!(
+            page.text(),
+            "# HELP x_total what\n# TYPE x_total counter\n\
+             x_total{to=\"a\\\"b\\\\c\\nd\",by=\"y\"} 7\nx_total 8\n"
+        );
+        let body = page.text().to_owned();
+        endpoint.show(page);
+        let address = endpoint.address();
+        let text = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with(&body));
+        let text = ask(address, "GET / HTTP/1.0\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 404"));
+        let text = ask(address, "POST /metrics HTTP/1.0\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 405"));
+        // Too long, and binary: no answer, and the next one is served.
+        let mut stream = TcpStream::connect(address).unwrap();
+        drop(stream.write_all("x".repeat(3 * REQUEST_MAX).as_bytes()));
+        let mut text = String::new();
+        drop(stream.read_to_string(&mut text));
+        assert_eq!(text, "");
+        let text = ask(address, "HEAD /metrics HTTP/1.1\r\n\r\n");
+        assert!(text.ends_with("\r\n\r\n") && text.contains("200 OK"));
+        drop(endpoint);
+        assert!(TcpStream::connect(address).is_err());
+    }
+}

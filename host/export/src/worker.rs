@@ -1,0 +1,632 @@
+//! The thread of one destination: takes batches from its queue, encodes, sends, connects again.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use flow::encode::{Encode, Refusal, Statistics, Sum};
+use flow::{EndReason, OwnedExtra, Record};
+
+use crate::account::{Account, DropReason};
+use crate::exporters::Observed;
+use crate::sink::{Names, Sent, Sink};
+use crate::target::Target;
+
+/// Records on their way to one destination or several.
+pub(crate) type Batch = Arc<Records>;
+
+/// Records, and what is known beyond them.
+#[derive(Default)]
+pub(crate) struct Records {
+    pub(crate) records: Vec<(Record, EndReason)>,
+    /// One for each record up to the last one of which anything is known.
+    pub(crate) extras: Vec<OwnedExtra>,
+}
+
+/// The first pause before a connection is tried again; it doubles up to the second.
+const BACKOFF_MIN: Duration = Duration::from_millis(250);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// How long a record waits for others to fill its message.
+const FLUSH: Duration = Duration::from_millis(500);
+/// The same on its way into a file that is packed, or seen only when it is complete.
+const FLUSH_PACKED: Duration = Duration::from_secs(10);
+/// How often templates and statistics are repeated unless told: a compromise between the 600
+/// seconds of RFC 6728 and a collector that was started anew.
+const REFRESH: Duration = Duration::from_secs(60);
+/// A thread looks up at least so often.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the end waits for a collector that is not there, unless told.
+const WAIT: Duration = Duration::from_secs(5);
+/// The same for one that tells later what it has: a broker that is started anew takes some time.
+const WAIT_DEFERRED: Duration = Duration::from_secs(60);
+/// The same two once somebody has asked for the end.
+const WAIT_ASKED: Duration = Duration::from_secs(1);
+const WAIT_ASKED_DEFERRED: Duration = Duration::from_secs(2);
+/// How long the end may take in all, also with a collector that is slow, or a rate; unless waiting
+/// alone may take longer.
+const END_MAX: Duration = Duration::from_secs(60);
+
+/// What the thread and its owner share; locked once a message or a batch.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) account: Mutex<Account>,
+    pub(crate) observed: Mutex<Observed>,
+    pub(crate) progress: Progress,
+    /// Somebody has asked for the end and waits for it.
+    pub(crate) is_asked: AtomicBool,
+}
+
+/// Steps that a destination makes, for whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Progress {
+    steps: AtomicU64,
+    is_pausing: AtomicBool,
+}
+
+impl Progress {
+    /// A step was made.
+    pub(crate) fn step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Steps so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread pauses to keep to its rate.
+    pub(crate) fn is_pausing(&self) -> bool {
+        self.is_pausing.load(Ordering::Relaxed)
+    }
+
+    fn set_pausing(&self, is_pausing: bool) {
+        self.is_pausing.store(is_pausing, Ordering::Relaxed);
+    }
+}
+
+/// A poisoned lock means that a thread panicked; its data is still the best there is.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's state.
+pub(crate) struct Worker {
+    pub(crate) encoder: Box<dyn Encode>,
+    pub(crate) sink: Box<dyn Sink>,
+    pub(crate) batches: Receiver<Batch>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) refresh: Duration,
+    pub(crate) rate: Option<u32>,
+    pub(crate) is_reliable: bool,
+    /// Records that could not be sent were lost here, or on a disk.
+    pub(crate) lost_as: DropReason,
+    /// How long a record waits for others to fill its message.
+    pub(crate) flush: Duration,
+    /// How long the end waits while nothing is taken.
+    pub(crate) wait: Duration,
+    /// The same once somebody has asked for the end.
+    pub(crate) wait_asked: Duration,
+}
+
+impl Worker {
+    /// A worker for a target.
+    pub(crate) fn new(
+        target: &Target,
+        encoder: Box<dyn Encode>,
+        sink: Box<dyn Sink>,
+        batches: Receiver<Batch>,
+        shared: Arc<Shared>,
+    ) -> Worker {
+        let (wait, wait_asked) = match sink.is_deferred() {
+            true => (WAIT_DEFERRED, WAIT_ASKED_DEFERRED),
+            false => (WAIT, WAIT_ASKED),
+        };
+        Worker {
+            encoder,
+            sink,
+            batches,
+            shared,
+            wait: target.options.wait.unwrap_or(wait),
+            wait_asked: target.options.wait.unwrap_or(wait_asked),
+            refresh: target.options.refresh.unwrap_or(REFRESH),
+            rate: target.options.rate,
+            is_reliable: target.sink.is_reliable,
+            flush: if target.is_packed() || target.options.rotation.is_some() {
+                FLUSH_PACKED
+            } else {
+                FLUSH
+            },
+            lost_as: if target.sink.names == Names::File {
+                DropReason::WriteFailed
+            } else {
+                DropReason::SendFailed
+            },
+        }
+    }
+
+    /// How long the end waits while nothing is taken, as things stand.
+    fn wait(&self) -> Duration {
+        match self.shared.is_asked.load(Ordering::Relaxed) {
+            true => self.wait_asked,
+            false => self.wait,
+        }
+    }
+
+    /// The life of the thread: until the queue has no sender any more and is empty.
+    pub(crate) fn run(self) {
+        Running {
+            is_connected: false,
+            backoff: BACKOFF_MIN,
+            next_attempt: Instant::now(),
+            next_refresh: Instant::now() + self.refresh,
+            next_flush: None,
+            may_send: Instant::now(),
+            refused: *self.encoder.refused(),
+            staged: Sum::default(),
+            is_resting: self.sink.is_staged(),
+            last_step: Instant::now(),
+            over_since: None,
+            worker: self,
+        }
+        .run();
+    }
+}
+
+struct Running {
+    worker: Worker,
+    is_connected: bool,
+    backoff: Duration,
+    next_attempt: Instant,
+    next_refresh: Instant,
+    /// When what the encoder holds is sent in any case.
+    next_flush: Option<Instant>,
+    /// Not before, for the rate's sake.
+    may_send: Instant,
+    /// Refusals that are in the account.
+    refused: [Sum; Refusal::COUNT],
+    /// What was written and counts when the session has ended well ([`Sink::is_staged`]).
+    staged: Sum,
+    /// No session is begun before there is something to send.
+    is_resting: bool,
+    /// When something was taken last.
+    last_step: Instant,
+    /// When the end was seen to have come.
+    over_since: Option<Instant>,
+}
+
+pub(crate) fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos() as u64)
+}
+
+impl Running {
+    fn run(&mut self) {
+        let mut left: Option<(Batch, usize)> = None;
+        loop {
+            if self.over_since.is_none() && self.is_over() {
+                self.over_since = Some(Instant::now());
+            }
+            if self.must_end() {
+                break;
+            }
+            if let Some(limit) = self.rest(&mut left) {
+                if limit {
+                    break;
+                }
+                continue;
+            }
+            if !self.is_connected && !self.connect() {
+                // The queue fills meanwhile. Whether its sender is gone can be seen only by
+                // taking from it, so one batch is in hand.
+                if left.is_none() {
+                    match self.worker.batches.recv_timeout(LOOK) {
+                        Ok(batch) => left = Some((batch, 0)),
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => {
+                            if self.worker.encoder.held().flows == 0 {
+                                break;
+                            }
+                            std::thread::sleep(LOOK);
+                        }
+                    }
+                } else {
+                    std::thread::sleep(LOOK);
+                }
+                if self.has_waited() {
+                    break;
+                }
+                continue;
+            }
+            if let Some((batch, at)) = left.take() {
+                let taken = self.give(&batch, at);
+                if at + taken < batch.records.len() {
+                    left = Some((batch, at + taken));
+                }
+                continue;
+            }
+            match self.worker.batches.recv_timeout(self.patience()) {
+                Ok(batch) => left = Some((batch, 0)),
+                Err(RecvTimeoutError::Timeout) => self.due(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    if self.send() {
+                        break;
+                    }
+                    // Not connected any more: once around.
+                }
+            }
+        }
+        self.finish(left);
+    }
+
+    /// Between two files nothing is open: waits for a batch. None where there is something to do;
+    /// whether it is all over.
+    fn rest(&mut self, left: &mut Option<(Batch, usize)>) -> Option<bool> {
+        if self.is_connected || !self.is_resting {
+            return None;
+        }
+        if left.is_none() {
+            match self.worker.batches.recv_timeout(LOOK) {
+                Ok(batch) => *left = Some((batch, 0)),
+                Err(RecvTimeoutError::Timeout) => return Some(false),
+                Err(RecvTimeoutError::Disconnected) => return Some(true),
+            }
+        }
+        self.is_resting = false;
+        None
+    }
+
+    /// Whether the owner has said that this is the end: the exporters' flag.
+    fn is_over(&self) -> bool {
+        lock(&self.worker.shared.observed).is_over
+    }
+
+    /// Whether the end has taken as long as it may. Who tells later what arrived is waited for as
+    /// long as something does.
+    fn must_end(&self) -> bool {
+        let max = END_MAX.max(self.worker.wait());
+        match self.over_since {
+            Some(since) if !self.worker.sink.is_deferred() => since.elapsed() >= max,
+            Some(_) => self.has_waited(),
+            None => false,
+        }
+    }
+
+    /// Whether the end has waited long enough without anything being taken.
+    fn has_waited(&self) -> bool {
+        self.over_since
+            .is_some_and(|since| since.max(self.last_step).elapsed() >= self.worker.wait())
+    }
+
+    fn step(&mut self) {
+        self.last_step = Instant::now();
+        self.worker.shared.progress.step();
+    }
+
+    /// Waits for what becomes of messages that were sent.
+    fn await_reports(&mut self) {
+        self.over_since.get_or_insert_with(Instant::now);
+        while self.settle() != 0 && !self.has_waited() {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Hands records to the encoder and sends what is full. Gives how many were taken.
+    fn give(&mut self, batch: &Records, at: usize) -> usize {
+        let records = &batch.records[at..];
+        let extras = batch.extras.get(at..).unwrap_or_default();
+        let mut taken = 0;
+        while taken < records.len() {
+            let encoder = &mut self.worker.encoder;
+            taken += if extras.is_empty() {
+                encoder.take(&records[taken..])
+            } else {
+                encoder.take_with(&records[taken..], extras.get(taken..).unwrap_or_default())
+            };
+            if taken < records.len() && !self.send() {
+                break;
+            }
+        }
+        self.count_refused();
+        if self.worker.encoder.held().flows != 0 {
+            self.next_flush
+                .get_or_insert(Instant::now() + self.worker.flush);
+        }
+        self.settle();
+        if self.worker.sink.is_due(now_ns()) {
+            self.rotate();
+        }
+        if Instant::now() >= self.next_refresh {
+            self.due();
+        }
+        taken
+    }
+
+    /// Until something is due.
+    fn patience(&self) -> Duration {
+        let next = self
+            .next_flush
+            .map_or(self.next_refresh, |f| f.min(self.next_refresh));
+        next.saturating_duration_since(Instant::now()).min(LOOK)
+    }
+
+    /// What is due by the clock.
+    fn due(&mut self) {
+        let now = Instant::now();
+        self.settle();
+        if self.worker.sink.is_due(now_ns()) {
+            return self.rotate();
+        }
+        if self.next_flush.is_some_and(|at| now >= at) && !self.send() {
+            return;
+        }
+        if now >= self.next_refresh {
+            self.next_refresh = now + self.worker.refresh;
+            if self.send() {
+                let statistics = self.statistics();
+                let messages = self.worker.encoder.refresh(now_ns(), &statistics);
+                self.send_control(messages);
+            }
+        }
+    }
+
+    /// Counts messages of which it is known by now what became of them; gives how many there are
+    /// of which it is not.
+    fn settle(&mut self) -> usize {
+        if !self.worker.sink.is_deferred() {
+            return 0;
+        }
+        let settled = self.worker.sink.settle();
+        if settled.done.flows != 0 {
+            self.step();
+        }
+        let mut account = lock(&self.worker.shared.account);
+        account.exported.add(&settled.done);
+        account.dropped[self.worker.lost_as as usize].add(&settled.lost);
+        if settled.last_failure.is_some() {
+            account.failures += 1;
+            account.last_failure = settled.last_failure;
+        }
+        settled.waiting
+    }
+
+    /// Ends the session, because its file has ended; the next one begins with the next record.
+    fn rotate(&mut self) {
+        if self.send() {
+            self.end_session();
+            self.is_connected = false;
+            self.is_resting = true;
+            self.next_attempt = Instant::now();
+        }
+    }
+
+    /// The last words, and the end of the session.
+    fn end_session(&mut self) {
+        let statistics = self.statistics();
+        let messages = self.worker.encoder.end_session(now_ns(), &statistics);
+        for message in messages {
+            match self.worker.sink.send(&message) {
+                Sent::Done => {
+                    let mut account = lock(&self.worker.shared.account);
+                    account.messages += 1;
+                    account.bytes += message.len() as u64;
+                }
+                // What was sent before stands without them.
+                Sent::Lost(error) => {
+                    let mut account = lock(&self.worker.shared.account);
+                    account.failures += 1;
+                    account.last_failure = Some(error.to_string());
+                }
+                Sent::Broken(error) => return self.failed(&error),
+            }
+        }
+        let is_staged = self.worker.sink.is_staged();
+        let ended = self.worker.sink.close();
+        self.settle();
+        let staged = std::mem::take(&mut self.staged);
+        let mut account = lock(&self.worker.shared.account);
+        match ended {
+            Ok(()) => {
+                account.exported.add(&staged);
+                account.files += u64::from(is_staged);
+            }
+            Err(error) => {
+                account.dropped[self.worker.lost_as as usize].add(&staged);
+                account.failures += 1;
+                account.last_failure = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Begins a session if it is time to; says whether there is one.
+    fn connect(&mut self) -> bool {
+        if Instant::now() < self.next_attempt {
+            return false;
+        }
+        match self.worker.sink.connect() {
+            Ok(()) => {
+                self.is_connected = true;
+                self.next_refresh = Instant::now() + self.worker.refresh;
+                {
+                    let is_staged = self.worker.sink.is_staged();
+                    let mut account = lock(&self.worker.shared.account);
+                    // One for all its files.
+                    account.sessions = match is_staged {
+                        true => 1,
+                        false => account.sessions + 1,
+                    };
+                    account.is_connected = true;
+                }
+                let messages = self.worker.encoder.begin_session(now_ns());
+                if self.send_control(messages) {
+                    self.backoff = BACKOFF_MIN;
+                }
+                self.is_connected
+            }
+            Err(error) => {
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    /// The session is over, or none came about.
+    fn failed(&mut self, error: &std::io::Error) {
+        self.is_connected = false;
+        self.lose_staged();
+        self.next_attempt = Instant::now() + self.backoff;
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        let mut account = lock(&self.worker.shared.account);
+        account.is_connected = false;
+        account.failures += 1;
+        account.last_failure = Some(error.to_string());
+    }
+
+    /// What was in a file that will not be is lost.
+    fn lose_staged(&mut self) {
+        let staged = std::mem::take(&mut self.staged);
+        let mut account = lock(&self.worker.shared.account);
+        account.dropped[self.worker.lost_as as usize].add(&staged);
+    }
+
+    /// Sends what the encoder holds. False: the session broke, and it still holds it.
+    fn send(&mut self) -> bool {
+        self.next_flush = None;
+        let held = self.worker.encoder.held();
+        if held.flows == 0 {
+            return self.is_connected;
+        }
+        if !self.is_connected {
+            return false;
+        }
+        self.keep_rate(held.flows);
+        let data_records = self.worker.encoder.record_count();
+        let message = self.worker.encoder.message(now_ns());
+        let len = message.len() as u64;
+        match self.worker.sink.send_held(message, &held) {
+            Sent::Done => {
+                if !self.worker.sink.is_deferred() {
+                    self.step();
+                }
+                let mut account = lock(&self.worker.shared.account);
+                if self.worker.sink.is_staged() {
+                    self.staged.add(&held);
+                } else if !self.worker.sink.is_deferred() {
+                    account.exported.add(&held);
+                }
+                account.data_records += data_records;
+                account.messages += 1;
+                account.bytes += len;
+                account.refused_by_host = self.worker.sink.refused_by_host();
+            }
+            Sent::Lost(error) => {
+                let mut account = lock(&self.worker.shared.account);
+                account.dropped[self.worker.lost_as as usize].add(&held);
+                account.failures += 1;
+                account.last_failure = Some(error.to_string());
+            }
+            Sent::Broken(error) => {
+                self.failed(&error);
+                return false;
+            }
+        }
+        self.worker.encoder.next();
+        true
+    }
+
+    /// Sends templates or options.
+    fn send_control(&mut self, messages: Vec<Vec<u8>>) -> bool {
+        for message in messages {
+            match self.worker.sink.send(&message) {
+                Sent::Done => {
+                    let mut account = lock(&self.worker.shared.account);
+                    account.messages += 1;
+                    account.bytes += message.len() as u64;
+                }
+                Sent::Lost(error) if !self.worker.is_reliable => {
+                    let mut account = lock(&self.worker.shared.account);
+                    account.failures += 1;
+                    account.last_failure = Some(error.to_string());
+                }
+                // They are not repeated: without them there is no session.
+                Sent::Lost(error) | Sent::Broken(error) => {
+                    self.failed(&error);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Waits until so many records may go.
+    fn keep_rate(&mut self, flows: u64) {
+        let Some(rate) = self.worker.rate else { return };
+        let start = Instant::now();
+        let (mut now, until) = (start, start + END_MAX);
+        self.worker.shared.progress.set_pausing(true);
+        while self.may_send > now && now < until {
+            std::thread::sleep((self.may_send - now).min(LOOK));
+            now = Instant::now();
+        }
+        self.worker.shared.progress.set_pausing(false);
+        let takes = Duration::from_secs_f64(flows as f64 / f64::from(rate));
+        // The pause is ours: it counts neither for the destination nor against it.
+        self.last_step += now - start;
+        // A pause is not made up for.
+        self.may_send = self.may_send.max(now) + takes;
+    }
+
+    fn count_refused(&mut self) {
+        let refused = *self.worker.encoder.refused();
+        if refused == self.refused {
+            return;
+        }
+        let mut account = lock(&self.worker.shared.account);
+        for (at, sum) in refused.iter().enumerate() {
+            account.dropped[at] = *sum;
+        }
+        self.refused = refused;
+    }
+
+    fn statistics(&self) -> Statistics {
+        let observed = *lock(&self.worker.shared.observed);
+        Statistics {
+            observed_flows: observed.flows,
+            ignored_packets: observed.ignored_packets,
+            dropped_packets: observed.dropped_packets,
+            ..lock(&self.worker.shared.account).statistics()
+        }
+    }
+
+    /// The last words, and what could not be said.
+    fn finish(&mut self, mut left: Option<(Batch, usize)>) {
+        self.count_refused();
+        // What was sent is waited for, also where nothing more could be.
+        if self.worker.sink.is_deferred() {
+            self.await_reports();
+        }
+        if self.is_connected || self.worker.sink.is_deferred() {
+            self.end_session();
+        }
+        self.lose_staged();
+        let mut lost = self.worker.encoder.held();
+        loop {
+            if let Some((batch, at)) = left.take() {
+                for (record, _) in &batch.records[at..] {
+                    lost.count(record);
+                }
+            }
+            match self.worker.batches.try_recv() {
+                Ok(batch) => left = Some((batch, 0)),
+                Err(_) => break,
+            }
+        }
+        let mut account = lock(&self.worker.shared.account);
+        let reason = match self.worker.lost_as {
+            DropReason::WriteFailed => DropReason::WriteFailed,
+            _ => DropReason::Unreachable,
+        };
+        account.dropped[reason as usize].add(&lost);
+        account.is_connected = false;
+    }
+}

@@ -1,0 +1,226 @@
+//! Figures for Prometheus. The names are described in `docs/export.md`.
+
+use std::time::{Duration, Instant};
+
+use export::prometheus::{Endpoint, Kind, Page};
+use export::{Account, DropReason};
+use flow::EndReason;
+use port::PortAccount;
+use runtime::flows::{QueueStatus, Status};
+use wire::Reason;
+
+/// How often the page is written anew.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The endpoint and when it was last told.
+pub struct Metrics {
+    endpoint: Endpoint,
+    told: Option<Instant>,
+}
+
+impl Metrics {
+    /// Figures to be shown there.
+    pub fn new(endpoint: Endpoint) -> Metrics {
+        Metrics {
+            endpoint,
+            told: None,
+        }
+    }
+
+    /// Starts to answer.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(&mut self) -> sys::Result<()> {
+        self.endpoint.start()
+    }
+
+    /// Whether it is time for another page.
+    pub fn is_due(&self) -> bool {
+        self.told.is_none_or(|at| at.elapsed() >= INTERVAL)
+    }
+
+    /// Shows how things stand.
+    pub fn show(&mut self, status: &Status<'_>, exports: &[(String, Account)]) {
+        self.told = Some(Instant::now());
+        let (total, account) = (&status.total(), status.account);
+        let mut page = Page::default();
+        metering(&mut page, total);
+        let name = "barewire_records_dropped_total";
+        let about = "Records dropped because nobody took them in time.";
+        page.family(name, Kind::Counter, about);
+        page.value(name, &[], status.records_dropped);
+        port(&mut page, account);
+        exported(&mut page, exports);
+        self.endpoint.show(page);
+    }
+}
+
+fn metering(page: &mut Page, total: &QueueStatus) {
+    let (meter, table) = (&total.meter, &total.meter.table);
+    for (name, kind, about, value) in [
+        (
+            "barewire_packets_total",
+            Kind::Counter,
+            "Packets metered.",
+            meter.packets,
+        ),
+        (
+            "barewire_wire_bytes_total",
+            Kind::Counter,
+            "Bytes of them, link headers included.",
+            total.wire_bytes,
+        ),
+        (
+            "barewire_flows_total",
+            Kind::Counter,
+            "Flows begun.",
+            table.flows,
+        ),
+        (
+            "barewire_flows_live",
+            Kind::Gauge,
+            "Flows in the tables.",
+            table.live,
+        ),
+        (
+            "barewire_flows_capacity",
+            Kind::Gauge,
+            "Flows that fit into the tables.",
+            total.capacity,
+        ),
+    ] {
+        page.family(name, kind, about);
+        page.value(name, &[], value);
+    }
+    let name = "barewire_flows_ended_total";
+    page.family(name, Kind::Counter, "Flows ended, by reason.");
+    for reason in EndReason::ALL {
+        page.value(
+            name,
+            &[("reason", reason.name())],
+            table.ended[reason as usize],
+        );
+    }
+    let name = "barewire_packets_refused_total";
+    page.family(name, Kind::Counter, "Packets in no flow, by reason.");
+    for reason in Reason::ALL {
+        let label = match reason {
+            Reason::Complete => "not_ip",
+            reason => reason.name(),
+        };
+        page.value(name, &[("reason", label)], meter.refused[reason as usize]);
+    }
+}
+
+fn port(page: &mut Page, account: &PortAccount) {
+    type Value = fn(&port::QueueAccount) -> u64;
+    let values: [(&str, &str, Value); 3] = [
+        (
+            "barewire_port_seen_total",
+            "Packets that the port saw.",
+            |q| q.seen,
+        ),
+        (
+            "barewire_port_delivered_total",
+            "Packets that it delivered.",
+            |q| q.delivered,
+        ),
+        (
+            "barewire_port_passed_total",
+            "Packets that went on to the host.",
+            |q| q.passed,
+        ),
+    ];
+    for (name, about, value) in values {
+        page.family(name, Kind::Counter, about);
+        for queue in &account.rx {
+            let index = queue.queue_index.to_string();
+            page.value(name, &[("queue", &index)], value(queue));
+        }
+    }
+    let name = "barewire_port_dropped_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Packets that it lost, or that the filter rejected.",
+    );
+    for queue in &account.rx {
+        let index = queue.queue_index.to_string();
+        for reason in port::DropReason::ALL {
+            let labels = [("queue", index.as_str()), ("reason", reason.name())];
+            page.value(name, &labels, queue.dropped[reason as usize]);
+        }
+    }
+}
+
+fn exported(page: &mut Page, exports: &[(String, Account)]) {
+    type Value = fn(&Account) -> u64;
+    let values: [(&str, Kind, &str, Value); 8] = [
+        (
+            "barewire_export_offered_flows_total",
+            Kind::Counter,
+            "Flow records handed to an exporter.",
+            |a| a.offered.flows,
+        ),
+        (
+            "barewire_export_flows_total",
+            Kind::Counter,
+            "Flow records exported.",
+            |a| a.exported.flows,
+        ),
+        (
+            "barewire_export_packets_total",
+            Kind::Counter,
+            "Packets in exported records.",
+            |a| a.exported.packets,
+        ),
+        (
+            "barewire_export_queue_flows",
+            Kind::Gauge,
+            "Flow records that wait.",
+            |a| u64::try_from(a.waiting()).unwrap_or(0),
+        ),
+        (
+            "barewire_export_messages_total",
+            Kind::Counter,
+            "Messages sent.",
+            |a| a.messages,
+        ),
+        (
+            "barewire_export_bytes_total",
+            Kind::Counter,
+            "Bytes in them.",
+            |a| a.bytes,
+        ),
+        (
+            "barewire_export_failures_total",
+            Kind::Counter,
+            "Times that the destination could not be reached, or went away.",
+            |a| a.failures,
+        ),
+        (
+            "barewire_export_connected",
+            Kind::Gauge,
+            "Whether there is a connection.",
+            |a| a.is_connected.into(),
+        ),
+    ];
+    for (name, kind, about, value) in values {
+        page.family(name, kind, about);
+        for (destination, account) in exports {
+            page.value(name, &[("destination", destination)], value(account));
+        }
+    }
+    let name = "barewire_export_dropped_flows_total";
+    page.family(name, Kind::Counter, "Flow records not exported, by reason.");
+    for (destination, account) in exports {
+        for reason in DropReason::ALL {
+            let labels = [
+                ("destination", destination.as_str()),
+                ("reason", reason.name()),
+            ];
+            page.value(name, &labels, account.dropped[reason as usize].flows);
+        }
+    }
+}

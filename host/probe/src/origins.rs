@@ -1,0 +1,152 @@
+//! The files that say who stands behind the ends of flows, and reading them again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use runtime::origin_table::{OriginFiles, OriginTable};
+use sys::{Error, ErrorKind, Result};
+
+/// The files as they were read last. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Origins(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    table: Option<OriginTable>,
+    /// Those that are being read again.
+    coming: Option<Reading>,
+    /// Those that are to be read behind them.
+    next: Option<OriginFiles>,
+}
+
+type Reading = JoinHandle<Result<OriginTable>>;
+
+impl Origins {
+    /// Reads these files, if there are any. It may take seconds.
+    ///
+    /// # Errors
+    /// Of the files.
+    pub fn open(files: &OriginFiles) -> Result<Origins> {
+        let table = match files.parts().any() {
+            true => Some(OriginTable::open(files)?),
+            false => None,
+        };
+        let origins = Origins::default();
+        origins.lock().table = table;
+        Ok(origins)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the files, if there are any.
+    pub fn with<T>(&self, f: impl FnOnce(&mut OriginTable) -> T) -> Option<T> {
+        self.lock().table.as_mut().map(f)
+    }
+
+    /// Bytes of memory.
+    pub fn memory_len(&self) -> usize {
+        self.with(|table| table.memory_len()).unwrap_or(0)
+    }
+
+    /// Reads these files from now on, in a thread of its own: packets do not wait for it. There is
+    /// one such thread at a time.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn read_again(&self, files: OriginFiles) -> Result<()> {
+        let mut state = self.lock();
+        match state.coming {
+            Some(_) => state.next = Some(files),
+            None => state.coming = Some(start(files)?),
+        }
+        Ok(())
+    }
+
+    /// Takes files that were read again, and gives how that went, if it is over. Those that are
+    /// wrong change nothing.
+    pub(crate) fn take(&self) -> Option<Result<()>> {
+        let mut state = self.lock();
+        let thread = state.coming.take_if(|thread| thread.is_finished())?;
+        let read = thread.join().unwrap_or_else(|_| {
+            let why = "the thread that reads them ended in a panic, a fault of this program";
+            Err(Error::new(ErrorKind::Io, "read files", why))
+        });
+        let mut result = read.map(|table| state.table = Some(table));
+        if let Some(files) = state.next.take() {
+            match start(files) {
+                Ok(thread) => state.coming = Some(thread),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        Some(result)
+    }
+}
+
+fn start(files: OriginFiles) -> Result<Reading> {
+    std::thread::Builder::new()
+        .name("origins".into())
+        .spawn(move || OriginTable::open(&files))
+        .map_err(|e| Error::from_io("start a thread that reads files", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// However often it is asked for: the last files count, and one thread reads at a time.
+    #[test]
+    fn files_are_read_again_one_after_another() {
+        let folder = std::env::temp_dir().join(format!("barewire-again-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let files = |name: &str| OriginFiles {
+            networks: vec![folder.join(name)],
+            ..OriginFiles::default()
+        };
+        // Reading it waits for a writer.
+        let slow = folder.join("slow");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&slow)
+                .status()
+                .unwrap()
+                .success()
+        );
+        for asn in [1, 2, 3] {
+            fs::write(
+                folder.join(asn.to_string()),
+                format!("192.0.2.0/24,{asn}\n"),
+            )
+            .unwrap();
+        }
+        let origins = Origins::default();
+        origins.read_again(files("slow")).unwrap();
+        for name in ["1", "2", "3"] {
+            origins.read_again(files(name)).unwrap();
+            origins.take();
+            assert_eq!(origins.asn(), None);
+        }
+        fs::write(&slow, "192.0.2.0/24,9\n").unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut seen = Vec::new();
+        while seen.last() != Some(&3) {
+            assert!(Instant::now() < until, "{seen:?}");
+            origins.take();
+            seen.extend(origins.asn());
+            seen.dedup();
+        }
+        assert_eq!(seen, [9, 3]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    impl Origins {
+        fn asn(&self) -> Option<u32> {
+            self.with(|table| table.of_address([192, 0, 2, 1].into()).asn)
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What happens to a record, in the collector's thread: enriched, summed up, exported, shown.
+
+use export::{Changes, Exporters, FanOut, Observed, Target};
+use flow::{EndReason, Extra, Record};
+use port::PortDescription;
+use runtime::Stop;
+use runtime::flows::{Fate, Outlet, QueueStatus, Report, Selection, Status, Switch};
+use runtime::notify::Manager;
+use runtime::origin_table::OriginFiles;
+use sys::{Error, Result};
+
+use crate::Origins;
+use crate::metrics::Metrics;
+use crate::page::Page;
+use crate::setup::Told;
+use crate::text::si;
+
+/// Who looks on while a probe runs. Called by the collector, which must not be held up: what waits
+/// for a reader waits in a thread of its own ([`runtime::output`]).
+pub trait View {
+    /// A flow has ended, and its record was handed to exporters.
+    ///
+    /// # Errors
+    /// End the probe.
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+        let _ = (record, extra, reason);
+        Ok(Fate::Told)
+    }
+
+    /// About ten times a second. `running` can be changed.
+    ///
+    /// # Errors
+    /// End the probe.
+    fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
+        let _ = (status, running);
+        Ok(())
+    }
+
+    /// Files about origins were read again, or could not be.
+    fn origins_read(&mut self, result: Result<()>) {
+        let _ = result;
+    }
+}
+
+/// Nobody looks on.
+impl View for () {}
+
+/// What can be changed of a probe that runs.
+pub struct Running {
+    pub(crate) port: PortDescription,
+    pub(crate) told: Told,
+    pub(crate) exporters: Option<Exporters>,
+    pub(crate) origins: Origins,
+    pub(crate) manager: Manager,
+    /// Asks for the end.
+    pub(crate) stop: Stop,
+}
+
+/// What a probe is to do from now on.
+pub struct Change {
+    /// All destinations: those that are not named end.
+    pub targets: Vec<Target>,
+    /// Who gets which records.
+    pub fan_out: FanOut,
+    /// One of so many packets came to us.
+    pub sampling_rate: u32,
+    /// Which packets and records.
+    pub selection: Selection,
+    /// The files about origins. They are read again where they tell the same parts as those before:
+    /// what collectors are told of origins stays.
+    pub origins: OriginFiles,
+}
+
+/// What became of a change.
+#[derive(Clone, Debug, Default)]
+pub struct Changed {
+    /// Destinations.
+    pub exports: Changes,
+    /// Files about origins are read again, if there are any.
+    pub has_same_origins: bool,
+}
+
+impl Running {
+    /// Tells the service manager that the configuration is being read again.
+    pub fn reloading(&self) {
+        self.manager.reloading();
+    }
+
+    /// Tells it that this is over.
+    pub fn ready(&self) {
+        self.manager.ready();
+    }
+
+    /// Changes destinations, sampling, filter and files about origins.
+    ///
+    /// # Errors
+    /// Where a destination cannot be opened; then everything is as it was.
+    pub fn change(&mut self, change: Change, switch: &Switch) -> Result<Changed> {
+        let mut told = self.told.clone();
+        let selection = &change.selection;
+        told.selectors = [selection.sampling, selection.record_sampling];
+        (told.fan_out, told.sampling_rate) = (change.fan_out, change.sampling_rate);
+        let setup = told.setup(&self.port);
+        let mut changed = Changed::default();
+        match &mut self.exporters {
+            Some(exporters) => changed.exports = exporters.replace(&change.targets, &setup)?,
+            None if !change.targets.is_empty() => {
+                let mut new = Exporters::open(&change.targets, &setup)?;
+                let stop = self.stop.clone();
+                new.end_when(move || stop.is_set());
+                new.start()?;
+                self.exporters = Some(new);
+                let names = change.targets.iter().map(|target| target.text.clone());
+                changed.exports.begun = names.collect();
+            }
+            None => {}
+        }
+        self.told = told;
+        switch.select(change.selection);
+        changed.has_same_origins = change.origins.parts() == self.told.beyond.origin;
+        if changed.has_same_origins && change.origins.parts().any() {
+            self.origins.read_again(change.origins)?;
+        }
+        Ok(changed)
+    }
+}
+
+/// The outlet of a probe.
+pub(crate) struct Pipeline<'a> {
+    pub(crate) running: Running,
+    pub(crate) page: Option<Page>,
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) view: &'a mut dyn View,
+    /// What the view failed with. It is called no more then, and the probe ends; exporters and the
+    /// page still get every record.
+    pub(crate) failed: Option<Error>,
+}
+
+impl Pipeline<'_> {
+    fn take(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+        if let Some(exporters) = &mut self.running.exporters {
+            exporters.ended_with(record, extra, reason);
+        }
+        if let Some(page) = &mut self.page {
+            page.add(record, extra);
+        }
+        if self.failed.is_some() {
+            return Ok(Fate::Dropped);
+        }
+        Ok(self
+            .view
+            .ended(record, extra, reason)
+            .unwrap_or_else(|error| {
+                self.failed = Some(error);
+                Fate::Dropped
+            }))
+    }
+}
+
+impl Outlet for Pipeline<'_> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+        let origins = &self.running.origins;
+        match origins.with(|table| table.of(record, extra)) {
+            None => self.take(record, extra, reason),
+            Some(origins) => {
+                let extra = Extra {
+                    origins: Some(&origins),
+                    ..*extra
+                };
+                self.take(record, &extra, reason)
+            }
+        }
+    }
+
+    fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
+        if let Some(result) = self.running.origins.take() {
+            self.view.origins_read(result);
+        }
+        let total = status.total();
+        let lost = status.account.rx_total().lost();
+        if let Some(exporters) = &mut self.running.exporters {
+            exporters.pulse(observed(&total, lost));
+        }
+        if let Some(metrics) = &mut self.metrics
+            && metrics.is_due()
+        {
+            let accounts = self.running.exporters.as_mut().map(Exporters::accounts);
+            metrics.show(status, &accounts.unwrap_or_default());
+        }
+        self.running.manager.pulse(|| {
+            let rate = total.meter.packets as f64 / status.elapsed.as_secs_f64().max(0.1);
+            format!(
+                "{} packets ({} on average), {} flows in the table, {lost} packets lost",
+                total.meter.packets,
+                si(rate.round(), "pps"),
+                total.meter.table.live,
+            )
+        });
+        if self.failed.is_none() {
+            self.failed = self.view.pulse(status, &mut self.running).err();
+        }
+        if self.failed.is_some() {
+            status.switch.end();
+        }
+        Ok(())
+    }
+}
+
+/// What the metering process says of itself at the end.
+pub(crate) fn observed_at_end(report: &Report) -> Observed {
+    let total = QueueStatus::total(&report.queues);
+    observed(&total, report.account.rx_total().lost())
+}
+
+fn observed(total: &QueueStatus, lost: u64) -> Observed {
+    let mut observed = Observed::default();
+    observed.flows = total.meter.table.flows;
+    observed.ignored_packets = total.meter.refused_total();
+    observed.dropped_packets = lost;
+    observed
+}
+
+#[cfg(test)]
+mod tests {
+    use port::PortOptions;
+    use runtime::Stop;
+    use sys::ErrorKind;
+
+    use super::*;
+    use crate::Probe;
+
+    const FLOW_COUNT: u16 = 200;
+
+    /// Fails with its first record, as a reader does that has left.
+    struct Gone;
+
+    impl View for Gone {
+        fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
+            Err(Error::new(ErrorKind::Io, "write", "nobody reads"))
+        }
+    }
+
+    fn udp(source_port: u16) -> Vec<u8> {
+        let mut packet = vec![2; 12];
+        packet.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.extend(source_port.to_be_bytes());
+        packet.extend([0, 9, 0, 8, 0, 0]);
+        packet
+    }
+
+    #[test]
+    fn exporters_get_every_record_after_the_view_has_failed() {
+        let mut port = port::open("memory:", &PortOptions::default()).unwrap();
+        let mut tx = port.tx.remove(0);
+        for number in 0..FLOW_COUNT {
+            let mut batch = tx.reserve(1).unwrap();
+            assert!(batch.write(&udp(1000 + number)));
+            batch.submit().unwrap();
+        }
+        let name = format!("barewire-view-{}.json", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let destination = format!("json:{}", path.display());
+        let probe = Probe::new(port).export(&destination).unwrap();
+        let stop = Stop::new();
+        stop.set();
+        let done = probe.prepare().unwrap().run(&stop, &mut Gone).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text.lines().count(), usize::from(FLOW_COUNT));
+        assert_eq!(done.report.records_dropped, u64::from(FLOW_COUNT));
+        let error = done.check().unwrap_err().to_string();
+        assert!(error.contains("nobody reads"), "{error}");
+    }
+}

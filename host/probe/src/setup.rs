@@ -1,0 +1,86 @@
+//! What collectors are told beside records, as the probe's configuration has it.
+
+use export::{FanOut, Setup};
+use flow::element::Column;
+use flow::encode::beyond::Beyond;
+use flow::{Octets, OriginParts, Sampling};
+use port::PortDescription;
+use runtime::flows::Config;
+
+/// What is told beside records; the sampling may change while the probe runs.
+#[derive(Clone)]
+pub(crate) struct Told {
+    has_vlan: bool,
+    has_interface: bool,
+    is_layer2: bool,
+    pub(crate) beyond: Beyond,
+    /// How packets, and then records, are chosen.
+    pub(crate) selectors: [Sampling; 2],
+    pub(crate) fan_out: FanOut,
+    /// One of so many packets came to us.
+    pub(crate) sampling_rate: u32,
+}
+
+impl Told {
+    /// Of a probe of this configuration.
+    pub(crate) fn of(config: &Config, community_seed: Option<u16>, origin: OriginParts) -> Told {
+        let meter = &config.meter;
+        let application = config.applications.is_some();
+        Told {
+            has_vlan: meter.key_vlan,
+            has_interface: meter.key_interface,
+            is_layer2: matches!(meter.octets, Octets::Packet),
+            beyond: Beyond {
+                key: meter.key_extra,
+                application,
+                community_seed: community_seed.or(application.then_some(0)),
+                origin,
+            },
+            selectors: [meter.sampling, config.record_sampling],
+            fan_out: FanOut::All,
+            sampling_rate: 1,
+        }
+    }
+
+    /// What formats are told.
+    pub(crate) fn setup(&self, port: &PortDescription) -> Setup {
+        let is_file = port.intake == port::Intake::File;
+        let interval: f64 = self.selectors.iter().map(Sampling::interval).product();
+        let mut setup = Setup {
+            fan_out: self.fan_out,
+            // What was sampled before us, and what we sampled. Out of range becomes the limit.
+            sampling: (f64::from(self.sampling_rate) * interval).round() as u32,
+            selectors: self.selectors,
+            beyond: self.beyond,
+            can_wait: is_file,
+            is_layer2: self.is_layer2,
+            ..Setup::default()
+        };
+        if self.has_vlan {
+            // 58 is what most collectors show; 243 and 245 are what IEEE means.
+            let names = ["vlanId", "dot1qVlanId", "dot1qCustomerVlanId"];
+            setup
+                .columns
+                .extend(names.into_iter().filter_map(Column::find));
+        }
+        if is_file && self.has_interface {
+            // Interfaces of a capture count from 1.
+            setup.interface = 1;
+            let named = port.interfaces.iter().enumerate();
+            let named = named.filter(|(_, (_, name))| !name.is_empty());
+            setup.interfaces = named
+                .map(|(index, (_, name))| (index as u32 + 1, name.clone()))
+                .collect();
+        } else if let Some(index) = interface_index(&port.target).filter(|_| !is_file) {
+            setup.interface = index;
+            setup.interfaces.push((index, port.target.clone()));
+        }
+        setup
+    }
+}
+
+/// The kernel's number of an interface of this namespace.
+fn interface_index(name: &str) -> Option<u32> {
+    let path = format!("/sys/class/net/{name}/ifindex");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,103 @@
+//! Numbers and flows in words.
+
+use flow::top::Total;
+
+/// A number with an SI prefix and a unit: `14.88 Mpps`.
+pub fn si(value: f64, unit: &str) -> String {
+    let (scale, prefix) = match value.abs() {
+        v if v >= 1e9 => (1e9, "G"),
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e3 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let number = value / scale;
+    if prefix.is_empty() && number.fract() == 0.0 {
+        format!("{number} {unit}")
+    } else {
+        format!("{number:.2} {prefix}{unit}")
+    }
+}
+
+/// A count of bytes in binary units: `16.0 MiB`.
+pub fn bytes(value: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut number = value as f64;
+    let mut at = 0;
+    while number >= 1024.0 && at + 1 < units.len() {
+        number /= 1024.0;
+        at += 1;
+    }
+    if at == 0 {
+        format!("{value} B")
+    } else {
+        format!("{number:.1} {}", units[at])
+    }
+}
+
+/// The IP protocol's name, or its number.
+pub fn protocol_name(protocol: u8) -> String {
+    match protocol {
+        1 => "icmp".into(),
+        2 => "igmp".into(),
+        4 => "ipip".into(),
+        6 => "tcp".into(),
+        17 => "udp".into(),
+        41 => "ipv6".into(),
+        47 => "gre".into(),
+        50 => "esp".into(),
+        51 => "ah".into(),
+        58 => "icmp6".into(),
+        89 => "ospf".into(),
+        103 => "pim".into(),
+        112 => "vrrp".into(),
+        132 => "sctp".into(),
+        136 => "udpl".into(),
+        other => other.to_string(),
+    }
+}
+
+/// Source and destination of a flow: address and, where there are ports, port.
+pub fn ends(total: &Total) -> (String, String) {
+    let key = &total.key;
+    let end = |side| {
+        let addr = key.addr(side);
+        match key.protocol() {
+            6 | 17 | 132 | 136 if key.ip_version() == 6 => format!("[{addr}]:{}", key.port(side)),
+            6 | 17 | 132 | 136 => format!("{addr}:{}", key.port(side)),
+            _ => addr.to_string(),
+        }
+    };
+    let mut source = end(total.initiator);
+    if key.is_icmp() {
+        source += &format!(" type {}", key.port(total.initiator));
+    }
+    (source, end(total.initiator.other()))
+}
+
+/// A duration, as short as it can be said.
+pub fn duration(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..60 => format!("{}.{:03} s", seconds, ns / 1_000_000 % 1000),
+        60..3600 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        _ => format!(
+            "{}:{:02}:{:02}",
+            seconds / 3600,
+            seconds / 60 % 60,
+            seconds % 60
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_carry_units() {
+        assert_eq!(si(14_880_000.0, "pps"), "14.88 Mpps");
+        assert_eq!(si(12.0, "pps"), "12 pps");
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(bytes(16 << 20), "16.0 MiB");
+    }
+}

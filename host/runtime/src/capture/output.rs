@@ -1,0 +1,395 @@
+//! The thread that writes: it takes packets from the rings of the queues, in order, and puts them
+//! into the file or onto standard output. Whatever blocks it blocks no queue.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use port::file::{FileInterface, FileWriter, Record, Written, Wrote};
+use port::{DropReason, PortAccount};
+use sys::{Error, ErrorKind, Result};
+
+use super::handover::{Bell, Held, Merge, Next};
+use super::{Context, Control, Event, Options, Sink, Totals, lock};
+use crate::Stop;
+
+/// Text that waits before it is written although packets keep coming.
+const TEXT_LEN: usize = 64 << 10;
+
+/// Packets between two looks at the clock.
+const ROUND_LEN: usize = 256;
+
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// How long packets gather before the writer looks at a busy queue again.
+const NAP: Duration = Duration::from_millis(10);
+
+/// The longest sleep while a packet waits for its turn.
+const SLEEP_WINDOW: Duration = Duration::from_millis(10);
+
+/// What the threads of a capture share. The lock is one between the writer and the control side.
+#[derive(Default)]
+pub(super) struct Link {
+    /// Wakes the writer.
+    pub(super) bell: Arc<Bell>,
+    /// The queues are to end.
+    pub(super) halt: Stop,
+    /// Nothing is written any more: the output has taken too long.
+    pub(super) gives_up: AtomicBool,
+    /// Steps of the writer: odd while it is in a call that may block.
+    pub(super) step: AtomicU64,
+    /// How things stand.
+    pub(super) status: Mutex<Status>,
+}
+
+/// What the writer and the control side tell each other.
+#[derive(Default)]
+pub(super) struct Status {
+    /// As of the last round.
+    pub(super) totals: Totals,
+    /// The same of the file.
+    pub(super) written: Option<Written>,
+    /// The port's account, for the file.
+    account: Option<PortAccount>,
+}
+
+impl Link {
+    /// The port's account as of now.
+    pub(super) fn tell(&self, account: &PortAccount) -> Totals {
+        let mut status = lock(&self.status);
+        status.account = Some(account.clone());
+        status.totals
+    }
+}
+
+/// What came of the writing.
+pub(super) struct End {
+    pub(super) totals: Totals,
+    pub(super) written: Option<Written>,
+    pub(super) error: Option<Error>,
+}
+
+/// What is filled, and what was put in.
+pub(super) struct Output {
+    sink: Sink,
+    totals: Totals,
+    /// Writing has failed, or there is enough: what comes now is surplus.
+    is_over: bool,
+    has_failed: bool,
+    /// Link type and name of each interface of the port.
+    links: Vec<(u16, String)>,
+    /// The number of each in the file.
+    written_as: Vec<u32>,
+    filter: Arc<str>,
+    is_live: bool,
+    count: u64,
+    flushed: Instant,
+    control: Arc<Control>,
+}
+
+impl Output {
+    pub(super) fn new(sink: Sink, options: &Options, control: Arc<Control>) -> Output {
+        Output {
+            sink,
+            totals: Totals::default(),
+            is_over: false,
+            has_failed: false,
+            links: Vec::new(),
+            written_as: Vec::new(),
+            filter: options.filter.as_str().into(),
+            is_live: options.is_live,
+            count: options.count.unwrap_or(u64::MAX),
+            flushed: Instant::now(),
+            control,
+        }
+    }
+
+    /// Interfaces without packets are written too: a live port has its one from the start.
+    pub(super) fn learn_first(&mut self) -> Result<()> {
+        let count = lock(&self.control).interfaces(0).len();
+        if !self.is_live && count == 0 {
+            return Ok(());
+        }
+        self.learn(count.saturating_sub(1))
+    }
+
+    /// Learns of interfaces up to `index`: those of a file become known while it is read.
+    fn learn(&mut self, index: usize) -> Result<()> {
+        let known = self.links.len();
+        let new = {
+            let control = lock(&self.control);
+            let new = control.interfaces(known);
+            if new.is_empty() && known == 0 && self.is_live {
+                // A device is its own only interface.
+                let text = control.describe();
+                vec![(text.link_type, text.target)]
+            } else {
+                new
+            }
+        };
+        // The reader is ahead: how far does not show in the file.
+        self.links.extend(new.into_iter().take(index + 1 - known));
+        if let Sink::File(writer) = &mut self.sink {
+            for (link_type, name) in self.links.iter().skip(self.written_as.len()) {
+                self.written_as.push(writer.interface(FileInterface {
+                    link_type: *link_type,
+                    name: name.clone(),
+                    filter: self.filter.clone(),
+                })?);
+            }
+        }
+        if index >= self.links.len() {
+            let why = format!("a packet of interface {index}, which was not described");
+            return Err(Error::new(ErrorKind::Damaged, "capture", why));
+        }
+        Ok(())
+    }
+
+    /// Takes a packet, which is counted in one of the totals whatever happens.
+    fn packet(&mut self, packet: &Held<'_>) -> Result<()> {
+        if self.is_over {
+            self.totals.surplus += 1;
+            return Ok(());
+        }
+        let index = usize::from(packet.interface);
+        if index >= self.links.len()
+            && let Err(error) = self.learn(index)
+        {
+            self.totals.surplus += 1;
+            return Err(error);
+        }
+        let failure = match self.put(packet, index) {
+            Ok(true) => None,
+            Ok(false) => {
+                // The set of files is full: this packet came too late for it.
+                self.totals.surplus += 1;
+                self.is_over = true;
+                return Ok(());
+            }
+            Err(error) => {
+                // The error may count it among the packets lost: then it was captured.
+                if let Sink::File(writer) = &self.sink
+                    && writer.written().packets + writer.waiting() <= self.totals.packets
+                {
+                    self.totals.surplus += 1;
+                    return Err(error);
+                }
+                Some(error)
+            }
+        };
+        let totals = &mut self.totals;
+        totals.packets += 1;
+        totals.bytes += u64::from(packet.cap_len);
+        totals.first_ns.get_or_insert(packet.time_ns);
+        totals.last_ns = Some(packet.time_ns);
+        self.is_over = totals.packets >= self.count;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Puts it into the file or the text; false if there is no place for it.
+    fn put(&mut self, packet: &Held<'_>, index: usize) -> Result<bool> {
+        match &mut self.sink {
+            Sink::File(writer) => {
+                // Missing where the file could not take the interface: that error ends the capture.
+                let Some(&interface) = self.written_as.get(index) else {
+                    return Ok(false);
+                };
+                let knows_way = self.is_live || packet.outgoing;
+                let record = Record {
+                    time_ns: packet.time_ns,
+                    wire_len: packet.wire_len,
+                    interface,
+                    outgoing: knows_way.then_some(packet.outgoing),
+                    vlan: packet.vlan,
+                };
+                let wrote = writer.write(&record, std::iter::once(packet.bytes))?;
+                Ok(wrote == Wrote::Packet)
+            }
+            Sink::Text(printer) => {
+                let (link_type, interface) = &self.links[index];
+                let context = Context {
+                    link_type: *link_type,
+                    interface,
+                    has_way: self.is_live,
+                };
+                printer.packet(packet, &context);
+                if printer.waiting() >= TEXT_LEN {
+                    self.flush()?;
+                }
+                Ok(true)
+            }
+            Sink::Count => Ok(true),
+        }
+    }
+
+    /// Gives what waits in memory to the system.
+    fn flush(&mut self) -> Result<()> {
+        self.flushed = Instant::now();
+        match &mut self.sink {
+            Sink::File(writer) => writer.flush(),
+            Sink::Text(printer) => printer
+                .flush(&mut io::stdout().lock())
+                .map_err(|e| Error::from_io("write to standard output", e)),
+            Sink::Count => Ok(()),
+        }
+    }
+
+    /// Gives a file the counters of the account, for whenever it ends.
+    fn note(&mut self, account: &PortAccount) {
+        if let Sink::File(writer) = &mut self.sink {
+            let total = account.rx_total();
+            let by_interface = total.dropped[DropReason::Interface as usize];
+            let lost = total.lost().saturating_sub(by_interface);
+            // The counters of a port are those of its only interface; a file that is copied has
+            // none of its own.
+            if let ([interface], true) = (self.written_as.as_slice(), self.is_live) {
+                writer.statistics(*interface, total.seen, by_interface, lost);
+            }
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        matches!(self.sink, Sink::File(_))
+    }
+
+    fn written(&self) -> Option<Written> {
+        match &self.sink {
+            Sink::File(writer) => Some(writer.written()),
+            Sink::Text(_) | Sink::Count => None,
+        }
+    }
+
+    /// Ends the file.
+    fn finish(self) -> (Option<Written>, Result<()>) {
+        let so_far = self.written();
+        match self.sink {
+            Sink::File(writer) => match FileWriter::finish(*writer) {
+                Ok(written) => (Some(written), Ok(())),
+                Err(error) => (so_far, Err(error)),
+            },
+            Sink::Text(_) | Sink::Count => (None, Ok(())),
+        }
+    }
+}
+
+/// The thread.
+pub(super) struct Writer {
+    pub(super) output: Output,
+    pub(super) merge: Merge,
+    pub(super) link: Arc<Link>,
+    /// Since the capture began.
+    pub(super) origin: Instant,
+    pub(super) unbuffered: bool,
+    /// How long packets may wait in memory while nothing comes.
+    pub(super) linger: Duration,
+    pub(super) events: Sender<Event>,
+    /// The account once every queue has ended.
+    pub(super) last: Receiver<PortAccount>,
+}
+
+impl Writer {
+    /// Until every queue has ended and everything is written.
+    pub(super) fn run(mut self) {
+        self.link.bell.belongs_here();
+        while self.round() {}
+        if !self.output.has_failed {
+            self.guarded(Output::flush);
+        }
+        if let Ok(account) = self.last.recv() {
+            self.output.note(&account);
+        }
+        self.publish();
+        let totals = self.output.totals;
+        self.link.step.fetch_add(1, Ordering::Relaxed);
+        let (written, result) = self.output.finish();
+        // Nobody may be waiting any more.
+        let _ = self.events.send(Event::Written(End {
+            totals,
+            written,
+            error: result.err(),
+        }));
+    }
+
+    /// Some packets, and what is due beside them; false at the end.
+    fn round(&mut self) -> bool {
+        let now_ms = self.origin.elapsed().as_millis() as u32;
+        let (mut count, mut is_end, mut waits) = (0, false, false);
+        while count < ROUND_LEN && !is_end && !waits {
+            match self.merge.next(now_ms) {
+                Next::Packet(packet) => {
+                    count += 1;
+                    if self.link.gives_up.load(Ordering::Relaxed) {
+                        self.output.totals.unwritten += 1;
+                        continue;
+                    }
+                    let was_over = self.output.is_over;
+                    self.link.step.fetch_add(1, Ordering::Relaxed);
+                    let result = self.output.packet(&packet);
+                    self.link.step.fetch_add(1, Ordering::Relaxed);
+                    self.after(was_over, result);
+                }
+                Next::Wait => waits = true,
+                Next::End => is_end = true,
+            }
+        }
+        let output = &self.output;
+        let is_idle = waits && output.flushed.elapsed() >= self.linger;
+        if !output.has_failed && (self.unbuffered && count != 0 || is_idle) {
+            self.guarded(Output::flush);
+        }
+        self.publish();
+        if waits {
+            let merge = &mut self.merge;
+            let sleep = if merge.has_packet() {
+                SLEEP_WINDOW
+            } else {
+                SLEEP_MAX
+            };
+            let is_ready = || merge.is_ready(now_ms);
+            // Whoever reads along is not kept waiting.
+            let gathers = count != 0 && !self.unbuffered && self.output.is_file();
+            match gathers {
+                true => self.link.bell.nap(NAP, is_ready),
+                false => self.link.bell.sleep(sleep, is_ready),
+            }
+        }
+        !is_end
+    }
+
+    /// A call that may block.
+    fn guarded(&mut self, call: impl FnOnce(&mut Output) -> Result<()>) {
+        let was_over = self.output.is_over;
+        self.link.step.fetch_add(1, Ordering::Relaxed);
+        let result = call(&mut self.output);
+        self.link.step.fetch_add(1, Ordering::Relaxed);
+        self.after(was_over, result);
+    }
+
+    /// What an end or an error brings with it.
+    fn after(&mut self, was_over: bool, result: Result<()>) {
+        if let Err(error) = result {
+            self.output.has_failed = true;
+            self.output.is_over = true;
+            let _ = self.events.send(Event::Failed(error));
+        }
+        if self.output.is_over && !was_over {
+            self.link.halt.set();
+        }
+    }
+
+    fn publish(&mut self) {
+        self.output.totals.late = self.merge.late;
+        let account = {
+            let mut status = lock(&self.link.status);
+            status.totals = self.output.totals;
+            status.written = self.output.written();
+            status.account.take()
+        };
+        if let Some(account) = account {
+            self.output.note(&account);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The link header in front of a line, as `tcpdump -e` prints it.
+
+use std::fmt::{self, Write};
+
+use wire::chdlc::Chdlc;
+use wire::ethernet::Ethernet;
+use wire::null::Null;
+use wire::ppp::Ppp;
+use wire::sll::Sll;
+use wire::{LinkType, Mac, Reason};
+
+/// Prints the link header; of link types that are not known here only the length.
+pub(super) fn link_header(
+    out: &mut impl Write,
+    link: LinkType,
+    bytes: &[u8],
+    wire_len: u32,
+) -> fmt::Result {
+    // What is cut too short for a header has none to print.
+    match link {
+        LinkType::ETHERNET => ethernet(out, bytes)?,
+        LinkType::LINUX_SLL => cooked(out, Sll::parse(bytes))?,
+        LinkType::LINUX_SLL2 => cooked(out, Sll::parse_v2(bytes))?,
+        LinkType::NULL | LinkType::LOOP => loopback(out, bytes)?,
+        LinkType::C_HDLC => hdlc(out, bytes)?,
+        // There is no link header, and tcpdump prints no length either.
+        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => return write!(out, "ip: "),
+        LinkType::PPP => ppp(out, bytes)?,
+        LinkType::PPP_HDLC => match bytes {
+            [0xff, 0x03, ..] => return ppp_in_hdlc(out, bytes, wire_len),
+            [0x0f | 0x8f, ..] => hdlc(out, bytes)?,
+            _ => {}
+        },
+        _ => {}
+    }
+    write!(out, "length {wire_len}: ")
+}
+
+fn ethernet(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let Ok(ethernet) = Ethernet::parse(bytes) else {
+        return Ok(());
+    };
+    write!(out, "{} > {}, ", ethernet.src(), ethernet.dst())?;
+    match ethernet.ether_type() {
+        0..=1535 => write!(out, "802.3, "),
+        kind => ether_type(out, kind),
+    }
+}
+
+/// Either version of a Linux cooked capture. tcpdump prints the name of the interface too, which
+/// it takes from the machine that it runs on.
+fn cooked(out: &mut impl Write, header: Result<Sll<'_>, Reason>) -> fmt::Result {
+    let Ok(header) = header else {
+        return Ok(());
+    };
+    let way = match header.packet_type {
+        0 => "In",
+        1 => "B",
+        2 => "M",
+        3 => "P",
+        4 => "Out",
+        _ => "?",
+    };
+    match header.interface {
+        Some(index) => write!(out, "{way:<3} ifindex {index} ")?,
+        None => write!(out, "{way:>3} ")?,
+    }
+    if let Ok(address) = header.address.try_into() {
+        write!(out, "{} ", Mac(address))?;
+    }
+    ether_type(out, header.protocol)
+}
+
+fn loopback(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let Ok(header) = Null::parse(bytes) else {
+        return Ok(());
+    };
+    let family = header.family();
+    let name = match family {
+        2 => "IPv4",
+        10 | 24 | 28 | 30 => "IPv6",
+        7 => "ISO",
+        16 => "AppleTalk",
+        23 => "IPX",
+        _ => "Unknown",
+    };
+    write!(out, "AF {name} ({family}), ")
+}
+
+fn hdlc(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let Ok(header) = Chdlc::parse(bytes) else {
+        return Ok(());
+    };
+    match header.address() {
+        0x0f => write!(out, "unicast, ")?,
+        0x8f => write!(out, "bcast, ")?,
+        other => write!(out, "0x{other:02x}, ")?,
+    }
+    ether_type(out, header.ether_type())
+}
+
+fn ppp(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
+    let Ok(header) = Ppp::parse(bytes) else {
+        return Ok(());
+    };
+    let protocol = header.protocol();
+    write!(out, "{} (0x{protocol:04x}), ", ppp_name(protocol))
+}
+
+/// PPP behind address and control, under the link type of serial lines.
+fn ppp_in_hdlc(out: &mut impl Write, bytes: &[u8], wire_len: u32) -> fmt::Result {
+    write!(out, "ff 03 {wire_len} ")?;
+    match Ppp::parse(bytes) {
+        Ok(header) => write!(out, "{}: ", ppp_name(header.protocol())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// tcpdump's name of a PPP protocol (registry "PPP DLL Protocol Numbers").
+fn ppp_name(protocol: u16) -> &'static str {
+    match protocol {
+        0x0021 => "IP",
+        0x0023 => "OSI",
+        0x0029 => "APPLE",
+        0x002b => "IPX",
+        0x002d => "VJC IP",
+        0x002f => "VJNC IP",
+        0x0031 => "BRPDU",
+        0x003d => "MLPPP",
+        0x0057 => "IP6",
+        0x00fd => "Compressed",
+        0x0281 | 0x0283 => "MPLS",
+        0x8021 => "IPCP",
+        0x8023 => "OSICP",
+        0x8029 => "APPLECP",
+        0x802b => "IPXCP",
+        0x8057 => "IP6CP",
+        0x80fd => "CCP",
+        0x8281 => "MPLSCP",
+        0xc021 => "LCP",
+        0xc023 => "PAP",
+        0xc025 => "LQM",
+        0xc223 => "CHAP",
+        0xc227 => "EAP",
+        _ => "unknown",
+    }
+}
+
+fn ether_type(out: &mut impl Write, kind: u16) -> fmt::Result {
+    write!(out, "ethertype {} (0x{kind:04x}), ", ether_type_name(kind))
+}
+
+fn ether_type_name(kind: u16) -> &'static str {
+    match kind {
+        0x0800 => "IPv4",
+        0x0806 => "ARP",
+        0x8035 => "Reverse ARP",
+        0x86dd => "IPv6",
+        0x8100 => "802.1Q",
+        0x88a8 => "802.1Q-QinQ",
+        0x8847 => "MPLS unicast",
+        0x8863 => "PPPoE D",
+        0x8864 => "PPPoE S",
+        0x88cc => "LLDP",
+        0x888e => "EAPOL",
+        _ => "Unknown",
+    }
+}

@@ -1,0 +1,187 @@
+//! What the thread of a queue does with its packets: hands them to the writer, or counts them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use port::{Packet, RxBatch, RxQueue};
+use sys::Result;
+
+use super::handover::Inlet;
+use super::output::Link;
+use super::{Event, Options, Totals, Way};
+use crate::worker::{self, Ended, Engine, Verdict};
+
+/// How long a full ring is left alone before the next look.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// The clock, for packets without a time.
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_nanos() as u64)
+}
+
+impl Way {
+    fn wants(self, packet: &Packet<'_>) -> bool {
+        match self {
+            Way::Both => true,
+            Way::In => !packet.is_outgoing(),
+            Way::Out => packet.is_outgoing(),
+        }
+    }
+}
+
+/// The time of a packet. Of a file that does not say when, nothing is known; on a wire it was now,
+/// which is asked for once a batch.
+fn time_of(packet: &Packet<'_>, is_live: bool, now: &mut u64) -> u64 {
+    packet.time_ns().unwrap_or_else(|| {
+        if *now == 0 && is_live {
+            *now = now_ns();
+        }
+        *now
+    })
+}
+
+/// Hands packets to the writer.
+pub(super) struct Handing {
+    pub(super) inlet: Inlet,
+    pub(super) options: Arc<Options>,
+    pub(super) link: Arc<Link>,
+    pub(super) origin: Instant,
+    /// Packets that are still wanted; only the writer knows where there are several queues.
+    pub(super) left: u64,
+    pub(super) totals: Totals,
+}
+
+impl Handing {
+    /// Puts a packet into the ring. Where it is full, the packets behind it wait in the device's
+    /// ring (which counts what it loses) or in the file.
+    fn put(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) {
+        while !self.inlet.put(packet, time_ns, stamp_ms) {
+            self.inlet.submit_full();
+            if self.link.gives_up.load(Ordering::Relaxed) {
+                self.totals.unwritten += 1;
+                return;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Engine for Handing {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        let mut now = 0;
+        let stamp_ms = self.origin.elapsed().as_millis() as u32;
+        for packet in batch.iter() {
+            if !self.options.way.wants(&packet) {
+                self.totals.other_way += 1;
+            } else if self.left == 0 {
+                self.totals.surplus += 1;
+            } else {
+                self.left -= 1;
+                let time_ns = time_of(&packet, self.options.is_live, &mut now);
+                self.put(&packet, time_ns, stamp_ms);
+            }
+        }
+        self.inlet.submit();
+        Ok(match self.left {
+            0 => Verdict::Finish,
+            _ => Verdict::Continue,
+        })
+    }
+}
+
+/// Counts packets.
+pub(super) struct Counting {
+    pub(super) options: Arc<Options>,
+    /// Packets counted by all queues, where there is a limit.
+    pub(super) taken: Arc<AtomicU64>,
+    /// Packets and bytes, for whoever wants to know now.
+    pub(super) shown: Arc<[AtomicU64; 2]>,
+    pub(super) totals: Totals,
+}
+
+impl Engine for Counting {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        let (way, totals) = (self.options.way, &mut self.totals);
+        let mut left = u64::MAX;
+        let mut verdict = Verdict::Continue;
+        if let Some(count) = self.options.count {
+            let wanted = batch.iter().filter(|packet| way.wants(packet)).count() as u64;
+            left = count.saturating_sub(self.taken.fetch_add(wanted, Ordering::Relaxed));
+            if left <= wanted {
+                verdict = Verdict::Finish;
+            }
+        }
+        let mut now = 0;
+        for packet in batch.iter() {
+            if !way.wants(&packet) {
+                totals.other_way += 1;
+            } else if left == 0 {
+                totals.surplus += 1;
+            } else {
+                left -= 1;
+                totals.packets += 1;
+                totals.bytes += u64::from(packet.cap_len());
+                let time_ns = time_of(&packet, self.options.is_live, &mut now);
+                totals.first_ns.get_or_insert(time_ns);
+                totals.last_ns = Some(time_ns);
+            }
+        }
+        self.shown[0].store(totals.packets, Ordering::Relaxed);
+        self.shown[1].store(totals.bytes, Ordering::Relaxed);
+        Ok(verdict)
+    }
+}
+
+/// One of the two.
+pub(super) trait Totalling: Engine {
+    fn totals(&self) -> Totals;
+}
+
+impl Totalling for Handing {
+    fn totals(&self) -> Totals {
+        self.totals
+    }
+}
+
+impl Totalling for Counting {
+    fn totals(&self) -> Totals {
+        self.totals
+    }
+}
+
+/// The thread of a queue.
+pub(super) struct Thread {
+    pub(super) rx: RxQueue,
+    pub(super) options: Arc<Options>,
+    pub(super) link: Arc<Link>,
+    pub(super) cpu: Option<usize>,
+    pub(super) events: Sender<Event>,
+    /// Ends when the intake has been stopped.
+    pub(super) stopped: Receiver<()>,
+}
+
+impl Thread {
+    /// Until the end of the capture; then what is left in the queue's ring.
+    pub(super) fn run(mut self, mut engine: impl Totalling) {
+        let pinned = self.cpu.map_or(Ok(()), sys::affinity::pin_current_thread);
+        let pacing = self.options.pacing;
+        let result =
+            pinned.and_then(|()| worker::run(&mut self.rx, &mut engine, &self.link.halt, pacing));
+        let has_more = matches!(result, Ok(Ended::Stopped));
+        // Nobody listens any more where the capture was given up.
+        let _ = self.events.send(Event::Received(result));
+        let mut drained = Ok(());
+        if has_more {
+            let _ = self.stopped.recv();
+            drained = worker::drain(&mut self.rx, &mut engine);
+        }
+        let totals = engine.totals();
+        // The writer learns of the end of this queue.
+        drop((engine, self.rx));
+        let _ = self.events.send(Event::Drained(drained, totals));
+    }
+}

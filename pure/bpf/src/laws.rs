@@ -1,0 +1,159 @@
+//! Laws: what must hold for every filter and packet. Called by tests and by fuzz targets; they
+//! panic where a law is broken. Not part of the interface.
+//!
+//! An input is: the number of instructions, a byte of [`Choice`], eight bytes for each instruction
+//! ([`insn`]), and the packet.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use crate::cbpf::{self, Ancillary, OPS, Op, Place, Program};
+use crate::disasm::{Classic, Extended};
+use crate::ebpf::Insn;
+use crate::translate::{TranslateError, XdpOptions, skb_program, xdp_program};
+use crate::vm_cbpf::{self, PacketInfo};
+
+pub mod machine;
+
+use machine::Hook;
+
+/// Everything that may be known of a packet, and no two values the same.
+const INFO: PacketInfo = PacketInfo {
+    protocol: 0x0800,
+    packet_type: 3,
+    ifindex: 0x0102_0304,
+    queue_index: 5,
+    rx_hash: 0x0607_0809,
+    mark: 10,
+    hardware_type: 1,
+    vlan: Some((0x88a8, 0x2b0c)),
+    network_offset: 14,
+};
+
+/// The second byte of an input: whether `ret a` is appended, so that more programs are whole, and
+/// how much of the packet is in the first buffer.
+struct Choice(u8);
+
+impl Choice {
+    fn appends_return(&self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    fn first_len(&self, len: usize) -> usize {
+        len * usize::from(self.0 >> 1) / 127
+    }
+}
+
+/// An instruction of eight bytes: the row of [`OPS`], or 255 and then the code itself; jumps if
+/// true and false; the constant, in this machine's order of bytes backward.
+pub fn insn(bytes: [u8; 8]) -> cbpf::Insn {
+    let [row, code, jt, jf, constant @ ..] = bytes;
+    let code = match row {
+        u8::MAX => code.into(),
+        _ => OPS[usize::from(row) % OPS.len()].code,
+    };
+    cbpf::Insn::new(code, jt, jf, u32::from_be_bytes(constant))
+}
+
+/// The inverse for a program that is whole, on this packet.
+pub fn input_of(insns: &[cbpf::Insn], packet: &[u8]) -> Vec<u8> {
+    let mut input = alloc::vec![insns.len() as u8, 1 | 127 << 1];
+    for insn in insns {
+        let row = OPS.iter().position(|info| info.code == insn.code);
+        let row = row.map_or(u8::MAX, |row| row as u8);
+        input.extend([row, insn.code as u8, insn.jt, insn.jf]);
+        input.extend(insn.k.to_be_bytes());
+    }
+    input.extend(packet);
+    input
+}
+
+/// Any filter on any packet: refused in words, or run with the same result by the interpreter and
+/// by every translation. Says whether it was run.
+pub fn filter_input(input: &[u8]) -> bool {
+    let Some((&[count, choice], rest)) = input.split_first_chunk::<2>() else {
+        return false;
+    };
+    let choice = Choice(choice);
+    let (words, _) = rest.as_chunks::<8>();
+    let words = &words[..words.len().min(count.into())];
+    let packet = &rest[words.len() * 8..];
+    let mut insns: Vec<_> = words.iter().map(|bytes| insn(*bytes)).collect();
+    if choice.appends_return() {
+        insns.push(cbpf::Insn::new(0x16, 0, 0, 0));
+    }
+    let text = format!("{}", Classic(&insns));
+    assert_eq!(text.lines().count(), insns.len());
+    match Program::new(insns) {
+        Ok(program) => {
+            verdicts(&program, packet, choice.first_len(packet.len()));
+            true
+        }
+        Err(invalid) => {
+            assert!(!format!("{invalid}").is_empty());
+            false
+        }
+    }
+}
+
+/// What nobody but the kernel knows: the interpreter refuses the packet.
+fn asks_the_kernel(program: &Program) -> bool {
+    program.ops().any(|op| match op {
+        Op::LoadAbs(_, index) => matches!(
+            Place::of(index),
+            Place::Ancillary(Ancillary::Cpu | Ancillary::Random)
+        ),
+        _ => false,
+    })
+}
+
+fn verdicts(program: &Program, packet: &[u8], first_len: usize) {
+    let expected = vm_cbpf::run_with(program, packet, packet.len() as u32, &INFO);
+    if !asks_the_kernel(program) {
+        let made = skb_program(program);
+        same(program, &made, Hook::Socket, packet, expected);
+    }
+    for (frags, indirect_by_helper) in [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let options = XdpOptions {
+            frags,
+            indirect_by_helper,
+            stack_top: 0,
+        };
+        let first_len = if frags { first_len } else { packet.len() };
+        let made = xdp_program(program, &options);
+        same(program, &made, Hook::Xdp { first_len }, packet, expected);
+    }
+}
+
+/// What was made of a program gives the same result, unless there is a reason not to make it.
+fn same(
+    program: &Program,
+    made: &Result<Vec<Insn>, TranslateError>,
+    hook: Hook,
+    packet: &[u8],
+    expected: u32,
+) {
+    let insns = match made {
+        Ok(insns) => insns,
+        Err(TranslateError::Jump { .. }) => return assert!(program.backward_jump().is_some()),
+        Err(TranslateError::Ancillary { at, .. } | TranslateError::NetworkOffset { at }) => {
+            return assert!(matches!(
+                program.insns()[*at].decode(),
+                Some(Op::LoadAbs(..))
+            ));
+        }
+        Err(TranslateError::Asm(error)) => panic!("{error}: {}", Classic(program.insns())),
+    };
+    let result = machine::run(insns, hook, packet, &INFO);
+    assert!(
+        result == Ok(expected),
+        "{result:?}, the interpreter says {expected}, {hook:?}, {} bytes\n{}\n{}",
+        packet.len(),
+        Classic(program.insns()),
+        Extended(insns)
+    );
+    for insn in insns {
+        assert_eq!(Insn::from_word(insn.to_word()), *insn);
+    }
+}

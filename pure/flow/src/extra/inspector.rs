@@ -1,0 +1,56 @@
+//! Who looks at the first packets of flows.
+
+use crate::key::Side;
+use crate::record::Record;
+use crate::table::Observed;
+
+/// Looks at the first packets of flows that carry payload.
+pub trait Inspect: Send {
+    /// A packet, the nth of its flow with payload (from 0; 255 is that or more), before it is
+    /// counted in the record.
+    /// `handle` is the inspector's own number for the flow, 0 at the beginning. `payload` is what
+    /// was captured. `flow` is its record and the side that began it, which stays the same when the
+    /// flow goes on in another record. False if no more of the flow are wanted.
+    fn packet(
+        &mut self,
+        handle: &mut u32,
+        nth: u8,
+        flow: (&Record, Side),
+        packet: &Observed,
+        payload: &[u8],
+    ) -> bool;
+
+    /// The first byte of a direction has this TCP sequence number. Called when the record with the
+    /// SYN ends and the flow goes on in another one.
+    fn begins(&mut self, handle: &mut u32, is_initiator: bool, sequence: u32) {
+        let _ = (handle, is_initiator, sequence);
+    }
+
+    /// What was found so far goes to the end of `found`. A flow that is told in several records is
+    /// asked for it with each of them.
+    fn known(&self, handle: u32, found: &mut Vec<u8>);
+
+    /// No more packets of the flow will be given, although it may go on: what only reading needs
+    /// may be given up. What is known stays until it has ended.
+    fn rest(&mut self, handle: &mut u32) {
+        let _ = handle;
+    }
+
+    /// Whether the flow is wanted ([`shunt`](super::ExtraConfig::shunt)); none: that is not known,
+    /// or nobody asks.
+    fn wants(&self, handle: u32) -> Option<bool> {
+        let _ = handle;
+        None
+    }
+
+    /// The flow has ended: what was found goes to the end of `found`. The handle is free again.
+    fn ended(&mut self, handle: u32, found: &mut Vec<u8>);
+
+    /// The end of input: all flows have ended.
+    fn finished(&mut self) {}
+
+    /// Bytes of memory that it takes and will ever take.
+    fn memory_len(&self) -> usize {
+        0
+    }
+}

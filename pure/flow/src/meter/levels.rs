@@ -1,0 +1,121 @@
+//! The levels of a packet: which of them names its flow, and what else they give to the key.
+
+use wire::tcp::{self, TcpOption};
+use wire::{Dissection, LayerKind, Reason, dissect_inner};
+
+use super::{Input, KeyParts, Level, Meter};
+use crate::key::{FlowKey, KeyExtra, Side};
+
+/// Levels of a packet that are kept at one time.
+pub(super) const LEVEL_COUNT: usize = 5;
+
+/// Which of a packet's levels name flows.
+#[derive(Clone, Copy)]
+pub(super) struct Named {
+    /// The outermost one with an IP header.
+    pub(super) outer: usize,
+    /// The innermost one.
+    pub(super) inner: usize,
+    /// Number of the tunnel around that, where it is in one.
+    pub(super) tunnel_id: Option<u32>,
+}
+
+impl Named {
+    /// The packet's first level.
+    pub(super) fn first() -> Named {
+        Named {
+            outer: 0,
+            inner: 0,
+            tunnel_id: None,
+        }
+    }
+}
+
+impl Meter {
+    /// Looks for the levels that name flows; `levels[0]` stays the packet's first. Without an IP
+    /// header it returns why the last level ended.
+    #[inline(never)]
+    pub(super) fn descend(&mut self, packet: &[u8]) -> Result<Named, Reason> {
+        let mut found = (self.levels[0].ip_version != 0).then_some(Named::first());
+        let mut at = 0;
+        loop {
+            if let Some(named) = found
+                && self.level == Level::Outer
+            {
+                return Ok(named);
+            }
+            let around = self.levels[at];
+            let kept = found.unwrap_or(Named::first());
+            // There are two places more than may be in use.
+            let is_free = |slot: &usize| ![0, at, kept.outer, kept.inner].contains(slot);
+            let next = (1..LEVEL_COUNT).find(is_free).unwrap_or(at);
+            if around.inner_is_quote || !dissect_inner(packet, &around, &mut self.levels[next]) {
+                return found.ok_or(around.reason);
+            }
+            at = next;
+            if self.levels[at].ip_version != 0 {
+                found = Some(Named {
+                    outer: found.map_or(at, |named| named.outer),
+                    inner: at,
+                    tunnel_id: Some(around.tunnel_id),
+                });
+            }
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn extend_key(&self, key: &mut FlowKey, input: &Input<'_>) {
+        let outermost = &self.levels[0];
+        if self.key_vlan {
+            match input.vlan {
+                Some(id) => key.set_vlan(id & 0xfff, outermost.vlan_outer),
+                None => key.set_vlan(outermost.vlan_outer, outermost.vlan_inner),
+            }
+        }
+        if self.key_interface {
+            key.set_interface(input.interface);
+        }
+    }
+
+    /// The rarer parts of the key.
+    #[inline(never)]
+    pub(super) fn extra_key(
+        &self,
+        parts: KeyParts,
+        (at, tunnel_id): (usize, Option<u32>),
+        input: &Input<'_>,
+        side: Side,
+    ) -> KeyExtra {
+        let (outermost, level) = (&self.levels[0], &self.levels[at]);
+        let mut extra = KeyExtra::NONE;
+        if parts.mac
+            && outermost.layer_kinds[0] == LayerKind::Ethernet
+            && let Some([to, from]) = input.bytes.as_chunks::<6>().0.first_chunk::<2>()
+        {
+            extra.mac[side as usize] = *from;
+            extra.mac[side.other() as usize] = *to;
+        }
+        if parts.mpls {
+            extra.mpls_label = outermost.mpls_label;
+        }
+        if parts.tunnel {
+            extra.tunnel_id = tunnel_id.unwrap_or(level.tunnel_id);
+        }
+        if parts.traffic_class {
+            extra.traffic_class = level.traffic_class;
+        }
+        extra
+    }
+}
+
+/// The maximum segment size that a SYN announces; 0 without one.
+#[inline(never)]
+pub(super) fn announced_mss(level: &Dissection, packet: &[u8]) -> u16 {
+    let segment = packet.get(usize::from(level.transport_offset)..);
+    let mut options = tcp::captured_options(segment.unwrap_or(&[]));
+    let found = options.find_map(|option| match option {
+        TcpOption::MaxSegmentSize(size) => Some(size),
+        _ => None,
+    });
+    found.unwrap_or(0)
+}

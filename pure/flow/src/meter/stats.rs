@@ -1,0 +1,68 @@
+//! What a meter counts, and whether it adds up.
+
+use wire::Reason;
+
+use crate::fragment::FragmentStats;
+use crate::table::TableStats;
+
+/// What a meter has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeterStats {
+    /// Packets given.
+    pub packets: u64,
+    /// Packets without an IP header, by the [`Reason`] why none was read. [`Reason::Complete`]
+    /// means that the packet is whole and not IP (ARP, for example).
+    pub refused: [u64; Reason::COUNT],
+    /// Packets with an IP header whose transport header could not be read; they are in flows, with
+    /// ports 0.
+    pub without_ports: [u64; Reason::COUNT],
+    /// Packets that sampling left out.
+    pub unsampled: u64,
+    /// Packets that count in two flows, that of a tunnel and that inside it.
+    pub twice: u64,
+    /// Packets waiting for their batch to fill.
+    pub waiting: u64,
+    /// Fragments.
+    pub fragments: FragmentStats,
+    /// The table.
+    pub table: TableStats,
+}
+
+impl MeterStats {
+    /// All packets refused.
+    pub fn refused_total(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+
+    /// Packets in flows that have not ended.
+    pub fn packets_live(&self) -> u64 {
+        self.table.packets - self.table.packets_ended
+    }
+
+    /// What is missing (positive) or counted twice (negative) between the packets given and where
+    /// they are: 0 when the account adds up.
+    pub fn imbalance(&self) -> i64 {
+        let known = self.refused_total()
+            + self.unsampled
+            + self.waiting
+            + self.fragments.held
+            + self.table.packets;
+        (self.packets + self.twice).wrapping_sub(known) as i64
+    }
+
+    /// Adds another meter's counts.
+    pub fn add(&mut self, other: &MeterStats) {
+        self.packets += other.packets;
+        for (sum, count) in self.refused.iter_mut().zip(other.refused) {
+            *sum += count;
+        }
+        for (sum, count) in self.without_ports.iter_mut().zip(other.without_ports) {
+            *sum += count;
+        }
+        self.unsampled += other.unsampled;
+        self.twice += other.twice;
+        self.waiting += other.waiting;
+        self.fragments.add(&other.fragments);
+        self.table.add(&other.table);
+    }
+}

@@ -1,0 +1,447 @@
+//! One flow read: what it is by its first bytes, its decoder, and what it turns into.
+//!
+//! This is where [`identify`](crate::identify) and [`decode`](crate::decode) meet, without any
+//! notion of packets: whoever has the bytes of a flow in order (the flow probe by a
+//! [`Stream`](crate::Stream), a scanner by its own TCP, an inspection engine) gives them to a
+//! [`Conversation`]. Many conversations share the [`Tools`] of their thread.
+
+use core::mem::replace;
+
+use crate::decode::{
+    Arena, Become, Context, Direction, EARLY_MAX, Early, Handle, Kind, Next, Origin, Progress,
+    Reason, Scratch,
+};
+use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::identify::{Beginning, Decoders, Found, Identifier, Row};
+use crate::ports::Transport;
+
+/// Protocols within protocols that are followed in one flow.
+pub const DEPTH_MAX: u8 = 4;
+
+/// What all conversations of a thread share.
+pub struct Tools {
+    identifier: Identifier,
+    arena: Arena,
+    scratch: Scratch,
+    unfollowed: u64,
+}
+
+impl Tools {
+    /// For these decoders, with so many pages for their states.
+    pub fn new(decoders: Decoders, page_count: u32) -> Tools {
+        Tools {
+            identifier: Identifier::new(decoders),
+            arena: Arena::new(page_count),
+            scratch: Scratch::new(),
+            unfollowed: 0,
+        }
+    }
+
+    /// Bytes that they take and will ever take, with so many pages.
+    pub fn memory_len(&self, page_count: u32) -> usize {
+        size_of::<Tools>() + self.identifier.memory_len() + Arena::memory_len(page_count)
+    }
+
+    /// Whether a decoder knows the beginning of a datagram.
+    pub(crate) fn knows_datagram(&self, bytes: &[u8], ports: [u16; 2]) -> bool {
+        matches!(self.identifier.datagram(bytes, ports), Found::Known(_))
+    }
+
+    /// Flows of which only the first transaction was read, because half of the pages were taken.
+    pub fn unfollowed_count(&self) -> u64 {
+        self.unfollowed
+    }
+
+    /// The states of all conversations.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+}
+
+impl core::fmt::Debug for Tools {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut tools = f.debug_struct("Tools");
+        tools.field("identifier", &self.identifier);
+        tools.field("arena", &self.arena).finish_non_exhaustive()
+    }
+}
+
+/// How the reading of a flow ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The decoder has all that it looks for.
+    Done,
+    /// It gave up; or no decoder knows either direction.
+    Rejected(Reason),
+    /// There is no room for a state.
+    NoRoom,
+}
+
+/// The place of one flow. Its state, if it has one, lies in [`Tools`]: end it by
+/// [`Conversation::finish`] or [`Conversation::release`].
+#[derive(Debug)]
+pub struct Conversation {
+    beginnings: [Beginning; 2],
+    /// A direction that began with nothing known.
+    is_unknown: [bool; 2],
+    row: Option<Row>,
+    depth: u8,
+    /// Whether what is read lies within something that was named before.
+    is_inner: bool,
+    is_followed: bool,
+    state: Handle,
+}
+
+/// What lies within something else does not change what the flow is called.
+struct Inner<'a>(&'a mut dyn FieldSink);
+
+impl FieldSink for Inner<'_> {
+    fn named(&mut self, protocol: Protocol) {
+        let name = Value::text(protocol.name().as_bytes());
+        self.0.field(Field::InnerProtocol, name);
+    }
+
+    fn field(&mut self, field: Field, value: Value<'_>) {
+        self.0.field(field, value);
+    }
+
+    fn transaction(&mut self, _is_first: bool, fields: &[(Field, Value<'_>)]) {
+        // What stands in the fields is the first of the protocol around it.
+        self.0.transaction(false, fields);
+    }
+}
+
+impl Conversation {
+    /// Nothing seen yet.
+    pub const NEW: Conversation = Conversation {
+        beginnings: [Beginning::NEW, Beginning::NEW],
+        is_unknown: [false; 2],
+        row: None,
+        depth: 0,
+        is_inner: false,
+        is_followed: false,
+        state: Handle::NONE,
+    };
+
+    /// As new, without touching all of its bytes. Its state must have been given back.
+    pub fn clear(&mut self) {
+        self.restart();
+        self.depth = 0;
+        self.is_inner = false;
+        self.is_followed = false;
+        self.state = Handle::NONE;
+    }
+
+    fn restart(&mut self) {
+        for beginning in &mut self.beginnings {
+            beginning.clear();
+        }
+        self.is_unknown = [false; 2];
+        self.row = None;
+    }
+
+    /// The decoder that reads it, once that is known.
+    pub fn row(&self) -> Option<Row> {
+        self.row
+    }
+
+    /// Whether a direction began with something that no decoder knows, or with a gap. The other
+    /// one may still say what the flow is.
+    pub fn is_unknown(&self, from: Direction) -> bool {
+        self.row.is_none() && self.is_unknown[from as usize]
+    }
+
+    /// Whether its decoder asked for room to read beyond the first transaction, and got it.
+    pub fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
+    /// Whether more bytes of a direction of a stream matter.
+    #[inline]
+    pub fn wants(&self, from: Direction, tools: &mut Tools) -> bool {
+        let state = tools.arena.get_mut(self.state);
+        state.is_none_or(|state| state.wants(from))
+    }
+
+    /// Bytes of a direction of a stream that need not be given: [`Conversation::skip`] is enough.
+    #[inline]
+    pub fn skips(&self, from: Direction, tools: &mut Tools) -> u32 {
+        let state = tools.arena.get_mut(self.state);
+        state.map_or(0, |state| state.skips(from))
+    }
+
+    /// So many bytes of a direction were passed over, [`Conversation::skips`] at most.
+    pub fn skip(&mut self, from: Direction, len: u32, tools: &mut Tools) {
+        if let Some(state) = tools.arena.get_mut(self.state) {
+            state.skip(from, len);
+        }
+    }
+
+    /// Takes the next bytes of a direction of a stream.
+    pub fn stream(
+        &mut self,
+        origin: &Origin,
+        bytes: &[u8],
+        tools: &mut Tools,
+        out: &mut dyn FieldSink,
+    ) -> Option<End> {
+        if self.row.is_some() {
+            return self.feed(origin, bytes, Transport::Tcp, tools, out);
+        }
+        let at = origin.from as usize;
+        if self.is_unknown[at] {
+            return self.unknown(Reason::Unknown);
+        }
+        let beginning = &mut self.beginnings[at];
+        let (found, used) = tools.identifier.stream(beginning, bytes, origin.ports);
+        match found {
+            Found::Undecided => None,
+            Found::Known(row) => {
+                let rest = bytes.get(used..).unwrap_or(&[]);
+                self.begin(row, origin, rest, tools, out)
+            }
+            Found::Unknown => {
+                self.is_unknown[at] = true;
+                self.unknown(Reason::Unknown)
+            }
+        }
+    }
+
+    /// So many bytes of a direction of a stream are missing.
+    pub fn gap(
+        &mut self,
+        from: Direction,
+        len: u32,
+        tools: &mut Tools,
+        out: &mut dyn FieldSink,
+    ) -> Option<End> {
+        if self.row.is_none() {
+            // The beginning is lost; the other direction may tell.
+            self.is_unknown[from as usize] = true;
+            return self.unknown(Reason::Gap);
+        }
+        let state = tools.arena.get_mut(self.state)?;
+        let progress = match self.is_inner {
+            true => state.gap(from, len, &mut Inner(out)),
+            false => state.gap(from, len, out),
+        };
+        ended(progress)
+    }
+
+    /// Takes a datagram, or as much of it as was captured.
+    pub fn datagram(
+        &mut self,
+        origin: &Origin,
+        bytes: &[u8],
+        tools: &mut Tools,
+        out: &mut dyn FieldSink,
+    ) -> Option<End> {
+        if self.row.is_none() {
+            let Found::Known(row) = tools.identifier.datagram(bytes, origin.ports) else {
+                self.is_unknown[origin.from as usize] = true;
+                return self.unknown(Reason::Unknown);
+            };
+            self.name(row, out);
+            if !self.take(row, Transport::Udp, tools) {
+                return Some(End::NoRoom);
+            }
+        }
+        self.feed(origin, bytes, Transport::Udp, tools, out)
+    }
+
+    /// No more of the flow will be given. What was held back is told, and the state is given back.
+    pub fn finish(&mut self, tools: &mut Tools, out: &mut dyn FieldSink) {
+        if let Some(state) = tools.arena.get_mut(self.state) {
+            match self.is_inner {
+                true => state.end(&mut Inner(out)),
+                false => state.end(out),
+            }
+        }
+        self.release(tools);
+    }
+
+    /// Gives the state back.
+    pub fn release(&mut self, tools: &mut Tools) {
+        tools.arena.give(replace(&mut self.state, Handle::NONE));
+    }
+
+    /// Both directions began with nothing known.
+    fn unknown(&self, reason: Reason) -> Option<End> {
+        (self.is_unknown == [true; 2]).then_some(End::Rejected(reason))
+    }
+
+    /// Takes a state for a decoder.
+    fn take(&mut self, row: Row, transport: Transport, tools: &mut Tools) -> bool {
+        self.row = Some(row);
+        match tools.arena.take(Kind { row, transport }) {
+            Some(handle) => self.state = handle,
+            None => return false,
+        }
+        true
+    }
+
+    /// A decoder of one protocol need not say what it is.
+    fn name(&self, row: Row, out: &mut dyn FieldSink) {
+        match (row.row().protocols, self.is_inner) {
+            ([protocol], true) => Inner(out).named(*protocol),
+            ([protocol], false) => out.named(*protocol),
+            _ => {}
+        }
+    }
+
+    /// The beginning of a stream is known: what was kept of it is read, then the rest.
+    fn begin(
+        &mut self,
+        row: Row,
+        origin: &Origin,
+        rest: &[u8],
+        tools: &mut Tools,
+        out: &mut dyn FieldSink,
+    ) -> Option<End> {
+        self.name(row, out);
+        if !self.take(row, Transport::Tcp, tools) {
+            return Some(End::NoRoom);
+        }
+        let other = Origin {
+            from: origin.from.other(),
+            ..*origin
+        };
+        let this = self.beginnings[origin.from as usize];
+        let early = self.beginnings[other.from as usize];
+        let is_lost = self.is_unknown[other.from as usize];
+        if let Some(end) = self.feed(origin, this.bytes(), Transport::Tcp, tools, out) {
+            return Some(end);
+        }
+        let end = if is_lost {
+            self.gap(other.from, 1, tools, out)
+        } else if early.bytes().is_empty() {
+            None
+        } else {
+            self.stream(&other, early.bytes(), tools, out)
+        };
+        if end.is_some() || rest.is_empty() {
+            return end;
+        }
+        self.stream(origin, rest, tools, out)
+    }
+
+    fn feed(
+        &mut self,
+        origin: &Origin,
+        bytes: &[u8],
+        transport: Transport,
+        tools: &mut Tools,
+        out: &mut dyn FieldSink,
+    ) -> Option<End> {
+        let mut rest = bytes;
+        loop {
+            let Tools { arena, scratch, .. } = &mut *tools;
+            let mut context = Context {
+                origin: *origin,
+                // Of what is told first nothing is lost for want of room.
+                may_follow: arena.is_half_empty(),
+                is_followed: false,
+                is_refused: false,
+                scratch,
+            };
+            let state = arena.get_mut(self.state)?;
+            let progress = match self.is_inner {
+                true => state.feed(&mut context, rest, &mut Inner(out)),
+                false => state.feed(&mut context, rest, out),
+            };
+            self.is_followed |= context.is_followed;
+            tools.unfollowed += u64::from(context.is_refused);
+            let Progress::Become(Become { next, used }) = progress else {
+                return ended(progress);
+            };
+            rest = rest.get(used..).unwrap_or(&[]);
+            let early = tools.arena.get_mut(self.state)?;
+            let early = EarlyCopy::of(early.early(origin.from.other()));
+            self.finish(tools, out);
+            self.depth += 1;
+            if self.depth > DEPTH_MAX {
+                return Some(End::Rejected(Reason::TooLong));
+            }
+            // Both sides begin anew.
+            self.restart();
+            match next {
+                Next::Decoder(row) => {
+                    if !self.take(row, transport, tools) {
+                        return Some(End::NoRoom);
+                    }
+                    if rest.is_empty() {
+                        return None;
+                    }
+                }
+                Next::Identify => {
+                    self.is_inner = true;
+                    return match (rest.is_empty(), transport) {
+                        (_, Transport::Tcp) => {
+                            let end = self.early(&early, origin, tools, out);
+                            if end.is_some() || rest.is_empty() {
+                                return end;
+                            }
+                            self.stream(origin, rest, tools, out)
+                        }
+                        (true, Transport::Udp) => None,
+                        (false, Transport::Udp) => self.datagram(origin, rest, tools, out),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Reads what the other direction had sent before it was known what it is.
+    fn early(
+        &mut self,
+        early: &EarlyCopy,
+        origin: &Origin,
+        tools: &mut Tools,
+        out: &mut dyn FieldSink,
+    ) -> Option<End> {
+        let other = Origin {
+            from: origin.from.other(),
+            ..*origin
+        };
+        let bytes = &early.bytes[..early.len];
+        if !bytes.is_empty()
+            && let Some(end) = self.stream(&other, bytes, tools, out)
+        {
+            return Some(end);
+        }
+        match early.is_cut {
+            true => self.gap(other.from, 1, tools, out),
+            false => None,
+        }
+    }
+}
+
+/// A copy of [`Early`], whose decoder is about to go.
+struct EarlyCopy {
+    bytes: [u8; EARLY_MAX],
+    len: usize,
+    is_cut: bool,
+}
+
+impl EarlyCopy {
+    fn of(early: Early<'_>) -> EarlyCopy {
+        let len = early.bytes.len().min(EARLY_MAX);
+        let mut copy = EarlyCopy {
+            bytes: [0; EARLY_MAX],
+            len,
+            is_cut: early.is_cut || len < early.bytes.len(),
+        };
+        copy.bytes[..len].copy_from_slice(&early.bytes[..len]);
+        copy
+    }
+}
+
+fn ended(progress: Progress) -> Option<End> {
+    match progress {
+        Progress::Need(_) => None,
+        Progress::Done => Some(End::Done),
+        Progress::Reject(reason) => Some(End::Rejected(reason)),
+        // Nobody can go on from within a gap.
+        Progress::Become(_) => Some(End::Rejected(Reason::Gap)),
+    }
+}

@@ -1,0 +1,115 @@
+//! Dates of the Gregorian calendar and seconds since the Unix epoch, from 1970 to 9999.
+//!
+//! [`wire::Timestamp`] counts nanoseconds and ends in 2554; certificates are valid until 9999
+//! (RFC 5280 §4.1.2.5).
+
+use core::fmt;
+
+const SECONDS_PER_DAY: u64 = 86_400;
+
+/// Days of the 400 years after which the calendar repeats.
+const DAYS_PER_ERA: u64 = 146_097;
+
+/// Days from 0000-03-01, where leap days stand at the end of the year, to 1970-01-01.
+const EPOCH_DAY: u64 = 719_468;
+
+/// Seconds since 1970-01-01T00:00:00Z of a date and time in UTC; none before 1970, and none where
+/// there is no such date.
+pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
+    let ([year, month, day], [hour, minute, second]) = (date, time);
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let month_len = match month {
+        2 if is_leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month);
+    // 60 is a leap second.
+    let is_time = hour < 24 && minute < 60 && second <= 60;
+    if !is_date || !is_time || day == 0 || day > month_len {
+        return None;
+    }
+    let shifted = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (shifted / 400, shifted % 400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = era * DAYS_PER_ERA + day_of_era - EPOCH_DAY;
+    Some(days * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second)
+}
+
+/// Seconds since the Unix epoch, printed as RFC 3339 has it, without the zone:
+/// `2026-11-23T06:00:00`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DateTime(pub u64);
+
+impl fmt::Display for DateTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let days = self.0 / SECONDS_PER_DAY + EPOCH_DAY;
+        let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = (month_from_march + 2) % 12 + 1;
+        let year = year_of_era + era * 400 + u64::from(month <= 2);
+        let second = self.0 % SECONDS_PER_DAY;
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn dates_are_read_and_printed() {
+        for (date, time, expected) in [
+            ([1970, 1, 1], [0, 0, 0], 0),
+            ([2000, 2, 29], [0, 0, 0], 951_782_400),
+            ([2024, 2, 29], [23, 59, 59], 1_709_251_199),
+            ([2100, 3, 1], [0, 0, 0], 4_107_542_400),
+            ([9999, 12, 31], [23, 59, 59], 253_402_300_799),
+        ] {
+            assert_eq!(seconds(date, time), Some(expected));
+            let ([year, month, day], [hour, minute, second]) = (date, time);
+            let text =
+                std::format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+            assert_eq!(DateTime(expected).to_string(), text);
+        }
+        for (date, time) in [
+            ([1969, 12, 31], [23, 59, 59]),
+            ([2026, 0, 1], [0, 0, 0]),
+            ([2026, 13, 1], [0, 0, 0]),
+            ([2026, 2, 29], [0, 0, 0]),
+            ([2026, 4, 31], [0, 0, 0]),
+            ([2026, 1, 0], [0, 0, 0]),
+            ([2026, 1, 1], [24, 0, 0]),
+        ] {
+            assert_eq!(seconds(date, time), None, "{date:?} {time:?}");
+        }
+    }
+
+    #[test]
+    fn every_day_of_four_centuries_is_the_one_after_the_day_before() {
+        let mut day = 0;
+        for year in 1970..2400 {
+            for month in 1..=12 {
+                for date in 1..=31 {
+                    if let Some(at) = seconds([year, month, date], [0, 0, 0]) {
+                        assert_eq!(at, day * SECONDS_PER_DAY);
+                        day += 1;
+                    }
+                }
+            }
+        }
+    }
+}

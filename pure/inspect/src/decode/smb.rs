@@ -1,0 +1,285 @@
+//! SMB (MS-CIFS, MS-SMB, MS-SMB2) over TCP and over the NetBIOS session service (RFC 1002 §4.3):
+//! the dialect that the server chose, who signs on by NTLM, and the trees that are asked for.
+//!
+//! A direction whose messages are encrypted or compressed (MS-SMB2 §2.2.41, §2.2.42) is read no
+//! further.
+
+use super::frame::Frame;
+use super::{Context, Decode, Direction, First, Match, Progress, Reason, starts};
+use crate::field::{Field, FieldSink, Value};
+use crate::identify::{Byte, Pattern};
+use crate::text::Text;
+
+mod ntlm;
+mod old;
+mod v2;
+
+/// Bytes of a message that are kept: an NTLM authentication has its names within.
+const KEPT: usize = 1024;
+/// Head of a session service packet.
+const HEAD_LEN: usize = 4;
+/// Messages of a direction that are looked at.
+const MESSAGES_MAX: u16 = 64;
+/// Trees that are told.
+const TREES_MAX: u8 = 4;
+
+/// Packet types of the session service (RFC 1002 §4.3.1).
+const MESSAGE: u8 = 0x00;
+const SESSION_REQUEST: u8 = 0x81;
+const KEEP_ALIVE: u8 = 0x85;
+
+/// Bytes of the shortest message: the header of the old protocol, and counts of zero.
+const LEAST: u8 = 35;
+
+const OLD: &[u8] = b"\xffSMB";
+const V2: &[u8] = b"\xfeSMB";
+const ENCRYPTED: &[u8] = b"\xfdSMB";
+
+/// A message of at least [`LEAST`] bytes (its length in each of its bytes, so that zeros are given
+/// up before the header), and the request for a session, whose names are 34 bytes each.
+pub(super) const STARTS: &[Pattern] = &[
+    Pattern::Bytes(&[
+        Byte::Is(MESSAGE),
+        Byte::In(1, 0xff),
+        Byte::Any,
+        Byte::Any,
+        Byte::In(0xfd, 0xff),
+        Byte::Is(b'S'),
+        Byte::Is(b'M'),
+        Byte::Is(b'B'),
+    ]),
+    Pattern::Bytes(&[
+        Byte::Is(MESSAGE),
+        Byte::Is(0),
+        Byte::In(1, 0xff),
+        Byte::Any,
+        Byte::In(0xfd, 0xff),
+        Byte::Is(b'S'),
+        Byte::Is(b'M'),
+        Byte::Is(b'B'),
+    ]),
+    Pattern::Bytes(&[
+        Byte::Is(MESSAGE),
+        Byte::Is(0),
+        Byte::Is(0),
+        Byte::In(LEAST, 0xff),
+        Byte::In(0xfd, 0xff),
+        Byte::Is(b'S'),
+        Byte::Is(b'M'),
+        Byte::Is(b'B'),
+    ]),
+    Pattern::Bytes(&[
+        Byte::Is(SESSION_REQUEST),
+        Byte::Is(0),
+        Byte::Is(0),
+        Byte::Is(68),
+        Byte::Is(32),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+        Byte::In(b'A', b'P'),
+    ]),
+];
+
+/// Headers have a length of their own, or a command that exists.
+pub(super) fn first(first: &First<'_>) -> Match {
+    let Some((head, rest)) = first.bytes.split_first_chunk::<HEAD_LEN>() else {
+        return Match::Maybe;
+    };
+    if head[0] != MESSAGE {
+        return Match::Yes;
+    }
+    let len = u32::from_be_bytes(*head);
+    let is = |magic| starts(rest, magic) == Match::Yes;
+    if is(V2) {
+        // The length of the header is always 64 (MS-SMB2 §2.2.1).
+        return match len >= 64 {
+            true => starts(rest.get(4..).unwrap_or(&[]), &[64, 0]),
+            false => Match::No,
+        };
+    }
+    let least = if is(ENCRYPTED) { 52 } else { LEAST.into() };
+    match len >= least {
+        true => Match::Yes,
+        false => Match::No,
+    }
+}
+
+/// The length of a packet, its head included.
+fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
+    let Some(head) = bytes.first_chunk::<HEAD_LEN>() else {
+        return Ok(None);
+    };
+    match head[0] {
+        MESSAGE => Ok(Some(u32::from_be_bytes(*head) + HEAD_LEN as u32)),
+        SESSION_REQUEST..=KEEP_ALIVE => {
+            let len = u16::from_be_bytes([head[2], head[3]]);
+            Ok(Some(u32::from(len) + HEAD_LEN as u32))
+        }
+        _ => Err(Reason::BadValue),
+    }
+}
+
+/// A number in a message: little endian, like all of SMB.
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..)?.first_chunk::<2>()?;
+    Some(u16::from_le_bytes(*bytes))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..)?.first_chunk::<4>()?;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+/// Text of two bytes a character, as UTF-8. `None` if there is none.
+fn wide<const N: usize>(bytes: &[u8]) -> Option<Text<N>> {
+    let mut text = Text::EMPTY;
+    let units = bytes
+        .chunks_exact(2)
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    for decoded in char::decode_utf16(units) {
+        let letter = decoded.unwrap_or(char::REPLACEMENT_CHARACTER);
+        text.push(letter.encode_utf8(&mut [0; 4]).as_bytes());
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// What is told of a connection.
+struct Talk {
+    /// Dialects that the client offered, by their places in a list: what the old server answers is
+    /// a place.
+    offered: [u8; old::OFFERED_MAX],
+    trees: u8,
+    /// Whether the client has come to a tree that is more than the way to others.
+    is_over: bool,
+}
+
+impl Talk {
+    const NEW: Talk = Talk {
+        offered: [0; old::OFFERED_MAX],
+        trees: 0,
+        is_over: false,
+    };
+
+    fn tree<const N: usize>(&mut self, path: &Text<N>, out: &mut dyn FieldSink) {
+        if self.trees < TREES_MAX {
+            self.trees += 1;
+            out.field(Field::SmbTree, path.value());
+        }
+        let share = path.bytes().rsplit(|byte| *byte == b'\\').next();
+        self.is_over |= !share.unwrap_or(&[]).eq_ignore_ascii_case(b"IPC$");
+    }
+
+    /// A message, as much of it as is kept. False if nothing behind it can be read.
+    fn message(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> bool {
+        if bytes.starts_with(V2) {
+            self.v2(bytes, out);
+        } else if bytes.starts_with(OLD) {
+            self.old(bytes, out);
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+/// One direction.
+struct Side {
+    frame: Frame<KEPT>,
+    messages: u16,
+    is_over: bool,
+}
+
+/// The state of a connection.
+pub(crate) struct Smb {
+    talk: Talk,
+    sides: [Side; 2],
+}
+
+impl Smb {
+    fn progress(&self) -> Progress {
+        match self.talk.is_over || self.sides.iter().all(|side| side.is_over) {
+            true => Progress::Done,
+            false => Progress::Need(1),
+        }
+    }
+}
+
+impl Decode for Smb {
+    fn new() -> Smb {
+        let side = || Side {
+            frame: Frame::EMPTY,
+            messages: 0,
+            is_over: false,
+        };
+        Smb {
+            talk: Talk::NEW,
+            sides: [side(), side()],
+        }
+    }
+
+    fn clear(&mut self) {
+        let Smb { talk, sides } = self;
+        *talk = Talk::NEW;
+        for side in sides {
+            let Side {
+                frame,
+                messages,
+                is_over,
+            } = side;
+            frame.clear();
+            (*messages, *is_over) = (0, false);
+        }
+    }
+
+    fn feed(
+        &mut self,
+        context: &mut Context<'_>,
+        input: &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Progress {
+        let side = &mut self.sides[context.origin.from as usize];
+        let mut rest = input;
+        while !side.is_over && !self.talk.is_over {
+            match side.frame.take(&mut rest, length) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => {
+                    side.is_over = true;
+                    break;
+                }
+            }
+            let (kind, message) = match side.frame.bytes().split_first_chunk::<HEAD_LEN>() {
+                Some((head, message)) => (head[0], message),
+                None => (KEEP_ALIVE, &[][..]),
+            };
+            side.is_over = kind == MESSAGE && !self.talk.message(message, out);
+            side.frame.clear();
+            side.messages += 1;
+            side.is_over |= side.messages == MESSAGES_MAX;
+        }
+        self.progress()
+    }
+
+    fn wants(&self, from: Direction) -> bool {
+        !self.sides[from as usize].is_over
+    }
+
+    fn skips(&self, from: Direction) -> u32 {
+        self.sides[from as usize].frame.skips()
+    }
+
+    fn skip(&mut self, from: Direction, len: u32) {
+        self.sides[from as usize].frame.skip(len);
+    }
+
+    fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn FieldSink) -> Progress {
+        let side = &mut self.sides[from as usize];
+        side.is_over |= !side.frame.skip(len);
+        self.progress()
+    }
+}

@@ -1,0 +1,47 @@
+//! NTLM (MS-NLMP): the names in an AUTHENTICATE message (§2.2.1.3), wherever it lies within what
+//! carries it: bare, SPNEGO, or Kerberos' frame.
+
+use super::{long, wide, word};
+use crate::field::{Field, FieldSink};
+use crate::text::Text;
+
+const AUTHENTICATE: &[u8] = b"NTLMSSP\0\x03\0\0\0";
+/// Where length, room and place of the names stand, and which of them they are.
+const NAMES: &[(usize, Field)] = &[
+    (28, Field::SmbDomain),
+    (36, Field::SmbUser),
+    (44, Field::SmbWorkstation),
+];
+const FLAGS_AT: usize = 60;
+const UNICODE: u32 = 1;
+
+/// Tells the names, if the message is there.
+pub(super) fn tell(bytes: &[u8], out: &mut dyn FieldSink) {
+    let found = bytes
+        .windows(AUTHENTICATE.len())
+        .position(|window| window == AUTHENTICATE);
+    let Some(message) = found.and_then(|at| bytes.get(at..)) else {
+        return;
+    };
+    let is_wide = long(message, FLAGS_AT).is_none_or(|flags| flags & UNICODE != 0);
+    for (at, field) in NAMES {
+        let (Some(len), Some(start)) = (word(message, *at), long(message, at + 4)) else {
+            return;
+        };
+        let start = start as usize;
+        let Some(name) = message.get(start..start + usize::from(len)) else {
+            continue;
+        };
+        let name = match is_wide {
+            true => wide::<64>(name),
+            false => {
+                let mut text = Text::EMPTY;
+                text.push(name);
+                (!text.is_empty()).then_some(text)
+            }
+        };
+        if let Some(name) = name {
+            out.field(*field, name.value());
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! SMB 2 and 3 (MS-SMB2 §2.2): negotiation, session setup and tree connect, each of a chain of
+//! commands.
+
+use super::{Field, FieldSink, Talk, Value, long, ntlm, wide, word};
+
+const HEADER_LEN: usize = 64;
+/// Commands of a chain that are looked at.
+const CHAIN_MAX: usize = 4;
+
+const NEGOTIATE: u16 = 0;
+const SESSION_SETUP: u16 = 1;
+const TREE_CONNECT: u16 = 3;
+const RESPONSE: u32 = 1;
+
+/// A dialect by its number; that which stands for "2 something" is followed by the true one.
+fn dialect(number: u16) -> Option<&'static str> {
+    Some(match number {
+        0x0202 => "2.0.2",
+        0x0210 => "2.1",
+        0x0300 => "3.0",
+        0x0302 => "3.0.2",
+        0x0311 => "3.1.1",
+        _ => return None,
+    })
+}
+
+impl Talk {
+    pub(super) fn v2(&mut self, bytes: &[u8], out: &mut dyn FieldSink) {
+        let mut rest = bytes;
+        for _ in 0..CHAIN_MAX {
+            let next = long(rest, 20).unwrap_or(0) as usize;
+            let command = match next {
+                0 => Some(rest),
+                next => rest.get(..next.min(rest.len())),
+            };
+            if command.and_then(|bytes| self.command(bytes, out)).is_none() || next == 0 {
+                return;
+            }
+            rest = rest.get(next..).unwrap_or(&[]);
+        }
+    }
+
+    fn command(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> Option<()> {
+        let body = bytes.get(HEADER_LEN..)?;
+        let is_response = long(bytes, 16)? & RESPONSE != 0;
+        match (word(bytes, 12)?, is_response) {
+            (NEGOTIATE, true) => {
+                if let Some(name) = dialect(word(body, 4)?) {
+                    out.field(Field::SmbDialect, Value::text(name.as_bytes()));
+                }
+            }
+            (SESSION_SETUP, false) => ntlm::tell(body, out),
+            (TREE_CONNECT, false) => {
+                let (at, len) = (usize::from(word(body, 4)?), usize::from(word(body, 6)?));
+                // Counted from the header's first byte.
+                let path = wide::<128>(bytes.get(at..at + len)?)?;
+                self.tree(&path, out);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}

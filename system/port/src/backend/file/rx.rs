@@ -1,0 +1,425 @@
+//! Reading: packets are slots over the file's memory.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bpf::cbpf::Program;
+use ring::slot::Slot;
+use ring::{Frame, FrameCache, Pool, PoolConfig};
+use sys::{Error, ErrorKind, Result};
+use wire::file::{Direction as Way, Event, FileError, FileErrorKind, InterfaceFound, Reader};
+
+use super::Shared;
+use super::input::Compression;
+use super::source::{self, More, Source};
+use crate::account::RxCounters;
+use crate::options::{FilterTarget, PortOptions};
+use crate::rx::{Filled, Ready, RxBackend};
+
+/// Packets looked at for one batch where a filter rejects most of them, so that a call ends soon.
+const LOOK_MAX: u64 = 1 << 16;
+
+/// So far ahead of a packet its file is loaded: some twenty of the smallest packets.
+const AHEAD_LEN: usize = 2048;
+
+/// Bytes kept of an interface's name. Linux's have 15, names in captures of other systems some
+/// more; a file may have 64 KiB for each of 65,536.
+const NAME_LEN_MAX: usize = 128;
+
+/// Frames of the pool into which packets are copied that a program wants to keep: 4 MiB.
+const KEEP_FRAME_COUNT: u32 = 1024;
+
+/// How reading ended.
+pub(super) enum End {
+    /// The file is read to its end.
+    Clean,
+    /// It cannot be read on.
+    Damaged {
+        offset: u64,
+        why: String,
+        kind: ErrorKind,
+    },
+    /// The filter makes no sense for packets of an interface met; gone once it is told.
+    Filter(Option<Error>),
+}
+
+pub(super) struct Rx {
+    pub(super) path: String,
+    pub(super) source: Source,
+    pub(super) reader: Box<Reader>,
+    /// By index of the interface in the section, its index in the port.
+    pub(super) indices: Vec<u16>,
+    /// The section that `indices` belongs to.
+    pub(super) section: u32,
+    pub(super) options: PortOptions,
+    /// The filter of each interface, by its index in the port.
+    pub(super) programs: Vec<Option<Arc<Program>>>,
+    /// The filter for each link type met.
+    pub(super) programs_by_link: HashMap<u16, Option<Arc<Program>>>,
+    pub(super) snaplen: u32,
+    pub(super) end: Option<End>,
+    /// The end was told to the program.
+    pub(super) told: bool,
+    pub(super) keep: OnceCell<Pool>,
+    pub(super) cache: Option<FrameCache>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) counters: Arc<RxCounters>,
+}
+
+impl Rx {
+    /// Reads up to the first interface, so that the port has a link type.
+    pub(super) fn open(&mut self) -> Result<()> {
+        while self.end.is_none() && self.indices.is_empty() {
+            match self.reader.next(self.source.rest()) {
+                Ok(Event::Need(need)) => match self.source.more(need) {
+                    More::Bytes => {}
+                    More::Later => {
+                        if !self.source.wait(Duration::MAX) {
+                            let why = "interrupted before the first packet";
+                            return Err(Error::new(ErrorKind::Io, self.what(), why));
+                        }
+                    }
+                    more => self.at_end(more),
+                },
+                Ok(event) => self.meta(&event),
+                Err(error) => self.damage(&error),
+            }
+        }
+        match &self.end {
+            None | Some(End::Clean) => Ok(()),
+            Some(_) => Err(self.error()),
+        }
+    }
+
+    fn what(&self) -> String {
+        format!("read {}", source::shown(&self.path))
+    }
+
+    /// Anything but a packet.
+    fn meta(&mut self, event: &Event) {
+        if let Event::Interface(found) = event {
+            self.interface(found);
+        }
+        self.source.take(event.used());
+    }
+
+    /// Notes an interface. A section that describes the interfaces of the one before again (files
+    /// put behind each other) gets the same indices.
+    fn interface(&mut self, found: &InterfaceFound) {
+        if found.section != self.section {
+            self.section = found.section;
+            self.indices.clear();
+        }
+        let name = self.source.rest().get(found.name.clone()).unwrap_or(&[]);
+        let name = short_name(name);
+        let snaplen = found.interface.snaplen;
+        self.shared.snaplen.fetch_max(snaplen, Ordering::Relaxed);
+        let entry = (found.interface.link.0, name);
+        let mut known = self
+            .shared
+            .interfaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let local = self.indices.len();
+        let index = if known.get(local) == Some(&entry) {
+            local
+        } else {
+            known.push(entry);
+            known.len() - 1
+        };
+        let index = u16::try_from(index);
+        let count = known.len();
+        drop(known);
+        if count > self.programs.len() {
+            match self.program(found.interface.link.0) {
+                Ok(program) => self.programs.push(program),
+                Err(error) => self.end = Some(End::Filter(Some(error))),
+            }
+        }
+        match index {
+            Ok(index) => self.indices.push(index),
+            Err(_) => {
+                let why = format!("{count} interfaces in one file");
+                let offset = self.reader.offset();
+                self.end = Some(End::Damaged {
+                    offset,
+                    why,
+                    kind: ErrorKind::Unsupported,
+                });
+            }
+        }
+    }
+
+    /// The filter for a link type; the one of an interface before, if it has the same.
+    fn program(&mut self, link_type: u16) -> Result<Option<Arc<Program>>> {
+        if let Some(program) = self.programs_by_link.get(&link_type) {
+            return Ok(program.clone());
+        }
+        let target = FilterTarget {
+            link_type,
+            tap: None,
+        };
+        let program = self.options.for_packets(target)?.filter.map(Arc::new);
+        self.programs_by_link.insert(link_type, program.clone());
+        Ok(program)
+    }
+
+    fn at_end(&mut self, more: More) {
+        let offset = self.reader.offset();
+        match more {
+            More::Failed(error) => {
+                // A compressed stream that is cut or damaged, or a failing disk: with an errno.
+                let kind = match error.raw_os_error() {
+                    Some(_) => ErrorKind::Io,
+                    None => ErrorKind::Damaged,
+                };
+                let why = match self.source.compression() {
+                    Compression::None => error.to_string(),
+                    compression => format!("{} data: {error}", compression.name()),
+                };
+                self.end = Some(End::Damaged { offset, why, kind });
+            }
+            More::End(skipped) => match self.reader.finish(self.source.rest().len()) {
+                Ok(()) => self.end = Some(End::Clean),
+                Err(mut error) => {
+                    if let FileErrorKind::EndsInside(there, needed) = error.kind {
+                        let there = there.saturating_sub(skipped as u64);
+                        error.kind = FileErrorKind::EndsInside(there, needed);
+                    }
+                    self.damage(&error);
+                }
+            },
+            More::Bytes | More::Later => {}
+        }
+    }
+
+    fn damage(&mut self, error: &FileError) {
+        let kind = match error.kind {
+            FileErrorKind::Empty | FileErrorKind::NotACapture(_) if error.offset == 0 => {
+                ErrorKind::InvalidInput
+            }
+            _ => ErrorKind::Damaged,
+        };
+        let (offset, why) = (error.offset, error.kind.to_string());
+        self.end = Some(End::Damaged { offset, why, kind });
+    }
+
+    /// The end as an error; made anew each time it is asked for.
+    fn error(&mut self) -> Error {
+        if let Some(End::Filter(error)) = &mut self.end
+            && let Some(error) = error.take()
+        {
+            return error;
+        }
+        let Some(End::Damaged { offset, why, kind }) = &self.end else {
+            return Error::new(ErrorKind::Io, self.what(), "it has ended");
+        };
+        if *kind == ErrorKind::InvalidInput {
+            let hint = "capture files are pcap or pcapng, plain or compressed by gzip or zstd";
+            return Error::new(*kind, self.what(), why.clone()).with_hint(hint);
+        }
+        let seen = self.shared.seen.get();
+        let whose = match self.source.compression() {
+            Compression::None => "",
+            _ => " of the uncompressed file",
+        };
+        let why = format!("{why}; byte {offset}{whose}, after {seen} packets");
+        Error::new(*kind, self.what(), why)
+    }
+
+    /// Adds packets to the batch until there is something else, or `room` of them; how many were
+    /// looked at, and what came instead.
+    fn packets(
+        &mut self,
+        slots: &mut Vec<Slot>,
+        room: usize,
+    ) -> (u64, Option<std::result::Result<Event, FileError>>) {
+        let rest = self.source.rest();
+        let start = self.source.pointer(0);
+        let (mut at, mut seen, mut added) = (0, 0, 0);
+        slots.reserve(room);
+        if self.programs.iter().all(Option::is_none) {
+            let index = self.indices.first().copied().unwrap_or(0);
+            let snaplen = self.snaplen;
+            at = self
+                .reader
+                .each_plain(rest, room, |data_at, cap_len, wire_len, time| {
+                    // SAFETY: the reader checked that the packet lies within `rest`, which `start`
+                    // is the start of; this pointer may be written through, which one made from
+                    // `rest` may not.
+                    let data = unsafe { start.add(data_at) };
+                    // Where the next packet is stands in this one's header, so the processor can
+                    // only foresee by address, and that ends with each page.
+                    let ahead = data.as_ptr().addr() + AHEAD_LEN;
+                    sys::advice::prefetch(&[ahead, ahead + 64]);
+                    // SAFETY: as above; what is read of the file stays in memory until `release`.
+                    let mut slot = unsafe { Slot::over(data, cap_len.min(snaplen), wire_len, 0) };
+                    slot.time_ns = time.ns();
+                    slot.interface_index = index;
+                    slot.flags = Slot::TIME;
+                    slots.push(slot);
+                    added += 1;
+                });
+            seen = added as u64;
+        }
+        let other = loop {
+            if added == room || seen == LOOK_MAX {
+                break None;
+            }
+            let bytes = rest.get(at..).unwrap_or(&[]);
+            let packet = match self.reader.next(bytes) {
+                Ok(Event::Packet(packet)) => packet,
+                other => break Some(other),
+            };
+            seen += 1;
+            if !packet.has_wire_len {
+                self.shared.wire_len_damaged.add(1);
+            }
+            let index = self.indices.get(packet.interface as usize);
+            let index = index.copied().unwrap_or(0);
+            let data_at = at + packet.data.start;
+            at += packet.used;
+            if let Some(Some(program)) = self.programs.get(usize::from(index)) {
+                let data = bytes.get(packet.data.clone()).unwrap_or(&[]);
+                if bpf::vm_cbpf::run(program, data, packet.wire_len) == 0 {
+                    continue;
+                }
+            }
+            // SAFETY: the reader checked that the packet lies within `rest`, which `start` is the
+            // start of; this pointer may be written through, which one made from `rest` may not.
+            let data = unsafe { start.add(data_at) };
+            let cap_len = (packet.data.len() as u32).min(self.snaplen);
+            // SAFETY: as above; what is read of the file stays in memory until `release`.
+            let mut slot = unsafe { Slot::over(data, cap_len, packet.wire_len, 0) };
+            slot.time_ns = packet.time.ns();
+            slot.interface_index = index;
+            slot.flags = u16::from(packet.has_time) * Slot::TIME
+                + u16::from(packet.direction == Way::Out) * Slot::OUTGOING;
+            slots.push(slot);
+            added += 1;
+        };
+        self.source.take(at);
+        (seen, other)
+    }
+}
+
+impl RxBackend for Rx {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
+        self.source.begin_batch(&self.path)?;
+        let before = slots.len();
+        let mut seen = 0;
+        while self.end.is_none() && !self.shared.stopped.load(Ordering::Relaxed) {
+            let room = max - (slots.len() - before);
+            let (looked, other) = self.packets(slots, room);
+            seen += looked;
+            match other {
+                None => break,
+                Some(Ok(Event::Need(need))) => {
+                    // Getting more moves the buffer, which slots may point to.
+                    if slots.len() > before || seen >= LOOK_MAX {
+                        break;
+                    }
+                    match self.source.more(need) {
+                        More::Bytes => {}
+                        More::Later => break,
+                        more => self.at_end(more),
+                    }
+                }
+                Some(Ok(event)) => self.meta(&event),
+                Some(Err(error)) => self.damage(&error),
+            }
+        }
+        let count = (slots.len() - before) as u64;
+        self.shared.seen.add(seen);
+        if seen > count {
+            self.counters.filtered.add(seen - count);
+        }
+        if count == 0 && matches!(self.end, Some(End::Damaged { .. } | End::Filter(_))) {
+            self.told = true;
+            return Err(self.error());
+        }
+        Ok(Filled::of(&slots[before..]))
+    }
+
+    fn release(&mut self, slots: &mut Vec<Slot>) {
+        slots.clear();
+    }
+
+    fn end_filter(&mut self) {
+        (self.options.filter, self.options.filter_source) = (None, None);
+        self.programs_by_link.clear();
+        self.programs.fill(None);
+    }
+
+    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
+        let what = "keep a packet of a file";
+        if self.cache.is_none() {
+            let config = PoolConfig {
+                frame_count: KEEP_FRAME_COUNT,
+                ..PoolConfig::default()
+            };
+            let pool = match self.keep.get() {
+                Some(pool) => pool.clone(),
+                None => Pool::new(config)?,
+            };
+            let _ = self.keep.set(pool.clone());
+            self.cache = Some(FrameCache::new(pool));
+        }
+        let none = || Error::new(ErrorKind::NoSpace, what, "the pool has no frame left");
+        let cache = self.cache.as_mut().ok_or_else(none)?;
+        if slot.cap_len() > cache.pool().frame_len() {
+            self.counters.too_long.add(1);
+            let why = format!("{} bytes are more than a frame holds", slot.cap_len());
+            return Err(Error::new(ErrorKind::InvalidInput, what, why));
+        }
+        let Some(mut frame) = cache.take() else {
+            self.counters.pool_empty.add(1);
+            return Err(none());
+        };
+        let pool = cache.pool();
+        pool.set_range(&mut frame, 0, slot.cap_len());
+        // SAFETY: the slot is one of the batch that is out, so its memory is as `fill` described
+        // it.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) };
+        pool.bytes_mut(&mut frame).copy_from_slice(bytes);
+        self.counters.detach_copies.add(1);
+        Ok(frame)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        Ok(match &self.end {
+            _ if self.shared.stopped.load(Ordering::Relaxed) => Ready::End,
+            Some(End::Clean) => Ready::End,
+            Some(_) if self.told => Ready::End,
+            Some(_) => Ready::Packets,
+            None if self.source.wait(timeout) => Ready::Packets,
+            None => Ready::Timeout,
+        })
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.keep.get()
+    }
+
+    /// A file has its packets ready: to sleep on the clock in between would only be slow.
+    fn gathers(&self) -> bool {
+        true
+    }
+}
+
+/// The start of an interface's name, as text.
+fn short_name(name: &[u8]) -> String {
+    let cut = name.get(..NAME_LEN_MAX).unwrap_or(name);
+    let text = String::from_utf8_lossy(cut);
+    match cut.len() < name.len() {
+        // A character may have been cut in two.
+        true => text
+            .trim_end_matches(char::REPLACEMENT_CHARACTER)
+            .to_owned(),
+        false => text.into_owned(),
+    }
+}

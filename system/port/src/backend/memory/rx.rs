@@ -1,0 +1,245 @@
+//! The receiving end of the ring.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use ring::slot::{Room, Slot};
+use ring::{Consumer, Frame, FrameCache, Pool};
+use sys::{Error, ErrorKind, Result};
+
+use super::{Descriptor, Ends, SEGMENT_COUNT_MAX, drain};
+use crate::account::RxCounters;
+use crate::rx::{Filled, Ready, RxBackend};
+
+pub(super) struct Rx {
+    pub(super) snaplen: u32,
+    pub(super) segment_max: usize,
+    /// The start of the packet that is next in the ring was refused.
+    pub(super) skipping: bool,
+    pub(super) consumer: ManuallyDrop<Consumer<Descriptor>>,
+    pub(super) pool: Pool,
+    pub(super) cache: FrameCache,
+    pub(super) ends: Arc<Ends>,
+    pub(super) counters: Arc<RxCounters>,
+}
+
+/// Gives the frames of a packet back of which a segment was refused: those read so far, and the one
+/// that the descriptor names.
+#[cold]
+fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: Descriptor) {
+    for slot in read {
+        // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+        unsafe { cache.give_index(slot.token() as u32) };
+    }
+    // SAFETY: the sender submitted the frame and no longer touches it; a frame that it does not
+    // hold stays whose it is.
+    unsafe { cache.reclaim(descriptor.index) };
+}
+
+impl Rx {
+    /// Packets of one piece that lie as they should, until there is another or `count` are taken.
+    #[inline]
+    fn fill_plain(&self, slots: &mut Vec<Slot>, count: u32) -> Filled {
+        let mut room = Room::new(slots, count as usize);
+        let pool = &self.pool;
+        let owners = pool.owners();
+        let (first, frame_len) = (pool.base().as_ptr(), pool.frame_len());
+        let (shift, snaplen) = (frame_len.trailing_zeros(), self.snaplen);
+        let mut bytes = 0;
+        for at in 0..count {
+            let d = self.consumer.read(at);
+            let offset = u32::from(d.offset);
+            let is_plain = !d.continues
+                && offset <= frame_len
+                && d.len <= (frame_len - offset).min(snaplen)
+                && d.wire_len == d.len;
+            // SAFETY: the sender submitted the frame and no longer touches it.
+            if !is_plain || !unsafe { owners.claim(d.index) } {
+                break;
+            }
+            let place = ((d.index as usize) << shift) + offset as usize;
+            let info = u64::from(d.time_ns != 0) * u64::from(Slot::TIME);
+            // SAFETY: room was made for `count`. The index is one of the pool's (claimed), offset
+            // and length stay within its frame.
+            unsafe {
+                room.push(
+                    first.wrapping_add(place),
+                    d.len,
+                    d.index,
+                    d.time_ns,
+                    0,
+                    info,
+                )
+            };
+            bytes += u64::from(d.len);
+        }
+        Filled {
+            packets: room.finish(),
+            bytes,
+        }
+    }
+}
+
+impl RxBackend for Rx {
+    #[inline]
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
+        let max = u32::try_from(max).unwrap_or(u32::MAX);
+        let count = self.consumer.peek(max.saturating_add(SEGMENT_COUNT_MAX));
+        let start = slots.len();
+        let mut filled = match self.skipping {
+            true => Filled::default(),
+            false => self.fill_plain(slots, count.min(max)),
+        };
+        let plain = filled.packets as u32;
+        let (mut whole, mut keep) = (plain, slots.len());
+        let (mut taken, mut refused) = (u64::from(plain), 0);
+        // Bytes of the packet whose segments are being read, and what snaplen leaves of it.
+        let mut bytes = 0;
+        let mut rest = self.snaplen;
+        let pool = &self.pool;
+        let owners = pool.owners();
+        for at in plain..count {
+            // Beyond the batch's size only as long as not one packet is whole.
+            if at >= max && keep > start {
+                break;
+            }
+            let d = self.consumer.read(at);
+            // The index came out of shared memory: the owner table has the last word.
+            let offset = u32::from(d.offset);
+            if self.skipping
+                || offset > pool.frame_len()
+                || d.continues && slots.len() - keep + 1 >= self.segment_max
+                // SAFETY: the sender submitted the frame and no longer touches it.
+                || !unsafe { owners.claim(d.index) }
+            {
+                // None of it is delivered: the next packet must not look like its end.
+                refuse(&mut self.cache, slots.drain(keep..), d);
+                self.skipping = d.continues;
+                bytes = 0;
+                taken += u64::from(!d.continues);
+                refused += u64::from(!d.continues);
+                rest = self.snaplen;
+                whole = at + 1;
+                continue;
+            }
+            let len = d.len.min(pool.frame_len() - offset).min(rest);
+            rest = if d.continues {
+                rest - len
+            } else {
+                self.snaplen
+            };
+            let place = pool.addr_of(d.index) + u64::from(offset);
+            // SAFETY: the index is one of the pool's (claimed), offset and length stay within its
+            // frame.
+            let mut slot = unsafe {
+                let data = pool.base().add(place as usize);
+                Slot::over(data, len, d.wire_len, d.index.into())
+            };
+            slot.time_ns = d.time_ns;
+            slot.flags =
+                u16::from(d.time_ns != 0) * Slot::TIME + u16::from(d.continues) * Slot::CONTINUES;
+            slots.push(slot);
+            bytes += u64::from(len);
+            if !d.continues {
+                (whole, keep) = (at + 1, slots.len());
+                taken += 1;
+                filled.packets += 1;
+                filled.bytes += std::mem::take(&mut bytes);
+            }
+        }
+        // A packet whose last segment is not there yet waits for the next batch.
+        for unfinished in slots.drain(keep..) {
+            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+            unsafe { pool.lend_index(unfinished.token() as u32) };
+        }
+        self.consumer.release(whole);
+        if taken != 0 {
+            self.ends.taken.0.add(taken);
+        }
+        if refused != 0 {
+            self.counters.invalid.add(refused);
+        }
+        Ok(filled)
+    }
+
+    #[inline]
+    fn release(&mut self, slots: &mut Vec<Slot>) {
+        // One that was detached names no frame, and is left alone.
+        // SAFETY: the slots' frames are held by this batch, and the slots end here.
+        unsafe {
+            self.cache
+                .give_each(slots.iter().map(|slot| slot.token() as u32))
+        };
+        slots.clear();
+    }
+
+    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
+        let pool = self.cache.pool();
+        let gone = || {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "detach a packet",
+                "detached before",
+            )
+        };
+        let index = u32::try_from(slot.token()).map_err(|_| gone())?;
+        // SAFETY: `fill` claimed the index for this slot, which forgets it below.
+        let mut frame = unsafe { pool.adopt(index) };
+        let offset = slot.data().as_ptr() as usize - pool.base().as_ptr() as usize;
+        let offset = offset as u64 - pool.addr_of(index);
+        pool.set_range(&mut frame, offset as u32, slot.cap_len());
+        slot.set_detached();
+        Ok(frame)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        let end = Instant::now() + timeout;
+        loop {
+            // Read before the ring: what was sent before the end is received before it is told.
+            let closed = self.ends.tx_closed.load(Ordering::Acquire);
+            if self.consumer.peek(1) != 0 {
+                return Ok(Ready::Packets);
+            }
+            if closed {
+                return Ok(Ready::End);
+            }
+            if Instant::now() >= end {
+                return Ok(Ready::Timeout);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ends.bell.as_fd())
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        self.ends.bell.take();
+        self.ends.is_armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Ok(self.consumer.peek(1) == 0 && !self.ends.tx_closed.load(Ordering::Acquire))
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        Some(self.cache.pool())
+    }
+
+    fn lends_frames(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        self.ends.rx_closed.store(true, Ordering::Release);
+        let mut rest = self.ends.rest();
+        let packets = drain(&mut self.consumer, &mut self.cache);
+        self.ends.closed.fetch_add(packets, Ordering::Relaxed);
+        // SAFETY: taken only here, and `self` is not used again.
+        *rest = Some(unsafe { ManuallyDrop::take(&mut self.consumer) });
+    }
+}

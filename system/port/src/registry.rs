@@ -1,0 +1,334 @@
+//! Backends by name: `scheme:target?option=value&…`, or a plain interface or file name.
+//!
+//! Which backends this crate has is in `open.rs`; a program adds its own to a [`Registry`].
+
+use std::path::Path;
+
+use ring::{Pool, PoolConfig};
+use sys::rights::Capability;
+use sys::{Error, ErrorKind, Result};
+
+use crate::options::{OPTION_NAMES, PortOptions, apply};
+use crate::port::Port;
+
+/// A port's name, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortName {
+    /// Which backend.
+    pub scheme: &'static str,
+    /// Interface, path, or whatever the backend names its devices by.
+    pub target: String,
+    /// One queue of it, from `afxdp:eth0/3`.
+    pub queue: Option<u32>,
+    /// Options in the name, in order.
+    pub options: Vec<(String, String)>,
+}
+
+/// Names without a scheme that a backend is meant by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// None: its names begin with its scheme.
+    Never,
+    /// Those that look like a capture file: `-`, with a slash, with such an ending, or of a file
+    /// that exists. The first row with this is taken; a question mark may be part of its targets.
+    Files,
+    /// All others. The first row with this is taken.
+    Interfaces,
+}
+
+/// What the targets of a backend's names are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Interfaces of the kernel.
+    Interface,
+    /// Files.
+    File,
+    /// Other things that exist before they are opened, such as a card.
+    Device,
+    /// Nothing that exists: each opening makes something new.
+    New,
+}
+
+/// A row of the table of backends.
+#[derive(Clone, Copy, Debug)]
+pub struct Backend {
+    /// What stands before the colon.
+    pub scheme: &'static str,
+    /// One line for help and docs.
+    pub summary: &'static str,
+    /// A name as an example.
+    pub example: &'static str,
+    /// What it needs of the kernel and of rights.
+    pub needs: &'static str,
+    /// Whether `/N` at the end of the target names a queue.
+    pub queues: bool,
+    /// What its targets are.
+    pub target: Target,
+    /// Which names without a scheme it is meant by.
+    pub plain: Plain,
+    /// Its filter decides which packets are taken from the host, so it is no affair of a reader.
+    pub filter_takes: bool,
+    /// The right that an open port needs to read its counters, if any.
+    pub to_count: fn() -> Option<Capability>,
+    /// The right that an open port needs to send, if any.
+    pub to_send: Option<Capability>,
+    /// What sends faster, as a clause; empty where nothing here does.
+    pub faster: &'static str,
+    /// Options of its own names that are called otherwise elsewhere: here and there.
+    pub renamed: &'static [(&'static str, &'static str)],
+    /// The frames that a port makes for itself when it is given no pool, where a pool of somebody
+    /// else's would do: how many, and how long. `None` for one that has nothing to share.
+    pub frames: fn(&PortName, &PortOptions) -> Result<Option<PoolConfig>>,
+    /// Opens a port.
+    pub open: fn(&PortName, &PortOptions) -> Result<Port>,
+}
+
+impl Backend {
+    /// A row with a scheme and nothing beyond: for `..Backend::new("name", open)`.
+    pub const fn new(
+        scheme: &'static str,
+        open: fn(&PortName, &PortOptions) -> Result<Port>,
+    ) -> Self {
+        Self {
+            scheme,
+            summary: "",
+            example: "",
+            needs: "nothing",
+            queues: false,
+            target: Target::Device,
+            plain: Plain::Never,
+            filter_takes: false,
+            to_count: || None,
+            to_send: None,
+            faster: "",
+            renamed: &[],
+            frames: |_, _| Ok(None),
+            open,
+        }
+    }
+}
+
+/// Suffixes that make a plain name a capture file even if it does not exist yet.
+const FILE_SUFFIXES: &[&str] = &[".pcap", ".pcapng", ".cap", ".ntar", ".dmp", ".gz", ".zst"];
+
+/// Backends that ports are opened with. The default has those of this crate.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    rows: Vec<Backend>,
+}
+
+impl Registry {
+    /// With these rows.
+    pub(crate) fn with(rows: &[Backend]) -> Self {
+        Self {
+            rows: rows.to_vec(),
+        }
+    }
+
+    /// Adds a backend.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is one of this scheme, or the scheme could not stand in a name.
+    pub fn add(&mut self, backend: Backend) -> Result<()> {
+        let refuse = |why: &str| {
+            let what = format!("add the backend {:?}", backend.scheme);
+            Error::new(ErrorKind::InvalidInput, what, why)
+        };
+        let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if backend.scheme.is_empty() || !backend.scheme.chars().all(letters) {
+            return Err(refuse(
+                "a scheme is made of small letters, digits and hyphens",
+            ));
+        }
+        if self.find(backend.scheme).is_some() {
+            return Err(refuse("there is one of this scheme"));
+        }
+        self.rows.push(backend);
+        Ok(())
+    }
+
+    /// All rows.
+    pub fn backends(&self) -> &[Backend] {
+        &self.rows
+    }
+
+    fn find(&self, scheme: &str) -> Option<&Backend> {
+        self.rows.iter().find(|row| row.scheme == scheme)
+    }
+
+    /// Takes a name apart. A name without a scheme is a capture file if it is `-`, has a slash,
+    /// ends like one, or exists as a file; else it is an interface, which is opened as a tap.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an unknown scheme, with the list of those there are.
+    pub fn parse(&self, name: &str) -> Result<PortName> {
+        let refuse =
+            |why: String| Error::new(ErrorKind::InvalidInput, format!("open {name:?}"), why);
+        if name.is_empty() {
+            return Err(refuse("the name is empty".into()));
+        }
+        if let Some((scheme, rest)) = name.split_once(':')
+            && !scheme.contains('/')
+            && !Path::new(name).exists()
+        {
+            let Some(backend) = self.find(scheme) else {
+                let known: Vec<&str> = self.rows.iter().map(|row| row.scheme).collect();
+                return Err(refuse(format!("there is no backend called {scheme:?}"))
+                    .with_hint(format!("backends: {}", known.join(", "))));
+            };
+            return parse_target(backend, backend.queues, rest).map_err(refuse);
+        }
+        let plain = name.split('?').next().unwrap_or(name);
+        let is_file = plain == "-"
+            || plain.contains('/')
+            || FILE_SUFFIXES.iter().any(|suffix| plain.ends_with(suffix))
+            || Path::new(plain).is_file();
+        let wanted = if is_file {
+            Plain::Files
+        } else {
+            Plain::Interfaces
+        };
+        let Some(backend) = self.rows.iter().find(|row| row.plain == wanted) else {
+            return Err(refuse("it has no scheme".into()));
+        };
+        parse_target(backend, false, name).map_err(refuse)
+    }
+
+    /// Opens a port by name. Options in the name go before those given.
+    ///
+    /// # Errors
+    /// Each says what was tried, why it failed, and has a hint.
+    pub fn open(&self, name: &str, options: &PortOptions) -> Result<Port> {
+        let (backend, parsed, options) = self.prepare(name, options)?;
+        (backend.open)(&parsed, &options)
+    }
+
+    /// As [`shared_pool`](crate::shared_pool).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), for what can be told before anything is opened; `NoSpace` where
+    /// memory is short.
+    pub fn shared_pool(&self, ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
+        let mut frames = Vec::new();
+        for (name, options) in ports {
+            let (backend, parsed, options) = self.prepare(name, options)?;
+            frames.extend((backend.frames)(&parsed, &options)?);
+        }
+        if frames.len() < 2 {
+            return Ok(None);
+        }
+        let sum = frames.iter().map(|config| config.frame_count).sum::<u32>();
+        let most = frames.iter().map(|config| config.frame_count).max();
+        let frame_len = frames.iter().map(|config| config.frame_len).max();
+        let config = PoolConfig {
+            // No port lends its device more than half of a pool that has other users.
+            frame_count: sum.max(most.unwrap_or(0).saturating_mul(2)),
+            frame_len: frame_len.unwrap_or(0),
+            huge_pages: frames[0].huge_pages,
+        };
+        Pool::new(config).map(Some)
+    }
+
+    /// The backend of a name, the name taken apart, and the options with those in the name.
+    fn prepare(
+        &self,
+        name: &str,
+        options: &PortOptions,
+    ) -> Result<(&Backend, PortName, PortOptions)> {
+        let parsed = self.parse(name)?;
+        let backend = self.find(parsed.scheme).ok_or_else(|| {
+            let why = format!("the backend {:?} is not part of this build", parsed.scheme);
+            Error::new(ErrorKind::Unsupported, format!("open {name:?}"), why)
+        })?;
+        let mut options = options.clone();
+        for (key, value) in &parsed.options {
+            let renamed = backend.renamed.iter().find(|(here, _)| here == key);
+            let key = renamed.map_or(key.as_str(), |(_, there)| there);
+            apply(&mut options, key, value).map_err(|why| {
+                Error::new(ErrorKind::InvalidInput, format!("open {name:?}"), why)
+                    .with_hint(format!("options in a name: {}", OPTION_NAMES.join(", ")))
+            })?;
+        }
+        Ok((backend, parsed, options))
+    }
+}
+
+/// Takes apart what stands behind the scheme.
+fn parse_target(
+    backend: &Backend,
+    queues: bool,
+    text: &str,
+) -> std::result::Result<PortName, String> {
+    // A question mark may be part of a file's name.
+    let is_file = backend.plain == Plain::Files && Path::new(text).exists();
+    let (target, query) = match text.split_once('?') {
+        Some(parts) if !is_file => parts,
+        _ => (text, ""),
+    };
+    let mut options = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        options.push((key.to_owned(), value.to_owned()));
+    }
+    let (target, queue) = match target.rsplit_once('/') {
+        Some((target, number)) if queues => {
+            let queue = number
+                .parse()
+                .map_err(|_| format!("{number:?} is not a queue number"))?;
+            (target, Some(queue))
+        }
+        _ => (target, None),
+    };
+    Ok(PortName {
+        scheme: backend.scheme,
+        target: target.to_owned(),
+        queue,
+        options,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing(name: &PortName, _: &PortOptions) -> Result<Port> {
+        let what = format!("open {}", name.target);
+        Err(Error::new(ErrorKind::Unsupported, what, "nothing opens"))
+    }
+
+    #[test]
+    fn rows_are_added_once() {
+        let mut registry = Registry::with(&[]);
+        assert!(registry.parse("eth0").is_err(), "nobody takes plain names");
+        registry.add(Backend::new("one", nothing)).unwrap();
+        assert!(registry.add(Backend::new("one", nothing)).is_err());
+        for scheme in ["", "a/b", "a:b", "Upper", "a?b"] {
+            let scheme: &'static str = scheme;
+            assert!(registry.add(Backend::new(scheme, nothing)).is_err());
+        }
+        let error = registry.open("one:here", &PortOptions::default()).err();
+        assert!(error.unwrap().to_string().contains("nothing opens"));
+        assert_eq!(registry.backends().len(), 1);
+    }
+
+    #[test]
+    fn options_of_a_row_may_have_names_of_their_own() {
+        fn show(name: &PortName, options: &PortOptions) -> Result<Port> {
+            let what = format!("{:?} {}", options.bind, options.lend);
+            nothing(name, options).map_err(|_| Error::new(ErrorKind::Unsupported, what, "no"))
+        }
+        let row = Backend::new("plain", show);
+        let other = Backend {
+            renamed: &[("bind", "lend")],
+            ..Backend::new("other", show)
+        };
+        let registry = Registry::with(&[row, other]);
+        let told = |name| {
+            let error = registry.open(name, &PortOptions::default()).err();
+            error.unwrap().to_string()
+        };
+        assert!(told("plain:x?bind=copy").contains("Copy false"));
+        assert!(told("other:x?bind=yes").contains("Auto true"));
+        assert!(told("plain:x?bind=yes").contains("no value for bind"));
+    }
+}

@@ -1,0 +1,73 @@
+//! A packet that outlives its batch: its frame, and what was known of it beside its bytes.
+
+use ring::{Frame, Pool};
+
+use ring::slot::{Checksum, Vlan};
+
+/// What is known of a packet beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// When it arrived, in nanoseconds since the Unix epoch, if anybody took the time.
+    pub time_ns: Option<u64>,
+    /// The card's hash over addresses and ports.
+    pub rss_hash: Option<u32>,
+    /// The VLAN tag that is no longer in the bytes.
+    pub vlan: Option<Vlan>,
+    /// What the card says of its checksums.
+    pub checksum: Checksum,
+    /// Whether the host itself sent it.
+    pub is_outgoing: bool,
+    /// Which interface of a capture file with several; 0 elsewhere.
+    pub interface_index: u16,
+}
+
+/// A packet taken out of its batch.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a frame that is dropped is lost to its pool"]
+pub struct Detached {
+    /// Its bytes, owned: give it back to its pool, or send it.
+    pub frame: Frame,
+    /// What was known of it.
+    pub meta: Meta,
+}
+
+impl Detached {
+    /// Puts a VLAN tag that lies beside the packet back into it, as it has to be before the frame
+    /// is sent: else the packet would go to another network. False if the frame has no room for
+    /// it, or the packet no link header; then nothing has changed. True also where there is no tag.
+    ///
+    /// # Panics
+    /// If the frame is not one of `pool`.
+    pub fn restore_tag(&mut self, pool: &Pool) -> bool {
+        let Some(vlan) = self.meta.vlan else {
+            return true;
+        };
+        let (offset, len) = (self.frame.offset(), self.frame.len());
+        let (tag_len, at) = (Vlan::LEN as u32, Vlan::AT);
+        let has_room_before = offset >= tag_len;
+        let has_room = has_room_before || pool.frame_len() - offset - len >= tag_len;
+        if (len as usize) < at || !has_room {
+            return false;
+        }
+        let offset = if has_room_before {
+            offset - tag_len
+        } else {
+            offset
+        };
+        pool.set_range(&mut self.frame, offset, len + tag_len);
+        let bytes = pool.bytes_mut(&mut self.frame);
+        match has_room_before {
+            true => bytes.copy_within(Vlan::LEN..Vlan::LEN + at, 0),
+            false => bytes.copy_within(at..len as usize, at + Vlan::LEN),
+        }
+        bytes[at..at + Vlan::LEN].copy_from_slice(&vlan.bytes());
+        self.meta.vlan = None;
+        self.meta.wire_len += tag_len;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

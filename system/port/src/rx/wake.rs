@@ -1,0 +1,92 @@
+//! Waiting beside other things: a descriptor to poll, and a waker that ends a wait from another
+//! thread.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sys::Result;
+use sys::eventfd::EventFd;
+
+use super::{Ready, RxQueue};
+
+/// How often a queue is looked at although nothing woke it: not everything makes its descriptor
+/// readable, as that the interface was deleted.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same where there is no descriptor to sleep on.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Ends a queue's [`wait`](RxQueue::wait) from any thread. A wake that comes while nobody waits
+/// ends the next wait at once.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<EventFd>);
+
+impl Waker {
+    /// Ends the wait, which says [`Ready::Woken`].
+    pub fn wake(&self) {
+        self.0.signal();
+    }
+}
+
+impl RxQueue {
+    /// A waker for this queue. With one, a wait costs a system call or two more.
+    ///
+    /// # Errors
+    /// That no more files can be opened.
+    pub fn waker(&mut self) -> Result<Waker> {
+        let event = match self.waker.take() {
+            Some(event) => event,
+            None => Arc::new(EventFd::new()?),
+        };
+        Ok(Waker(self.waker.insert(event).clone()))
+    }
+
+    /// A descriptor that is readable when there may be packets, for `poll(2)` or `epoll(7)` beside
+    /// others. `None` for a port that never has to be waited for (a file), or has nothing that
+    /// could be polled.
+    ///
+    /// Before each poll receive until a batch is empty, and call [`arm`](Self::arm). Not everything
+    /// makes it readable, as that the interface was deleted: look with a wait of no time ten times
+    /// a second or so.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.backend.poll_fd()
+    }
+
+    /// Prepares a poll of [`poll_fd`](Self::poll_fd). False if there may be packets already: then
+    /// do not sleep.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn arm(&mut self) -> Result<bool> {
+        Ok(self.backend.wait(Duration::ZERO)? == Ready::Timeout && self.backend.arm()?)
+    }
+
+    /// As [`wait`](Self::wait), ended by the waker too.
+    pub(super) fn wait_or_wake(&mut self, waker: &EventFd, timeout: Duration) -> Result<Ready> {
+        let start = Instant::now();
+        loop {
+            // Before the packets, which may never end.
+            if waker.take() {
+                return Ok(Ready::Woken);
+            }
+            // Packets, the end, an error: all that is known without sleeping.
+            match self.backend.wait(Duration::ZERO)? {
+                Ready::Timeout => {}
+                ready => return Ok(ready),
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(Ready::Timeout);
+            }
+            if !self.backend.arm()? {
+                continue;
+            }
+            let fd = self.backend.poll_fd();
+            let longest = if fd.is_some() { LOOK_EVERY } else { NAP };
+            if waker.wait_beside(fd, left.min(longest))? {
+                // A signal came, and whoever sent it wants to be heard.
+                return Ok(Ready::Timeout);
+            }
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! One packet's place (or one segment of a large packet) in a batch: what drivers and the backends
+//! of ports fill in and read, whole batches at a time.
+
+use std::ptr::NonNull;
+
+use crate::pool::Pool;
+
+/// A VLAN tag that the card or the kernel took out of the packet and reports beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Vlan {
+    /// Tag protocol: 0x8100 or 0x88a8.
+    pub tpid: u16,
+    /// Priority, drop eligibility and id (IEEE 802.1Q §9.6).
+    pub tci: u16,
+}
+
+impl Vlan {
+    /// Where in a packet a tag stands: behind the two addresses (IEEE 802.3 §3.1.1).
+    pub const AT: usize = 12;
+    /// Its bytes (IEEE 802.1Q §9.3).
+    pub const LEN: usize = 4;
+
+    /// As it stands in a packet.
+    pub fn bytes(self) -> [u8; Self::LEN] {
+        let ([a, b], [c, d]) = (self.tpid.to_be_bytes(), self.tci.to_be_bytes());
+        [a, b, c, d]
+    }
+}
+
+/// What the card says of a packet's IP and transport checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Nothing: it did not look, or does not know the protocol.
+    Unknown,
+    /// Those that it checked are right.
+    Good,
+    /// One of them is wrong.
+    Bad,
+    /// The transport checksum covers only the pseudo header so far: the packet never was on a wire.
+    Partial,
+}
+
+/// What a driver or backend fills in for each packet: 48 bytes, written once, so that a batch walks
+/// memory once.
+///
+/// Only drivers and backends see slots; programs see the port's packets, whose lifetime is the
+/// batch's. Where the bytes are, how many, and whose they are can only be set by unsafe functions,
+/// or so that there is less than before; the rest is plain data.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    data: NonNull<u8>,
+    cap_len: u32,
+    /// Bytes of the packet on the wire, over all of its slots.
+    pub wire_len: u32,
+    /// Whatever the backend needs to release the slot: a frame's index, a block's number.
+    token: u64,
+    /// When it arrived, in nanoseconds since the Unix epoch, if `flags` has [`Slot::TIME`].
+    pub time_ns: u64,
+    /// The card's hash in the upper half; below it what kind of hash it is, in four bits as cards
+    /// have it (Intel 82576 datasheet, §7.1.5.2; 0: there is none). The other bits mean nothing.
+    pub hash: u64,
+    /// The constants below, joined.
+    pub flags: u16,
+    /// Which interface of several it came from.
+    pub interface_index: u16,
+    /// The tag that is no longer in the bytes, if `flags` has [`Slot::VLAN`].
+    pub vlan: Vlan,
+}
+
+// SAFETY: a slot is a description of memory that its queue owns; it moves between threads only with
+// that queue.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// `time_ns` holds a time.
+    pub const TIME: u16 = 1 << 0;
+    /// The host sent this packet (a tap sees both directions).
+    pub const OUTGOING: u16 = 1 << 2;
+    /// `vlan` holds a tag. (Where Intel's cards say so, as are the checksums: a mask is all that it
+    /// takes.)
+    pub const VLAN: u16 = 1 << 3;
+    /// The packet goes on in the next slot.
+    pub const CONTINUES: u16 = 1 << 4;
+    /// The card has checked the packet's checksums, and they are right.
+    pub const CHECKSUM_GOOD: u16 = 1 << 5;
+    /// The card has checked the packet's checksums, and one is wrong.
+    pub const CHECKSUM_BAD: u16 = 1 << 6;
+    /// The transport checksum is not finished: it came from a program on the same machine.
+    pub const CHECKSUM_PARTIAL: u16 = 1 << 7;
+
+    /// The bits of `hash` that tell its kind.
+    const HASH_KIND: u64 = 0xf;
+
+    /// The token of a slot whose frame has gone elsewhere: there is nothing to release.
+    pub const DETACHED: u64 = u64::MAX;
+
+    /// A slot over a packet, or a piece of one, without metadata: `cap_len` bytes at `data` of
+    /// `wire_len` on the wire, and a token by which the backend knows it again.
+    ///
+    /// # Safety
+    /// Until the slot comes back to the backend (by `release` or `submit`) or is dropped, the bytes
+    /// are initialized memory that whoever has the slot alone reads and writes.
+    #[inline(always)]
+    pub unsafe fn over(data: NonNull<u8>, cap_len: u32, wire_len: u32, token: u64) -> Self {
+        Self {
+            data,
+            cap_len,
+            wire_len,
+            token,
+            time_ns: 0,
+            hash: 0,
+            flags: 0,
+            interface_index: 0,
+            vlan: Vlan { tpid: 0, tci: 0 },
+        }
+    }
+
+    /// Where its bytes begin.
+    #[inline]
+    pub fn data(&self) -> NonNull<u8> {
+        self.data
+    }
+
+    /// Bytes present: of a slot to be filled the room, of a filled one its part of the packet.
+    #[inline]
+    pub fn cap_len(&self) -> u32 {
+        self.cap_len
+    }
+
+    /// What the backend gave it; [`Slot::DETACHED`] where its frame has gone elsewhere.
+    #[inline]
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Whether the packet goes on in the next slot.
+    #[inline]
+    pub fn continues(&self) -> bool {
+        self.has(Self::CONTINUES)
+    }
+
+    /// Says that the packet goes on in the next slot.
+    #[inline]
+    pub fn set_continues(&mut self) {
+        self.flags |= Self::CONTINUES;
+    }
+
+    /// Shortens its part of the packet to `len` bytes, if it is longer.
+    #[inline(always)]
+    pub fn cut_to(&mut self, len: u32) {
+        self.cap_len = self.cap_len.min(len);
+    }
+
+    /// Moves it to `cap_len` bytes at `data`.
+    ///
+    /// # Safety
+    /// As for [`over`](Self::over).
+    #[inline]
+    pub unsafe fn move_to(&mut self, data: NonNull<u8>, cap_len: u32) {
+        (self.data, self.cap_len) = (data, cap_len);
+    }
+
+    /// Forgets its frame, which a sending queue has taken over. The length stays, to be counted.
+    #[inline]
+    pub fn forget_frame(&mut self) {
+        self.token = Self::DETACHED;
+    }
+
+    /// Marks it as gone elsewhere, as `detach` does where it moves a frame.
+    #[inline]
+    pub fn set_detached(&mut self) {
+        self.token = Self::DETACHED;
+        self.cap_len = 0;
+    }
+
+    /// Sets when the packet arrived, in nanoseconds since the Unix epoch.
+    #[inline]
+    pub fn set_time(&mut self, time_ns: u64) {
+        self.time_ns = time_ns;
+        self.flags |= Self::TIME;
+    }
+
+    /// Sets the VLAN tag that is no longer in the bytes.
+    #[inline]
+    pub fn set_vlan(&mut self, vlan: Vlan) {
+        self.vlan = vlan;
+        self.flags |= Self::VLAN;
+    }
+
+    /// Sets what the card says of the packet's checksums.
+    #[inline]
+    pub fn set_checksum(&mut self, checksum: Checksum) {
+        self.flags &= !(Self::CHECKSUM_GOOD | Self::CHECKSUM_BAD | Self::CHECKSUM_PARTIAL);
+        self.flags |= match checksum {
+            Checksum::Unknown => 0,
+            Checksum::Good => Self::CHECKSUM_GOOD,
+            Checksum::Bad => Self::CHECKSUM_BAD,
+            Checksum::Partial => Self::CHECKSUM_PARTIAL,
+        };
+    }
+
+    /// Says that the host itself sent the packet.
+    #[inline]
+    pub fn set_outgoing(&mut self) {
+        self.flags |= Self::OUTGOING;
+    }
+
+    /// Sets which interface of several it came from.
+    #[inline]
+    pub fn set_interface(&mut self, index: u16) {
+        self.interface_index = index;
+    }
+
+    /// The card's hash, of whatever kind.
+    #[inline]
+    pub fn rss_hash(&self) -> Option<u32> {
+        (self.hash & Self::HASH_KIND != 0).then_some((self.hash >> 32) as u32)
+    }
+
+    /// Sets the hash of a card that does not tell its kind.
+    #[inline]
+    pub fn set_rss_hash(&mut self, hash: u32) {
+        self.hash = u64::from(hash) << 32 | Self::HASH_KIND;
+    }
+
+    /// Sets flags, tag protocol and tag from one word: flags in the lowest 16 bits, the protocol
+    /// from bit 32 on, the tag from bit 48.
+    #[inline(always)]
+    pub fn set_info(&mut self, info: u64) {
+        self.flags = info as u16;
+        self.interface_index = 0;
+        self.vlan = Vlan {
+            tpid: (info >> 32) as u16,
+            tci: (info >> 48) as u16,
+        };
+    }
+
+    /// Makes a slot at `at` whose `cap_len` and `wire_len` are `len`, with `info` as
+    /// [`set_info`](Self::set_info) has it.
+    ///
+    /// # Safety
+    /// There is room for a slot at `at`. `data` is not null.
+    #[inline(always)]
+    pub unsafe fn write(
+        at: *mut Self,
+        data: *mut u8,
+        len: u32,
+        index: u32,
+        time_ns: u64,
+        hash: u64,
+        info: u64,
+    ) {
+        // SAFETY: the caller's word. The fields of a slot lie as the assertions below say; on a
+        // little-endian processor those of one word are written by one store.
+        unsafe {
+            (&raw mut (*at).data).write(NonNull::new_unchecked(data));
+            (&raw mut (*at).cap_len).write(len);
+            (&raw mut (*at).wire_len).write(len);
+            (&raw mut (*at).token).write(index.into());
+            (&raw mut (*at).time_ns).write(time_ns);
+            (&raw mut (*at).hash).write(hash);
+            if cfg!(target_endian = "little") {
+                at.cast::<u64>().add(INFO_WORD).write(info);
+            } else {
+                (*at).set_info(info);
+            }
+        }
+    }
+
+    /// The same over a buffer of `len` bytes of which there is nothing to tell.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn write_buffer(at: *mut Self, data: *mut u8, len: u32, index: u32) {
+        // SAFETY: as there. Both lengths are those of one word.
+        unsafe {
+            (&raw mut (*at).data).write(NonNull::new_unchecked(data));
+            let lens = u64::from(len) << 32 | u64::from(len);
+            at.cast::<u64>().add(LENS_WORD).write(lens);
+            (&raw mut (*at).token).write(index.into());
+            (&raw mut (*at).time_ns).write(0);
+            (&raw mut (*at).hash).write(0);
+            // Flags and tag are 0 in whatever order.
+            at.cast::<u64>().add(INFO_WORD).write(0);
+        }
+    }
+
+    /// Whether `flags` has this one.
+    #[inline]
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// `has(CONTINUES)`, where it is asked of each slot of a batch: a test of a word takes one
+    /// instruction, of half a word two.
+    #[inline(always)]
+    pub fn goes_on(&self) -> bool {
+        if cfg!(target_endian = "little") {
+            // SAFETY: these 8 bytes are integers without gaps between them; see `INFO_WORD`.
+            let info = unsafe { (&raw const *self).cast::<u64>().add(INFO_WORD).read() };
+            info & u64::from(Self::CONTINUES) != 0
+        } else {
+            self.has(Self::CONTINUES)
+        }
+    }
+
+    /// The token of a slot that has a frame: the frame's index. (Read as the half that it is in.)
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        if cfg!(target_endian = "little") {
+            // SAFETY: the lower half of the field.
+            unsafe { (&raw const self.token).cast::<u32>().read() }
+        } else {
+            self.token as u32
+        }
+    }
+
+    /// Where its bytes lie in a pool: which frame, and how far from the frame's start. `None` if
+    /// they are not within one frame of it, or if the frame has gone elsewhere.
+    #[inline]
+    pub fn place_in(&self, pool: &Pool) -> Option<(u32, u32)> {
+        if self.token == Self::DETACHED {
+            return None;
+        }
+        let addr = (self.data.as_ptr() as usize).checked_sub(pool.base().as_ptr() as usize)?;
+        let (index, offset) = pool.locate(addr as u64)?;
+        (self.cap_len <= pool.frame_len() - offset).then_some((index, offset))
+    }
+}
+
+/// What a batch, or a part of one, holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Packets.
+    pub packets: usize,
+    /// Bytes of them present.
+    pub bytes: u64,
+}
+
+impl Filled {
+    /// What these slots hold, by looking at each.
+    #[inline]
+    pub fn of(slots: &[Slot]) -> Self {
+        let mut filled = Self::default();
+        for slot in slots {
+            filled.packets += usize::from(!slot.has(Slot::CONTINUES));
+            filled.bytes += u64::from(slot.cap_len);
+        }
+        filled
+    }
+}
+
+/// Slots that make up the first packet.
+#[inline]
+pub fn segment_count(slots: &[Slot]) -> usize {
+    let mut count = 1;
+    while count < slots.len() && slots[count - 1].has(Slot::CONTINUES) {
+        count += 1;
+    }
+    count
+}
+
+/// How many of the first `room` slots are whole packets.
+#[inline]
+pub fn whole_packets(slots: &[Slot], room: usize) -> usize {
+    let mut count = room.min(slots.len());
+    while count != 0 && slots[count - 1].has(Slot::CONTINUES) {
+        count -= 1;
+    }
+    count
+}
+
+const _: () = assert!(size_of::<Slot>() == 48, "three quarters of a cache line");
+
+/// A batch's place at the end of a vector of slots. What does not change is in registers: a vector
+/// is looked up and written back with each push, because the stores into frames and descriptors
+/// could be stores into it for all that the compiler knows.
+pub struct Room<'v> {
+    slots: &'v mut Vec<Slot>,
+    start: usize,
+    at: *mut Slot,
+}
+
+impl<'v> Room<'v> {
+    /// Room for `count` more slots.
+    #[inline(always)]
+    pub fn new(slots: &'v mut Vec<Slot>, count: usize) -> Self {
+        slots.reserve(count);
+        let start = slots.len();
+        // SAFETY: within the vector's memory, or one past its end.
+        let at = unsafe { slots.as_mut_ptr().add(start) };
+        Self { slots, start, at }
+    }
+
+    /// Adds a slot, as [`Slot::write`] has it.
+    ///
+    /// # Safety
+    /// At most as often as `new` was asked to make room for. `data` is not null.
+    #[inline(always)]
+    pub unsafe fn push(
+        &mut self,
+        data: *mut u8,
+        len: u32,
+        index: u32,
+        time_ns: u64,
+        hash: u64,
+        info: u64,
+    ) {
+        // SAFETY: the caller's word.
+        unsafe {
+            Slot::write(self.at, data, len, index, time_ns, hash, info);
+            self.advance(1);
+        }
+    }
+
+    /// Counts the next `count` slots as added.
+    ///
+    /// # Safety
+    /// They were written.
+    #[inline(always)]
+    pub unsafe fn advance(&mut self, count: usize) {
+        // SAFETY: within the vector's memory, or one past its end.
+        self.at = unsafe { self.at.add(count) };
+    }
+
+    /// Where the next slot goes.
+    #[inline(always)]
+    pub fn place(&mut self) -> *mut Slot {
+        self.at
+    }
+
+    /// Makes the vector as long as what was added; how many slots that is.
+    #[inline(always)]
+    pub fn finish(self) -> usize {
+        let first = self.slots.as_ptr().wrapping_add(self.start);
+        let added = (self.at as usize - first as usize) / size_of::<Slot>();
+        // SAFETY: so many slots were written behind those that were there, within the capacity.
+        unsafe { self.slots.set_len(self.start + added) };
+        added
+    }
+}
+
+/// Which 8 bytes of a slot are its lengths.
+const LENS_WORD: usize = std::mem::offset_of!(Slot, cap_len) / 8;
+const _: () = assert!(
+    std::mem::offset_of!(Slot, cap_len) == 8 && std::mem::offset_of!(Slot, wire_len) == 12,
+    "as `Slot::write_buffer` has them"
+);
+
+/// Which 8 bytes of a slot are its flags and its tag.
+const INFO_WORD: usize = std::mem::offset_of!(Slot, flags) / 8;
+const _: () = assert!(
+    std::mem::offset_of!(Slot, flags) == 40
+        && std::mem::offset_of!(Slot, interface_index) == 42
+        && std::mem::offset_of!(Slot, vlan) == 44
+        && std::mem::offset_of!(Vlan, tpid) == 0
+        && std::mem::offset_of!(Vlan, tci) == 2,
+    "as `Slot::set_info` and `Slot::write` have them"
+);
+
+/// Asks for the line that a packet begins in: the reader will want its headers next.
+#[inline(always)]
+pub fn prefetch(at: *const u8) {
+    sys::advice::prefetch(&[at.addr()]);
+}

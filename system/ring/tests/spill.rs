@@ -1,0 +1,94 @@
+//! A cache that is full gives frames away to the pool's list, and none gets lost on the way: each
+//! can be taken by another cache.
+
+use std::collections::BTreeSet;
+
+use barewire_ring::{FrameCache, Pool, PoolConfig};
+
+const FRAMES: u32 = 8 * FrameCache::LEN_MAX as u32;
+
+/// How frames come back to a cache.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Owned,
+    Index,
+    Each,
+    FromDevice,
+    RunFromDevice,
+}
+
+/// Takes all frames that are to be had: their numbers.
+fn take_all(cache: &mut FrameCache) -> Vec<u32> {
+    std::iter::from_fn(|| cache.take_index()).collect()
+}
+
+#[test]
+fn frames_that_a_full_cache_gives_away_can_be_taken_by_another() {
+    for way in [
+        Way::Owned,
+        Way::Index,
+        Way::Each,
+        Way::FromDevice,
+        Way::RunFromDevice,
+    ] {
+        let config = PoolConfig {
+            frame_count: FRAMES,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config).unwrap();
+        let (mut one, mut other) = (FrameCache::new(pool.clone()), FrameCache::new(pool.clone()));
+        // More than once, in pieces that divide nothing.
+        for piece in [7, 64, 191] {
+            match way {
+                Way::Owned => {
+                    let frames: Vec<_> = std::iter::from_fn(|| one.take()).collect();
+                    assert_eq!(frames.len(), FRAMES as usize);
+                    for frame in frames {
+                        one.give(frame).unwrap();
+                    }
+                }
+                Way::Index | Way::Each => {
+                    let indices = take_all(&mut one);
+                    assert_eq!(indices.len(), FRAMES as usize);
+                    for piece in indices.chunks(piece) {
+                        // SAFETY: taken above, and nothing was made of them.
+                        unsafe {
+                            match way {
+                                Way::Each => one.give_each(piece.iter().copied()),
+                                _ => assert!(piece.iter().all(|&index| one.give_index(index))),
+                            }
+                        }
+                    }
+                }
+                Way::FromDevice | Way::RunFromDevice => {
+                    let lend = || one.take_for_device();
+                    let indices: Vec<u32> = std::iter::from_fn(lend).collect();
+                    assert_eq!(indices.len(), FRAMES as usize);
+                    for piece in indices.chunks(piece) {
+                        // SAFETY: lent above, to no device.
+                        unsafe {
+                            match way {
+                                Way::RunFromDevice => one.reclaim_run(piece),
+                                _ => assert!(piece.iter().all(|&index| one.reclaim(index))),
+                            }
+                        }
+                    }
+                }
+            }
+            // What the first one keeps is within its bound; all else is on the list.
+            let mut taken = take_all(&mut other);
+            let kept = FRAMES as usize - taken.len();
+            assert!(kept <= FrameCache::LEN_MAX, "{way:?}: {kept} kept or lost");
+            // And what it keeps comes back with it.
+            drop(std::mem::replace(&mut one, FrameCache::new(pool.clone())));
+            taken.extend(take_all(&mut other));
+            assert_eq!(taken.len(), FRAMES as usize, "{way:?}");
+            let different: BTreeSet<u32> = taken.iter().copied().collect();
+            assert_eq!(different.len(), FRAMES as usize, "{way:?}");
+            // SAFETY: taken above, and nothing was made of them.
+            unsafe { other.give_each(taken.into_iter()) };
+            drop(std::mem::replace(&mut other, FrameCache::new(pool.clone())));
+            assert_eq!(pool.counts().free, FRAMES);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Laws: what must hold for whatever a netlink socket gives. Called by tests and by a fuzz target;
+//! they panic where a law is broken. Not part of the interface.
+
+use super::{Family, HEADER_LEN, Reply, attributes, check_error, messages, number, text};
+use crate::link::Link;
+use crate::route;
+
+/// Attributes within attributes that are looked at.
+const DEPTH_MAX: u32 = 6;
+
+/// Any bytes as one piece read from a socket: its messages lie within it, each is read as all the
+/// kinds that are asked for, and a refusal is told in words.
+pub fn reply_input(input: &[u8]) {
+    let mut taken = 0;
+    let mut replies = Vec::new();
+    for (head, body) in messages(input) {
+        taken += HEADER_LEN + body.len();
+        assert!(taken <= input.len(), "bytes are in two messages");
+        let is_refusal = body.first_chunk().is_some_and(|code| *code != [0; 4]);
+        match check_error("try", head.flags, body) {
+            Ok(()) => assert!(!is_refusal),
+            Err(error) => assert!(is_refusal && !error.to_string().is_empty()),
+        }
+        let body = body.to_vec();
+        for fixed_len in [0, 4, 12, 16] {
+            let reply = Reply {
+                kind: head.kind,
+                body: body.clone(),
+            };
+            let bytes = body.get(fixed_len..).unwrap_or(&[]);
+            assert!(reply.attributes(fixed_len).eq(attributes(bytes)));
+            nested(bytes, 0);
+        }
+        link_and_route(&body);
+        replies.push(Reply {
+            kind: head.kind,
+            body,
+        });
+    }
+    let family = Family::of(&replies);
+    assert!(family.groups.len() * 4 <= input.len());
+    for (name, id) in &family.groups {
+        let found = family.group(name);
+        assert!(found == Some(*id) || family.groups.iter().filter(|(n, _)| n == name).count() > 1);
+    }
+}
+
+/// Attributes, and those in them, lie within what they are in.
+fn nested(bytes: &[u8], depth: u32) {
+    let mut taken = 0;
+    for (_, value) in attributes(bytes) {
+        taken += 4 + value.len();
+        assert!(taken <= bytes.len(), "bytes are in two attributes");
+        assert!(number(value).is_none_or(|_| value.len() <= 8));
+        assert!(!text(value).contains('\0'));
+        if depth < DEPTH_MAX {
+            nested(value, depth + 1);
+        }
+    }
+}
+
+fn link_and_route(body: &[u8]) {
+    let as_kind = |kind| Reply {
+        kind,
+        body: body.to_vec(),
+    };
+    if let Some(link) = Link::parse(&as_kind(libc::RTM_NEWLINK)) {
+        assert!(link.address.len() <= body.len() && link.xdp.len() * 4 <= body.len());
+    }
+    if let Some(route) = route::parse(&as_kind(libc::RTM_NEWROUTE)) {
+        assert!(route.interfaces.len() * 4 <= body.len());
+    }
+}

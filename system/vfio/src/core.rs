@@ -1,0 +1,173 @@
+//! What the queues and the control side of a port have in common: the card itself.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::FrameCache;
+use sys::eventfd::EventFd;
+use sys::{Error, ErrorKind, Result};
+
+use super::dma::PoolDma;
+use super::driver::{
+    Driver, DriverRx, DriverTx, Function, Health, Interrupt, LinkState, Queues, Settings,
+};
+
+/// What goes when nobody has the card open any more: with it the kernel's driver gets a card back
+/// that was lent.
+pub type Lent = Option<Box<dyn Any + Send + Sync>>;
+
+/// A started card. Goes down when the last of queues and control is dropped, in whatever order.
+pub struct Core<D: Driver> {
+    // In the order in which they must go: rings, the card, the frames, then the right to it all.
+    left: Mutex<Queues<D::Rx, D::Tx>>,
+    driver: Mutex<D>,
+    frames: Arc<PoolDma>,
+    /// The card was found reset or gone, or somebody wants it back.
+    failed: AtomicBool,
+    /// Somebody wants it back.
+    wanted: AtomicBool,
+    /// Where that is told.
+    request: Option<Arc<EventFd>>,
+    #[allow(dead_code, reason = "it works by being there")]
+    lent: Lent,
+}
+
+/// A started card with what it gave: its queues and its interrupts.
+pub type Started<D> = (
+    Core<D>,
+    Vec<<D as Driver>::Rx>,
+    Vec<<D as Driver>::Tx>,
+    Vec<Interrupt>,
+);
+
+impl<D: Driver> Core<D> {
+    /// Starts the card with all frames mapped.
+    pub fn start(
+        lent: Lent,
+        driver: D,
+        settings: &Settings,
+        frames: Arc<PoolDma>,
+    ) -> Result<Started<D>> {
+        // From here on dropping the core stops the card, also when starting fails half way.
+        let core = Self {
+            request: driver.function().request(),
+            left: Mutex::new(Queues {
+                rx: Vec::new(),
+                tx: Vec::new(),
+            }),
+            driver: Mutex::new(driver),
+            frames,
+            failed: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            lent,
+        };
+        let mut interrupts = match settings.rx_count {
+            0 => Vec::new(),
+            count => core.driver().function().interrupts(count)?,
+        };
+        interrupts.truncate(settings.rx_count as usize);
+        let queues = core
+            .driver()
+            .start(settings, &core.frames, interrupts.len() as u32)?;
+        Ok((core, queues.rx, queues.tx, interrupts))
+    }
+
+    /// The driver, for the control side.
+    pub fn driver(&self) -> MutexGuard<'_, D> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The frames that the card reaches.
+    pub fn frames(&self) -> &Arc<PoolDma> {
+        &self.frames
+    }
+
+    /// The state of the link in words.
+    pub fn link_text(&self) -> String {
+        match self.driver().link() {
+            LinkState { up: false, .. } => "down".into(),
+            LinkState { speed_mbps: 0, .. } => "up".into(),
+            LinkState {
+                speed_mbps,
+                full_duplex,
+                ..
+            } => {
+                let duplex = if full_duplex { "full" } else { "half" };
+                format!("{speed_mbps} Mbit/s, {duplex} duplex")
+            }
+        }
+    }
+
+    /// Remembers what a queue found, and says whether the port is of no more use. For idle times:
+    /// it is a system call.
+    pub fn notice(&self, health: Health) -> bool {
+        if self.request.as_ref().is_some_and(|event| event.take()) {
+            self.wanted.store(true, Ordering::Relaxed);
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        if health != Health::Running {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        self.has_failed()
+    }
+
+    /// Whether the card was found reset or gone, or is wanted back.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The error that says so.
+    #[cold]
+    pub fn failure(&self, what: &str) -> Error {
+        if self.wanted.load(Ordering::Relaxed) {
+            let why = "the kernel wants the card back: it is to be unplugged or to get another \
+                       driver, and whoever asked waits until it is closed";
+            return Error::new(ErrorKind::Gone, what, why)
+                .with_hint("close the port, or end this program");
+        }
+        let why = match self.driver().health() {
+            Health::Gone => "the card does not answer any more",
+            _ => "something reset the card under us",
+        };
+        Error::new(ErrorKind::Gone, what, why).with_hint("open the port again")
+    }
+
+    /// Keeps what a closed queue leaves: the card may still write there.
+    pub fn leave_rx(&self, queue: D::Rx) {
+        self.left().rx.push(queue);
+    }
+
+    /// The same of a sending queue.
+    pub fn leave_tx(&self, queue: D::Tx) {
+        self.left().tx.push(queue);
+    }
+
+    fn left(&self) -> MutexGuard<'_, Queues<D::Rx, D::Tx>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Driver> Drop for Core<D> {
+    fn drop(&mut self) {
+        if !self.driver().shut_down() {
+            // It may still write: what it held stays marked as the device's for good, where the
+            // pool's counts show it, and nobody is given such a frame.
+            return;
+        }
+        // The card touches nothing any more: what it held is free.
+        let mut cache = FrameCache::new(self.frames.pool().clone());
+        let mut back = |index: u32| {
+            // SAFETY: the card has been shut down, so it is done with the frame.
+            unsafe { cache.reclaim(index) };
+        };
+        let mut left = self.left();
+        for queue in &mut left.rx {
+            queue.drain(&mut back);
+        }
+        for queue in &mut left.tx {
+            queue.drain(&mut back);
+        }
+    }
+}

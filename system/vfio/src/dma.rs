@@ -1,0 +1,394 @@
+//! Memory that a card reads and writes by itself (DMA): descriptor rings and the frame pool.
+//!
+//! A device address (IOVA) is one of our choosing, which the IOMMU translates. Nothing else is
+//! mapped, so a card that is told a wrong address, or makes one up, hits nothing of ours.
+//!
+//! # The order of things
+//! Both sides run at the same time on the same memory. Two rules make it sound (Intel 82576
+//! datasheet §7.1.5 and §7.2.2.3; virtio 1.2, §2.7.13.2; Linux
+//! `Documentation/memory-barriers.txt`):
+//!
+//! - *Descriptors before the doorbell*: what we wrote into descriptors and frames is visible before
+//!   the card learns of it: [`before_doorbell`], then the write to the tail register.
+//! - *The flag before the rest*: the flag by which the card gives a descriptor back is read before
+//!   what the flag speaks of: [`after_done_flag`] between the two reads.
+//!
+//! And one more where both sides look before they sleep (virtio's event suppression, interrupts):
+//! what we wrote is visible before we read what the card wrote: [`before_sleep_check`].
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{
+    AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ring::Pool;
+use sys::memfd::{HugePages, MemoryFile};
+use sys::{Error, ErrorKind, Result};
+
+/// Stores to DMA memory so far are visible to the card before any register write that follows.
+#[inline(always)]
+pub fn before_doorbell() {
+    // x86 keeps stores to memory and to uncached registers in order (Intel SDM 3A §10.2.2); the
+    // fence keeps the compiler from moving them. Elsewhere it becomes a barrier; a device may be
+    // outside the inner domain that Rust's fences speak of, so arm64 asks for the outer one.
+    fence(Ordering::Release);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier touches no register and no memory.
+    unsafe {
+        std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
+    }
+}
+
+/// Loads from DMA memory that follow are done after the load of the flag that came before.
+#[inline(always)]
+pub fn after_done_flag() {
+    fence(Ordering::Acquire);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier touches no register and no memory.
+    unsafe {
+        std::arch::asm!("dmb oshld", options(nostack, preserves_flags));
+    }
+}
+
+/// Stores so far are visible to the card before the loads that follow: the only fence that costs on
+/// x86 (a load may pass an older store). For batch boundaries.
+#[inline]
+pub fn before_sleep_check() {
+    fence(Ordering::SeqCst);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier touches no register and no memory.
+    unsafe {
+        std::arch::asm!("dmb osh", options(nostack, preserves_flags));
+    }
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Who makes memory reachable for a card: VFIO, or a device model's table.
+pub trait Mapper: Send + Sync {
+    /// Makes `len` bytes at `base` the card's at `iova`; all three are multiples of a page.
+    fn map(&self, base: NonNull<u8>, len: usize, iova: u64) -> Result<()>;
+
+    /// Takes it away: when this returns the card reaches none of it.
+    fn unmap(&self, iova: u64, len: usize);
+
+    /// Ranges of device addresses that can be mapped, first and last, in order.
+    fn ranges(&self) -> Vec<(u64, u64)>;
+}
+
+/// Where device addresses begin: above 4 GiB there are no windows of other devices, and a truncated
+/// address hits nothing.
+const IOVA_FIRST: u64 = 1 << 32;
+/// Device addresses are handed out in steps of 2 MiB, so that huge pages can be mapped as such, and
+/// with as much left free in between: what runs over the end of one range is outside all.
+const IOVA_STEP: u64 = 2 << 20;
+
+/// The device addresses of one card (or of several in one IOMMU domain).
+pub struct DmaSpace {
+    mapper: Box<dyn Mapper>,
+    next: Mutex<u64>,
+    /// By how much too high the addresses of pools are told.
+    #[cfg(feature = "testing")]
+    wrong_by: AtomicU64,
+}
+
+impl DmaSpace {
+    /// The space that `mapper` maps into.
+    pub fn new(mapper: Box<dyn Mapper>) -> Arc<Self> {
+        Arc::new(Self {
+            mapper,
+            next: Mutex::new(IOVA_FIRST),
+            #[cfg(feature = "testing")]
+            wrong_by: AtomicU64::new(0),
+        })
+    }
+
+    /// Has the card told of every frame of the pools mapped from here on at an address that is
+    /// `bytes` too high. Nothing is mapped there: what an IOMMU is for can be seen.
+    #[cfg(feature = "testing")]
+    pub fn set_wrong_by(&self, bytes: u64) {
+        self.wrong_by.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What is added to the addresses of pools.
+    fn pool_offset(&self) -> u64 {
+        #[cfg(feature = "testing")]
+        return self.wrong_by.load(Ordering::Relaxed);
+        #[cfg(not(feature = "testing"))]
+        0
+    }
+
+    /// Chooses an address for `len` bytes. Addresses are not used twice in the life of a space.
+    fn choose(&self, len: usize) -> Result<u64> {
+        let len = len as u64;
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        for (first, last) in self.mapper.ranges() {
+            let iova = first.max(*next).next_multiple_of(IOVA_STEP);
+            if iova.checked_add(len - 1).is_some_and(|end| end <= last) {
+                *next = (iova + len).next_multiple_of(IOVA_STEP) + IOVA_STEP;
+                return Ok(iova);
+            }
+        }
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!("map {len} bytes for the card"),
+            "no range of device addresses is long enough",
+        )
+        .with_hint("a smaller pool: fewer queues=, a shorter ring="))
+    }
+
+    /// Maps memory, for as long as the result lives.
+    ///
+    /// # Safety
+    /// The memory must stay mapped in this process until the result is dropped, and whoever reads
+    /// it must expect that the card writes it at any time.
+    pub unsafe fn map(self: &Arc<Self>, base: NonNull<u8>, len: usize) -> Result<DmaMapping> {
+        let len = len.next_multiple_of(4096);
+        let iova = self.choose(len)?;
+        self.mapper.map(base, len, iova)?;
+        Ok(DmaMapping {
+            space: self.clone(),
+            iova,
+            len,
+        })
+    }
+
+    /// Zeroed memory of at least `len` bytes for descriptors, aligned to a page on both sides.
+    pub fn allocate(self: &Arc<Self>, len: usize) -> Result<DmaArea> {
+        let memory = MemoryFile::new(c"barewire-rings", len.max(1), HugePages::Never)?;
+        let (base, len) = (memory.mapping().base(), memory.mapping().len());
+        // SAFETY: the memory lives in the area beside the mapping and goes after it; it is only
+        // reached as atomics.
+        let mapping = unsafe { self.map(base, len)? };
+        Ok(DmaArea { mapping, memory })
+    }
+
+    /// Maps the frames of a pool (not its tables).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a pool whose frames end within a page; the kernel's.
+    pub fn map_pool(self: &Arc<Self>, pool: &Pool) -> Result<Arc<PoolDma>> {
+        if !pool.frames_len().is_multiple_of(4096) {
+            // The rest of the last page is the pool's own tables.
+            let why = "its frames end within a page";
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "map a frame pool for the card",
+                why,
+            )
+            .with_hint("make the pool of an even number of frames"));
+        }
+        // SAFETY: the pool lives in the result beside the mapping and goes after it; the card
+        // writes only into frames that were lent to it, which nobody reads before it is done.
+        let mapping = unsafe { self.map(pool.base(), pool.frames_len())? };
+        Ok(Arc::new(PoolDma {
+            iova: mapping.iova + self.pool_offset(),
+            mapping,
+            pool: pool.clone(),
+        }))
+    }
+}
+
+/// A mapped range; the card loses it on drop.
+pub struct DmaMapping {
+    space: Arc<DmaSpace>,
+    iova: u64,
+    len: usize,
+}
+
+impl DmaMapping {
+    /// The address of its first byte, for the card.
+    pub fn iova(&self) -> u64 {
+        self.iova
+    }
+}
+
+impl Drop for DmaMapping {
+    fn drop(&mut self) {
+        self.space.mapper.unmap(self.iova, self.len);
+    }
+}
+
+/// A type that a card may write at any time: only atomics, and arrays of them.
+///
+/// # Safety
+/// Any bytes are a value, and all access is atomic.
+pub unsafe trait Shared: Sync {}
+// SAFETY: atomics over plain integers.
+unsafe impl Shared for AtomicU8 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU16 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: as their elements.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+
+/// Memory for descriptors, seen by the card too.
+pub struct DmaArea {
+    // First: the card loses it before it goes.
+    mapping: DmaMapping,
+    memory: MemoryFile,
+}
+
+impl DmaArea {
+    /// The card's address of byte `offset`.
+    pub fn iova(&self, offset: usize) -> u64 {
+        self.mapping.iova() + offset as u64
+    }
+
+    /// `count` elements from byte `offset` on; several views of the same bytes may exist.
+    ///
+    /// # Panics
+    /// If they do not lie in the area or are not aligned: a bug of the driver.
+    pub fn array<T: Shared>(self: &Arc<Self>, offset: usize, count: usize) -> DmaArray<T> {
+        let len = self.memory.mapping().len();
+        let end = count
+            .checked_mul(size_of::<T>())
+            .and_then(|l| l.checked_add(offset));
+        assert!(count != 0, "no element");
+        assert!(end.is_some_and(|end| end <= len), "beyond the area");
+        assert!(offset.is_multiple_of(align_of::<T>()), "not aligned");
+        // SAFETY: checked above.
+        let first = unsafe { self.memory.mapping().base().add(offset) }.cast();
+        DmaArray {
+            first,
+            count,
+            iova: self.iova(offset),
+            area: self.clone(),
+        }
+    }
+}
+
+/// Elements in memory that the card sees too: a descriptor ring as `[[AtomicU64; 2]]`. All access
+/// is relaxed; the named fences of this module make the order.
+pub struct DmaArray<T> {
+    first: NonNull<T>,
+    count: usize,
+    iova: u64,
+    /// Keeps the memory.
+    #[allow(dead_code, reason = "it works by being there")]
+    area: Arc<DmaArea>,
+}
+
+// SAFETY: a shared array of atomics that keeps its memory alive.
+unsafe impl<T: Shared> Send for DmaArray<T> {}
+// SAFETY: as above.
+unsafe impl<T: Shared> Sync for DmaArray<T> {}
+
+impl<T: Shared> DmaArray<T> {
+    /// The card's address of the first element.
+    pub fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    /// Element `position & (count - 1)` of a ring whose count is a power of two: what a position
+    /// that only grows stands for.
+    #[inline(always)]
+    pub fn ring_at(&self, position: u32) -> &T {
+        debug_assert!(self.count.is_power_of_two());
+        let index = position as usize & (self.count - 1);
+        // SAFETY: count is not 0 (see `DmaArea::array`), so masking with count - 1 gives an index
+        // below it.
+        unsafe { self.first.add(index).as_ref() }
+    }
+}
+
+impl<T: Shared> Deref for DmaArray<T> {
+    type Target = [T];
+
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the range was checked when the array was made, lives as long as `area`, and is
+        // only accessed atomically.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}
+
+/// A pool's frames, mapped for a card.
+///
+/// What a card gives back is never an address: a driver keeps which frame it put into which
+/// descriptor and takes that one, once. What it says of a packet (its length, on virtio also an id
+/// and a number of buffers) is checked against what was offered.
+pub struct PoolDma {
+    // First: the card loses the frames before the pool can go.
+    #[allow(dead_code, reason = "it works by being there")]
+    mapping: DmaMapping,
+    iova: u64,
+    pool: Pool,
+}
+
+impl PoolDma {
+    /// The pool.
+    #[inline(always)]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The card's address of byte `offset` of frame `index`.
+    #[inline(always)]
+    pub fn address(&self, index: u32, offset: u32) -> u64 {
+        self.iova + self.pool.addr_of(index) + u64::from(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelMemory;
+    use ring::PoolConfig;
+
+    #[test]
+    fn memory_is_the_cards_as_long_as_it_lives() {
+        let memory = ModelMemory::default();
+        let space = DmaSpace::new(Box::new(memory.clone()));
+        let area = Arc::new(space.allocate(100).unwrap());
+        let words: DmaArray<[AtomicU64; 2]> = area.array(0, 4);
+        words[3][1].store(77, Ordering::Relaxed);
+        assert_eq!(memory.load64(words.iova() + 3 * 16 + 8), 77);
+        assert!(memory.store64(area.iova(16), 78));
+        assert_eq!(words.ring_at(1 + 4 * 9)[0].load(Ordering::Relaxed), 78);
+        let pool = Pool::new(PoolConfig {
+            frame_count: 8,
+            ..PoolConfig::default()
+        })
+        .unwrap();
+        let frames = space.map_pool(&pool).unwrap();
+        // Far apart, so that what runs over one range hits no other.
+        assert!(frames.address(0, 0) >= words.iova() + IOVA_STEP);
+        assert!(frames.address(0, 0).is_multiple_of(IOVA_STEP));
+        assert!(memory.write(frames.address(7, 4000), &[1; 96]));
+        assert_eq!(memory.faults(), 0);
+        assert!(!memory.write(frames.address(7, 4000), &[1; 97]));
+        assert!(!memory.write(frames.address(0, 0) - 1, &[1]));
+        assert_eq!(memory.faults(), 2);
+        drop(frames);
+        drop(area);
+        assert!(!memory.is_empty(), "a view keeps its memory");
+        drop(words);
+        assert!(memory.is_empty());
+    }
+
+    #[test]
+    fn a_pools_tables_are_never_the_cards() {
+        let space = DmaSpace::new(Box::new(ModelMemory::default()));
+        let config = PoolConfig {
+            frame_count: 7,
+            frame_len: 2048,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config).unwrap();
+        let error = space.map_pool(&pool).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond the area")]
+    fn a_view_ends_with_its_area() {
+        let space = DmaSpace::new(Box::new(ModelMemory::default()));
+        let area = Arc::new(space.allocate(4096).unwrap());
+        let _: DmaArray<[AtomicU64; 2]> = area.array(16, 256);
+    }
+}

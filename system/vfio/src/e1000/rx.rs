@@ -1,0 +1,124 @@
+//! Receiving: the legacy descriptors of section 3.2.3, one packet in one or (larger than a buffer)
+//! in several.
+//!
+//! ```text
+//!         63        48 47    40 39    32 31             16 15        0
+//!  word 0 |                  buffer address                          |
+//!  word 1 | special   | errors | status | packet checksum | length   |
+//! ```
+//!
+//! We own the tail, the card the head (3.2.6); what is done is told by a descriptor's DD bit
+//! (3.2.4: the card writes it after all else) and never by reading the head register, which 13.4.28
+//! warns of. All descriptors of a packet but the last lack EOP (3.2.4).
+
+use ring::slot::Slot;
+
+use super::super::driver::Health;
+use super::super::intel::{RingRx, RxFormat};
+use super::super::registers::Registers;
+use super::registers as reg;
+
+/// Status (3.2.3.1): the descriptor is done.
+pub(super) const DD: u64 = 1 << 32;
+/// The packet ends in it.
+pub(super) const EOP: u64 = 1 << 33;
+/// The checksum bits mean nothing.
+pub(super) const IXSM: u64 = 1 << 34;
+/// It had a VLAN tag, which is in `special` now.
+pub(super) const VP: u64 = 1 << 35;
+/// The TCP or UDP checksum was checked.
+pub(super) const TCPCS: u64 = 1 << 37;
+/// The IP checksum was checked.
+pub(super) const IPCS: u64 = 1 << 38;
+/// Errors (3.2.3.2): the checksum is wrong, of TCP or UDP and of IP.
+pub(super) const TCPE: u64 = 1 << 45;
+/// See above.
+pub(super) const IPE: u64 = 1 << 46;
+/// Errors of the frame: CRC or alignment, symbol, sequence, carrier extension, data.
+pub(super) const FRAME_ERRORS: u64 = (1 << 0 | 1 << 1 | 1 << 2 | 1 << 4 | 1 << 7) << 40;
+/// How much higher an error of a checksum is than the mark that it was looked at.
+const ERROR_SHIFT: u32 = 8;
+/// Where status begins.
+const STATUS_SHIFT: u32 = 32;
+/// Where `special` begins.
+pub(super) const SPECIAL_SHIFT: u32 = 48;
+
+/// Bytes of a buffer (13.4.22: BSIZE 0, BSEX 0).
+pub(super) const BUFFER_LEN: u32 = 2048;
+
+/// The tag protocol that VET holds.
+const VLAN_TPID: u64 = 0x8100;
+
+/// Where in a frame of this length the card begins to write: frames of 4096 have room in front.
+pub(super) fn headroom(frame_len: u32) -> u32 {
+    (frame_len - BUFFER_LEN).min(256)
+}
+
+/// The receiving queue.
+pub type E1000Rx<G> = RingRx<G, RxQueue>;
+
+/// There is one.
+pub struct RxQueue;
+
+impl RxFormat for RxQueue {
+    const DONE: u64 = DD;
+    const END: u64 = EOP;
+    const ERRORS: u64 = FRAME_ERRORS;
+    const ODD: u64 = TCPE | IPE;
+    const LEN_SHIFT: u32 = 0;
+    const INFO: u64 = 0xffff << SPECIAL_SHIFT;
+    const ALWAYS: u64 = VLAN_TPID << 32;
+
+    #[inline(always)]
+    fn hash(_first: u64) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    fn info(word: u64, mask: u64) -> u64 {
+        const { assert!(Slot::VLAN as u64 == VP >> STATUS_SHIFT) };
+        const { assert!(Slot::CHECKSUM_GOOD as u64 == TCPCS >> STATUS_SHIFT) };
+        // IXSM (whatever is not TCP or UDP over IPv4 has it) takes TCPCS away.
+        const { assert!(IXSM << 3 == TCPCS) };
+        let status = (word >> STATUS_SHIFT) as u32;
+        let ignored = (status & (IXSM >> STATUS_SHIFT) as u32) << 3;
+        let flags = status & !ignored & ((VP | TCPCS) >> STATUS_SHIFT) as u32;
+        // 9.2.1: the tag as it was, at bit 48, behind the Ethertype that VET holds.
+        word & mask | u64::from(flags)
+    }
+
+    fn odd_info(word: u64) -> u64 {
+        const { assert!(TCPE == TCPCS << ERROR_SHIFT && IPE == IPCS << ERROR_SHIFT) };
+        let info = Self::info(word, Self::INFO) & !u64::from(Slot::CHECKSUM_GOOD);
+        if word & IXSM != 0 {
+            return info;
+        }
+        // 3.2.3.2: an error counts where its checksum was looked at.
+        let looked = word & (TCPCS | IPCS);
+        if looked & word >> ERROR_SHIFT != 0 {
+            return info | u64::from(Slot::CHECKSUM_BAD);
+        }
+        info | (looked & TCPCS) >> STATUS_SHIFT
+    }
+
+    #[inline(always)]
+    fn tail(&self) -> u32 {
+        reg::RDT
+    }
+
+    fn health<G: Registers>(&self, registers: &G, ring_len: u32) -> Health {
+        super::health(registers, reg::RDLEN, ring_len)
+    }
+
+    fn arm<G: Registers>(&self, registers: &G) {
+        // 13.4.17: what happened before is forgotten; a packet that came with it is found by the
+        // look that the caller takes after this.
+        registers.read32(reg::ICR);
+        let causes = reg::INT_RXT0 | reg::INT_RXO | reg::INT_RXDMT0;
+        registers.write32(reg::IMS, causes);
+    }
+
+    fn disarm<G: Registers>(&self, registers: &G) {
+        registers.write32(reg::IMC, u32::MAX);
+    }
+}

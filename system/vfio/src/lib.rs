@@ -1,0 +1,53 @@
+//! Drivers for network cards in user space, through VFIO: the card's registers mapped, descriptors
+//! and packets in memory that it shares with us, no system call and no interrupt on the path.
+//!
+//! ```text
+//!   DriverRx -> descriptors <-DMA- card -DMA-> frames of the pool
+//!   DriverTx -> descriptors -DMA-> card -DMA-> frames of the pool
+//!   Driver   -> registers   ->     card
+//! ```
+//!
+//! A driver (one folder here, one row in `cards.rs`) knows one family of cards and nothing of
+//! ports; what it must do is in `driver.rs`. It reaches registers through `registers.rs` and memory
+//! through `dma.rs`, so that it runs on a device model in the same way (`model.rs`).
+//!
+//! Who opens a card finds its row ([`find`]), opens the function ([`VfioFunction`]) and lets the
+//! row make the driver ([`Card::drive`]); a [`Core`] holds the card while queues and control share
+//! it. The backend `vfio:` of the crate `barewire-port` makes a port of these.
+//!
+//! Descriptors and the whole frame pool are mapped through the IOMMU when the card is started, at
+//! addresses of our choosing. A wrong address, ours or the card's, hits nothing. The card is
+//! stopped before the memory goes; when the process dies the kernel does so.
+//!
+//! # Since Linux
+//! 4.0 (type 1 version 2); iommufd 6.6.
+//!
+//! # Features
+//! `testing` adds the module `testing`: models of the cards, for tests and benches without one.
+
+mod cards;
+mod core;
+mod dma;
+mod driver;
+mod e1000;
+mod function;
+mod igb;
+mod intel;
+#[cfg(test)]
+mod laws;
+#[cfg(any(test, feature = "testing"))]
+mod model;
+mod registers;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod virtio;
+
+pub use self::cards::{Card, Visitor, find, names};
+pub use self::core::{Core, Lent, Started};
+pub use self::dma::{DmaSpace, PoolDma, before_sleep_check};
+pub use self::driver::{
+    CardCounters, Driver, DriverRx, DriverTx, Function, Health, Interrupt, Lengths, Limits,
+    LinkState, Posted, QueueCounters, Queues, Refused, Settings, TxPart,
+};
+pub use self::function::VfioFunction;
+pub use self::registers::Registers;

@@ -1,0 +1,378 @@
+//! Device models: a card played by the test process, for tests and benches without hardware.
+//!
+//! A model is a [`Model`] behind a lock. The driver sees it as a [`Function`]; the test drives it
+//! (`ModelCard::with`) and has it do work (`Model::step`): read descriptors, write packets into the
+//! pool, set flags. Memory is reached as a real card would, by device address through a table of
+//! what was mapped, with the IOMMU's word: an address outside is refused and counted.
+//!
+//! Models misbehave when told ([`Fault`]): they are the hostile device of the tests.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sys::eventfd::EventFd;
+use sys::{Error, ErrorKind, Result};
+
+use super::dma::{DmaSpace, Mapper};
+use super::driver::{Function, Interrupt};
+use super::registers::Registers;
+
+/// A card as its registers and its work.
+pub trait Model: Send + 'static {
+    /// Vendor and device id.
+    #[allow(dead_code, reason = "a driver may want it")]
+    const ID: (u16, u16);
+    /// Bytes of the BARs that it has, by index; 0 is none.
+    const BARS: [u32; 6];
+
+    /// A read of `width` bytes; may have effects (counters that clear).
+    fn read(&mut self, bar: u8, offset: u32, width: u8) -> u64;
+
+    /// A write of `width` bytes.
+    fn write(&mut self, bar: u8, offset: u32, width: u8, value: u64);
+
+    /// The configuration space; all ones where nothing is.
+    #[allow(dead_code, reason = "a driver may want it")]
+    fn config(&self) -> Vec<u8> {
+        vec![0xff; 256]
+    }
+
+    /// The bus resets the function: everything as after power-on.
+    #[allow(dead_code, reason = "a driver may want it")]
+    fn reset(&mut self);
+
+    /// May it read and write memory? False if the bus could not tell it.
+    fn set_bus_master(&mut self, on: bool) -> bool;
+
+    /// Does what there is to do: fetches descriptors, sends, receives. False if there was nothing.
+    fn step(&mut self) -> bool;
+
+    /// A packet on the wire towards it. False if it was lost.
+    fn receive(&mut self, packet: &[u8]) -> bool;
+
+    /// The next packet that it has sent.
+    fn sent(&mut self) -> Option<Vec<u8>>;
+
+    /// The wire is plugged in or pulled.
+    fn set_link(&mut self, up: bool);
+}
+
+/// What a model can be told to do wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The next received descriptor claims this many bytes.
+    Length(u32),
+    /// The next received descriptor carries this error.
+    Error(u32),
+    /// The next received packet never ends: no descriptor has the end-of-packet flag.
+    NoEnd,
+    /// The next received packet is written to this device address instead of its descriptor's.
+    Address(u64),
+    /// Descriptors are no longer looked at.
+    Stop,
+    /// It is pulled out: everything reads as all ones.
+    Gone,
+}
+
+/// What is mapped for a card: first device address, with address here and length.
+type Mapped = Arc<Mutex<BTreeMap<u64, (usize, usize)>>>;
+
+/// A model's view of our memory: an IOMMU's table.
+#[derive(Clone, Default)]
+pub struct ModelMemory {
+    mapped: Mapped,
+    /// Accesses refused: what the IOMMU would report as faults.
+    faults: Arc<AtomicU64>,
+}
+
+impl ModelMemory {
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        let mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.is_empty()
+    }
+
+    /// Accesses that hit nothing mapped so far.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    /// Runs `access` on the bytes if all of them are mapped in one range. The table stays locked,
+    /// so that nothing is unmapped meanwhile.
+    fn reach<T>(&self, iova: u64, len: usize, access: impl FnOnce(*mut u8) -> T) -> Option<T> {
+        let mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = mapped.range(..=iova).next_back();
+        let place = found.and_then(|(&first, &(base, mapped_len))| {
+            let offset = usize::try_from(iova - first).ok()?;
+            let end = offset.checked_add(len)?;
+            (end <= mapped_len).then(|| base + offset)
+        });
+        if place.is_none() {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+        }
+        place.map(|place| access(place as *mut u8))
+    }
+
+    /// Reads memory; false, counted and zeroes if it is not all mapped.
+    pub fn read(&self, iova: u64, bytes: &mut [u8]) -> bool {
+        bytes.fill(0);
+        self.reach(iova, bytes.len(), |place| {
+            // SAFETY: mapped by the driver for its card, and still (the table is locked). Frames
+            // that the card holds are nobody else's.
+            unsafe { std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
+        })
+        .is_some()
+    }
+
+    /// Writes memory; false, counted and without effect if it is not all mapped.
+    pub fn write(&self, iova: u64, bytes: &[u8]) -> bool {
+        self.reach(iova, bytes.len(), |place| {
+            // SAFETY: as for `read`.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        })
+        .is_some()
+    }
+
+    /// Reads an aligned word of a descriptor, with all that was written before it.
+    pub fn load64(&self, iova: u64) -> u64 {
+        let load = |place: *mut u8| {
+            // SAFETY: mapped, and aligned because ranges begin on pages and `iova` is aligned.
+            unsafe { &*place.cast::<AtomicU64>() }.load(Ordering::Acquire)
+        };
+        if !iova.is_multiple_of(8) {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            return 0;
+        }
+        self.reach(iova, 8, load).unwrap_or(0)
+    }
+
+    /// Writes an aligned word of a descriptor, after all that was written before it.
+    pub fn store64(&self, iova: u64, value: u64) -> bool {
+        let store = |place: *mut u8| {
+            // SAFETY: as for `load64`.
+            unsafe { &*place.cast::<AtomicU64>() }.store(value, Ordering::Release);
+        };
+        if !iova.is_multiple_of(8) {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.reach(iova, 8, store).is_some()
+    }
+}
+
+impl Mapper for ModelMemory {
+    fn map(&self, base: NonNull<u8>, len: usize, iova: u64) -> Result<()> {
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.insert(iova, (base.as_ptr() as usize, len));
+        Ok(())
+    }
+
+    fn unmap(&self, iova: u64, _len: usize) {
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.remove(&iova);
+    }
+
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        vec![(0, (1 << 48) - 1)]
+    }
+}
+
+/// A model and the hands it is in; clones are the same card.
+pub struct ModelCard<M> {
+    model: Arc<Mutex<M>>,
+    memory: ModelMemory,
+    space: Arc<DmaSpace>,
+    events: ModelEvents,
+    request: Option<Arc<EventFd>>,
+}
+
+impl<M> Clone for ModelCard<M> {
+    fn clone(&self) -> Self {
+        Self {
+            model: self.model.clone(),
+            memory: self.memory.clone(),
+            space: self.space.clone(),
+            events: self.events.clone(),
+            request: self.request.clone(),
+        }
+    }
+}
+
+/// The eventfds of a model's interrupt vectors, for the model to ring.
+pub type ModelEvents = Arc<Mutex<Vec<Arc<EventFd>>>>;
+
+/// Rings a vector, if the driver took it up.
+pub fn ring_event(events: &ModelEvents, vector: usize) {
+    let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(event) = events.get(vector) {
+        event.signal();
+    }
+}
+
+impl<M: Model> ModelCard<M> {
+    /// A card made by `make`, which gets the memory that it may reach and its interrupts.
+    pub fn new(make: impl FnOnce(ModelMemory, ModelEvents) -> M) -> Self {
+        let memory = ModelMemory::default();
+        let events = ModelEvents::default();
+        Self {
+            model: Arc::new(Mutex::new(make(memory.clone(), events.clone()))),
+            space: DmaSpace::new(Box::new(memory.clone())),
+            memory,
+            events,
+            request: EventFd::new().ok().map(Arc::new),
+        }
+    }
+
+    /// Whether nobody else has the card open.
+    pub fn is_only_ours(&self) -> bool {
+        Arc::strong_count(&self.model) == 1 && Arc::strong_count(&self.space) == 1
+    }
+
+    /// Somebody wants the card back.
+    pub fn want_back(&self) {
+        self.request.as_ref().expect("an eventfd").signal();
+    }
+
+    /// The memory that it reaches.
+    pub fn memory(&self) -> &ModelMemory {
+        &self.memory
+    }
+
+    /// The model, for the test that drives it.
+    pub fn with<T>(&self, act: impl FnOnce(&mut M) -> T) -> T {
+        act(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, M> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<M: Model> Function for ModelCard<M> {
+    type Registers = ModelRegisters<M>;
+
+    fn id(&self) -> (u16, u16) {
+        M::ID
+    }
+
+    fn bar(&self, index: u8) -> Result<ModelRegisters<M>> {
+        Ok(ModelRegisters {
+            card: self.clone(),
+            bar: index,
+        })
+    }
+
+    fn read_config(&self, offset: u16, bytes: &mut [u8]) {
+        let config = self.lock().config();
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = config
+                .get(usize::from(offset) + at)
+                .copied()
+                .unwrap_or(0xff);
+        }
+    }
+
+    fn set_bus_master(&self, on: bool) -> Result<()> {
+        match self.lock().set_bus_master(on) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Io,
+                "write the command register",
+                "the model does not listen",
+            )),
+        }
+    }
+
+    fn reset(&self) -> Result<bool> {
+        self.lock().reset();
+        Ok(true)
+    }
+
+    fn dma(&self) -> &Arc<DmaSpace> {
+        &self.space
+    }
+
+    fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut interrupts = Vec::new();
+        // Opened again, it gets new ones.
+        events.clear();
+        for _ in 0..count {
+            let event = Arc::new(EventFd::new()?);
+            events.push(event.clone());
+            interrupts.push(Interrupt {
+                event,
+                unmask: None,
+            });
+        }
+        Ok(interrupts)
+    }
+
+    fn request(&self) -> Option<Arc<EventFd>> {
+        self.request.clone()
+    }
+}
+
+/// A model's BAR.
+pub struct ModelRegisters<M> {
+    card: ModelCard<M>,
+    bar: u8,
+}
+
+impl<M> Clone for ModelRegisters<M> {
+    fn clone(&self) -> Self {
+        Self {
+            card: self.card.clone(),
+            bar: self.bar,
+        }
+    }
+}
+
+impl<M: Model> ModelRegisters<M> {
+    fn read(&self, offset: u32, width: u8) -> u64 {
+        let inside = u64::from(offset) + u64::from(width) <= u64::from(self.len());
+        if !inside || !offset.is_multiple_of(width.into()) {
+            return u64::MAX;
+        }
+        self.card.lock().read(self.bar, offset, width)
+    }
+
+    fn write(&self, offset: u32, width: u8, value: u64) {
+        let inside = u64::from(offset) + u64::from(width) <= u64::from(self.len());
+        if inside && offset.is_multiple_of(width.into()) {
+            self.card.lock().write(self.bar, offset, width, value);
+        }
+    }
+}
+
+impl<M: Model> Registers for ModelRegisters<M> {
+    fn len(&self) -> u32 {
+        M::BARS.get(usize::from(self.bar)).copied().unwrap_or(0)
+    }
+
+    fn read8(&self, offset: u32) -> u8 {
+        self.read(offset, 1) as u8
+    }
+
+    fn read16(&self, offset: u32) -> u16 {
+        self.read(offset, 2) as u16
+    }
+
+    fn read32(&self, offset: u32) -> u32 {
+        self.read(offset, 4) as u32
+    }
+
+    fn write8(&self, offset: u32, value: u8) {
+        self.write(offset, 1, value.into());
+    }
+
+    fn write16(&self, offset: u32, value: u16) {
+        self.write(offset, 2, value.into());
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.write(offset, 4, value.into());
+    }
+}

@@ -1,0 +1,306 @@
+//! The packed virtqueue (VIRTIO 1.2 §2.8): one ring of descriptors that both sides write.
+//!
+//! A descriptor is available when its AVAIL bit is the driver's wrap counter and its USED bit is
+//! not; it is used when both are the device's wrap counter (§2.8.1). Each side goes around the ring
+//! by itself and turns its counter at the end.
+//!
+//! The barriers: a descriptor and what it points to come before its flags (§2.8.21.1.1, release);
+//! for a chain the first descriptor's flags come last (§2.8.17). The flags come before the look at
+//! whether the device wants to be told (§2.8.21.2, §2.8.21.3.1, a full fence); flags that say
+//! "used" are read before the rest (§2.8.22, acquire): here one word holds both.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use sys::Result;
+
+use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
+use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
+
+/// The buffer goes on in the next descriptor (§2.8.6).
+pub(super) const DESC_NEXT: u64 = 1;
+/// The device writes into it (§2.8.3).
+pub(super) const DESC_WRITE: u64 = 2;
+/// The wrap counters' bits (§2.8.1).
+pub(super) const DESC_AVAIL: u64 = 1 << 7;
+pub(super) const DESC_USED: u64 = 1 << 15;
+
+/// Event suppression (§2.8.10): always, never, at one descriptor.
+pub(super) const EVENT_ENABLE: u32 = 0;
+pub(super) const EVENT_DISABLE: u32 = 1;
+pub(super) const EVENT_DESC: u32 = 2;
+
+/// See the module.
+pub struct Packed {
+    descriptors: Arc<DmaArray<[AtomicU64; 2]>>,
+    /// Event suppression structures (§2.8.14): `desc` in the low half, `flags` in the high.
+    driver: DmaArray<AtomicU32>,
+    device: DmaArray<AtomicU32>,
+    size: u16,
+    /// [`DESC_WRITE`], or 0 where the device reads.
+    kind: u64,
+    event_idx: bool,
+    book: Book,
+    /// Where the next buffer goes, and the flags that make it available this time around.
+    avail: u16,
+    avail_flags: u64,
+    /// Descriptors made available since the device was last asked whether it wants to know.
+    unshown: u16,
+    /// Where the device uses the next buffer, and the wrap bits of a used one this time around.
+    used: u16,
+    used_flags: u64,
+    /// Both, for the watch.
+    place: Arc<AtomicU32>,
+}
+
+impl Packed {
+    /// Writes the descriptor at `position`: address, then length, id and flags in one word.
+    #[inline(always)]
+    fn describe(&self, position: u16, element: Element, id: u16, flags: u64) {
+        let [address, rest] = self.descriptors.ring_at(position.into());
+        address.store(element.iova, Ordering::Relaxed);
+        let word = u64::from(element.len) | u64::from(id) << 32 | flags << 48;
+        // §2.8.21.1.1: address and packet before the flags.
+        before_doorbell();
+        rest.store(word, Ordering::Relaxed);
+    }
+
+    /// Goes on to the next place for a buffer (§2.8.21.1).
+    #[inline(always)]
+    fn step_avail(&mut self) {
+        self.unshown += 1;
+        self.avail += 1;
+        if self.avail == self.size {
+            self.avail = 0;
+            self.avail_flags ^= DESC_AVAIL | DESC_USED;
+        }
+    }
+
+    /// Goes on over a used buffer of `count` descriptors (§2.8.6).
+    #[inline(always)]
+    fn step_used(&mut self, count: u16) {
+        self.used += count;
+        if self.used >= self.size {
+            self.used -= self.size;
+            self.used_flags ^= DESC_AVAIL | DESC_USED;
+        }
+    }
+
+    /// The next used descriptor's word, if it is used.
+    #[inline(always)]
+    fn peek(&self) -> Option<u64> {
+        let [_, rest] = self.descriptors.ring_at(self.used.into());
+        let rest = rest.load(Ordering::Relaxed);
+        // §2.8.22: the packet is read after the flags; length and id come in one word with them.
+        after_done_flag();
+        (rest >> 48 & (DESC_AVAIL | DESC_USED) == self.used_flags).then_some(rest)
+    }
+}
+
+impl Ring for Packed {
+    const NAME: &'static str = "packed";
+
+    fn new(dma: &Arc<DmaSpace>, size: u16, writable: bool, event_idx: bool) -> Result<Self> {
+        // The specification allows other sizes; powers of two are what this driver asks for.
+        assert!(
+            size.is_power_of_two(),
+            "a packed queue is a power of two here"
+        );
+        let count = usize::from(size);
+        // §2.8.10.1: descriptors are aligned to 16, the event structures to 4; each in a line of
+        // its own.
+        let driver = (16 * count).next_multiple_of(64);
+        let area = Arc::new(dma.allocate(driver + 128)?);
+        let queue = Self {
+            descriptors: Arc::new(area.array(0, count)),
+            driver: area.array(driver, 1),
+            device: area.array(driver + 64, 1),
+            size,
+            kind: if writable { DESC_WRITE } else { 0 },
+            event_idx,
+            book: Book::new(size),
+            avail: 0,
+            // §2.8.1: both counters begin at 1.
+            avail_flags: DESC_AVAIL,
+            unshown: 0,
+            used: 0,
+            used_flags: DESC_AVAIL | DESC_USED,
+            place: Arc::default(),
+        };
+        queue.mark();
+        queue.driver[0].store(EVENT_DISABLE << 16, Ordering::Relaxed);
+        Ok(queue)
+    }
+
+    fn areas(&self) -> [u64; 3] {
+        let areas = [&self.driver, &self.device].map(DmaArray::iova);
+        [self.descriptors.iova(), areas[0], areas[1]]
+    }
+
+    #[inline(always)]
+    fn book(&self) -> &Book {
+        &self.book
+    }
+
+    #[inline(always)]
+    fn book_mut(&mut self) -> &mut Book {
+        &mut self.book
+    }
+
+    #[inline(always)]
+    fn offer(&mut self, element: Element) {
+        let Some(id) = self.book.enter(element.frame) else {
+            debug_assert!(false, "the caller looks for room");
+            return;
+        };
+        self.describe(self.avail, element, id, self.kind | self.avail_flags);
+        self.step_avail();
+    }
+
+    fn offer_chain(&mut self, elements: &[Element], answer: bool) -> bool {
+        if elements.is_empty() || (self.book.room() as usize) < elements.len() {
+            return false;
+        }
+        let mut head = None;
+        for element in elements.iter().rev() {
+            head = match head {
+                None => self.book.enter(element.frame),
+                Some(next) => self.book.enter_before(element.frame, next),
+            };
+            if head.is_none() {
+                return false;
+            }
+        }
+        let Some(id) = head else { return false };
+        let (first, mut first_flags) = (self.avail, 0);
+        for (index, &element) in elements.iter().enumerate() {
+            let kind = match index + 1 < elements.len() {
+                true => self.kind | DESC_NEXT,
+                false if answer => DESC_WRITE,
+                false => self.kind,
+            };
+            let flags = kind | self.avail_flags;
+            if index == 0 {
+                first_flags = flags;
+            } else {
+                self.describe(self.avail, element, id, flags);
+            }
+            self.step_avail();
+        }
+        // §2.8.17: the first descriptor becomes available after all others.
+        self.describe(first, elements[0], id, first_flags);
+        true
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        let added = std::mem::take(&mut self.unshown);
+        if added == 0 {
+            return false;
+        }
+        // §2.8.21.3.1: the flags before the look at whether the device wants to know.
+        before_sleep_check();
+        let event = self.device.ring_at(0).load(Ordering::Relaxed);
+        match event >> 16 & 3 {
+            EVENT_DISABLE => false,
+            EVENT_DESC if self.event_idx => {
+                // §2.8.14: a place in the ring, and in which round. One of the round before is one
+                // ring's length back.
+                let round = event >> 15 & 1 != 0;
+                let ours = self.avail_flags & DESC_AVAIL != 0;
+                let mut at = event as u16 & 0x7fff;
+                if round != ours {
+                    at = at.wrapping_sub(self.size);
+                }
+                passes(at, self.avail, self.avail.wrapping_sub(added))
+            }
+            _ => true,
+        }
+    }
+
+    #[inline(always)]
+    fn next_used(&mut self) -> Used {
+        let Some(rest) = self.peek() else {
+            return Used::Nothing;
+        };
+        let (id, len) = ((rest >> 32) as u16, rest as u32);
+        match self.book.count(id.into()) {
+            Some(count) => {
+                self.step_used(count);
+                Used::Buffer { id, len }
+            }
+            None => {
+                // How many descriptors it stood for nobody knows; one is the least.
+                self.step_used(1);
+                Used::Foreign
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn next_used_one(&mut self) -> UsedOne {
+        let Some(rest) = self.peek() else {
+            return UsedOne::Nothing;
+        };
+        // A chain would be of more descriptors, but there is none (and one is the least).
+        self.step_used(1);
+        match self.book.leave_one((rest >> 32) as u16) {
+            Some(frame) => UsedOne::Frame {
+                frame,
+                len: rest as u32,
+            },
+            None => UsedOne::Foreign,
+        }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        let held = self.descriptors.len() as u32 - self.book.room();
+        let len = |at: u32| {
+            let [_, rest] = self.descriptors.ring_at(u32::from(self.used) + at);
+            rest.load(Ordering::Relaxed) & 0xffff_ffff
+        };
+        (0..held).map(len).sum()
+    }
+
+    fn has_used(&self) -> bool {
+        self.peek().is_some()
+    }
+
+    #[inline(always)]
+    fn mark(&self) {
+        let place = self.used_flags << 16 | u64::from(self.used);
+        self.place.store(place as u32, Ordering::Relaxed);
+    }
+
+    fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync> {
+        let (descriptors, place) = (self.descriptors.clone(), self.place.clone());
+        Box::new(move || {
+            let place = place.load(Ordering::Relaxed);
+            let mut flags = u64::from(place >> 16);
+            let mut at = place & 0xffff;
+            let mut count = 0;
+            while count < descriptors.len() as u32 {
+                let [_, rest] = descriptors.ring_at(at);
+                let found = rest.load(Ordering::Relaxed) >> 48;
+                if found & (DESC_AVAIL | DESC_USED) != flags {
+                    break;
+                }
+                count += 1;
+                at += 1;
+                if at as usize == descriptors.len() {
+                    at = 0;
+                    flags ^= DESC_AVAIL | DESC_USED;
+                }
+            }
+            count
+        })
+    }
+
+    fn listen(&mut self, on: bool) -> bool {
+        let flags = if on { EVENT_ENABLE } else { EVENT_DISABLE };
+        self.driver[0].store(flags << 16, Ordering::Relaxed);
+        // §2.8.22: the wish before the last look, a store before a load.
+        before_sleep_check();
+        self.has_used()
+    }
+}
