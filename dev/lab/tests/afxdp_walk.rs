@@ -2,36 +2,14 @@
 //! order and number. No packet is lost or doubled, no frame is lost or owned twice.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::afxdp::{self, LIMIT, assert_balanced, open, sender, settled};
 use lab::packet::{self, Raw, Udp};
+use lab::random::Random;
 use lab::{Veth, require, skip};
 use port::{Direction, Port, PortOptions};
 use ring::{Frame, FrameCache, Pool, PoolConfig};
-
-/// A generator that needs no crate: Steele and Vigna's splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % limit
-    }
-}
-
-fn seed() -> u64 {
-    match std::env::var("BW_SEED") {
-        Ok(text) => text.parse().expect("BW_SEED is a number"),
-        Err(_) => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_nanos() as u64,
-    }
-}
 
 /// What the walk knows of each packet that was sent.
 #[derive(Default)]
@@ -82,9 +60,8 @@ fn receive(a: &mut Port, books: &mut Books, kept: &mut Vec<Frame>, random: &mut 
 #[test]
 fn no_packet_and_no_frame_is_lost_or_doubled() {
     require!(skip::lab());
-    let seed = seed();
-    println!("BW_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::seeded("walk");
+    let seed = random.seed();
     for attach in ["native", "generic"] {
         let first = Veth::new().mtu(9000).create().unwrap();
         let second = Veth::new().mtu(9000).create().unwrap();

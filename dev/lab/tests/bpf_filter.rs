@@ -321,15 +321,9 @@ fn listings_are_those_of_tcpdump() {
 struct Random(u64);
 
 impl Random {
-    /// From `BW_SEED`, else from the clock; printed, so that a failure can be had again.
+    /// From `BAREWIRE_SEED`, else always the same.
     fn new(test: &str) -> Self {
-        let seed = std::env::var("BW_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok());
-        let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-        let seed = seed.unwrap_or_else(clock);
-        println!("{test}: BW_SEED={seed}");
-        Self(seed | 1)
+        Self(lab::random::Random::seeded(test).seed() | 1)
     }
 
     fn next(&mut self) -> u64 {
