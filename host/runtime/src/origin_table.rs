@@ -233,7 +233,7 @@ impl Source {
 fn wrong(path: &Path, why: &str) -> Error {
     let what = format!("use {}", path.display());
     let hint = "lists of address ranges or prefixes, MaxMind DB files; for --mac-vendors IEEE's \
-                oui.csv or Wireshark's manuf (docs/origins.md)";
+                oui.csv or Wireshark's manuf (docs/enrichment.md)";
     Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint)
 }
 

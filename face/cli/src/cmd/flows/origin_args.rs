@@ -11,7 +11,7 @@ use sys::{Error, ErrorKind, Result};
 #[command(next_help_heading = "Origins")]
 pub struct OriginArgs {
     /// Tell the autonomous systems of addresses, by a MaxMind DB file or a list of prefixes or
-    /// ranges (iptoasn.com and others); may be given several times (docs/origins.md)
+    /// ranges (iptoasn.com and others); may be given several times (docs/enrichment.md)
     #[arg(long, value_name = "FILE")]
     asn: Vec<PathBuf>,
     /// Tell countries and cities of addresses, by files of the same kinds
