@@ -33,12 +33,14 @@ const NEW_ROUTE: u16 = 24;
 const ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 
-/// Answers, each with a name (`rtnetlink(7)`, `if_link.h`, `rtnetlink.h` and `genetlink.h` of
-/// `include/uapi/linux`).
-fn answers() -> Vec<(&'static str, Vec<u8>)> {
-    let number = |kind, value: u32| attr(kind, &value.to_le_bytes());
+fn number(kind: u16, value: u32) -> Vec<u8> {
+    attr(kind, &value.to_le_bytes())
+}
+
+/// A link and its attributes.
+fn link() -> Vec<u8> {
     let xdp = [attr(2, &[1]), number(4, 77), number(5, 77)].concat();
-    let link = [
+    [
         vec![0, 0, 1, 0, 5, 0, 0, 0, 0x43, 0x10, 1, 0, 0, 0, 0, 0],
         attr(3, b"veth0\0"),
         attr(1, &[2, 0, 0, 0, 0, 1]),
@@ -49,7 +51,11 @@ fn answers() -> Vec<(&'static str, Vec<u8>)> {
         attr(18 | NESTED, &attr(1, b"veth\0")),
         attr(43 | NESTED, &xdp),
     ]
-    .concat();
+    .concat()
+}
+
+/// A route of two hops, and one whose hops lie about their lengths.
+fn routes() -> [Vec<u8>; 2] {
     let hop = |len: u16, index: u32| {
         let mut hop = len.to_le_bytes().to_vec();
         hop.extend([0, 0]);
@@ -68,6 +74,13 @@ fn answers() -> Vec<(&'static str, Vec<u8>)> {
         attr(9, &[hop(0, 5), hop(3, 6), hop(u16::MAX, 7)].concat()),
     ]
     .concat();
+    [route, odd_hops]
+}
+
+/// Answers, each with a name (`rtnetlink(7)`, `if_link.h`, `rtnetlink.h` and `genetlink.h` of
+/// `include/uapi/linux`).
+fn answers() -> Vec<(&'static str, Vec<u8>)> {
+    let (link, [route, odd_hops]) = (link(), routes());
     let group = [attr(1, b"notify\0"), number(2, 16)].concat();
     let family = [
         vec![1, 2, 0, 0],

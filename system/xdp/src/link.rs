@@ -98,20 +98,7 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
     let what = format!("attach an XDP program to {name} in {mode} mode");
     match error.os_code() {
         // EBUSY: by a link; EEXIST: in the other mode, or by netlink.
-        Some(16 | 17) => {
-            let others = device.map(|device| others(&device)).unwrap_or_default();
-            let why = if others.is_empty() {
-                "another XDP program is attached".to_owned()
-            } else {
-                format!("{} is attached", others.join(" and "))
-            };
-            let end = match why.contains("by netlink") {
-                true => format!("if nobody needs it any more, ip link set dev {name} xdp off"),
-                false => "end the program that holds it".to_owned(),
-            };
-            Error::new(ErrorKind::Busy, what, why)
-                .with_hint(format!("{end}; afpacket: sees packets beside it"))
-        }
+        Some(16 | 17) => held(what, &name, device.as_ref()),
         // ERANGE
         Some(34) => {
             let mtu = device.map_or(String::new(), |d| format!("MTU {} ", d.mtu));
@@ -164,6 +151,22 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
             .with_hint("try the other mode"),
         _ => error,
     }
+}
+
+/// Another program is where ours should go.
+fn held(what: String, name: &str, device: Option<&sys::link::Link>) -> Error {
+    let others = device.map(others).unwrap_or_default();
+    let why = if others.is_empty() {
+        "another XDP program is attached".to_owned()
+    } else {
+        format!("{} is attached", others.join(" and "))
+    };
+    let end = match why.contains("by netlink") {
+        true => format!("if nobody needs it any more, ip link set dev {name} xdp off"),
+        false => "end the program that holds it".to_owned(),
+    };
+    Error::new(ErrorKind::Busy, what, why)
+        .with_hint(format!("{end}; afpacket: sees packets beside it"))
 }
 
 /// The programs on a device in words: name, number, mode, and what holds them there.

@@ -17,6 +17,7 @@ mod tx;
 
 use std::sync::{Arc, OnceLock};
 
+use ring::Pool;
 use sys::link::Link;
 use sys::packet::PacketSocket;
 use sys::{Error, ErrorKind, Result};
@@ -31,7 +32,7 @@ use crate::tx::TxQueue;
 
 use control::Control;
 use filter::SocketFilter;
-use listen::Source;
+use listen::{Listening, Source};
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
@@ -78,66 +79,125 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         tap: Some(link.index),
     };
     let options = &options.for_packets(target)?;
-    let is_loopback = link.hardware == HARDWARE_LOOPBACK;
     let time = time_source(&first, &name.target, options, &what)?;
     // Made at the first `detach` where none is given; a port's queues share it.
     let pool = Arc::new(OnceLock::new());
     if let Some(given) = &options.pool {
         pool.get_or_init(|| given.clone());
     }
-    let mut facts = Vec::new();
-    let mut sources = Vec::new();
-    let mut filter = None;
-    let mut memory_len = 0;
-    let mut rx = Vec::new();
-    let mut packet_len_max = 0;
+    let mut ends = Ends {
+        name,
+        link: &link,
+        link_type,
+        options,
+        time,
+        pool,
+        facts: Vec::new(),
+        memory_len: 0,
+        packet_len_max: 0,
+    };
+    let (mut rx, mut sources, mut filter) = (Vec::new(), Vec::new(), None);
     if options.direction.has_rx() {
-        let bytes = ring_bytes(options).map_err(refuse)?;
+        let (queues, listening) = ends.receiving(first, queue_count)?;
+        (rx, sources, filter) = (queues, listening.sources, Some(listening.filter));
+    }
+    let (mut tx, mut tx_counters) = (Vec::new(), Vec::new());
+    if options.direction.has_tx() {
+        (tx, tx_counters) = ends.sending(queue_count)?;
+    }
+    let capabilities = Capabilities {
+        timestamps: time != TimestampSource::None,
+        rss_hash: options.rss_hash,
+        vlan: true,
+        kernel_filter: true,
+        packet_len_max: ends.packet_len_max,
+        ..Capabilities::default()
+    };
+    let (facts, memory_len) = (ends.facts, ends.memory_len);
+    let control = control.of(sources, filter, tx_counters, link_type, facts, memory_len);
+    Ok(Port {
+        name: format!("afpacket:{}", name.target),
+        rx,
+        tx,
+        control: Box::new(control),
+        capabilities,
+    })
+}
+
+/// What the ends of a port are made of, and what is to be said of them.
+struct Ends<'a> {
+    name: &'a PortName,
+    link: &'a Link,
+    link_type: u16,
+    options: &'a PortOptions,
+    time: TimestampSource,
+    pool: Arc<OnceLock<Pool>>,
+    facts: Vec<(&'static str, String)>,
+    memory_len: usize,
+    /// 0 where it is not known.
+    packet_len_max: u32,
+}
+
+impl Ends<'_> {
+    /// The queues that receive: `first` is the socket of the first one.
+    fn receiving(
+        &mut self,
+        first: PacketSocket,
+        queue_count: u32,
+    ) -> Result<(Vec<RxQueue>, Listening)> {
+        let options = self.options;
+        let what = format!("open afpacket:{}", self.name.target);
+        let bytes =
+            ring_bytes(options).map_err(|why| Error::new(ErrorKind::InvalidInput, what, why))?;
+        let is_loopback = self.link.hardware == HARDWARE_LOOPBACK;
         let wanted = SocketFilter::new(options, is_loopback);
         let mut sockets = vec![first];
         while sockets.len() < queue_count as usize {
             sockets.push(PacketSocket::new()?);
         }
-        let listening = listen::listen(sockets, &link, bytes, wanted, time, options)?;
-        sources = listening.sources;
-        filter = Some(listening.filter);
-        facts.extend(listening.facts);
-        memory_len += sources.iter().map(Source::memory_len).sum::<usize>();
-        packet_len_max = sources[0].packet_len_max();
-        for (queue_index, source) in (0..).zip(&sources) {
+        let mut listening = listen::listen(sockets, self.link, bytes, wanted, self.time, options)?;
+        let sources = &listening.sources;
+        self.facts.append(&mut listening.facts);
+        self.memory_len += sources.iter().map(Source::memory_len).sum::<usize>();
+        self.packet_len_max = sources[0].packet_len_max();
+        let mut rx = Vec::new();
+        for (queue_index, source) in (0..).zip(sources) {
             rx.push(RxQueue::new(
-                source.reader(time, pool.clone(), options),
+                source.reader(self.time, self.pool.clone(), options),
                 queue_index,
                 options.batch_max,
                 None,
                 source.counters().clone(),
             ));
         }
-        facts.push(("time", time_fact(time).into()));
+        let facts = &mut self.facts;
+        facts.push(("time", time_fact(self.time).into()));
         facts.push(("promiscuous", yes_no(options.promiscuous).into()));
         let outgoing = options.outgoing && !is_loopback;
         facts.push(("outgoing", yes_no(outgoing).into()));
         if queue_count > 1 {
             facts.push(("fanout", options.fanout.word().into()));
         }
+        Ok((rx, listening))
     }
-    let mut tx = Vec::new();
-    let mut tx_counters = Vec::new();
-    if options.direction.has_tx() {
+
+    /// The queues that send, and their counters.
+    fn sending(&mut self, queue_count: u32) -> Result<(Vec<TxQueue>, Vec<Arc<TxCounters>>)> {
+        let (mut tx, mut tx_counters) = (Vec::new(), Vec::new());
         for queue_index in 0..queue_count {
             let counters = Arc::new(TxCounters::default());
             let backend = tx::Tx::open(
-                &link,
-                if link_type == 1 { 14 } else { 0 },
-                options,
-                pool.clone(),
+                self.link,
+                if self.link_type == 1 { 14 } else { 0 },
+                self.options,
+                self.pool.clone(),
                 counters.clone(),
             )?;
-            memory_len += backend.memory_len();
+            self.memory_len += backend.memory_len();
             if queue_index == 0 {
-                facts.extend(backend.facts());
-                if !options.direction.has_rx() {
-                    packet_len_max = backend.room();
+                self.facts.extend(backend.facts());
+                if !self.options.direction.has_rx() {
+                    self.packet_len_max = backend.room();
                 }
             }
             tx.push(TxQueue::new(
@@ -147,23 +207,8 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
             ));
             tx_counters.push(counters);
         }
+        Ok((tx, tx_counters))
     }
-    let capabilities = Capabilities {
-        timestamps: time != TimestampSource::None,
-        rss_hash: options.rss_hash,
-        vlan: true,
-        kernel_filter: true,
-        packet_len_max,
-        ..Capabilities::default()
-    };
-    let control = control.of(sources, filter, tx_counters, link_type, facts, memory_len);
-    Ok(Port {
-        name: format!("afpacket:{}", name.target),
-        rx,
-        tx,
-        control: Box::new(control),
-        capabilities,
-    })
 }
 
 /// Ring memory of a queue.

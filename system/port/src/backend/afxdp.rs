@@ -34,12 +34,13 @@ use ring::{Pool, PoolConfig};
 use sys::Result;
 use sys::link::{LinkMonitor, Promiscuous};
 use sys::netlink;
+use xdp::MetadataSpec;
 
 use self::attach::{Attachment, Device};
 use self::control::{Control, Growth, QueueView};
 use self::plan::Plan;
 use self::rx::{Rx, RxSettings, Times};
-use self::socket::Queue;
+use self::socket::{Queue, RxParts, Shared, TxParts};
 use self::tx::Tx;
 use super::clock::Clock;
 use crate::account::{RxCounters, TxCounters};
@@ -188,57 +189,29 @@ fn assemble(parts: Parts<'_>) -> Port {
         },
         ..Capabilities::default()
     };
+    let makings = Makings {
+        options,
+        metadata,
+        pool: &pool,
+        attachment: attachment.as_ref(),
+    };
     let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-    let busy_poll = options.busy_poll_budget.is_some();
     for queue in opened {
         let (shared, rx_parts, tx_parts) = queue.into_ends();
-        let queue_index = shared.spec.queue_index;
         let mut view = QueueView {
             shared: shared.clone(),
             rx: None,
             tx: None,
         };
         if let Some(parts) = rx_parts {
-            let counters = Arc::new(RxCounters::default());
-            view.rx = Some(counters.clone());
-            let settings = RxSettings {
-                snaplen: options.snaplen,
-                times: match options.timestamp {
-                    TimestampSource::None => Times::None,
-                    TimestampSource::Batch => Times::Batch,
-                    _ => Times::Program(Clock::new()),
-                },
-                metadata: metadata.is_wanted(),
-                busy_poll,
-            };
-            let backend = Rx::new(
-                parts,
-                shared.clone(),
-                attachment.clone(),
-                pool.clone(),
-                settings,
-                counters.clone(),
-            );
-            rx.push(RxQueue::new(
-                Box::new(backend),
-                queue_index,
-                options.batch_max,
-                // The program filters: what it does not select is the host's, never ours to drop.
-                None,
-                counters,
-            ));
+            let (queue, counters) = makings.receiving(&shared, parts);
+            view.rx = Some(counters);
+            rx.push(queue);
         }
         if let Some(parts) = tx_parts {
-            let counters = Arc::new(TxCounters::default());
-            view.tx = Some(counters.clone());
-            let backend = Tx::new(
-                parts,
-                shared.clone(),
-                pool.clone(),
-                busy_poll,
-                counters.clone(),
-            );
-            tx.push(TxQueue::new(Box::new(backend), queue_index, counters));
+            let (queue, counters) = makings.sending(&shared, parts);
+            view.tx = Some(counters);
+            tx.push(queue);
         }
         queues.push(view);
     }
@@ -262,5 +235,60 @@ fn assemble(parts: Parts<'_>) -> Port {
         tx,
         control: Box::new(control),
         capabilities,
+    }
+}
+
+/// What the ends of all queues are made of.
+struct Makings<'a> {
+    options: &'a PortOptions,
+    metadata: MetadataSpec,
+    pool: &'a Pool,
+    attachment: Option<&'a Arc<Attachment>>,
+}
+
+impl Makings<'_> {
+    fn receiving(&self, shared: &Arc<Shared>, parts: RxParts) -> (RxQueue, Arc<RxCounters>) {
+        let options = self.options;
+        let counters = Arc::new(RxCounters::default());
+        let settings = RxSettings {
+            snaplen: options.snaplen,
+            times: match options.timestamp {
+                TimestampSource::None => Times::None,
+                TimestampSource::Batch => Times::Batch,
+                _ => Times::Program(Clock::new()),
+            },
+            metadata: self.metadata.is_wanted(),
+            busy_poll: options.busy_poll_budget.is_some(),
+        };
+        let backend = Rx::new(
+            parts,
+            shared.clone(),
+            self.attachment.cloned(),
+            self.pool.clone(),
+            settings,
+            counters.clone(),
+        );
+        let queue = RxQueue::new(
+            Box::new(backend),
+            shared.spec.queue_index,
+            options.batch_max,
+            // The program filters: what it does not select is the host's, never ours to drop.
+            None,
+            counters.clone(),
+        );
+        (queue, counters)
+    }
+
+    fn sending(&self, shared: &Arc<Shared>, parts: TxParts) -> (TxQueue, Arc<TxCounters>) {
+        let counters = Arc::new(TxCounters::default());
+        let backend = Tx::new(
+            parts,
+            shared.clone(),
+            self.pool.clone(),
+            self.options.busy_poll_budget.is_some(),
+            counters.clone(),
+        );
+        let queue = TxQueue::new(Box::new(backend), shared.spec.queue_index, counters.clone());
+        (queue, counters)
     }
 }

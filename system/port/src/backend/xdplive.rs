@@ -72,15 +72,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     if options.queue_count > 1 {
         return Err(refuse("it has one queue".into()));
     }
-    let ring_len = match options.ring_len {
-        0 => RING_LEN,
-        len if len <= RING_LEN_MAX => len.next_power_of_two(),
-        len => {
-            return Err(refuse(format!(
-                "a ring of {len} is longer than {RING_LEN_MAX}"
-            )));
-        }
-    };
+    let ring_len = ring_len(options).map_err(refuse)?;
     let link = Link::by_name(&name.target)?;
     if ![HARDWARE_ETHERNET, HARDWARE_LOOPBACK].contains(&link.hardware) {
         let why = format!(
@@ -133,6 +125,15 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
             ..Capabilities::default()
         },
     })
+}
+
+/// Packets of a system call.
+fn ring_len(options: &PortOptions) -> std::result::Result<u32, String> {
+    match options.ring_len {
+        0 => Ok(RING_LEN),
+        len if len <= RING_LEN_MAX => Ok(len.next_power_of_two()),
+        len => Err(format!("a ring of {len} is longer than {RING_LEN_MAX}")),
+    }
 }
 
 /// Hardware types with Ethernet headers (Linux `include/uapi/linux/if_arp.h`).

@@ -160,49 +160,9 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
             model.pass(frame.index(), Owner::User, Owner::Device);
             pool.lend(frame);
         }
-        7 if !model.indices.is_empty() => {
-            let at = random.below(model.indices.len() as u32) as usize;
-            let index = model.indices.swap_remove(at);
-            let lend = random.below(2) == 0;
-            let to = if lend { Owner::Device } else { Owner::Free };
-            model.pass(index, Owner::User, to);
-            // SAFETY: held by this test by its index, and not used any more; so in the second call,
-            // which is refused.
-            unsafe {
-                let passed = if lend {
-                    pool.lend_index(index)
-                } else {
-                    cache.give_index(index)
-                };
-                assert!(passed);
-                assert!(
-                    !pool.lend_index(index) && !cache.give_index(index),
-                    "given twice"
-                );
-            }
-        }
-        8 => {
-            let index = any_index(random, pool.frame_count());
-            let truth = model.is_lent(index);
-            // SAFETY: there is no device, so it does not write.
-            let frame = unsafe { pool.claim(index) };
-            assert_eq!(frame.is_some(), truth, "index {index}");
-            if let Some(mut frame) = frame {
-                model.pass(index, Owner::Device, Owner::User);
-                stamp(pool, &mut frame);
-                model.frames.push(frame);
-            }
-        }
-        9 => {
-            let index = any_index(random, pool.frame_count());
-            let truth = model.is_lent(index);
-            // SAFETY: there is no device, so it does not write; the index is kept in the model.
-            assert_eq!(unsafe { pool.claim_index(index) }, truth);
-            if truth {
-                model.pass(index, Owner::Device, Owner::User);
-                model.indices.push(index);
-            }
-        }
+        7 if !model.indices.is_empty() => give_index(pool, cache, model, random),
+        8 => claim(pool, model, random),
+        9 => claim_index(pool, model, random),
         10 => {
             let index = any_index(random, pool.frame_count());
             let truth = model.is_lent(index);
@@ -212,47 +172,105 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
                 model.pass(index, Owner::Device, Owner::Free);
             }
         }
-        11 => {
-            let (max, device) = (random.below(100) as usize, random.below(2) == 0);
-            let (run, to) = match device {
-                true => (cache.take_run_for_device(max), Owner::Device),
-                false => (cache.take_run(max), Owner::User),
-            };
-            assert!(run.len() <= max);
-            for &index in run {
-                model.pass(index, Owner::Free, to);
-                if !device {
-                    model.indices.push(index);
-                }
-            }
-        }
-        12 => {
-            let keep = random.below(model.indices.len() as u32 + 1) as usize;
-            let mut given = model.indices.split_off(keep);
-            for &index in &given {
-                model.pass(index, Owner::User, Owner::Free);
-            }
-            // Twice, and what nobody has: nothing changes by that.
-            given.extend_from_within(..);
-            given.push(u32::MAX);
-            // SAFETY: held by this test by their indices, and not used any more.
-            unsafe { cache.give_each(given.into_iter()) };
-        }
-        13 => {
-            let told: Vec<u32> = (0..random.below(150))
-                .map(|_| any_index(random, pool.frame_count()))
-                .collect();
-            for &index in &told {
-                if model.is_lent(index) {
-                    model.pass(index, Owner::Device, Owner::Free);
-                }
-            }
-            // SAFETY: there is no device, so it does not write.
-            unsafe { cache.reclaim_run(&told) };
-        }
+        11 => take_run(cache, model, random),
+        12 => give_each(cache, model, random),
+        13 => reclaim_run(cache, model, random),
         // A thread ends and another begins.
         _ => *cache = FrameCache::new(pool.clone()),
     }
+}
+
+/// The user gives a frame back, or lends it to the device, by its index; and once more.
+fn give_index(pool: &Pool, cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
+    let at = random.below(model.indices.len() as u32) as usize;
+    let index = model.indices.swap_remove(at);
+    let lend = random.below(2) == 0;
+    let to = if lend { Owner::Device } else { Owner::Free };
+    model.pass(index, Owner::User, to);
+    // SAFETY: held by this test by its index, and not used any more; so in the second call,
+    // which is refused.
+    unsafe {
+        let passed = if lend {
+            pool.lend_index(index)
+        } else {
+            cache.give_index(index)
+        };
+        assert!(passed);
+        assert!(
+            !pool.lend_index(index) && !cache.give_index(index),
+            "given twice"
+        );
+    }
+}
+
+/// The device names a frame, which becomes the user's if the device has it.
+fn claim(pool: &Pool, model: &mut Model, random: &mut Random) {
+    let index = any_index(random, model.owners.len() as u32);
+    let truth = model.is_lent(index);
+    // SAFETY: there is no device, so it does not write.
+    let frame = unsafe { pool.claim(index) };
+    assert_eq!(frame.is_some(), truth, "index {index}");
+    if let Some(mut frame) = frame {
+        model.pass(index, Owner::Device, Owner::User);
+        stamp(pool, &mut frame);
+        model.frames.push(frame);
+    }
+}
+
+/// The same by its index.
+fn claim_index(pool: &Pool, model: &mut Model, random: &mut Random) {
+    let index = any_index(random, model.owners.len() as u32);
+    let truth = model.is_lent(index);
+    // SAFETY: there is no device, so it does not write; the index is kept in the model.
+    assert_eq!(unsafe { pool.claim_index(index) }, truth);
+    if truth {
+        model.pass(index, Owner::Device, Owner::User);
+        model.indices.push(index);
+    }
+}
+
+/// The user or the device gets frames by the run.
+fn take_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
+    let (max, device) = (random.below(100) as usize, random.below(2) == 0);
+    let (run, to) = match device {
+        true => (cache.take_run_for_device(max), Owner::Device),
+        false => (cache.take_run(max), Owner::User),
+    };
+    assert!(run.len() <= max);
+    for &index in run {
+        model.pass(index, Owner::Free, to);
+        if !device {
+            model.indices.push(index);
+        }
+    }
+}
+
+/// The user gives indices back by the run.
+fn give_each(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
+    let keep = random.below(model.indices.len() as u32 + 1) as usize;
+    let mut given = model.indices.split_off(keep);
+    for &index in &given {
+        model.pass(index, Owner::User, Owner::Free);
+    }
+    // Twice, and what nobody has: nothing changes by that.
+    given.extend_from_within(..);
+    given.push(u32::MAX);
+    // SAFETY: held by this test by their indices, and not used any more.
+    unsafe { cache.give_each(given.into_iter()) };
+}
+
+/// The device names whatever it likes by the run; what it has is free again.
+fn reclaim_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
+    let told: Vec<u32> = (0..random.below(150))
+        .map(|_| any_index(random, model.owners.len() as u32))
+        .collect();
+    for &index in &told {
+        if model.is_lent(index) {
+            model.pass(index, Owner::Device, Owner::Free);
+        }
+    }
+    // SAFETY: there is no device, so it does not write.
+    unsafe { cache.reclaim_run(&told) };
 }
 
 /// Fills a frame with bytes that only this frame has.

@@ -265,6 +265,14 @@ impl IgbModel {
         }
     }
 
+    /// The VLAN tag that is told in the descriptor and taken out of the packet.
+    fn tag_to_strip(&self, packet: &[u8]) -> Option<u16> {
+        let strips = self.get(reg::CTRL) & reg::CTRL_VME != 0;
+        let has_tag = packet.get(12..14) == Some(&[0x81, 0]);
+        let tci = packet.get(14..16).filter(|_| strips && has_tag)?;
+        Some(u16::from_be_bytes([tci[0], tci[1]]))
+    }
+
     /// `Err` is the packet again: there is no descriptor, and it may wait.
     fn write_packet(&mut self, packet: Vec<u8>) -> Result<(), Vec<u8>> {
         let (queue, hash, kind) = self.steer(&packet);
@@ -275,14 +283,7 @@ impl IgbModel {
         }
         let srrctl = self.get(at(reg::SRRCTL));
         let room = (srrctl & 0x7f) as usize * 1024;
-        let tag = (self.get(reg::CTRL) & reg::CTRL_VME != 0
-            && packet.get(12..14) == Some(&[0x81, 0]))
-        .then(|| {
-            packet
-                .get(14..16)
-                .map(|tci| u16::from_be_bytes([tci[0], tci[1]]))
-        })
-        .flatten();
+        let tag = self.tag_to_strip(&packet);
         let mut bytes = packet.clone();
         if tag.is_some() {
             bytes.drain(12..16);

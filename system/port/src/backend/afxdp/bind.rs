@@ -25,28 +25,7 @@ pub(super) fn bind_all(
     attachment: Option<&Attachment>,
     opened: &mut Vec<Queue>,
 ) -> Result<()> {
-    let native = match attachment {
-        Some(attachment) => attachment.mode == xdp::AttachMode::Native,
-        None => device
-            .link
-            .xdp
-            .iter()
-            .any(|xdp| xdp.place == XdpPlace::Native),
-    };
-    let zero_copy: &[bool] = match options.bind {
-        BindMode::Copy => &[false],
-        BindMode::ZeroCopy if !native && device.may_zero_copy() => return Err(not_native(device)),
-        BindMode::ZeroCopy if !device.may_zero_copy() => return Err(no_zero_copy(device)),
-        BindMode::ZeroCopy => &[true],
-        BindMode::Auto if native && device.may_zero_copy() => &[true, false],
-        BindMode::Auto => &[false],
-    };
-    let frags = attachment.is_none_or(|a| a.frags);
-    let mut modes = Vec::new();
-    for &zero_copy in zero_copy {
-        modes.extend(frags.then_some((zero_copy, true)));
-        modes.extend((!device.needs_frags(zero_copy)).then_some((zero_copy, false)));
-    }
+    let mut modes = modes(device, options, attachment)?;
     for &queue_index in &plan.queues {
         let mut last = modes.is_empty().then(|| frame_too_short(device));
         for &(zero_copy, multi_buffer) in &modes {
@@ -88,6 +67,37 @@ pub(super) fn bind_all(
         }
     }
     Ok(())
+}
+
+/// The modes to try, best first: zero-copy or not, and packets in pieces or not.
+fn modes(
+    device: &Device,
+    options: &PortOptions,
+    attachment: Option<&Attachment>,
+) -> Result<Vec<(bool, bool)>> {
+    let native = match attachment {
+        Some(attachment) => attachment.mode == xdp::AttachMode::Native,
+        None => device
+            .link
+            .xdp
+            .iter()
+            .any(|xdp| xdp.place == XdpPlace::Native),
+    };
+    let zero_copy: &[bool] = match options.bind {
+        BindMode::Copy => &[false],
+        BindMode::ZeroCopy if !native && device.may_zero_copy() => return Err(not_native(device)),
+        BindMode::ZeroCopy if !device.may_zero_copy() => return Err(no_zero_copy(device)),
+        BindMode::ZeroCopy => &[true],
+        BindMode::Auto if native && device.may_zero_copy() => &[true, false],
+        BindMode::Auto => &[false],
+    };
+    let frags = attachment.is_none_or(|a| a.frags);
+    let mut modes = Vec::new();
+    for &zero_copy in zero_copy {
+        modes.extend(frags.then_some((zero_copy, true)));
+        modes.extend((!device.needs_frags(zero_copy)).then_some((zero_copy, false)));
+    }
+    Ok(modes)
 }
 
 /// Settings of a socket beyond its binding.

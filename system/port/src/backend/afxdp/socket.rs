@@ -363,6 +363,37 @@ pub(super) fn open(pool: &Pool, spec: &SocketSpec) -> Result<Queue> {
     open_once(pool, spec, None)
 }
 
+/// A socket's rings.
+struct Rings {
+    fill: Arc<RingMap>,
+    completion: Arc<RingMap>,
+    rx: Option<Arc<RingMap>>,
+    tx: Option<Arc<RingMap>>,
+}
+
+impl Rings {
+    fn map(socket: &XskSocket, spec: &SocketSpec) -> Result<Rings> {
+        let ring_len = spec.ring_len.next_power_of_two();
+        // Twice the RX ring, or a slow reader would find both empty at once and the kernel would give
+        // the wrong reason.
+        let fill_len = spec.fill_count.max(64).next_power_of_two();
+        let completion_len = if spec.has_tx { ring_len } else { 64 };
+        let ring = |kind, len| Ok(Arc::new(socket.ring(kind, len)?));
+        Ok(Rings {
+            fill: ring(RingKind::Fill, fill_len)?,
+            completion: ring(RingKind::Completion, completion_len)?,
+            rx: match spec.has_rx {
+                true => Some(ring(RingKind::Rx, ring_len)?),
+                false => None,
+            },
+            tx: match spec.has_tx {
+                true => Some(ring(RingKind::Tx, ring_len)?),
+                false => None,
+            },
+        })
+    }
+}
+
 fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Result<Queue> {
     let socket = XskSocket::open()?;
     let route = Mutex::new(netlink::Socket::route()?);
@@ -373,21 +404,12 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
             socket.register_memory(pool.base().as_ptr(), pool.frames_len(), pool.frame_len())
         }?;
     }
-    let ring_len = spec.ring_len.next_power_of_two();
-    // Twice the RX ring, or a slow reader would find both empty at once and the kernel would give
-    // the wrong reason.
-    let fill_len = spec.fill_count.max(64).next_power_of_two();
-    let completion_len = if spec.has_tx { ring_len } else { 64 };
-    let fill = Arc::new(socket.ring(RingKind::Fill, fill_len)?);
-    let completion = Arc::new(socket.ring(RingKind::Completion, completion_len)?);
-    let rx = match spec.has_rx {
-        true => Some(Arc::new(socket.ring(RingKind::Rx, ring_len)?)),
-        false => None,
-    };
-    let tx = match spec.has_tx {
-        true => Some(Arc::new(socket.ring(RingKind::Tx, ring_len)?)),
-        false => None,
-    };
+    let Rings {
+        fill,
+        completion,
+        rx,
+        tx,
+    } = Rings::map(&socket, spec)?;
 
     // Before the bind: a zero-copy driver that finds no frames then may never ask again.
     let mut fill = Producer::<u64>::new(memory(&fill));

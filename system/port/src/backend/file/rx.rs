@@ -10,7 +10,9 @@ use bpf::cbpf::Program;
 use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
-use wire::file::{Direction as Way, Event, FileError, FileErrorKind, InterfaceFound, Reader};
+use wire::file::{
+    Direction as Way, Event, FileError, FileErrorKind, InterfaceFound, Packet, Reader,
+};
 
 use super::Shared;
 use super::input::Compression;
@@ -230,6 +232,16 @@ impl Rx {
         Error::new(*kind, self.what(), why)
     }
 
+    /// Whether the filter of the packet's interface, if there is one, selects it.
+    #[inline]
+    fn selects(&self, index: u16, bytes: &[u8], packet: &Packet) -> bool {
+        let Some(Some(program)) = self.programs.get(usize::from(index)) else {
+            return true;
+        };
+        let data = bytes.get(packet.data.clone()).unwrap_or(&[]);
+        bpf::vm_cbpf::run(program, data, packet.wire_len) != 0
+    }
+
     /// Adds packets to the batch until there is something else, or `room` of them; how many were
     /// looked at, and what came instead.
     fn packets(
@@ -282,11 +294,8 @@ impl Rx {
             let index = index.copied().unwrap_or(0);
             let data_at = at + packet.data.start;
             at += packet.used;
-            if let Some(Some(program)) = self.programs.get(usize::from(index)) {
-                let data = bytes.get(packet.data.clone()).unwrap_or(&[]);
-                if bpf::vm_cbpf::run(program, data, packet.wire_len) == 0 {
-                    continue;
-                }
+            if !self.selects(index, bytes, &packet) {
+                continue;
             }
             // SAFETY: the reader checked that the packet lies within `rest`, which `start` is the
             // start of; this pointer may be written through, which one made from `rest` may not.

@@ -39,6 +39,24 @@ fn refuse(cache: &mut FrameCache, read: std::vec::Drain<'_, Slot>, descriptor: D
     unsafe { cache.reclaim(descriptor.index) };
 }
 
+/// The slot of a piece of a packet that has `len` bytes in its frame.
+///
+/// # Safety
+/// The descriptor's index is one of the pool's and claimed; its offset and `len` stay within the
+/// frame.
+#[inline(always)]
+unsafe fn slot_of(pool: &Pool, d: Descriptor, len: u32) -> Slot {
+    let place = pool.addr_of(d.index) + u64::from(d.offset);
+    // SAFETY: the caller's word.
+    let mut slot = unsafe {
+        let data = pool.base().add(place as usize);
+        Slot::over(data, len, d.wire_len, d.index.into())
+    };
+    slot.time_ns = d.time_ns;
+    slot.flags = u16::from(d.time_ns != 0) * Slot::TIME + u16::from(d.continues) * Slot::CONTINUES;
+    slot
+}
+
 impl Rx {
     /// Packets of one piece that lie as they should, until there is another or `count` are taken.
     #[inline]
@@ -131,17 +149,9 @@ impl RxBackend for Rx {
             } else {
                 self.snaplen
             };
-            let place = pool.addr_of(d.index) + u64::from(offset);
             // SAFETY: the index is one of the pool's (claimed), offset and length stay within its
             // frame.
-            let mut slot = unsafe {
-                let data = pool.base().add(place as usize);
-                Slot::over(data, len, d.wire_len, d.index.into())
-            };
-            slot.time_ns = d.time_ns;
-            slot.flags =
-                u16::from(d.time_ns != 0) * Slot::TIME + u16::from(d.continues) * Slot::CONTINUES;
-            slots.push(slot);
+            slots.push(unsafe { slot_of(pool, d, len) });
             bytes += u64::from(len);
             if !d.continues {
                 (whole, keep) = (at + 1, slots.len());

@@ -77,30 +77,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
             Next::Whole => {}
         }
         let start = slots.len();
-        let (mut len, mut sound, mut said) = (0, true, 0);
         let pieces = self.words.len();
-        for at in 0..pieces {
-            let (_, word) = self.words[at];
-            said |= word;
-            let part = F::len(word);
-            let fits = part != 0 && part <= self.buffer_len;
-            sound &= fits;
-            let Some(index) = self.take() else {
-                sound = false;
-                continue;
-            };
-            len += part;
-            let pool = self.frames.pool();
-            let place = pool.addr_of(index) + u64::from(self.headroom);
-            // SAFETY: the index is one of the pool's (claimed), and the headroom within its frame.
-            // What fits the buffer is within the frame, which this slot has from here on.
-            let mut slot = unsafe {
-                let data = pool.base().add(place as usize);
-                Slot::over(data, if fits { part } else { 0 }, 0, index.into())
-            };
-            slot.time_ns = time_ns;
-            slots.push(slot);
-        }
+        let (len, sound, said) = self.take_pieces(slots, time_ns);
         let damaged = said & F::ERRORS != 0;
         if !sound || damaged || len > self.packet_len_max {
             match (sound, damaged) {
@@ -124,6 +102,35 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         filled.packets += 1;
         filled.bytes += u64::from(len);
         true
+    }
+
+    /// Makes slots of the packet in `words`: its length, whether every piece fits its frame, and all
+    /// that its descriptors say.
+    fn take_pieces(&mut self, slots: &mut Vec<Slot>, time_ns: u64) -> (u32, bool, u64) {
+        let (mut len, mut sound, mut said) = (0, true, 0);
+        for at in 0..self.words.len() {
+            let (_, word) = self.words[at];
+            said |= word;
+            let part = F::len(word);
+            let fits = part != 0 && part <= self.buffer_len;
+            sound &= fits;
+            let Some(index) = self.take() else {
+                sound = false;
+                continue;
+            };
+            len += part;
+            let pool = self.frames.pool();
+            let place = pool.addr_of(index) + u64::from(self.headroom);
+            // SAFETY: the index is one of the pool's (claimed), and the headroom within its frame.
+            // What fits the buffer is within the frame, which this slot has from here on.
+            let mut slot = unsafe {
+                let data = pool.base().add(place as usize);
+                Slot::over(data, if fits { part } else { 0 }, 0, index.into())
+            };
+            slot.time_ns = time_ns;
+            slots.push(slot);
+        }
+        (len, sound, said)
     }
 
     /// Takes back what belongs to a packet that was refused before its end; false if that is not
