@@ -3,11 +3,14 @@
 //!
 //! `BAREWIRE_BLESS=1 cargo test -p barewire-bpf --test laws` writes the corpus anew.
 
+mod programs;
+
 use std::fs;
 use std::path::Path;
 
 use barewire_bpf::cbpf::{ANCILLARY_BASE, Insn, LINK_BASE, NETWORK_BASE, OPS};
 use barewire_bpf::laws::{filter_input, input_of};
+use programs::{Row, TCP_PORT_80};
 
 /// xorshift64*.
 struct Random(u64);
@@ -87,29 +90,6 @@ fn packet() -> Vec<u8> {
 
 /// Filters as libpcap makes them for Ethernet (code, true, false, constant), each with a name.
 fn filters() -> Vec<(&'static str, Vec<Insn>)> {
-    type Row = (u16, u8, u8, u32);
-    let tcp_port_80: &[Row] = &[
-        (0x28, 0, 0, 12),
-        (0x15, 0, 6, 0x86dd),
-        (0x30, 0, 0, 20),
-        (0x15, 0, 15, 6),
-        (0x28, 0, 0, 54),
-        (0x15, 12, 0, 80),
-        (0x28, 0, 0, 56),
-        (0x15, 10, 11, 80),
-        (0x15, 0, 10, 0x800),
-        (0x30, 0, 0, 23),
-        (0x15, 0, 8, 6),
-        (0x28, 0, 0, 20),
-        (0x45, 6, 0, 0x1fff),
-        (0xb1, 0, 0, 14),
-        (0x48, 0, 0, 14),
-        (0x15, 2, 0, 80),
-        (0x48, 0, 0, 16),
-        (0x15, 0, 1, 80),
-        (0x06, 0, 0, 262_144),
-        (0x06, 0, 0, 0),
-    ];
     let greater_100: &[Row] = &[
         (0x80, 0, 0, 0),
         (0x35, 0, 1, 100),
@@ -147,7 +127,7 @@ fn filters() -> Vec<(&'static str, Vec<Insn>)> {
         (0x06, 0, 0, 0),
     ];
     let all = [
-        ("tcp-port-80", tcp_port_80),
+        ("tcp-port-80", TCP_PORT_80),
         ("greater-100", greater_100),
         ("inbound", inbound),
         ("scratch-memory", scratch),

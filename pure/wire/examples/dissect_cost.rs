@@ -18,9 +18,8 @@ use std::hint::black_box;
 const PACKETS: usize = 1000;
 const BATCH: usize = 64;
 
-fn packet(index: usize) -> Vec<u8> {
-    let (is_ipv6, is_udp, is_tagged) = (index % 5 == 4, index % 4 == 3, index % 10 == 1);
-    let payload_len = [0, 0, 4, 100, 512, 1400][index % 6];
+/// A header of UDP or TCP, and its payload.
+fn transport(index: usize, is_udp: bool, payload_len: usize) -> Vec<u8> {
     let mut transport = Vec::new();
     if is_udp {
         let mut head = [0; udp::HEADER_LEN];
@@ -57,7 +56,13 @@ fn packet(index: usize) -> Vec<u8> {
         transport.extend(options);
     }
     transport.resize(transport.len() + payload_len, 0x55);
+    transport
+}
 
+fn packet(index: usize) -> Vec<u8> {
+    let (is_ipv6, is_udp, is_tagged) = (index % 5 == 4, index % 4 == 3, index % 10 == 1);
+    let payload_len = [0, 0, 4, 100, 512, 1400][index % 6];
+    let transport = transport(index, is_udp, payload_len);
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     if is_tagged {
         bytes.extend(ethernet::ether_type::VLAN.to_be_bytes());

@@ -2,7 +2,7 @@
 //! law is broken. Behind the feature `laws`, which is off by default.
 
 use crate::dissection::{MAX_LAYERS, MAX_TUNNEL_DEPTH};
-use crate::file::{Event, Interface, MAX_NEED, Reader};
+use crate::file::{Event, FileError, Interface, MAX_NEED, Reader};
 use crate::table::Header;
 use crate::{Dissection, Fragment, LayerKind, LinkType, Reason, Summary, dissect, dissect_inner};
 use core::fmt::{self, Write};
@@ -257,6 +257,23 @@ pub fn pcapng_input(input: &[u8]) {
     file(&bytes[..28 + len]);
 }
 
+/// The next event of a reader that is shown no more than it asks for.
+fn byte_by_byte<I: AsRef<[Interface]> + AsMut<[Interface]>>(
+    reader: &mut Reader<I>,
+    rest: &[u8],
+) -> Result<Event, FileError> {
+    let mut shown = 0;
+    loop {
+        match reader.next(rest.get(..shown).unwrap_or(rest)) {
+            Ok(Event::Need(need)) if need <= rest.len() => {
+                assert!(need > shown && need <= MAX_NEED);
+                shown = need;
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Everything that must hold of a file: the whole shown at once and shown byte by byte read alike,
 /// a reader always goes on or stops, and no range lies outside of what was shown. Packets obey
 /// [`packet`] too.
@@ -288,16 +305,7 @@ pub fn file(bytes: &[u8]) {
         } else {
             assert!(plain.is_none());
         }
-        let mut shown = 0;
-        let other = loop {
-            match pieces.next(rest.get(..shown).unwrap_or(rest)) {
-                Ok(Event::Need(need)) if need <= rest.len() => {
-                    assert!(need > shown && need <= MAX_NEED);
-                    shown = need;
-                }
-                other => break other,
-            }
-        };
+        let other = byte_by_byte(&mut pieces, rest);
         assert_eq!(event, other, "at byte {at}");
         let event = match event {
             Ok(event) => event,

@@ -172,17 +172,7 @@ fn show_ip(
     } else {
         write!(f, "{src} > {dst}: ")?;
     }
-    let offset = usize::from(d.transport_offset);
-    let transport = if offset == 0 {
-        &[][..]
-    } else {
-        bytes.get(offset..).unwrap_or(&[])
-    };
-    // Without link padding.
-    let end = (d.payload_offset as usize).saturating_add(d.payload_len as usize);
-    let transport = transport
-        .get(..end.saturating_sub(offset))
-        .unwrap_or(transport);
+    let transport = transport(d, bytes);
     match d.reason {
         Reason::Complete if d.inner != LayerKind::None && !d.inner_is_quote => {
             // The header of the tunnel; where IP carries IP there is none.
@@ -190,6 +180,7 @@ fn show_ip(
                 LayerKind::Ipv4 | LayerKind::Ipv6 => f.write_str("IP in IP")?,
                 _ => {
                     let at = usize::from(d.layers().last().map_or(0, |(_, offset)| offset as u16));
+                    let end = end_of_payload(d);
                     let bytes = bytes.get(at..end.min(bytes.len())).unwrap_or(&[]);
                     write!(f, "{}", Header { kind, bytes })?;
                 }
@@ -216,19 +207,39 @@ fn show_ip(
         Reason::Truncated | Reason::Short => write!(f, "[|{}] [{}]", kind.name(), d.reason)?,
         reason => write!(f, "{} [{reason}], length {}", kind.name(), d.payload_len)?,
     }
-    if d.fragment != Fragment::Whole {
-        let more = if d.fragment == Fragment::Last {
-            ""
-        } else {
-            "+"
-        };
-        write!(
-            f,
-            ", frag {}:{}@{}{more}",
-            d.fragment_id, d.payload_len, d.fragment_offset
-        )?;
-    }
-    Ok(())
+    show_fragment(d, f)
+}
+
+/// The bytes from the transport header on, without link padding.
+fn transport<'a>(d: &Dissection, bytes: &'a [u8]) -> &'a [u8] {
+    let offset = usize::from(d.transport_offset);
+    let transport = if offset == 0 {
+        &[][..]
+    } else {
+        bytes.get(offset..).unwrap_or(&[])
+    };
+    let end = end_of_payload(d);
+    transport
+        .get(..end.saturating_sub(offset))
+        .unwrap_or(transport)
+}
+
+fn end_of_payload(d: &Dissection) -> usize {
+    (d.payload_offset as usize).saturating_add(d.payload_len as usize)
+}
+
+/// Which fragment it is, if it is one.
+fn show_fragment(d: &Dissection, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let more = match d.fragment {
+        Fragment::Whole => return Ok(()),
+        Fragment::Last => "",
+        _ => "+",
+    };
+    write!(
+        f,
+        ", frag {}:{}@{}{more}",
+        d.fragment_id, d.payload_len, d.fragment_offset
+    )
 }
 
 /// The name of an IP protocol, or its number.

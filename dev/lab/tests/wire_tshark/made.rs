@@ -2,7 +2,11 @@
 //!
 //! Each ends with the same UDP datagram, over IPv4 or IPv6.
 
+#[path = "../../../../pure/wire/tests/laws/wrap.rs"]
+mod wrap;
+
 use wire::{LinkType, ipv4, ipv6, udp};
+use wrap::{in_ethernet as ethernet, in_ipv4 as ip, in_ipv6 as ip6, in_udp_from};
 
 /// The source port of the datagram inside.
 pub const SRC_PORT: u16 = 40_001;
@@ -43,44 +47,7 @@ const FCS: [u8; 4] = [0xa, 0xb, 0xc, 0xd];
 const PADDED: &[&str] = &["fr.nlpid"];
 
 fn datagram(port: u16, payload: &[u8]) -> Vec<u8> {
-    let mut head = [0; udp::HEADER_LEN];
-    udp::emit(&mut head, SRC_PORT, port, payload.len());
-    [&head[..], payload].concat()
-}
-
-fn ip(protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut head = [0; ipv4::HEADER_LEN];
-    ipv4::Header {
-        src: [192, 0, 2, 1].into(),
-        dst: [198, 51, 100, 2].into(),
-        protocol,
-        ttl: 64,
-        traffic_class: 0,
-        id: 1,
-        payload_len: payload.len(),
-    }
-    .emit(&mut head);
-    [&head[..], payload].concat()
-}
-
-fn ip6(next_header: u8, payload: &[u8]) -> Vec<u8> {
-    let mut head = [0; ipv6::HEADER_LEN];
-    ipv6::Header {
-        src: "2001:db8::1".parse().expect("an address"),
-        dst: "2001:db8::2".parse().expect("an address"),
-        next_header,
-        hop_limit: 64,
-        traffic_class: 0,
-        flow_label: 1,
-        payload_len: payload.len(),
-    }
-    .emit(&mut head);
-    [&head[..], payload].concat()
-}
-
-fn ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
-    let addresses = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    [&addresses[..], &ether_type.to_be_bytes(), payload].concat()
+    in_udp_from(SRC_PORT, port, payload)
 }
 
 fn snap(ether_type: u16, payload: &[u8]) -> Vec<u8> {

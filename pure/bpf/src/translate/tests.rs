@@ -1,6 +1,10 @@
 //! The shape of the code; what it does, the kernel tells in the lab's tests.
 
+#[path = "../../tests/programs/mod.rs"]
+mod programs;
+
 use super::*;
+use programs::TCP_PORT_80;
 use std::string::ToString;
 use std::vec::Vec;
 
@@ -18,30 +22,8 @@ const OPTIONS: XdpOptions = XdpOptions {
     stack_top: 0,
 };
 
-/// `tcp port 80`, as libpcap has it for Ethernet.
 fn tcp_port_80() -> Program {
-    program(&[
-        (0x28, 0, 0, 12),
-        (0x15, 0, 6, 0x86dd),
-        (0x30, 0, 0, 20),
-        (0x15, 0, 15, 6),
-        (0x28, 0, 0, 54),
-        (0x15, 12, 0, 80),
-        (0x28, 0, 0, 56),
-        (0x15, 10, 11, 80),
-        (0x15, 0, 10, 0x800),
-        (0x30, 0, 0, 23),
-        (0x15, 0, 8, 6),
-        (0x28, 0, 0, 20),
-        (0x45, 6, 0, 0x1fff),
-        (0xb1, 0, 0, 14),
-        (0x48, 0, 0, 14),
-        (0x15, 2, 0, 80),
-        (0x48, 0, 0, 16),
-        (0x15, 0, 1, 80),
-        (0x06, 0, 0, 262_144),
-        (0x06, 0, 0, 0),
-    ])
+    program(TCP_PORT_80)
 }
 
 /// Comparisons of a pointer in R4 with the packet's end in R3.

@@ -323,13 +323,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         if kind != block::SIMPLE_PACKET {
             for (code, value) in Options::new(body, end.next_multiple_of(4), order) {
                 match (code, value.len()) {
-                    (2, 4) => {
-                        direction = match order.u32(at(body, value.start)) & 3 {
-                            1 => Direction::In,
-                            2 => Direction::Out,
-                            _ => Direction::Unknown,
-                        }
-                    }
+                    (2, 4) => direction = direction_of(order.u32(at(body, value.start))),
                     (4, 8) if kind == block::PACKET => dropped = order.u64(at(body, value.start)),
                     _ => {}
                 }
@@ -418,5 +412,14 @@ impl Iterator for Options<'_> {
         }
         self.position = value.end.next_multiple_of(4);
         Some((code, value))
+    }
+}
+
+/// What the flags of a packet say (option `epb_flags`).
+fn direction_of(flags: u32) -> Direction {
+    match flags & 3 {
+        1 => Direction::In,
+        2 => Direction::Out,
+        _ => Direction::Unknown,
     }
 }
