@@ -29,6 +29,7 @@ mod quic;
 mod rdp;
 mod rtp;
 mod rtsp;
+mod sides;
 mod sip;
 mod smb;
 mod socks;

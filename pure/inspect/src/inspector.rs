@@ -102,6 +102,15 @@ pub struct InspectorStats {
 }
 
 impl InspectorStats {
+    /// Counts how the reading of a flow ended.
+    fn count(&mut self, end: End) {
+        match end {
+            End::Done => self.done += 1,
+            End::Rejected(reason) => self.rejected[reason as usize] += 1,
+            End::NoRoom => self.no_room_state += 1,
+        }
+    }
+
     /// Adds another inspector's counts.
     pub fn add(&mut self, other: &InspectorStats) {
         self.packets += other.packets;
@@ -189,6 +198,28 @@ impl Flow {
         passed_over: 0,
         bytes: 0,
     };
+
+    /// Counts a segment that is looked at.
+    #[inline]
+    fn count(&mut self, segment: &Segment<'_>, is_followed: bool) {
+        match is_followed {
+            true => self.passed_over = self.passed_over.saturating_add(1),
+            false => {
+                self.packets += 1;
+                self.bytes = self.bytes.saturating_add(segment.payload_len);
+            }
+        }
+        (self.time_ns, self.ports) = (segment.time_ns, segment.ports);
+    }
+
+    /// Whether no more of the flow may be looked at.
+    #[inline]
+    fn is_spent(&self, is_followed: bool, config: &InspectorConfig) -> bool {
+        match is_followed {
+            true => self.passed_over >= config.follow_count_max,
+            false => self.packets >= config.packet_count_max || self.bytes >= config.byte_count_max,
+        }
+    }
 
     /// Whether the bytes of a segment do not matter: its direction has been read, or they are
     /// within what is passed over.
@@ -314,14 +345,7 @@ impl Inspector {
             return;
         }
         self.stats.packets += 1;
-        match is_followed {
-            true => slot.passed_over = slot.passed_over.saturating_add(1),
-            false => {
-                slot.packets += 1;
-                slot.bytes = slot.bytes.saturating_add(segment.payload_len);
-            }
-        }
-        (slot.time_ns, slot.ports) = (segment.time_ns, segment.ports);
+        slot.count(segment, is_followed);
         let (mut reading, stream) =
             Reading::of(slot, &mut self.tools, &mut self.logs, &self.config);
         let mut end = match segment.transport {
@@ -337,22 +361,11 @@ impl Inspector {
             }
             Transport::Udp => reading.datagram(segment.from, segment.payload),
         };
-        let is_spent = match is_followed {
-            true => slot.passed_over >= self.config.follow_count_max,
-            false => {
-                slot.packets >= self.config.packet_count_max
-                    || slot.bytes >= self.config.byte_count_max
-            }
-        };
-        if end.is_none() && is_spent {
+        if end.is_none() && slot.is_spent(is_followed, &self.config) {
             end = Some(End::Rejected(Reason::Limit));
         }
         if let Some(end) = end {
-            match end {
-                End::Done => self.stats.done += 1,
-                End::Rejected(reason) => self.stats.rejected[reason as usize] += 1,
-                End::NoRoom => self.stats.no_room_state += 1,
-            }
+            self.stats.count(end);
             self.close(flow);
         }
     }

@@ -1,7 +1,7 @@
 //! LDAP (RFC 4511) over TCP, and connectionless LDAP over UDP (MS-ADTS §3.1.1.3.1.13): the first
 //! bind, the base of the first search, and the first result. StartTLS (RFC 4511 §4.14) becomes TLS.
 
-use super::frame::Frame;
+use super::sides::Sides;
 use super::{Become, Context, Decode, Direction, First, Match, Next, Progress, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern, Row};
@@ -11,8 +11,6 @@ use crate::ports::Transport;
 const KEPT: usize = 256;
 /// Longest message: no server takes more without being told to.
 const MESSAGE_MAX: u32 = 1 << 24;
-/// Messages of a direction that are looked at.
-const MESSAGES_MAX: u16 = 64;
 
 // Tags of BER (X.690 §8.1.2), and of the operations that are read (RFC 4511 §4.2 to §4.14).
 const INTEGER: u8 = 0x02;
@@ -262,17 +260,10 @@ fn result(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<u64> {
     Some(code)
 }
 
-/// One direction.
-struct Side {
-    frame: Frame<KEPT>,
-    messages: u16,
-    is_over: bool,
-}
-
 /// The state of a connection.
 pub(crate) struct Ldap {
     talk: Talk,
-    sides: [Side; 2],
+    sides: Sides<KEPT>,
 }
 
 /// The length of a message, its head included.
@@ -290,7 +281,7 @@ fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
 
 impl Ldap {
     fn progress(&self) -> Progress {
-        match self.talk.is_over || self.sides.iter().all(|side| side.is_over) {
+        match self.talk.is_over || self.sides.are_over() {
             true => Progress::Done,
             false => Progress::Need(1),
         }
@@ -299,29 +290,16 @@ impl Ldap {
 
 impl Decode for Ldap {
     fn new() -> Ldap {
-        let side = || Side {
-            frame: Frame::EMPTY,
-            messages: 0,
-            is_over: false,
-        };
         Ldap {
             talk: Talk::default(),
-            sides: [side(), side()],
+            sides: Sides::NEW,
         }
     }
 
     fn clear(&mut self) {
         let Ldap { talk, sides } = self;
         *talk = Talk::default();
-        for side in sides {
-            let Side {
-                frame,
-                messages,
-                is_over,
-            } = side;
-            frame.clear();
-            (*messages, *is_over) = (0, false);
-        }
+        sides.clear();
     }
 
     fn feed(
@@ -331,22 +309,17 @@ impl Decode for Ldap {
         out: &mut dyn FieldSink,
     ) -> Progress {
         out.named(Protocol::Ldap);
-        let side = &mut self.sides[context.origin.from as usize];
         let mut rest = input;
-        while !side.is_over && !self.talk.is_over {
-            match side.frame.take(&mut rest, length) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => {
-                    side.is_over = true;
-                    break;
-                }
-            }
+        while !self.talk.is_over {
+            let talk = &mut self.talk;
             // A message that is not understood ends nothing: its length is known.
-            self.talk.message(side.frame.bytes(), out);
-            side.frame.clear();
-            side.messages += 1;
-            side.is_over = side.messages == MESSAGES_MAX;
+            let read = |bytes: &[u8]| {
+                talk.message(bytes, out);
+                true
+            };
+            if !(self.sides).message(context.origin.from, &mut rest, length, read) {
+                break;
+            }
             if self.talk.is_tls {
                 return Progress::Become(Become {
                     next: Next::Decoder(TLS),
@@ -358,20 +331,19 @@ impl Decode for Ldap {
     }
 
     fn wants(&self, from: Direction) -> bool {
-        !self.sides[from as usize].is_over
+        self.sides.wants(from)
     }
 
     fn skips(&self, from: Direction) -> u32 {
-        self.sides[from as usize].frame.skips()
+        self.sides.skips(from)
     }
 
     fn skip(&mut self, from: Direction, len: u32) {
-        self.sides[from as usize].frame.skip(len);
+        self.sides.skip(from, len);
     }
 
     fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn FieldSink) -> Progress {
-        let side = &mut self.sides[from as usize];
-        side.is_over |= !side.frame.skip(len);
+        self.sides.gap(from, len);
         self.progress()
     }
 }

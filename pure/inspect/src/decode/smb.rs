@@ -4,7 +4,7 @@
 //! A direction whose messages are encrypted or compressed (MS-SMB2 §2.2.41, §2.2.42) is read no
 //! further.
 
-use super::frame::Frame;
+use super::sides::Sides;
 use super::{Context, Decode, Direction, First, Match, Progress, Reason, starts};
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern};
@@ -18,8 +18,6 @@ mod v2;
 const KEPT: usize = 1024;
 /// Head of a session service packet.
 const HEAD_LEN: usize = 4;
-/// Messages of a direction that are looked at.
-const MESSAGES_MAX: u16 = 64;
 /// Trees that are told.
 const TREES_MAX: u8 = 4;
 
@@ -187,22 +185,15 @@ impl Talk {
     }
 }
 
-/// One direction.
-struct Side {
-    frame: Frame<KEPT>,
-    messages: u16,
-    is_over: bool,
-}
-
 /// The state of a connection.
 pub(crate) struct Smb {
     talk: Talk,
-    sides: [Side; 2],
+    sides: Sides<KEPT>,
 }
 
 impl Smb {
     fn progress(&self) -> Progress {
-        match self.talk.is_over || self.sides.iter().all(|side| side.is_over) {
+        match self.talk.is_over || self.sides.are_over() {
             true => Progress::Done,
             false => Progress::Need(1),
         }
@@ -211,29 +202,16 @@ impl Smb {
 
 impl Decode for Smb {
     fn new() -> Smb {
-        let side = || Side {
-            frame: Frame::EMPTY,
-            messages: 0,
-            is_over: false,
-        };
         Smb {
             talk: Talk::NEW,
-            sides: [side(), side()],
+            sides: Sides::NEW,
         }
     }
 
     fn clear(&mut self) {
         let Smb { talk, sides } = self;
         *talk = Talk::NEW;
-        for side in sides {
-            let Side {
-                frame,
-                messages,
-                is_over,
-            } = side;
-            frame.clear();
-            (*messages, *is_over) = (0, false);
-        }
+        sides.clear();
     }
 
     fn feed(
@@ -242,44 +220,37 @@ impl Decode for Smb {
         input: &[u8],
         out: &mut dyn FieldSink,
     ) -> Progress {
-        let side = &mut self.sides[context.origin.from as usize];
         let mut rest = input;
-        while !side.is_over && !self.talk.is_over {
-            match side.frame.take(&mut rest, length) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => {
-                    side.is_over = true;
-                    break;
-                }
-            }
-            let (kind, message) = match side.frame.bytes().split_first_chunk::<HEAD_LEN>() {
-                Some((head, message)) => (head[0], message),
-                None => (KEEP_ALIVE, &[][..]),
+        while !self.talk.is_over {
+            let talk = &mut self.talk;
+            let read = |bytes: &[u8]| {
+                let (kind, message) = match bytes.split_first_chunk::<HEAD_LEN>() {
+                    Some((head, message)) => (head[0], message),
+                    None => (KEEP_ALIVE, &[][..]),
+                };
+                kind != MESSAGE || talk.message(message, out)
             };
-            side.is_over = kind == MESSAGE && !self.talk.message(message, out);
-            side.frame.clear();
-            side.messages += 1;
-            side.is_over |= side.messages == MESSAGES_MAX;
+            if !(self.sides).message(context.origin.from, &mut rest, length, read) {
+                break;
+            }
         }
         self.progress()
     }
 
     fn wants(&self, from: Direction) -> bool {
-        !self.sides[from as usize].is_over
+        self.sides.wants(from)
     }
 
     fn skips(&self, from: Direction) -> u32 {
-        self.sides[from as usize].frame.skips()
+        self.sides.skips(from)
     }
 
     fn skip(&mut self, from: Direction, len: u32) {
-        self.sides[from as usize].frame.skip(len);
+        self.sides.skip(from, len);
     }
 
     fn gap(&mut self, from: Direction, len: u32, _out: &mut dyn FieldSink) -> Progress {
-        let side = &mut self.sides[from as usize];
-        side.is_over |= !side.frame.skip(len);
+        self.sides.gap(from, len);
         self.progress()
     }
 }

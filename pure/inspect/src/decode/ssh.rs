@@ -158,35 +158,45 @@ impl Side {
                         self.step = Step::ListLen;
                     }
                 }
-                Step::ListLen => {
-                    if let Some(len) = self.int(input, 4) {
-                        self.packet_left = match self.packet_left.checked_sub(4) {
-                            Some(left) if len <= left => left,
-                            _ => return Err(Reason::BadLength),
-                        };
-                        self.run = len;
-                        if self.counts(from) && self.list > 1 {
-                            self.sum.update(b";");
-                        }
-                        self.step = Step::List;
-                        if len == 0 {
-                            self.list_over(from, out);
-                        }
-                    }
+                Step::ListLen | Step::List => self.lists(from, input, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The lists of a key exchange packet, each behind its length.
+    fn lists(
+        &mut self,
+        from: Direction,
+        input: &mut &[u8],
+        out: &mut dyn FieldSink,
+    ) -> Result<(), Reason> {
+        if self.step == Step::ListLen {
+            if let Some(len) = self.int(input, 4) {
+                self.packet_left = match self.packet_left.checked_sub(4) {
+                    Some(left) if len <= left => left,
+                    _ => return Err(Reason::BadLength),
+                };
+                self.run = len;
+                if self.counts(from) && self.list > 1 {
+                    self.sum.update(b";");
                 }
-                Step::List => {
-                    let (part, rest) = input.split_at(input.len().min(self.run as usize));
-                    if self.counts(from) {
-                        self.sum.update(part);
-                    }
-                    self.run -= part.len() as u32;
-                    self.packet_left -= part.len() as u32;
-                    *input = rest;
-                    if self.run == 0 {
-                        self.list_over(from, out);
-                    }
+                self.step = Step::List;
+                if len == 0 {
+                    self.list_over(from, out);
                 }
             }
+            return Ok(());
+        }
+        let (part, rest) = input.split_at(input.len().min(self.run as usize));
+        if self.counts(from) {
+            self.sum.update(part);
+        }
+        self.run -= part.len() as u32;
+        self.packet_left -= part.len() as u32;
+        *input = rest;
+        if self.run == 0 {
+            self.list_over(from, out);
         }
         Ok(())
     }

@@ -3,10 +3,15 @@
 //! What names and fingerprints need is kept in lists of fixed size; a hello with longer lists has
 //! no fingerprints, because they would be wrong. Everything else is passed over, however long.
 
+mod extension;
+mod list;
+
 use super::fingerprint::{self, Carrier};
 use crate::Reason;
 use crate::field::{Field, FieldSink, Value};
 use crate::text::Text;
+
+pub(super) use list::List;
 
 pub(super) const CLIENT_HELLO: u8 = 1;
 pub(super) const SERVER_HELLO: u8 = 2;
@@ -24,43 +29,6 @@ const RETRY: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
-
-/// Numbers in the order in which they came.
-#[derive(Clone)]
-pub(super) struct List<T, const N: usize> {
-    items: [T; N],
-    len: u16,
-    pub(super) is_cut: bool,
-}
-
-impl<T: Copy + Default, const N: usize> List<T, N> {
-    fn new() -> List<T, N> {
-        List {
-            items: [T::default(); N],
-            len: 0,
-            is_cut: false,
-        }
-    }
-
-    fn clear(&mut self) {
-        self.len = 0;
-        self.is_cut = false;
-    }
-
-    fn push(&mut self, item: T) {
-        match self.items.get_mut(usize::from(self.len)) {
-            Some(place) => {
-                *place = item;
-                self.len += 1;
-            }
-            None => self.is_cut = true,
-        }
-    }
-
-    pub(super) fn items(&self) -> &[T] {
-        &self.items[..usize::from(self.len).min(N)]
-    }
-}
 
 /// Extensions (IANA, TLS ExtensionType Values).
 pub(super) const SERVER_NAME: u16 = 0;
@@ -450,6 +418,14 @@ impl Hello {
                     self.after_run();
                 }
             }
+            _ => self.one_of_lists(input)?,
+        }
+        Ok(())
+    }
+
+    /// One step over cipher suites, compression methods or extensions.
+    fn one_of_lists(&mut self, input: &mut &[u8]) -> Result<(), Reason> {
+        match self.step {
             Step::CiphersLen => {
                 if let Some(len) = self.int(input, 2) {
                     if len == 0 || len & 1 != 0 || len > self.body_left {
@@ -507,155 +483,6 @@ impl Hello {
                 self.step = Step::CompressionsLen;
                 return;
             }
-        }
-    }
-
-    /// An extension of this length begins.
-    fn open(&mut self, len: u16) -> Result<(), Reason> {
-        // Its own four bytes are not taken off yet when this is called.
-        if u32::from(len) > self.body_left {
-            return Err(Reason::BadLength);
-        }
-        self.extension_left = len;
-        self.run = len;
-        let is_client = self.is_client();
-        self.step = match self.extension {
-            SERVER_NAME => {
-                self.has_sni = true;
-                if is_client {
-                    Step::NamesLen
-                } else {
-                    Step::Skip
-                }
-            }
-            ALPN => Step::NamesLen,
-            GROUPS | SIGNATURES | POINT_FORMATS if is_client => Step::ListLen,
-            VERSIONS if is_client => Step::ListLen,
-            VERSIONS => Step::List16,
-            _ => Step::Skip,
-        };
-        self.list_left = len;
-        Ok(())
-    }
-
-    /// The rest of the extension does not matter.
-    fn skip(&mut self) {
-        self.step = Step::Skip;
-        self.run = u16::MAX;
-    }
-
-    /// One step inside of an extension.
-    fn inside(&mut self, input: &mut &[u8]) {
-        match self.step {
-            Step::Skip => {
-                self.run = self.run.saturating_sub(input.len() as u16);
-                *input = &[];
-            }
-            Step::ListLen => {
-                let is_short = matches!(self.extension, POINT_FORMATS | VERSIONS);
-                if let Some(len) = self.int(input, if is_short { 1 } else { 2 }) {
-                    self.list_left = len as u16;
-                    self.step = match self.extension {
-                        POINT_FORMATS => Step::List8,
-                        _ => Step::List16,
-                    };
-                }
-            }
-            Step::List8 => {
-                let (part, _) = input.split_at(input.len().min(self.list_left.into()));
-                for format in part {
-                    self.formats.push(*format);
-                }
-                self.list_left -= part.len() as u16;
-                *input = &input[part.len()..];
-                if self.list_left == 0 {
-                    self.skip();
-                }
-            }
-            Step::List16 => {
-                if self.list_left < 2 {
-                    return self.skip();
-                }
-                if let Some(item) = self.int(input, 2) {
-                    self.list_left -= 2;
-                    self.item(item as u16);
-                }
-            }
-            Step::NamesLen => {
-                let is_read = self.int(input, 2).is_some();
-                self.step = match self.extension {
-                    _ if !is_read => Step::NamesLen,
-                    SERVER_NAME => Step::NameType,
-                    _ => Step::ProtocolLen,
-                };
-            }
-            Step::NameType => {
-                // Other types than a host name were never defined (RFC 6066 §3).
-                if let Some(kind) = self.int(input, 1) {
-                    self.step = Step::NameLen;
-                    if kind != 0 {
-                        self.skip();
-                    }
-                }
-            }
-            Step::NameLen => {
-                if let Some(len) = self.int(input, 2) {
-                    self.step = Step::Name;
-                    self.run = len as u16;
-                    if len == 0 {
-                        self.skip();
-                    }
-                }
-            }
-            Step::Name => {
-                let (part, over) = self.run(input);
-                self.sni.push(part);
-                if over {
-                    self.skip();
-                }
-            }
-            Step::ProtocolLen => {
-                if let Some(len) = self.int(input, 1) {
-                    if !self.alpn.is_empty() {
-                        self.alpn.push(b",");
-                    }
-                    self.alpn_count = self.alpn_count.saturating_add(1);
-                    if len != 0 {
-                        self.step = Step::Protocol;
-                        self.run = len as u16;
-                    }
-                }
-            }
-            Step::Protocol => {
-                let is_first = self.alpn_count == 1;
-                let starts = is_first && self.alpn.is_empty();
-                let (part, over) = self.run(input);
-                if let (true, [start, ..]) = (starts, part) {
-                    self.alpn_ends[0] = *start;
-                }
-                if let (true, [.., end]) = (is_first, part) {
-                    self.alpn_ends[1] = *end;
-                }
-                self.alpn.push(part);
-                if over {
-                    self.step = Step::ProtocolLen;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// An item of a list of numbers.
-    fn item(&mut self, item: u16) {
-        match self.extension {
-            GROUPS => self.groups.push(item),
-            SIGNATURES => self.signatures.push(item),
-            _ if is_grease(item) => {}
-            // Versions of DTLS count down.
-            _ if is_dtls(item) && is_dtls(self.version_chosen) => {
-                self.version_chosen = self.version_chosen.min(item);
-            }
-            _ => self.version_chosen = self.version_chosen.max(item),
         }
     }
 
