@@ -309,7 +309,7 @@ pub(super) struct Random(u64);
 impl Random {
     pub(super) fn new() -> Self {
         let given = std::env::var("BAREWIRE_SEED").ok();
-        let seed = given.map_or(1, |seed| seed.parse().expect("BAREWIRE_SEED is a number"));
+        let seed: u64 = given.map_or(1, |seed| seed.parse().expect("BAREWIRE_SEED is a number"));
         println!("BAREWIRE_SEED={seed}");
         // A generator of this kind stays at zero.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)

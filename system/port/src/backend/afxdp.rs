@@ -195,26 +195,7 @@ fn assemble(parts: Parts<'_>) -> Port {
         pool: &pool,
         attachment: attachment.as_ref(),
     };
-    let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-    for queue in opened {
-        let (shared, rx_parts, tx_parts) = queue.into_ends();
-        let mut view = QueueView {
-            shared: shared.clone(),
-            rx: None,
-            tx: None,
-        };
-        if let Some(parts) = rx_parts {
-            let (queue, counters) = makings.receiving(&shared, parts);
-            view.rx = Some(counters);
-            rx.push(queue);
-        }
-        if let Some(parts) = tx_parts {
-            let (queue, counters) = makings.sending(&shared, parts);
-            view.tx = Some(counters);
-            tx.push(queue);
-        }
-        queues.push(view);
-    }
+    let (rx, tx, queues) = makings.queues(opened);
     let mut control = Control {
         queues,
         attachment,
@@ -247,6 +228,31 @@ struct Makings<'a> {
 }
 
 impl Makings<'_> {
+    /// The ends of each queue, and what the control side sees of it.
+    fn queues(&self, opened: Vec<Queue>) -> (Vec<RxQueue>, Vec<TxQueue>, Vec<QueueView>) {
+        let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+        for queue in opened {
+            let (shared, rx_parts, tx_parts) = queue.into_ends();
+            let mut view = QueueView {
+                shared: shared.clone(),
+                rx: None,
+                tx: None,
+            };
+            if let Some(parts) = rx_parts {
+                let (queue, counters) = self.receiving(&shared, parts);
+                view.rx = Some(counters);
+                rx.push(queue);
+            }
+            if let Some(parts) = tx_parts {
+                let (queue, counters) = self.sending(&shared, parts);
+                view.tx = Some(counters);
+                tx.push(queue);
+            }
+            queues.push(view);
+        }
+        (rx, tx, queues)
+    }
+
     fn receiving(&self, shared: &Arc<Shared>, parts: RxParts) -> (RxQueue, Arc<RxCounters>) {
         let options = self.options;
         let counters = Arc::new(RxCounters::default());

@@ -374,8 +374,8 @@ struct Rings {
 impl Rings {
     fn map(socket: &XskSocket, spec: &SocketSpec) -> Result<Rings> {
         let ring_len = spec.ring_len.next_power_of_two();
-        // Twice the RX ring, or a slow reader would find both empty at once and the kernel would give
-        // the wrong reason.
+        // Twice the RX ring, or a slow reader would find both empty at once and the kernel would
+        // give the wrong reason.
         let fill_len = spec.fill_count.max(64).next_power_of_two();
         let completion_len = if spec.has_tx { ring_len } else { 64 };
         let ring = |kind, len| Ok(Arc::new(socket.ring(kind, len)?));

@@ -58,6 +58,15 @@ unsafe fn slot_of(pool: &Pool, d: Descriptor, len: u32) -> Slot {
 }
 
 impl Rx {
+    /// A packet whose last segment is not there yet waits for the next batch.
+    #[inline]
+    fn put_back(&self, unfinished: std::vec::Drain<'_, Slot>) {
+        for slot in unfinished {
+            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
+            unsafe { self.pool.lend_index(slot.token() as u32) };
+        }
+    }
+
     /// Packets of one piece that lie as they should, until there is another or `count` are taken.
     #[inline]
     fn fill_plain(&self, slots: &mut Vec<Slot>, count: u32) -> Filled {
@@ -160,11 +169,7 @@ impl RxBackend for Rx {
                 filled.bytes += std::mem::take(&mut bytes);
             }
         }
-        // A packet whose last segment is not there yet waits for the next batch.
-        for unfinished in slots.drain(keep..) {
-            // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { pool.lend_index(unfinished.token() as u32) };
-        }
+        self.put_back(slots.drain(keep..));
         self.consumer.release(whole);
         if taken != 0 {
             self.ends.taken.0.add(taken);

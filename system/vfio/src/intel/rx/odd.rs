@@ -104,8 +104,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         true
     }
 
-    /// Makes slots of the packet in `words`: its length, whether every piece fits its frame, and all
-    /// that its descriptors say.
+    /// Makes slots of the packet in `words`: its length, whether every piece fits its frame, and
+    /// all that its descriptors say.
     fn take_pieces(&mut self, slots: &mut Vec<Slot>, time_ns: u64) -> (u32, bool, u64) {
         let (mut len, mut sound, mut said) = (0, true, 0);
         for at in 0..self.words.len() {
