@@ -1,10 +1,10 @@
 //! Capturing: packets from the queues of a port into a file, onto standard output, or only counted.
 //!
-//! A thread for each queue, and one that writes. A queue hands its packets over through a ring of
-//! its own, so that no queue waits for another one; the writer takes them in the order of their
-//! times. Where the ring is full because the output is slow, packets wait in the device's ring, and
-//! the device counts what does not fit. The control side is asked for counters under a lock that
-//! no queue takes.
+//! A thread for each queue, and one that writes. A queue makes the file's records of its packets,
+//! in bundles of its own, so that no queue waits for another one; the writer takes them in the
+//! order of their times. Where all bundles of a queue wait because the output is slow, packets wait
+//! in the device's ring, and the device counts what does not fit. The control side is asked for
+//! counters under a lock that no queue takes.
 //!
 //! When the end is asked for, by a signal or because the time is up, an output that takes nothing
 //! is waited for only so long: what it has not taken then is counted.
@@ -24,6 +24,7 @@ use port::file::{FileWriter, Handed, Written};
 use port::{Port, PortAccount, PortControl, PortDescription, PortEvent, RxQueue};
 use sys::{Error, ErrorKind, Result};
 
+use self::handover::{Contents, Filling};
 use self::output::{End, Link, Output, Writer};
 use self::queue::{Counting, Handing, Thread};
 use crate::Stop;
@@ -247,7 +248,7 @@ struct Capture {
     account: Option<PortAccount>,
     /// What the queues have counted.
     counted: Totals,
-    /// The same so far, where nothing is written.
+    /// The same so far, where nothing is written; else what the writer does not know of.
     shown: Vec<Arc<[AtomicU64; 2]>>,
     /// What the output has taken, if there is one.
     handed: Option<Handed>,
@@ -344,13 +345,32 @@ impl Capture {
         Ok(())
     }
 
+    /// How packets go to the writer.
+    fn filling(&self, sink: &Sink, queue_count: usize) -> Filling {
+        let contents = match sink {
+            // The records of several queues have to be brought into order.
+            Sink::File(writer) if queue_count == 1 && writer.takes_records() => {
+                Contents::Records(writer.encoder())
+            }
+            Sink::File(writer) => Contents::Headed(writer.encoder()),
+            Sink::Text(_) | Sink::Count => Contents::Packets,
+        };
+        Filling {
+            contents,
+            knows_way: self.options.is_live,
+            linger: self.options.linger,
+            unbuffered: self.options.unbuffered,
+        }
+    }
+
     fn start_writing(&mut self, queues: Vec<RxQueue>, sink: Sink) -> Result<()> {
+        let filling = self.filling(&sink, queues.len());
         self.handed = match &sink {
             Sink::File(writer) => Some(writer.handed()),
             Sink::Text(printer) => Some(printer.handed()),
             Sink::Count => None,
         };
-        let (inlets, merge) = handover::rings(queues.len(), &self.link.bell);
+        let (inlets, merge) = handover::ends(queues.len(), &self.link.bell, filling);
         let (account, last) = mpsc::channel();
         let mut output = Output::new(sink, &self.options, self.control.clone());
         let learned = output.learn_first();
@@ -380,8 +400,10 @@ impl Capture {
                 link: self.link.clone(),
                 origin: self.origin,
                 left,
+                shown: Arc::default(),
                 totals: Totals::default(),
             };
+            self.shown.push(engine.shown.clone());
             let thread = self.thread(index, rx);
             self.start_queue(index, move || thread.run(engine))?;
         }

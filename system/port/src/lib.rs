@@ -42,8 +42,8 @@ pub mod file {
     pub use crate::backend::file::handed::Handed;
     pub use crate::backend::file::rotation::Rotation;
     pub use crate::backend::file::writer::{
-        FileCompression, FileFormat, FileInterface, FileWriter, Record, WriterOptions, Written,
-        Wrote,
+        Encoded, Encoder, FileCompression, FileFormat, FileInterface, FileWriter, Record,
+        WriterOptions, Written, Wrote,
     };
     pub use wire::file::pcap::Precision;
 }

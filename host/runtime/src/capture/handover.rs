@@ -1,42 +1,47 @@
-//! Packets on their way from the thread of a queue to the thread that writes: a ring of lines for
-//! each queue, and the order in which the writer takes from several.
+//! Packets on their way from the thread of a queue to the thread that writes: bundles of them from
+//! a bounded number for each queue, and the order in which the writer takes from several.
 //!
-//! A packet is copied into the ring, so that its frame goes back to the device at once, and out of
-//! it. Within a queue the order is that of the queue. Between queues it is that of the time: the
-//! writer waits for a queue that has nothing, because an older packet may still come from there,
-//! but at most [`WINDOW_MS`], and not once a ring is half full.
+//! A packet is copied into a bundle, so that its frame goes back to the device at once; into a file
+//! it goes from there. The thread of the queue makes the file's records, so that a bundle of the
+//! only queue is written as it is ([`Contents::Records`]). In all other bundles a head stands
+//! before each packet, by which the writer takes them one by one ([`Contents::Packets`]).
+//!
+//! Within a queue the order is that of the queue. Between queues it is that of the time: the writer
+//! waits for a queue that has nothing, because an older packet may still come from there, but at
+//! most [`WINDOW_MS`], and not once half of a queue's bundles are waiting.
+
+mod bell;
+mod bundle;
 
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
-use std::thread::{self, Thread};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 
+use port::file::{Encoder, Record};
 use port::{Packet, Vlan};
-use ring::{Consumer, Producer};
 use wire::file::MAX_PACKET_LEN;
+
+pub(super) use bell::Bell;
+pub(super) use bundle::Bundle;
+use bundle::{HEAD_LEN, Head};
 
 /// How long a packet waits for older ones of other queues. Longer than a queue's thread sleeps
 /// while packets gather, and than the kernel holds a block that is not full.
 pub(super) const WINDOW_MS: u32 = 100;
 
-/// Bytes of the ring of a queue.
-const RING_LEN: usize = 8 << 20;
+/// How long packets gather in a bundle while more of them keep coming.
+const GATHER_MS: u32 = 10;
 
-/// Bytes of an entry: a cache line.
-const LINE_LEN: usize = 64;
+/// Bundles of a queue.
+const BUNDLE_COUNT: u32 = 32;
 
-/// Bytes of what stands before the packet in its first line.
-const HEAD_LEN: usize = 32;
+/// Bytes of a bundle: a packet of any length finds room, and the many small ones are written in
+/// pieces of 256 KiB.
+const BUNDLE_LEN: usize = MAX_PACKET_LEN as usize + 4096;
 
-#[derive(Clone, Copy)]
-struct Line([u8; LINE_LEN]);
-
-impl Default for Line {
-    fn default() -> Self {
-        Line([0; LINE_LEN])
-    }
-}
+/// Bytes of a packet's record beside those of the packet, at the most.
+const EXTRA_MAX: usize = HEAD_LEN + Encoder::EXTRA_MAX;
 
 /// A packet that the writer has in hand.
 #[derive(Clone, Copy, Debug)]
@@ -57,280 +62,346 @@ pub struct Held<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What stands before the bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Head {
-    time_ns: u64,
-    /// When its batch was received, by the capture's own clock.
-    stamp_ms: u32,
-    /// Bytes in the ring.
-    len: u32,
-    cap_len: u32,
-    wire_len: u32,
-    interface: u16,
-    /// Bit 0: outgoing; bit 1: there is a tag.
-    flags: u16,
-    tpid: u16,
-    tci: u16,
+/// What is in the bundles of a capture.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Contents {
+    /// Packets as they came, each behind its head.
+    Packets,
+    /// Records of the file, each behind the head of its packet.
+    Headed(Encoder),
+    /// Records of the file and nothing else.
+    Records(Encoder),
 }
 
-impl Head {
-    #[inline]
-    fn encode(&self, line: &mut Line) {
-        let out = &mut line.0;
-        out[..8].copy_from_slice(&self.time_ns.to_le_bytes());
-        out[8..12].copy_from_slice(&self.stamp_ms.to_le_bytes());
-        out[12..16].copy_from_slice(&self.len.to_le_bytes());
-        out[16..20].copy_from_slice(&self.cap_len.to_le_bytes());
-        out[20..24].copy_from_slice(&self.wire_len.to_le_bytes());
-        out[24..26].copy_from_slice(&self.interface.to_le_bytes());
-        out[26..28].copy_from_slice(&self.flags.to_le_bytes());
-        out[28..30].copy_from_slice(&self.tpid.to_le_bytes());
-        out[30..32].copy_from_slice(&self.tci.to_le_bytes());
-    }
-
-    #[inline]
-    fn decode(line: &Line) -> Head {
-        fn at<const AT: usize, const LEN: usize>(line: &Line) -> [u8; LEN] {
-            std::array::from_fn(|i| line.0[AT + i])
-        }
-        Head {
-            time_ns: u64::from_le_bytes(at::<0, 8>(line)),
-            stamp_ms: u32::from_le_bytes(at::<8, 4>(line)),
-            len: u32::from_le_bytes(at::<12, 4>(line)),
-            cap_len: u32::from_le_bytes(at::<16, 4>(line)),
-            wire_len: u32::from_le_bytes(at::<20, 4>(line)),
-            interface: u16::from_le_bytes(at::<24, 2>(line)),
-            flags: u16::from_le_bytes(at::<26, 2>(line)),
-            tpid: u16::from_le_bytes(at::<28, 2>(line)),
-            tci: u16::from_le_bytes(at::<30, 2>(line)),
-        }
-    }
-
-    /// Lines that the packet takes.
-    fn lines(&self) -> u32 {
-        (HEAD_LEN + self.len as usize).div_ceil(LINE_LEN) as u32
-    }
+/// How bundles are filled and handed over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filling {
+    pub(super) contents: Contents,
+    /// It is known which way each packet went.
+    pub(super) knows_way: bool,
+    /// How long packets may wait for others in a bundle that goes into the file as it is.
+    pub(super) linger: Duration,
+    /// Packets wait for no others.
+    pub(super) unbuffered: bool,
 }
 
-/// The writer is at work, and looks at the rings before it sleeps.
-const AWAKE: u8 = 0;
-/// It sleeps for a short time while packets gather.
-const NAPPING: u8 = 1;
-/// It sleeps until there is a packet.
-const ASLEEP: u8 = 2;
-
-/// Wakes the writer.
-#[derive(Default)]
-pub(super) struct Bell {
-    writer: OnceLock<Thread>,
-    state: AtomicU8,
-}
-
-impl Bell {
-    /// The calling thread is the writer.
-    pub(super) fn belongs_here(&self) {
-        // Called once.
-        let _ = self.writer.set(thread::current());
-    }
-
-    /// Wakes the writer if it sleeps; from a nap only when it is `urgent`.
-    fn ring(&self, urgent: bool) {
-        // Pairs with the fence in `sleep`: either the writer sees what was submitted before this,
-        // or we see that it sleeps.
-        fence(Ordering::SeqCst);
-        let state = self.state.load(Ordering::Relaxed);
-        if (state == ASLEEP || urgent && state == NAPPING)
-            && let Some(writer) = self.writer.get()
-        {
-            writer.unpark();
+impl Filling {
+    /// What is written of a packet.
+    #[inline(always)]
+    fn record(&self, meta: &Record) -> Record {
+        let outgoing = meta.outgoing;
+        Record {
+            outgoing: outgoing.filter(|outgoing| self.knows_way || *outgoing),
+            ..*meta
         }
     }
 
-    /// Sleeps until it rings, at most `timeout`; not at all if there is something to do.
-    pub(super) fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
-        self.rest(ASLEEP, timeout, has_work);
-    }
-
-    /// Sleeps while packets gather, at most `timeout`, so that a busy queue pays for one wake-up in
-    /// many batches; not at all if there is something to do.
-    pub(super) fn nap(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
-        self.rest(NAPPING, timeout, has_work);
-    }
-
-    fn rest(&self, state: u8, timeout: Duration, has_work: impl FnOnce() -> bool) {
-        self.state.store(state, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if !has_work() {
-            thread::park_timeout(timeout);
+    /// How long packets wait in a bundle, in milliseconds: while more keep coming, and while none
+    /// do.
+    fn waits_ms(&self) -> (u32, u32) {
+        let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
+        match self.contents {
+            _ if self.unbuffered => (0, 0),
+            Contents::Records(_) => (linger_ms.max(GATHER_MS), linger_ms),
+            Contents::Packets | Contents::Headed(_) => (GATHER_MS, 0),
         }
-        self.state.store(AWAKE, Ordering::Relaxed);
     }
 }
 
 /// The end of a queue's thread. Dropped, it tells the writer that no more will come.
 pub(super) struct Inlet {
-    ring: Producer<Line>,
+    /// The bundle that is being filled; without memory if all are with the writer.
+    bundle: Bundle,
+    filling: Filling,
+    /// While packets keep coming, and while none do.
+    waits_ms: (u32, u32),
+    full: Option<SyncSender<Bundle>>,
+    empty: Receiver<Bundle>,
+    /// Empty bundles; the one that came back last is the next.
+    spare: Vec<Bundle>,
+    /// Bundles that may still be made.
+    unmade: u32,
+    bundle_len: usize,
+    /// Bundles that the writer has.
+    given: Arc<AtomicU32>,
     bell: Arc<Bell>,
-    is_closed: Arc<AtomicBool>,
-    /// Lines written, but not submitted.
-    pending: u32,
-    /// Lines submitted since the writer was last told that many are waiting.
-    gathered: u32,
-    /// A line that is being filled. What an earlier packet left in it is not read.
-    line: Line,
 }
 
 impl Inlet {
-    /// Copies a packet into the ring; false if there is no room for it. The writer sees it after
-    /// [`Inlet::submit`].
+    /// Copies a packet into a bundle; false if there is no room for it. The writer sees it when the
+    /// bundle is handed over: full, or after a while ([`Inlet::batch_ended`], [`Inlet::idle`]).
+    #[inline(always)]
     pub(super) fn put(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) -> bool {
-        let cap_len = packet.cap_len();
-        let vlan = packet.vlan();
-        let head = Head {
+        if !packet.is_whole() || packet.vlan().is_some() {
+            return self.put_unusual(packet, time_ns, stamp_ms);
+        }
+        let bytes = packet.bytes();
+        let meta = Record {
             time_ns,
-            stamp_ms,
-            len: cap_len.min(MAX_PACKET_LEN),
-            cap_len,
             wire_len: packet.wire_len(),
-            interface: packet.interface_index(),
-            flags: u16::from(packet.is_outgoing()) | u16::from(vlan.is_some()) << 1,
-            tpid: vlan.map_or(0, |vlan| vlan.tpid),
-            tci: vlan.map_or(0, |vlan| vlan.tci),
+            interface: packet.interface_index().into(),
+            outgoing: Some(packet.is_outgoing()),
+            vlan: None,
         };
-        if !self.begin(&head) {
+        self.put_bytes(meta, bytes.len(), stamp_ms, std::iter::once(bytes))
+    }
+
+    /// The same with a packet in several pieces, or with a tag beside it. Apart, so that what all
+    /// others take is short.
+    #[cold]
+    fn put_unusual(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) -> bool {
+        let meta = Record {
+            time_ns,
+            wire_len: packet.wire_len(),
+            interface: packet.interface_index().into(),
+            outgoing: Some(packet.is_outgoing()),
+            vlan: packet.vlan(),
+        };
+        self.put_bytes(meta, packet.cap_len() as usize, stamp_ms, packet.segments())
+    }
+
+    /// The same with a packet of so many bytes, which are given in pieces.
+    #[inline(always)]
+    fn put_bytes<'p>(
+        &mut self,
+        meta: Record,
+        cap_len: usize,
+        stamp_ms: u32,
+        segments: impl Iterator<Item = &'p [u8]>,
+    ) -> bool {
+        let present = cap_len.min(MAX_PACKET_LEN as usize);
+        if let Contents::Records(encoder) = self.filling.contents
+            && meta.interface <= self.bundle.interface
+            && let Some(room) = self.bundle.room_for(present + EXTRA_MAX)
+        {
+            let encoded = encoder.encode(room, &self.filling.record(&meta), present, segments);
+            self.bundle.advance(meta.time_ns, cap_len, encoded.len);
+            self.bundle.kept_bytes += u64::from(encoded.kept_len);
+            return true;
+        }
+        self.put_anyhow(&{ meta }, cap_len, stamp_ms, segments)
+    }
+
+    /// The same, whatever bundles hold, and where the next one is needed.
+    #[inline(never)]
+    fn put_anyhow<'p>(
+        &mut self,
+        meta: &Record,
+        cap_len: usize,
+        stamp_ms: u32,
+        segments: impl Iterator<Item = &'p [u8]>,
+    ) -> bool {
+        let present = cap_len.min(MAX_PACKET_LEN as usize);
+        let need = present + EXTRA_MAX;
+        let has_room = self.bundle.room_for(need).is_some();
+        if (!has_room || meta.interface > self.bundle.interface)
+            && !self.next_bundle(meta, stamp_ms)
+        {
             return false;
         }
-        if packet.is_whole() {
-            self.write_whole(&packet.bytes()[..head.len as usize]);
-        } else {
-            self.write_segments(head.len as usize, packet.segments());
-        }
+        let record = self.filling.record(meta);
+        let bundle = &mut self.bundle;
+        let Some(room) = bundle.room_for(need) else {
+            return false;
+        };
+        let (head, rest) = room.split_at_mut(HEAD_LEN);
+        let len = match self.filling.contents {
+            Contents::Packets => bundle::copy(rest, present, segments),
+            Contents::Headed(encoder) => encoder.encode(rest, &record, present, segments).len,
+            Contents::Records(encoder) => {
+                let encoded = encoder.encode(room, &record, present, segments);
+                bundle.advance(meta.time_ns, cap_len, encoded.len);
+                bundle.kept_bytes += u64::from(encoded.kept_len);
+                return true;
+            }
+        };
+        Head::new(meta, cap_len, len, stamp_ms).encode(head);
+        bundle.advance(meta.time_ns, cap_len, HEAD_LEN + len);
         true
     }
 
-    /// Writes a head into the first line of a packet, if there is room for all of its lines.
-    #[inline]
-    fn begin(&mut self, head: &Head) -> bool {
-        let want = self.pending + head.lines();
-        if self.ring.reserve(want) < want {
-            return false;
-        }
-        head.encode(&mut self.line);
-        true
-    }
-
-    /// Writes the first line, whose head is there, and those behind it.
-    #[inline]
-    fn write_whole(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(LINE_LEN - HEAD_LEN));
-        self.line.0[HEAD_LEN..HEAD_LEN + first.len()].copy_from_slice(first);
-        self.push();
-        let (lines, rest) = rest.as_chunks::<LINE_LEN>();
-        for line in lines {
-            self.ring.write(self.pending, Line(*line));
-            self.pending += 1;
-        }
-        if !rest.is_empty() {
-            self.line.0[..rest.len()].copy_from_slice(rest);
-            self.push();
-        }
-    }
-
-    /// The same with bytes that do not lie in one piece, so many of them.
-    fn write_segments<'p>(&mut self, len: usize, segments: impl Iterator<Item = &'p [u8]>) {
-        let (mut at, mut left) = (HEAD_LEN, len);
-        for mut segment in segments {
-            segment = &segment[..segment.len().min(left)];
-            left -= segment.len();
-            while !segment.is_empty() {
-                if at == LINE_LEN {
-                    self.push();
-                    at = 0;
+    /// Goes on in an empty bundle, whose first packet this is: a bundle ends before the first
+    /// packet of an interface that the file does not know yet.
+    #[cold]
+    fn next_bundle(&mut self, first: &Record, stamp_ms: u32) -> bool {
+        let interface = first.interface.max(self.bundle.interface);
+        self.hand_over();
+        if !self.bundle.has_memory() {
+            self.spare.extend(self.empty.try_iter());
+            match self.spare.pop() {
+                Some(bundle) => self.bundle = bundle,
+                None if self.unmade != 0 => {
+                    self.unmade -= 1;
+                    self.bundle = Bundle::new(self.bundle_len);
                 }
-                let (part, rest) = segment.split_at(segment.len().min(LINE_LEN - at));
-                self.line.0[at..at + part.len()].copy_from_slice(part);
-                (at, segment) = (at + part.len(), rest);
+                None => {}
             }
         }
-        self.push();
+        self.bundle.interface = interface;
+        self.bundle.first_ns = first.time_ns;
+        self.bundle.stamp_ms = stamp_ms;
+        self.bundle.has_memory()
     }
 
-    /// Puts the line into the ring.
-    #[inline]
-    fn push(&mut self) {
-        self.ring.write(self.pending, self.line);
-        self.pending += 1;
-    }
-
-    /// Shows the writer what was put in; once a batch.
-    pub(super) fn submit(&mut self) {
-        if self.pending == 0 {
+    /// Gives the bundle to the writer, unless it is empty.
+    fn hand_over(&mut self) {
+        if self.bundle.packets == 0 {
             return;
         }
-        self.gathered += self.pending;
-        self.ring.submit(std::mem::take(&mut self.pending));
-        let urgent = self.gathered >= self.ring.entry_count() / 4;
-        self.bell.ring(urgent);
-        if urgent {
-            self.gathered = 0;
+        let interface = self.bundle.interface;
+        let bundle = std::mem::replace(&mut self.bundle, Bundle::none(interface));
+        let given = self.given.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(full) = &self.full {
+            // There is room for all; a writer that is gone takes nothing.
+            let _ = full.try_send(bundle);
+        }
+        self.bell.ring(given >= BUNDLE_COUNT / 4);
+    }
+
+    /// Packets and bytes that the writer does not know of.
+    pub(super) fn waiting(&self) -> [u64; 2] {
+        [self.bundle.packets, self.bundle.cap_bytes]
+    }
+
+    /// Hands over what has waited long enough though more packets keep coming; once a batch.
+    #[inline]
+    pub(super) fn batch_ended(&mut self, now_ms: u32) {
+        self.hand_over_old(now_ms, self.waits_ms.0);
+    }
+
+    /// The same where none are coming.
+    pub(super) fn idle(&mut self, now_ms: u32) {
+        self.hand_over_old(now_ms, self.waits_ms.1);
+    }
+
+    #[inline]
+    fn hand_over_old(&mut self, now_ms: u32, wait_ms: u32) {
+        if self.bundle.packets == 0 || now_ms.wrapping_sub(self.bundle.stamp_ms) < wait_ms {
+            return;
+        }
+        // A writer that is behind is given full ones only: they hold the most.
+        if self.given.load(Ordering::Relaxed) < BUNDLE_COUNT / 4 {
+            self.hand_over();
         }
     }
 
-    /// The same where the ring has no room left: the writer is not to sleep.
-    pub(super) fn submit_full(&mut self) {
-        self.submit();
+    /// Where nothing has room any more: the writer is not to sleep.
+    pub(super) fn is_full(&mut self) {
         self.bell.ring(true);
     }
 }
 
 impl Drop for Inlet {
     fn drop(&mut self) {
-        self.submit();
-        self.is_closed.store(true, Ordering::Release);
+        self.hand_over();
+        self.full = None;
         self.bell.ring(true);
     }
 }
 
 /// The writer's end of a queue.
 struct Outlet {
-    ring: Consumer<Line>,
-    is_closed: Arc<AtomicBool>,
-    /// The first packet in the ring, once it was seen.
+    full: Receiver<Bundle>,
+    empty: SyncSender<Bundle>,
+    given: Arc<AtomicU32>,
+    /// What is taken from, and how far it has been.
+    bundle: Option<(Bundle, usize)>,
+    /// The next packet, once it was seen.
     head: Option<Head>,
     is_over: bool,
 }
 
 impl Outlet {
-    /// Looks for a packet.
+    /// Looks for a bundle of which not everything was taken.
     #[inline]
-    fn look(&mut self) {
-        if self.head.is_some() || self.is_over {
-            return;
+    fn look(&mut self) -> bool {
+        if let Some((bundle, at)) = &self.bundle {
+            if *at < bundle.bytes().len() {
+                return true;
+            }
+            self.give_back();
         }
-        // Read first: what was submitted before the end is seen then.
-        let is_closed = self.is_closed.load(Ordering::Acquire);
-        if self.ring.peek(1) == 1 {
-            self.head = Some(Head::decode(&self.ring.read(0)));
-        } else {
-            self.is_over = is_closed;
+        if self.is_over {
+            return false;
+        }
+        match self.full.try_recv() {
+            Ok(bundle) => self.bundle = Some((bundle, 0)),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => self.is_over = true,
+        }
+        self.bundle.is_some()
+    }
+
+    /// Gives a bundle that was taken back to the queue.
+    #[cold]
+    fn give_back(&mut self) {
+        if let Some((mut bundle, _)) = self.bundle.take() {
+            bundle.clear();
+            self.given.fetch_sub(1, Ordering::Relaxed);
+            // There is room for all; a queue that is gone takes nothing.
+            let _ = self.empty.try_send(bundle);
         }
     }
 
+    /// The same for its next packet.
+    #[inline]
+    fn look_for_packet(&mut self) {
+        if self.head.is_none()
+            && self.look()
+            && let Some((bundle, at)) = &self.bundle
+        {
+            self.head = Head::decode(&bundle.bytes()[*at..]);
+        }
+    }
+
+    /// Takes that packet.
+    #[inline]
+    fn take(&mut self, head: Head) -> Option<Given<'_>> {
+        self.head = None;
+        let (bundle, at) = self.bundle.as_mut()?;
+        let start = *at + HEAD_LEN;
+        *at = start + head.len as usize;
+        let bytes = bundle.bytes().get(start..*at)?;
+        Some(Given { head, bytes })
+    }
+
     /// Whether its packet has waited long enough.
-    fn is_ripe(&mut self, now_ms: u32) -> bool {
+    fn is_ripe(&self, now_ms: u32) -> bool {
         let Some(head) = self.head else { return false };
         // The batch may have come after the clock was read.
         let age_ms = now_ms.wrapping_sub(head.stamp_ms) as i32;
-        let half = self.ring.entry_count() / 2;
-        age_ms >= WINDOW_MS as i32 || self.ring.peek(half) == half
+        age_ms >= WINDOW_MS as i32 || self.given.load(Ordering::Relaxed) >= BUNDLE_COUNT / 2
+    }
+}
+
+/// A packet of a bundle: its bytes, or its record.
+pub(super) struct Given<'a> {
+    pub(super) head: Head,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Given<'a> {
+    /// Where its bytes are given.
+    pub(super) fn held(&self) -> Held<'a> {
+        let Head { meta, cap_len, .. } = self.head;
+        Held {
+            time_ns: meta.time_ns,
+            cap_len,
+            wire_len: meta.wire_len,
+            interface: meta.interface as u16,
+            outgoing: meta.outgoing == Some(true),
+            vlan: meta.vlan,
+            bytes: self.bytes,
+        }
     }
 }
 
 /// What the writer does next.
 pub(super) enum Next<'a> {
     /// This packet.
-    Packet(Held<'a>),
+    Packet(Given<'a>),
+    /// This bundle, all of it.
+    Bundle(&'a Bundle),
     /// There is none, or it waits for older ones.
     Wait,
     /// There will never be anything again.
@@ -347,33 +418,50 @@ enum Choice {
 /// The packets of all queues, in order.
 pub(super) struct Merge {
     outlets: Vec<Outlet>,
-    /// The lines of the packet at hand, its head included.
-    lines: Vec<[u8; LINE_LEN]>,
+    /// The bundles of the only queue are taken as they are.
+    is_whole: bool,
     last_ns: u64,
     /// Packets that came later than the window, behind younger ones.
     pub(super) late: u64,
 }
 
-/// The ends of the rings of so many queues.
-pub(super) fn rings(count: usize, bell: &Arc<Bell>) -> (Vec<Inlet>, Merge) {
-    rings_of(count, bell, RING_LEN / LINE_LEN)
+/// Both ends of so many queues; only a single one may have [`Contents::Records`].
+pub(super) fn ends(count: usize, bell: &Arc<Bell>, filling: Filling) -> (Vec<Inlet>, Merge) {
+    ends_of(count, bell, filling, BUNDLE_LEN)
 }
 
-fn rings_of(count: usize, bell: &Arc<Bell>, line_count: usize) -> (Vec<Inlet>, Merge) {
+fn ends_of(
+    count: usize,
+    bell: &Arc<Bell>,
+    filling: Filling,
+    bundle_len: usize,
+) -> (Vec<Inlet>, Merge) {
+    let is_whole = matches!(filling.contents, Contents::Records(_));
+    debug_assert!(
+        !is_whole || count == 1,
+        "records have no order between queues"
+    );
     let ends = (0..count).map(|_| {
-        let (producer, consumer) = ring::spsc(line_count as u32);
-        let is_closed = Arc::new(AtomicBool::new(false));
+        let (full, taken) = sync_channel(BUNDLE_COUNT as usize);
+        let (given_back, empty) = sync_channel(BUNDLE_COUNT as usize);
+        let given = Arc::new(AtomicU32::new(0));
         let inlet = Inlet {
-            ring: producer,
+            bundle: Bundle::none(0),
+            filling,
+            waits_ms: filling.waits_ms(),
+            full: Some(full),
+            empty,
+            spare: Vec::with_capacity(BUNDLE_COUNT as usize),
+            unmade: BUNDLE_COUNT,
+            bundle_len,
+            given: given.clone(),
             bell: bell.clone(),
-            is_closed: is_closed.clone(),
-            pending: 0,
-            gathered: 0,
-            line: Line::default(),
         };
         let outlet = Outlet {
-            ring: consumer,
-            is_closed,
+            full: taken,
+            empty: given_back,
+            given,
+            bundle: None,
             head: None,
             is_over: false,
         };
@@ -382,7 +470,7 @@ fn rings_of(count: usize, bell: &Arc<Bell>, line_count: usize) -> (Vec<Inlet>, M
     let (inlets, outlets) = ends.unzip();
     let merge = Merge {
         outlets,
-        lines: Vec::new(),
+        is_whole,
         last_ns: 0,
         late: 0,
     };
@@ -395,40 +483,63 @@ impl Merge {
         self.outlets.iter().any(|outlet| outlet.head.is_some())
     }
 
-    /// Whether [`Merge::next`] would give a packet, or the end.
+    /// Whether [`Merge::next`] would give something, or the end.
     pub(super) fn is_ready(&mut self, now_ms: u32) -> bool {
-        matches!(self.choose(now_ms), Choice::Take(..) | Choice::End)
+        match self.outlets.as_mut_slice() {
+            [only] if self.is_whole => only.look() || only.is_over,
+            _ => matches!(self.choose(now_ms), Choice::Take(..) | Choice::End),
+        }
     }
 
     /// The next packet by time, if it is certain, or has waited long enough.
     #[inline]
     pub(super) fn next(&mut self, now_ms: u32) -> Next<'_> {
-        if let [only] = self.outlets.as_mut_slice() {
-            only.look();
-            return match only.head {
-                Some(head) => Next::Packet(self.take(0, &head)),
-                None if only.is_over => Next::End,
-                None => Next::Wait,
-            };
+        if self.is_whole {
+            return self.next_bundle();
         }
         let (index, head) = match self.choose(now_ms) {
             Choice::Take(index, head) => (index, head),
             Choice::Wait => return Next::Wait,
             Choice::End => return Next::End,
         };
-        self.late += u64::from(head.time_ns < self.last_ns);
-        self.last_ns = self.last_ns.max(head.time_ns);
-        Next::Packet(self.take(index, &head))
+        let time_ns = head.meta.time_ns;
+        if self.outlets.len() > 1 {
+            self.late += u64::from(time_ns < self.last_ns);
+            self.last_ns = self.last_ns.max(time_ns);
+        }
+        self.outlets[index]
+            .take(head)
+            .map_or(Next::Wait, Next::Packet)
     }
 
+    /// The next bundle of the only queue.
+    fn next_bundle(&mut self) -> Next<'_> {
+        let Some(only) = self.outlets.first_mut() else {
+            return Next::End;
+        };
+        if !only.look() && only.is_over {
+            return Next::End;
+        }
+        match &mut only.bundle {
+            Some((bundle, at)) => {
+                *at = bundle.bytes().len();
+                Next::Bundle(bundle)
+            }
+            None => Next::Wait,
+        }
+    }
+
+    #[inline]
     fn choose(&mut self, now_ms: u32) -> Choice {
         let mut first: Option<(usize, Head)> = None;
         let (mut is_missing, mut is_over) = (false, true);
         for (index, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.look();
+            outlet.look_for_packet();
             is_over &= outlet.is_over;
             match outlet.head {
-                Some(head) if first.is_none_or(|(_, first)| head.time_ns < first.time_ns) => {
+                Some(head)
+                    if first.is_none_or(|(_, first)| head.meta.time_ns < first.meta.time_ns) =>
+                {
                     first = Some((index, head));
                 }
                 Some(_) => {}
@@ -438,38 +549,10 @@ impl Merge {
         let Some((index, head)) = first else {
             return if is_over { Choice::End } else { Choice::Wait };
         };
-        if is_missing && !self.outlets.iter_mut().any(|outlet| outlet.is_ripe(now_ms)) {
+        if is_missing && !self.outlets.iter().any(|outlet| outlet.is_ripe(now_ms)) {
             return Choice::Wait;
         }
         Choice::Take(index, head)
-    }
-
-    /// Takes the first packet of a queue out of its ring.
-    fn take(&mut self, index: usize, head: &Head) -> Held<'_> {
-        let outlet = &mut self.outlets[index];
-        // A packet is submitted whole.
-        let count = outlet.ring.peek(head.lines());
-        if self.lines.len() < count as usize {
-            self.lines.resize(count as usize, [0; LINE_LEN]);
-        }
-        for (at, line) in (0..count).zip(&mut self.lines) {
-            *line = outlet.ring.read(at).0;
-        }
-        outlet.ring.release(count);
-        let bytes = &self.lines.as_flattened()[HEAD_LEN..HEAD_LEN + head.len as usize];
-        outlet.head = None;
-        Held {
-            time_ns: head.time_ns,
-            cap_len: head.cap_len,
-            wire_len: head.wire_len,
-            interface: head.interface,
-            outgoing: head.flags & 1 != 0,
-            vlan: (head.flags & 2 != 0).then_some(Vlan {
-                tpid: head.tpid,
-                tci: head.tci,
-            }),
-            bytes,
-        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The thread that writes: it takes packets from the rings of the queues, in order, and puts them
-//! into the file or onto standard output. Whatever blocks it blocks no queue.
+//! The thread that writes: it takes what the queues hand over, in order, and puts it into the file
+//! or onto standard output. Whatever blocks it blocks no queue.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::file::{FileInterface, FileWriter, Record, Written, Wrote};
+use port::file::{FileInterface, FileWriter, Written, Wrote};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
-use super::handover::{Bell, Held, Merge, Next};
+use super::handover::{Bell, Bundle, Given, Merge, Next};
 use super::{Context, Control, Event, Options, Sink, Totals, lock};
 use crate::Stop;
 
@@ -19,7 +19,7 @@ use crate::Stop;
 const TEXT_LEN: usize = 64 << 10;
 
 /// Packets between two looks at the clock.
-const ROUND_LEN: usize = 256;
+const ROUND_LEN: u64 = 256;
 
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -81,8 +81,8 @@ pub(super) struct Output {
     has_failed: bool,
     /// Link type and name of each interface of the port.
     links: Vec<(u16, String)>,
-    /// The number of each in the file.
-    written_as: Vec<u32>,
+    /// How many of these the file knows, where they have the same numbers.
+    announced: usize,
     filter: Arc<str>,
     is_live: bool,
     count: u64,
@@ -98,7 +98,7 @@ impl Output {
             is_over: false,
             has_failed: false,
             links: Vec::new(),
-            written_as: Vec::new(),
+            announced: 0,
             filter: options.filter.as_str().into(),
             is_live: options.is_live,
             count: options.count.unwrap_or(u64::MAX),
@@ -133,12 +133,15 @@ impl Output {
         // The reader is ahead: how far does not show in the file.
         self.links.extend(new.into_iter().take(index + 1 - known));
         if let Sink::File(writer) = &mut self.sink {
-            for (link_type, name) in self.links.iter().skip(self.written_as.len()) {
-                self.written_as.push(writer.interface(FileInterface {
+            for (link_type, name) in self.links.iter().skip(self.announced) {
+                let number = writer.interface(FileInterface {
                     link_type: *link_type,
                     name: name.clone(),
                     filter: self.filter.clone(),
-                })?);
+                })?;
+                // Records have the port's numbers.
+                debug_assert_eq!(number as usize, self.announced);
+                self.announced += 1;
             }
         }
         if index >= self.links.len() {
@@ -149,63 +152,101 @@ impl Output {
     }
 
     /// Takes a packet, which is counted in one of the totals whatever happens.
-    fn packet(&mut self, packet: &Held<'_>) -> Result<()> {
-        if self.is_over {
-            self.totals.surplus += 1;
+    fn packet(&mut self, packet: &Given<'_>) -> Result<()> {
+        if !self.takes(packet.head.meta.interface, 1)? {
             return Ok(());
         }
-        let index = usize::from(packet.interface);
+        let wrote = self.put(packet);
+        if let Ok(false) = wrote {
+            // The set of files is full: this packet came too late for it.
+            self.totals.surplus += 1;
+            self.is_over = true;
+            return Ok(());
+        }
+        let time_ns = packet.head.meta.time_ns;
+        let more = Totals {
+            packets: 1,
+            bytes: packet.head.cap_len.into(),
+            first_ns: Some(time_ns),
+            last_ns: Some(time_ns),
+            ..Totals::default()
+        };
+        self.count(&more, wrote.map(drop))
+    }
+
+    /// Takes a bundle, whose packets are counted in one of the totals.
+    fn bundle(&mut self, bundle: &Bundle) -> Result<()> {
+        let Bundle { packets, .. } = *bundle;
+        if !self.takes(bundle.interface, packets)? {
+            return Ok(());
+        }
+        let Sink::File(writer) = &mut self.sink else {
+            self.totals.surplus += packets;
+            return Ok(());
+        };
+        let (bytes, last_ns) = (bundle.bytes(), bundle.last_ns);
+        let wrote = writer.records(bytes, packets, bundle.kept_bytes, last_ns);
+        let more = Totals {
+            packets,
+            bytes: bundle.cap_bytes,
+            first_ns: Some(bundle.first_ns),
+            last_ns: Some(last_ns),
+            ..Totals::default()
+        };
+        self.count(&more, wrote)
+    }
+
+    /// Whether packets of this interface, so many, have a place; if not, they are surplus.
+    #[inline]
+    fn takes(&mut self, interface: u32, packets: u64) -> Result<bool> {
+        if self.is_over {
+            self.totals.surplus += packets;
+            return Ok(false);
+        }
+        let index = interface as usize;
         if index >= self.links.len()
             && let Err(error) = self.learn(index)
         {
-            self.totals.surplus += 1;
+            self.totals.surplus += packets;
             return Err(error);
         }
-        let failure = match self.put(packet, index) {
-            Ok(true) => None,
-            Ok(false) => {
-                // The set of files is full: this packet came too late for it.
-                self.totals.surplus += 1;
-                self.is_over = true;
-                return Ok(());
-            }
-            Err(error) => {
-                // The error may count it among the packets lost: then it was captured.
-                if let Sink::File(writer) = &self.sink
-                    && writer.written().packets + writer.waiting() <= self.totals.packets
-                {
-                    self.totals.surplus += 1;
-                    return Err(error);
-                }
-                Some(error)
-            }
-        };
+        // Where the file could not take the interface, that error ends the capture.
+        if self.is_file() && index >= self.announced {
+            self.totals.surplus += packets;
+            self.is_over = true;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Counts packets that were put somewhere.
+    #[inline]
+    fn count(&mut self, more: &Totals, wrote: Result<()>) -> Result<()> {
+        if wrote.is_err()
+            && let Sink::File(writer) = &self.sink
+            && writer.written().packets + writer.waiting() <= self.totals.packets
+        {
+            // Else the error counts them among the packets lost: then they were captured.
+            self.totals.surplus += more.packets;
+            return wrote;
+        }
         let totals = &mut self.totals;
-        totals.packets += 1;
-        totals.bytes += u64::from(packet.cap_len);
-        totals.first_ns.get_or_insert(packet.time_ns);
-        totals.last_ns = Some(packet.time_ns);
+        totals.packets += more.packets;
+        totals.bytes += more.bytes;
+        totals.first_ns = totals.first_ns.or(more.first_ns);
+        totals.last_ns = more.last_ns;
         self.is_over = totals.packets >= self.count;
-        failure.map_or(Ok(()), Err)
+        wrote
     }
 
     /// Puts it into the file or the text; false if there is no place for it.
-    fn put(&mut self, packet: &Held<'_>, index: usize) -> Result<bool> {
+    #[inline]
+    fn put(&mut self, packet: &Given<'_>) -> Result<bool> {
+        let meta = &packet.head.meta;
+        let index = meta.interface as usize;
         match &mut self.sink {
             Sink::File(writer) => {
-                // Missing where the file could not take the interface: that error ends the capture.
-                let Some(&interface) = self.written_as.get(index) else {
-                    return Ok(false);
-                };
-                let knows_way = self.is_live || packet.outgoing;
-                let record = Record {
-                    time_ns: packet.time_ns,
-                    wire_len: packet.wire_len,
-                    interface,
-                    outgoing: knows_way.then_some(packet.outgoing),
-                    vlan: packet.vlan,
-                };
-                let wrote = writer.write(&record, std::iter::once(packet.bytes))?;
+                let wrote = writer.record(meta.time_ns, packet.bytes)?;
                 Ok(wrote == Wrote::Packet)
             }
             Sink::Text(printer) => {
@@ -215,7 +256,7 @@ impl Output {
                     interface,
                     has_way: self.is_live,
                 };
-                printer.packet(packet, &context);
+                printer.packet(&packet.held(), &context);
                 if printer.waiting() >= TEXT_LEN {
                     self.flush()?;
                 }
@@ -245,8 +286,8 @@ impl Output {
             let lost = total.lost().saturating_sub(by_interface);
             // The counters of a port are those of its only interface; a file that is copied has
             // none of its own.
-            if let ([interface], true) = (self.written_as.as_slice(), self.is_live) {
-                writer.statistics(*interface, total.seen, by_interface, lost);
+            if self.announced == 1 && self.is_live {
+                writer.statistics(0, total.seen, by_interface, lost);
             }
         }
     }
@@ -317,23 +358,34 @@ impl Writer {
     fn round(&mut self) -> bool {
         let now_ms = self.origin.elapsed().as_millis() as u32;
         let (mut count, mut is_end, mut waits) = (0, false, false);
-        while count < ROUND_LEN && !is_end && !waits {
-            match self.merge.next(now_ms) {
-                Next::Packet(packet) => {
-                    count += 1;
-                    if self.link.gives_up.load(Ordering::Relaxed) {
-                        self.output.totals.unwritten += 1;
-                        continue;
-                    }
-                    let was_over = self.output.is_over;
-                    self.link.step.fetch_add(1, Ordering::Relaxed);
-                    let result = self.output.packet(&packet);
-                    self.link.step.fetch_add(1, Ordering::Relaxed);
-                    self.after(was_over, result);
+        while count < ROUND_LEN {
+            let next = self.merge.next(now_ms);
+            let packets = match &next {
+                Next::Packet(_) => 1,
+                Next::Bundle(bundle) => bundle.packets,
+                Next::Wait => {
+                    waits = true;
+                    break;
                 }
-                Next::Wait => waits = true,
-                Next::End => is_end = true,
+                Next::End => {
+                    is_end = true;
+                    break;
+                }
+            };
+            count += packets;
+            if self.link.gives_up.load(Ordering::Relaxed) {
+                self.output.totals.unwritten += packets;
+                continue;
             }
+            let was_over = self.output.is_over;
+            self.link.step.fetch_add(1, Ordering::Relaxed);
+            let result = match next {
+                Next::Packet(packet) => self.output.packet(&packet),
+                Next::Bundle(bundle) => self.output.bundle(bundle),
+                Next::Wait | Next::End => Ok(()),
+            };
+            self.link.step.fetch_add(1, Ordering::Relaxed);
+            self.after(was_over, result);
         }
         let output = &self.output;
         let is_idle = waits && output.flushed.elapsed() >= self.linger;

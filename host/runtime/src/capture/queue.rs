@@ -14,7 +14,7 @@ use super::output::Link;
 use super::{Event, Options, Totals, Way};
 use crate::worker::{self, Ended, Engine, Verdict};
 
-/// How long a full ring is left alone before the next look.
+/// How long the writer is left alone with all bundles before the next look.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// The clock, for packets without a time.
@@ -24,6 +24,7 @@ fn now_ns() -> u64 {
 }
 
 impl Way {
+    #[inline]
     fn wants(self, packet: &Packet<'_>) -> bool {
         match self {
             Way::Both => true,
@@ -35,6 +36,7 @@ impl Way {
 
 /// The time of a packet. Of a file that does not say when, nothing is known; on a wire it was now,
 /// which is asked for once a batch.
+#[inline]
 fn time_of(packet: &Packet<'_>, is_live: bool, now: &mut u64) -> u64 {
     packet.time_ns().unwrap_or_else(|| {
         if *now == 0 && is_live {
@@ -52,15 +54,23 @@ pub(super) struct Handing {
     pub(super) origin: Instant,
     /// Packets that are still wanted; only the writer knows where there are several queues.
     pub(super) left: u64,
+    /// Packets and bytes that the writer does not know of, for whoever wants to know now.
+    pub(super) shown: Arc<[AtomicU64; 2]>,
     pub(super) totals: Totals,
 }
 
 impl Handing {
-    /// Puts a packet into the ring. Where it is full, the packets behind it wait in the device's
-    /// ring (which counts what it loses) or in the file.
-    fn put(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) {
+    /// The capture's own clock.
+    fn now_ms(&self) -> u32 {
+        self.origin.elapsed().as_millis() as u32
+    }
+
+    /// Waits for a bundle with room for a packet. Meanwhile the packets behind it wait in the
+    /// device's ring (which counts what it loses) or in the file.
+    #[cold]
+    fn put_later(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) {
         while !self.inlet.put(packet, time_ns, stamp_ms) {
-            self.inlet.submit_full();
+            self.inlet.is_full();
             if self.link.gives_up.load(Ordering::Relaxed) {
                 self.totals.unwritten += 1;
                 return;
@@ -68,28 +78,44 @@ impl Handing {
             thread::sleep(PAUSE);
         }
     }
+
+    fn show(&self) {
+        for (shown, now) in self.shown.iter().zip(self.inlet.waiting()) {
+            shown.store(now, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Engine for Handing {
     fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
         let mut now = 0;
-        let stamp_ms = self.origin.elapsed().as_millis() as u32;
+        let stamp_ms = self.now_ms();
+        let (way, is_live) = (self.options.way, self.options.is_live);
         for packet in batch.iter() {
-            if !self.options.way.wants(&packet) {
+            if !way.wants(&packet) {
                 self.totals.other_way += 1;
             } else if self.left == 0 {
                 self.totals.surplus += 1;
             } else {
                 self.left -= 1;
-                let time_ns = time_of(&packet, self.options.is_live, &mut now);
-                self.put(&packet, time_ns, stamp_ms);
+                let time_ns = time_of(&packet, is_live, &mut now);
+                if !self.inlet.put(&packet, time_ns, stamp_ms) {
+                    self.put_later(&packet, time_ns, stamp_ms);
+                }
             }
         }
-        self.inlet.submit();
+        self.inlet.batch_ended(stamp_ms);
+        self.show();
         Ok(match self.left {
             0 => Verdict::Finish,
             _ => Verdict::Continue,
         })
+    }
+
+    fn idle(&mut self) -> Result<Verdict> {
+        self.inlet.idle(self.now_ms());
+        self.show();
+        Ok(Verdict::Continue)
     }
 }
 

@@ -1,4 +1,6 @@
-//! Packets come out of the rings as they went in, in the order of their times.
+//! Packets come out of the bundles as they went in, in the order of their times.
+
+use port::file::{FileWriter, WriterOptions};
 
 use super::*;
 
@@ -15,29 +17,32 @@ impl Random {
     }
 }
 
+/// Bundles with packets as they came.
+const PLAIN: Filling = Filling {
+    contents: Contents::Packets,
+    knows_way: true,
+    linger: Duration::ZERO,
+    unbuffered: false,
+};
+
 /// A packet of this queue: its length and bytes follow from its time.
 fn put(inlet: &mut Inlet, interface: u16, time_ns: u64, stamp_ms: u32) -> bool {
     let bytes = bytes_of(time_ns);
-    let head = Head {
+    let meta = Record {
         time_ns,
-        stamp_ms,
-        len: bytes.len() as u32,
-        cap_len: bytes.len() as u32 + 1,
         wire_len: bytes.len() as u32 + 2,
-        interface,
-        flags: (time_ns % 4) as u16,
-        tpid: 0x8100,
-        tci: time_ns as u16,
+        interface: interface.into(),
+        outgoing: Some(time_ns % 2 == 1),
+        vlan: (time_ns % 4 >= 2).then_some(Vlan {
+            tpid: 0x8100,
+            tci: time_ns as u16,
+        }),
     };
-    if !inlet.begin(&head) {
-        return false;
-    }
     match time_ns % 3 {
-        0 => inlet.write_whole(&bytes),
+        0 => inlet.put_bytes(meta, bytes.len(), stamp_ms, std::iter::once(&bytes[..])),
         // Segments of a packet.
-        _ => inlet.write_segments(bytes.len(), bytes.chunks(50)),
+        _ => inlet.put_bytes(meta, bytes.len(), stamp_ms, bytes.chunks(50)),
     }
-    true
 }
 
 fn bytes_of(time_ns: u64) -> Vec<u8> {
@@ -46,10 +51,11 @@ fn bytes_of(time_ns: u64) -> Vec<u8> {
         .collect()
 }
 
-fn check(held: &Held<'_>) -> (u16, u64) {
+fn check(given: &Given<'_>) -> (u16, u64) {
+    let held = given.held();
     let bytes = bytes_of(held.time_ns);
     assert_eq!(held.bytes, bytes);
-    assert_eq!(held.cap_len as usize, bytes.len() + 1);
+    assert_eq!(held.cap_len as usize, bytes.len());
     assert_eq!(held.wire_len as usize, bytes.len() + 2);
     assert_eq!(held.outgoing, held.time_ns % 2 == 1);
     let vlan = Vlan {
@@ -66,13 +72,13 @@ fn what_goes_in_comes_out_in_the_order_of_time() {
         let mut random = Random(seed);
         let count = 1 + random.below(4) as usize;
         let bell = Arc::default();
-        let (inlets, mut merge) = rings_of(count, &bell, 64);
+        let (inlets, mut merge) = ends_of(count, &bell, PLAIN, 1024);
         let mut inlets: Vec<Option<Inlet>> = inlets.into_iter().map(Some).collect();
         let (mut expected, mut found) = (Vec::new(), Vec::new());
         let mut time_ns = 0;
         for _ in 0..300 {
             match random.below(8) {
-                0 => inlets.iter_mut().flatten().for_each(Inlet::submit),
+                0 => inlets.iter_mut().flatten().for_each(|inlet| inlet.idle(0)),
                 1 => {
                     while let Next::Packet(held) = merge.next(0) {
                         found.push(check(&held));
@@ -84,8 +90,6 @@ fn what_goes_in_comes_out_in_the_order_of_time() {
                     time_ns += random.below(3);
                     if put(inlet, index as u16, time_ns, 0) {
                         expected.push((index as u16, time_ns));
-                    } else {
-                        inlet.submit();
                     }
                 }
             }
@@ -97,7 +101,7 @@ fn what_goes_in_comes_out_in_the_order_of_time() {
         assert!(matches!(merge.next(0), Next::End), "seed {seed}");
         let times: Vec<u64> = found.iter().map(|(_, time)| *time).collect();
         let turned = times.windows(2).filter(|pair| pair[0] > pair[1]).count();
-        // Out of order only where a ring was half full; and then it is counted.
+        // Out of order only where half of the bundles waited; and then it is counted.
         assert!(
             turned as u64 <= merge.late,
             "seed {seed}: {turned} of {}",
@@ -112,18 +116,18 @@ fn what_goes_in_comes_out_in_the_order_of_time() {
 #[test]
 fn older_packets_of_other_queues_are_waited_for() {
     let bell = Arc::default();
-    let (mut inlets, mut merge) = rings_of(2, &bell, 1024);
+    let (mut inlets, mut merge) = ends_of(2, &bell, PLAIN, 1024);
     assert!(put(&mut inlets[0], 0, 20, 1000));
     assert!(
         matches!(merge.next(1000), Next::Wait),
-        "it was not submitted"
+        "it was not handed over"
     );
-    inlets[0].submit();
+    inlets[0].idle(1000);
     assert!(matches!(merge.next(1000 + WINDOW_MS - 1), Next::Wait));
     // The clock of the other thread may be ahead.
     assert!(matches!(merge.next(999), Next::Wait));
     assert!(put(&mut inlets[1], 1, 10, 1050));
-    inlets[1].submit();
+    inlets[1].idle(1050);
     let Next::Packet(held) = merge.next(1050) else {
         panic!("both are there")
     };
@@ -144,18 +148,81 @@ fn older_packets_of_other_queues_are_waited_for() {
 }
 
 #[test]
-fn a_ring_that_is_half_full_does_not_wait() {
+fn half_of_the_bundles_do_not_wait() {
     let bell = Arc::default();
-    let (mut inlets, mut merge) = rings_of(2, &bell, 64);
+    // Room for one packet without bytes.
+    let (mut inlets, mut merge) = ends_of(2, &bell, PLAIN, EXTRA_MAX);
     let mut count = 0;
-    // Each takes one line.
     while put(&mut inlets[0], 0, 0, 0) {
         count += 1;
     }
-    inlets[0].submit();
     let mut taken = 0;
     while let Next::Packet(_) = merge.next(0) {
         taken += 1;
     }
-    assert_eq!((count, taken), (64, 33));
+    assert_eq!((count, taken), (BUNDLE_COUNT, BUNDLE_COUNT / 2 + 1));
+    // What came back is filled again.
+    assert!(put(&mut inlets[0], 0, 0, 0));
+}
+
+/// What is written as it is waits for a full bundle, as long as it may.
+#[test]
+fn records_wait_for_others() {
+    let options = WriterOptions::new("/dev/null");
+    let encoder = FileWriter::create(options).unwrap().encoder();
+    let filling = Filling {
+        contents: Contents::Records(encoder),
+        linger: Duration::from_millis(1000),
+        ..PLAIN
+    };
+    let bell = Arc::default();
+    for (filling, waits) in [
+        (filling, true),
+        (
+            Filling {
+                unbuffered: true,
+                ..filling
+            },
+            false,
+        ),
+    ] {
+        let (mut inlets, mut merge) = ends(1, &bell, filling);
+        let packet = [7; 60];
+        let meta = Record {
+            wire_len: 64,
+            ..Record::default()
+        };
+        let give = |inlet: &mut Inlet, meta: &Record| {
+            assert!(inlet.put_bytes(*meta, packet.len(), 5000, std::iter::once(&packet[..])));
+        };
+        give(&mut inlets[0], &meta);
+        inlets[0].batch_ended(5999);
+        inlets[0].idle(5999);
+        assert_eq!(matches!(merge.next(5999), Next::Wait), waits);
+        inlets[0].idle(6000);
+        if waits {
+            let Next::Bundle(bundle) = merge.next(6000) else {
+                panic!("it waited long enough")
+            };
+            assert_eq!((bundle.packets, bundle.cap_bytes), (1, 60));
+        }
+        // The file learns of an interface before it gets the first packet of it.
+        give(&mut inlets[0], &meta);
+        give(
+            &mut inlets[0],
+            &Record {
+                interface: 3,
+                ..meta
+            },
+        );
+        give(&mut inlets[0], &meta);
+        inlets.clear();
+        for expected in [(0, 1), (3, 2)] {
+            let Next::Bundle(bundle) = merge.next(0) else {
+                panic!("a bundle for each")
+            };
+            assert_eq!((bundle.interface, bundle.packets), expected);
+        }
+        assert!(matches!(merge.next(0), Next::End));
+    }
 }

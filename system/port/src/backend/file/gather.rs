@@ -2,7 +2,7 @@
 //! length is settled once a record and not once a piece of one.
 
 /// Bytes gathered so far, and room behind them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Gather {
     /// All of it initialised; what is behind `len` holds what was there before.
     memory: Vec<u8>,
@@ -54,6 +54,7 @@ impl Gather {
     }
 
     /// Appends bytes.
+    #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.room(bytes.len()).copy_from_slice(bytes);
         self.advance(bytes.len());

@@ -4,14 +4,14 @@
 //! edge of a record, so that a file is valid at every moment: after a crash, a `kill -9`, a full
 //! disk. Nothing is allocated for a packet.
 
+mod encoder;
 mod options;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ring::slot::Vlan;
 use sys::{Error, ErrorKind, Result};
-use wire::file::{Direction as Way, MAX_PACKET_LEN, Statistics, pcap, pcapng};
+use wire::file::{MAX_PACKET_LEN, Statistics, pcap, pcapng};
 use wire::{LinkType, Timestamp};
 
 use super::gather::Gather;
@@ -21,15 +21,13 @@ use super::output::Output;
 use super::rotation::{Sequence, Step};
 use crate::rx::Packet;
 
+pub use self::encoder::{Encoded, Encoder};
 pub use self::options::{
     FileCompression, FileFormat, FileInterface, Record, WriterOptions, Written, Wrote,
 };
 
 /// Bytes gathered before they are written.
 const PIECE_LEN: usize = 256 << 10;
-
-/// Bytes of a record beside the packet, at the most.
-const RECORD_EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAIL_LEN + Vlan::LEN;
 
 /// The same for compressed files, whose pieces are compressed each for itself: 1 MiB costs them
 /// next to nothing in size.
@@ -43,7 +41,7 @@ const STREAM_PIECE_LEN: usize = 4096;
 #[derive(Debug)]
 pub struct FileWriter {
     options: WriterOptions,
-    snaplen: u32,
+    encoder: Encoder,
     sequence: Sequence,
     interfaces: Vec<FileInterface>,
     statistics: Vec<Option<Statistics>>,
@@ -92,8 +90,9 @@ impl FileWriter {
             limit => limit.min(MAX_PACKET_LEN),
         };
         let sequence = Sequence::new(&options.path, options.rotation);
+        let format = options.format;
         let mut writer = Self {
-            snaplen,
+            encoder: Encoder { format, snaplen },
             sequence,
             interfaces: Vec::new(),
             statistics: Vec::new(),
@@ -237,15 +236,82 @@ impl FileWriter {
         record: &Record,
         segments: impl Iterator<Item = &'p [u8]> + Clone,
     ) -> Result<Wrote> {
-        let may_change = self.options.rotation.is_on() || self.output.is_none();
-        if self.state != State::Open || may_change && !self.make_room(record.time_ns)? {
-            return match self.state {
-                State::Failed => Err(self.spent()),
-                _ => Ok(Wrote::Full),
-            };
+        if !self.has_place(record.time_ns)? {
+            return Ok(Wrote::Full);
         }
-        self.last_ns = record.time_ns;
-        self.append(record, segments);
+        let present: usize = segments.clone().map(<[u8]>::len).sum();
+        let room = self.gathered.room(present + Encoder::EXTRA_MAX);
+        let Encoded { len, kept_len } = self.encoder.encode(room, record, present, segments);
+        self.gathered.advance(len);
+        self.count(record.time_ns, kept_len)
+    }
+
+    /// What makes records for [`FileWriter::record`] and [`FileWriter::records`].
+    pub fn encoder(&self) -> Encoder {
+        self.encoder
+    }
+
+    /// Writes a packet whose record was made by [`FileWriter::encoder`].
+    ///
+    /// # Errors
+    /// As [`FileWriter::write`].
+    #[inline]
+    pub fn record(&mut self, time_ns: u64, record: &[u8]) -> Result<Wrote> {
+        if !self.has_place(time_ns)? {
+            return Ok(Wrote::Full);
+        }
+        self.gathered.put(record);
+        self.count(time_ns, self.encoder.kept_len(record))
+    }
+
+    /// Whether records may come many at a time: where all go into one file, as they are.
+    pub fn takes_records(&self) -> bool {
+        let is_packed = self.options.compression != FileCompression::None;
+        !is_packed && !self.options.rotation.is_on()
+    }
+
+    /// Hands the records of so many packets to the system, `kept_bytes` of these in them, behind
+    /// everything gathered; where [`FileWriter::takes_records`].
+    ///
+    /// # Errors
+    /// As [`FileWriter::write`]; packets of which nothing was written are among those lost.
+    pub fn records(
+        &mut self,
+        records: &[u8],
+        packets: u64,
+        kept_bytes: u64,
+        last_ns: u64,
+    ) -> Result<()> {
+        if self.state != State::Open {
+            return Err(self.spent());
+        }
+        self.last_ns = last_ns;
+        let before = (self.buffered, self.buffered_bytes);
+        self.buffered += packets;
+        self.buffered_bytes += kept_bytes;
+        self.give_gathered(before)?;
+        self.give(records, false, (packets, kept_bytes))
+    }
+
+    /// Whether there is a file for a packet of this time.
+    #[inline]
+    fn has_place(&mut self, time_ns: u64) -> Result<bool> {
+        let may_change = self.options.rotation.is_on() || self.output.is_none();
+        if self.state == State::Open && (!may_change || self.make_room(time_ns)?) {
+            return Ok(true);
+        }
+        match self.state {
+            State::Failed => Err(self.spent()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Counts a packet that was gathered, and writes when there are enough.
+    #[inline]
+    fn count(&mut self, time_ns: u64, kept_len: u32) -> Result<Wrote> {
+        self.last_ns = time_ns;
+        self.buffered += 1;
+        self.buffered_bytes += u64::from(kept_len);
         if self.gathered.len() >= self.piece_len {
             self.flush()?;
         }
@@ -276,56 +342,6 @@ impl FileWriter {
         Ok(true)
     }
 
-    /// Appends a record to what is gathered.
-    #[inline]
-    fn append<'p>(&mut self, record: &Record, segments: impl Iterator<Item = &'p [u8]> + Clone) {
-        let present: usize = segments.clone().map(<[u8]>::len).sum();
-        let vlan = record.vlan.filter(|_| present >= Vlan::AT);
-        let tag_len = if vlan.is_some() { Vlan::LEN } else { 0 };
-        let cap_len = (present + tag_len).min(self.snaplen as usize);
-        let cap_len_u32 = cap_len as u32;
-        // A reader takes a packet longer than it was on the wire for damage.
-        let wire_len = (record.wire_len + tag_len as u32).max(cap_len_u32);
-        let time = Timestamp(record.time_ns);
-        let room = self.gathered.room(cap_len + RECORD_EXTRA_MAX);
-        let len = match self.options.format {
-            FileFormat::Pcap(precision) => {
-                let Some((head, rest)) = room.split_first_chunk_mut() else {
-                    return;
-                };
-                pcap::emit_record(head, time, cap_len_u32, wire_len, precision);
-                put_data(rest, cap_len, vlan, segments);
-                pcap::RECORD_LEN + cap_len
-            }
-            FileFormat::Pcapng => {
-                let info = pcapng::PacketInfo {
-                    interface: record.interface,
-                    time,
-                    wire_len,
-                    direction: match record.outgoing {
-                        None => Way::Unknown,
-                        Some(false) => Way::In,
-                        Some(true) => Way::Out,
-                    },
-                    dropped: 0,
-                };
-                let Some((head, rest)) = room.split_first_chunk_mut() else {
-                    return;
-                };
-                *head = pcapng::packet_head(&info, cap_len_u32);
-                put_data(rest, cap_len, vlan, segments);
-                let Some(tail) = rest[cap_len..].first_chunk_mut() else {
-                    return;
-                };
-                let tail_len = pcapng::emit_packet_tail(tail, &info, cap_len_u32);
-                pcapng::PACKET_HEAD_LEN + cap_len + tail_len
-            }
-        };
-        self.gathered.advance(len);
-        self.buffered += 1;
-        self.buffered_bytes += u64::from(cap_len_u32);
-    }
-
     /// Hands everything gathered to the system.
     ///
     /// # Errors
@@ -334,23 +350,39 @@ impl FileWriter {
         if self.state == State::Failed {
             return Err(self.spent());
         }
+        self.give_gathered((self.buffered, self.buffered_bytes))
+    }
+
+    /// The same, with packets and bytes that are in it.
+    fn give_gathered(&mut self, count: (u64, u64)) -> Result<()> {
+        if self.output.is_none() || self.gathered.len() == 0 {
+            return Ok(());
+        }
+        let gathered = std::mem::take(&mut self.gathered);
+        let given = self.give(gathered.bytes(), self.has_head, count);
+        self.gathered = gathered;
+        given?;
+        self.gathered.clear();
+        self.has_head = false;
+        Ok(())
+    }
+
+    /// Hands whole records to the system, so many packets and bytes of these.
+    fn give(&mut self, bytes: &[u8], has_head: bool, count: (u64, u64)) -> Result<()> {
         let Some((output, _)) = &mut self.output else {
             return Ok(());
         };
-        if self.gathered.len() == 0 {
-            return Ok(());
-        }
         let format = self.options.format;
         // A stream may be held up anywhere: then it is known how far it came.
         let is_stream = output.is_stream() && self.options.compression == FileCompression::None;
         let mut at = 0;
-        while at < self.gathered.len() {
-            let rest = &self.gathered.bytes()[at..];
-            let has_head = self.has_head && at == 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let has_head = has_head && at == 0;
             let mut piece = Whole {
                 len: rest.len(),
-                packets: self.buffered,
-                captured_bytes: self.buffered_bytes,
+                packets: count.0,
+                captured_bytes: count.1,
             };
             if is_stream {
                 piece = whole_records(format, has_head, rest, STREAM_PIECE_LEN);
@@ -378,8 +410,6 @@ impl FileWriter {
                 }
             }
         }
-        self.gathered.clear();
-        self.has_head = false;
         Ok(())
     }
 
@@ -469,7 +499,7 @@ impl FileWriter {
             FileFormat::Pcap(precision) => {
                 let mut head = [0; pcap::HEADER_LEN];
                 let link = LinkType(self.interfaces.first().map_or(1, |first| first.link_type));
-                pcap::emit_header(&mut head, link, self.snaplen, precision);
+                pcap::emit_header(&mut head, link, self.encoder.snaplen, precision);
                 self.gathered.put(&head);
                 self.has_head = true;
             }
@@ -496,7 +526,7 @@ impl FileWriter {
     fn interface_block(&mut self, index: usize) {
         let interface = &self.interfaces[index];
         let link = LinkType(interface.link_type);
-        let mut info = pcapng::InterfaceInfo::new(link, self.snaplen, &interface.name);
+        let mut info = pcapng::InterfaceInfo::new(link, self.encoder.snaplen, &interface.name);
         info.filter = &interface.filter;
         let texts = info.name.len() + info.filter.len();
         let mut block = vec![0; pcapng::text_block_len(texts)];
@@ -541,29 +571,6 @@ impl Drop for FileWriter {
             // Whoever wants to know calls `finish`.
             let _ = self.close();
         }
-    }
-}
-
-/// Puts the first `cap_len` bytes of a packet, its tag among them, into `out`, which is longer.
-#[inline]
-fn put_data<'p>(
-    out: &mut [u8],
-    cap_len: usize,
-    vlan: Option<Vlan>,
-    segments: impl Iterator<Item = &'p [u8]>,
-) {
-    let mut at = 0;
-    for segment in segments {
-        let len = segment.len().min(cap_len - at);
-        out[at..at + len].copy_from_slice(&segment[..len]);
-        at += len;
-    }
-    if let Some(Vlan { tpid, tci }) = vlan
-        && cap_len > Vlan::AT
-    {
-        let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
-        out.copy_within(Vlan::AT..cap_len, Vlan::AT + Vlan::LEN);
-        out[Vlan::AT..Vlan::AT + Vlan::LEN].copy_from_slice(&[a, b, c, d]);
     }
 }
 

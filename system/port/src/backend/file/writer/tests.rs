@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use ring::slot::Vlan;
+
 use super::super::rotation::Rotation;
 use super::*;
 use crate::open::open;
@@ -218,6 +220,67 @@ fn tags_go_back_into_the_bytes_and_snaplen_holds() {
         assert_eq!(rows[1].2 as usize, packet.len());
         assert_eq!((&rows[2].1[..], rows[2].2), (&packet[..4], 4));
     }
+}
+
+/// Whoever makes the records, and however many of them come at a time: the file is the same.
+#[test]
+fn records_made_elsewhere_are_those_of_the_writer() {
+    let folder = Folder::new();
+    let vlan = Some(Vlan {
+        tpid: 0x8100,
+        tci: 0x123,
+    });
+    for (name, snaplen) in [("x.pcap", 0), ("x.pcapng", 0), ("x.pcapng", 50)] {
+        let files = [0, 1, 2].map(|way| {
+            let path = folder.at(name);
+            let mut options = WriterOptions::new(&path);
+            options.snaplen = snaplen;
+            let mut writer = FileWriter::create(options).unwrap();
+            let interface = writer.interface(ethernet("one")).unwrap();
+            assert!(writer.takes_records());
+            let (mut all, mut kept) = (Vec::new(), 0);
+            for number in 0..1000 {
+                let bytes = bytes(number);
+                let record = Record {
+                    time_ns: 1_700_000_000_123_456_789 + u64::from(number),
+                    wire_len: bytes.len() as u32,
+                    interface,
+                    outgoing: [None, Some(false), Some(true)][number as usize % 3],
+                    vlan: vlan.filter(|_| number % 2 == 1),
+                };
+                let once = std::iter::once(&bytes[..]);
+                let mut room = vec![0xff; bytes.len() + Encoder::EXTRA_MAX];
+                let encoder = writer.encoder();
+                let made = encoder.encode(&mut room, &record, bytes.len(), once.clone());
+                let wrote = match way {
+                    0 => writer.write(&record, once).unwrap(),
+                    1 => writer.record(record.time_ns, &room[..made.len]).unwrap(),
+                    _ => {
+                        all.extend_from_slice(&room[..made.len]);
+                        Wrote::Packet
+                    }
+                };
+                assert_eq!(wrote, Wrote::Packet);
+                assert_eq!(encoder.kept_len(&room[..made.len]), made.kept_len);
+                kept += u64::from(made.kept_len);
+            }
+            if way == 2 {
+                writer.records(&all, 1000, kept, 1_700_000_000).unwrap();
+                assert_eq!((writer.written().packets, writer.waiting()), (1000, 0));
+            }
+            let handed = writer.handed();
+            assert_eq!(writer.finish().unwrap().packets, 1000);
+            assert_eq!((handed.packets(), handed.captured_bytes()), (1000, kept));
+            std::fs::read(path).unwrap()
+        });
+        assert!(files[0] == files[1] && files[1] == files[2], "{name}");
+    }
+    // What is lost with the head of the file is counted.
+    let mut writer = FileWriter::create(WriterOptions::new("/dev/full")).unwrap();
+    writer.interface(ethernet("one")).unwrap();
+    let error = writer.records(&[0; 104], 1, 60, 0).unwrap_err();
+    assert!(error.to_string().contains("1 more are lost"), "{error}");
+    assert_eq!(writer.waiting(), 1);
 }
 
 #[test]

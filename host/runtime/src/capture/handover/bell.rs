@@ -1,0 +1,61 @@
+//! What wakes the thread that writes.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// The writer is at work, and looks at the rings before it sleeps.
+const AWAKE: u8 = 0;
+/// It sleeps for a short time while packets gather.
+const NAPPING: u8 = 1;
+/// It sleeps until there is a packet.
+const ASLEEP: u8 = 2;
+
+/// Wakes the writer.
+#[derive(Default)]
+pub(in crate::capture) struct Bell {
+    writer: OnceLock<Thread>,
+    state: AtomicU8,
+}
+
+impl Bell {
+    /// The calling thread is the writer.
+    pub(in crate::capture) fn belongs_here(&self) {
+        // Called once.
+        let _ = self.writer.set(thread::current());
+    }
+
+    /// Wakes the writer if it sleeps; from a nap only when it is `urgent`.
+    pub(super) fn ring(&self, urgent: bool) {
+        // Pairs with the fence in `sleep`: either the writer sees what was submitted before this,
+        // or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        let state = self.state.load(Ordering::Relaxed);
+        if (state == ASLEEP || urgent && state == NAPPING)
+            && let Some(writer) = self.writer.get()
+        {
+            writer.unpark();
+        }
+    }
+
+    /// Sleeps until it rings, at most `timeout`; not at all if there is something to do.
+    pub(in crate::capture) fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
+        self.rest(ASLEEP, timeout, has_work);
+    }
+
+    /// Sleeps while packets gather, at most `timeout`, so that a busy queue pays for one wake-up in
+    /// many batches; not at all if there is something to do.
+    pub(in crate::capture) fn nap(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
+        self.rest(NAPPING, timeout, has_work);
+    }
+
+    fn rest(&self, state: u8, timeout: Duration, has_work: impl FnOnce() -> bool) {
+        self.state.store(state, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !has_work() {
+            thread::park_timeout(timeout);
+        }
+        self.state.store(AWAKE, Ordering::Relaxed);
+    }
+}
