@@ -336,10 +336,6 @@ const CARD_EXCUSED: &[(&str, &str)] = &[
     ("end", "a device never ends"),
     ("deletion", "a card is not deleted"),
     ("overload", HELD_BACK),
-    (
-        "random_kill",
-        "with some seeds (1795422103643072980) the emulated card takes no packet afterwards",
-    ),
 ];
 
 const ZERO_COPY_EXCUSED: &[(&str, &str)] = &[
