@@ -151,7 +151,7 @@ fn processors_are_looked_at_before_anything_is_opened() {
         assert_eq!(finished.code(), Some(1), "{args:?}: {}", finished.stderr);
         let text = &finished.stderr;
         assert!(text.contains("processor 999"), "{args:?}: {text}");
-        assert!(text.contains("hint: these can be used: "), "{text}");
+        assert!(text.contains("hint: usable CPUs: "), "{text}");
     }
 }
 

@@ -219,7 +219,7 @@ fn sctp_or_a_reason() {
         assert!(
             finished
                 .stderr
-                .contains("hint: load the kernel's module sctp")
+                .contains("hint: load the sctp kernel module")
         );
     } else {
         // It is there, and nobody listens: told in the account.

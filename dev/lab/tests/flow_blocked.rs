@@ -257,9 +257,9 @@ fn a_collector_that_reads_nothing_does_not_hold_the_end() {
     let mut text = String::new();
     said.read_to_string(&mut text).unwrap();
     assert!(text.contains("not exported: unreachable"), "{text}");
-    assert!(text.contains("took nothing any more"), "{text}");
+    assert!(text.contains("stopped accepting data"), "{text}");
     let (_, export) = text.split_once("export json:tcp").unwrap();
-    assert!(export.contains("not: adds up"), "{text}");
+    assert!(export.contains("dropped: adds up"), "{text}");
     drop(collector);
 }
 

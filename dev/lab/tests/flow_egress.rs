@@ -147,7 +147,7 @@ fn a_circle_is_refused() {
     let finished = process.wait(LIMIT).unwrap();
     assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
     assert!(
-        finished.stderr.contains("every packet would come back"),
+        finished.stderr.contains("every packet would be sent back"),
         "{}",
         finished.stderr
     );

@@ -1,4 +1,4 @@
-//! Who stands behind addresses and network cards: files made by others' programs, answers compared
+//! Enrichment of addresses and network cards: files made by others' programs, answers compared
 //! with those of libmaxminddb and Wireshark, and read back from every export.
 
 use std::collections::{BTreeMap, BTreeSet};

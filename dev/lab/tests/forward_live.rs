@@ -171,7 +171,7 @@ fn every_pair_of_ports_forwards() {
         let got = received(&path, sent.len(), FILTER, || replay(&path, &sent));
         assert_same(&got, &sent);
         assert!(
-            forward.process.stderr().contains("is tapped") != x.starts_with("afxdp"),
+            forward.process.stderr().contains("is a tap") != x.starts_with("afxdp"),
             "{}",
             forward.process.stderr()
         );
@@ -439,8 +439,8 @@ fn circles_are_refused_before_anything_happens() {
         ns.ip(["link", "set", name, "up"]).unwrap();
     }
     for (args, why) in [
-        (["afxdp:one", "afxdp:other"], "two ends of one wire"),
-        (["afxdp:one", "one"], "both are one"),
+        (["afxdp:one", "afxdp:other"], "peers of one veth pair"),
+        (["afxdp:one", "one"], "both are the same file"),
         (["afxdp:one", "afxdp:no-such-if"], "no such interface"),
         (["xdplive:one", &format!("afxdp:{X}")], "only sends"),
         ([&format!("afxdp:{X}"), "x.pcap?ring=no"], "no value"),

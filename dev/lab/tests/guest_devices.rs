@@ -127,7 +127,7 @@ fn doctor_knows_the_guest() {
         "{told}"
     );
     let told = state("VFIO")["text"].as_str().unwrap().to_owned();
-    assert!(told.contains("by type 1"), "{told}");
+    assert!(told.contains("through type 1"), "{told}");
     // 64 were asked for on the kernel's command line.
     assert_eq!(state("huge pages")["state"], "yes", "{all}");
     assert!(

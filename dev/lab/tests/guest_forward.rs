@@ -46,7 +46,7 @@ impl Row {
             .args(["forward", "--json", &from, &to, "--both"])
             .args(more);
         let process = Process::spawn(&mut command).unwrap();
-        process.wait_stderr("without a copy", LIMIT).unwrap();
+        process.wait_stderr(", zero-copy", LIMIT).unwrap();
         Forward { process }
     }
 }
@@ -201,7 +201,7 @@ fn a_card_in_user_space_and_af_xdp_share_their_frames() {
     ];
     command.args(["forward", "--json", &from, &to, "--both"]);
     let process = Process::spawn(&mut command).unwrap();
-    process.wait_stderr("without a copy", LIMIT).unwrap();
+    process.wait_stderr(", zero-copy", LIMIT).unwrap();
     let forward = Forward { process };
     let (from_left, from_right) = (left.sender(), right.sender());
     passes(&from_left, &right.receiver(), &left.plan(&card));

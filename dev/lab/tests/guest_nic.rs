@@ -181,7 +181,7 @@ fn a_card_goes_and_comes_back() {
         let mut holder = spawn(&[&["bind", "vfio", CARD], more].concat());
         match run {
             true => holder.wait_stdout("ready", LIMIT).unwrap(),
-            false => holder.wait_stderr("gives it back", LIMIT).unwrap(),
+            false => holder.wait_stderr("bind it back", LIMIT).unwrap(),
         }
         assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
         assert_eq!(kill_by_name("barewire"), 1, "one is called so");
@@ -195,7 +195,7 @@ fn a_card_goes_and_comes_back() {
     // Until it is told to end, and until it is killed.
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
-        holder.wait_stderr("gives it back", LIMIT).unwrap();
+        holder.wait_stderr("bind it back", LIMIT).unwrap();
         assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
         holder.stop(signal, LIMIT).unwrap();
         wait_for("the former driver", || {
@@ -256,7 +256,7 @@ fn the_card_of_the_default_route_goes_by_force() {
     // And for a while only.
     live_on_it();
     let mut holder = spawn(&["bind", "vfio", CARD, "--force", "--until-exit"]);
-    holder.wait_stderr("gives it back", LIMIT).unwrap();
+    holder.wait_stderr("bind it back", LIMIT).unwrap();
     assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
     holder.stop(Signal::SIGINT, LIMIT).unwrap();
     wait_for("the former driver", || {

@@ -195,7 +195,7 @@ fn a_kernel_without_vfio() {
     rename_back("igb0", &address);
     refused(
         &told,
-        "the kernel's module vfio-pci is not loaded",
+        "the vfio-pci driver is not loaded",
         &format!("modprobe vfio-pci, then: barewire nic bind vfio {address}"),
     );
 }

@@ -183,7 +183,7 @@ fn packets_longer_than_a_page_go_another_way_or_are_told() {
     let finished = send(&pair, &[&UDP[..], &long, &[&live]].concat());
     assert_eq!(finished.code(), Some(1));
     assert!(
-        finished.stderr.contains("3300 bytes at most, not 5000"),
+        finished.stderr.contains("at most 3300 bytes, not 5000"),
         "{}",
         finished.stderr
     );

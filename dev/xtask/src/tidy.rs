@@ -9,6 +9,7 @@ mod crates;
 mod lab_tests;
 mod links;
 mod text;
+mod words;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -101,6 +102,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
     for file in &files {
         findings.extend(text::blob(file));
         findings.extend(text::machine_paths(file));
+        findings.extend(words::refused(file));
         if file.has_extension("rs") {
             findings.extend(text::line_length(file));
             findings.extend(text::bare_skips(file));

@@ -6,51 +6,51 @@ use runtime::Pacing;
 use sys::rights::Capability;
 use sys::{Error, ErrorKind, Result};
 
-/// Where the XDP program goes.
+/// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Attach {
-    /// In the driver if it can, else generic
+    /// Native if the driver supports it, else generic
     Auto,
-    /// In the driver, or fail
+    /// In the driver; fail if it has no XDP support
     Native,
-    /// Behind the driver, on socket buffers
+    /// In the network stack, on socket buffers
     Generic,
 }
 
-/// How memory is shared with the driver.
+/// Whether the AF_XDP socket shares packet memory with the driver.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Bind {
-    /// Zero-copy if the driver can, else copy
+    /// Zero-copy if the driver supports it, else copy
     Auto,
-    /// The card writes into our frames, or fail
+    /// The card writes into our frames; fail if the driver cannot
     ZeroCopy,
-    /// The kernel copies
+    /// The kernel copies each packet
     Copy,
 }
 
-/// Who says when a packet arrived.
+/// Timestamp source.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Timestamp {
-    /// The best there is
+    /// The best source available
     Auto,
-    /// The card or driver, or fail
+    /// The card or its driver
     Device,
     /// The kernel, at its earliest hook
     Kernel,
-    /// The reader's clock, once a batch
+    /// The receiving thread's clock, read once per batch
     Batch,
-    /// Nobody
+    /// No timestamps
     None,
 }
 
-/// What to do while no packets are there.
+/// What a receiving thread does when there are no packets.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Idle {
-    /// Let batches gather under load, sleep on the socket otherwise
+    /// Pause briefly under load so that batches fill up, else sleep in poll(2)
     Gather,
-    /// Sleep on the socket
+    /// Sleep in poll(2)
     Wait,
-    /// Spin: a core a queue
+    /// Busy-poll: uses a whole core per queue
     Spin,
 }
 
@@ -58,36 +58,36 @@ pub enum Idle {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Port options")]
 pub struct PortArgs {
-    /// Where the XDP program of afxdp: is attached
+    /// XDP attach mode (afxdp:)
     #[arg(long, value_enum, default_value = "auto")]
     pub attach: Attach,
-    /// How afxdp: shares memory with the driver
+    /// AF_XDP bind mode (afxdp:)
     #[arg(long, value_enum, default_value = "auto")]
     pub bind: Bind,
-    /// Who says when a packet arrived
+    /// Timestamp source
     #[arg(long, value_enum, default_value = "auto")]
     pub timestamp: Timestamp,
-    /// Queues to open, a thread each; 0 is all (afxdp:) or one
+    /// Queues to open, one thread each; 0 means all (afxdp:) or one (others)
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub queues: u32,
-    /// Entries of each ring; 0 is the backend's choice
+    /// Entries in each ring; 0 means the backend's default
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub ring: u32,
-    /// Let the kernel handle up to N packets for us in one call (busy polling)
+    /// Busy-poll budget: packets the kernel may process per call (afxdp:)
     #[arg(long, value_name = "N")]
     pub busy_poll: Option<u16>,
-    /// What to do while no packets are there
+    /// What a receiving thread does when there are no packets
     #[arg(long, value_enum, default_value = "gather")]
     pub idle: Idle,
-    /// Processors to pin the threads to, in the order of queues, for example 2,3
+    /// CPUs to pin the threads to, in queue order, for example 2,3
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub cpus: Vec<usize>,
-    /// Become this user once the port is open
+    /// Drop privileges to this user once the port is open
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 }
 
-/// The right that reading a port's counters takes, if any.
+/// The capability needed to read a port's counters, if any.
 ///
 /// # Errors
 /// As [`PortName::parse`].
@@ -96,20 +96,20 @@ pub fn to_read_counters(name: &str) -> Result<Option<Capability>> {
     Ok(row.and_then(|row| (row.to_count)()))
 }
 
-/// Looks whether threads may run on these processors, before anything is opened.
+/// Checks that threads may run on these processors, before anything is opened.
 ///
 /// # Errors
-/// `InvalidInput` for one that the machine has not, or that this process may not use.
+/// `InvalidInput` for a processor that does not exist or that this process may not use.
 pub fn check_cpus(cpus: &[usize]) -> Result<()> {
     let allowed = sys::affinity::allowed_cpus();
     let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) else {
         return Ok(());
     };
     let list: Vec<String> = allowed.iter().map(usize::to_string).collect();
-    let why = "the machine has none of that number, or this process may not use it";
-    let what = format!("pin a thread to processor {cpu}");
+    let why = "there is no such CPU, or this process may not use it";
+    let what = format!("pin a thread to CPU {cpu}");
     Err(Error::new(ErrorKind::InvalidInput, what, why)
-        .with_hint(format!("these can be used: {}", list.join(", "))))
+        .with_hint(format!("usable CPUs: {}", list.join(", "))))
 }
 
 impl PortArgs {

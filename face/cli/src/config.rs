@@ -1,7 +1,7 @@
-//! `flows --config FILE`: a file of TOML in which every flag of `flows` is a key.
+//! `flows --config FILE`: a TOML file in which every option of `flows` is a key.
 //!
-//! The file becomes arguments, before the parser sees them: so a key has the flag's name, values
-//! and errors, and a new flag is a new key. What the command line gives, the file does not.
+//! The keys are turned into arguments before parsing, so a key has the name, values and errors of
+//! its option, and a new option is a new key. The command line takes precedence over the file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -96,7 +96,7 @@ pub fn read(path: &Path) -> Result<Settings> {
         .map_err(|e| Error::from_io(what(), e))?
         .len();
     if len > LEN_MAX {
-        let why = format!("it has {len} bytes; a configuration has at most {LEN_MAX}");
+        let why = format!("it is {len} bytes long; the limit is {LEN_MAX}");
         return Err(Error::new(ErrorKind::InvalidInput, what(), why));
     }
     let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
@@ -114,7 +114,7 @@ fn settings(text: &str) -> std::result::Result<Settings, Wrong> {
         let why = error.to_string().trim_end().replace('\n', "\n  ");
         (
             why,
-            "a line is `key = value`; texts stand in quotes".to_owned(),
+            "write `key = value`, with strings in quotes".to_owned(),
         )
     })?;
     let command = Cli::command();
@@ -153,9 +153,9 @@ fn unknown(flows: &Command, key: &str) -> Wrong {
         .min();
     let hint = match nearest {
         Some((0..=3, _, name)) => format!("a similar key exists: {name}"),
-        _ => "keys are the long flags of `barewire flows --help`, and port, filter".to_owned(),
+        _ => "keys are the long options of `barewire flows --help`, port and filter".to_owned(),
     };
-    (format!("{key:?} is no flag of `barewire flows`"), hint)
+    (format!("unknown key {key:?}"), hint)
 }
 
 /// How many letters are to be changed (Levenshtein 1966).
@@ -179,9 +179,9 @@ fn values(key: &str, value: &Value, arg: &Arg) -> std::result::Result<Vec<String
     let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
     let wrong = |why: &str| {
         let hint = match is_switch {
-            true => format!("{key} = true, or false"),
+            true => format!("write {key} = true or {key} = false"),
             false => {
-                format!("for example {key} = \"…\", or a list of such: {key} = [\"…\", \"…\"]")
+                format!("for example {key} = \"…\", or a list: {key} = [\"…\", \"…\"]")
             }
         };
         Err((format!("{key}: {why}"), hint))
@@ -191,7 +191,7 @@ fn values(key: &str, value: &Value, arg: &Arg) -> std::result::Result<Vec<String
             true => vec![String::new()],
             false => Vec::new(),
         }),
-        _ if is_switch => wrong("it is true or false"),
+        _ if is_switch => wrong("expected true or false"),
         Value::Array(items) => {
             let takes_several = matches!(arg.get_action(), ArgAction::Append) || key == FILTER;
             if !takes_several && items.len() > 1 {
@@ -199,11 +199,11 @@ fn values(key: &str, value: &Value, arg: &Arg) -> std::result::Result<Vec<String
             }
             let texts = items.iter().map(text);
             let texts: Option<Vec<String>> = texts.collect();
-            texts.map_or_else(|| wrong("a list holds texts and numbers"), Ok)
+            texts.map_or_else(|| wrong("expected a list of strings and numbers"), Ok)
         }
         value => match text(value) {
             Some(text) => Ok(vec![text]),
-            None => wrong("it is a text, a number, or a list of those"),
+            None => wrong("expected a string, a number, or a list of those"),
         },
     }
 }
@@ -237,7 +237,7 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         let why = line.strip_prefix("error: ").unwrap_or(line).to_owned();
         let what = format!("use {}", path.display());
         let error = Error::new(ErrorKind::InvalidInput, what, why);
-        return Err(error.with_hint("`barewire flows --help` tells what each flag takes"));
+        return Err(error.with_hint("see `barewire flows --help`"));
     }
     Ok(all)
 }
@@ -297,13 +297,21 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_what_would_be_right() {
         for (text, why, hint) in [
-            ("tpo = 3", "\"tpo\" is no flag", "a similar key exists: top"),
-            ("expotr = 'x'", "is no flag", "export"),
-            ("nonsense_entirely = 3", "is no flag", "long flags"),
-            ("config = 'x'", "is no flag", "long flags"),
-            ("plain = 3", "plain: it is true or false", "true, or false"),
+            (
+                "tpo = 3",
+                "unknown key \"tpo\"",
+                "a similar key exists: top",
+            ),
+            ("expotr = 'x'", "unknown key", "export"),
+            ("nonsense_entirely = 3", "unknown key", "long options"),
+            ("config = 'x'", "unknown key", "long options"),
+            (
+                "plain = 3",
+                "plain: expected true or false",
+                "plain = true or",
+            ),
             ("top = [1, 2]", "it takes one value", "top"),
-            ("top = { a = 1 }", "it is a text", "top"),
+            ("top = { a = 1 }", "expected a string", "top"),
             ("top = ", "line 1", "key = value"),
         ] {
             let (w, h) = settings(text).unwrap_err();

@@ -1,5 +1,5 @@
-//! Exit codes, and how an error is told: what and why on one line, what to do next on a `hint:`
-//! line.
+//! Exit codes, and how errors are printed: what failed and why on one line, what to do next on a
+//! `hint:` line.
 
 use std::process::ExitCode;
 
@@ -9,13 +9,13 @@ use crate::out::say;
 
 /// The table of codes, shown in help and man pages.
 pub const HELP: &str = "Exit codes:\n  \
-    0  done (Ctrl-C included: it ends cleanly, with totals)\n  \
-    1  failed: the error says what, why and what to do next\n  \
-    2  wrong usage\n  \
-    3  the input is damaged: everything before the damage was handled\n  \
+    0  success (also after Ctrl-C, which stops cleanly and prints totals)\n  \
+    1  failure: the error says what failed, why, and what to do next\n  \
+    2  usage error\n  \
+    3  damaged input: everything before the damage was processed\n  \
     4  the device went away";
 
-/// Tells an error, if there is one, and returns the code.
+/// Prints an error, if there is one, and returns the exit code.
 pub fn report(result: Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -33,8 +33,8 @@ pub fn report(result: Result<()>) -> ExitCode {
     })
 }
 
-/// Tells of wrong usage (or prints the help that was asked for) and ends the process: what is
-/// wrong, the usage, and on a `hint:` line what to do.
+/// Prints a usage error (or the help that was asked for) and ends the process: what is wrong, the
+/// usage, and on a `hint:` line what to do.
 pub fn usage(error: &clap::Error) -> ! {
     if !error.use_stderr() {
         // `--help` and `--version` are not errors; a reader that has left wants no more.
@@ -45,7 +45,7 @@ pub fn usage(error: &clap::Error) -> ! {
     std::process::exit(2);
 }
 
-/// As [`usage`], for what a subcommand finds wrong itself.
+/// As [`usage`], for errors that a subcommand finds after parsing.
 pub fn wrong_usage(subcommand: &str, what: &str) -> ! {
     use clap::CommandFactory;
     let mut command = crate::Cli::command();
@@ -58,7 +58,7 @@ pub fn wrong_usage(subcommand: &str, what: &str) -> ! {
     usage(&error)
 }
 
-/// The parser's words with its tip, or the way to the help, on a `hint:` line at the end.
+/// The parser's message, with its tip or a pointer to the help on a `hint:` line at the end.
 fn with_hint(text: &str) -> String {
     let mut hint = None;
     let mut lines = Vec::new();
@@ -74,7 +74,7 @@ fn with_hint(text: &str) -> String {
     let name: Vec<&str> = words
         .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
         .collect();
-    let hint = hint.unwrap_or_else(|| format!("`{} --help` tells more", name.join(" ")));
+    let hint = hint.unwrap_or_else(|| format!("see `{} --help`", name.join(" ")));
     format!("{}\nhint: {hint}\n", lines.join("\n").trim_end())
 }
 
@@ -84,19 +84,19 @@ pub fn tell(error: &Error) {
     say!("barewire: {error}\nhint: {hint}");
 }
 
-/// What to do about an error that knows no better.
+/// The hint for an error that has none of its own.
 fn fallback(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::Damaged => "everything before the damage was handled; the rest is not readable",
-        ErrorKind::Permission => "run as root; rights are given up after opening",
-        ErrorKind::NotFound => "`barewire devices` lists the interfaces; check the name",
-        ErrorKind::Unsupported => "`barewire doctor` tells what this machine can do",
+        ErrorKind::Damaged => "everything before the damage was processed; the rest is unreadable",
+        ErrorKind::Permission => "run as root; privileges are dropped once the port is open",
+        ErrorKind::NotFound => "check the name; `barewire devices` lists the interfaces",
+        ErrorKind::Unsupported => "`barewire doctor` shows what this host supports",
         ErrorKind::Busy => {
-            "`barewire devices` tells who holds an interface; try again when it is free"
+            "`barewire devices` shows what uses an interface; try again when it is free"
         }
-        ErrorKind::Gone => "start again when the interface is back",
-        ErrorKind::NoSpace => "make room, or ask for less",
-        _ => "--help tells what can be given; `barewire doctor` looks at the machine",
+        ErrorKind::Gone => "restart when the interface is back",
+        ErrorKind::NoSpace => "free some space, or request less",
+        _ => "see --help for the options; `barewire doctor` checks the host",
     }
 }
 
@@ -112,7 +112,10 @@ mod tests {
                 vec!["barewire", "capture", "--cuont", "3"],
                 "hint: a similar argument exists: '--count",
             ),
-            (vec!["barewire", "flows"], "hint: `barewire flows --help`"),
+            (
+                vec!["barewire", "flows"],
+                "hint: see `barewire flows --help`",
+            ),
             (vec!["barewire"], ""),
         ] {
             let error = crate::Cli::command()

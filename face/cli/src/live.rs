@@ -81,7 +81,7 @@ impl Live {
         })
     }
 
-    /// Says who stands behind addresses, too.
+    /// Shows the enrichment of addresses too.
     pub fn show_origins(&mut self, origins: Origins) {
         self.view.origins = origins;
     }
@@ -249,7 +249,7 @@ impl Once {
         }
     }
 
-    /// Says who stands behind addresses, too.
+    /// Shows the enrichment of addresses too.
     pub fn show_origins(&mut self, origins: Origins) {
         self.view.origins = origins;
     }

@@ -11,7 +11,7 @@ mod report;
 
 use clap::Parser;
 
-/// Packets between the wire and a program, at the cost of the wire alone.
+/// Capture, replay, forward and meter packets.
 #[derive(Parser)]
 #[command(name = "barewire", version, about)]
 #[command(after_help = exit::HELP)]

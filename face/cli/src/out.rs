@@ -1,8 +1,8 @@
-//! What is said on standard error, and printed on standard output, without waiting for a reader
-//! longer than it makes sense ([`runtime::output`]).
+//! Messages on standard error and data on standard output, written without waiting for ever for a
+//! reader ([`runtime::output`]).
 //!
-//! Standard error belongs to the whole process, and so does what waits for it. Lines said before
-//! [`start`] are kept: the thread that writes them is to begin without rights.
+//! Standard error belongs to the whole process, and so does its queue. Lines written before
+//! [`start`] are kept: the writing thread must start after privileges are dropped.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,9 +14,9 @@ use runtime::Stop;
 use runtime::output::{Output, Patience, Piece, Refused, blocked};
 use sys::{Error, Result};
 
-/// Lines that may wait for a reader of standard error.
+/// Lines queued for standard error at most.
 const LINES_MAX: usize = 256;
-/// Bytes that may wait before the thread is started.
+/// Bytes queued at most before the thread is started.
 const EARLY_MAX: usize = 64 << 10;
 
 static ERR: Mutex<Err> = Mutex::new(Err {
@@ -24,18 +24,18 @@ static ERR: Mutex<Err> = Mutex::new(Err {
     output: None,
     dropped: 0,
 });
-/// A live run has ended: readers that take nothing are not waited for.
+/// A live run has ended: stalled readers are not waited for.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 /// Standard error.
 struct Err {
     early: Vec<u8>,
     output: Option<Output>,
-    /// Lines for which there was no room since the last one that found some.
+    /// Lines dropped since the last one that was queued.
     dropped: u64,
 }
 
-/// Says a line on standard error, as `eprintln!` does, and never waits.
+/// Prints a line on standard error, as `eprintln!` does, but never blocks.
 macro_rules! say {
     ($($arg:tt)*) => {
         $crate::out::line(format!($($arg)*))
@@ -47,13 +47,13 @@ fn err() -> MutexGuard<'static, Err> {
     ERR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says a line.
+/// Prints a line.
 pub fn line(mut text: String) {
     text.push('\n');
     words(text.into_bytes());
 }
 
-/// Says something that is perhaps no whole line.
+/// Prints text that need not end in a newline.
 pub fn words(text: Vec<u8>) {
     let mut err = err();
     let Some(output) = err.output.clone() else {
@@ -64,7 +64,10 @@ pub fn words(text: Vec<u8>) {
     };
     let mut bytes = Vec::new();
     if err.dropped != 0 {
-        let note = format!("({} lines were not shown: nobody read them)\n", err.dropped);
+        let note = format!(
+            "({} lines dropped: standard error was not read)\n",
+            err.dropped
+        );
         bytes.extend(note.into_bytes());
     }
     bytes.extend(text);
@@ -78,7 +81,7 @@ pub fn words(text: Vec<u8>) {
     }
 }
 
-/// Says what is told at the end, which waits for a reader that reads.
+/// Prints the final summary; waits as long as the reader keeps reading.
 pub fn last_words(text: Vec<u8>) {
     let Some(output) = err().output.clone() else {
         return words(text);
@@ -91,7 +94,7 @@ pub fn last_words(text: Vec<u8>) {
     drop(output.give(piece, &patience()));
 }
 
-/// From now on a thread writes what is said. Rights have been given up.
+/// Starts the writing thread. Call after privileges are dropped.
 ///
 /// # Errors
 /// When the thread cannot be started.
@@ -114,13 +117,13 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-/// A live run has ended: from now on nobody is waited for who takes nothing.
+/// A live run has ended: from now on stalled readers are not waited for.
 pub fn over() {
     IS_OVER.store(true, Ordering::Relaxed);
 }
 
-/// How long readers are waited for at the end: without a limit unless a signal asks for the end, or
-/// the input was a device.
+/// How long to wait for readers at the end: without limit, unless a signal asked to stop or the
+/// input was a device.
 pub fn patience() -> Patience {
     if IS_OVER.load(Ordering::Relaxed) {
         return Patience::over();
@@ -131,7 +134,7 @@ pub fn patience() -> Patience {
     }
 }
 
-/// Waits until what was said is written. The last thing that is done.
+/// Waits until everything queued is written. Call it last.
 pub fn finish() {
     let (early, output) = {
         let mut err = err();
@@ -148,7 +151,7 @@ pub fn finish() {
     }
 }
 
-/// Standard output, written to by a thread of its own; so many pieces may wait.
+/// Standard output, written by its own thread; queues at most `piece_count_max` pieces.
 ///
 /// # Errors
 /// When there is none, or the thread cannot be started.
@@ -157,10 +160,10 @@ pub fn stdout(piece_count_max: usize) -> Result<Output> {
     Output::start("stdout", piece_count_max, file)
 }
 
-/// Prints something on standard output, and waits until it is written.
+/// Prints to standard output and waits until it is written.
 ///
 /// # Errors
-/// When writing fails, or nobody reads.
+/// When writing fails or the reader has stalled.
 pub fn print(output: &Output, text: Vec<u8>) -> Result<()> {
     if text.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Accounts for people, on standard error.
+//! Human-readable packet accounts, on standard error.
 
 use std::io::{self, Write};
 
@@ -61,11 +61,11 @@ pub fn write_damage(out: &mut impl Write, total: &QueueAccount) -> io::Result<()
         0 => Ok(()),
         1 => writeln!(
             out,
-            "1 packet has a wire length above 1 MiB: damaged, captured length used instead"
+            "1 packet has a damaged wire length (above 1 MiB): captured length used instead"
         ),
         count => writeln!(
             out,
-            "{count} packets have wire lengths above 1 MiB: damaged, captured lengths used instead"
+            "{count} packets have damaged wire lengths (above 1 MiB): captured lengths used instead"
         ),
     }
 }

@@ -360,7 +360,7 @@ fn bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Who stands behind an end.
+/// Enrichment of an endpoint.
 fn end<'a>(row: &Row<'a>, is_source: bool) -> Option<&'a Origin> {
     let initiator = row.record.initiator();
     let side = if is_source {

@@ -62,7 +62,7 @@ fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> 
     if thread.is_finished() {
         if thread.join().is_err() {
             let mut account = lock(&handle.shared.account);
-            account.last_failure = Some("a fault of this program: its thread panicked".into());
+            account.last_failure = Some("its thread panicked, a bug in barewire".into());
         }
         return true;
     }
@@ -94,7 +94,8 @@ fn leave(handle: &mut Handle) {
     };
     account.dropped[DropReason::Unreachable as usize].add(&left);
     account.failures += 1;
-    account.last_failure = Some("it took nothing any more, and the end was asked for".into());
+    account.last_failure =
+        Some("it stopped accepting data, and the probe was asked to stop".into());
     account.is_connected = false;
     handle.shared = Arc::new(Shared {
         account: Mutex::new(account),
@@ -164,7 +165,7 @@ mod tests {
         let total = account.dropped_total();
         assert_eq!(total.packets, account.offered.packets);
         let why = account.last_failure.unwrap();
-        assert!(why.contains("took nothing any more"), "{why}");
+        assert!(why.contains("stopped accepting data"), "{why}");
     }
 
     /// Takes its time.

@@ -381,7 +381,7 @@ fn start(handles: &mut [Handle], first: usize) -> Result<()> {
         let thread = std::thread::Builder::new()
             .name(format!("export-{}", first + index))
             .spawn(move || job.run())
-            .map_err(|e| Error::from_io("start a thread for an export", e))?;
+            .map_err(|e| Error::from_io("start an export thread", e))?;
         handle.thread = Some(thread);
     }
     Ok(())

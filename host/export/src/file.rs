@@ -34,12 +34,12 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let what = || format!("export to {:?}", target.text);
     let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
     let Place::Path(path) = &target.place else {
-        return Err(invalid("a path is wanted".into()));
+        return Err(invalid("a path is needed".into()));
     };
     let packing = Packing::of(path);
     if target.options.rotation.is_some() {
         let pattern = path.to_str().map(Pattern::parse);
-        let pattern = pattern.unwrap_or_else(|| Err("the name is not UTF-8".into()));
+        let pattern = pattern.unwrap_or_else(|| Err("the file name is not UTF-8".into()));
         let rotating = Rotating {
             rotation: target.options.rotation,
             pattern: pattern.map_err(invalid)?,

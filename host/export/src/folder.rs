@@ -93,8 +93,8 @@ pub(crate) fn check(path: &Path) -> Result<()> {
                 return Err(error);
             }
             Err(error.with_hint(format!(
-                "files are created while the probe runs, with --user by that user: choose a \
-                 folder where it may write, or change the owner of {}",
+                "the probe creates files while it runs, with --user as that user: choose a \
+                 directory that user can write to, or change the owner of {}",
                 folder.display()
             )))
         }

@@ -91,7 +91,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "json",
-        about: "a line of JSON for each record, as barewire flows --json prints them",
+        about: "one JSON object per record, as barewire flows --json prints it",
         sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
         tells_sampling: false,
@@ -109,7 +109,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "eve",
-        about: "a line of JSON for each record with the fields of Suricata's EVE",
+        about: "one JSON object per record, with the fields of Suricata's EVE",
         sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
         tells_sampling: false,
@@ -129,7 +129,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "csv",
-        about: "comma-separated values, names of columns first",
+        about: "comma-separated values with a header line",
         sinks: &["tcp", "tls", FILE],
         options: &[],
         tells_sampling: false,
@@ -158,7 +158,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "parquet",
-        about: "columns in files below a folder, date=…/hour=…/NAME.parquet",
+        about: "columnar files in a directory, date=…/hour=…/NAME.parquet",
         sinks: &[FILE],
         options: &["partition", "rows", "times"],
         tells_sampling: false,

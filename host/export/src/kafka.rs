@@ -56,7 +56,7 @@ struct Kafka {
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let Place::Topic { brokers, topic } = &target.place else {
         let what = format!("export to {:?}", target.text);
-        let why = "brokers and a topic are wanted";
+        let why = "brokers and a topic are needed";
         return Err(Error::new(ErrorKind::InvalidInput, what, why));
     };
     let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
@@ -118,8 +118,8 @@ impl Kafka {
 impl Sink for Kafka {
     fn start(&mut self) -> Result<()> {
         let producer = Producer::new(&borrowed(&self.properties), &self.topic);
-        let hint = "files that the properties name are read without root's privileges, with --user \
-                    by that user";
+        let hint = "files named in properties are read after privileges are dropped, with \
+                    --user as that user";
         self.producer = Some(producer.map_err(|error| match error.hint() {
             None => error.with_hint(hint),
             Some(_) => error,
@@ -155,7 +155,7 @@ impl Sink for Kafka {
             self.poll(100);
             if Instant::now() >= until {
                 let why = self.settled.last_failure.clone();
-                let why = why.unwrap_or_else(|| "the brokers take nothing".into());
+                let why = why.unwrap_or_else(|| "the brokers accept nothing".into());
                 return Sent::Broken(io::Error::other(why));
             }
         }
@@ -194,7 +194,7 @@ impl Sink for Kafka {
         let why = self.settled.last_failure.take();
         let why = why.unwrap_or_else(|| "no answer".into());
         Err(io::Error::other(format!(
-            "{left} messages were not taken by the brokers: {why}"
+            "the brokers did not accept {left} messages: {why}"
         )))
     }
 }

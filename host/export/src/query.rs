@@ -28,8 +28,8 @@ pub enum Engine {
     Python(PathBuf),
 }
 
-const HINT: &str = "`pip install duckdb` gives Python's, duckdb.org has the program; \
-                    --engine names either where it is not found in PATH";
+const HINT: &str = "run `pip install duckdb`, or install the program from duckdb.org; --engine \
+                    names either one if it is not in PATH";
 
 /// What Python runs: the view, the question, and how the answer is to be written are its arguments.
 const SCRIPT: &str = "\
@@ -59,7 +59,7 @@ impl Engine {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             return match name.starts_with("python") {
                 true => Engine::python(path.to_owned()).ok_or_else(|| {
-                    let why = format!("{} has no module duckdb", path.display());
+                    let why = format!("{} has no duckdb module", path.display());
                     absent(why)
                 }),
                 false => Ok(Engine::Program(path.to_owned())),
@@ -70,7 +70,7 @@ impl Engine {
         }
         which("python3")
             .and_then(Engine::python)
-            .ok_or_else(|| absent("neither duckdb nor Python's module of this name".into()))
+            .ok_or_else(|| absent("found neither the duckdb program nor its Python module".into()))
     }
 
     fn python(path: PathBuf) -> Option<Engine> {
@@ -119,7 +119,7 @@ impl Engine {
 }
 
 fn absent(why: String) -> Error {
-    let what = "find DuckDB, which answers queries";
+    let what = "find DuckDB";
     Error::new(ErrorKind::Unsupported, what, why).with_hint(HINT)
 }
 
@@ -145,7 +145,7 @@ fn run(command: &mut Command, out: &mut impl Write) -> Result<()> {
     let copied = copied.and_then(|_| out.flush());
     let status = child.wait().map_err(failed)?;
     let words = words.join().unwrap_or_default();
-    copied.map_err(|e| Error::from_io("write the answer", e))?;
+    copied.map_err(|e| Error::from_io("write the result", e))?;
     if status.success() {
         return Ok(());
     }
@@ -154,8 +154,8 @@ fn run(command: &mut Command, out: &mut impl Write) -> Result<()> {
     } else {
         words
     };
-    Err(Error::new(ErrorKind::InvalidInput, "answer the query", why)
-        .with_hint("`barewire flows query 'DESCRIBE flows' FOLDER` names the columns"))
+    Err(Error::new(ErrorKind::InvalidInput, "run the query", why)
+        .with_hint("`barewire flows query 'DESCRIBE flows' FOLDER` lists the columns"))
 }
 
 /// What comes before the question.

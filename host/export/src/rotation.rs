@@ -65,7 +65,9 @@ impl Pattern {
                     }
                     other => {
                         let other = other.map(String::from).unwrap_or_default();
-                        return Err(format!("%{other} is no field of a file name: {FIELDS}"));
+                        return Err(format!(
+                            "unknown field %{other} in a file name: use {FIELDS}"
+                        ));
                     }
                 },
                 (char, _) => char,
@@ -76,8 +78,8 @@ impl Pattern {
         }
         if pieces.len() == 1 {
             return Err(format!(
-                "files that follow each other need names that differ, as \
-                 flows-%Y%m%dT%H%M%S.csv gives them; fields are {FIELDS}"
+                "rotated files need distinct names, for example flows-%Y%m%dT%H%M%S.csv; fields \
+                 are {FIELDS}"
             ));
         }
         Ok(Pattern(pieces))
@@ -121,10 +123,10 @@ mod tests {
             PathBuf::from("2023/11/14/flows-221320-1700000000-7%.csv")
         );
         for (text, words) in [
-            ("flows.csv", "need names that differ"),
-            ("flows-%q.csv", "%q is no field"),
-            ("flows-%", "% is no field"),
-            ("100%%.csv", "need names that differ"),
+            ("flows.csv", "need distinct names"),
+            ("flows-%q.csv", "unknown field %q"),
+            ("flows-%", "unknown field %"),
+            ("100%%.csv", "need distinct names"),
         ] {
             let error = Pattern::parse(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

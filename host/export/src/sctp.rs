@@ -36,7 +36,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
             since: None,
         };
         let error = Error::unsupported(what, feature);
-        return Err(error.with_hint("load the kernel's module sctp, or export over tcp://"));
+        return Err(error.with_hint("load the sctp kernel module, or export over tcp://"));
     }
     Ok(Box::new(Sctp {
         host,
@@ -47,7 +47,10 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
 
 impl Sink for Sctp {
     fn connect(&mut self) -> io::Result<()> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut last = io::Error::new(
+            io::ErrorKind::NotFound,
+            "the name does not resolve to an address",
+        );
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             // One-to-one style: the calls of TCP, the boundaries of messages kept (RFC 6458 §4).
             let domain = Domain::for_address(address);

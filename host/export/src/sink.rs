@@ -139,7 +139,7 @@ const STREAM_LEN: usize = 16 << 10;
 pub static SINKS: &[SinkRow] = &[
     SinkRow {
         scheme: "udp",
-        about: "datagrams; templates are repeated",
+        about: "datagrams; templates are resent",
         is_reliable: false,
         message_len_max: DATAGRAM_LEN,
         names: Names::Host,
@@ -151,7 +151,7 @@ pub static SINKS: &[SinkRow] = &[
     },
     SinkRow {
         scheme: "tcp",
-        about: "a connection, made again when it breaks",
+        about: "a connection, reopened when it breaks",
         is_reliable: true,
         message_len_max: STREAM_LEN,
         names: Names::Host,
@@ -163,7 +163,8 @@ pub static SINKS: &[SinkRow] = &[
     },
     SinkRow {
         scheme: "tls",
-        about: "TLS over TCP; ca= whom to trust, cert= and key= who we are, name= of the collector",
+        about: "TLS over TCP; ca= trusted CAs, cert= and key= client certificate, name= of the \
+                collector",
         is_reliable: true,
         message_len_max: STREAM_LEN,
         names: Names::Host,
@@ -175,7 +176,7 @@ pub static SINKS: &[SinkRow] = &[
     },
     SinkRow {
         scheme: "sctp",
-        about: "an association, where the kernel has SCTP",
+        about: "an association, if the kernel supports SCTP",
         is_reliable: true,
         message_len_max: DATAGRAM_LEN,
         names: Names::Host,
@@ -187,7 +188,7 @@ pub static SINKS: &[SinkRow] = &[
     },
     SinkRow {
         scheme: KAFKA,
-        about: "a message for each record to BROKER:PORT,…/TOPIC; options are librdkafka's",
+        about: "one message per record to BROKER:PORT,…/TOPIC; options are librdkafka properties",
         is_reliable: true,
         message_len_max: 64 << 10,
         names: Names::Topic,
@@ -199,7 +200,7 @@ pub static SINKS: &[SinkRow] = &[
     },
     SinkRow {
         scheme: FILE,
-        about: "a file, or - for standard output; rotate= and size= for one after the other",
+        about: "a file, or - for standard output; rotate= and size= rotate it",
         is_reliable: true,
         message_len_max: 32 << 10,
         names: Names::File,

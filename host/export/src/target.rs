@@ -115,20 +115,20 @@ impl Target {
         let error =
             |why: String| Error::new(ErrorKind::InvalidInput, format!("export to {text:?}"), why);
         let Some((name, rest)) = text.split_once(':') else {
-            let error = error("a format and a colon come first".into());
+            let error = error("it does not start with FORMAT:".into());
             return Err(error.with_hint(EXAMPLES));
         };
         let Some(format) = format::find(name) else {
             let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
-            let error = error(format!("{name:?} is no format"));
-            return Err(error.with_hint(format!("formats are {}", names.join(", "))));
+            let error = error(format!("unknown format {name:?}"));
+            return Err(error.with_hint(format!("use one of {}", names.join(", "))));
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (scheme, place) = rest.split_once("://").unwrap_or((FILE, rest));
         let row = sink::find(scheme).filter(|row| format.sinks.contains(&row.scheme));
         let Some(row) = row else {
-            let error = error(format!("{name} does not go to {scheme:?}"));
-            return Err(error.with_hint(format!("it goes to {}", format.sinks.join(", "))));
+            let error = error(format!("{name} cannot be sent to {scheme:?}"));
+            return Err(error.with_hint(format!("it can be sent to {}", format.sinks.join(", "))));
         };
         let mut options = Options::default();
         let of_messages = match format.make {
@@ -145,18 +145,20 @@ impl Target {
             let known = [COMMON, of_messages, format.options, row.options];
             if !known.iter().any(|of| of.contains(&key)) {
                 let error = error(format!("{name} over {scheme} has no option {key:?}"));
-                return Err(error.with_hint(format!("it has {}", known.concat().join(", "))));
+                return Err(
+                    error.with_hint(format!("its options are {}", known.concat().join(", ")))
+                );
             }
             options
                 .set(key, &decode(value))
                 .map_err(|why| error(format!("{key}={value}: {why}")))?;
         }
         if options.cert.is_some() != options.key.is_some() {
-            return Err(error("cert= and key= go together".into()));
+            return Err(error("cert= and key= must be given together".into()));
         }
         let place = match row.names {
             Names::File if place.is_empty() => {
-                return Err(error("there is no path".into()).with_hint(EXAMPLES));
+                return Err(error("the path is missing".into()).with_hint(EXAMPLES));
             }
             Names::File => {
                 let is_pattern =
@@ -204,7 +206,7 @@ const EXAMPLES: &str =
 impl Options {
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
         let path = || match value {
-            "" => Err("a path is missing".to_owned()),
+            "" => Err("the path is missing".to_owned()),
             path => Ok(Some(PathBuf::from(path))),
         };
         match key {
@@ -231,7 +233,7 @@ impl Options {
                 self.is_nano = match value {
                     "us" => false,
                     "ns" => true,
-                    _ => return Err("us or ns".into()),
+                    _ => return Err("expected us or ns".into()),
                 }
             }
             "partition" => {
@@ -239,7 +241,7 @@ impl Options {
                     "hour" => Partition::Hour,
                     "day" => Partition::Day,
                     "none" => Partition::None,
-                    _ => return Err("hour, day or none".into()),
+                    _ => return Err("expected hour, day or none".into()),
                 }
             }
             // The rows name only what is handled here; a test says so.
@@ -253,9 +255,8 @@ fn fields(value: &str) -> std::result::Result<Vec<Column>, String> {
     let names = value.split(',').filter(|name| !name.is_empty());
     names
         .map(|name| {
-            Column::find(name).ok_or_else(|| {
-                format!("{name:?} is no information element that barewire has; see docs/export.md")
-            })
+            Column::find(name)
+                .ok_or_else(|| format!("unknown information element {name:?}; see docs/export.md"))
         })
         .collect()
 }
@@ -263,13 +264,13 @@ fn fields(value: &str) -> std::result::Result<Vec<Column>, String> {
 fn number(value: &str, least: u32, most: u32) -> std::result::Result<u32, String> {
     match value.parse::<u32>() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("not a number from {least} to {most}")),
+        _ => Err(format!("expected a number from {least} to {most}")),
     }
 }
 
 /// A time of at least a second: `90`, `90s`, `5m`, `1h`, `1d`.
 fn interval(value: &str) -> std::result::Result<Duration, String> {
-    let wrong = || "not a time from 1s to 31d, such as 90s, 5m, 1h".to_owned();
+    let wrong = || "expected a time from 1s to 31d, such as 90s, 5m, 1h".to_owned();
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &value[digits.len()..] {
         "" | "s" => 1,
@@ -285,7 +286,7 @@ fn interval(value: &str) -> std::result::Result<Duration, String> {
 
 /// A number of bytes, `k`, `M` and `G` for 10^3, 10^6, 10^9.
 fn size(value: &str) -> std::result::Result<u64, String> {
-    let wrong = || "not a size from 1k to 1000G, such as 100M".to_owned();
+    let wrong = || "expected a size from 1k to 1000G, such as 100M".to_owned();
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &value[digits.len()..] {
         "" => 1,
@@ -303,7 +304,7 @@ fn flag(value: &str) -> std::result::Result<bool, String> {
     match value {
         "" | "1" | "yes" | "true" => Ok(true),
         "0" | "no" | "false" => Ok(false),
-        _ => Err("yes or no".into()),
+        _ => Err("expected yes or no".into()),
     }
 }
 
@@ -311,7 +312,7 @@ fn flag(value: &str) -> std::result::Result<bool, String> {
 fn topic(text: &str) -> std::result::Result<Place, String> {
     let (hosts, topic) = text.split_once('/').unwrap_or((text, ""));
     if topic.is_empty() || topic.contains('/') {
-        return Err("Kafka is BROKER:PORT/TOPIC".into());
+        return Err("expected BROKER:PORT/TOPIC".into());
     }
     let mut brokers = Vec::new();
     for host in hosts.split(',') {
@@ -332,24 +333,22 @@ fn topic(text: &str) -> std::result::Result<Place, String> {
 fn host_and_port(text: &str, port: u16) -> std::result::Result<(String, u16), String> {
     let text = text.trim_end_matches('/');
     let (host, after) = match text.strip_prefix('[') {
-        Some(rest) => rest
-            .split_once(']')
-            .ok_or("an address of IPv6 ends with ]")?,
+        Some(rest) => rest.split_once(']').ok_or("an IPv6 address ends with ]")?,
         None => match text.rsplit_once(':') {
             Some((host, _)) if host.contains(':') => {
-                return Err("an address of IPv6 stands in brackets: [2001:db8::1]:4739".into());
+                return Err("write IPv6 addresses in brackets: [2001:db8::1]:4739".into());
             }
             Some((host, _)) => (host, &text[host.len()..]),
             None => (text, ""),
         },
     };
     if host.is_empty() {
-        return Err("there is no host".into());
+        return Err("the host is missing".into());
     }
     let port = match after.strip_prefix(':') {
         Some(digits) => number(digits, 1, 65_535).map_err(|why| format!("port: {why}"))? as u16,
-        None if !after.is_empty() => return Err(format!("{after:?} behind the host")),
-        None if port == 0 => return Err("there is no port".into()),
+        None if !after.is_empty() => return Err(format!("unexpected {after:?} after the host")),
+        None if port == 0 => return Err("the port is missing".into()),
         None => port,
     };
     Ok((host.to_owned(), port))
@@ -429,29 +428,29 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (text, words) in [
-            ("flows.csv", "a format and a colon"),
-            ("xml:flows", "\"xml\" is no format"),
-            ("netflow5:tcp://h:1", "does not go to \"tcp\""),
-            ("csv:", "no path"),
-            ("ipfix:udp://", "no host"),
-            ("json:udp://h", "no port"),
-            ("ipfix:udp://h:0", "not a number from 1 to 65535"),
+            ("flows.csv", "does not start with FORMAT:"),
+            ("xml:flows", "unknown format \"xml\""),
+            ("netflow5:tcp://h:1", "cannot be sent to \"tcp\""),
+            ("csv:", "path is missing"),
+            ("ipfix:udp://", "host is missing"),
+            ("json:udp://h", "port is missing"),
+            ("ipfix:udp://h:0", "expected a number from 1 to 65535"),
             ("ipfix:udp://2001:db8::1:9", "in brackets"),
             ("ipfix:udp://[2001:db8::1", "ends with ]"),
             ("ipfix:udp://h?colour=red", "no option \"colour\""),
             ("ipfix:udp://h?mtu=100", "from 512"),
-            ("ipfix:udp://h?fields=colour", "no information element"),
-            ("ipfix:tls://h?cert=a.pem", "go together"),
+            ("ipfix:udp://h?fields=colour", "unknown information element"),
+            ("ipfix:tls://h?cert=a.pem", "given together"),
             ("netflow5:udp://h?uniflow", "no option \"uniflow\""),
-            ("csv:f-%n.csv?rotate=1w", "not a time"),
-            ("csv:f-%n.csv?size=1", "not a size"),
+            ("csv:f-%n.csv?rotate=1w", "expected a time"),
+            ("csv:f-%n.csv?size=1", "expected a size"),
             ("csv:tcp://h:1?rotate=1h", "no option \"rotate\""),
             ("json:kafka://h:9092", "BROKER:PORT/TOPIC"),
-            ("json:kafka:///flows", "no host"),
-            ("csv:kafka://h/flows", "does not go to \"kafka\""),
+            ("json:kafka:///flows", "host is missing"),
+            ("csv:kafka://h/flows", "cannot be sent to \"kafka\""),
             ("parquet:d?rate=5", "no option \"rate\""),
-            ("parquet:d?partition=year", "hour, day or none"),
-            ("parquet:udp://h:1", "does not go to \"udp\""),
+            ("parquet:d?partition=year", "expected hour, day or none"),
+            ("parquet:udp://h:1", "cannot be sent to \"udp\""),
         ] {
             let error = Target::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");

@@ -38,7 +38,10 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
 
 /// Connects to the first address of the name that answers.
 pub(crate) fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(
+        io::ErrorKind::NotFound,
+        "the name does not resolve to an address",
+    );
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_MAX) {
             Ok(stream) => {
@@ -87,14 +90,14 @@ pub(crate) fn in_time(until: Instant) -> io::Result<()> {
     if Instant::now() < until {
         return Ok(());
     }
-    let why = "the collector takes what it is sent too slowly";
+    let why = "the collector reads too slowly";
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
 /// The other side has ended the connection.
 pub(crate) fn closed() -> io::Error {
     let kind = io::ErrorKind::ConnectionAborted;
-    io::Error::new(kind, "the collector has closed the connection")
+    io::Error::new(kind, "the collector closed the connection")
 }
 
 impl Sink for Tcp {

@@ -34,8 +34,9 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let name = options.name.clone().unwrap_or_else(|| host.clone());
     let name = ServerName::try_from(name.clone()).map_err(|_| {
         let what = format!("export to {:?}", target.text);
-        let why = format!("{name:?} cannot be the name in a certificate");
-        Error::new(ErrorKind::InvalidInput, what, why).with_hint("name= gives another one")
+        let why = format!("{name:?} is not a valid certificate name");
+        Error::new(ErrorKind::InvalidInput, what, why)
+            .with_hint("give the name in the certificate with name=")
     })?;
     let config = config(options.ca.as_deref(), &options.cert, &options.key)?;
     Ok(Box::new(Tls {
@@ -56,7 +57,7 @@ fn config(
     let path = ca.unwrap_or(Path::new(SYSTEM_CA));
     let (added, _) = roots.add_parsable_certificates(certificates(path)?);
     if added == 0 {
-        return Err(unreadable(path, "there is no certificate in it".into()));
+        return Err(unreadable(path, "it contains no certificate".into()));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -82,7 +83,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn unreadable(path: &Path, why: String) -> Error {
     let what = format!("use {} for TLS", path.display());
     Error::new(ErrorKind::InvalidInput, what, why)
-        .with_hint("files in PEM are wanted: ca= whom to trust, cert= and key= who we are")
+        .with_hint("PEM files are needed: ca= trusted CAs, cert= and key= client certificate")
 }
 
 impl Sink for Tls {

@@ -40,14 +40,17 @@ pub(crate) fn host_of(target: &Target) -> Result<(String, u16)> {
         Place::Path(_) | Place::Topic { .. } => Err(Error::new(
             ErrorKind::InvalidInput,
             format!("export to {:?}", target.text),
-            "a host is wanted",
+            "a host is needed",
         )),
     }
 }
 
 impl Sink for Udp {
     fn connect(&mut self) -> io::Result<()> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut last = io::Error::new(
+            io::ErrorKind::NotFound,
+            "the name does not resolve to an address",
+        );
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             let any = if address.is_ipv4() {
                 "0.0.0.0:0"

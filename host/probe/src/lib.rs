@@ -17,7 +17,7 @@
 //! ```
 //!
 //! [`runtime::flows`] makes records of packets; this crate is what happens to them then, in the
-//! thread that collects them: [`Origins`] says who stands behind their addresses, they are summed
+//! thread that collects them: [`Origins`] enriches their addresses, they are summed
 //! up for a page of HTML, handed to exporters, counted for Prometheus, and shown to a [`View`],
 //! which is the caller's: the command's are a terminal, lines of JSON ([`lines`]) or rates alone.
 #![forbid(unsafe_code)]

@@ -47,7 +47,7 @@ impl Metrics {
         let mut page = Page::default();
         metering(&mut page, total);
         let name = "barewire_records_dropped_total";
-        let about = "Records dropped because nobody took them in time.";
+        let about = "Flow records dropped because the reader was too slow.";
         page.family(name, Kind::Counter, about);
         page.value(name, &[], status.records_dropped);
         port(&mut page, account);
@@ -68,25 +68,25 @@ fn metering(page: &mut Page, total: &QueueStatus) {
         (
             "barewire_wire_bytes_total",
             Kind::Counter,
-            "Bytes of them, link headers included.",
+            "Bytes in metered packets, link headers included.",
             total.wire_bytes,
         ),
         (
             "barewire_flows_total",
             Kind::Counter,
-            "Flows begun.",
+            "Flows started.",
             table.flows,
         ),
         (
             "barewire_flows_live",
             Kind::Gauge,
-            "Flows in the tables.",
+            "Flows currently in the flow tables.",
             table.live,
         ),
         (
             "barewire_flows_capacity",
             Kind::Gauge,
-            "Flows that fit into the tables.",
+            "Capacity of the flow tables, in flows.",
             total.capacity,
         ),
     ] {
@@ -118,17 +118,17 @@ fn port(page: &mut Page, account: &PortAccount) {
     let values: [(&str, &str, Value); 3] = [
         (
             "barewire_port_seen_total",
-            "Packets that the port saw.",
+            "Packets seen by the port.",
             |q| q.seen,
         ),
         (
             "barewire_port_delivered_total",
-            "Packets that it delivered.",
+            "Packets delivered by the port.",
             |q| q.delivered,
         ),
         (
             "barewire_port_passed_total",
-            "Packets that went on to the host.",
+            "Packets passed on to the host.",
             |q| q.passed,
         ),
     ];
@@ -143,7 +143,7 @@ fn port(page: &mut Page, account: &PortAccount) {
     page.family(
         name,
         Kind::Counter,
-        "Packets that it lost, or that the filter rejected.",
+        "Packets dropped by the port, by reason; the filter is one of them.",
     );
     for queue in &account.rx {
         let index = queue.queue_index.to_string();
@@ -160,7 +160,7 @@ fn exported(page: &mut Page, exports: &[(String, Account)]) {
         (
             "barewire_export_offered_flows_total",
             Kind::Counter,
-            "Flow records handed to an exporter.",
+            "Flow records offered to the destination.",
             |a| a.offered.flows,
         ),
         (
@@ -178,31 +178,31 @@ fn exported(page: &mut Page, exports: &[(String, Account)]) {
         (
             "barewire_export_queue_flows",
             Kind::Gauge,
-            "Flow records that wait.",
+            "Flow records in the export queue.",
             |a| u64::try_from(a.waiting()).unwrap_or(0),
         ),
         (
             "barewire_export_messages_total",
             Kind::Counter,
-            "Messages sent.",
+            "Export messages sent.",
             |a| a.messages,
         ),
         (
             "barewire_export_bytes_total",
             Kind::Counter,
-            "Bytes in them.",
+            "Bytes in export messages.",
             |a| a.bytes,
         ),
         (
             "barewire_export_failures_total",
             Kind::Counter,
-            "Times that the destination could not be reached, or went away.",
+            "Failures: the destination was unreachable or closed the connection.",
             |a| a.failures,
         ),
         (
             "barewire_export_connected",
             Kind::Gauge,
-            "Whether there is a connection.",
+            "1 if the destination is connected, else 0.",
             |a| a.is_connected.into(),
         ),
     ];

@@ -1,4 +1,4 @@
-//! The files that say who stands behind the ends of flows, and reading them again.
+//! The enrichment files, and reloading them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -70,7 +70,7 @@ impl Origins {
         let mut state = self.lock();
         let thread = state.coming.take_if(|thread| thread.is_finished())?;
         let read = thread.join().unwrap_or_else(|_| {
-            let why = "the thread that reads them ended in a panic, a fault of this program";
+            let why = "the thread that reads them panicked, a bug in barewire";
             Err(Error::new(ErrorKind::Io, "read files", why))
         });
         let mut result = read.map(|table| state.table = Some(table));
@@ -88,7 +88,7 @@ fn start(files: OriginFiles) -> Result<Reading> {
     std::thread::Builder::new()
         .name("origins".into())
         .spawn(move || OriginTable::open(&files))
-        .map_err(|e| Error::from_io("start a thread that reads files", e))
+        .map_err(|e| Error::from_io("start the thread that reads files", e))
 }
 
 #[cfg(test)]

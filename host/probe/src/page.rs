@@ -160,7 +160,7 @@ fn tiles(out: &mut String, run: &Run<'_>, digest: &Digest, span_ns: u64) {
                 "{:.1} %",
                 digest.one_way as f64 * 100.0 / digest.total.records.max(1) as f64
             ),
-            "of records go one way",
+            "of records are unidirectional",
         ),
     ];
     out.push_str("<div class=\"tiles\">\n");
@@ -197,11 +197,11 @@ fn card(out: &mut String, title: &str, note: &str, is_wide: bool, body: &str) {
 
 fn rates(out: &mut String, series: &Series) {
     let note = format!(
-        "by the packets' own times, {} a step",
+        "by packet timestamps, {} per step",
         duration_short(series.width_ns())
     );
     let bits = curve(series, "bit/s", |bin| bin.bytes * 8, 1);
-    card(out, "Bits a second on the wire", &note, false, &bits);
+    card(out, "Bits per second on the wire", &note, false, &bits);
     let packets = curve(series, "pps", |bin| bin.packets, 2);
     card(out, "Packets a second", &note, false, &packets);
 }
@@ -231,7 +231,7 @@ fn largest<K: Clone + Eq + std::hash::Hash + Ord>(
     let rows: Vec<Bar> = rows.collect();
     let note = match shares.is_exact() {
         true => format!("{} of {} {what}, by bytes", rows.len(), shares.len()),
-        false => format!("the largest {what}; sums of small ones were forgotten on the way"),
+        false => format!("the largest {what}; sums of the smallest were discarded"),
     };
     (note, bars(&rows, total))
 }
@@ -240,9 +240,9 @@ fn lists(out: &mut String, digest: &Digest) {
     let total = digest.total.bytes;
     let address = |addr: &std::net::IpAddr| (addr.to_string(), String::new());
     let (note, body) = largest(&digest.senders, "addresses", address, total);
-    card(out, "Who sent most", &note, false, &body);
+    card(out, "Top senders", &note, false, &body);
     let (note, body) = largest(&digest.receivers, "addresses", address, total);
-    card(out, "Who received most", &note, false, &body);
+    card(out, "Top receivers", &note, false, &body);
     let application = |(name, is_seen): &(Cow<'static, str>, bool)| {
         let remark = if *is_seen { "recognised" } else { "by port" };
         (safe(name), remark.to_owned())
@@ -260,7 +260,7 @@ fn lists(out: &mut String, digest: &Digest) {
         (label, guess.unwrap_or_default().to_owned())
     };
     let (note, body) = largest(&digest.services, "ports", service, total);
-    let note = format!("of the side that did not begin; {note}");
+    let note = format!("of the responder; {note}");
     card(out, "Ports", &note, false, &body);
     let mut protocols: Vec<Bar> = digest
         .protocols
@@ -286,18 +286,18 @@ fn lists(out: &mut String, digest: &Digest) {
     if !digest.names.is_empty() {
         let name = |name: &Vec<u8>| (safe_bytes(name), String::new());
         let (note, body) = largest(&digest.names, "names", name, total);
-        let note = format!("asked for by TLS, QUIC, HTTP, DNS and others; {note}");
+        let note = format!("requested by TLS, QUIC, HTTP, DNS and others; {note}");
         card(out, "Names", &note, false, &body);
     }
     for (list, title, what) in [
         (&digest.networks, "Autonomous systems", "networks"),
         (&digest.countries, "Countries", "countries"),
-        (&digest.vendors, "Makers of network cards", "makers"),
+        (&digest.vendors, "MAC vendors", "makers"),
     ] {
         if !list.is_empty() {
             let name = |name: &String| (safe(name), String::new());
             let (note, body) = largest(list, what, name, total);
-            let note = format!("of either end, by the files given; {note}");
+            let note = format!("of either endpoint, from the enrichment files; {note}");
             card(out, title, &note, false, &body);
         }
     }
@@ -311,9 +311,9 @@ fn histograms(out: &mut String, digest: &Digest) {
         };
         (*count, words)
     });
-    let note = "records by their bytes, both directions; each step is twice the last";
+    let note = "records by bytes, both directions; each step doubles";
     let body = histogram(&sizes.collect::<Vec<_>>());
-    card(out, "How large", note, false, &body);
+    card(out, "Flow sizes", note, false, &body);
     let durations = digest.durations.iter().enumerate().map(|(at, count)| {
         let words = match at.checked_sub(1) {
             None => "below 1 ms".to_owned(),
@@ -321,9 +321,9 @@ fn histograms(out: &mut String, digest: &Digest) {
         };
         (*count, words)
     });
-    let note = "records by the time from their first packet to their last";
+    let note = "records by the time from first to last packet";
     let body = histogram(&durations.collect::<Vec<_>>());
-    card(out, "How long", note, false, &body);
+    card(out, "Flow durations", note, false, &body);
 }
 
 fn duration_words(ns: u64) -> String {
@@ -352,10 +352,10 @@ fn flows(out: &mut String, run: &Run<'_>, digest: &Digest) {
     }
     let exact = match run.report.top.is_exact() {
         true => "",
-        false => "; flows told in several records may be larger than their sum here",
+        false => "; flows of several records may be larger than their sum here",
     };
     let note = format!(
-        "the {} largest, over all their records; the head of a column sorts{exact}",
+        "the {} largest, over all their records; click a column heading to sort{exact}",
         totals.len()
     );
     card(out, "Flows", &note, true, &body);
@@ -422,11 +422,11 @@ fn settings(out: &mut String, run: &Run<'_>) {
     );
     add("made", &made);
     body.push_str("</dl>\n");
-    let note = "Bars and tables are sums over records of ended flows; bytes are counted as the \
-                setting says. The curves count every packet as it came, by its own time. Names of \
-                applications are what the first packets of a flow said; where it says \
-                <em>by port</em> it is custom, not knowledge.";
-    card(out, "How these numbers came about", note, true, &body);
+    let note = "Bars and tables are sums over the records of ended flows; bytes are counted as \
+                set above. The curves count every packet, by its timestamp. Applications are \
+                identified from the first packets of each flow; <em>by port</em> marks a guess \
+                from the port number.";
+    card(out, "How these numbers were measured", note, true, &body);
 }
 
 fn describe(description: &PortDescription) -> String {

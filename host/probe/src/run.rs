@@ -88,7 +88,7 @@ impl Probe {
         self
     }
 
-    /// Looks up who stands behind addresses, in `origins`, which were read from `files`.
+    /// Enriches records from `origins`, which were read from `files`.
     #[must_use]
     pub fn origins(mut self, origins: &Origins, files: &OriginFiles) -> Probe {
         self.origins = origins.clone();

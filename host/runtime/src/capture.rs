@@ -74,7 +74,7 @@ pub enum Way {
 /// How to capture.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// End after so many packets.
+    /// Stop after this many packets.
     pub count: Option<u64>,
     /// End after so long.
     pub duration: Option<Duration>,

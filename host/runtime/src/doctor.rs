@@ -36,7 +36,7 @@ pub struct Check {
 pub const CHECKS: &[Check] = &[
     Check {
         name: "kernel",
-        serves: "everything; 6.3 or newer has all features",
+        serves: "everything; 6.3 or later has all features",
         run: kernel,
     },
     Check {
@@ -65,13 +65,13 @@ pub const CHECKS: &[Check] = &[
         run: xdp_features,
     },
     Check {
-        name: "BPF compiler",
-        serves: "speed of filters and XDP programs",
+        name: "BPF JIT",
+        serves: "fast filters and XDP programs",
         run: jit,
     },
     Check {
         name: "kernel types (BTF)",
-        serves: "the card's time, hash and VLAN",
+        serves: "hardware timestamp, hash and VLAN tag",
         run: btf,
     },
     Check {
@@ -81,7 +81,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "huge pages",
-        serves: "fewer cache misses of address translation, the IOMMU's too",
+        serves: "fewer TLB and IOTLB misses",
         run: huge_pages,
     },
     Check {
@@ -101,7 +101,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "processors",
-        serves: "a thread a queue",
+        serves: "one thread per queue",
         run: processors,
     },
 ];
@@ -111,14 +111,15 @@ fn kernel() -> Finding {
         None => Finding::Unknown("/proc/sys/kernel/osrelease cannot be read".into()),
         Some(v) if v >= KernelVersion::new(6, 3) => Finding::Yes(format!("Linux {v}")),
         Some(v) if v >= KernelVersion::new(5, 18) => Finding::Partly(
-            format!("Linux {v}: no metadata from the card (6.3)"),
-            "a kernel of 6.3 or newer".into(),
+            format!("Linux {v}: no XDP metadata (needs 6.3)"),
+            "use Linux 6.3 or later".into(),
         ),
         Some(v) => Finding::Partly(
             format!(
-                "Linux {v}: no jumbo packets by AF_XDP (5.18), no metadata from the card (6.3)"
+                "Linux {v}: no jumbo packets with AF_XDP (needs 5.18), no XDP metadata (needs \
+                 6.3)"
             ),
-            "a kernel of 6.3 or newer".into(),
+            "use Linux 6.3 or later".into(),
         ),
     }
 }
@@ -135,10 +136,12 @@ fn capabilities() -> Finding {
         .map(|(_, name)| *name)
         .collect();
     if missing.is_empty() {
-        return Finding::Yes("NET_RAW, NET_ADMIN and BPF, which is all that is ever needed".into());
+        return Finding::Yes(
+            "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: nothing else is needed".into(),
+        );
     }
-    let hint = "run as root (rights are dropped after opening; --user names another user), or \
-                setcap cap_net_raw,cap_net_admin,cap_bpf=ep on the program";
+    let hint = "run as root (privileges are dropped after opening, with --user to that user), \
+                or run setcap cap_net_raw,cap_net_admin,cap_bpf=ep on the program";
     Finding::No(format!("without {}", missing.join(", ")), hint.into())
 }
 
@@ -154,23 +157,24 @@ fn af_packet() -> Finding {
 
 fn af_xdp() -> Finding {
     match sys::probe::af_xdp() {
-        Ok(()) => Finding::Yes("sockets can be opened; `barewire devices` tells the modes".into()),
+        Ok(()) => Finding::Yes("sockets can be opened; `barewire devices` lists the modes".into()),
         Err(e) if e.kind() == sys::ErrorKind::Permission => {
             Finding::No(e.why().to_owned(), "run as root".into())
         }
         Err(e) => Finding::No(
             e.why().to_owned(),
-            "a kernel with CONFIG_XDP_SOCKETS (4.18 and on); afpacket: works meanwhile".into(),
+            "use a kernel with CONFIG_XDP_SOCKETS (4.18 or later); afpacket: works without".into(),
         ),
     }
 }
 
 fn bpf_maps() -> Finding {
     match sys::probe::bpf() {
-        Ok(()) => Finding::Yes("maps and programs can be made".into()),
+        Ok(()) => Finding::Yes("maps and programs can be created".into()),
         Err(e) => Finding::No(
             e.why().to_owned(),
-            "run as root; kernel.unprivileged_bpf_disabled keeps everybody else out".into(),
+            "run as root or with CAP_BPF; kernel.unprivileged_bpf_disabled blocks other users"
+                .into(),
         ),
     }
 }
@@ -192,7 +196,7 @@ fn xdp_features() -> Finding {
         (true, false) => Finding::Unknown(unknown.join("; ")),
         (false, _) => Finding::Partly(
             absent.join("; "),
-            "what is missing is done another way or not at all, as said".into(),
+            "use a newer kernel; barewire falls back to slower ways where it can".into(),
         ),
     }
 }
@@ -204,10 +208,10 @@ fn read(path: &str) -> Option<String> {
 fn jit() -> Finding {
     match read("/proc/sys/net/core/bpf_jit_enable").as_deref() {
         Some("0") => Finding::Partly(
-            "programs are interpreted".into(),
+            "BPF JIT disabled: programs are interpreted".into(),
             "sysctl net.core.bpf_jit_enable=1".into(),
         ),
-        Some(_) => Finding::Yes("programs become machine code".into()),
+        Some(_) => Finding::Yes("BPF JIT enabled".into()),
         None => Finding::Unknown("net.core.bpf_jit_enable cannot be read".into()),
     }
 }
@@ -216,8 +220,9 @@ fn btf() -> Finding {
     match fs::metadata("/sys/kernel/btf/vmlinux") {
         Ok(_) => Finding::Yes("/sys/kernel/btf/vmlinux is there".into()),
         Err(_) => Finding::Partly(
-            "no /sys/kernel/btf/vmlinux: time is taken in the XDP program; no hash, no VLAN".into(),
-            "a kernel with CONFIG_DEBUG_INFO_BTF, and /sys mounted".into(),
+            "no /sys/kernel/btf/vmlinux: the XDP program takes timestamps; no hash, no VLAN tag"
+                .into(),
+            "use a kernel with CONFIG_DEBUG_INFO_BTF, and mount /sys".into(),
         ),
     }
 }
@@ -228,22 +233,20 @@ fn memlock() -> Finding {
         .lines()
         .find(|line| line.starts_with("Max locked memory"));
     let Some(soft) = line.and_then(|line| line.split_whitespace().nth(3)) else {
-        return Finding::Unknown("/proc/self/limits does not tell".into());
+        return Finding::Unknown("/proc/self/limits does not say".into());
     };
     if rights::has(Capability::IpcLock) {
-        return Finding::Yes(format!(
-            "not limited: CAP_IPC_LOCK is there (the limit is {soft})"
-        ));
+        return Finding::Yes(format!("unlimited with CAP_IPC_LOCK (the limit is {soft})"));
     }
     match soft.parse::<u64>() {
-        Err(_) => Finding::Yes("not limited".into()),
+        Err(_) => Finding::Yes("unlimited".into()),
         Ok(bytes) if bytes >= 256 << 20 => Finding::Yes(format!("{} MiB", bytes >> 20)),
         Ok(bytes) => Finding::Partly(
             format!(
-                "{} MiB: larger pools are refused with \"no buffer space\"",
+                "{} MiB: larger pools fail with \"no buffer space\"",
                 bytes >> 20
             ),
-            "ulimit -l unlimited, or CAP_IPC_LOCK".into(),
+            "raise it with `ulimit -l unlimited`, or grant CAP_IPC_LOCK".into(),
         ),
     }
 }
@@ -256,11 +259,11 @@ fn huge_pages() -> Finding {
     };
     match (number("HugePages_Free:"), number("Hugepagesize:")) {
         (Some(0), _) => Finding::Partly(
-            "none free: pools use 4 KiB pages".into(),
+            "none free: frame pools use 4 KiB pages".into(),
             "sysctl vm.nr_hugepages=64".into(),
         ),
-        (Some(free), Some(kib)) => Finding::Yes(format!("{free} free of {kib} KiB each")),
-        _ => Finding::Unknown("/proc/meminfo does not tell".into()),
+        (Some(free), Some(kib)) => Finding::Yes(format!("{free} free, {kib} KiB each")),
+        _ => Finding::Unknown("/proc/meminfo does not say".into()),
     }
 }
 
@@ -278,11 +281,11 @@ fn processors() -> Finding {
     let allowed = sys::affinity::allowed_cpus().len();
     if allowed == 1 {
         return Finding::Partly(
-            "one: reader and kernel share it".into(),
-            "a second processor doubles what can be received without loss".into(),
+            "one, shared by the receiving thread and the kernel".into(),
+            "with a second CPU, twice as much can be received without loss".into(),
         );
     }
-    Finding::Yes(format!("{allowed} may be used"))
+    Finding::Yes(format!("{allowed} usable"))
 }
 
 #[cfg(test)]

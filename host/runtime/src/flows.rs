@@ -66,7 +66,7 @@ pub struct Config {
     /// Processors to pin workers to, by queue in turn. Without any, workers are pinned where there
     /// are several, and enough processors.
     pub cpus: Vec<usize>,
-    /// End after so many packets.
+    /// Stop after this many packets.
     pub count: Option<u64>,
     /// End after so long.
     pub duration: Option<Duration>,
@@ -528,7 +528,7 @@ pub fn run_with(
     collector.collect(&receiver);
     for thread in threads {
         if thread.join().is_err() && collector.error.is_none() {
-            let why = "a worker ended in a panic, which is a fault of this program";
+            let why = "a worker thread panicked, a bug in barewire";
             collector.error = Some(Error::new(ErrorKind::Io, "meter flows", why));
         }
     }

@@ -42,7 +42,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Also from the second port to the first.
     pub both: bool,
-    /// End after so many packets, over both directions.
+    /// Stop after this many packets, over both directions.
     pub count: Option<u64>,
     /// End after so long.
     pub duration: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Who stands behind the ends of flows, by files that the user gives: autonomous systems, countries
+//! Enrichment of flows from files that the user gives: autonomous systems, countries
 //! and cities of addresses, makers of network cards.
 //!
 //! Looked up when a record ends, in the thread that tells it. What was found of an address is

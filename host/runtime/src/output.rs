@@ -222,7 +222,7 @@ impl Output {
         std::thread::Builder::new()
             .name(name.into())
             .spawn(move || thread.write(out))
-            .map_err(|e| Error::from_io("start a thread for the output", e))?;
+            .map_err(|e| Error::from_io("start the output thread", e))?;
         Ok(Output(Arc::new(Handle(shared))))
     }
 
@@ -327,9 +327,9 @@ pub struct Left {
 
 /// The error of a reader that takes nothing.
 pub fn blocked(what: &str) -> Error {
-    let why = format!("nobody reads it; {what} was not written");
+    let why = format!("the reader stalled; {what} was not written");
     Error::new(ErrorKind::Io, "write to standard output", why)
-        .with_hint("let its reader read on, or end the reader first")
+        .with_hint("resume the reader, or stop it first")
 }
 
 /// Errors of the system cannot be cloned.

@@ -253,9 +253,9 @@ pub fn send<S: Source>(
 }
 
 fn stuck() -> Error {
-    let why = "the device does not give its buffers back";
+    let why = "the device does not complete its transmits";
     Error::new(ErrorKind::Io, "send", why)
-        .with_hint("is the link up at both ends? `barewire devices` shows its state")
+        .with_hint("check that the link is up at both ends; `barewire devices` shows its state")
 }
 
 /// What a queue has counted.

@@ -201,7 +201,7 @@ impl Digest {
         }
     }
 
-    /// Takes in who stands behind a record's ends: a network or country at both counts once.
+    /// Adds the networks, countries and vendors of a record; one at both endpoints counts once.
     pub fn add_origins(&mut self, [one, other]: &Origins, packets: u64, bytes: u64) {
         let country = |end: &Origin| Some(end.country().to_owned()).filter(|name| !name.is_empty());
         let vendor = |end: &Origin| end.vendor.as_deref().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Who stands behind an end of a flow, as files of the user have it: the autonomous system, the
+//! Enrichment of a flow's endpoint, from files of the user: the autonomous system, the
 //! country and the city of an address, the maker of a network card. Nothing here looks anything up.
 
 use std::sync::Arc;

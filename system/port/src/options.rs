@@ -60,7 +60,7 @@ pub enum BindMode {
     Copy,
 }
 
-/// Who says when a packet arrived.
+/// Timestamp source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimestampSource {
     /// The card or driver where it can, else the earliest program or kernel hook.

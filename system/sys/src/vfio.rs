@@ -71,7 +71,7 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 what(),
-                "the kernel's module vfio-pci is not loaded",
+                "the vfio-pci driver is not loaded",
             )
             .with_hint(format!("modprobe vfio-pci, then: {bind}")));
         }

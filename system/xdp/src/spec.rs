@@ -22,7 +22,7 @@ impl fmt::Display for AttachMode {
     }
 }
 
-/// Who says when a packet came.
+/// Timestamp source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TimestampSource {
     /// Nobody.

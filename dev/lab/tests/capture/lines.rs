@@ -120,7 +120,7 @@ fn a_damaged_wire_length_is_not_added_up() {
     let result = capture(["--json", "-r", &file]).checked().unwrap();
     let lengths = result.stdout.matches("\"wire_len\":32").count();
     assert_eq!(lengths, 2, "{}", result.stdout);
-    let expected = "1 packet has a wire length above 1 MiB";
+    let expected = "1 packet has a damaged wire length (above 1 MiB)";
     assert!(result.stderr.contains(expected), "{}", result.stderr);
 
     let result = barewire(["flows", &file, "--json"]).checked().unwrap();

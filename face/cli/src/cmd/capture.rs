@@ -1,4 +1,4 @@
-//! `barewire capture`: packets of a port into a file, or a line each; tcpdump's habits.
+//! `barewire capture`: prints packets or writes them to files, with tcpdump's flags.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
@@ -29,11 +29,11 @@ use crate::report::{account_json, bytes, si, write_account, write_damage};
 )]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The port (an interface, afxdp:eth0, a capture file, - for standard input), unless -i or -r
-    /// names it, and a pcap filter expression
+    /// Port to capture on (an interface, afxdp:eth0, a capture file, - for standard input) unless
+    /// given by -i or -r, then a pcap filter expression
     #[arg(value_name = "PORT FILTER", allow_negative_numbers = true)]
     words: Vec<String>,
-    /// The port
+    /// Capture on this port
     #[arg(
         short = 'i',
         long = "interface",
@@ -47,13 +47,13 @@ pub struct Args {
     /// Read the filter expression from a file
     #[arg(short = 'F', value_name = "FILE")]
     filter_file: Option<PathBuf>,
-    /// End after so many packets
+    /// Stop after COUNT packets
     #[arg(short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     count: Option<u64>,
-    /// End after so many seconds
+    /// Stop after SECONDS seconds
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     duration: Option<Duration>,
-    /// Keep so many bytes of each packet; 0 is all
+    /// Capture at most BYTES bytes of each packet; 0 captures whole packets
     #[arg(
         short = 's',
         long = "snapshot-length",
@@ -61,17 +61,17 @@ pub struct Args {
         value_name = "BYTES"
     )]
     snaplen: u32,
-    /// Only packets that the host received, sent, or both
+    /// Capture only packets received (in), only packets sent (out), or both
     #[arg(short = 'Q', long = "direction", value_enum, default_value = "inout")]
     way: WayText,
-    /// See only packets that are for this host
+    /// Disable promiscuous mode
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
-    /// Ring memory of afpacket: for each queue, in KiB
+    /// Capture buffer size per queue, in KiB (afpacket:)
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_kib: Option<u32>,
-    /// Print the totals as JSON on standard output, and packets (without -w) as a JSON object a
-    /// line
+    /// Print totals as a JSON object on standard output; without -w, also one JSON object per
+    /// packet
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -86,93 +86,93 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Files")]
 struct WriteArgs {
-    /// Write packets to a file (- is standard output); .pcap writes pcap, anything else pcapng;
-    /// .gz and .zst behind it compress
+    /// Write packets to FILE (- is standard output): pcap if the name ends in .pcap, else pcapng;
+    /// a further .gz or .zst compresses
     #[arg(short = 'w', value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Go on in another file after so many million bytes, or with a suffix KiB, MiB, GiB (k, m, g)
+    /// Rotate the output file after SIZE million bytes, or use a suffix: KiB, MiB, GiB (k, m, g)
     #[arg(short = 'C', value_parser = parse_size, value_name = "SIZE", requires = "write")]
     size_max: Option<u64>,
-    /// Go on in another file every so many seconds; the name is a strftime format (%F-%H%M%S)
+    /// Rotate the output file every SECONDS seconds; FILE may be a strftime format (%F-%H%M%S)
     #[arg(short = 'G', value_parser = clap::value_parser!(u64).range(1..), value_name = "SECONDS")]
     #[arg(requires = "write")]
     period_s: Option<u64>,
-    /// Keep so many files: with -C the oldest is written over, with -G the capture ends
+    /// Limit the number of files: with -C overwrite the oldest, with -G stop after COUNT files
     #[arg(short = 'W', value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     #[arg(requires = "write")]
     count_max: Option<u32>,
-    /// Write each batch of packets at once
+    /// Flush the output file after each batch of packets
     #[arg(short = 'U', long = "packet-buffered")]
     packet_buffered: bool,
-    /// The format, whatever the name says
+    /// File format, regardless of the file name
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatText>,
-    /// Microseconds in a pcap file, which every program reads; nanoseconds otherwise
+    /// Write microsecond timestamps to pcap files, for old readers [default: nanoseconds]
     #[arg(long)]
     micro: bool,
 }
 
 /// Printing packets.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Lines")]
+#[command(next_help_heading = "Output")]
 struct PrintArgs {
-    /// Count packets, print none
+    /// Count packets instead of printing them
     #[arg(long, conflicts_with = "write")]
     count_only: bool,
-    /// Do not look up names; nothing is ever looked up, the flag is there out of habit
+    /// Ignored: names are never resolved
     #[arg(short = 'n', action = ArgAction::Count)]
     no_names: u8,
-    /// Number the lines
+    /// Print a packet number at the beginning of each line
     #[arg(short = '#', long = "number")]
     number: bool,
-    /// Shorter lines: addresses, ports, lengths
+    /// Quick output: addresses, ports and lengths only
     #[arg(short = 'q')]
     quick: bool,
-    /// Longer lines: fields of the IP header
+    /// Verbose output: adds fields of the IP header
     #[arg(short = 'v', action = ArgAction::Count)]
     verbose: u8,
-    /// The link header too
+    /// Print the link-level header
     #[arg(short = 'e')]
     link: bool,
-    /// Time: -t none, -tt seconds since 1970, -ttt since the packet before, -tttt with the date,
-    /// -ttttt since the first
+    /// Timestamp format: -t none, -tt seconds since 1970, -ttt since the previous packet, -tttt
+    /// date and time, -ttttt since the first packet
     #[arg(short = 't', action = ArgAction::Count)]
     time: u8,
-    /// Print times in nanoseconds
+    /// Print timestamps with nanoseconds
     #[arg(long)]
     nano: bool,
-    /// The bytes in hexadecimal digits; -xx with the link header
+    /// Print packet data in hex; -xx includes the link-level header
     #[arg(short = 'x', action = ArgAction::Count)]
     hex: u8,
-    /// The bytes in hexadecimal digits and as text; -XX with the link header
+    /// Print packet data in hex and ASCII; -XX includes the link-level header
     #[arg(short = 'X', action = ArgAction::Count)]
     hex_text: u8,
-    /// The bytes as text
+    /// Print packet data in ASCII
     #[arg(short = 'A')]
     text: bool,
-    /// Print each batch of lines at once
+    /// Flush standard output after each batch of lines
     #[arg(short = 'l')]
     line_buffered: bool,
 }
 
 const HELP: &str = "\
-A plain interface name is a tap: it sees packets and takes none away. afxdp:eth0 takes the packets \
-that the filter selects away from the host. `barewire devices` lists the interfaces.
+A plain interface name is a tap: the host still gets its packets. afxdp:eth0 takes packets that \
+match the filter from the host. `barewire devices` lists the interfaces.
 
-The filter is a pcap expression (`man pcap-filter`). It runs in the kernel for afpacket:, in user \
-space for files; a file of several link types has one program for each.
+The filter is a pcap expression (`man pcap-filter`). It runs in the kernel for afpacket: and in \
+user space for files. For a file with several link types it is compiled once per link type.
 
-Names of files with -C: x, x1, x2, ...; with -C and -W 5: x0 to x4, again and again; with -G the \
-name is filled in with the time by which a period starts, and with -W it ends after as many. \
-Periods follow the times of the packets, also from a file.
+File names: with -C x, x1, x2, ...; with -C and -W 5 x0 to x4, reused in turn; with -G the name is \
+a strftime format filled in with the start of each period. Periods follow packet timestamps, also \
+when reading a file.
 
-When it ends, standard error has the packets captured and the account of those lost, for each \
-queue. Packets of several queues are written in the order of their times; one that comes more than \
-0.1 s behind the others is written all the same, and counted.
+On exit, the packet counts and the per-queue account of seen, delivered and lost packets go to \
+standard error. Packets of several queues are merged in timestamp order; one that arrives more \
+than 0.1 s late is written out of order and counted.
 
-Memory: 32 MiB of ring a queue (afpacket:, see -B) or the pool (afxdp:), 8 MiB a queue for packets \
-on their way to the file, 1 MiB for the file, and \
-up to 128 MiB to read a zstd file made with --long.
+Memory: a 32 MiB ring per queue (afpacket:, see -B) or the frame pool (afxdp:), 8 MiB per queue \
+for packets waiting to be written, 1 MiB for the file, and up to 128 MiB to read a file made with \
+zstd --long.
 
 Examples:
   barewire capture eth0 -n udp port 53
@@ -196,7 +196,7 @@ enum FormatText {
 fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
     match value.parse() {
         Ok(number) if (0.001..=1e9).contains(&number) => Ok(Duration::from_secs_f64(number)),
-        _ => Err("it is not a number of seconds above 0".into()),
+        _ => Err("expected a number of seconds above 0".into()),
     }
 }
 
@@ -214,7 +214,7 @@ fn parse_size(value: &str) -> std::result::Result<u64, String> {
         "gb" => 1_000_000_000,
         _ => {
             return Err(format!(
-                "{suffix:?} is no unit: k, m, g, KiB, MiB, GiB, kB, MB, GB"
+                "unknown unit {suffix:?}: use k, m, g, KiB, MiB, GiB, kB, MB or GB"
             ));
         }
     };
@@ -223,7 +223,7 @@ fn parse_size(value: &str) -> std::result::Result<u64, String> {
         .ok()
         .and_then(|number| number.checked_mul(unit));
     size.filter(|&size| size != 0)
-        .ok_or_else(|| "it is not a size above 0".to_owned())
+        .ok_or_else(|| "expected a size above 0".to_owned())
 }
 
 fn usage(what: &str) -> ! {
@@ -241,8 +241,8 @@ pub fn run(args: &Args) -> Result<()> {
     let is_live = port.control.describe().intake != Intake::File;
     let sink = args.sink(&name, is_live, user.as_ref())?;
     if is_live || user.is_some() {
-        // Files of a set that are begun later may lie where root alone may write: as root, that
-        // one right stays.
+        // Later files of a set may be in a directory that only root can write: as root, keep that
+        // one capability.
         let files = user.is_none().then_some(Capability::DacOverride);
         let counters = crate::args::to_read_counters(&name)?;
         let keep: Vec<Capability> = files.into_iter().chain(counters).collect();
@@ -273,14 +273,14 @@ impl Args {
     fn check(&self) {
         let write = &self.write;
         if write.count_max.is_some() && write.size_max.is_none() && write.period_s.is_none() {
-            usage("-W COUNT limits the files of -C SIZE or -G SECONDS, and neither is given");
+            usage("-W COUNT needs -C SIZE or -G SECONDS");
         }
         let is_set = write.size_max.is_some() || write.period_s.is_some();
         if is_set && self.writes_stdout() {
-            usage("standard output is one file: -C and -G need a name");
+            usage("-C and -G need a file name: standard output cannot be rotated");
         }
         if self.json && self.writes_stdout() {
-            usage("-w - and --json cannot both have standard output");
+            usage("-w - and --json both write to standard output");
         }
     }
 
@@ -300,7 +300,7 @@ impl Args {
             (None, None) => match words.next() {
                 Some(name) => name.clone(),
                 None => usage(
-                    "name a port, for example eth0, or a file with -r; `barewire devices` lists \
+                    "give a port, for example eth0, or a file with -r; `barewire devices` lists \
                      the interfaces",
                 ),
             },
@@ -308,7 +308,7 @@ impl Args {
         let words: Vec<&str> = words.map(String::as_str).collect();
         let filter = match &self.filter_file {
             None => words.join(" "),
-            Some(_) if !words.is_empty() => usage("-F FILE and a filter exclude each other"),
+            Some(_) if !words.is_empty() => usage("give -F FILE or a filter expression, not both"),
             Some(path) => {
                 let what = || format!("read the filter from {}", path.display());
                 std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?
@@ -324,7 +324,7 @@ impl Args {
         options.outgoing = !matches!(self.way, WayText::In);
         options.ring_bytes = self.buffer_kib.map_or(0, |kib| kib as usize * 1024);
         if !filter.trim().is_empty() {
-            // Words that mean nothing are told before anything is opened.
+            // A bad expression is reported before anything is opened.
             runtime::filter::compile(filter, 1).or_else(|error| match error.kind() {
                 ErrorKind::Unsupported => Err(error),
                 _ => Ok(None),
@@ -334,7 +334,7 @@ impl Args {
         let port = port::open(name, &options)?;
         if port.rx.is_empty() {
             let what = format!("capture on {name}");
-            let why = "nothing can be received there";
+            let why = "this port cannot receive";
             return Err(Error::new(ErrorKind::InvalidInput, what, why));
         }
         Ok(port)
@@ -429,7 +429,7 @@ impl Args {
         }
     }
 
-    /// As tcpdump does, so that whoever waits for the capture to stand knows.
+    /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.
     fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
         let text = port.control.describe();
         let target = if text.target.is_empty() {
@@ -494,11 +494,11 @@ impl Args {
             let _ = writeln!(text, "{rejected} packets rejected by filter");
         }
         if totals.other_way != 0 {
-            let _ = writeln!(text, "{} packets went the other way", totals.other_way);
+            let _ = writeln!(text, "{} packets of the other direction", totals.other_way);
         }
         if is_live && totals.surplus != 0 {
             let after = match outcome.error {
-                None => "the last one wanted",
+                None => "the last one to capture",
                 Some(_) => "the failure",
             };
             let _ = writeln!(text, "{} packets received after {after}", totals.surplus);
@@ -510,7 +510,7 @@ impl Args {
             let count = totals.late;
             let _ = writeln!(
                 text,
-                "{count} packets written behind younger ones of other queues"
+                "{count} packets written out of order: they arrived too late to be merged"
             );
         }
         if let Some(Written {
@@ -597,14 +597,14 @@ fn refuse_itself(name: &str, path: &std::path::Path) -> Result<()> {
     let source = identity(std::path::Path::new(&parsed.target));
     if source.is_some() && source == identity(path) {
         let what = format!("write {}", path.display());
-        let why = "it is the file that is read, and would be emptied first";
+        let why = "it is also the input file, and would be truncated first";
         return Err(Error::new(ErrorKind::InvalidInput, what, why)
-            .with_hint("write to another name and rename it when done"));
+            .with_hint("write to another file and rename it afterwards"));
     }
     Ok(())
 }
 
-/// A line on the terminal that shows how it goes while a file is written.
+/// Progress line on the terminal while a file is written.
 struct Progress {
     is_on: bool,
     packets: u64,

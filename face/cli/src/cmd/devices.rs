@@ -1,4 +1,4 @@
-//! `barewire devices`: what interfaces there are and what can be done with each.
+//! `barewire devices`: the interfaces and what each supports.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::report::si;
 /// Arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only this interface, in full
+    /// Show only this interface
     interface: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -141,7 +141,7 @@ fn queues(interface: &Interface) -> String {
 
 fn rss(interface: &Interface) -> String {
     match &interface.rss {
-        None => "none by the card".into(),
+        None => "not reported".into(),
         Some(rss) => format!(
             "{} table entries, {}-byte key, {}",
             rss.table.len(),
@@ -155,7 +155,7 @@ fn rss(interface: &Interface) -> String {
     }
 }
 
-/// What the card or driver tells of each packet through XDP.
+/// Per-packet metadata that the driver provides to XDP programs.
 fn metadata_words(interface: &Interface) -> Vec<&'static str> {
     let bits = interface.xdp_features.unwrap_or_default().rx_metadata;
     [
@@ -171,7 +171,7 @@ fn metadata_words(interface: &Interface) -> Vec<&'static str> {
 
 fn metadata(interface: &Interface) -> String {
     match metadata_words(interface).as_slice() {
-        [] => "none from the driver; time is taken in the XDP program".into(),
+        [] => "none from the driver; the XDP program takes timestamps".into(),
         words => words.join(", "),
     }
 }
@@ -193,9 +193,9 @@ fn held_by(holder: &XdpHolder, interface: &str) -> String {
         .collect();
     match (names.as_slice(), holder.link_id) {
         ([], None) => {
-            text + &format!("; no process holds it: ip link set dev {interface} xdp off frees it")
+            text + &format!("; no process holds it; `ip link set dev {interface} xdp off` detaches")
         }
-        ([], Some(_)) => text + "; holder not visible from here (pinned, or another namespace)",
+        ([], Some(_)) => text + "; holder not visible (pinned, or in another namespace)",
         (names, _) => text + &format!(", held by {}", names.join(", ")),
     }
 }

@@ -1,4 +1,4 @@
-//! `barewire doctor`: a report of checks, each with what to do.
+//! `barewire doctor`: checks of host support, each with a fix.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs all checks and prints them. Troubles are findings, not errors: the exit code is 0.
+/// Runs all checks and prints them. Problems are findings, not errors: the exit code is 0.
 pub fn run(args: &Args) -> Result<()> {
     let mut out = Vec::new();
     let written = if args.json {
@@ -51,11 +51,11 @@ fn write_text(out: &mut impl Write) -> io::Result<()> {
     match open {
         0 => writeln!(
             out,
-            "\nnothing to do; `barewire devices` lists the interfaces"
+            "\nno problems found; `barewire devices` lists the interfaces"
         ),
         n => writeln!(
             out,
-            "\n{n} to look at; `barewire devices` lists the interfaces"
+            "\n{n} to fix or improve; `barewire devices` lists the interfaces"
         ),
     }
 }

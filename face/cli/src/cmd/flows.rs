@@ -1,4 +1,4 @@
-//! `barewire flows`: the flows of a port, as they end, as a live view, or as a table at the end.
+//! `barewire flows`: meters flows; shows them live, as records, or as a table at the end.
 
 mod choice;
 mod egress;
@@ -46,44 +46,44 @@ use crate::out::{self, say};
 pub struct Args {
     #[command(subcommand)]
     other: Option<Other>,
-    /// Where packets come from: an interface, afxdp:IFACE, a capture file, - for standard input
+    /// Packet source: an interface, afxdp:IFACE, a capture file, - for standard input
     #[arg(value_name = "PORT", required = true)]
     port: Option<String>,
-    /// Only packets that this expression selects (man pcap-filter)
+    /// Meter only packets that match this expression (man pcap-filter)
     #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
 
-    /// Take flags from a file of TOML, whose keys are the long names of flags, and port and
-    /// filter; what the command line gives counts. SIGHUP reads it again (docs/flows.md)
+    /// Read options from a TOML file: its keys are the long option names, port and filter. The
+    /// command line takes precedence. SIGHUP reloads the file (docs/flows.md)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print a line of JSON for each flow that ends, and a summary at the end
+    /// Print one JSON object per flow record, and a summary at the end
     #[arg(long)]
     json: bool,
-    /// No live view, even on a terminal
+    /// Disable the live view, even on a terminal
     #[arg(long, conflicts_with = "json")]
     plain: bool,
-    /// Print the picture of the live view once, after --duration or two seconds, and end
+    /// Print one snapshot of the live view after --duration or two seconds, and exit
     #[arg(long, conflicts_with_all = ["json", "plain"])]
     once: bool,
-    /// Flows in the table at the end, and at most in the live view
+    /// Number of flows in the final table, and at most in the live view
     #[arg(long, default_value_t = 20, value_name = "N")]
     top: usize,
-    /// What makes a flow large
+    /// Sort flows by this, largest first
     #[arg(long, value_enum, default_value = "bytes", value_name = "WHAT")]
     sort: Sort,
-    /// Write a page of HTML with charts at the end: one file that needs no other
+    /// Write a self-contained HTML report with charts at the end
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Select packets in this program and not in the kernel, so that SIGHUP can change the filter.
-    /// What it leaves out costs nearly as much as what it takes. Not for afxdp:, whose filter says
-    /// what is taken from the host
+    /// Run the filter in user space, not in the kernel, so that SIGHUP can change it. Rejected
+    /// packets then cost nearly as much as metered ones. Not for afxdp:, whose filter selects the
+    /// packets to take from the host
     #[arg(long, requires = "config", conflicts_with_all = ["count", "egress"])]
     live_filter: bool,
-    /// End after so many packets
+    /// Stop after N packets
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
     count: Option<u64>,
-    /// End after so long: 10, 90s, 5m, 1h
+    /// Stop after TIME: 10, 90s, 5m, 1h
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     duration: Option<Duration>,
 
@@ -99,10 +99,10 @@ pub struct Args {
     port_args: PortArgs,
 }
 
-/// What to do with flows that were recorded.
+/// What to do with recorded flows.
 #[derive(clap::Subcommand)]
 enum Other {
-    /// Ask in SQL over the files of --export parquet:FOLDER
+    /// Run an SQL query on the files of --export parquet:FOLDER
     Query(query::QueryArgs),
 }
 
@@ -110,53 +110,54 @@ enum Other {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Flows")]
 struct FlowArgs {
-    /// A flow that lasts longer than this is exported in several records; at most 24h
+    /// Active timeout: longer flows are reported in several records; at most 24h
     #[arg(long, default_value = "300s", value_parser = parse_timeout, value_name = "TIME")]
     active_timeout: Duration,
-    /// A flow without a packet for so long has ended: 60s, or by protocol: tcp=120s,udp=15s (also
-    /// icmp, other), at most 24h [default: 30s, ICMP 10s]
+    /// Idle timeout: a flow ends after TIME without a packet: 60s, or by protocol:
+    /// tcp=120s,udp=15s (also icmp, other), at most 24h [default: 30s, ICMP 10s]
     #[arg(long, value_parser = choice::idle, value_delimiter = ',', value_name = "TIME")]
     idle_timeout: Vec<choice::Idle>,
-    /// After FIN from both sides, or RST, a TCP connection has ended when there was no packet for
-    /// so long, or a SYN comes
+    /// End a TCP flow TIME after its last packet once both sides have sent FIN or one has sent
+    /// RST, or at the next SYN
     #[arg(long, default_value = "2s", value_parser = parse_timeout, value_name = "TIME")]
     linger: Duration,
-    /// Flows at one time for each queue, 192 bytes each and what --fields adds: 100000, 500k, 4M
-    /// [default: 1048576; with more than four queues they share four times that]
+    /// Flow table entries per queue, 192 bytes each plus what --fields adds: 100000, 500k, 4M
+    /// [default: 1048576; more than four queues share four times that]
     #[arg(long, value_parser = parse_table_size, value_name = "N")]
     table_size: Option<u32>,
-    /// What is recorded: counters (packets, bytes, times, TCP flags; fastest), standard; and
-    /// beyond that packets=N (the first N packets), timing (gaps and lengths), bytes
-    /// (histogram and entropy of the payload), full (all of these)
+    /// Fields to record: counters (packets, bytes, times, TCP flags; fastest), standard; in
+    /// addition packets=N (the first N packets), timing (gaps and lengths), bytes (histogram and
+    /// entropy of the payload), full (all of these)
     #[arg(long, value_parser = choice::field, value_delimiter = ',', default_value = "standard",
           value_name = "FIELDS")]
     fields: Vec<choice::Field>,
-    /// Read the first packets of flows and tell of their applications: tls, dtls, quic, http, dns,
-    /// ssh, mail, mqtt, ntp, dhcp, sip, socks, ssdp, wireguard, or all; with ndpi the
-    /// installed libndpi is asked, too
+    /// Identify applications from the first packets of each flow: tls, dtls, quic, http, dns, ssh,
+    /// mail, mqtt, ntp, dhcp, sip, socks, ssdp, wireguard, or all; ndpi adds the names of the
+    /// installed libndpi
     #[arg(long, value_parser = choice::decoder, value_delimiter = ',', value_name = "NAMES")]
     decode: Vec<choice::Decoder>,
-    /// Tell the Community ID of each flow, with this seed or 0; --decode does so anyhow
+    /// Add the Community ID of each flow, with this seed or 0; implied by --decode
     #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
           default_missing_value = "0")]
     community_id: Option<u16>,
-    /// Parts of the key beside addresses, ports and protocol: interface is that of a capture file
+    /// Extra flow key fields besides addresses, ports and protocol (interface: that of a pcapng
+    /// file)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     key: Vec<KeyPart>,
-    /// The two directions of a connection are flows of their own
+    /// Meter each direction of a connection as a separate flow
     #[arg(long)]
     uniflow: bool,
-    /// Meter one packet in N: 100 or count:100 (each hundredth), random:100, hash:100 (all packets
-    /// between one pair of addresses in a hundred), time:1s/10ms (10 ms of each second)
+    /// Meter one packet in N: 100 or count:100 (every hundredth), random:100, hash:100 (all packets
+    /// of one address pair in a hundred), time:1s/10ms (10 ms of each second)
     #[arg(long, value_parser = choice::sampling, value_name = "HOW")]
     sample: Option<Sampling>,
-    /// Tell one record in N, chosen in the same ways
+    /// Export one record in N, selected in the same ways as --sample
     #[arg(long, value_parser = choice::sampling, value_name = "HOW")]
     sample_records: Option<Sampling>,
-    /// Which IP header of a tunnelled packet names its flow; with both it counts in two flows
+    /// IP header of a tunnelled packet that defines its flow; both counts the packet in two flows
     #[arg(long, value_enum, default_value = "outer")]
     level: LevelArg,
-    /// Which bytes count: the IP datagram, or the whole packet with its link header
+    /// Count the bytes of the IP datagram, or of the whole packet with its link header
     #[arg(long, value_enum, default_value = "ip")]
     octets: OctetsArg,
 }
@@ -204,14 +205,14 @@ enum OctetsArg {
 }
 
 const HELP: &str = "\
-On a terminal a live interface is shown as a view (keys: q ends; 1 to 4 or Tab show flows, \
-applications, talkers, losses; b p d sort by bytes, packets, duration; / filters; n shows names; \
-space holds the picture; arrows scroll). Otherwise a line of rates goes to standard error each \
-second, and the largest flows to standard output at the end. The fields of --json are described in \
-docs/flows.md.
+On a terminal, flows of a live interface are shown in a live view (keys: q quits; 1 to 4 or Tab \
+show flows, applications, talkers, losses; b p d sort by bytes, packets, duration; / filters; n \
+shows names; space pauses; arrows scroll). Otherwise barewire prints a line of rates per second \
+on standard error, and the largest flows on standard output at the end. The fields of --json are \
+described in docs/flows.md.
 
-A plain interface name is a tap: it sees what comes and what the host sends, and takes nothing \
-away. afxdp: takes the packets that the filter selects from the host.
+A plain interface name is a tap: it sees received and sent packets, and the host still gets its \
+own. afxdp: takes the packets that match the filter from the host.
 
 Examples:
   barewire flows trace.pcap
@@ -225,7 +226,7 @@ Examples:
   barewire flows eth0 --plain --export parquet:flows/
   barewire flows afxdp:eth0 --queues 2 --cpus 2,3 udp port 53";
 
-/// Runs the probe and tells what it found.
+/// Runs the probe and reports what it metered.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Query(args)) = &args.other {
         return query::run(args);
@@ -242,7 +243,7 @@ pub fn run(args: &Args) -> Result<()> {
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
     let probe = args.open(name, &origins)?.owner(owner).prepare()?;
     if let Some(address) = probe.metrics_address() {
-        say!("figures at http://{address}/metrics");
+        say!("metrics at http://{address}/metrics");
     }
     let keep = crate::args::to_read_counters(name)?;
     let mut keep: Vec<Capability> = keep.into_iter().collect();
@@ -309,7 +310,8 @@ impl Showing<'_> {
             let written = outlet.summary(&done, self.name, memory.total());
             if done.report.records_dropped != 0 && written.is_ok() {
                 say!(
-                    "{} records with {} packets were dropped: whoever reads them is too slow",
+                    "{} records with {} packets were dropped: the reader of standard output is \
+                     too slow",
                     done.report.records_dropped,
                     done.report.packets_in_dropped
                 );
@@ -392,9 +394,9 @@ impl View for Watching<'_> {
 
     fn origins_read(&mut self, result: Result<()>) {
         match result {
-            Ok(()) => say!("the files of --asn, --geo and --mac-vendors were read again"),
+            Ok(()) => say!("reloaded the files of --asn, --geo and --mac-vendors"),
             Err(error) => {
-                say!("the files of --asn, --geo and --mac-vendors stay as they were");
+                say!("kept the old files of --asn, --geo and --mac-vendors");
                 crate::exit::tell(&error);
             }
         }
@@ -514,13 +516,13 @@ impl Args {
         key.extend(names.map(|value| value.get_name().to_owned()));
         settings.push(("key", key.join(", ")));
         let directions = match flow.uniflow {
-            true => "each a flow of its own",
-            false => "one flow; the side that began is the source",
+            true => "a separate flow each",
+            false => "one flow; the initiator is the source",
         };
         settings.push(("directions", directions.into()));
         let octets = match flow.octets {
             OctetsArg::Ip => "the IP datagram, header included",
-            OctetsArg::Packet => "the packet from its link header on",
+            OctetsArg::Packet => "the whole packet, link header included",
         };
         settings.push(("bytes", octets.into()));
         let level = match flow.level {
@@ -539,7 +541,7 @@ impl Args {
             ("records sampled", flow.sample_records),
         ] {
             if let Some(sampling) = sampling {
-                let words = format!("one in {}, figures not scaled up", sampling.interval());
+                let words = format!("one in {}, counters not scaled up", sampling.interval());
                 settings.push((name, words));
             }
         }
@@ -557,19 +559,19 @@ fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
         "ms" => 0.001,
         "m" => 60.0,
         "h" => 3600.0,
-        other => return Err(format!("{other:?} is no unit of time (ms, s, m, h)")),
+        other => return Err(format!("unknown unit {other:?}: use ms, s, m or h")),
     };
     let seconds = digits.parse::<f64>().unwrap_or(-1.0) * unit;
     match (0.001..=1e9).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("it is not a time above 0, such as 10, 90s, 5m".into()),
+        false => Err("expected a time above 0, such as 10, 90s, 5m".into()),
     }
 }
 
 fn parse_timeout(text: &str) -> std::result::Result<Duration, String> {
     let duration = parse_duration(text)?;
     if duration.as_nanos() as u64 > flow::Timeouts::MAX_NS {
-        return Err("a timeout is at most 24h".into());
+        return Err("timeouts can be at most 24h".into());
     }
     Ok(duration)
 }
@@ -586,7 +588,7 @@ fn parse_table_size(text: &str) -> std::result::Result<u32, String> {
     let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
     match number {
         Some(count @ 16..=0x1000_0000) => Ok(count as u32),
-        _ => Err("it is not a number of flows from 16 to 268435456".into()),
+        _ => Err("expected a number of flows from 16 to 268435456".into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `barewire forward`: packets from one port to another.
+//! `barewire forward`: forwards packets from one port to another.
 
 mod show;
 
@@ -16,33 +16,33 @@ use crate::args::PortArgs;
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Where packets come from: afxdp:eth0, an interface (a tap), a capture file
+    /// Input port: afxdp:eth0, an interface (a tap), a capture file
     #[arg(value_name = "PORT-A")]
     from: String,
-    /// Where they go: afxdp:eth1, an interface, a file to write
+    /// Output port: afxdp:eth1, an interface, a file to write
     #[arg(value_name = "PORT-B")]
     to: String,
-    /// Only these packets: a pcap expression (`man pcap-filter`)
+    /// Forward only packets that match this expression (man pcap-filter)
     #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
-    /// Also from PORT-B to PORT-A
+    /// Forward in both directions
     #[arg(long)]
     both: bool,
-    /// End after so many packets, over both directions
+    /// Stop after COUNT packets, both directions together
     #[arg(short = 'c', long, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so many seconds
+    /// Stop after SECONDS seconds
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     duration: Option<Duration>,
-    /// Packets taken at a time, at the most
+    /// Batch size: packets received at a time, at most
     #[arg(long, default_value_t = 64, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,
-    /// Print the rates of each second, and at the end the account, as a JSON object a line
+    /// Print rates every second, and the account at the end, as one JSON object per line
     #[arg(long)]
     json: bool,
-    /// Even on the interface that the machine lives on
+    /// Forward even on the interface of the default route or of this SSH session
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -50,18 +50,17 @@ pub struct Args {
 }
 
 const HELP: &str = "\
-afxdp: takes packets from the host; what the filter does not select goes on to the host as \
-before. Between two ports that share memory (afxdp: and vfio:) no byte of a packet moves: its \
-frame changes hands. Between others packets are copied, and the account says how many.
+afxdp: takes packets from the host; packets that the filter rejects still go to the host. \
+Forwarding between ports that can share a frame pool (afxdp: and vfio:) is zero-copy; between \
+other ports packets are copied, and the account says how many.
 
-A plain interface name is a tap: the host keeps its packets and answers them, so a bridge made \
-of taps delivers packets twice. Use afxdp: for that.
+A plain interface name is a tap: the host also receives and answers the packets, so a bridge of \
+two taps delivers packets twice. Use afxdp: instead.
 
-Each pair of queues is a thread, in each direction. A packet for which the sending side has no \
-room in time is dropped and counted as tx_full; from a file, forwarding waits instead. When the \
-interfaces are veth, turn checksum and segmentation offload off at their other ends (ethtool -K \
-eth0 tx off tso off gso off rxvlan off): a packet that never sees a card is otherwise never \
-finished.
+Each pair of queues has a thread, in each direction. A packet is dropped and counted as tx_full \
+if the transmit ring has no room for it in time; when reading a file, forwarding waits instead. \
+With veth interfaces, turn off checksum and segmentation offload at their peers (ethtool -K eth0 \
+tx off tso off gso off rxvlan off): there is no card to compute checksums or to segment packets.
 
 Examples:
   barewire forward afxdp:eth0 afxdp:eth1 --both
@@ -72,7 +71,7 @@ Examples:
 fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
     match value.parse() {
         Ok(number) if (0.001..=1e9).contains(&number) => Ok(Duration::from_secs_f64(number)),
-        _ => Err("it is not a number of seconds above 0".into()),
+        _ => Err("expected a number of seconds above 0".into()),
     }
 }
 

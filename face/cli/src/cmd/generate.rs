@@ -10,14 +10,14 @@ use sys::{Error, Result};
 /// Arguments of `completions`.
 #[derive(clap::Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// Shell to write the script for
     shell: clap_complete::Shell,
 }
 
 /// Arguments of `man`.
 #[derive(clap::Args)]
 pub struct ManArgs {
-    /// Folder for the pages; made if it is missing
+    /// Directory for the pages; created if missing
     folder: PathBuf,
 }
 

@@ -15,23 +15,23 @@ use sys::Result;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Write packets to a file, or print a line each
+    /// Capture packets: print them, or write them to a file
     Capture(Box<capture::Args>),
-    /// List the interfaces: driver, speed, queues, XDP modes, who holds XDP
+    /// List interfaces: driver, speed, queues, XDP modes, attached XDP programs
     Devices(devices::Args),
-    /// Tell what this machine can do, why not, and what to do about it
+    /// Check host support and suggest fixes
     Doctor(doctor::Args),
-    /// Replay a capture, or send generated packets, at a rate
+    /// Replay a capture or send generated packets at a given rate
     Send(Box<send::Args>),
-    /// Pass packets from one port to another, or both ways, without copying them where that can be
+    /// Forward packets from one port to another or both ways, zero-copy where possible
     Forward(Box<forward::Args>),
-    /// Show the flows of an interface or a capture
+    /// Meter flows on an interface or in a capture file; show, record and export them
     Flows(Box<flows::Args>),
-    /// List network cards, and give them to user-mode drivers or back to the kernel
+    /// List network cards and bind them to vfio-pci or back to their kernel driver
     Nic(nic::Args),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions(generate::CompletionsArgs),
-    /// Write the man pages into a folder
+    /// Write the man pages to a directory
     Man(generate::ManArgs),
 }
 

@@ -1,4 +1,4 @@
-//! `barewire nic`: which network cards there are on PCI, and who drives them.
+//! `barewire nic`: PCI network cards and the drivers they are bound to.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use sys::{Error, ErrorKind, Result};
 /// Signals that ask for the end (signal(7)).
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
-/// How often it is looked whether a command has ended, or we are to.
+/// Poll interval while a command runs.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Arguments.
@@ -30,11 +30,11 @@ pub struct Args {
 /// What to do.
 #[derive(clap::Subcommand)]
 enum Action {
-    /// List the network cards: ids, driver, IOMMU group, interfaces
+    /// List network cards: PCI IDs, driver, IOMMU group, interfaces
     List(ListArgs),
-    /// Give a card to user-mode drivers (vfio), or back to its kernel driver
+    /// Bind a card to vfio-pci for user-space drivers, or back to its kernel driver
     Bind(BindArgs),
-    /// Give a card back when standard input ends
+    /// Bind a card back to its kernel driver when standard input ends
     #[command(hide = true)]
     Guard {
         /// Its PCI address
@@ -54,38 +54,37 @@ struct ListArgs {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 struct BindArgs {
-    /// Who is to drive it
+    /// What to bind the card to
     #[arg(value_enum)]
     owner: OwnerText,
-    /// Its PCI address (0000:01:00.0), or the name of its interface
+    /// PCI address of the card (0000:01:00.0), or the name of its interface
     #[arg(value_name = "PCI-ADDRESS")]
     card: String,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Even if its interface is in use, or its IOMMU group shared
+    /// Bind even if the interface is in use or the IOMMU group is shared
     #[arg(long)]
     force: bool,
-    /// Give it back when this command ends: on Ctrl-C, on SIGTERM, or by any other death
+    /// Bind it back when this command ends, even if it is killed
     #[arg(long, conflicts_with = "dry_run")]
     until_exit: bool,
-    /// Run a command meanwhile, and give it back when that ends
+    /// Run a command, and bind the card back when the command ends
     #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "CMD")]
     #[arg(conflicts_with_all = ["dry_run", "until_exit"])]
     run: Vec<String>,
 }
 
 const HELP: &str = "\
-A card that vfio-pci has is no interface of the kernel's any more; it comes back by `barewire \
-nic bind kernel`, to exactly the driver that it had (remembered in /run/barewire/bind).
+A card bound to vfio-pci has no kernel interface. `barewire nic bind kernel` rebinds it to the \
+driver it had before (recorded in /run/barewire/bind).
 
-Refused, unless forced, for the card that carries the default route or this very session, whose \
-interface has an address, an XDP program or something on top, and where another device is in the \
-same IOMMU group. Without an IOMMU it is refused in any case: a card could then write anywhere \
-in memory.
+Without --force, bind refuses a card that carries the default route or this session, whose \
+interface has an address, an XDP program or an upper device, or that shares its IOMMU group with \
+another device. Without an IOMMU it always refuses: the card could write anywhere in memory.
 
-With --until-exit and --run a small process of its own waits for the end and gives the card \
-back, so that even kill -9 leaves the machine as it was.
+With --until-exit and --run a small helper process waits for the end and binds the card back, so \
+even kill -9 leaves the machine as it was.
 
 Examples:
   barewire nic list
@@ -95,9 +94,9 @@ Examples:
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OwnerText {
-    /// Programs, through vfio-pci
+    /// vfio-pci, for user-space drivers
     Vfio,
-    /// The driver that had it before
+    /// The kernel driver it had before
     Kernel,
 }
 
@@ -127,7 +126,7 @@ fn list(args: &ListArgs) -> Result<()> {
 
 fn write_text(out: &mut impl Write, cards: &[Card]) -> io::Result<()> {
     if cards.is_empty() {
-        return writeln!(out, "no network card on PCI");
+        return writeln!(out, "no PCI network cards");
     }
     for card in cards {
         let (vendor, device) = card.id;
@@ -180,7 +179,7 @@ impl BindArgs {
             OwnerText::Kernel => (Owner::Kernel, true),
         };
         if is_kernel && (self.until_exit || !self.run.is_empty()) {
-            let what = "--until-exit and --run give a card back to the kernel in the end";
+            let what = "--until-exit and --run are for `nic bind vfio`";
             crate::exit::wrong_usage("nic", what);
         }
         let plan = bind::plan(&place, address, owner, self.force)?;
@@ -193,7 +192,7 @@ impl BindArgs {
         plan.carry_out()?;
         tell(&plan);
         if !is_kernel {
-            eprintln!("barewire nic bind kernel {address} gives it back");
+            eprintln!("to bind it back: barewire nic bind kernel {address}");
         }
         Ok(())
     }
@@ -201,15 +200,15 @@ impl BindArgs {
     /// Binds, waits or runs the command, and has the card given back.
     fn for_a_while(&self, address: PciAddress, plan: &Plan) -> Result<()> {
         if plan.steps.is_empty() {
-            let what = format!("lend {address}");
-            let why = "it is bound to vfio-pci already, so it would not be as before in the end";
+            let what = format!("bind {address} temporarily");
+            let why = "it is already bound to vfio-pci, so there is no driver to bind it back to";
             return Err(Error::new(ErrorKind::Busy, what, why)
-                .with_hint(format!("barewire nic bind kernel {address}, then again")));
+                .with_hint(format!("run `barewire nic bind kernel {address}` first")));
         }
         let stop = Stop::on_signals()?;
         // Before anything is changed, so that nobody's death can leave it changed.
         let program = std::env::current_exe()
-            .map_err(|error| Error::from_io("find this very program", error))?;
+            .map_err(|error| Error::from_io("find the path of this program", error))?;
         let mut command = Command::new(program);
         command.args(["nic", "guard", &address.to_string()]);
         let guard = Guard::start(command)?;
@@ -217,7 +216,7 @@ impl BindArgs {
         tell(plan);
         let result = match self.run.split_first() {
             None => {
-                eprintln!("Ctrl-C gives it back");
+                eprintln!("press Ctrl-C to bind it back");
                 while !stop.is_set() {
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -226,13 +225,13 @@ impl BindArgs {
             Some((program, args)) => run_command(program, args, &stop),
         };
         if !guard.release()? {
-            let what = format!("give {address} back");
+            let what = format!("bind {address} back");
             return Err(
-                Error::new(ErrorKind::Io, what, "it did not work; see above")
+                Error::new(ErrorKind::Io, what, "the helper process failed; see above")
                     .with_hint(format!("barewire nic bind kernel {address}")),
             );
         }
-        eprintln!("{address} is back");
+        eprintln!("{address} is bound to its kernel driver again");
         match result? {
             0 => Ok(()),
             code => std::process::exit(code),
@@ -270,7 +269,7 @@ fn dry_run(plan: &Plan) -> Result<()> {
         out += &format!("{step}\n");
     }
     if plan.steps.is_empty() {
-        eprintln!("nothing is to be done");
+        eprintln!("nothing to do");
     }
     io::stdout()
         .write_all(out.as_bytes())
@@ -281,10 +280,10 @@ fn tell(plan: &Plan) {
     let card = &plan.card;
     let former = card.driver.as_deref().unwrap_or("no driver");
     match &plan.wanted {
-        _ if plan.steps.is_empty() => eprintln!("{}: nothing is to be done", card.address),
-        Some(driver) => eprintln!("{}: from {former} to {driver}", card.address),
+        _ if plan.steps.is_empty() => eprintln!("{}: nothing to do", card.address),
+        Some(driver) => eprintln!("{}: {former} -> {driver}", card.address),
         None => eprintln!(
-            "{}: from {former} to whichever driver knows it",
+            "{}: {former} -> the driver that the kernel picks",
             card.address
         ),
     }

@@ -16,7 +16,7 @@ use crate::out;
 use show::Progress;
 use template::TemplateArgs;
 
-/// Rate of generated packets when none is given: enough to see, too little to hurt.
+/// Default rate of generated packets: enough to see, too little to hurt.
 const DEFAULT_RATE: Rate = Rate::Packets(1000.0);
 
 /// Arguments.
@@ -25,8 +25,8 @@ const DEFAULT_RATE: Rate = Rate::Packets(1000.0);
     barewire send [OPTIONS] --udp|--tcp-syn|--tcp FLAGS|--icmp PORT")]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The capture to replay (not with --udp, --tcp-syn, --tcp, --icmp), and where to send: an
-    /// interface, or a port such as xdplive:eth0 or afpacket:eth0
+    /// Capture file to replay (not with --udp, --tcp-syn, --tcp, --icmp), then the port to send
+    /// on: an interface, xdplive:eth0, afpacket:eth0 and so on
     #[arg(value_name = "FILE PORT", num_args = 1..=2, required = true, hide_long_help = false)]
     names: Vec<String>,
 
@@ -37,36 +37,36 @@ pub struct Args {
     #[command(flatten)]
     template: TemplateArgs,
 
-    /// Send even if the machine's default route leaves by this interface
+    /// Send even on the interface of the default route or of this SSH session
     #[arg(long)]
     force: bool,
-    /// Tell what would be sent, and send nothing
+    /// Print what would be sent, and send nothing
     #[arg(long)]
     dry_run: bool,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Become this user once the port and the file are open
+    /// Drop privileges to this user once the port and the file are open
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Pin the sending thread to this processor
+    /// Pin the sending thread to this CPU
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
 }
 
 const HELP: &str = "\
-Lengths and rates in bits count a packet as a capture file does: with its Ethernet header and \
-VLAN tags, without the frame check sequence (4 bytes). With --wire, rates in bits count what the \
-packet takes on the wire: check sequence, preamble and gap (24 bytes), and padding to 60 bytes.
+Packet lengths and bit rates count the Ethernet header and VLAN tags but not the frame check \
+sequence (FCS, 4 bytes), as capture files do. With --wire, bit rates also count FCS, preamble and \
+inter-frame gap (24 bytes), and padding to 60 bytes.
 
-Ranges: 10.0.0.0/24 (all 256), 10.0.0.1-10.0.0.9, 1024-65535, and lists with commas. Each packet \
-takes the next value of every range, or with --random a new one. Sizes: 60, 60-1514, 60,590,1514, \
-60*7,590*4,1514 (with weights), imix (7 of 60, 4 of 590, 1 of 1514: 64, 594 and 1518 with the \
-check sequence).
+Ranges: 10.0.0.0/24 (all 256 addresses), 10.0.0.1-10.0.0.9, 1024-65535, and comma-separated \
+lists. Each packet takes the next value of every range, or a random one with --random. Sizes: 60, \
+60-1514, 60,590,1514, 60*7,590*4,1514 (with weights), imix (7 of 60, 4 of 590, 1 of 1514: 64, 594 \
+and 1518 with the FCS).
 
-A plain interface name is sent to through afpacket:, or, with --rate max, through the fastest \
-that there is: xdplive: where the interface takes XDP frames, afxdp: where it would copy anyway. \
-Packets sent through these are not seen by tcpdump on the same interface.
+For a plain interface name, packets are sent through afpacket:. With --rate max, barewire picks \
+the fastest way that works: xdplive: if the interface takes XDP frames, afxdp: if that would not \
+be zero-copy. tcpdump on the same interface does not see packets sent through these two.
 
 Examples:
   barewire send trace.pcap eth1
@@ -74,34 +74,34 @@ Examples:
   barewire send --udp --dst 192.0.2.7 --dport 53 --rate 1.2Mpps --duration 10 eth1
   barewire send --tcp-syn --src 10.0.0.0/8 --dst 192.0.2.7 --random --rate 3Gbps eth1";
 
-/// When packets go, and when to end.
+/// When to send packets, and when to stop.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Rate and end")]
+#[command(next_help_heading = "Rate and duration")]
 struct PaceArgs {
-    /// Packets or bits a second (1.2Mpps, 250kpps, 3Gbps), or max
+    /// Packets or bits per second (1.2Mpps, 250kpps, 3Gbps), or max
     #[arg(long, value_parser = parse_pace, value_name = "RATE")]
     rate: Option<PaceText>,
-    /// Packets a second, as a number
+    /// Packets per second, as a number
     #[arg(long, conflicts_with = "rate", value_parser = parse_pps, value_name = "N")]
     pps: Option<Rate>,
-    /// Count in rates what a packet takes on the wire
+    /// Bit rates count FCS, preamble and inter-frame gap
     #[arg(long)]
     wire: bool,
-    /// Replay so many times as fast as captured
+    /// Replay X times as fast as captured
     #[arg(long, short = 'x', value_parser = parse_multiplier, value_name = "X")]
     #[arg(conflicts_with_all = ["rate", "pps"])]
     multiplier: Option<f64>,
-    /// Cut gaps of the capture to so many seconds
+    /// Shorten gaps in the capture to at most SECONDS seconds
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     #[arg(conflicts_with_all = ["rate", "pps"])]
     gap_max: Option<Duration>,
-    /// Replay so many times; 0 is until stopped
+    /// Replay the capture N times; 0 repeats until stopped
     #[arg(long = "loop", default_value_t = 1, value_name = "N")]
     rounds: u64,
-    /// End after so many packets
+    /// Stop after N packets
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
     count: Option<u64>,
-    /// End after so many seconds
+    /// Stop after SECONDS seconds
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     duration: Option<Duration>,
 }
@@ -110,31 +110,32 @@ struct PaceArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Addresses, tags, TTL")]
 struct RewriteArgs {
-    /// Source MAC address (for generated packets a range); generated packets have the interface's
-    /// otherwise
+    /// Source MAC address, or a range for generated packets [default for those: the interface's]
     #[arg(long, value_parser = parse_macs, value_name = "MAC")]
     src_mac: Option<Range>,
-    /// Destination MAC address (for generated packets a range)
+    /// Destination MAC address, or a range for generated packets [default for those: the
+    /// neighbour's]
     #[arg(long, value_parser = parse_macs, value_name = "MAC")]
     dst_mac: Option<Range>,
-    /// Put on VLAN tags, outer first: 100, or 200,100, or 0x88a8:200@5,100 (tag protocol, id,
-    /// priority)
+    /// Add VLAN tags, outer first: 100, or 200,100, or 0x88a8:200@5,100 (TPID:ID@PRIORITY)
     #[arg(long, value_parser = parse_tags, value_name = "TAGS")]
     vlan: Option<Tags>,
-    /// TTL or hop limit; 64 in generated packets otherwise
+    /// Set the TTL or hop limit [default for generated packets: 64]
     #[arg(long, value_name = "N")]
     ttl: Option<u8>,
-    /// Take all VLAN tags off captured packets
+    /// Remove all VLAN tags from captured packets
     #[arg(long)]
     strip_vlan: bool,
-    /// Map captured addresses, source and destination: 10.0.0.0/8=192.168.0.0/16; may be repeated
+    /// Map source and destination addresses of captured packets, for example
+    /// 10.0.0.0/8=192.168.0.0/16; may be repeated
     #[arg(long, value_parser = parse_map, value_name = "FROM=TO")]
     map: Vec<AddrMap>,
-    /// Map captured ports, source and destination: 80=8080, 1000-1999=5000; may be repeated
+    /// Map source and destination ports of captured packets, for example 80=8080 or
+    /// 1000-1999=5000; may be repeated
     #[arg(long, value_parser = parse_port_map, value_name = "FROM=TO")]
     map_port: Vec<PortMap>,
-    /// Compute all checksums of captured packets anew (captures made on the sender often have
-    /// none)
+    /// Recompute all checksums of captured packets (captures made on the sending host often lack
+    /// them because of checksum offload)
     #[arg(long)]
     fix_checksums: bool,
 }
@@ -164,7 +165,7 @@ fn parse_pace(value: &str) -> std::result::Result<PaceText, String> {
 }
 
 fn parse_pps(value: &str) -> std::result::Result<Rate, String> {
-    let number = value.parse().map_err(|_| "it is not a number".to_owned())?;
+    let number = value.parse().map_err(|_| "expected a number".to_owned())?;
     Rate::packets(number).map_err(text)
 }
 
@@ -172,8 +173,8 @@ fn parse_multiplier(value: &str) -> std::result::Result<f64, String> {
     let number = value.parse().unwrap_or(0.0);
     match (1e-6..=1e9).contains(&number) {
         true => Ok(number),
-        false => Err("a multiplier is a number from 0.000001 to 1000000000\n\
-            hint: for no gaps at all use --rate max"
+        false => Err("expected a number from 0.000001 to 1000000000\n\
+            hint: use --rate max for no gaps at all"
             .into()),
     }
 }
@@ -182,7 +183,7 @@ fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
     let number = value.parse().unwrap_or(-1.0);
     match (0.000_001..=1e9).contains(&number) {
         true => Ok(Duration::from_secs_f64(number)),
-        false => Err("it is not a number of seconds above 0".into()),
+        false => Err("expected a number of seconds above 0".into()),
     }
 }
 
@@ -215,7 +216,7 @@ pub fn run(args: &Args) -> Result<()> {
         ([_], false) => usage(
             "give a capture to replay and a port, or --udp, --tcp-syn, --tcp or --icmp and a port",
         ),
-        _ => usage("a capture and --udp, --tcp-syn, --tcp or --icmp exclude each other"),
+        _ => usage("give a capture, or one of --udp, --tcp-syn, --tcp and --icmp, not both"),
     };
     args.check(file.is_some());
     let destination = Destination::find(name, args)?;
@@ -251,13 +252,13 @@ impl Destination {
             .filter(|_| !args.force && !args.dry_run)
         {
             let why = format!(
-                "{lifeline}: a replay there reaches the network that the machine lives on, and at \
-                 full speed fills it"
+                "{lifeline}: the packets would reach the network that this host depends on, and \
+                 could saturate it"
             );
             let what = format!("send on {}", parsed.target);
             return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(
-                "use a test interface, or say --force if this is what you want; \
-                 --dry-run shows it first",
+                "use a test interface, or --force to send anyway; \
+                 --dry-run shows what would be sent",
             ));
         }
         let is_plain = !name.contains(':');
@@ -313,13 +314,13 @@ impl Destination {
 fn check_port(mut port: Port, name: &str, len: usize) -> Result<Port> {
     let refuse = |why: String| Error::new(ErrorKind::InvalidInput, format!("send on {name}"), why);
     if port.tx.is_empty() {
-        let hint = "name an interface; barewire devices lists them";
-        return Err(refuse("nothing can be sent there".into()).with_hint(hint));
+        let hint = "use an interface; `barewire devices` lists them";
+        return Err(refuse("this port cannot send".into()).with_hint(hint));
     }
     let max = port.capabilities.packet_len_max as usize;
     if max != 0 && len > max {
-        let why = format!("it takes packets of {max} bytes at most, not {len}");
-        return Err(refuse(why).with_hint("afpacket: takes all that the MTU allows"));
+        let why = format!("it sends packets of at most {max} bytes, not {len}");
+        return Err(refuse(why).with_hint("afpacket: sends packets up to the MTU"));
     }
     port.name = name.to_owned();
     Ok(port)
@@ -340,14 +341,12 @@ impl Args {
             ] {
                 if range.as_ref().is_some_and(|range| range.single().is_none()) {
                     usage(&format!(
-                        "{name} is one address for captured packets, not a range"
+                        "{name} takes one address for captured packets, not a range"
                     ));
                 }
             }
             if let Some(option) = self.template.first_option() {
-                usage(&format!(
-                    "{option} is for generated packets; captured ones have their own"
-                ));
+                usage(&format!("{option} is for generated packets only"));
             }
             return;
         }
@@ -460,7 +459,7 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
     let tag_len = if tagged { 4 } else { 0 };
     if max != 0 && generator.packet_len_max() > max + tag_len {
         let why = format!(
-            "the longest would have {} bytes, and the interface's MTU allows for {}",
+            "the longest would have {} bytes, and the interface's MTU allows {}",
             generator.packet_len_max(),
             max + tag_len
         );
@@ -468,7 +467,7 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
         let name = destination.target.as_ref().map_or("NAME", |t| &t.link.name);
         return Err(
             Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
-                "give a smaller --size, or ip link set {name} mtu {mtu}"
+                "use a smaller --size, or raise the MTU: ip link set {name} mtu {mtu}"
             )),
         );
     }
@@ -524,14 +523,17 @@ fn finish(report: &Report, destination: &Destination, len_max: usize) -> Result<
     if report.too_long != 0 {
         let why = format!("{} were longer than {len_max} bytes", report.too_long);
         if len_max < destination.packet_len_max() {
-            return fail(why, "afpacket: takes all that the MTU allows".into());
+            return fail(why, "afpacket: sends packets up to the MTU".into());
         }
         let name = destination.target.as_ref().map_or("NAME", |t| &t.link.name);
         return fail(why, format!("raise the MTU: ip link set {name} mtu 9000"));
     }
     if report.failed != 0 {
         let why = format!("{} were refused by the interface", report.failed);
-        return fail(why, "is it up, and does its other end take packets?".into());
+        return fail(
+            why,
+            "check that it is up and that its peer receives packets".into(),
+        );
     }
     if report.not_sendable != 0 {
         let why = format!(
@@ -540,7 +542,7 @@ fn finish(report: &Report, destination: &Destination, len_max: usize) -> Result<
         );
         return fail(
             why,
-            "only IP packets can be put behind a new Ethernet header".into(),
+            "barewire adds Ethernet headers to IP packets only".into(),
         );
     }
     Ok(())

@@ -75,7 +75,7 @@ pub enum Shown {
     Talkers,
     /// Where packets went that are in no flow.
     Losses,
-    /// Sums by who stands behind addresses.
+    /// Sums by network, country and vendor.
     Networks,
 }
 

@@ -42,7 +42,7 @@ pub struct View {
     digested: u32,
     /// Records that are summed up between two pictures.
     digest_max: u32,
-    /// Who stands behind addresses.
+    /// Enrichment of addresses.
     pub origins: Origins,
 }
 

@@ -136,8 +136,8 @@ fn files_follow_by_the_clock() {
 #[test]
 fn a_wrong_name_is_told_at_once() {
     for (url, words) in [
-        ("csv:flows.csv?rotate=1h", "names that differ"),
-        ("csv:flows-%Q.csv?rotate=1h", "%Q is no field"),
+        ("csv:flows.csv?rotate=1h", "need distinct names"),
+        ("csv:flows-%Q.csv?rotate=1h", "unknown field %Q"),
         ("csv:/proc/none/flows-%n.csv?rotate=1h", "/proc/none"),
     ] {
         let target = crate::Target::parse(url).unwrap();

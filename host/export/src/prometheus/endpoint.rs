@@ -45,7 +45,7 @@ impl Endpoint {
     /// # Errors
     /// When that cannot be listened on.
     pub fn bind(address: SocketAddr) -> Result<Endpoint> {
-        let what = || format!("serve figures on {address}");
+        let what = || format!("serve metrics on {address}");
         let listener = TcpListener::bind(address).map_err(|e| Error::from_io(what(), e))?;
         listener
             .set_nonblocking(true)
@@ -85,7 +85,7 @@ impl Endpoint {
                     server.turn();
                 }
             })
-            .map_err(|e| Error::from_io("start a thread for figures", e))?;
+            .map_err(|e| Error::from_io("start the metrics thread", e))?;
         self.thread = Some(thread);
         Ok(())
     }
@@ -236,7 +236,7 @@ fn answer(request: &[u8], page: &Mutex<String>) -> Vec<u8> {
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (status, body) = match (method, path) {
         (Some(b"GET" | b"HEAD"), b"/metrics") => ("200 OK", lock(page).clone()),
-        (Some(b"GET" | b"HEAD"), _) => ("404 Not Found", "figures are at /metrics\n".into()),
+        (Some(b"GET" | b"HEAD"), _) => ("404 Not Found", "metrics are at /metrics\n".into()),
         _ => ("405 Method Not Allowed", String::new()),
     };
     let mut answer = format!(

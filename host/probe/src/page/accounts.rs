@@ -50,7 +50,7 @@ fn port(out: &mut String, report: &Report) {
         rx.imbalance(),
         "seen = delivered + passed + dropped + in flight",
     );
-    card(out, "The port's account", "packets", false, &body);
+    card(out, "Port account", "packets", false, &body);
 }
 
 /// Which records the delivered packets are in, or why they are in none.
@@ -72,18 +72,18 @@ fn packets(out: &mut String, report: &Report, total: &QueueStatus) {
         ));
     }
     let sampled = meter.unsampled + report.unsampled_record_packets;
-    rows.push(("left out by sampling".into(), sampled));
-    rows.push(("after the count was reached".into(), total.unmetered));
-    rows.push(("left out by the filter".into(), total.unselected));
-    rows.push(("counted in two flows, taken off".into(), meter.twice));
+    rows.push(("skipped by sampling".into(), sampled));
+    rows.push(("after --count was reached".into(), total.unmetered));
+    rows.push(("rejected by the filter".into(), total.unselected));
+    rows.push(("counted in two flows, subtracted".into(), meter.twice));
     rows.retain(|(name, count)| *count != 0 || name == "in records");
     let mut body = String::new();
     counts(&mut body, &rows);
     verdict(&mut body, report.imbalance(), "delivered = all of these");
     card(
         out,
-        "Where the packets went",
-        "packets that the port delivered",
+        "Packet account",
+        "packets delivered by the port",
         false,
         &body,
     );
@@ -94,14 +94,14 @@ fn flows(out: &mut String, report: &Report, total: &QueueStatus, digest: &Digest
     let meter = &total.meter;
     let table = &meter.table;
     let mut rows = vec![
-        ("flows begun".to_owned(), table.flows),
+        ("flows started".to_owned(), table.flows),
         ("records".to_owned(), digest.total.records),
     ];
     for reason in EndReason::ALL {
         let words = match reason {
             EndReason::Idle => "ended: idle",
-            EndReason::Active => "ended: active timeout, the flow goes on",
-            EndReason::EndOfFlow => "ended: TCP said so",
+            EndReason::Active => "ended: active timeout, the flow continues",
+            EndReason::EndOfFlow => "ended: TCP FIN or RST",
             EndReason::Forced => "ended: end of input",
             EndReason::Resources => "ended early: the table was full",
         };
@@ -113,17 +113,11 @@ fn flows(out: &mut String, report: &Report, total: &QueueStatus, digest: &Digest
         fragments.first + fragments.followed + fragments.joined,
     ));
     rows.push(("fragments without a first one".into(), fragments.orphans));
-    rows.push(("halves from two queues made one".into(), report.merged));
+    rows.push(("halves from two queues, merged".into(), report.merged));
     rows.retain(|(_, count)| *count != 0);
     let mut body = String::new();
     counts(&mut body, &rows);
-    card(
-        out,
-        "What became of flows",
-        "flows and records",
-        false,
-        &body,
-    );
+    card(out, "Flow account", "flows and records", false, &body);
 }
 
 /// What became of exported records, by destination.

@@ -37,13 +37,13 @@ fn iommu_in(sys: &Path) -> Finding {
     let word = if groups == 1 { "group" } else { "groups" };
     match (units.first(), groups) {
         (None, 0) => Finding::No(
-            "there is none, or it is switched off".into(),
-            "switch VT-d or AMD-Vi on in the firmware and boot with intel_iommu=on or \
-             amd_iommu=on; a virtual machine needs an emulated one"
+            "there is none, or it is disabled".into(),
+            "enable VT-d or AMD-Vi in the firmware and boot with intel_iommu=on or \
+             amd_iommu=on; a virtual machine needs an emulated IOMMU"
                 .into(),
         ),
         (Some(unit), 0) => Finding::No(
-            format!("{unit} is there, and no device is behind it"),
+            format!("{unit} is present, but it translates for no device"),
             "boot with intel_iommu=on or amd_iommu=on, and without iommu=off".into(),
         ),
         (Some(unit), _) => {
@@ -61,8 +61,8 @@ fn vfio_in(sys: &Path, dev: &Path) -> Finding {
     let driver = sys.join("bus/pci/drivers/vfio-pci");
     if !driver.is_dir() {
         return Finding::No(
-            "the kernel's driver vfio-pci is not loaded".into(),
-            "modprobe vfio-pci vfio_iommu_type1 (`barewire nic bind vfio` does)".into(),
+            "the vfio-pci driver is not loaded".into(),
+            "modprobe vfio-pci vfio_iommu_type1 (`barewire nic bind vfio` does this)".into(),
         );
     }
     let by_type1 = dev.join("vfio/vfio").exists() && sys.join("module/vfio_iommu_type1").is_dir();
@@ -76,9 +76,9 @@ fn vfio_in(sys: &Path, dev: &Path) -> Finding {
         (false, true) => "iommufd",
         (false, false) => {
             return Finding::No(
-                "vfio-pci is loaded, and nothing is seen that it could be reached by".into(),
-                "modprobe vfio_iommu_type1; in a container /dev/vfio must be passed in; whether \
-                 there is iommufd instead shows once a card is bound"
+                "vfio-pci is loaded, but neither VFIO type 1 nor iommufd is available".into(),
+                "modprobe vfio_iommu_type1; a container needs /dev/vfio passed in; iommufd \
+                 support shows only once a card is bound"
                     .into(),
             );
         }
@@ -87,7 +87,7 @@ fn vfio_in(sys: &Path, dev: &Path) -> Finding {
     let bound = names(&driver);
     let bound = bound.iter().filter(|name| name.contains(':')).count();
     let cards = if bound == 1 { "function" } else { "functions" };
-    Finding::Yes(format!("vfio-pci by {ways}; it has {bound} {cards}"))
+    Finding::Yes(format!("vfio-pci through {ways}, bound to {bound} {cards}"))
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
         // The node is there before its module is.
         make(&dev.join("vfio"));
         fs::write(dev.join("vfio/vfio"), "").unwrap();
-        no(vfio_in(&sys, &dev), "nothing", "vfio_iommu_type1");
+        no(vfio_in(&sys, &dev), "neither", "vfio_iommu_type1");
         make(&sys.join("module/vfio_iommu_type1"));
         let one = "vfio-pci by type 1; it has 1 function";
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));

@@ -198,11 +198,11 @@ impl Plan {
         let port = open_sending(&name, &mut options, wanted as u32)?;
         if port.tx.len() < wanted {
             let why = format!(
-                "{name} has {} sending queues, and packets come by {wanted}",
+                "{name} has {} transmit queues, but packets arrive on {wanted} receive queues",
                 port.tx.len()
             );
-            let error = Error::new(ErrorKind::InvalidInput, "send chosen packets on", why);
-            return Err(error.with_hint(format!("--queues {} takes fewer", port.tx.len())));
+            let error = Error::new(ErrorKind::InvalidInput, "forward selected packets", why);
+            return Err(error.with_hint(format!("use --queues {}", port.tx.len())));
         }
         let program = crate::filter::compile(&self.choice.filter, LinkType::ETHERNET.0)?;
         let side = end.side(port);

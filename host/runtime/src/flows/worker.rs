@@ -91,8 +91,8 @@ fn work_on(plan: Plan) -> Result<Ended> {
     config.table.prefetch = Some(sys::advice::prefetch);
     let mut meter = Meter::new(&config).map_err(|e| {
         drop(plan.messages.send(Message::Paused));
-        let error = Error::new(ErrorKind::NoSpace, "make the flow table", e.to_string());
-        error.with_hint("a smaller --table-size, or fewer queues")
+        let error = Error::new(ErrorKind::NoSpace, "allocate the flow table", e.to_string());
+        error.with_hint("use a smaller --table-size or fewer queues")
     })?;
     let applications = Arc::default();
     if let Some(config) = &plan.config.applications {

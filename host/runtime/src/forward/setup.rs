@@ -98,8 +98,8 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         if is_tap && (index == 0 || setup.both) {
             let name = &end.name.target;
             warnings.push(format!(
-                "{name} is tapped: the host keeps its packets too, and what it answers or routes \
-                 comes on top; afxdp:{name} takes them from the host"
+                "{name} is a tap: the host also receives these packets, and may answer or route \
+                 them; afxdp:{name} takes them from the host"
             ));
         }
     }
@@ -124,8 +124,12 @@ fn filter(setup: &Setup) -> FilterSource {
                 "a packet has no Ethernet header ({})",
                 LinkType(target.link_type)
             );
-            return Err(Error::new(ErrorKind::Unsupported, what.clone(), why)
-                .with_hint("`barewire send` puts IP packets of a capture behind such headers"));
+            return Err(
+                Error::new(ErrorKind::Unsupported, what.clone(), why).with_hint(
+                    "`barewire send` can add Ethernet headers to the IP packets of a \
+                            capture",
+                ),
+            );
         }
         source.compile(target)
     })
@@ -196,12 +200,12 @@ impl End {
             return Ok(());
         };
         let why = format!(
-            "{lifeline}: forwarding there takes the machine's own packets, or floods the network \
-             that it lives on"
+            "{lifeline}: forwarding would take this host's own packets, or flood the network it \
+             depends on"
         );
         let what = format!("forward with {}", self.text);
         Err(Error::new(ErrorKind::InvalidInput, what, why)
-            .with_hint("use other interfaces, or say --force if this is what you want"))
+            .with_hint("use other interfaces, or --force to forward anyway"))
     }
 
     pub(crate) fn side(self, port: Port) -> Side {
@@ -231,29 +235,29 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
     let [a, b] = ends;
     if let (Some(one), Some(other)) = (a.link(), b.link()) {
         if one.index == other.index {
-            let why = format!("both are {}: every packet would come back", one.name);
-            return refuse(why, "name two interfaces");
+            let why = format!("both are {}: every packet would be sent back", one.name);
+            return refuse(why, "use two interfaces");
         }
         if one.linked == other.index && other.linked == one.index {
             let why = format!(
-                "{} and {} are the two ends of one wire: every packet would go round for ever",
+                "{} and {} are peers of one veth pair: packets would loop for ever",
                 one.name, other.name
             );
-            return refuse(why, "name the ends of two wires");
+            return refuse(why, "use interfaces of two different veth pairs");
         }
         return Ok(());
     }
     let is_same = a.name.scheme == b.name.scheme && a.name.target == b.name.target;
     if is_same && a.kind != Some(port::Target::New) {
         let why = "both are the same".to_owned();
-        return refuse(why, "name two ports");
+        return refuse(why, "use two different ports");
     }
     let identity = |end: &End| {
         let data = fs::metadata(Path::new(&end.name.target)).ok()?;
         (end.kind == Some(port::Target::File) && data.is_file()).then(|| (data.dev(), data.ino()))
     };
     if identity(a).is_some() && identity(a) == identity(b) {
-        let why = "both are one file, which would be emptied before it is read".to_owned();
+        let why = "both are the same file, which would be truncated before it is read".to_owned();
         return refuse(why, "write to another file");
     }
     Ok(())
@@ -264,15 +268,15 @@ fn check_ways(setup: &Setup, a: &Port, b: &Port) -> Result<()> {
     let refuse = |name: &str, why: String| {
         let what = format!("forward from {} to {}", setup.names[0], setup.names[1]);
         let error = Error::new(ErrorKind::InvalidInput, what, format!("{name}: {why}"));
-        Err(error.with_hint("docs/ports.md tells which port can do what"))
+        Err(error.with_hint("docs/ports.md lists what each port supports"))
     };
     for (index, port) in [a, b].into_iter().enumerate() {
         let name = &setup.names[index];
         if port.rx.is_empty() && (index == 0 || setup.both) {
-            return refuse(name, "nothing can be received there".into());
+            return refuse(name, "the input port cannot receive".into());
         }
         if port.tx.is_empty() && (index == 1 || setup.both) {
-            return refuse(name, "nothing can be sent there".into());
+            return refuse(name, "the output port cannot send".into());
         }
     }
     Ok(())

@@ -56,7 +56,7 @@ impl Ranges {
         for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let wrong = |why: &str| format!("line {}: {why}", at + 1);
             if line.len() > LINE_MAX {
-                return Err(wrong("it is too long"));
+                return Err(wrong("the line is too long"));
             }
             let line = String::from_utf8_lossy(line);
             let line = line.trim_matches(['\u{feff}', '\r', ' ']);
@@ -91,7 +91,7 @@ impl Ranges {
             });
         }
         if four.is_empty() && six.is_empty() {
-            return Err("there is no range of addresses in it".into());
+            return Err("it contains no address ranges".into());
         }
         let pack = |range: Range| (range.first as u32, range.last as u32, range.row);
         Ok(Ranges {
@@ -192,7 +192,7 @@ pub(super) fn split(line: &str) -> Vec<String> {
 }
 
 /// Why a line is none.
-const NONE: &str = "it does not begin with a prefix, or a first and a last address";
+const NONE: &str = "it does not start with a prefix, or with a first and a last address";
 
 /// Whether they are of IPv6, first, last, and how many fields that took.
 fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static str> {
@@ -201,7 +201,7 @@ fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static st
         let addr = address(addr).ok_or(NONE)?;
         let bits = if addr.is_ipv6() { 128 } else { 32 };
         let len = len.parse::<u32>().ok().filter(|len| *len <= bits);
-        let len = len.ok_or("the length of the prefix is none")?;
+        let len = len.ok_or("the prefix length is invalid")?;
         let host = u128::MAX.checked_shr(128 - (bits - len)).unwrap_or(0);
         let number = number(addr);
         let (is_six, first, last) = range(addr.is_ipv6(), number & !host, number | host);
@@ -210,7 +210,7 @@ fn addresses(fields: &[String]) -> Result<(bool, u128, u128, usize), &'static st
     let first = address(first).ok_or(NONE)?;
     let last = fields.get(1).and_then(|f| address(f)).ok_or(NONE)?;
     if first.is_ipv6() != last.is_ipv6() || last < first {
-        return Err("the last address is not behind the first one");
+        return Err("the last address does not follow the first");
     }
     let (is_six, first, last) = range(first.is_ipv6(), number(first), number(last));
     Ok((is_six, first, last, 2))
@@ -358,13 +358,25 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
         for (text, words) in [
-            ("", "no range"),
-            ("start,end\n", "no range"),
-            ("192.0.2.0/24,1\n192.0.2.0/33,1\n", "line 2: the length"),
-            ("192.0.2.0/33,1\n192.0.2.0/24,1\n", "line 1: the length"),
-            ("192.0.2.0/24,1\nabc\n", "line 2: it does not begin"),
-            ("192.0.2.0/24,1\n192.0.2.9,192.0.2.8,1\n", "not behind"),
-            ("192.0.2.0/24,1\n192.0.2.9,::1,1\n", "not behind"),
+            ("", "no address ranges"),
+            ("start,end\n", "no address ranges"),
+            (
+                "192.0.2.0/24,1\n192.0.2.0/33,1\n",
+                "line 2: the prefix length",
+            ),
+            (
+                "192.0.2.0/33,1\n192.0.2.0/24,1\n",
+                "line 1: the prefix length",
+            ),
+            ("192.0.2.0/24,1\nabc\n", "line 2: it does not start"),
+            (
+                "192.0.2.0/24,1\n192.0.2.9,192.0.2.8,1\n",
+                "does not follow the first",
+            ),
+            (
+                "192.0.2.0/24,1\n192.0.2.9,::1,1\n",
+                "does not follow the first",
+            ),
         ] {
             let error = Ranges::parse(text.as_bytes()).unwrap_err();
             assert!(error.contains(words), "{text:?}: {error}");

@@ -36,7 +36,7 @@ impl Vendors {
         for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let wrong = |why: &str| format!("line {}: {why}", at + 1);
             if line.len() > LINE_MAX {
-                return Err(wrong("it is too long"));
+                return Err(wrong("the line is too long"));
             }
             let line = String::from_utf8_lossy(line);
             let line = line.trim_matches(['\u{feff}', '\r', ' ']);
@@ -60,7 +60,7 @@ impl Vendors {
                 if at == 0 || self.count > before && !line.starts_with("MA-") {
                     continue;
                 }
-                return Err(wrong("it begins with no part of a MAC address"));
+                return Err(wrong("it does not start with a MAC prefix"));
             };
             self.count += 1;
             if self.count > PREFIXES_MAX {
@@ -76,7 +76,7 @@ impl Vendors {
             self.by_len[list].1.insert(prefix, name);
         }
         if self.count == before {
-            return Err("there is no maker of network cards in it".into());
+            return Err("it contains no MAC vendors".into());
         }
         self.by_len.sort_by_key(|(len, _)| std::cmp::Reverse(*len));
         Ok(())
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (text, words) in [
-            ("", "no maker"),
-            ("Registry,Assignment\n", "no maker"),
+            ("", "no MAC vendors"),
+            ("Registry,Assignment\n", "no MAC vendors"),
             ("#\nxyz,abc\n", "line 2"),
             ("#\n00:00:00/49\tx\n", "line 2"),
             ("#\n00:00:00:00:00:00:00\tx\n", "line 2"),

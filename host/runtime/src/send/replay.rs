@@ -274,7 +274,7 @@ impl Replay {
         let last = self.round_count != 0 && self.rounds >= self.round_count;
         if self.round_packets == 0 && !last {
             self.ended = true;
-            let why = "the capture has no packet that can be sent, so there is nothing to repeat";
+            let why = "the capture has no packet that can be sent";
             return Err(Error::new(ErrorKind::InvalidInput, "replay", why));
         }
         self.round_packets = 0;
@@ -373,7 +373,7 @@ fn open_capture(name: &str, rewriter: &Rewriter) -> Result<Port> {
     };
     let port = port::open(name, &options)?;
     if port.rx.is_empty() {
-        let why = "nothing can be received from it";
+        let why = "this port cannot receive";
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!("replay {name}"),

@@ -18,7 +18,7 @@ pub struct Beyond {
     pub application: bool,
     /// The Community ID, with this seed.
     pub community_seed: Option<u16>,
-    /// Who stands behind the ends.
+    /// Enrichment of the endpoints.
     pub origin: OriginParts,
 }
 

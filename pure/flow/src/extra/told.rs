@@ -58,7 +58,7 @@ pub struct Extra<'a> {
     pub bytes: Option<&'a ByteCounts>,
     /// What an [`Inspect`](super::Inspect) had to say, in the form of [`put_application`].
     pub application: &'a [u8],
-    /// Who stands behind the ends, by [`Side`].
+    /// Enrichment of the endpoints, by [`Side`].
     pub origins: Option<&'a Origins>,
 }
 

@@ -1,5 +1,4 @@
-//! What is recorded, when flows end, and what is left out: arguments with a small language of
-//! their own.
+//! Arguments with a small syntax of their own: fields, timeouts, decoders, sampling.
 
 use std::time::Duration;
 
@@ -56,7 +55,11 @@ pub fn idle(text: &str) -> Result<Idle, String> {
         "udp" => Protocol::Udp,
         "icmp" => Protocol::Icmp,
         "other" => Protocol::Other,
-        _ => return Err(format!("{name:?} is none of tcp, udp, icmp, other")),
+        _ => {
+            return Err(format!(
+                "unknown protocol {name:?}: use tcp, udp, icmp or other"
+            ));
+        }
     };
     Ok(Idle {
         protocol: Some(protocol),
@@ -87,13 +90,13 @@ pub fn field(text: &str) -> Result<Field, String> {
         ("packets", None) => Ok(Field::Packets(PACKET_COUNT)),
         ("packets", Some(count)) => match count.parse() {
             Ok(count @ 1..) => Ok(Field::Packets(count)),
-            _ => Err("packets=N takes a number from 1 to 255".into()),
+            _ => Err("packets=N: expected a number from 1 to 255".into()),
         },
         ("timing", None) => Ok(Field::Timing),
         ("bytes", None) => Ok(Field::Bytes),
         ("full", None) => Ok(Field::Full),
         _ => Err(format!(
-            "{text:?} is none of counters, standard, packets=N, timing, bytes, full"
+            "unknown field {text:?}: use counters, standard, packets=N, timing, bytes or full"
         )),
     }
 }
@@ -141,7 +144,7 @@ pub fn decoder(text: &str) -> Result<Decoder, String> {
         let rows = inspect::decode::DECODERS.iter();
         rows.map(|row| row.name).collect::<Vec<_>>().join(", ")
     };
-    let none = || format!("{text:?} is none of {}, all, ndpi", names());
+    let none = || format!("unknown decoder {text:?}: use {}, all, ndpi", names());
     let ours = Decoders::NONE.with(text).ok_or_else(none)?;
     Ok(Decoder::Ours(ours))
 }
@@ -183,10 +186,10 @@ pub fn sampling(text: &str) -> Result<Sampling, String> {
     if how == "time" {
         let (every, open) = rate
             .split_once('/')
-            .ok_or("time needs a period and the part of it that is taken: time:1s/10ms")?;
+            .ok_or("time: expected PERIOD/LENGTH, for example time:1s/10ms")?;
         let (every, open) = (parse_duration(every)?, parse_duration(open)?);
         if open > every {
-            return Err("the part that is taken is longer than the period".into());
+            return Err("the sampled length is longer than the period".into());
         }
         return Ok(Sampling::Time {
             every_ns: every.as_nanos() as u64,
@@ -195,14 +198,16 @@ pub fn sampling(text: &str) -> Result<Sampling, String> {
     }
     let interval = match rate.parse::<u32>() {
         Ok(interval @ 1..) => interval,
-        _ => return Err(format!("{rate:?} is not a number above 0")),
+        _ => return Err(format!("expected a number above 0, not {rate:?}")),
     };
     match how {
         _ if interval == 1 => Ok(Sampling::All),
         "count" => Ok(Sampling::Count(interval)),
         "random" => Ok(Sampling::Random(interval)),
         "hash" => Ok(Sampling::Hash(interval)),
-        _ => Err(format!("{how:?} is none of count, random, hash, time")),
+        _ => Err(format!(
+            "unknown method {how:?}: use count, random, hash or time"
+        )),
     }
 }
 

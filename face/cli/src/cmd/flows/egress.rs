@@ -1,4 +1,4 @@
-//! `--egress`: the beginnings of flows go on to another port.
+//! `--egress`: forwards the beginning of each flow to another port.
 
 use std::io::{self, Write};
 
@@ -12,20 +12,20 @@ use sys::Result;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Egress")]
 pub struct EgressArgs {
-    /// Send the first packets of each flow on to this port, for a program that looks deeper
+    /// Forward the first packets of each flow to this port, for example to an IDS
     #[arg(long, value_name = "PORT")]
     egress: Option<String>,
-    /// How much of each record: packets, bytes (with k or M), or both, whichever is reached first:
-    /// 20, 64k, 20,64k
+    /// How much of each flow record to forward: packets, bytes (with k or M), or both, whichever
+    /// is reached first: 20, 64k, 20,64k
     #[arg(long, value_name = "HOW MUCH", default_value = "10", value_parser = first,
           requires = "egress")]
     egress_first: Shunt,
-    /// Of flows with these applications send all that comes once that is known, of others nothing
-    /// more; with --decode
+    /// Once the application of a flow is known, forward all its packets if it is one of these, and
+    /// none otherwise; needs --decode
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = protocol,
           requires_all = ["egress", "decode"])]
     egress_only: Vec<Protocol>,
-    /// Of what was chosen, only packets that this expression selects (man pcap-filter)
+    /// Forward only packets that also match this expression (man pcap-filter)
     #[arg(long, value_name = "FILTER", requires = "egress")]
     egress_filter: Option<String>,
 }
@@ -48,7 +48,7 @@ fn first(text: &str) -> std::result::Result<Shunt, String> {
         let number = number.and_then(|number| number.checked_mul(unit.unwrap_or(1)));
         let Some(number) = number else {
             return Err(format!(
-                "{part:?} is no number of packets (20) or bytes (64k, 1M)"
+                "expected a number of packets (20) or bytes (64k, 1M), not {part:?}"
             ));
         };
         match unit {
@@ -68,7 +68,7 @@ fn protocol(text: &str) -> std::result::Result<Protocol, String> {
     };
     let none = || {
         let names: Vec<&str> = all().map(Protocol::name).collect();
-        format!("{text:?} is none of {}", names.join(", "))
+        format!("unknown application {text:?}: use {}", names.join(", "))
     };
     all()
         .find(|protocol| protocol.name() == text)
@@ -76,7 +76,8 @@ fn protocol(text: &str) -> std::result::Result<Protocol, String> {
 }
 
 impl EgressArgs {
-    /// The way out, if there is to be one. The way in gets what both share.
+    /// The plan for the egress port, if one is given. Adjusts the options of the input port so
+    /// that both share a pool where possible.
     pub fn plan(&self, input: &str, options: &mut PortOptions) -> Result<Option<Plan>> {
         let Some(name) = &self.egress else {
             return Ok(None);
@@ -104,12 +105,12 @@ pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<
     let status = &egress.status;
     write!(
         out,
-        "egress: {} packets chosen = {} sent on",
+        "egress: {} packets selected = {} forwarded",
         status.chosen, status.forwarded
     )?;
     for (count, why) in [
         (status.filtered, "filtered out"),
-        (status.tx_full, "for which there was no room"),
+        (status.tx_full, "dropped: transmit ring full"),
         (status.too_long, "too long"),
         (status.unsendable, "without an Ethernet header, or cut"),
     ] {
@@ -119,11 +120,11 @@ pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<
     }
     match status.imbalance() {
         0 => writeln!(out, ": adds up")?,
-        missing => writeln!(out, ": {missing} missing, which is a fault of this program")?,
+        missing => writeln!(out, ": {missing} unaccounted for, a bug in barewire")?,
     }
     let failed: u64 = egress.account.tx.iter().map(|tx| tx.failed).sum();
     if failed != 0 {
-        writeln!(out, "egress: the device refused {failed} of those sent on")?;
+        writeln!(out, "egress: the device failed to send {failed} of them")?;
     }
     Ok(())
 }

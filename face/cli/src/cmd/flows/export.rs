@@ -1,4 +1,4 @@
-//! `--export`: records to collectors and files, and what became of them.
+//! `--export`: sends records to collectors and files, and reports what was exported and lost.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -8,32 +8,32 @@ use export::{Account, DropReason, FanOut, Target};
 
 use crate::report::bytes;
 
-/// Where records go beside the screen.
+/// Export options.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Export")]
 pub struct ExportArgs {
-    /// Send records to a collector or a file, for example ipfix:udp://192.0.2.1:4739,
-    /// netflow9:udp://HOST, csv:FILE, parquet:FOLDER, json:kafka://BROKER/TOPIC; may be given
-    /// several times (docs/export.md)
+    /// Export records to a collector or a file, for example ipfix:udp://192.0.2.1:4739,
+    /// netflow9:udp://HOST, csv:FILE, parquet:FOLDER, json:kafka://BROKER/TOPIC; may be repeated
+    /// (docs/export.md)
     #[arg(long, value_name = "URL", value_parser = parse_target)]
     export: Vec<Target>,
-    /// Who gets which records when there are several destinations
+    /// How to distribute records over several destinations
     #[arg(long, value_enum, default_value = "all", value_name = "WHO")]
     export_mode: Mode,
-    /// The sampling rate that is told to collectors: one of N packets comes here
+    /// Sampling rate to report to collectors, if the port receives one packet in N
     #[arg(long, default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..))]
     sampling_rate: u32,
-    /// Serve figures for Prometheus at http://ADDRESS/metrics, for example 127.0.0.1:9100
+    /// Serve Prometheus metrics at http://ADDRESS/metrics, for example 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Mode {
-    /// Everybody gets all
+    /// Every destination gets all records
     All,
-    /// Each gets a part of the flows, by a hash of the key
+    /// Each destination gets a share of the flows, by a hash of the flow key
     Hash,
 }
 
@@ -92,33 +92,33 @@ pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> i
             }
         }
         if account.files != 0 {
-            writeln!(out, "  {} files are complete", account.files)?;
+            writeln!(out, "  {} files completed", account.files)?;
         }
         if account.sessions > 1 {
-            writeln!(out, "  {} connections were made", account.sessions)?;
+            writeln!(out, "  {} connections opened", account.sessions)?;
         }
         if account.refused_by_host != 0 {
             writeln!(
                 out,
-                "  the host said {} times that nobody listens there: what was sent then is lost",
+                "  port unreachable reported {} times: messages sent then were lost",
                 account.refused_by_host
             )?;
         }
         if let Some(failure) = &account.last_failure {
-            writeln!(out, "  {} failures, the last: {failure}", account.failures)?;
+            writeln!(out, "  {} failures, last: {failure}", account.failures)?;
         }
         let waiting = account.waiting();
         if waiting == 0 {
             writeln!(
                 out,
-                "  handed over = {} exported + {} not: adds up",
+                "  offered = {} exported + {} dropped: adds up",
                 account.exported.flows,
                 account.dropped_total().flows
             )?;
         } else {
             writeln!(
                 out,
-                "  {waiting} flows are neither exported nor dropped: a fault of this program"
+                "  {waiting} flows are neither exported nor dropped: a bug in barewire"
             )?;
         }
     }

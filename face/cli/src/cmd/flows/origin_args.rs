@@ -1,4 +1,4 @@
-//! `--asn`, `--geo`, `--mac-vendors`: who stands behind the ends of flows, by files of the user.
+//! `--asn`, `--geo`, `--mac-vendors`: enrichment of flows from files of the user.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use sys::{Error, ErrorKind, Result};
 
 /// Files about addresses and network cards.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Origins")]
+#[command(next_help_heading = "Enrichment")]
 pub struct OriginArgs {
-    /// Tell the autonomous systems of addresses, by a MaxMind DB file or a list of prefixes or
-    /// ranges (iptoasn.com and others); may be given several times (docs/enrichment.md)
+    /// Add AS numbers and names of addresses, from a MaxMind DB file or a list of prefixes or
+    /// ranges (iptoasn.com and others); may be repeated (docs/enrichment.md)
     #[arg(long, value_name = "FILE")]
     asn: Vec<PathBuf>,
-    /// Tell countries and cities of addresses, by files of the same kinds
+    /// Add countries and cities of addresses, from the same kinds of files
     #[arg(long, value_name = "FILE")]
     geo: Vec<PathBuf>,
-    /// Tell the makers of network cards, by IEEE's oui.csv or Wireshark's manuf; with --key mac
+    /// Add MAC vendors, from IEEE's oui.csv or Wireshark's manuf; needs --key mac
     #[arg(long, value_name = "FILE")]
     mac_vendors: Vec<PathBuf>,
 }
@@ -39,10 +39,10 @@ impl OriginArgs {
     pub fn open(&self, has_mac: bool) -> Result<Origins> {
         let files = self.files();
         if files.parts().vendor && !has_mac {
-            let what = "tell makers of network cards";
-            let why = "addresses of network cards are not recorded";
+            let what = "add MAC vendors";
+            let why = "MAC addresses are not recorded";
             let error = Error::new(ErrorKind::InvalidInput, what, why);
-            return Err(error.with_hint("--key mac records them; they are then part of the key"));
+            return Err(error.with_hint("--key mac records them, as part of the flow key"));
         }
         Origins::open(&files)
     }

@@ -1,4 +1,4 @@
-//! Without a view: a line of rates each second, on standard error.
+//! Without the live view: a line of rates per second, on standard error.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Rates {
     }
 }
 
-/// Tells what is about to be done, for live ports.
+/// Prints what is about to be metered, for live ports.
 pub fn start(name: &str, description: &PortDescription, queue_count: usize, memory: &Memory) {
     if description.intake == Intake::File {
         return;
@@ -72,7 +72,7 @@ pub fn start(name: &str, description: &PortDescription, queue_count: usize, memo
     }
     let queues = if queue_count == 1 { "queue" } else { "queues" };
     say!(
-        "{name}: {} on {}, {queue_count} {queues}{facts}; at most {} of memory",
+        "{name}: {} on {}, {queue_count} {queues}{facts}; uses at most {} of memory",
         description.scheme,
         description.target,
         bytes(memory.total() as u64)

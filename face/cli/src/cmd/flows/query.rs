@@ -9,19 +9,19 @@ use sys::Result;
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct QueryArgs {
-    /// What to ask; the table is called flows
+    /// SQL query; the table is called flows
     #[arg(value_name = "SQL")]
     sql: String,
-    /// Folders with Parquet files, searched to the bottom, and such files
+    /// Parquet files, and directories to search recursively for them
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<PathBuf>,
-    /// Print an object of JSON for each row
+    /// Print one JSON object per row
     #[arg(long)]
     json: bool,
-    /// Print comma-separated values, names of columns first
+    /// Print CSV with a header line
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// The program duckdb, or a Python that has its module [default: the first one in PATH]
+    /// The duckdb program, or a Python that has the duckdb module [default: the first in PATH]
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ Examples:
                         ORDER BY sent DESC LIMIT 10' flows/
   barewire flows query \"SELECT count(*) FROM flows WHERE date = '2026-11-22'\" flows/ --json";
 
-/// Asks, and prints the answer.
+/// Runs the query and prints the result.
 pub fn run(args: &QueryArgs) -> Result<()> {
     let engine = Engine::find(args.engine.as_deref())?;
     let answer = match (args.json, args.csv) {

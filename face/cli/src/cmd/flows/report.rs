@@ -1,4 +1,4 @@
-//! The end: the largest flows on standard output; totals and the account on standard error.
+//! Final output: the largest flows on standard output; totals and the account on standard error.
 
 use std::io::{self, Write};
 
@@ -32,7 +32,7 @@ impl Memory {
     }
 }
 
-/// Tells the end of a probe.
+/// Prints the final output of a probe.
 ///
 /// # Errors
 /// What ended it early, once everything else is told; or that standard output cannot be written.
@@ -106,7 +106,7 @@ pub fn write_top(
     if !report.top.is_exact() {
         writeln!(
             out,
-            "(flows told in several records may be larger: the sums of small ones were forgotten)"
+            "(flows of several records may be larger: sums of the smallest flows were discarded)"
         )?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What a service does on `SIGHUP`: it reads its configuration again.
+//! `SIGHUP`: reloads the configuration of a running probe.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -51,9 +51,9 @@ pub fn check_live_filter(name: &str) -> Result<()> {
     if !row.is_some_and(|row| row.filter_takes) {
         return Ok(());
     }
-    let why = "this port takes from the host what its filter selects, so it is in the kernel";
+    let why = "the filter of this port selects packets to take from the host, in the kernel";
     let error = Error::new(ErrorKind::InvalidInput, "use --live-filter", why);
-    Err(error.with_hint("leave live-filter out, or use the plain name of the interface, a tap"))
+    Err(error.with_hint("remove live-filter, or use the plain interface name, which is a tap"))
 }
 
 impl Reloading {
@@ -81,7 +81,7 @@ impl Reloading {
         running.reloading();
         // What is wrong with the file does not end the probe.
         if let Err(error) = self.read_again(running, switch) {
-            say!("{}: nothing was changed", self.path.display());
+            say!("{}: not reloaded, nothing was changed", self.path.display());
             exit::tell(&error);
         }
         running.ready();
@@ -102,16 +102,16 @@ impl Reloading {
         let changed = running.change(change, switch)?;
         let name = self.path.display();
         for (list, words) in [
-            (changed.exports.begun, "exported to from now on"),
-            (changed.exports.renewed, "was moved away, and is made anew"),
-            (changed.exports.ended, "no longer exported to"),
+            (changed.exports.begun, "export started"),
+            (changed.exports.renewed, "file was moved away, reopened"),
+            (changed.exports.ended, "export stopped"),
             (
                 changed.exports.resampled,
-                "a new session, with the new sampling",
+                "new session with the new sampling rate",
             ),
             (
                 changed.exports.outdated,
-                "goes on, and tells the old sampling until it is moved away",
+                "reports the old sampling rate until the file is moved away",
             ),
         ] {
             for target in list {
@@ -135,7 +135,9 @@ impl Reloading {
         })?;
         match cli.command {
             Command::Flows(args) => Ok(args),
-            _ => Err(wrong("it is not for `barewire flows`".into())),
+            _ => Err(wrong(
+                "it is not a configuration of `barewire flows`".into(),
+            )),
         }
     }
 
@@ -154,9 +156,9 @@ impl Reloading {
         changed.sort();
         changed.dedup();
         for key in changed {
-            say!("{name}: {key} has changed; it takes effect when the probe is started anew");
+            say!("{name}: {key} has changed; restart the probe for it to take effect");
         }
-        say!("{name}: read again");
+        say!("{name}: reloaded");
         // What needs a start is told again each time.
         let origins = ORIGINS.into_iter().filter(|_| has_same_origins);
         let filter = [FILTER].into_iter().filter(|_| self.live_filter);

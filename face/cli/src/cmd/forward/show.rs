@@ -1,5 +1,5 @@
-//! What is told while packets are forwarded, and at the end: for people on standard error, for
-//! programs as JSON on standard output.
+//! Output while packets are forwarded, and at the end: text on standard error, JSON on standard
+//! output.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
@@ -47,8 +47,8 @@ impl<'a> Show<'a> {
             false => ("to", a.rx.len().min(b.tx.len())),
         };
         let means = match opened.is_shared {
-            true => "without a copy",
-            false => "by copying",
+            true => "zero-copy",
+            false => "copying",
         };
         let threads = match lanes {
             1 => "1 thread".to_owned(),
@@ -163,7 +163,7 @@ impl<'a> Show<'a> {
     pub fn failing(&mut self, index: usize, why: &str) {
         self.clear();
         say!(
-            "{}: {why}; what finds no room there is dropped until it works again",
+            "{}: {why}; packets are dropped once its transmit ring is full",
             self.names[index]
         );
     }
@@ -171,7 +171,7 @@ impl<'a> Show<'a> {
     /// Tells that it works again.
     pub fn working(&mut self, index: usize) {
         self.clear();
-        say!("{}: packets leave again", self.names[index]);
+        say!("{}: sending again", self.names[index]);
     }
 
     /// The account.
@@ -203,26 +203,29 @@ impl<'a> Show<'a> {
                 flow.dropped(),
             )?;
             let lines = [
-                (flow.tx_full, format!("{to} had no room for them (tx_full)")),
+                (
+                    flow.tx_full,
+                    format!("the transmit ring of {to} was full (tx_full)"),
+                ),
                 (
                     flow.too_long,
-                    format!("they are longer than {to} takes (too_long)"),
+                    format!("longer than {to} can send (too_long)"),
                 ),
                 (
                     flow.cut,
-                    "only their beginnings were captured (cut)".to_owned(),
+                    "truncated by the capture's snapshot length (cut)".to_owned(),
                 ),
                 (
                     flow.abandoned,
-                    "an error ended it before their turn (abandoned)".to_owned(),
+                    "still queued when an error ended the run (abandoned)".to_owned(),
                 ),
                 (
                     flow.outgoing,
-                    "the host itself had sent them (outgoing)".to_owned(),
+                    "sent by the host itself (outgoing)".to_owned(),
                 ),
                 (
                     flow.surplus,
-                    "they came after the last one wanted (surplus)".to_owned(),
+                    "received after --count was reached (surplus)".to_owned(),
                 ),
             ];
             for (count, why) in lines.iter().filter(|(count, _)| *count != 0) {
@@ -230,23 +233,26 @@ impl<'a> Show<'a> {
             }
             let failed = outcome.accounts[1 - index].tx_total().failed;
             if failed != 0 {
-                writeln!(out, "  {failed} were refused by the device of {to}")?;
+                writeln!(
+                    out,
+                    "  {failed} failed to send: refused by the device of {to}"
+                )?;
             }
             match outcome.imbalance(index) {
                 0 => {}
-                missing => writeln!(out, "  the account is off by {missing}")?,
+                missing => writeln!(out, "  {missing} unaccounted for, a bug in barewire")?,
             }
             let [unseen, unsent] = outcome.unknown_to_interfaces(index);
             if unseen != 0 {
                 writeln!(
                     out,
-                    "  {unseen} were received that {from} itself did not count"
+                    "  {unseen} more were received than the interface counters of {from} show"
                 )?;
             }
             if unsent != 0 {
                 writeln!(
                     out,
-                    "  {unsent} were sent that {to} itself did not count as sent"
+                    "  {unsent} more were sent than the interface counters of {to} show"
                 )?;
             }
         }

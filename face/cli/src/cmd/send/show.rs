@@ -1,4 +1,4 @@
-//! What is told: the plan, the progress, the summary.
+//! Output: the plan, the progress line, the summary.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -136,8 +136,8 @@ pub fn pace_words(pace: Pace) -> String {
         }
         Pace::Original {
             multiplier: 1.0, ..
-        } => "at the captured times".into(),
-        Pace::Original { multiplier, .. } => format!("at the captured times, {multiplier}-fold"),
+        } => "at the captured rate".into(),
+        Pace::Original { multiplier, .. } => format!("at {multiplier} times the captured rate"),
     }
 }
 
@@ -171,7 +171,7 @@ fn plan_text(out: &mut Vec<u8>, from: &str, to: &str, plan: &Plan) -> io::Result
     write!(out, "would send ")?;
     match plan.packets {
         Some(packets) => write!(out, "{packets} packets")?,
-        None => write!(out, "packets without end")?,
+        None => write!(out, "packets until stopped")?,
     }
     if let Some(bytes) = plan.bytes {
         write!(out, ", {bytes} bytes")?;
@@ -244,19 +244,19 @@ fn left_out(out: &mut Vec<u8>, too_long: u64, not_sendable: u64, cut: u64) -> io
     if too_long != 0 {
         writeln!(
             out,
-            "left out {too_long} packets longer than the interface's MTU allows"
+            "skipped {too_long} packets longer than the interface's MTU allows"
         )?;
     }
     if not_sendable != 0 {
         writeln!(
             out,
-            "left out {not_sendable} packets that cannot be put on Ethernet"
+            "skipped {not_sendable} packets that cannot be sent on Ethernet"
         )?;
     }
     if cut != 0 {
         writeln!(
             out,
-            "{cut} packets are shorter than they were: the capture has only their start"
+            "{cut} packets are truncated: the capture was made with a snapshot length"
         )?;
     }
     Ok(())
@@ -274,7 +274,10 @@ impl Progress {
     pub fn start(port: &str, pace: Pace) -> Self {
         let on_terminal = io::stderr().is_terminal();
         if on_terminal {
-            say!("sending on {port} {}; Ctrl-C ends it", pace_words(pace));
+            say!(
+                "sending on {port} {}; press Ctrl-C to stop",
+                pace_words(pace)
+            );
         }
         Self {
             on_terminal,
@@ -328,7 +331,7 @@ pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
             "slipped_seconds": report.slipped_ns as f64 / 1e9, "ended": report.ended.word(),
         });
         if report.slipped_ns != 0 {
-            say!("the rate was not reached\nhint: {}", faster(port));
+            say!("the requested rate was not reached\nhint: {}", faster(port));
         }
         return out::print(&out::stdout(1)?, format!("{line}\n").into_bytes());
     }
@@ -356,7 +359,7 @@ fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()
         let seconds = report.slipped_ns as f64 / 1e9;
         writeln!(
             out,
-            "fell behind by {seconds:.3} s: the rate was not reached"
+            "fell behind by {seconds:.3} s: the requested rate was not reached"
         )?;
         writeln!(out, "hint: {}", faster(port))?;
     }
@@ -365,7 +368,7 @@ fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()
 
 /// What to do about a rate that was not reached.
 fn faster(port: &str) -> String {
-    let max = "--rate max shows what can be had here";
+    let max = "--rate max shows the highest rate possible here";
     let row = PortName::parse(port).ok().and_then(|name| name.backend());
     match row.map_or("", |row| row.faster) {
         "" => max.to_owned(),
@@ -435,7 +438,7 @@ mod tests {
         for part in [
             "10 packets",
             "5 pps",
-            "left out 3",
+            "skipped 3",
             "behind by 0.500 s",
             "hint: --rate max",
         ] {

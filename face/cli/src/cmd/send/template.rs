@@ -19,7 +19,7 @@ pub struct TemplateArgs {
     /// Send UDP packets
     #[arg(long, group = "kind")]
     udp: bool,
-    /// Send TCP connection requests
+    /// Send TCP SYNs
     #[arg(long, group = "kind")]
     tcp_syn: bool,
     /// Send TCP packets with these flags: SYN,ACK, or S. as tcpdump prints them
@@ -28,31 +28,31 @@ pub struct TemplateArgs {
     /// Send ICMP or ICMPv6 echo requests
     #[arg(long, group = "kind")]
     icmp: bool,
-    /// Source addresses; 198.18.0.1 or 2001:2::1 otherwise
+    /// Source addresses [default: 198.18.0.1 or 2001:2::1]
     #[arg(long, value_name = "RANGE")]
     src: Option<String>,
-    /// Destination addresses; 198.19.0.1 or 2001:2::2 otherwise
+    /// Destination addresses [default: 198.19.0.1 or 2001:2::2]
     #[arg(long, value_name = "RANGE")]
     dst: Option<String>,
-    /// Source ports; 1024 otherwise
+    /// Source ports [default: 1024]
     #[arg(long, value_parser = parse_ports, value_name = "RANGE")]
     sport: Option<Range>,
-    /// Destination ports; 9 (discard) otherwise
+    /// Destination ports [default: 9 (discard)]
     #[arg(long, value_parser = parse_ports, value_name = "RANGE")]
     dport: Option<Range>,
-    /// Sizes in bytes; as short as possible otherwise
+    /// Packet sizes in bytes [default: as short as possible]
     #[arg(long, value_parser = parse_sizes, value_name = "SIZES")]
     size: Option<Sizes>,
-    /// Payload: text, or hex:00ff17; repeated or cut to fill --size
+    /// Payload: text, or hex:00ff17; repeated or truncated to fill --size
     #[arg(long, value_parser = parse_payload, value_name = "TEXT")]
     payload: Option<Payload>,
     /// DSCP and ECN: the IPv4 type of service or IPv6 traffic class
     #[arg(long, value_name = "N")]
     tos: Option<u8>,
-    /// Draw values of ranges and sizes instead of taking the next
+    /// Pick random values from ranges and sizes instead of the next one
     #[arg(long)]
     random: bool,
-    /// Start of the random numbers: the same seed, the same packets
+    /// Seed for --random; the same seed gives the same packets
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
@@ -186,7 +186,7 @@ impl TemplateArgs {
             return Ok(mac_range([0; 6]));
         }
         let Addresses::V4 { dst, .. } = addresses else {
-            let why = "the destination's MAC address is not known";
+            let why = "the destination's MAC address is unknown";
             return Err(
                 Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
                     "give --dst-mac; `ip -6 neigh show dev {name}` lists neighbours"
@@ -200,7 +200,7 @@ impl TemplateArgs {
         match neighbour {
             Some(mac) => Ok(mac_range(mac.0)),
             None => {
-                let why = "the destination's MAC address is not known";
+                let why = "the destination's MAC address is unknown";
                 Err(
                     Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
                         "give --dst-mac: the receiver's, or the gateway's; \

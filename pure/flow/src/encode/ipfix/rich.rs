@@ -55,7 +55,7 @@ const LOST: Element = Element {
     about: "Fields of the application that there was no room for; 255 is that or more",
 };
 
-/// Who stands behind the source and the destination, in the order of [`TEXTS`].
+/// Enrichment of source and destination, in the order of [`TEXTS`].
 const ORIGIN: [[Element; 2]; TEXTS.len()] = [
     [
         origin("sourceAsName", 13, "Name of the source's autonomous system"),
@@ -357,7 +357,7 @@ impl Rich {
     }
 }
 
-/// Appends who stands behind the ends.
+/// Appends the enrichment of the endpoints.
 fn put_origins(parts: &OriginParts, of: Option<&Origins>, source: Side, out: &mut Vec<u8>) {
     let nobody = Origins::default();
     let ends = of.unwrap_or(&nobody);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use sys::local_time;
 
-/// When to go on in another file.
+/// When to rotate the output file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
     /// After this many bytes (0: never); the packet that crosses the line is the file's last.

@@ -51,7 +51,7 @@ fn write_flows(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io
     if report.merged != 0 {
         writeln!(
             out,
-            "{} flows had their two directions in different queues; their halves are one record",
+            "{} flows had their two directions in different queues and were merged",
             report.merged
         )?;
     }
@@ -59,8 +59,8 @@ fn write_flows(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io
     if full != 0 {
         writeln!(
             out,
-            "the table of {} flows was full {full} times: the flow nearest to its timeout ended \
-             early; --table-size makes it larger",
+            "the flow table ({} entries) was full {full} times: the flow nearest to its timeout \
+             was ended early; increase --table-size",
             total.capacity
         )?;
     }
@@ -81,8 +81,8 @@ fn write_in_no_flow(out: &mut impl Write, meter: &MeterStats) -> io::Result<()> 
     if fragments.first + fragments.followed + fragments.orphans != 0 {
         writeln!(
             out,
-            "fragments: {} first, {} later ones in their flows, {} without a first one (ports 0), \
-             {} overlap others",
+            "fragments: {} first, {} later ones matched to their flows, {} without a first one \
+             (ports 0), {} overlapping",
             fragments.first,
             fragments.followed + fragments.joined,
             fragments.orphans,
@@ -112,28 +112,32 @@ fn write_left_out(out: &mut impl Write, report: &Report, total: &QueueStatus) ->
     if meter.unsampled + report.unsampled_records != 0 {
         writeln!(
             out,
-            "sampling left out {} packets, and {} records with {} packets",
+            "sampling skipped {} packets, and {} records with {} packets",
             meter.unsampled, report.unsampled_records, report.unsampled_record_packets
         )?;
     }
     if meter.twice != 0 {
-        writeln!(out, "{} packets in tunnels count in two flows", meter.twice)?;
+        writeln!(
+            out,
+            "{} tunnelled packets are counted in two flows",
+            meter.twice
+        )?;
     }
     if total.unselected != 0 {
         let count = total.unselected;
-        writeln!(out, "the filter of --live-filter left out {count} packets")?;
+        writeln!(out, "the filter (--live-filter) rejected {count} packets")?;
     }
     if report.records_dropped != 0 {
         writeln!(
             out,
-            "{} records with {} packets were dropped: they came faster than they could be taken",
+            "{} records with {} packets were dropped: the reader was too slow",
             report.records_dropped, report.packets_in_dropped
         )?;
     }
     if total.unmetered != 0 {
         writeln!(
             out,
-            "{} packets came after the count was reached, and are in no flow",
+            "{} packets arrived after --count was reached, and are in no flow",
             total.unmetered
         )?;
     }
@@ -146,7 +150,7 @@ fn write_sum(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::
     if missing != 0 {
         return writeln!(
             out,
-            "delivered and records differ by {missing} packets: this is a fault of this program"
+            "delivered packets and records differ by {missing} packets: a bug in barewire"
         );
     }
     let dropped = match report.packets_in_dropped {

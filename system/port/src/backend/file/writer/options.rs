@@ -26,7 +26,7 @@ pub struct WriterOptions {
     pub format: FileFormat,
     /// Whether and how the file is compressed.
     pub compression: FileCompression,
-    /// When to go on in another file.
+    /// When to rotate the output file.
     pub rotation: Rotation,
     /// Most bytes kept of a packet; 0 is all.
     pub snaplen: u32,

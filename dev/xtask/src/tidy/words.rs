@@ -1,0 +1,80 @@
+//! Phrases that no engineer says, each with the plain one. They were replaced everywhere, and stay
+//! out of documentation, help and comments. The glossary is in STYLE.md.
+
+use super::{File, Finding};
+
+/// What is refused, and what to write instead. In lower case.
+const PHRASES: &[(&str, &str)] = &[
+    ("the books balance", "every packet is accounted for"),
+    ("hang on a link", "are attached through a bpf_link"),
+    ("a wire of two ports", "bump in the wire"),
+    ("no second compiler", "no clang or LLVM needed"),
+    ("become this user", "drop privileges to USER"),
+    ("end after so many", "stop after COUNT"),
+    ("go on in another file", "rotate the output file"),
+    ("out of habit", "ignored"),
+    ("fault of this program", "a bug in barewire"),
+    ("who says when a packet", "timestamp source"),
+    ("who stands behind", "enrichment: ASN, GeoIP, MAC vendor"),
+    ("print the picture one", "print one snapshot"),
+    ("programs become machine code", "BPF JIT enabled"),
+    ("is no format", "unknown format"),
+    ("is no flag", "unknown key"),
+];
+
+/// Lines with such a phrase. STYLE.md lists them, and the changelog and the decisions are history.
+pub fn refused(file: &File) -> Vec<Finding> {
+    let history = [
+        "STYLE.md",
+        "CHANGELOG.md",
+        "docs/decisions.md",
+        "dev/xtask/src/tidy/words.rs",
+    ];
+    let is_checked = (file.has_extension("rs") || file.has_extension("md"))
+        && !history.iter().any(|path| file.path.ends_with(path));
+    let text = file.text.as_deref().filter(|_| is_checked);
+    let mut findings = Vec::new();
+    for (index, line) in text.unwrap_or_default().lines().enumerate() {
+        let line = line.to_lowercase();
+        for (phrase, plain) in PHRASES {
+            if line.contains(phrase) {
+                let what = format!("{phrase:?} is a riddle; write {plain:?}");
+                findings.push(Finding::new(&file.path, index + 1, what));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File {
+            path: path.into(),
+            len: text.len() as u64,
+            text: Some(text.into()),
+        }
+    }
+
+    #[test]
+    fn riddles_are_found_in_documents_and_sources() {
+        let text = "# Title\n\nThe books balance.\n";
+        for path in ["README.md", "face/cli/src/args.rs"] {
+            let findings = refused(&file(path, text));
+            assert_eq!(findings.len(), 1, "{path}");
+            assert_eq!(findings[0].line, 3);
+        }
+        for path in ["STYLE.md", "CHANGELOG.md", "docs/picture.svg"] {
+            assert!(refused(&file(path, text)).is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn phrases_are_in_lower_case() {
+        for (phrase, plain) in PHRASES {
+            assert_eq!(*phrase, phrase.to_lowercase(), "{plain}");
+        }
+    }
+}
