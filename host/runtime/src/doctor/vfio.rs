@@ -130,7 +130,7 @@ mod tests {
         fs::write(dev.join("vfio/vfio"), "").unwrap();
         no(vfio_in(&sys, &dev), "neither", "vfio_iommu_type1");
         make(&sys.join("module/vfio_iommu_type1"));
-        let one = "vfio-pci by type 1; it has 1 function";
+        let one = "vfio-pci through type 1, bound to 1 function";
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));
         // Functions are listed without iommufd, too.
         let function = sys.join("class/vfio-dev/vfio0");
@@ -138,7 +138,7 @@ mod tests {
         fs::write(dev.join("iommu"), "").unwrap();
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(one.into()));
         fs::write(function.join("dev"), "").unwrap();
-        let both = "vfio-pci by type 1 and iommufd; it has 1 function";
+        let both = "vfio-pci through type 1 and iommufd, bound to 1 function";
         assert_eq!(vfio_in(&sys, &dev), Finding::Yes(both.into()));
         fs::remove_dir_all(root).unwrap();
     }
