@@ -402,6 +402,18 @@ mod tests {
         assert!(top.totals.capacity() < 20_000);
     }
 
+    /// Most of what is no member does not look like one, or the look at the marks gains nothing.
+    #[test]
+    fn marks_tell_keys_apart() {
+        let mut marks = Marks([0; Marks::WORDS]);
+        let key = |flow| *record(flow, 1).key();
+        (0..1000).for_each(|flow| marks.put(&key(flow)));
+        assert!((0..1000).all(|flow| marks.has(&key(flow))));
+        let alike = (1000..11_000).filter(|&flow| marks.has(&key(flow))).count();
+        // 1000 of 32,768 places are taken.
+        assert!((50..1000).contains(&alike), "{alike}");
+    }
+
     #[test]
     fn a_total_of_turned_records_keeps_directions() {
         let mut sum = Total::of(&record(1, 10));

@@ -66,3 +66,63 @@ impl MeterStats {
         self.table.add(&other.table);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All counters, each with another value.
+    fn counted(first: u64) -> MeterStats {
+        let mut next = first;
+        let mut count = || {
+            next += next / 3 + 1;
+            next
+        };
+        MeterStats {
+            packets: count(),
+            refused: std::array::from_fn(|_| count()),
+            without_ports: std::array::from_fn(|_| count()),
+            unsampled: count(),
+            twice: count(),
+            waiting: count(),
+            fragments: FragmentStats {
+                first: count(),
+                followed: count(),
+                joined: count(),
+                orphans: count(),
+                held: count(),
+                evicted: count(),
+                overlaps: count(),
+            },
+            table: TableStats {
+                packets: count(),
+                packets_ended: count(),
+                flows: count(),
+                ended: std::array::from_fn(|_| count()),
+                crowded: count(),
+                late: count(),
+                set_back: count(),
+                live: count(),
+            },
+        }
+    }
+
+    /// All numbers, in the order of the fields.
+    fn numbers(stats: &MeterStats) -> Vec<u64> {
+        let text = format!("{stats:?}");
+        let parts = text.split(|c: char| !c.is_ascii_digit());
+        parts.filter_map(|part| part.parse().ok()).collect()
+    }
+
+    #[test]
+    fn a_sum_is_that_of_every_counter() {
+        let (a, b) = (counted(1), counted(1000));
+        let mut sum = a;
+        sum.add(&b);
+        let expected: Vec<u64> = (numbers(&a).iter().zip(numbers(&b)))
+            .map(|(a, b)| a + b)
+            .collect();
+        assert_eq!(numbers(&sum), expected);
+        assert!(expected.len() > 2 * Reason::COUNT);
+    }
+}

@@ -93,76 +93,85 @@ fn mixture(count: u32) -> Vec<(Record, EndReason)> {
 fn what_goes_in_comes_out() {
     for is_biflow in [true, false] {
         for len_max in [MESSAGE_LEN_MIN, 512, 1400, 65535] {
-            let mut encoder = Encoder::new(Config {
-                is_biflow,
-                message_len_max: len_max,
-                domain: 77,
-                interface: 3,
-                extra: vec![
-                    Column::find("payloadOctetDeltaCount").unwrap(),
-                    Column::find("reversePayloadOctetDeltaCount").unwrap(),
-                ],
-                ..Config::default()
-            });
-            let mut wire = Wire::new(len_max);
-            wire.send(encoder.begin_session(NOW_NS));
-            let records = mixture(1000);
-            wire.send_all(&mut encoder, &records);
-            let statistics = Statistics {
-                exported_records: 1000,
-                ..Statistics::default()
-            };
-            wire.send(encoder.refresh(NOW_NS, &statistics));
-            let (found, decoder) = wire.read(|_| false);
-            assert_eq!((decoder.missed, decoder.unknown_sets), (0, 0));
-            let flows: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] == [0]).collect();
-            let sum = |enterprise, id| flows.iter().map(|m| number(m, enterprise, id)).sum::<u64>();
-            let packets: u64 = records.iter().map(|(r, _)| r.packets()).sum();
-            let bytes: u64 = records.iter().map(|(r, _)| r.bytes()).sum();
-            assert_eq!(sum(0, 2) + sum(REVERSE_ENTERPRISE, 2), packets);
-            assert_eq!(sum(0, 1) + sum(REVERSE_ENTERPRISE, 1), bytes);
-            let payload = sum(OWN_ENTERPRISE, 1) + sum(OWN_ENTERPRISE, 0x4001);
-            let truth = records
-                .iter()
-                .map(|(r, _)| r.forward().payload_bytes + r.reverse().payload_bytes);
-            assert_eq!(payload, truth.sum::<u64>());
-            let both = records.iter().filter(|(r, _)| !r.is_one_way()).count();
-            assert_eq!(flows.len(), if is_biflow { 1000 } else { 1000 + both });
-            if !is_biflow {
-                assert_eq!(sum(REVERSE_ENTERPRISE, 2), 0);
+            for has_extra in [true, false] {
+                comes_out(is_biflow, len_max, has_extra);
             }
-            // The first TCP flow of IPv4, word for word.
-            let is_first = |m: &&&Values| {
-                m.contains_key(&(0, 8)) && number(m, 0, 4) == 6 && number(m, 0, 2) > 1
-            };
-            let map = flows.iter().find(is_first).unwrap();
-            assert_eq!(map[&(0, 8)], [1, 1, 1, 1]);
-            assert_eq!(map[&(0, 12)], [2, 2, 2, 2]);
-            assert_eq!((number(map, 0, 7), number(map, 0, 11)), (5000, 80));
-            assert_eq!(number(map, 0, 152), 1_700_000_000_123);
-            assert_eq!(number(map, 0, 153), 1_700_000_061_500);
-            assert_eq!((number(map, 0, 52), number(map, 0, 10)), (63, 3));
-            let flags = if is_biflow { (0x118, 2) } else { (0x18, 1) };
-            assert_eq!((number(map, 0, 6), map[&(0, 6)].len()), flags);
-            // Options: what is own is named, the rate is told, and so is the account.
-            let options: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] != [0]).collect();
-            let rate = options.iter().find(|m| m.contains_key(&(0, 304))).unwrap();
-            assert_eq!((number(rate, 0, 304), number(rate, 0, 310)), (3, 1));
-            let named: Vec<_> = options.iter().filter_map(|m| m.get(&(0, 341))).collect();
-            assert!(named.iter().any(|name| *name == b"payloadOctetDeltaCount"));
-            assert_eq!(
-                named
-                    .iter()
-                    .any(|name| *name == b"reversePayloadOctetDeltaCount"),
-                is_biflow
-            );
-            let account = options.iter().find(|m| m.contains_key(&(0, 42))).unwrap();
-            assert_eq!(
-                (number(account, 0, 42), number(account, 0, 149)),
-                (1000, 77)
-            );
         }
     }
+}
+
+/// The same for one kind of messages; records with nothing extra have ways of their own.
+fn comes_out(is_biflow: bool, len_max: usize, has_extra: bool) {
+    let mut extra = vec![
+        Column::find("payloadOctetDeltaCount").unwrap(),
+        Column::find("reversePayloadOctetDeltaCount").unwrap(),
+    ];
+    if !has_extra {
+        extra.clear();
+    }
+    let mut encoder = Encoder::new(Config {
+        is_biflow,
+        message_len_max: len_max,
+        domain: 77,
+        interface: 3,
+        extra,
+        ..Config::default()
+    });
+    let mut wire = Wire::new(len_max);
+    wire.send(encoder.begin_session(NOW_NS));
+    let records = mixture(1000);
+    wire.send_all(&mut encoder, &records);
+    let statistics = Statistics {
+        exported_records: 1000,
+        ..Statistics::default()
+    };
+    wire.send(encoder.refresh(NOW_NS, &statistics));
+    let (found, decoder) = wire.read(|_| false);
+    assert_eq!((decoder.missed, decoder.unknown_sets), (0, 0));
+    let flows: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] == [0]).collect();
+    let sum = |enterprise, id| flows.iter().map(|m| number(m, enterprise, id)).sum::<u64>();
+    let packets: u64 = records.iter().map(|(r, _)| r.packets()).sum();
+    let bytes: u64 = records.iter().map(|(r, _)| r.bytes()).sum();
+    assert_eq!(sum(0, 2) + sum(REVERSE_ENTERPRISE, 2), packets);
+    assert_eq!(sum(0, 1) + sum(REVERSE_ENTERPRISE, 1), bytes);
+    if has_extra {
+        let payload = sum(OWN_ENTERPRISE, 1) + sum(OWN_ENTERPRISE, 0x4001);
+        let truth = records
+            .iter()
+            .map(|(r, _)| r.forward().payload_bytes + r.reverse().payload_bytes);
+        assert_eq!(payload, truth.sum::<u64>());
+    }
+    let both = records.iter().filter(|(r, _)| !r.is_one_way()).count();
+    assert_eq!(flows.len(), if is_biflow { 1000 } else { 1000 + both });
+    if !is_biflow {
+        assert_eq!(sum(REVERSE_ENTERPRISE, 2), 0);
+    }
+    // The first TCP flow of IPv4, word for word.
+    let is_first =
+        |m: &&&Values| m.contains_key(&(0, 8)) && number(m, 0, 4) == 6 && number(m, 0, 2) > 1;
+    let map = flows.iter().find(is_first).unwrap();
+    assert_eq!(map[&(0, 8)], [1, 1, 1, 1]);
+    assert_eq!(map[&(0, 12)], [2, 2, 2, 2]);
+    assert_eq!((number(map, 0, 7), number(map, 0, 11)), (5000, 80));
+    assert_eq!(number(map, 0, 152), 1_700_000_000_123);
+    assert_eq!(number(map, 0, 153), 1_700_000_061_500);
+    assert_eq!((number(map, 0, 52), number(map, 0, 10)), (63, 3));
+    let flags = if is_biflow { (0x118, 2) } else { (0x18, 1) };
+    assert_eq!((number(map, 0, 6), map[&(0, 6)].len()), flags);
+    // Options: what is own is named, the rate is told, and so is the account.
+    let options: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] != [0]).collect();
+    let rate = options.iter().find(|m| m.contains_key(&(0, 304))).unwrap();
+    assert_eq!((number(rate, 0, 304), number(rate, 0, 310)), (3, 1));
+    let named: Vec<_> = options.iter().filter_map(|m| m.get(&(0, 341))).collect();
+    let is_named = |name: &[u8]| named.iter().any(|other| *other == name);
+    assert_eq!(is_named(b"payloadOctetDeltaCount"), has_extra);
+    let is_reverse_named = is_named(b"reversePayloadOctetDeltaCount");
+    assert_eq!(is_reverse_named, has_extra && is_biflow);
+    let account = options.iter().find(|m| m.contains_key(&(0, 42))).unwrap();
+    assert_eq!(
+        (number(account, 0, 42), number(account, 0, 149)),
+        (1000, 77)
+    );
 }
 
 /// A collector's reckoning of what it lost is the number of records in the messages that were
