@@ -318,6 +318,40 @@ pub fn mixed(path: &Path, packet_count: u32) -> Result<()> {
     capture.end()
 }
 
+impl Conversation {
+    /// The next packet of a side, from the transport header on, of at most so many bytes.
+    fn body(&mut self, way: usize, len: usize) -> Vec<u8> {
+        let flow = &self.flow;
+        let ports = match way {
+            0 => flow.ports,
+            _ => [flow.ports[1], flow.ports[0]],
+        };
+        let transport_len = if flow.is_tcp { 20 } else { 8 };
+        let payload_len = len.saturating_sub(transport_len);
+        let mut body = Vec::with_capacity(len);
+        if flow.is_tcp {
+            let flags = match (self.is_open, payload_len) {
+                (false, _) => 2,
+                (true, 0) => 16,
+                _ => 24,
+            };
+            body.extend(tcp(ports, self.seq[way], flags));
+            let moves = if self.is_open { payload_len as u32 } else { 1 };
+            self.seq[way] = self.seq[way].wrapping_add(moves);
+        } else {
+            body.extend(udp(ports, (8 + payload_len) as u16));
+        }
+        let payload_len = if flow.is_tcp && !self.is_open {
+            0
+        } else {
+            payload_len
+        };
+        body.resize(transport_len + payload_len, 0xa5);
+        self.is_open = true;
+        body
+    }
+}
+
 /// One packet of a conversation, or the fragments of one; how many.
 fn packet(
     of: &mut Conversation,
@@ -328,8 +362,6 @@ fn packet(
     let back = of.is_open && random.is_one_in(2);
     let way = usize::from(back);
     let flow = &of.flow;
-    let turn = |pair: [u16; 2]| if back { [pair[1], pair[0]] } else { pair };
-    let ports = turn(flow.ports);
     let ip_len = if flow.is_six { 40 } else { 20 };
     let extension_len = if flow.is_six && of.has_extension {
         8
@@ -338,28 +370,8 @@ fn packet(
     };
     let is_cut = !flow.is_tcp && random.is_one_in(20);
     let len = if is_cut { 3000 } else { len };
-    let transport_len = if flow.is_tcp { 20 } else { 8 };
-    let payload_len = len.saturating_sub(ip_len + extension_len + transport_len);
-    let mut body = Vec::with_capacity(len);
-    if flow.is_tcp {
-        let flags = match (of.is_open, payload_len) {
-            (false, _) => 2,
-            (true, 0) => 16,
-            _ => 24,
-        };
-        body.extend(tcp(ports, of.seq[way], flags));
-        let moves = if of.is_open { payload_len as u32 } else { 1 };
-        of.seq[way] = of.seq[way].wrapping_add(moves);
-    } else {
-        body.extend(udp(ports, (8 + payload_len) as u16));
-    }
-    let payload_len = if flow.is_tcp && !of.is_open {
-        0
-    } else {
-        payload_len
-    };
-    body.resize(transport_len + payload_len, 0xa5);
-    of.is_open = true;
+    let body = of.body(way, len.saturating_sub(ip_len + extension_len));
+    let flow = &of.flow;
     let id = random.next() as u16;
     let pieces = if is_cut { 3 } else { 1 };
     let piece_len = body.len().div_ceil(pieces).next_multiple_of(8);

@@ -30,6 +30,7 @@ mod line;
 mod load;
 mod observed;
 mod room;
+mod slow;
 mod walk;
 mod watch;
 
@@ -58,16 +59,6 @@ const AWAY_SHIFT: u32 = 14;
 struct Place {
     line: usize,
     way: usize,
-}
-
-/// The result of a search.
-enum Search {
-    /// There it is.
-    Found(Place, u32),
-    /// It is not there; it would go here, `away` lines from home.
-    Free(Place, u16),
-    /// It is not there, and there is no room for it.
-    Crowded,
 }
 
 /// What the first passes found out about a packet.
@@ -410,116 +401,6 @@ impl Table {
         self.slow(like, Some(amount), watch, sink);
     }
 
-    /// Everything but the plain case: new flows, flows past their end, flows away from home.
-    #[inline(never)]
-    fn slow<W: Watch>(
-        &mut self,
-        packet: &Observed,
-        held: Option<&Amount>,
-        watch: &mut W,
-        sink: &mut dyn RecordSink,
-    ) {
-        let (packets, first_ns, last_ns) = match held {
-            Some(held) => (held.packets, held.first_ns, held.last_ns),
-            None => (1, packet.time_ns, packet.time_ns),
-        };
-        let hash = packet.hash;
-        let (place, record) = loop {
-            match self.search(packet, watch) {
-                Search::Found(place, record) => break (place, record),
-                Search::Free(place, away) => {
-                    if let Some(record) = self.take_record() {
-                        let line = &mut self.lines[place.line];
-                        line.tags[place.way] = tag_of(hash) | away << AWAY_SHIFT;
-                        line.records[place.way] = record;
-                        self.begin(record, packet, watch);
-                        break (place, record);
-                    }
-                    let Some(victim) = self.victim(hash, 2) else {
-                        return;
-                    };
-                    if victim.line == self.home(hash) {
-                        // It leaves its place and its record to the new flow.
-                        let reason = self.reason_to_go(victim);
-                        let line = &mut self.lines[victim.line];
-                        line.tags[victim.way] = tag_of(hash);
-                        let record = line.records[victim.way];
-                        self.tell(record, reason, watch, sink);
-                        self.begin(record, packet, watch);
-                        break (victim, record);
-                    }
-                    self.evict(victim, watch, sink);
-                }
-                Search::Crowded => {
-                    // Again if the room made goes to a flow that was moved past these lines.
-                    self.stats.crowded += u64::from(self.len() < self.record_count_max);
-                    match self.victim(hash, REACH) {
-                        Some(victim) => self.evict(victim, watch, sink),
-                        None => return,
-                    }
-                }
-            }
-        };
-        let old = &self.records[record as usize];
-        let ended = if old.packets() == 0 {
-            None
-        } else if let Some(reason) = self.timeouts.ended_before(old, first_ns, self.clock_ns) {
-            Some(reason)
-        } else if old.is_closed() && held.is_none() && is_opening(packet.level.tcp_flags) {
-            Some(EndReason::EndOfFlow)
-        } else if !old.has_room(packet.side, packets, first_ns, last_ns) {
-            Some(EndReason::Active)
-        } else {
-            None
-        };
-        if let Some(reason) = ended {
-            // The next record takes the same place.
-            self.tell(record, reason, watch, sink);
-            self.begin(record, packet, watch);
-        }
-        let index = record;
-        let record = &mut self.records[index as usize];
-        let tick = expire::tick(self.clock_ns);
-        match held {
-            Some(held) if W::DETAIL => record.add_held::<true>(packet, held, tick),
-            Some(held) => record.add_held::<false>(packet, held, tick),
-            None => {
-                watch.packet(index, record, packet);
-                if W::DETAIL {
-                    record.add_any::<true>(packet, tick);
-                } else {
-                    record.add_any::<false>(packet, tick);
-                }
-            }
-        }
-        let (left_ns, _) = self.timeouts.left(record);
-        self.lines[place.line].deadlines[place.way] = expire::deadline(self.clock_ns, left_ns);
-    }
-
-    fn search<W: Watch>(&self, packet: &Observed, watch: &W) -> Search {
-        let home = self.home(packet.hash);
-        let tag = tag_of(packet.hash);
-        for away in 0..REACH {
-            let at = self.behind(home, away);
-            let line = &self.lines[at];
-            let mut ways = line.find(tag | (away as u16) << AWAY_SHIFT);
-            while let Some(way) = ways.first() {
-                let record = line.records[way % WAYS];
-                let found = self.records.get(record as usize);
-                if found.is_some_and(|found| found.key() == &packet.key)
-                    && watch.is_same(record, packet)
-                {
-                    return Search::Found(Place { line: at, way }, record);
-                }
-                ways = ways.rest();
-            }
-            if let Some(way) = line.find(0).first() {
-                return Search::Free(Place { line: at, way }, away as u16);
-            }
-        }
-        Search::Crowded
-    }
-
     fn begin<W: Watch>(&mut self, record: u32, packet: &Observed, watch: &mut W) {
         let other_began = !self.uniflow && (packet.is_answer || packet.is_of_server());
         let initiator = if other_began {
@@ -586,12 +467,6 @@ impl Table {
 fn tag_of(hash: u64) -> u16 {
     let tag = hash as u16 & TAG_MASK;
     tag | u16::from(tag == 0)
-}
-
-/// Whether these are the flags of a packet that opens a connection.
-#[inline]
-fn is_opening(tcp_flags: u16) -> bool {
-    tcp_flags & (record::SYN | record::ACK) == record::SYN
 }
 
 #[cfg(test)]

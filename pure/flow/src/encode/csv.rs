@@ -169,44 +169,52 @@ pub fn line_beyond(
         out.extend(community_id(record, seed).as_str().as_bytes());
     }
     if beyond.application {
-        let known = Known::of(record, extra);
-        out.push(b',');
-        let start = out.len();
-        out.extend(known.name().unwrap_or_default().as_bytes());
-        quote(start, out);
-        out.extend(match known.by {
-            By::Content(_) => &b",content"[..],
-            By::Ndpi => b",ndpi",
-            By::Port(..) => b",port",
-            By::Nothing(_) => b",",
-        });
-        for row in FIELDS {
-            out.push(b',');
-            field(&known.found, row.field, out);
-        }
+        application(&Known::of(record, extra), out);
     }
     if beyond.origin.any() {
         let nobody = Origins::default();
-        let origins = extra.origins.unwrap_or(&nobody);
-        for (_, side) in ends(side) {
-            let end = &origins[side as usize];
-            if beyond.origin.network {
-                out.push(b',');
-                if end.asn != 0 {
-                    number(end.asn.into(), out);
-                }
+        origins(extra.origins.unwrap_or(&nobody), side, beyond, out);
+    }
+    out.push(b'\n');
+}
+
+/// The application, how it is known, and its fields.
+fn application(known: &Known, out: &mut Vec<u8>) {
+    out.push(b',');
+    let start = out.len();
+    out.extend(known.name().unwrap_or_default().as_bytes());
+    quote(start, out);
+    out.extend(match known.by {
+        By::Content(_) => &b",content"[..],
+        By::Ndpi => b",ndpi",
+        By::Port(..) => b",port",
+        By::Nothing(_) => b",",
+    });
+    for row in FIELDS {
+        out.push(b',');
+        field(&known.found, row.field, out);
+    }
+}
+
+/// Networks and places of both ends.
+fn origins(origins: &Origins, side: Side, beyond: &Beyond, out: &mut Vec<u8>) {
+    for (_, side) in ends(side) {
+        let end = &origins[side as usize];
+        if beyond.origin.network {
+            out.push(b',');
+            if end.asn != 0 {
+                number(end.asn.into(), out);
             }
-            for (_, is_told, text) in TEXTS {
-                if is_told(&beyond.origin) {
-                    out.push(b',');
-                    let start = out.len();
-                    out.extend(text(end).as_bytes());
-                    quote(start, out);
-                }
+        }
+        for (_, is_told, text) in TEXTS {
+            if is_told(&beyond.origin) {
+                out.push(b',');
+                let start = out.len();
+                out.extend(text(end).as_bytes());
+                quote(start, out);
             }
         }
     }
-    out.push(b'\n');
 }
 
 /// A value from a packet.

@@ -9,7 +9,7 @@ use super::beyond::{Beyond, community_id, mac};
 use super::json::{address, number, padded};
 use crate::expire::EndReason;
 use crate::extra::Extra;
-use crate::key::FlowKey;
+use crate::key::{FlowKey, KeyExtra, Side};
 use crate::origin;
 use crate::record::{Counters, Record};
 use wire::Timestamp;
@@ -51,6 +51,37 @@ pub fn line_beyond(
         inspect::json_string(name.as_bytes(), out);
     }
     out.extend(b",\"event_type\":\"flow\"");
+    ends(key, initiator, out);
+    if let Some(seed) = beyond.community_seed {
+        out.extend(b",\"community_id\":\"");
+        out.extend(community_id(record, seed).as_str().as_bytes());
+        out.push(b'"');
+    }
+    if let Some(origins) = extra.origins {
+        origin::json(origins, initiator, out);
+    }
+    let found = extra.application().filter(|_| beyond.application);
+    if let Some(name) = found.as_ref().and_then(application::protocol) {
+        out.extend(b",\"app_proto\":\"");
+        out.extend(name.as_bytes());
+        out.push(b'"');
+    }
+    flow(record, reason, &forward, &reverse, out);
+    if let Some(parts) = extra.key {
+        key_parts(parts, beyond, initiator, out);
+    }
+    if let Some(found) = &found {
+        application::objects(found, out);
+    }
+    if key.protocol() == 6 {
+        tcp(record, &forward, &reverse, out);
+    }
+    out.extend(b"}\n");
+}
+
+/// VLANs, addresses, ports and protocol.
+#[inline]
+fn ends(key: &FlowKey, initiator: Side, out: &mut Vec<u8>) {
     let [outer, inner] = key.vlan();
     if outer != 0 {
         out.extend(b",\"vlan\":[");
@@ -87,46 +118,26 @@ pub fn line_beyond(
         out.extend(b",\"icmp_code\":");
         number(key.icmp_code(initiator).into(), out);
     }
-    if let Some(seed) = beyond.community_seed {
-        out.extend(b",\"community_id\":\"");
-        out.extend(community_id(record, seed).as_str().as_bytes());
-        out.push(b'"');
+}
+
+/// Parts of the key that were asked for.
+fn key_parts(parts: &KeyExtra, beyond: &Beyond, initiator: Side, out: &mut Vec<u8>) {
+    if beyond.key.mac && parts.mac != [[0; 6]; 2] {
+        out.extend(b",\"ether\":{\"dest_macs\":[\"");
+        mac(parts.mac[initiator.other() as usize], out);
+        out.extend(b"\"],\"src_macs\":[\"");
+        mac(parts.mac[initiator as usize], out);
+        out.extend(b"\"]}");
     }
-    if let Some(origins) = extra.origins {
-        origin::json(origins, initiator, out);
-    }
-    let found = extra.application().filter(|_| beyond.application);
-    if let Some(name) = found.as_ref().and_then(application::protocol) {
-        out.extend(b",\"app_proto\":\"");
-        out.extend(name.as_bytes());
-        out.push(b'"');
-    }
-    flow(record, reason, &forward, &reverse, out);
-    if let Some(parts) = extra.key {
-        if beyond.key.mac && parts.mac != [[0; 6]; 2] {
-            out.extend(b",\"ether\":{\"dest_macs\":[\"");
-            mac(parts.mac[initiator.other() as usize], out);
-            out.extend(b"\"],\"src_macs\":[\"");
-            mac(parts.mac[initiator as usize], out);
-            out.extend(b"\"]}");
-        }
-        for (is_told, name, value) in [
-            (beyond.key.mpls, "mpls_label", parts.mpls_label),
-            (beyond.key.tunnel, "tunnel_id", parts.tunnel_id),
-            (beyond.key.traffic_class, "tos", parts.traffic_class.into()),
-        ] {
-            if is_told && value != 0 {
-                out.extend(format!(",\"{name}\":{value}").as_bytes());
-            }
+    for (is_told, name, value) in [
+        (beyond.key.mpls, "mpls_label", parts.mpls_label),
+        (beyond.key.tunnel, "tunnel_id", parts.tunnel_id),
+        (beyond.key.traffic_class, "tos", parts.traffic_class.into()),
+    ] {
+        if is_told && value != 0 {
+            out.extend(format!(",\"{name}\":{value}").as_bytes());
         }
     }
-    if let Some(found) = &found {
-        application::objects(found, out);
-    }
-    if key.protocol() == 6 {
-        tcp(record, &forward, &reverse, out);
-    }
-    out.extend(b"}\n");
 }
 
 /// The name of the interface where the packets were seen.
