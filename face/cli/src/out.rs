@@ -7,8 +7,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use runtime::Stop;
 use runtime::output::{Output, Patience, Piece, Refused, blocked};
@@ -25,7 +24,7 @@ static ERR: Mutex<Err> = Mutex::new(Err {
     dropped: 0,
 });
 /// A live run has ended: stalled readers are not waited for.
-static IS_OVER: AtomicBool = AtomicBool::new(false);
+static OVER: OnceLock<Patience> = OnceLock::new();
 
 /// Standard error.
 struct Err {
@@ -119,18 +118,18 @@ pub fn start() -> Result<()> {
 
 /// A live run has ended: from now on stalled readers are not waited for.
 pub fn over() {
-    IS_OVER.store(true, Ordering::Relaxed);
+    OVER.get_or_init(|| Patience::over(&Stop::on_signals().unwrap_or_default()));
 }
 
 /// How long to wait for readers at the end: without limit, unless a signal asked to stop or the
 /// input was a device.
 pub fn patience() -> Patience {
-    if IS_OVER.load(Ordering::Relaxed) {
-        return Patience::over();
+    if let Some(over) = OVER.get() {
+        return over.clone();
     }
     match Stop::on_signals() {
         Ok(stop) => Patience::until(&stop),
-        Err(_) => Patience::over(),
+        Err(_) => Patience::over(&Stop::new()),
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use flow::encode::Sum;
@@ -16,7 +15,43 @@ use crate::worker::{Shared, lock};
 const LOOK: Duration = Duration::from_millis(5);
 /// How much longer than its thread a destination is waited for, which sees the same stall itself
 /// unless a call holds it up.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_millis(50);
+/// How long after somebody has asked for the end a destination is waited for that takes nothing:
+/// with what else there is to do, the end comes within a second.
+const ASKED_MAX: Duration = Duration::from_millis(700);
+/// The same after its last step, where that was later: as long as it takes something it may go on.
+const STALL_ASKED: Duration = Duration::from_millis(300);
+
+/// How long a destination is waited for. All waits count from the moment at which somebody asked
+/// for the end, so that waits one behind the other do not add up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// After its last step, as long as nobody has asked for the end.
+    pub(crate) unasked: Duration,
+    /// After its last step and that moment, where `wait=` says so, and for files. Others have until
+    /// [`ASKED_MAX`], or [`STALL_ASKED`] after their last step.
+    pub(crate) asked: Option<Duration>,
+}
+
+impl Patience {
+    /// How much longer the wait may be; zero where it is over. The last step may as well be the
+    /// beginning of the wait.
+    pub(crate) fn left(
+        &self,
+        asked_at: Option<Instant>,
+        last_step: Instant,
+        now: Instant,
+    ) -> Duration {
+        let rest = |wait: Duration, since: Instant| {
+            wait.saturating_sub(now.saturating_duration_since(since))
+        };
+        match (asked_at, self.asked) {
+            (None, _) => rest(self.unasked, last_step),
+            (Some(asked_at), Some(wait)) => rest(wait, asked_at.max(last_step)),
+            (Some(asked_at), None) => rest(ASKED_MAX, asked_at).max(rest(STALL_ASKED, last_step)),
+        }
+    }
+}
 
 /// The last step of a destination.
 struct Watch {
@@ -24,10 +59,10 @@ struct Watch {
     since: Instant,
 }
 
-/// Waits until the threads have ended. Once `is_asked` says that somebody asks for the end, a
-/// thread that makes no step for [`Handle::wait_asked`] is left behind, with an account of what it
-/// has not sent.
-pub(crate) fn wait(handles: Vec<&mut Handle>, is_asked: &dyn Fn() -> bool) {
+/// Waits until the threads have ended. Once `asked_at` says when somebody asked for the end, a
+/// thread that makes no step while its [`Handle::patience`] lasts is left behind, with an account
+/// of what it has not sent.
+pub(crate) fn wait(handles: Vec<&mut Handle>, asked_at: &dyn Fn() -> Option<Instant>) {
     let watch = |handle: &mut Handle| {
         let steps = handle.shared.progress.count();
         let stall = handle.stall.filter(|(before, _)| *before == steps);
@@ -40,10 +75,12 @@ pub(crate) fn wait(handles: Vec<&mut Handle>, is_asked: &dyn Fn() -> bool) {
         .collect();
     let mut asked: Option<Instant> = None;
     loop {
-        if asked.is_none() && is_asked() {
-            asked = Some(Instant::now());
+        if asked.is_none()
+            && let Some(moment) = asked_at()
+        {
+            asked = Some(moment);
             for (_, handle) in &left {
-                handle.shared.is_asked.store(true, Ordering::Relaxed);
+                handle.shared.asked_at.get_or_init(|| moment);
             }
         }
         left.retain_mut(|(watch, handle)| !has_ended(handle, watch, asked));
@@ -71,8 +108,10 @@ fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> 
     if steps != watch.steps || progress.is_pausing() {
         (watch.steps, watch.since) = (steps, Instant::now());
     }
-    let limit = handle.wait_asked + GRACE;
-    if asked.is_some_and(|asked| watch.since.max(asked).elapsed() >= limit) {
+    // As things stood a little earlier the thread has seen them, unless a call holds it up.
+    let now = Instant::now();
+    let earlier = now.checked_sub(GRACE).unwrap_or(now);
+    if asked.is_some() && handle.patience.left(asked, watch.since, earlier).is_zero() {
         leave(handle);
         return true;
     }
@@ -105,7 +144,7 @@ fn leave(handle: &mut Handle) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::OnceLock;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
@@ -116,6 +155,37 @@ mod tests {
 
     /// Longer than anything here takes, unless it hangs.
     const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Where all waits begin one after the other, they are over at one moment.
+    #[test]
+    fn waits_count_from_the_moment_at_which_the_end_was_asked_for() {
+        let asked_at = Instant::now();
+        let at = |ms: u64| asked_at + Duration::from_millis(ms);
+        let patience = Patience {
+            unasked: Duration::from_secs(30),
+            asked: None,
+        };
+        let left = |last_step, now| patience.left(Some(asked_at), last_step, now);
+        let before = asked_at.checked_sub(Duration::from_secs(9)).unwrap();
+        for began in [before, asked_at, at(100), at(400)] {
+            assert_eq!(left(began, at(450)), Duration::from_millis(250));
+            assert_eq!(left(began, at(700)), Duration::ZERO);
+        }
+        assert!(ASKED_MAX + GRACE <= Duration::from_millis(800));
+        // Who takes something has time after that.
+        assert_eq!(left(at(5000), at(5100)), Duration::from_millis(200));
+        assert_eq!(left(at(5000), at(5300)), Duration::ZERO);
+        let now = before + Duration::from_secs(4);
+        assert_eq!(patience.left(None, before, now), Duration::from_secs(26));
+        let told = Patience {
+            asked: Some(Duration::from_secs(5)),
+            ..patience
+        };
+        let left = told.left(Some(asked_at), before, at(1000));
+        assert_eq!(left, Duration::from_secs(4));
+        let left = told.left(Some(asked_at), at(500), at(1000));
+        assert_eq!(left, Duration::from_millis(4500));
+    }
 
     /// A call to it comes back when the other end of `release` is dropped.
     struct Stuck {
@@ -142,9 +212,9 @@ mod tests {
         let (hold, release) = channel();
         let sink = Box::new(Stuck { called, release });
         let mut exporters = with_sink("ipfix:tcp://127.0.0.1:1?queue=256", sink);
-        let asked = Arc::new(AtomicBool::new(false));
-        let flag = asked.clone();
-        exporters.end_when(move || flag.load(Ordering::Relaxed));
+        let asked = Arc::new(OnceLock::new());
+        let moment = asked.clone();
+        exporters.end_when(move || moment.get().copied());
         exporters.start().unwrap();
         let (done, ended) = channel();
         thread::spawn(move || {
@@ -154,7 +224,7 @@ mod tests {
             let _ = done.send(exporters.finish(Observed::default()).remove(0).1);
         });
         is_called.recv_timeout(LIMIT).expect("something is sent");
-        asked.store(true, Ordering::Relaxed);
+        asked.set(Instant::now()).unwrap();
         let account = ended.recv_timeout(LIMIT).expect("an end");
         drop(hold);
         assert_eq!((account.offered.flows, account.exported.flows), (4000, 0));
@@ -186,7 +256,8 @@ mod tests {
     #[test]
     fn a_slow_destination_gets_everything() {
         let mut exporters = with_sink("json:tcp://127.0.0.1:1?wait=5s", Box::new(Slow));
-        exporters.end_when(|| true);
+        let asked_at = Instant::now();
+        exporters.end_when(move || Some(asked_at));
         exporters.start().unwrap();
         for (record, reason) in records(4000) {
             exporters.ended(&record, reason);

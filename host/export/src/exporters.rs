@@ -13,7 +13,7 @@ use flow::{EndReason, Extra, HashKey, OwnedExtra, Record, Sampling};
 use sys::{Error, Result};
 
 use crate::account::{Account, DropReason};
-use crate::end;
+use crate::end::{self, Patience};
 use crate::folder::{self, Later};
 use crate::format::{Make, Work};
 use crate::target::{Place, Target};
@@ -120,9 +120,7 @@ pub(crate) struct Handle {
     /// the time of the last one.
     pub(crate) stall: Option<(u64, Instant)>,
     /// How long it is waited for while it takes nothing.
-    wait: Duration,
-    /// The same once somebody has asked for the end.
-    pub(crate) wait_asked: Duration,
+    pub(crate) patience: Patience,
     /// The file that it writes: device and number.
     file: Option<(u64, u64)>,
     /// The files that it creates once it runs.
@@ -143,8 +141,8 @@ pub struct Exporters {
     sampling: (u32, [Sampling; 2]),
     /// Those that are no destinations any more, and end what they have.
     leaving: Vec<Handle>,
-    /// Whether somebody asks for the end.
-    is_asked: Box<dyn Fn() -> bool + Send>,
+    /// When somebody asked for the end.
+    asked_at: Box<dyn Fn() -> Option<Instant> + Send>,
 }
 
 /// What became of destinations when others were asked for.
@@ -178,14 +176,15 @@ impl Exporters {
             can_wait: setup.can_wait,
             sampling: (setup.sampling, setup.selectors),
             leaving: Vec::new(),
-            is_asked: Box::new(|| false),
+            asked_at: Box::new(|| None),
         })
     }
 
-    /// Once `is_asked` says that somebody asks for the end, a destination that takes nothing is
-    /// waited for a second or two only, unless `wait=` says otherwise; what is left is counted.
-    pub fn end_when(&mut self, is_asked: impl Fn() -> bool + Send + 'static) {
-        self.is_asked = Box::new(is_asked);
+    /// Once `asked_at` says when somebody asked for the end, a destination that takes nothing is
+    /// waited for less than a second from that moment, unless it is a file or `wait=` says
+    /// otherwise; what is left is counted.
+    pub fn end_when(&mut self, asked_at: impl Fn() -> Option<Instant> + Send + 'static) {
+        self.asked_at = Box::new(asked_at);
     }
 
     /// Goes on with these destinations. Those that are there already, told in the same words, go on
@@ -300,23 +299,25 @@ impl Exporters {
         };
         if handle.gathered.records.add(record, extra, reason) {
             let batch = handle.gathered.lend();
-            handle.hand_over(batch, self.can_wait, &self.is_asked);
+            handle.hand_over(batch, Instant::now(), self.can_wait, &self.asked_at);
         }
     }
 
     /// Hands over what is gathered.
     pub fn flush(&mut self) {
-        let (can_wait, is_asked) = (self.can_wait, &self.is_asked);
+        let (can_wait, asked_at) = (self.can_wait, &self.asked_at);
+        // One for all: that one is waited for shall not make the wait for the next longer.
+        let since = Instant::now();
         if !self.gathered.records.records.is_empty() {
             let batch = self.gathered.lend();
             for handle in &mut self.handles {
-                handle.hand_over(batch.clone(), can_wait, is_asked);
+                handle.hand_over(batch.clone(), since, can_wait, asked_at);
             }
         }
         for handle in &mut self.handles {
             if !handle.gathered.records.records.is_empty() {
                 let batch = handle.gathered.lend();
-                handle.hand_over(batch, can_wait, is_asked);
+                handle.hand_over(batch, since, can_wait, asked_at);
             }
         }
     }
@@ -362,7 +363,7 @@ impl Exporters {
             handle.close();
         }
         let handles = self.handles.iter_mut().chain(&mut self.leaving);
-        end::wait(handles.collect(), &self.is_asked);
+        end::wait(handles.collect(), &self.asked_at);
     }
 }
 
@@ -466,14 +467,17 @@ impl Handle {
             folder::create(folder, setup.owner)
                 .map_err(|e| Error::from_io(format!("create {}", folder.display()), e))?;
         }
-        let mut wait_asked = target.options.wait.unwrap_or(WAIT_ASKED_FILE);
+        let mut patience = Patience {
+            unasked: target.options.wait.unwrap_or(WAIT),
+            asked: Some(target.options.wait.unwrap_or(WAIT_ASKED_FILE)),
+        };
         let job = match target.format.make {
             Make::Messages(make) => {
                 let sink = (target.sink.open)(target)?;
                 let encoder = make(target, setup);
                 let worker = Worker::new(target, encoder, sink, batches, shared.clone());
                 if file_of(target).is_none() && later.is_none() {
-                    wait_asked = worker.wait_asked;
+                    patience.asked = worker.patience.asked;
                 }
                 Job::Worker(Box::new(worker))
             }
@@ -487,8 +491,7 @@ impl Handle {
             shared,
             thread: None,
             stall: None,
-            wait: target.options.wait.unwrap_or(WAIT),
-            wait_asked,
+            patience,
             file: file_of(target),
             later,
             offered: Sum::default(),
@@ -507,7 +510,15 @@ impl Handle {
         self.queue = None;
     }
 
-    fn hand_over(&mut self, batch: Batch, can_wait: bool, is_asked: &dyn Fn() -> bool) {
+    /// Gives a batch to the thread. Where its queue is full, and the input can wait, it is waited
+    /// for, from `since`.
+    fn hand_over(
+        &mut self,
+        batch: Batch,
+        mut since: Instant,
+        can_wait: bool,
+        asked_at: &dyn Fn() -> Option<Instant>,
+    ) {
         let mut sum = Sum::default();
         for (record, _) in &batch.records {
             sum.count(record);
@@ -518,7 +529,6 @@ impl Handle {
             return;
         };
         let mut waits = can_wait && self.stall.is_none();
-        let mut since = Instant::now();
         let progress = &self.shared.progress;
         let mut steps = progress.count();
         let mut batch = batch;
@@ -537,11 +547,8 @@ impl Handle {
                     if progress.count() != steps {
                         (steps, since) = (progress.count(), Instant::now());
                     }
-                    let limit = match is_asked() {
-                        true => self.wait_asked.min(self.wait),
-                        false => self.wait,
-                    };
-                    waits = since.elapsed() < limit;
+                    let left = self.patience.left(asked_at(), since, Instant::now());
+                    waits = !left.is_zero();
                 }
                 Err(_) => {
                     if can_wait {

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flow::encode::{Encode, Refusal, Statistics, Sum};
 use flow::{EndReason, OwnedExtra, Record};
 
 use crate::account::{Account, DropReason};
+use crate::end::Patience;
 use crate::exporters::Observed;
 use crate::sink::{Names, Sent, Sink};
 use crate::target::Target;
@@ -40,9 +41,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const WAIT: Duration = Duration::from_secs(5);
 /// The same for one that tells later what it has: a broker that is started anew takes some time.
 const WAIT_DEFERRED: Duration = Duration::from_secs(60);
-/// The same two once somebody has asked for the end.
-const WAIT_ASKED: Duration = Duration::from_secs(1);
-const WAIT_ASKED_DEFERRED: Duration = Duration::from_secs(2);
 /// How long the end may take in all, also with a collector that is slow, or a rate; unless waiting
 /// alone may take longer.
 const END_MAX: Duration = Duration::from_secs(60);
@@ -53,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) account: Mutex<Account>,
     pub(crate) observed: Mutex<Observed>,
     pub(crate) progress: Progress,
-    /// Somebody has asked for the end and waits for it.
-    pub(crate) is_asked: AtomicBool,
+    /// When somebody asked for the end, who waits for it.
+    pub(crate) asked_at: OnceLock<Instant>,
 }
 
 /// Steps that a destination makes, for whoever waits for it.
@@ -104,9 +102,7 @@ pub(crate) struct Worker {
     /// How long a record waits for others to fill its message.
     pub(crate) flush: Duration,
     /// How long the end waits while nothing is taken.
-    pub(crate) wait: Duration,
-    /// The same once somebody has asked for the end.
-    pub(crate) wait_asked: Duration,
+    pub(crate) patience: Patience,
 }
 
 impl Worker {
@@ -118,17 +114,19 @@ impl Worker {
         batches: Receiver<Batch>,
         shared: Arc<Shared>,
     ) -> Worker {
-        let (wait, wait_asked) = match sink.is_deferred() {
-            true => (WAIT_DEFERRED, WAIT_ASKED_DEFERRED),
-            false => (WAIT, WAIT_ASKED),
+        let wait = match sink.is_deferred() {
+            true => WAIT_DEFERRED,
+            false => WAIT,
         };
         Worker {
             encoder,
             sink,
             batches,
             shared,
-            wait: target.options.wait.unwrap_or(wait),
-            wait_asked: target.options.wait.unwrap_or(wait_asked),
+            patience: Patience {
+                unasked: target.options.wait.unwrap_or(wait),
+                asked: target.options.wait,
+            },
             refresh: target.options.refresh.unwrap_or(REFRESH),
             rate: target.options.rate,
             is_reliable: target.sink.is_reliable,
@@ -142,14 +140,6 @@ impl Worker {
             } else {
                 DropReason::SendFailed
             },
-        }
-    }
-
-    /// How long the end waits while nothing is taken, as things stand.
-    fn wait(&self) -> Duration {
-        match self.shared.is_asked.load(Ordering::Relaxed) {
-            true => self.wait_asked,
-            false => self.wait,
         }
     }
 
@@ -227,11 +217,11 @@ impl Running {
                             if self.worker.encoder.held().flows == 0 {
                                 break;
                             }
-                            std::thread::sleep(LOOK);
+                            self.pause();
                         }
                     }
                 } else {
-                    std::thread::sleep(LOOK);
+                    self.pause();
                 }
                 if self.has_waited() {
                     break;
@@ -284,7 +274,7 @@ impl Running {
     /// Whether the end has taken as long as it may. Who tells later what arrived is waited for as
     /// long as something does.
     fn must_end(&self) -> bool {
-        let max = END_MAX.max(self.worker.wait());
+        let max = END_MAX.max(self.worker.patience.unasked);
         match self.over_since {
             Some(since) if !self.worker.sink.is_deferred() => since.elapsed() >= max,
             Some(_) => self.has_waited(),
@@ -294,8 +284,20 @@ impl Running {
 
     /// Whether the end has waited long enough without anything being taken.
     fn has_waited(&self) -> bool {
-        self.over_since
-            .is_some_and(|since| since.max(self.last_step).elapsed() >= self.worker.wait())
+        self.wait_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// How much longer the end waits for the next step.
+    fn wait_left(&self) -> Option<Duration> {
+        let since = self.over_since?.max(self.last_step);
+        let asked_at = self.worker.shared.asked_at.get().copied();
+        let patience = &self.worker.patience;
+        Some(patience.left(asked_at, since, Instant::now()))
+    }
+
+    /// Until the next look, or the end of patience.
+    fn pause(&self) {
+        std::thread::sleep(self.wait_left().map_or(LOOK, |left| left.min(LOOK)));
     }
 
     fn step(&mut self) {
@@ -307,7 +309,7 @@ impl Running {
     fn await_reports(&mut self) {
         self.over_since.get_or_insert_with(Instant::now);
         while self.settle() != 0 && !self.has_waited() {
-            std::thread::sleep(LOOK);
+            self.pause();
         }
     }
 

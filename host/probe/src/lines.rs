@@ -49,7 +49,7 @@ impl Lines {
             piece: Piece::default(),
             may_drop,
             patience: match may_drop {
-                true => Patience::over(),
+                true => Patience::over(stop),
                 false => Patience::until(stop),
             },
             beyond,

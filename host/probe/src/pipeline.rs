@@ -107,7 +107,7 @@ impl Running {
             None if !change.targets.is_empty() => {
                 let mut new = Exporters::open(&change.targets, &setup)?;
                 let stop = self.stop.clone();
-                new.end_when(move || stop.is_set());
+                new.end_when(move || stop.since());
                 new.start()?;
                 self.exporters = Some(new);
                 let names = change.targets.iter().map(|target| target.text.clone());

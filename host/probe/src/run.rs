@@ -251,8 +251,8 @@ impl Prepared {
     }
 
     /// Runs until the input ends, `stop` is set, or the view says so; then sends what is left and
-    /// writes the page. Once `stop` is set, a collector that takes nothing is waited for a second
-    /// or two ([`Exporters::end_when`]).
+    /// writes the page. Once `stop` is set, a collector that takes nothing is waited for less
+    /// than a second ([`Exporters::end_when`]).
     ///
     /// # Errors
     /// When threads cannot be started. What ends it early is in [`Finished::report`].
@@ -260,7 +260,7 @@ impl Prepared {
         self.running.stop = stop.clone();
         if let Some(exporters) = &mut self.running.exporters {
             let stop = stop.clone();
-            exporters.end_when(move || stop.is_set());
+            exporters.end_when(move || stop.since());
             exporters.start()?;
         }
         if let Some(metrics) = &mut self.metrics {

@@ -3,12 +3,12 @@
 //! Pieces of text wait in a bounded queue. Whoever has packets in its care uses
 //! [`Output::try_give`], which never waits; whoever reads a file uses [`Output::give`]. A wait has
 //! no limit as long as nobody has asked for the end: a pager may show one page for an hour. Once
-//! the end was asked for ([`Patience`]), it lasts as long as the reader keeps reading, and
-//! [`STALL`] after it took its last byte.
+//! the end was asked for ([`Patience`]), it lasts as long as the reader keeps reading, and until
+//! [`STALL`] after that moment. All outputs count from it, so that waits do not add up.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sys::{Error, ErrorKind, Result};
@@ -17,6 +17,9 @@ use crate::Stop;
 
 /// How long a reader that takes nothing is waited for once the end was asked for.
 pub const STALL: Duration = Duration::from_millis(600);
+
+/// The same after it took its last byte, where that was later.
+const STALL_STEP: Duration = Duration::from_millis(300);
 
 /// How often a wait looks whether the end was asked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,7 +46,8 @@ pub struct Piece {
 #[derive(Clone, Debug)]
 pub struct Patience {
     stop: Stop,
-    is_over: bool,
+    /// Since when there is a limit whatever `stop` says.
+    over_since: Option<Arc<OnceLock<Instant>>>,
 }
 
 impl Patience {
@@ -51,20 +55,24 @@ impl Patience {
     pub fn until(stop: &Stop) -> Patience {
         Patience {
             stop: stop.clone(),
-            is_over: false,
+            over_since: None,
         }
     }
 
-    /// With a limit from now on: the input has ended, and it was a device.
-    pub fn over() -> Patience {
+    /// With a limit from the first wait on, or since `stop` was set: the input is a device, and is
+    /// over when somebody waits.
+    pub fn over(stop: &Stop) -> Patience {
         Patience {
-            stop: Stop::new(),
-            is_over: true,
+            stop: stop.clone(),
+            over_since: Some(Arc::default()),
         }
     }
 
-    fn is_limited(&self) -> bool {
-        self.is_over || self.stop.is_set()
+    /// Since when there is a limit, if there is one.
+    fn since(&self) -> Option<Instant> {
+        let over = self.over_since.as_ref();
+        let over = over.map(|since| *since.get_or_init(Instant::now));
+        self.stop.since().into_iter().chain(over).min()
     }
 }
 
@@ -99,6 +107,8 @@ struct State {
     queue: VecDeque<Piece>,
     /// What the piece being written stands for.
     writing: Option<[u64; 2]>,
+    /// When the write that goes on began.
+    write_began: Option<Instant>,
     empties: Vec<Piece>,
     /// Writes that were done.
     writes: u64,
@@ -139,6 +149,7 @@ impl Shared {
                     .unwrap_or_else(PoisonError::into_inner);
             };
             state.writing = Some([piece.records, piece.packets]);
+            state.write_began = Some(Instant::now());
             drop(state);
             let mut result = Ok(());
             let mut rest = piece.bytes.as_slice();
@@ -152,6 +163,7 @@ impl Shared {
                 }
                 let mut state = self.lock();
                 state.writes += 1;
+                state.write_began = Some(Instant::now());
                 self.changed.notify_all();
                 if result.is_err() || state.is_given_up {
                     break;
@@ -162,7 +174,7 @@ impl Shared {
             if state.is_given_up {
                 return;
             }
-            state.writing = None;
+            (state.writing, state.write_began) = (None, None);
             if let Err(error) = result {
                 state.error = Some(error);
                 state.queue.clear();
@@ -182,7 +194,7 @@ impl Shared {
         done: impl Fn(&State) -> bool,
     ) -> (MutexGuard<'_, State>, bool) {
         let mut state = self.lock();
-        let (mut writes, mut since) = (state.writes, Instant::now());
+        let began = Instant::now();
         loop {
             if done(&state) || state.error.is_some() {
                 return (state, true);
@@ -190,9 +202,16 @@ impl Shared {
             if state.is_given_up {
                 return (state, false);
             }
-            if state.writes != writes || !patience.is_limited() {
-                (writes, since) = (state.writes, Instant::now());
-            } else if since.elapsed() >= STALL {
+            let now = Instant::now();
+            let until = patience.since().map(|since| {
+                // A reader who was stuck before is not waited for anew by each who waits.
+                let step = match state.write_began {
+                    Some(began) => began + STALL_STEP,
+                    None => began + STALL,
+                };
+                step.max(since + STALL)
+            });
+            if until.is_some_and(|until| now >= until) {
                 state.is_given_up = true;
                 return (state, false);
             }
@@ -379,7 +398,10 @@ mod tests {
             let refused = waiting.join().unwrap();
             assert!(matches!(refused, Err(Refused::Stalled(_))), "{refused:?}");
         });
-        let left = output.drain(&Patience::over()).unwrap().unwrap();
+        let left = output
+            .drain(&Patience::over(&Stop::new()))
+            .unwrap()
+            .unwrap();
         assert_eq!(left.packets, 2 * left.records);
         assert!(left.records >= 2, "{left:?}");
         drop(reader);
@@ -428,7 +450,7 @@ mod tests {
         drop(reader);
         let output = Output::start("output", 2, writer).unwrap();
         output.try_give(piece(1)).unwrap();
-        let error = output.drain(&Patience::over()).unwrap_err();
+        let error = output.drain(&Patience::over(&Stop::new())).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(32));
         let refused = output.try_give(piece(1));
         assert!(matches!(refused, Err(Refused::Failed(_))), "{refused:?}");

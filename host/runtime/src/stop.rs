@@ -1,8 +1,9 @@
 //! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague; a request to read the
 //! configuration again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use sys::Result;
 
@@ -10,8 +11,13 @@ use sys::Result;
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
+    /// When it was set, unless by a signal.
+    set_at: Arc<OnceLock<Instant>>,
     parent: Option<Arc<Stop>>,
 }
+
+/// The flag that signals set.
+static SIGNALS: OnceLock<Stop> = OnceLock::new();
 
 impl Stop {
     /// A flag of its own, without signals.
@@ -26,19 +32,24 @@ impl Stop {
     /// If handlers cannot be installed.
     pub fn on_signals() -> Result<Self> {
         let flag = sys::signal::stop_flag()?;
-        Ok(Self { flag, parent: None })
+        let stop = SIGNALS.get_or_init(|| Self {
+            flag,
+            ..Self::default()
+        });
+        Ok(stop.clone())
     }
 
     /// A flag that is set with this one, and can be set alone.
     pub fn child(&self) -> Self {
         Self {
-            flag: Arc::default(),
             parent: Some(Arc::new(self.clone())),
+            ..Self::default()
         }
     }
 
     /// Asks everybody to end.
     pub fn set(&self) {
+        self.set_at.get_or_init(Instant::now);
         self.flag.store(true, Ordering::Relaxed);
     }
 
@@ -47,6 +58,23 @@ impl Stop {
     pub fn is_set(&self) -> bool {
         let parent = self.parent.as_ref();
         self.flag.load(Ordering::Relaxed) || parent.is_some_and(|parent| parent.is_set())
+    }
+
+    /// When the end was asked for, if it was: the moment of the signal, not that of whoever looks.
+    /// What waits at the end counts from here, so that waits one behind the other do not add up.
+    pub fn since(&self) -> Option<Instant> {
+        let above = self.parent.as_ref().and_then(|parent| parent.since());
+        let own = self.flag.load(Ordering::Relaxed).then(|| {
+            let set_at = self.set_at.get().copied();
+            let by_signal = SIGNALS
+                .get()
+                .filter(|signals| Arc::ptr_eq(&signals.flag, &self.flag))
+                .and_then(|_| sys::signal::first_at());
+            let first = set_at.into_iter().chain(by_signal).min();
+            // Nobody else sets it.
+            first.unwrap_or_else(Instant::now)
+        });
+        own.into_iter().chain(above).min()
     }
 }
 
@@ -84,5 +112,19 @@ mod tests {
         let third = second.child();
         first.set();
         assert!(second.is_set() && third.is_set());
+    }
+
+    #[test]
+    fn the_moment_is_that_of_the_first_request_whoever_looks() {
+        let first = Stop::new();
+        let second = first.child();
+        assert_eq!((first.since(), second.since()), (None, None));
+        let before = Instant::now();
+        first.set();
+        let at = first.since().unwrap();
+        assert!(before <= at && at <= Instant::now());
+        second.set();
+        first.set();
+        assert_eq!((first.since(), second.since()), (Some(at), Some(at)));
     }
 }

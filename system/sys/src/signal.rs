@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -66,6 +67,17 @@ pub fn first() -> Option<i32> {
     match FIRST.load(Ordering::Relaxed) {
         0 => None,
         signal => Some(signal),
+    }
+}
+
+/// When the signal came that set the flag first, if one has.
+pub fn first_at() -> Option<Instant> {
+    match FIRST_NS.load(Ordering::Relaxed) {
+        0 => None,
+        first_ns => {
+            let ago = Duration::from_nanos(now_ns().saturating_sub(first_ns));
+            Instant::now().checked_sub(ago)
+        }
     }
 }
 
@@ -137,15 +149,20 @@ fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> Result<(
     Ok(())
 }
 
-/// Runs in the middle of anything: only atomics and calls that signal-safety(7) lists.
-extern "C" fn handle(signal: libc::c_int) {
+/// The monotonic clock, which [`Instant`] reads as well; never 0. signal-safety(7) lists the call.
+fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the call writes into `now` only.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    let now_ns = (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1);
+    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
+}
+
+/// Runs in the middle of anything: only atomics and calls that signal-safety(7) lists.
+extern "C" fn handle(signal: libc::c_int) {
+    let now_ns = now_ns();
     let first = FIRST_NS.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
     let is_same = first.map_or_else(
         |first_ns| now_ns.saturating_sub(first_ns) < SAME_REQUEST_NS,

@@ -261,7 +261,7 @@ fn records_taken(is_busy: bool) -> (usize, u64) {
             extras: Vec::new(),
         })
     };
-    handle.hand_over(batch(), true, &|| false);
+    handle.hand_over(batch(), Instant::now(), true, &|| None);
     let shared = handle.shared.clone();
     let destination = thread::spawn(move || {
         for _ in 0..60 {
@@ -275,7 +275,7 @@ fn records_taken(is_busy: bool) -> (usize, u64) {
             .map(|batch| batch.records.len())
             .sum::<usize>()
     });
-    handle.hand_over(batch(), true, &|| false);
+    handle.hand_over(batch(), Instant::now(), true, &|| None);
     handle.close();
     let taken = destination.join().unwrap();
     handle.tell();
