@@ -43,13 +43,6 @@ pub fn compile_for(expression: &str, source: PacketSource) -> Result<Option<Prog
             format!("libpcap returned an invalid program: {e}"),
         )
     })?;
-    let runs_in_kernel = !matches!(source, PacketSource::File { .. });
-    if runs_in_kernel && let Some(at) = program.backward_jump() {
-        let what = format!("use the filter \"{expression}\"");
-        let why = format!("instruction ({at:03}) jumps backwards, which the kernel refuses");
-        let error = Error::new(ErrorKind::Unsupported, what, why);
-        return Err(error.with_hint("capture to a file and filter that: protochain works on files"));
-    }
     Ok(Some(program))
 }
 

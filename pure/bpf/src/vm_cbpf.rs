@@ -31,13 +31,10 @@ pub struct PacketInfo {
     pub network_offset: u32,
 }
 
-/// Runs the program: how many bytes of the packet to keep, 0 for none.
-///
-/// `wire_len` is the packet's length on the wire; `bytes` may hold less of it.
-#[inline]
-pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
-    // Without knowledge of their own, captures are of Ethernet more often than not.
-    const NOTHING: PacketInfo = PacketInfo {
+impl PacketInfo {
+    /// Nothing is known. Without knowledge of their own, captures are of Ethernet more often than
+    /// not.
+    pub const UNKNOWN: PacketInfo = PacketInfo {
         protocol: 0,
         packet_type: 0,
         ifindex: 0,
@@ -48,7 +45,14 @@ pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
         vlan: None,
         network_offset: 14,
     };
-    run_with(program, bytes, wire_len, &NOTHING)
+}
+
+/// Runs the program: how many bytes of the packet to keep, 0 for none.
+///
+/// `wire_len` is the packet's length on the wire; `bytes` may hold less of it.
+#[inline]
+pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
+    run_with(program, bytes, wire_len, &PacketInfo::UNKNOWN)
 }
 
 /// As [`run`], with what is known beside the bytes.

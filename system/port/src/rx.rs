@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bpf::cbpf::Program;
+use bpf::vm_cbpf::PacketInfo;
 use ring::slot::{Checksum, Slot, Vlan, segment_count};
 use ring::{Frame, Pool};
 use sys::Result;
@@ -192,8 +193,7 @@ impl RxQueue {
             let count = segment_count(&self.slots[at..]);
             // SAFETY: the slot describes memory that the queue owns until release.
             let bytes = unsafe { slot_bytes(&self.slots[at]) };
-            let keep = bpf::vm_cbpf::run(filter, bytes, self.slots[at].wire_len) != 0;
-            if keep {
+            if selects(filter, &self.slots[at], bytes) {
                 for i in 0..count {
                     self.slots.swap(kept + i, at + i);
                 }
@@ -242,6 +242,28 @@ impl Drop for RxQueue {
             self.backend.release(&mut self.slots);
         }
     }
+}
+
+/// Whether a filter selects a packet. What the kernel would tell a filter beside the bytes is told
+/// here, too: a tag that is not among them, and which way the packet goes.
+#[inline]
+fn selects(filter: &Program, slot: &Slot, bytes: &[u8]) -> bool {
+    /// `PACKET_OUTGOING` of `if_packet.h`.
+    const OUTGOING: u8 = 4;
+    if !slot.has(Slot::VLAN) && !slot.has(Slot::OUTGOING) {
+        return bpf::vm_cbpf::run(filter, bytes, slot.wire_len) != 0;
+    }
+    let vlan = slot.has(Slot::VLAN).then_some(slot.vlan);
+    let info = PacketInfo {
+        packet_type: if slot.has(Slot::OUTGOING) {
+            OUTGOING
+        } else {
+            0
+        },
+        vlan: vlan.map(|vlan| (vlan.tpid, vlan.tci)),
+        ..PacketInfo::UNKNOWN
+    };
+    bpf::vm_cbpf::run_with(filter, bytes, slot.wire_len, &info) != 0
 }
 
 /// # Safety

@@ -164,3 +164,69 @@ fn without_the_right_to_load_programs_the_filter_still_runs() {
         assert_eq!(account.interface_seen, Some(400));
     }
 }
+
+/// IPv6 with so many destination options in front of TCP.
+fn chain(count: u8) -> Vec<u8> {
+    let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+    packet.extend([0x60, 0, 0, 0, 0, 8 * count + 20, 60, 64]);
+    packet.extend([0x20; 32]);
+    for left in (0..count).rev() {
+        packet.extend([if left == 0 { 6 } else { 60 }, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    packet.extend([
+        0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0,
+    ]);
+    packet
+}
+
+/// libpcap makes a loop of `protochain`. The kernel refuses that, so the queues filter, and know
+/// the direction. Another filter may follow.
+#[test]
+fn what_the_kernel_does_not_run_the_queues_run() {
+    // Which brings libpcap.
+    lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
+    let pair = Veth::new().create().unwrap();
+    let (plan, sender) = (plan(&pair), sender(&pair.left));
+    let mut tagged = chain(3);
+    tagged.splice(12..12, [0x81, 0, 0, 7]);
+    for (expression, query, wanted) in [
+        ("ip6 protochain 6", "", 3),
+        ("ip6 protochain 6", "queues=2", 3),
+        ("inbound and ip6 protochain 6", "", 3),
+        ("outbound and ip6 protochain 6", "", 0),
+        ("ip6 protochain 17", "", 0),
+    ] {
+        let options = PortOptions {
+            filter_source: Some(runtime::filter::source(expression)),
+            ..PortOptions::default()
+        };
+        let mut port = try_open(&pair.right, query, &options).unwrap();
+        let fact = filter_fact(&port);
+        assert!(fact.contains("in user space"), "{expression}: {fact}");
+        let (switch, sent) = (port.filter_switch(), 13);
+        for number in 0..10 {
+            sender.send(&plan.build(number, 100)).unwrap();
+        }
+        for packet in [&chain(1), &chain(5), &tagged] {
+            sender.send(packet).unwrap();
+        }
+        let got = receive(&mut port, usize::MAX, |_, packet| {
+            assert_eq!(packet.bytes()[12..14], [0x86, 0xdd]);
+        });
+        assert_eq!(got, wanted, "{expression} {query:?}");
+        let account = port.control.account().unwrap().rx_total();
+        assert_eq!(account.imbalance(), 0, "{account:?}");
+        let filtered = account.dropped[DropReason::Filter as usize];
+        let expected = (sent, sent - wanted as u64);
+        assert_eq!((account.seen, filtered), expected, "{account:?}");
+        // One that the kernel runs, in its place.
+        let next = without(7).filter;
+        switch.set(port.control.as_mut(), next.as_ref()).unwrap();
+        for number in 0..16 {
+            sender.send(&plan.build(number, 100)).unwrap();
+        }
+        assert_eq!(receive(&mut port, usize::MAX, |_, _| {}), 2, "{expression}");
+        let account = port.control.account().unwrap().rx_total();
+        assert_eq!(account.imbalance(), 0, "{account:?}");
+    }
+}

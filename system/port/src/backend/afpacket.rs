@@ -17,6 +17,7 @@ mod tx;
 
 use std::sync::{Arc, OnceLock};
 
+use bpf::cbpf::Program;
 use ring::Pool;
 use sys::link::Link;
 use sys::packet::PacketSocket;
@@ -31,7 +32,7 @@ use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
 use control::Control;
-use filter::SocketFilter;
+use filter::{SocketFilter, runs_in_kernel};
 use listen::{Listening, Source};
 
 /// The row in the table of backends.
@@ -78,7 +79,10 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         link_type,
         tap: Some(link.index),
     };
-    let options = &options.for_packets(target)?;
+    let mut options = options.for_packets(target)?;
+    // What the kernel does not run, the queues do.
+    let user_filter = options.filter.take_if(|program| !runs_in_kernel(program));
+    let options = &options;
     let time = time_source(&first, &name.target, options, &what)?;
     // Made at the first `detach` where none is given; a port's queues share it.
     let pool = Arc::new(OnceLock::new());
@@ -90,6 +94,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         link: &link,
         link_type,
         options,
+        user_filter,
         time,
         pool,
         facts: Vec::new(),
@@ -113,8 +118,10 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         packet_len_max: ends.packet_len_max,
         ..Capabilities::default()
     };
+    let filters_in_user = ends.user_filter.is_some();
     let (facts, memory_len) = (ends.facts, ends.memory_len);
-    let control = control.of(sources, filter, tx_counters, link_type, facts, memory_len);
+    let mut control = control.of(sources, filter, tx_counters, link_type, facts, memory_len);
+    control.filters_in_user = filters_in_user;
     Ok(Port {
         name: format!("afpacket:{}", name.target),
         rx,
@@ -130,6 +137,8 @@ struct Ends<'a> {
     link: &'a Link,
     link_type: u16,
     options: &'a PortOptions,
+    /// What the queues filter by themselves.
+    user_filter: Option<Program>,
     time: TimestampSource,
     pool: Arc<OnceLock<Pool>>,
     facts: Vec<(&'static str, String)>,
@@ -158,6 +167,11 @@ impl Ends<'_> {
         let mut listening = listen::listen(sockets, self.link, bytes, wanted, self.time, options)?;
         let sources = &listening.sources;
         self.facts.append(&mut listening.facts);
+        if self.user_filter.is_some() {
+            let fact = "in user space, as the kernel runs no loops; what it rejects is counted";
+            self.facts.retain(|(name, _)| *name != "filter");
+            self.facts.push(("filter", fact.into()));
+        }
         self.memory_len += sources.iter().map(Source::memory_len).sum::<usize>();
         self.packet_len_max = sources[0].packet_len_max();
         let mut rx = Vec::new();
@@ -166,7 +180,7 @@ impl Ends<'_> {
                 source.reader(self.time, self.pool.clone(), options),
                 queue_index,
                 options.batch_max,
-                None,
+                self.user_filter.clone(),
                 source.counters().clone(),
             ));
         }

@@ -11,7 +11,7 @@ use sys::{ErrorKind, Result};
 use crate::account::{PortAccount, TxAccount, TxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
-use super::filter::SocketFilter;
+use super::filter::{SocketFilter, runs_in_kernel};
 use super::listen::Source;
 
 pub(super) struct Control {
@@ -27,6 +27,8 @@ pub(super) struct Control {
     events: VecDeque<PortEvent>,
     sources: Vec<Source>,
     filter: Option<SocketFilter>,
+    /// The queues filter, too, since a filter came that the kernel does not run.
+    pub(super) filters_in_user: bool,
     tx: Vec<Arc<TxCounters>>,
     description: PortDescription,
 }
@@ -46,6 +48,7 @@ impl Control {
             events: VecDeque::new(),
             sources: Vec::new(),
             filter: None,
+            filters_in_user: false,
             tx: Vec::new(),
             description: PortDescription::default(),
         })
@@ -163,14 +166,16 @@ impl PortControl for Control {
     }
 
     fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
+        self.filters_in_user |= filter.is_some_and(|program| !runs_in_kernel(program));
         if let Some(now) = &self.filter {
-            let new = now.with_program(filter);
+            let new = now.with_program(filter.filter(|program| runs_in_kernel(program)));
             self.sources
                 .iter()
                 .try_for_each(|source| source.replace(&new))?;
             self.filter = Some(new);
         }
-        Ok(true)
+        // Queues that once had one of their own get the new one as well.
+        Ok(!self.filters_in_user)
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -228,6 +228,11 @@ impl SocketFilter {
     }
 }
 
+/// Whether the kernel runs a filter: it refuses jumps backward (`protochain`), in either language.
+pub(super) fn runs_in_kernel(program: &cbpf::Program) -> bool {
+    program.backward_jump().is_none()
+}
+
 /// Where the filter runs, for the description.
 pub(super) fn fact(options: &PortOptions, counts: bool) -> &'static str {
     match (&options.filter, counts) {

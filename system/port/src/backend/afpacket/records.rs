@@ -187,16 +187,19 @@ impl RecordTap {
         let mut waiting = 0;
         // A few tries for a view in which the reader did not move meanwhile.
         for _ in 0..4 {
-            let before = self.counters.delivered.get();
+            let before = self.counters.delivered.get() + self.counters.filtered.get();
             waiting = self.count_waiting();
             account.dropped[DropReason::RingFull as usize] =
                 self.word(control::LOST).load(Ordering::Acquire);
             let passed = self.word(control::PASSED).load(Ordering::Acquire);
             let filtered = self.word(control::SEEN_BY_FILTER).load(Ordering::Acquire);
             account.seen = filtered + self.word(control::SEEN).load(Ordering::Acquire);
-            account.dropped[DropReason::Filter as usize] = filtered.saturating_sub(passed);
+            // Others than the program's own the queue rejects.
+            let by_queue = self.counters.filtered.get();
+            account.dropped[DropReason::Filter as usize] =
+                filtered.saturating_sub(passed) + by_queue;
             account.delivered = self.counters.delivered.get();
-            if account.delivered == before {
+            if account.delivered + by_queue == before {
                 break;
             }
         }

@@ -184,7 +184,7 @@ impl Tap {
         };
         // A few tries for a view in which the reader did not move meanwhile.
         for _ in 0..4 {
-            let before = self.counters.delivered.get();
+            let before = self.counters.delivered.get() + self.counters.filtered.get();
             account.in_flight = self.waiting();
             let totals = self.totals()?;
             // The filter's own count, where it keeps one: all else that it saw, it rejected.
@@ -192,10 +192,11 @@ impl Tap {
             account.seen = seen.count(totals.packets);
             drop(seen);
             let rejected = account.seen.saturating_sub(totals.packets);
-            account.dropped[DropReason::Filter as usize] = rejected;
+            let filtered = self.counters.filtered.get();
+            account.dropped[DropReason::Filter as usize] = rejected + filtered;
             account.dropped[DropReason::RingFull as usize] = totals.drops;
             account.delivered = self.counters.delivered.get();
-            if account.delivered == before {
+            if account.delivered + filtered == before {
                 break;
             }
         }
