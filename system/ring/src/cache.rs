@@ -152,6 +152,18 @@ impl FrameCache {
         self.next_run(max, Owner::Device)
     }
 
+    /// Gives all that it keeps to the shared list where that is more than an eighth of the pool.
+    /// For a thread that gives frames back and takes none: those who take would wait for the
+    /// frames that it keeps.
+    #[inline]
+    pub fn keep_an_eighth(&mut self) {
+        if self.count > self.pool.frame_count() as usize / 8 {
+            let (head, next) = (self.pool.head(), self.pool.next());
+            free::push(head, next, &self.free[..self.count]);
+            self.count = 0;
+        }
+    }
+
     /// Gives a frame back; a frame of another pool comes back as the error.
     #[inline]
     pub fn give(&mut self, frame: Frame) -> Result<(), Frame> {

@@ -240,6 +240,7 @@ impl Foreign {
         if len > pool.frame_len() - headroom {
             let why = format!("{len} bytes do not fit this queue's frames");
             let _ = foreign.give(frame);
+            foreign.keep_an_eighth();
             let _ = cache.give(copy);
             counters.failed.add(1);
             return Err(refuse(why).with_hint("write such a packet with reserve, in pieces"));
@@ -248,6 +249,7 @@ impl Foreign {
         pool.bytes_mut(&mut copy)
             .copy_from_slice(foreign.pool().bytes(&frame));
         let _ = foreign.give(frame);
+        foreign.keep_an_eighth();
         counters.copied.add(1);
         Ok(Copied::Frame(copy))
     }
@@ -331,6 +333,26 @@ mod tests {
         assert_eq!(tags(&foreign), []);
         copy(&mut foreign, &mut open);
         assert_eq!(tags(&foreign), [open.pool().tag()]);
+    }
+
+    /// What a sender gives back to a small pool is not kept from whoever takes from it.
+    #[test]
+    fn a_small_pool_gets_its_frames_back() {
+        let (mut own, counters) = (cache(), TxCounters::default());
+        let config = PoolConfig {
+            frame_count: 64,
+            ..PoolConfig::default()
+        };
+        let mut from = FrameCache::new(Pool::new(config).unwrap());
+        let mut foreign = Foreign::default();
+        for number in 0..1000 {
+            let frame = from.take();
+            let frame = frame.unwrap_or_else(|| panic!("no frame is free after {number}"));
+            let Ok(Copied::Frame(copy)) = foreign.copy(frame, 0, &mut own, &counters) else {
+                panic!("there is room");
+            };
+            own.give(copy).unwrap();
+        }
     }
 
     /// Frames of several pools in turn: each pool is looked up once. (That nothing is allocated is
