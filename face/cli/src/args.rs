@@ -96,6 +96,25 @@ pub fn to_read_counters(name: &str) -> Result<Option<Capability>> {
     Ok(row.and_then(|row| (row.to_count)()))
 }
 
+/// The same of several ports, each right once.
+///
+/// # Errors
+/// As [`PortName::parse`].
+pub fn to_read_counters_of(names: &[&str]) -> Result<Vec<Capability>> {
+    each_once(names, to_read_counters)
+}
+
+fn each_once(
+    names: &[&str],
+    needed: impl Fn(&str) -> Result<Option<Capability>>,
+) -> Result<Vec<Capability>> {
+    let mut all = Vec::new();
+    for name in names {
+        all.extend(needed(name)?.filter(|right| !all.contains(right)));
+    }
+    Ok(all)
+}
+
 /// Checks that threads may run on these processors, before anything is opened.
 ///
 /// # Errors
@@ -148,5 +167,19 @@ impl PortArgs {
             Idle::Wait => Pacing::Wait,
             Idle::Spin => Pacing::Spin,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_to_count_are_those_of_all_ports_once() {
+        let needed = |name: &str| Ok(name.starts_with("afxdp:").then_some(Capability::Bpf));
+        let all = |names: &[&str]| each_once(names, needed).unwrap();
+        assert_eq!(all(&["afxdp:a", "afxdp:b"]), [Capability::Bpf]);
+        assert_eq!(all(&["a", "afxdp:b"]), [Capability::Bpf]);
+        assert_eq!(all(&["a", "b"]), []);
     }
 }

@@ -90,8 +90,10 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let to_send = PortName::parse(&args.to)?.backend();
     let to_send = to_send.and_then(|row| row.to_send);
-    rights::give_up(user.as_ref(), to_send.as_slice())?;
     let names = [args.from.as_str(), args.to.as_str()];
+    let to_count = crate::args::to_read_counters_of(&names)?;
+    let keep: Vec<_> = to_send.into_iter().chain(to_count).collect();
+    rights::give_up(user.as_ref(), &keep)?;
     let mut show = show::Show::start(names, args.both, args.json, &opened)?;
     let options = Options {
         both: args.both,
