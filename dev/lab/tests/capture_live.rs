@@ -491,6 +491,7 @@ fn rights_are_given_up_and_the_file_is_the_users() {
         "it had begun: {}",
         finished.stderr
     );
+    assert!(!set.exists(), "the first file of it was left behind");
 }
 
 #[test]

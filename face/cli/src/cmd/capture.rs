@@ -239,7 +239,12 @@ pub fn run(args: &Args) -> Result<()> {
     let user = args.port.user.as_deref().map(User::find).transpose()?;
     let port = args.open(&name, &filter)?;
     let is_live = port.control.describe().intake != Intake::File;
-    let sink = args.sink(&name, is_live, user.as_ref())?;
+    // Another user makes the files of a set, the first like those after it: it is refused before
+    // there is one.
+    let is_set = args.write.size_max.is_some() || args.write.period_s.is_some();
+    let is_users = is_set && user.is_some();
+    let make = || args.sink(&name, is_live, user.as_ref());
+    let sink = (!is_users).then(make).transpose()?;
     if is_live || user.is_some() {
         // Later files of a set may be in a directory that only root can write: as root, keep that
         // one capability.
@@ -247,10 +252,8 @@ pub fn run(args: &Args) -> Result<()> {
         let counters = crate::args::to_read_counters(&name)?;
         let keep: Vec<Capability> = files.into_iter().chain(counters).collect();
         rights::give_up(user.as_ref(), &keep)?;
-        if let Sink::File(writer) = &sink {
-            writer.check_later()?;
-        }
     }
+    let sink = sink.map_or_else(make, Ok)?;
     out::start()?;
     args.tell_start(&name, &port, is_live, &filter);
     let options = args.options(is_live, filter);
@@ -370,6 +373,9 @@ impl Args {
             // The first file is there from the start, and made with the rights of the start.
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             options.start_s = now.ok().map(|now| now.as_secs());
+        }
+        if is_live || user.is_some() {
+            FileWriter::check_later(&options)?;
         }
         FileWriter::create(options).map(|writer| Sink::File(Box::new(writer)))
     }

@@ -134,17 +134,21 @@ impl FileWriter {
     ///
     /// # Errors
     /// `Permission` and what else the system says.
-    pub fn check_later(&self) -> Result<()> {
-        if !self.options.rotation.is_on() {
+    pub fn check_later(options: &WriterOptions) -> Result<()> {
+        if !options.rotation.is_on() {
             return Ok(());
         }
-        for path in self.sequence.later() {
+        let mut sequence = Sequence::new(&options.path, options.rotation);
+        if let Some(start_s) = options.start_s {
+            sequence.start(start_s);
+        }
+        for path in sequence.later() {
             if path.is_file() {
                 let open = std::fs::File::options().write(true).open(&path);
                 open.map_err(|error| refused(&path, error, 1))?;
             }
         }
-        let path = self.sequence.name();
+        let path = sequence.name();
         let mut name = std::ffi::OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}", std::process::id()));
