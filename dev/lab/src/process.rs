@@ -410,19 +410,8 @@ pub fn example(name: &str) -> Result<PathBuf> {
 /// Builds targets of the workspace in the profile of the tests; the path of `program` in the
 /// build's folder.
 fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
-    // target/PROFILE/deps/TEST-HASH
     let test = std::env::current_exe()?;
-    let directory = test
-        .ancestors()
-        .skip(1)
-        .find(|directory| directory.file_name() != Some(OsStr::new("deps")))
-        .context("the test binary has no directory")?;
-    let target = directory.parent().context("the build has no directory")?;
-    let profile = match directory.file_name().and_then(OsStr::to_str) {
-        Some("debug") => "dev",
-        Some(profile) => profile,
-        None => bail!("{} is not a build directory", directory.display()),
-    };
+    let (directory, target, profile) = place_of(&test)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut command = Command::new(cargo);
@@ -440,6 +429,23 @@ fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
         bail!("{} is not there after the build", binary.display());
     }
     Ok(binary)
+}
+
+/// The folder of the build that a test is of, cargo's target folder, and the build's profile:
+/// `target/PROFILE/deps/TEST-HASH`.
+fn place_of(test: &Path) -> Result<(&Path, &Path, &str)> {
+    let directory = test
+        .ancestors()
+        .skip(1)
+        .find(|directory| directory.file_name() != Some(OsStr::new("deps")))
+        .context("the test binary has no directory")?;
+    let target = directory.parent().context("the build has no directory")?;
+    let profile = match directory.file_name().and_then(OsStr::to_str) {
+        Some("debug") => "dev",
+        Some(profile) => profile,
+        None => bail!("{} is not a build directory", directory.display()),
+    };
+    Ok((directory, target, profile))
 }
 
 #[cfg(test)]
@@ -541,13 +547,19 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_of_this_build_is_found() {
-        let binary = barewire().unwrap();
-        assert!(
-            Process::spawn(&mut Command::new(binary))
-                .unwrap()
-                .wait(LIMIT)
-                .is_ok()
-        );
+    fn the_place_of_this_build_is_found() {
+        // Nothing is built, which would wait for whoever builds now. The tests of the command do.
+        let test = std::env::current_exe().unwrap();
+        let (directory, target, _) = place_of(&test).unwrap();
+        assert!(directory.join("deps").is_dir() && test.starts_with(directory));
+        assert_eq!(directory.parent(), Some(target));
+        for (test, profile) in [
+            ("/t/debug/deps/all-1", "dev"),
+            ("/t/release/all-1", "release"),
+        ] {
+            let (directory, target, found) = place_of(Path::new(test)).unwrap();
+            assert_eq!((target, found), (Path::new("/t"), profile), "{directory:?}");
+        }
+        assert!(place_of(Path::new("/all-1")).is_err());
     }
 }
