@@ -150,8 +150,26 @@ fn processors_are_looked_at_before_anything_is_opened() {
         let finished = run(None, args);
         assert_eq!(finished.code(), Some(1), "{args:?}: {}", finished.stderr);
         let text = &finished.stderr;
-        assert!(text.contains("processor 999"), "{args:?}: {text}");
+        assert!(text.contains("CPU 999"), "{args:?}: {text}");
         assert!(text.contains("hint: usable CPUs: "), "{text}");
+    }
+}
+
+/// What cannot be told is no reason to crash: the exit code stays what it is.
+#[test]
+fn a_full_standard_error_does_not_change_the_exit_code() {
+    for (args, code) in [
+        (&["capture", "no-such-if"][..], 1),
+        (&["flows", "/no/such/file"], 1),
+        (&["nic", "bind", "vfio", "no-such-card"], 1),
+        (&["capture", "--no-such-flag"], 2),
+        (&["doctor"], 0),
+    ] {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" 2>/dev/full"]);
+        command.arg(barewire().unwrap()).args(args);
+        let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+        assert_eq!(finished.code(), Some(code), "{args:?}");
     }
 }
 

@@ -440,7 +440,7 @@ fn circles_are_refused_before_anything_happens() {
     }
     for (args, why) in [
         (["afxdp:one", "afxdp:other"], "peers of one veth pair"),
-        (["afxdp:one", "one"], "both are the same file"),
+        (["afxdp:one", "one"], "both are one:"),
         (["afxdp:one", "afxdp:no-such-if"], "no such interface"),
         (["xdplive:one", &format!("afxdp:{X}")], "only sends"),
         ([&format!("afxdp:{X}"), "x.pcap?ring=no"], "no value"),

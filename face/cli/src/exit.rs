@@ -41,7 +41,8 @@ pub fn usage(error: &clap::Error) -> ! {
         let _ = error.print();
         std::process::exit(0);
     }
-    eprint!("{}", with_hint(&error.render().to_string()));
+    crate::out::words(with_hint(&error.render().to_string()).into_bytes());
+    crate::out::finish();
     std::process::exit(2);
 }
 

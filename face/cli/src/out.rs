@@ -42,6 +42,16 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// Prints a line on standard error at once, from a command that may wait for its reader. A
+/// standard error that cannot be written is no reason to stop, so errors are ignored.
+macro_rules! now {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+pub(crate) use now;
+
 fn err() -> MutexGuard<'static, Err> {
     ERR.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `InvalidInput` where the machine or the cpuset has no such processor.
 pub fn pin_current_thread(cpu_index: usize) -> Result<()> {
-    let what = || format!("pin a thread to processor {cpu_index}");
+    let what = || format!("pin a thread to CPU {cpu_index}");
     if cpu_index >= libc::CPU_SETSIZE as usize {
         let why = format!("the highest processor number is {}", libc::CPU_SETSIZE - 1);
         return Err(Error::new(crate::ErrorKind::InvalidInput, what(), why));

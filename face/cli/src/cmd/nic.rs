@@ -1,5 +1,6 @@
 //! `barewire nic`: PCI network cards and the drivers they are bound to.
 
+use crate::out::now;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -192,7 +193,7 @@ impl BindArgs {
         plan.carry_out()?;
         tell(&plan);
         if !is_kernel {
-            eprintln!("to bind it back: barewire nic bind kernel {address}");
+            now!("to bind it back: barewire nic bind kernel {address}");
         }
         Ok(())
     }
@@ -216,7 +217,7 @@ impl BindArgs {
         tell(plan);
         let result = match self.run.split_first() {
             None => {
-                eprintln!("press Ctrl-C to bind it back");
+                now!("press Ctrl-C to bind it back");
                 while !stop.is_set() {
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -231,7 +232,7 @@ impl BindArgs {
                     .with_hint(format!("barewire nic bind kernel {address}")),
             );
         }
-        eprintln!("{address} is bound to its kernel driver again");
+        now!("{address} is bound to its kernel driver again");
         match result? {
             0 => Ok(()),
             code => std::process::exit(code),
@@ -269,7 +270,7 @@ fn dry_run(plan: &Plan) -> Result<()> {
         out += &format!("{step}\n");
     }
     if plan.steps.is_empty() {
-        eprintln!("nothing to do");
+        now!("nothing to do");
     }
     io::stdout()
         .write_all(out.as_bytes())
@@ -280,9 +281,9 @@ fn tell(plan: &Plan) {
     let card = &plan.card;
     let former = card.driver.as_deref().unwrap_or("no driver");
     match &plan.wanted {
-        _ if plan.steps.is_empty() => eprintln!("{}: nothing to do", card.address),
-        Some(driver) => eprintln!("{}: {former} -> {driver}", card.address),
-        None => eprintln!(
+        _ if plan.steps.is_empty() => now!("{}: nothing to do", card.address),
+        Some(driver) => now!("{}: {former} -> {driver}", card.address),
+        None => now!(
             "{}: {former} -> the driver that the kernel picks",
             card.address
         ),

@@ -335,6 +335,8 @@ impl Writer {
     /// Until every queue has ended and everything is written.
     pub(super) fn run(mut self) {
         self.link.bell.belongs_here();
+        // The first write may be the one that never comes back.
+        self.publish();
         while self.round() {}
         if !self.output.has_failed {
             self.guarded(Output::flush);
