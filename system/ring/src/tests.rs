@@ -4,3 +4,4 @@
 mod cursor;
 mod pool;
 mod random;
+mod slot;

@@ -48,6 +48,23 @@ fn tcp_line() {
 }
 
 #[test]
+fn selective_acknowledgments_are_counted_and_listed() {
+    for blocks in 1..=3u8 {
+        let mut header = Vec::from([0, 80, 0, 81, 0, 0, 0, 1, 0, 0, 0, 2]);
+        // Two no-operations before the option, as Linux sends it.
+        let words = 5 + 1 + 2 * blocks;
+        header.extend([words << 4, 0x10, 0, 9, 0, 0, 0, 0, 1, 1, 5, 2 + 8 * blocks]);
+        for block in 0..blocks {
+            header.extend([0, 0, 0, 10 * (block + 1), 0, 0, 0, 10 * (block + 1) + 5]);
+        }
+        let text = line(LinkType::IPV4, &ipv4(6, &header));
+        let list = ["{10:15}", "{20:25}", "{30:35}"][..usize::from(blocks)].concat();
+        let expected = std::format!("options [nop,nop,sack {blocks} {list}], length 0");
+        assert!(text.ends_with(&expected), "{text}");
+    }
+}
+
+#[test]
 fn udp_in_vlan_with_padding() {
     let inner = [
         &[0x20, 7, 8, 0][..],

@@ -248,6 +248,53 @@ mod tests {
         ))
     }
 
+    /// A header with these flags and these counts.
+    fn header(flags: u16, counts: [u16; 4]) -> Header {
+        let words = [7, flags, counts[0], counts[1], counts[2], counts[3]];
+        let bytes: std::vec::Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        Header::parse(&bytes).unwrap()
+    }
+
+    #[test]
+    fn headers_are_plausible_and_strict_by_opcode_and_counts() {
+        const ANSWER: u16 = 0x8000;
+        for opcode in 0..16 {
+            let is_assigned = [0, 1, 2, 4, 5].contains(&opcode);
+            for flags in [opcode << 11, ANSWER | opcode << 11] {
+                let header = header(flags, [1, 0, 0, 0]);
+                assert_eq!(header.is_plausible(), is_assigned, "opcode {opcode}");
+                assert_eq!(header.is_strict(), opcode == 0, "opcode {opcode}");
+            }
+        }
+        // Flags, questions and records; plausible, strict.
+        for (flags, counts, plausible, strict) in [
+            (0, [0, 0, 0, 0], false, false),
+            (ANSWER, [0, 0, 0, 0], true, false),
+            (0, [2, 0, 0, 0], true, false),
+            (0, [32, 0, 0, 0], true, false),
+            (0, [33, 0, 0, 0], false, false),
+            (0, [1, 1, 0, 0], true, false),
+            (0, [1, 0, 1, 0], true, false),
+            (0, [1, 0, 0, 2], true, true),
+            (0, [1, 0, 0, 3], true, false),
+            (ANSWER, [1, 64, 64, 64], true, true),
+            (ANSWER, [1, 65, 0, 0], true, false),
+            (ANSWER, [1, 0, 65, 0], true, false),
+            (ANSWER, [1, 0, 0, 65], true, false),
+            // The reserved bit; authoritative, recursion available; recursion desired and the bits
+            // of DNSSEC.
+            (0x0040, [1, 0, 0, 0], true, false),
+            (0x0400, [1, 0, 0, 0], true, false),
+            (0x0080, [1, 0, 0, 0], true, false),
+            (ANSWER | 0x0480, [1, 0, 0, 0], true, true),
+            (0x0130, [1, 0, 0, 0], true, true),
+        ] {
+            let header = header(flags, counts);
+            let found = (header.is_plausible(), header.is_strict());
+            assert_eq!(found, (plausible, strict), "{flags:#06x} {counts:?}");
+        }
+    }
+
     #[test]
     fn compressed_names_are_followed_backwards_and_end() {
         let bytes = b"\x03org\0\x07example\xc0\x00\x03www\xc0\x05\xc0\x13\xc0\x11\xff";
