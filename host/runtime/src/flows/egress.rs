@@ -393,3 +393,6 @@ fn is_refused(program: Option<&Program>, packet: &Packet<'_>) -> bool {
     program
         .is_some_and(|program| bpf::vm_cbpf::run(program, packet.bytes(), packet.wire_len()) == 0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -347,3 +347,6 @@ fn stuck() -> Error {
     Error::new(ErrorKind::Io, "forward", why)
         .with_hint("check that the link is up at both ends; `barewire devices` shows its state")
 }
+
+#[cfg(test)]
+mod tests;
