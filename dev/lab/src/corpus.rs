@@ -6,6 +6,10 @@
 //! for where `BAREWIRE_CORPUS` says, else in `shared/data` beside the repository.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use port::{PortOptions, Ready};
+use wire::LinkType;
 
 use crate::skip::Missing;
 
@@ -88,6 +92,37 @@ fn files_of(folder: &Path) -> Vec<PathBuf> {
         .collect();
     files.sort();
     files
+}
+
+/// A packet of a capture: its bytes, its length on the wire, its time.
+pub type Packet = (Vec<u8>, u32, u64);
+
+/// The link type and packets of a capture, up to where it breaks off; `None` for a file that is no
+/// capture (the corpus has damaged ones) or that has more than `packets_max`.
+pub fn read(path: &Path, packets_max: usize) -> Option<(LinkType, Vec<Packet>)> {
+    let mut port = port::open(&format!("file:{}", path.display()), &PortOptions::default()).ok()?;
+    let interfaces = port.control.describe().interfaces;
+    let link = interfaces.first().map_or(1, |interface| interface.0);
+    let mut all = Vec::new();
+    loop {
+        let before = all.len();
+        let Ok(batch) = port.rx[0].receive() else {
+            break;
+        };
+        for packet in batch.iter() {
+            let time_ns = packet.time_ns().unwrap_or(1);
+            all.push((packet.bytes().to_vec(), packet.wire_len(), time_ns));
+        }
+        drop(batch);
+        if all.len() > packets_max {
+            return None;
+        }
+        let is_empty = all.len() == before;
+        if is_empty && !matches!(port.rx[0].wait(Duration::ZERO), Ok(Ready::Packets)) {
+            break;
+        }
+    }
+    Some((LinkType(link), all))
 }
 
 #[cfg(test)]

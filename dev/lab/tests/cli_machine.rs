@@ -155,7 +155,7 @@ fn processors_are_looked_at_before_anything_is_opened() {
     }
 }
 
-/// What cannot be told is no reason to crash: the exit code stays what it is.
+/// An error message that cannot be printed does not change the exit code.
 #[test]
 fn a_full_standard_error_does_not_change_the_exit_code() {
     for (args, code) in [

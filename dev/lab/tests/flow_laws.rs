@@ -2,45 +2,15 @@
 //! change no sums. Laws about changed packets are in `flow_tunnels` and `flow_reshaped`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Duration;
 
 use flow::{EndReason, HashKey, Input, Meter, MeterConfig, Record, Side, Timeouts};
-use lab::corpus;
-use port::{PortOptions, Ready};
+use lab::corpus::{self, Packet};
 use wire::LinkType;
-
-/// A packet of a capture: its bytes, its length on the wire, its time.
-pub type Packet = (Vec<u8>, u32, u64);
 
 /// Captures that are longer are left out, so that all of it takes seconds.
 const PACKETS_MAX: usize = 4000;
 /// One of so many captures of the large corpus.
 const ONE_OF: usize = 4;
-
-fn read(path: &Path) -> Option<(LinkType, Vec<Packet>)> {
-    let mut port = port::open(&format!("file:{}", path.display()), &PortOptions::default()).ok()?;
-    let interfaces = port.control.describe().interfaces;
-    let link = interfaces.first().map_or(1, |interface| interface.0);
-    let mut all = Vec::new();
-    loop {
-        let before = all.len();
-        let Ok(batch) = port.rx[0].receive() else {
-            break;
-        };
-        for packet in batch.iter() {
-            let time_ns = packet.time_ns().unwrap_or(1);
-            all.push((packet.bytes().to_vec(), packet.wire_len(), time_ns));
-        }
-        drop(batch);
-        let is_empty = all.len() == before;
-        let is_over = is_empty && !matches!(port.rx[0].wait(Duration::ZERO), Ok(Ready::Packets));
-        if is_over || all.len() > PACKETS_MAX {
-            break;
-        }
-    }
-    (all.len() <= PACKETS_MAX).then_some((LinkType(link), all))
-}
 
 /// The sample: each capture of the repository, and of the large corpus one in a few, chosen by a
 /// hash of its name.
@@ -58,7 +28,9 @@ pub fn sample() -> Vec<(String, LinkType, Vec<Packet>)> {
     });
     let chosen = named.filter(|(name, _)| is_chosen(name));
     let sample: Vec<_> = chosen
-        .filter_map(|(name, path)| read(path).map(|(link, packets)| (name, link, packets)))
+        .filter_map(|(name, path)| {
+            corpus::read(path, PACKETS_MAX).map(|(link, packets)| (name, link, packets))
+        })
         .collect();
     assert!(sample.len() >= corpus.at_least(20, 2));
     sample

@@ -8,7 +8,8 @@ use flow::{EndReason, Extra, Input, Meter, Record, RecordSink, Side};
 use inspect::{Inspector, InspectorConfig};
 use wire::{Dissection, Fragment, LayerKind, LinkType, dissect};
 
-use crate::flow_laws::{Packet, config, sample};
+use crate::flow_laws::{config, sample};
+use lab::corpus::Packet;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -1,44 +1,12 @@
 //! The meter's short cut for plain packets against its full dissection: the same records, to the
 //! last field, from every capture there is.
 
-use std::path::Path;
-use std::time::Duration;
-
 use flow::{EndReason, HashKey, Input, Level, Meter, MeterConfig, Record};
-use lab::corpus;
-use port::{PortOptions, Ready};
+use lab::corpus::{self, Packet};
 use wire::LinkType;
 
 #[path = "flow_shortcut/snap_length.rs"]
 mod snap_length;
-
-/// A packet of a capture: its bytes, its length on the wire, its time.
-type Packet = (Vec<u8>, u32, u64);
-
-/// What is in a capture up to where it breaks off; nothing of one that is none (the corpus has
-/// damaged ones).
-fn read(path: &Path) -> Option<(LinkType, Vec<Packet>)> {
-    let mut port = port::open(&format!("file:{}", path.display()), &PortOptions::default()).ok()?;
-    let interfaces = port.control.describe().interfaces;
-    let link = interfaces.first().map_or(1, |interface| interface.0);
-    let mut all = Vec::new();
-    loop {
-        let before = all.len();
-        let Ok(batch) = port.rx[0].receive() else {
-            break;
-        };
-        for packet in batch.iter() {
-            let time_ns = packet.time_ns().unwrap_or(1);
-            all.push((packet.bytes().to_vec(), packet.wire_len(), time_ns));
-        }
-        drop(batch);
-        let is_empty = all.len() == before;
-        if is_empty && !matches!(port.rx[0].wait(Duration::ZERO), Ok(Ready::Packets)) {
-            break;
-        }
-    }
-    Some((LinkType(link), all))
-}
 
 /// Every record of a run, as text with its times and its end, in the order of the text.
 fn records(config: &MeterConfig, link: LinkType, packets: &[Packet], short: bool) -> Vec<String> {
@@ -73,7 +41,7 @@ fn the_short_cut_tells_what_the_dissection_tells() {
     let corpus = corpus::captures();
     let (mut files, mut count) = (0, 0);
     for path in &corpus.files {
-        let Some((link, packets)) = read(path) else {
+        let Some((link, packets)) = corpus::read(path, usize::MAX) else {
             continue;
         };
         for (level, uniflow) in [

@@ -4,7 +4,8 @@
 use flow::{Level, Record};
 use wire::{Dissection, LinkType, MAX_LAYERS, MAX_TUNNEL_DEPTH, dissect, dissect_inner};
 
-use crate::flow_laws::{Packet, as_text, config, records, sample};
+use crate::flow_laws::{as_text, config, records, sample};
+use lab::corpus::Packet;
 
 /// Bytes of the two addresses of an Ethernet header, and of the header.
 const MACS_LEN: usize = 12;

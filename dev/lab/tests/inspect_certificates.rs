@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use self::flows::{Found, Pair, decode, pair, show};
+use self::flows::{AND, ENDS, Found, Pair, decode, ends, show};
 use inspect::{DateTime, Field};
 use lab::oracle::tshark;
 use lab::{corpus, require, skip};
@@ -27,36 +27,12 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
 
 /// The first certificate of each pair of ends, in DER, as tshark finds it.
 fn certificates(path: &Path, known: &BTreeSet<Pair>) -> Option<BTreeMap<Pair, Vec<u8>>> {
-    const AND: char = '\u{1e}';
-    let names = [
-        "ip.src",
-        "ipv6.src",
-        "ip.dst",
-        "ipv6.dst",
-        "tcp.srcport",
-        "udp.srcport",
-        "tcp.dstport",
-        "udp.dstport",
-        "tls.handshake.certificate",
-    ];
+    let names = [&ENDS[..], &["tls.handshake.certificate"]].concat();
     let options = ["-E", &format!("aggregator={AND}")];
     let mut found = BTreeMap::new();
     for row in tshark::fields(path, &names, &options).ok()? {
-        let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
-        let is_udp = last(4).is_none();
-        let port = |at: usize| -> Option<u16> { last(at + usize::from(is_udp))?.parse().ok() };
-        let (Some(from), Some(to)) = (port(4), port(6)) else {
-            continue;
-        };
-        // Of a tunnel there are addresses of both families: the innermost is the one we know.
-        let ends_by = |at: usize| -> Option<Pair> {
-            let (src, dst) = (last(at)?.parse().ok()?, last(at + 2)?.parse().ok()?);
-            Some(pair(is_udp, (src, from), (dst, to)))
-        };
-        let (v4, v6) = (ends_by(0), ends_by(1));
-        let ends = v4.filter(|v4| known.contains(v4)).or(v6).or(v4);
         let first = row[8].split(AND).next().filter(|text| !text.is_empty());
-        if let (Some(ends), Some(der)) = (ends, first.and_then(bytes_of)) {
+        if let (Some(ends), Some(der)) = (ends(&row, known), first.and_then(bytes_of)) {
             found.entry(ends).or_insert(der);
         }
     }

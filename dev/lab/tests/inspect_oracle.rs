@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use self::flows::decode;
-use self::flows::{Found, Pair, pair};
+use self::flows::{AND, ENDS, Found, Pair, ends, pair};
 use inspect::{Field, Kind, Protocol, community_id};
 use lab::oracle::tshark;
 use lab::{corpus, require, skip};
@@ -171,26 +171,12 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
     Some(number.map_or_else(|| value.to_owned(), |number| number.to_string()))
 }
 
-/// Between several values of one packet.
-const AND: char = '\u{1e}';
-
 /// What tshark says: of each stream the first value of each field.
 /// `more` are options for tshark.
 pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Said, Spoken)> {
-    let mut names = vec![
-        "ip.src",
-        "ipv6.src",
-        "ip.dst",
-        "ipv6.dst",
-        "tcp.srcport",
-        "udp.srcport",
-        "tcp.dstport",
-        "udp.dstport",
-        "tcp.stream",
-        "udp.stream",
-        "frame.protocols",
-    ];
-    let ends = names.len();
+    let mut names = ENDS.to_vec();
+    names.extend(["tcp.stream", "udp.stream", "frame.protocols"]);
+    let own = names.len();
     names.extend(FIELDS.iter().map(|(_, name)| *name));
     let aggregator = format!("aggregator={AND}");
     // Fields of TLS, HTTP and DNS are what counts; bodies and their formats are not.
@@ -204,20 +190,10 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
     for row in rows {
         let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
         let is_udp = last(4).is_none();
-        let port = |at: usize| -> Option<u16> { last(at + usize::from(is_udp))?.parse().ok() };
-        let (Some(source), Some(destination)) = (port(4), port(6)) else {
+        let Some(ends_of) = ends(&row, known) else {
             continue;
         };
-        // Of a tunnel there are addresses of both families: the innermost is the one we know.
-        let ends_by = |at: usize| -> Option<Pair> {
-            let (src, dst) = (last(at)?.parse().ok()?, last(at + 2)?.parse().ok()?);
-            Some(pair(is_udp, (src, source), (dst, destination)))
-        };
-        let (v4, v6) = (ends_by(0), ends_by(1));
-        let Some(ends_of) = v4.filter(|v4| known.contains(v4)).or(v6).or(v4) else {
-            continue;
-        };
-        let protocols = row[ends - 1].split(':').map(str::to_owned);
+        let protocols = row[own - 1].split(':').map(str::to_owned);
         spoken.entry(ends_of).or_default().extend(protocols);
         let stream = (is_udp, last(8).or(last(9)).unwrap_or_default().to_owned());
         for (at, (field, _)) in FIELDS.iter().enumerate() {
@@ -231,8 +207,8 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
             if is_udp && of_http || !is_udp && of_ssdp {
                 continue;
             }
-            for value in row[ends + at].split(AND).filter(|text| !text.is_empty()) {
-                let Some(value) = as_ours(field, value, &row[ends - 1]) else {
+            for value in row[own + at].split(AND).filter(|text| !text.is_empty()) {
+                let Some(value) = as_ours(field, value, &row[own - 1]) else {
                     continue;
                 };
                 // The first of each stream; of SSH the first two, one from each side.

@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flow::{Counters, EndReason, HashKey, Input, Meter, MeterConfig, Record, Side};
+use lab::corpus::{self, Packet};
 use lab::oracle::{TempFile, tshark};
-use lab::{corpus, require, skip};
+use lab::{require, skip};
 use wire::{Dissection, LayerKind, LinkType, levels};
-
-use super::{Packet, read};
 
 /// Packets of a capture that are looked at.
 const PACKETS_MAX: usize = 2000;
@@ -170,7 +169,7 @@ fn figures_are_the_same_at_every_snap_length() {
     let corpus = corpus::captures();
     let mut compared = 0;
     for (at, path) in corpus.files.iter().enumerate() {
-        let Some((link, mut packets)) = read(path) else {
+        let Some((link, mut packets)) = corpus::read(path, usize::MAX) else {
             continue;
         };
         packets.truncate(PACKETS_MAX);
@@ -226,6 +225,18 @@ fn of_tshark(file: &TempFile) -> (u64, u64) {
     (sum, repeated as u64)
 }
 
+/// The captures of these names that are at hand, at least one.
+fn named(names: &[&str]) -> Vec<(String, PathBuf)> {
+    let files = corpus::captures().files.into_iter();
+    let files = files.map(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        (name.into_owned(), path)
+    });
+    let found: Vec<_> = files.filter(|(name, _)| names.contains(&&**name)).collect();
+    assert!(!found.is_empty(), "none of {names:?}");
+    found
+}
+
 #[test]
 fn a_capture_cut_at_64_bytes_has_the_payload_that_tshark_sees() {
     require!(skip::program("tshark", "tshark"));
@@ -236,13 +247,8 @@ fn a_capture_cut_at_64_bytes_has_the_payload_that_tshark_sees() {
         "nDPI__git.pcap",
         "nDPI__ssh.pcap",
     ];
-    let mut files = 0;
-    for path in corpus::captures().files {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !names.contains(&&*name) {
-            continue;
-        }
-        let (link, packets) = read(&path).unwrap();
+    for (name, path) in named(&names) {
+        let (link, packets) = corpus::read(&path, usize::MAX).unwrap();
         let expected = of_tshark(&write_cut(link, &packets));
         let tcp = records(link, &packets, 64);
         let tcp = tcp.values().filter(|record| record.key().protocol() == 6);
@@ -254,9 +260,7 @@ fn a_capture_cut_at_64_bytes_has_the_payload_that_tshark_sees() {
             }
         }
         assert_eq!((payload, repeated), expected, "{name}");
-        files += 1;
     }
-    assert!(files > 0);
 }
 
 /// Bytes behind the outermost UDP header, as tshark sees them.
@@ -284,13 +288,8 @@ fn the_payload_of_a_tunnel_is_what_tshark_counts_behind_udp() {
         "zeek__tunnels__geneve.pcap",
         "zeek__tunnels__gtp__gtp_ext_header.pcap",
     ];
-    let mut files = 0;
-    for path in corpus::captures().files {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !names.contains(&&*name) {
-            continue;
-        }
-        let (link, packets) = read(&path).unwrap();
+    for (name, path) in named(&names) {
+        let (link, packets) = corpus::read(&path, usize::MAX).unwrap();
         let all = records(link, &packets, usize::MAX);
         let udp = all.values().filter(|record| record.key().protocol() == 17);
         let payload: u64 = udp
@@ -298,7 +297,5 @@ fn the_payload_of_a_tunnel_is_what_tshark_counts_behind_udp() {
             .map(|sent| sent.payload_bytes)
             .sum();
         assert_eq!(payload, udp_payload_of_tshark(&path), "{name}");
-        files += 1;
     }
-    assert!(files > 0);
 }

@@ -1,6 +1,6 @@
 //! What our decoders say of the flows of a capture, without the flow table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -151,4 +151,34 @@ fn finish(pair: Pair, flow: &mut Flow, inspector: &mut Inspector, found: &mut Ve
     if let Some(application) = inspector.end(&mut flow.number, Application::clone) {
         found.push(Found { pair, application });
     }
+}
+
+/// Between several values of one packet in what tshark prints.
+pub const AND: char = '\u{1e}';
+
+/// The columns of tshark that [`ends`] reads, to stand first.
+pub const ENDS: [&str; 8] = [
+    "ip.src",
+    "ipv6.src",
+    "ip.dst",
+    "ipv6.dst",
+    "tcp.srcport",
+    "udp.srcport",
+    "tcp.dstport",
+    "udp.dstport",
+];
+
+/// The ends of a packet, of a row that begins with [`ENDS`]. Inside a tunnel there are addresses of
+/// both families: those are chosen that are among the ones `known`.
+pub fn ends(row: &[String], known: &BTreeSet<Pair>) -> Option<Pair> {
+    let last = |at: usize| row[at].rsplit(AND).next().filter(|text| !text.is_empty());
+    let is_udp = last(4).is_none();
+    let port = |at: usize| -> Option<u16> { last(at + usize::from(is_udp))?.parse().ok() };
+    let (from, to) = (port(4)?, port(6)?);
+    let by = |at: usize| -> Option<Pair> {
+        let (src, dst) = (last(at)?.parse().ok()?, last(at + 2)?.parse().ok()?);
+        Some(pair(is_udp, (src, from), (dst, to)))
+    };
+    let (v4, v6) = (by(0), by(1));
+    v4.filter(|v4| known.contains(v4)).or(v6).or(v4)
 }
