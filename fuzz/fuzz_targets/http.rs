@@ -1,4 +1,4 @@
-//! HTTP messages of both directions, cut and turned: the same is told.
+//! HTTP messages of both directions, cut and turned: the same is reported.
 #![no_main]
 
 use std::cell::RefCell;

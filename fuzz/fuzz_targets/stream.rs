@@ -1,4 +1,4 @@
-//! Any two directions of a TCP connection, cut and turned: the same is told.
+//! Any two directions of a TCP connection, cut and turned: the same is reported.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! TLS records of both directions, cut and turned: the same is told.
+//! TLS records of both directions, cut and turned: the same is reported.
 #![no_main]
 
 use std::cell::RefCell;

@@ -128,9 +128,9 @@ fn one(plan: &Plan, subject: &Subject, cards: &Cards, generator: &mut Generator)
     let running = (subject.start)(cards)?;
     generator.address(running.destination_mac);
     let result = measure(plan, subject, &running, generator);
-    let told = (running.stop)()?;
-    if let Some(told) = told {
-        println!("note\t{}: {told}", subject.label);
+    let reported = (running.stop)()?;
+    if let Some(reported) = reported {
+        println!("note\t{}: {reported}", subject.label);
     }
     result
 }

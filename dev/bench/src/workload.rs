@@ -184,7 +184,7 @@ pub fn sequence(packet_count: u32, flow_count: u32) -> Vec<u32> {
 /// When captures begin.
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// Writes packets, one a microsecond or when told.
+/// Writes packets, one a microsecond or as given.
 pub struct Capture {
     file: BufWriter<File>,
     time_ns: u64,

@@ -48,7 +48,7 @@ impl Netns {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         static SWEEP: Once = Once::new();
         SWEEP.call_once(|| {
-            // Stale namespaces do not disturb a new run, so a failure here is only told.
+            // Stale namespaces do not disturb a new run, so a failure here is only reported.
             if let Err(error) = sweep() {
                 eprintln!("lab: could not sweep stale namespaces: {error:#}");
             }
@@ -391,9 +391,9 @@ mod tests {
         crate::require!(crate::skip::lab());
         let ns = Netns::new().unwrap();
         let error = ns
-            .exec("sh", ["-c", "echo told >&2; exit 3"])
+            .exec("sh", ["-c", "echo reported >&2; exit 3"])
             .unwrap_err()
             .to_string();
-        assert!(error.contains("told") && error.contains('3'), "{error}");
+        assert!(error.contains("reported") && error.contains('3'), "{error}");
     }
 }

@@ -407,6 +407,14 @@ pub fn example(name: &str) -> Result<PathBuf> {
     build(&["--examples"], &format!("examples/{name}"))
 }
 
+/// The program behind `cargo xtask`, built if it is not, as [`barewire`].
+///
+/// # Errors
+/// When it does not build.
+pub fn xtask() -> Result<PathBuf> {
+    build(&["--bin", "barewire-xtask"], "barewire-xtask")
+}
+
 /// Builds targets of the workspace in the profile of the tests; the path of `program` in the
 /// build's folder.
 fn build(targets: &[&str], program: &str) -> Result<PathBuf> {

@@ -216,6 +216,11 @@ fn a_sender_whose_interface_is_deleted_ends_with_code_4() {
             pair.left.delete().unwrap();
             let finished = process.wait(LIMIT).unwrap();
             assert_eq!(finished.code(), Some(4), "{scheme}: {finished:?}");
+            let reported = &finished.stderr;
+            assert!(
+                reported.contains("the interface has been deleted"),
+                "{reported}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `barewire capture` from files: what is written is what was read, other programs read it, and
-//! whatever is wrong is told.
+//! whatever is wrong is reported.
 
 use std::fs::File;
 use std::io::Write;
@@ -295,7 +295,9 @@ fn lines_are_printed_as_asked() {
     );
     let link = run(&["-e", "-t", "-c1"]);
     assert!(link.starts_with("00:00:00:00:00:00 > 00:00:00:00:00:00, ethertype IPv4 (0x0800), "));
-    assert!(run(&["-v", "-t", "-c1"]).starts_with("(tos 0x0, ttl 64, id 0, proto 17, length 46) "));
+    assert!(run(&["-v", "-t", "-c1"]).starts_with(
+        "IP (tos 0x0, ttl 64, id 0, offset 0, flags [none], proto UDP (17), length 46) "
+    ));
     assert_eq!(run(&["-x", "-t", "-c1"]).lines().count(), 1 + 3);
     assert_eq!(run(&["-xx", "-t", "-c1"]).lines().count(), 1 + 4);
     let wanted = "\t0x0000:  4500 002e 0000 0000 4011 0000 0000 0000  E.......@.......";
@@ -304,7 +306,7 @@ fn lines_are_printed_as_asked() {
         "{}",
         run(&["-X", "-c1"])
     );
-    assert_eq!(run(&["--count-only"]), "");
+    assert_eq!(run(&["--count-only"]), "3 packets\n");
     assert_eq!(run(&["udp", "dst", "port", "1"]).lines().count(), 1);
     assert_eq!(
         run(&["-Q", "out"]),
@@ -438,7 +440,7 @@ fn filters_select_as_tcpdump_does_for_each_link_type() {
         assert!(parts.iter().any(|&part| part != 0), "{filter}");
         assert_eq!(count(&both, filter), parts.iter().sum::<u64>(), "{filter}");
     }
-    // What makes no sense for one of the link types is an error, told when it is met.
+    // What makes no sense for one of the link types is an error, reported when it is met.
     let result = capture::capture(["-r", text(&both), "--count-only", "ether multicast"]);
     assert_eq!(result.code(), Some(1), "{}", result.stderr);
     assert!(

@@ -72,9 +72,9 @@ fn a_full_disk_leaves_a_valid_file_and_says_how_much() {
         let count = count_with_capinfos(&copy);
         let len = copy.metadata().unwrap().len();
         assert!(count > 1500, "{name}: only {count} packets");
-        let told = format!("{count} packets ({len} bytes) are written and can be read");
+        let reported = format!("{count} packets ({len} bytes) are written and can be read");
         assert!(
-            error.contains(&told),
+            error.contains(&reported),
             "{name}, {count} packets, {len} bytes: {error}"
         );
         // Every packet is either in the file or said to be lost.

@@ -145,6 +145,8 @@ fn processors_are_looked_at_before_anything_is_opened() {
     for args in [
         &["capture", "no-such-if", "--cpus", "0,999"][..],
         &["flows", "no-such-if", "--cpus", "999"],
+        &["send", "--udp", "no-such-if", "--cpus", "999"],
+        // The former name.
         &["send", "--udp", "no-such-if", "--cpu", "999"],
     ] {
         let finished = run(None, args);
@@ -199,25 +201,25 @@ fn a_card_without_an_iommu_is_not_driven_from_here() {
     };
     let (address, driver) = (card.address().to_string(), card.driver());
     let port = format!("vfio:{address}");
-    let told = run(None, &["capture", &port, "-c", "1", "-w", "/dev/null"]);
-    assert_eq!(told.code(), Some(1), "{}", told.stderr);
+    let reported = run(None, &["capture", &port, "-c", "1", "-w", "/dev/null"]);
+    assert_eq!(reported.code(), Some(1), "{}", reported.stderr);
     assert!(
-        told.stderr.contains("it is in no IOMMU group"),
+        reported.stderr.contains("it is in no IOMMU group"),
         "{}",
-        told.stderr
+        reported.stderr
     );
-    let (_, hint) = told.stderr.split_once("\nhint: ").expect("a hint");
+    let (_, hint) = reported.stderr.split_once("\nhint: ").expect("a hint");
     assert!(
         hint.contains("firmware") && hint.contains("intel_iommu=on"),
         "{hint}"
     );
     // Dry, because the machine may live on it.
-    let told = run(None, &["nic", "bind", "vfio", &address, "--dry-run"]);
-    assert_eq!(told.code(), Some(1), "{}", told.stderr);
+    let reported = run(None, &["nic", "bind", "vfio", &address, "--dry-run"]);
+    assert_eq!(reported.code(), Some(1), "{}", reported.stderr);
     assert!(
-        told.stderr.contains("it is in no IOMMU group"),
+        reported.stderr.contains("it is in no IOMMU group"),
         "{}",
-        told.stderr
+        reported.stderr
     );
     assert_eq!(card.driver(), driver, "its driver is the same");
 }

@@ -214,7 +214,7 @@ fn eve_has_suricatas_names() {
     );
 }
 
-/// Without decoders the Community ID is told where it is asked for, with its seed.
+/// Without decoders the Community ID is reported where it is asked for, with its seed.
 #[test]
 fn the_community_id_has_a_seed() {
     let id = |args: &[&str]| {
@@ -248,8 +248,8 @@ fn nfdump_counts_the_same() {
         let run = decoded(&format!("{format}:udp://127.0.0.1:{port}?rate=20000"));
         std::thread::sleep(std::time::Duration::from_millis(500));
         let ended = process.stop(lab::process::Signal::SIGTERM, LIMIT).unwrap();
-        let told = [ended.stdout, ended.stderr].concat();
-        assert!(!told.contains("size error"), "{told}");
+        let reported = [ended.stdout, ended.stderr].concat();
+        assert!(!reported.contains("size error"), "{reported}");
         let mut command = Command::new("nfdump");
         command.args(["-R", folder.path(), "-q", "-N"]);
         let text = stdout(command.args(["-o", "fmt:%ipkt %ibyt %opkt %obyt"]));

@@ -122,6 +122,22 @@ fn ipfix_dump_reads_files() {
     }
 }
 
+/// Makes a key, and a certificate that it signs itself.
+fn certify(name: &str, key: &str, certificate: &str) {
+    let (subject, alternative) = (
+        format!("/CN={name}.example"),
+        format!("subjectAltName=DNS:{name}.example"),
+    );
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
+    command.args(["-pkeyopt", "ec_paramgen_curve:P-256"]);
+    command.args(["-subj", &subject, "-addext", &alternative]);
+    command.args(["-addext", "basicConstraints=critical,CA:false"]);
+    command.args(["-keyout", key, "-out", certificate]);
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    finished.checked().unwrap();
+}
+
 /// What comes out of OpenSSL's server is a file by RFC 5655. A collector whose certificate is not
 /// trusted gets nothing.
 #[test]
@@ -131,28 +147,11 @@ fn tls_brings_the_same_and_trusts_nobody_else() {
     let folder = Folder::new("tls");
     let path = |name: &str| folder.0.join(name).display().to_string();
     for name in ["collector", "probe", "other"] {
-        let mut command = Command::new("openssl");
-        command.args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-        ]);
-        command.args([
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            &format!("/CN={name}.example"),
-        ]);
-        command.args(["-addext", &format!("subjectAltName=DNS:{name}.example")]);
-        command.args(["-addext", "basicConstraints=critical,CA:false"]);
-        command.args(["-keyout", &path(&format!("{name}.key"))]);
-        command.args(["-out", &path(&format!("{name}.pem"))]);
-        let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-        finished.checked().unwrap();
+        certify(
+            name,
+            &path(&format!("{name}.key")),
+            &path(&format!("{name}.pem")),
+        );
     }
     let serve = |port: u16, out: &str| {
         let line = format!(
@@ -178,29 +177,36 @@ fn tls_brings_the_same_and_trusts_nobody_else() {
     };
     let (port, out) = (tcp_port(), path("flows.ipfix"));
     let mut server = serve(port, &out);
-    let told = export(port, "collector.pem");
-    let expected = told.totals(|_| true);
+    let reported = export(port, "collector.pem");
+    let expected = reported.totals(|_| true);
     assert_eq!(
-        told.export()["dropped"],
+        reported.export()["dropped"],
         serde_json::json!({}),
         "{}",
-        told.export()
+        reported.export()
     );
     std::thread::sleep(Duration::from_millis(300));
     drop(server.kill());
     let found = ipfix_dump(Path::new(&out));
     assert_eq!(
         found,
-        (told.flows.len() as u64, expected.packets, expected.bytes)
+        (
+            reported.flows.len() as u64,
+            expected.packets,
+            expected.bytes
+        )
     );
 
     let (port, out) = (tcp_port(), path("nothing.ipfix"));
     let mut server = serve(port, &out);
-    let told = export(port, "other.pem");
+    let reported = export(port, "other.pem");
     drop(server.kill());
-    let lost = told.export()["dropped"]["unreachable"]["packets"].as_u64();
-    assert_eq!(lost, Some(expected.packets), "{}", told.export());
-    let words = told.export()["last_failure"].as_str().unwrap().to_owned();
+    let lost = reported.export()["dropped"]["unreachable"]["packets"].as_u64();
+    assert_eq!(lost, Some(expected.packets), "{}", reported.export());
+    let words = reported.export()["last_failure"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert_eq!(std::fs::metadata(&out).unwrap().len(), 0, "{words}");
 }
 
@@ -222,7 +228,7 @@ fn sctp_or_a_reason() {
                 .contains("hint: load the sctp kernel module")
         );
     } else {
-        // It is there, and nobody listens: told in the account.
+        // It is there, and nobody listens: the account says so.
         assert!(
             finished.stderr.contains("unreachable"),
             "{}",

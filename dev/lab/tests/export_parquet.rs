@@ -296,7 +296,7 @@ fn a_full_disk_costs_what_it_says() {
         command.args([&disk, &barewire().unwrap(), &input]);
         command.arg(options).arg(&copy);
         let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-        assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
+        assert_eq!(finished.code(), Some(5), "{}", finished.stderr);
         let last = finished.stdout.lines().last().unwrap();
         let summary: Value = serde_json::from_str(last).unwrap();
         let export = &summary["exports"][0];

@@ -18,7 +18,7 @@ use lab::process::Process;
 use lab::{require, skip};
 use serde_json::Value;
 
-/// The port that tshark is told of.
+/// The port that tshark is reported about.
 const PORT: u16 = 4739;
 
 /// A socket that keeps what comes.
@@ -201,8 +201,8 @@ fn loss_is_seen_by_the_collector() {
     }
     assert_eq!((decoder.missed, whole.missed), (records_lost, 0));
     let file = capture(&kept);
-    let told = tshark(file.path(), &["-Y", "cflow.unexpected_sequence_number"]);
-    assert!(told.lines().count() > 0, "tshark saw no gap");
+    let reported = tshark(file.path(), &["-Y", "cflow.unexpected_sequence_number"]);
+    assert!(reported.lines().count() > 0, "tshark saw no gap");
 }
 
 /// A file by RFC 5655, opened as it is.

@@ -163,9 +163,9 @@ fn overtaken_first_segments_are_put_in_order() {
         let read = Process::spawn(&mut command).unwrap().wait(limit).unwrap();
         assert_eq!(read.stdout.trim(), "www.example.org\t/path", "{order:?}");
         let application = &flows[0]["application"];
-        let told = ["http_host", "http_path"].map(|name| application[name].as_str());
+        let reported = ["http_host", "http_path"].map(|name| application[name].as_str());
         assert_eq!(
-            told,
+            reported,
             [Some("www.example.org"), Some("/path")],
             "{order:?} {application}"
         );
@@ -192,8 +192,8 @@ fn the_answer_to_a_long_upload_is_told() {
     assert_eq!(application["http_status"], 201, "{application}");
 }
 
-/// A flow that says nothing while its active timeout passes is told meanwhile, and goes on with the
-/// application that it had; a new connection of the same ends begins anew.
+/// A flow that says nothing while its active timeout passes is reported meanwhile, and goes on with
+/// the application that it had; a new connection of the same ends begins anew.
 #[test]
 fn a_pause_at_the_active_timeout_keeps_the_application() {
     let begin = |sequence: u32| {

@@ -56,19 +56,22 @@ fn there_and_back(flow_count: u16) -> (Udp, Udp) {
     (there, back)
 }
 
-#[test]
-fn records_say_what_is_in_the_file() {
+/// 30 packets over three flows, 7 answers to the first, a millisecond apart; and an ARP request.
+fn three_flows() -> TempFile {
     let (there, back) = there_and_back(3);
-    // 30 packets over three flows, 7 answers to the first, a millisecond apart; and an ARP request.
     let mut packets: Vec<Vec<u8>> = (0..30).map(|n| there.build(n, 100)).collect();
     packets.extend((0..7).map(|n| back.build(n, 200)));
     let mut arp = vec![0xff; 42];
     arp[12..14].copy_from_slice(&[8, 6]);
     arp[14..20].copy_from_slice(&[0, 1, 8, 0, 6, 4]);
     packets.push(arp);
-    let file = write_pcap(&packets).unwrap();
-    let path = file.path().to_str().unwrap();
-    let finished = run(&["--json", path]);
+    write_pcap(&packets).unwrap()
+}
+
+#[test]
+fn records_say_what_is_in_the_file() {
+    let file = three_flows();
+    let finished = run(&["--json", file.path().to_str().unwrap()]);
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     let (flows, summary) = parse(&finished);
     let by_port: BTreeMap<u64, &Value> = flows
@@ -117,9 +120,13 @@ fn records_say_what_is_in_the_file() {
     assert_eq!(summary["account"]["total"]["delivered"], 38);
     assert_eq!(summary["account"]["total"]["imbalance"], 0);
     assert_eq!(summary["error"], Value::Null);
+}
 
-    // The same for people: largest first, totals that add up.
-    let finished = run(&["--top", "2", path]);
+/// The same for people: largest first, totals that add up.
+#[test]
+fn tables_have_the_largest_first() {
+    let file = three_flows();
+    let finished = run(&["--top", "2", file.path().to_str().unwrap()]);
     assert_eq!(finished.code(), Some(0));
     let lines: Vec<&str> = finished.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{}", finished.stdout);
@@ -140,8 +147,13 @@ fn records_say_what_is_in_the_file() {
             .stderr
             .contains("delivered = 37 in records + 1 in no flow: adds up")
     );
+}
 
-    // A filter: what it rejects is in the account, not in a flow.
+/// What a filter rejects is in the account, not in a flow.
+#[test]
+fn filtered_packets_are_counted() {
+    let file = three_flows();
+    let path = file.path().to_str().unwrap();
     let finished = run(&["--json", path, "udp", "src", "port", "53"]);
     let (flows, summary) = parse(&finished);
     assert_eq!(flows.len(), 1);
@@ -151,9 +163,13 @@ fn records_say_what_is_in_the_file() {
     );
     assert_eq!(summary["account"]["total"]["dropped"]["filter"], 31);
     assert_eq!(summary["lost"], 0);
+}
 
-    // A count ends it; what was delivered beyond is told.
-    let finished = run(&["--json", "-c", "12", path]);
+/// What was delivered beyond the count is in the summary.
+#[test]
+fn a_count_ends_the_run() {
+    let file = three_flows();
+    let finished = run(&["--json", "-c", "12", file.path().to_str().unwrap()]);
     let (flows, summary) = parse(&finished);
     assert_eq!(summary["packets"], 12);
     let packets: u64 = flows
@@ -273,17 +289,17 @@ fn bad_input_has_one_message_and_a_hint() {
     ];
     for (args, code) in failures {
         let finished = run(&args);
-        let told = &finished.stderr;
+        let reported = &finished.stderr;
         // A file that is no capture may count as damaged or as unknown.
         let matches = finished.code() == Some(code) || (code == 3 && finished.code() == Some(1));
-        assert!(matches, "{args:?}: {:?}\n{told}", finished.code());
+        assert!(matches, "{args:?}: {:?}\n{reported}", finished.code());
         assert!(
-            !told.contains("panicked") && !told.is_empty(),
-            "{args:?}: {told}"
+            !reported.contains("panicked") && !reported.is_empty(),
+            "{args:?}: {reported}"
         );
         assert_eq!(finished.stdout, "", "{args:?}");
         if code == 1 {
-            assert!(told.starts_with("barewire: "), "{told}");
+            assert!(reported.starts_with("barewire: "), "{reported}");
         }
     }
 }

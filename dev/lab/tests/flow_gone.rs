@@ -19,8 +19,8 @@ const PACKETS_MIN: u64 = 2000;
 const ROUNDS: &str = "BW_ROUNDS";
 
 fn rounds() -> u32 {
-    let told = std::env::var(ROUNDS).ok();
-    told.map_or(3, |rounds| rounds.parse().expect("a number of rounds"))
+    let reported = std::env::var(ROUNDS).ok();
+    reported.map_or(3, |rounds| rounds.parse().expect("a number of rounds"))
 }
 
 fn start(pair: &Pair, port: &str) -> Process {

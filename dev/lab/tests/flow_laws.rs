@@ -44,8 +44,8 @@ pub fn records(
     batch_len: usize,
 ) -> Vec<(Record, EndReason)> {
     let mut meter = Meter::new(config).unwrap();
-    let mut told = Vec::new();
-    let mut sink = |record: &Record, end: EndReason| told.push((*record, end));
+    let mut reported = Vec::new();
+    let mut sink = |record: &Record, end: EndReason| reported.push((*record, end));
     for batch in packets.chunks(batch_len) {
         for (bytes, wire_len, time_ns) in batch {
             let input = Input {
@@ -62,7 +62,7 @@ pub fn records(
     }
     meter.finish(&mut sink);
     assert_eq!(meter.stats().imbalance(), 0);
-    told
+    reported
 }
 
 pub fn config(seed: u64) -> MeterConfig {

@@ -1,6 +1,6 @@
 //! `barewire flows` on live interfaces: what was sent is in the records, through `afpacket:` and
 //! `afxdp:`; two directions in two queues become one flow; overload and the end of the interface
-//! are told; the terminal is left as it was.
+//! are reported; the terminal is left as it was.
 
 use std::io::BufRead;
 use std::process::Stdio;
@@ -151,9 +151,9 @@ fn a_reader_who_sleeps_costs_records_and_no_packets() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut reported = std::io::BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    told.read_line(&mut line).unwrap();
+    reported.read_line(&mut line).unwrap();
     assert!(line.contains("of memory"), "{line}");
     // Two rounds of as many flows as there are ports: 24 MB of lines.
     const FLOWS: u16 = 30_000;
@@ -214,6 +214,37 @@ fn flows_end_by_the_clock() {
     assert_eq!((flows.len(), &summary["ended"]["idle"]), (3, &3.into()));
 }
 
+/// Sends packets through one queue of the left end, as fast as it takes them.
+fn send_through(pair: &Pair, queue: u32, packets: impl Iterator<Item = Vec<u8>>) {
+    let options = PortOptions {
+        direction: Direction::Tx,
+        ..PortOptions::default()
+    };
+    let name = format!("afxdp:{}/{queue}", pair.left.ifname);
+    let open = || port::open(&name, &options);
+    let mut port = pair.left.ns.run(open).unwrap().unwrap();
+    for (number, packet) in packets.enumerate() {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let mut batch = port.tx[0].reserve(1).unwrap();
+            if batch.write(&packet) {
+                batch.submit().unwrap();
+                break;
+            }
+            drop(batch);
+            assert!(Instant::now() < until, "the device takes nothing");
+            port.tx[0].flush().unwrap();
+            port.tx[0].wait(false, Duration::from_millis(10)).unwrap();
+        }
+        if number % 32 == 31 {
+            port.tx[0].flush().unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    port.tx[0].flush().unwrap();
+    assert!(port.tx[0].wait(true, LIMIT).unwrap());
+}
+
 /// The two directions come in through different queues, so through different tables.
 #[test]
 fn two_queues_make_one_flow() {
@@ -221,46 +252,16 @@ fn two_queues_make_one_flow() {
     let pair = Veth::new().queues(2).create().unwrap();
     let mut process = start(&pair, &["--json", "afxdp:{}", "udp", "port", "9"]);
     let there = Udp::between(&pair.left, &pair.right).flows(10);
-    let options = PortOptions {
-        direction: Direction::Tx,
-        ..PortOptions::default()
-    };
     const COUNT: u64 = 200;
-    for (queue, turned) in [(0, false), (1, true)] {
-        let name = format!("afxdp:{}/{queue}", pair.left.ifname);
-        let mut port = pair
-            .left
-            .ns
-            .run(|| port::open(&name, &options))
-            .unwrap()
-            .unwrap();
-        for number in 0..COUNT {
-            let mut packet = there.build(number, 60);
-            if turned {
-                // Addresses and ports change places; the sums over them stay.
-                packet[26..34].rotate_left(4);
-                packet[34..38].rotate_left(2);
-            }
-            let until = Instant::now() + LIMIT;
-            loop {
-                let mut batch = port.tx[0].reserve(1).unwrap();
-                if batch.write(&packet) {
-                    batch.submit().unwrap();
-                    break;
-                }
-                drop(batch);
-                assert!(Instant::now() < until, "the device takes nothing");
-                port.tx[0].flush().unwrap();
-                port.tx[0].wait(false, Duration::from_millis(10)).unwrap();
-            }
-            if number % 32 == 31 {
-                port.tx[0].flush().unwrap();
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-        port.tx[0].flush().unwrap();
-        assert!(port.tx[0].wait(true, LIMIT).unwrap());
-    }
+    send_through(&pair, 0, (0..COUNT).map(|number| there.build(number, 60)));
+    // Addresses and ports change places; the sums over them stay.
+    let back = (0..COUNT).map(|number| {
+        let mut packet = there.build(number, 60);
+        packet[26..34].rotate_left(4);
+        packet[34..38].rotate_left(2);
+        packet
+    });
+    send_through(&pair, 1, back);
     std::thread::sleep(Duration::from_millis(300));
     let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
     let (flows, summary) = parse(&finished);

@@ -169,20 +169,20 @@ fn names_stand_in_every_export() {
         &exports[1],
     ];
     let run = run(&mix, &args).expect("a summary");
-    let mut told: Vec<[String; 3]> = Vec::new();
+    let mut reported: Vec<[String; 3]> = Vec::new();
     for flow in &run.flows {
         let application = &flow["application"];
         let text = |name: &str| application[name].as_str().unwrap_or_default().to_owned();
-        told.push([text("protocol"), text("by"), text("ndpi")]);
+        reported.push([text("protocol"), text("by"), text("ndpi")]);
     }
-    let beside = told
+    let beside = reported
         .iter()
         .filter(|[_, by, ndpi]| by == "content" && !ndpi.is_empty());
-    assert!(beside.count() >= 3, "{told:?}");
-    for [protocol, by, ndpi] in &told {
+    assert!(beside.count() >= 3, "{reported:?}");
+    for [protocol, by, ndpi] in &reported {
         assert!(by != "ndpi" || protocol == ndpi, "{protocol} {ndpi}");
     }
-    told.sort();
+    reported.sort();
 
     let table = std::fs::read_to_string(&csv).unwrap();
     let mut lines = table.lines();
@@ -199,13 +199,13 @@ fn names_stand_in_every_export() {
         })
         .collect();
     columns.sort();
-    assert_eq!(columns, told);
+    assert_eq!(columns, reported);
 
     let mut command = Command::new("ipfixDump");
     command.args(["--rfc5610", "--in"]).arg(&ipfix);
     let dumped = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
     let dumped = dumped.checked().unwrap().stdout;
-    for name in told.iter().map(|[_, _, ndpi]| ndpi) {
+    for name in reported.iter().map(|[_, _, ndpi]| ndpi) {
         let lines = dumped
             .lines()
             .filter(|line| line.contains(" ndpiProtocolName "));

@@ -118,7 +118,7 @@ fn resolve(database: &str, addrs: &BTreeSet<String>) -> BTreeMap<String, [String
 }
 
 /// What a flow says of an end.
-fn told(flow: &Value, end: &str) -> [String; 4] {
+fn reported(flow: &Value, end: &str) -> [String; 4] {
     ["asn", "as_name", "country", "city"].map(|name| match &flow[format!("{end}_{name}")] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -148,7 +148,7 @@ fn databases_and_lists_say_what_libmaxminddb_says() {
     for flow in &by_database.flows {
         for end in ["src", "dst"] {
             let expected = &expected[flow[end].as_str().unwrap()];
-            assert_eq!(&told(flow, end), expected, "{flow}");
+            assert_eq!(&reported(flow, end), expected, "{flow}");
             known += usize::from(!expected[0].is_empty());
         }
     }
@@ -156,7 +156,7 @@ fn databases_and_lists_say_what_libmaxminddb_says() {
         for end in ["src", "dst"] {
             let expected = &expected[flow[end].as_str().unwrap()];
             // A list has no cities beside networks.
-            assert_eq!(told(flow, end)[..3], expected[..3], "{flow}");
+            assert_eq!(reported(flow, end)[..3], expected[..3], "{flow}");
         }
     }
     assert!(known > 20 && known < 2 * plain.flows.len(), "{known}");
@@ -225,16 +225,8 @@ fn nfdump_reads_the_numbers_of_systems() {
     }
 }
 
-/// The same values of every record, whatever they are written in.
-#[test]
-fn files_have_what_lines_have() {
-    require!(python(&["mmdb_writer", "duckdb"]));
-    let folder = Folder::new("origins-files");
-    let rows = networks(&run(&mix(), &[]).unwrap());
-    let [list, database] = files(&folder, &rows);
-    let path = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
-    let (csv, parquet, eve) = (path("flows.csv"), path("flows"), path("flows.eve"));
-    // A registry of IEEE's form, of the cards of the capture.
+/// A registry of IEEE's form, of the cards of the capture.
+fn registry_of_cards() -> String {
     let cards = run(&mix(), &["--key", "mac"]).unwrap();
     let macs = cards
         .flows
@@ -246,8 +238,44 @@ fn files_have_what_lines_have() {
         format!("MA-L,{prefix},\"Maker, \"\"of\"\" {prefix}\",\"A street\nand a city\"\n")
     });
     let registry = "Registry,Assignment,Organization Name,Organization Address\n";
+    registry.to_owned() + &lines.collect::<String>()
+}
+
+/// Columns of what is known of both ends.
+fn columns_of_ends() -> Vec<String> {
+    let names = ["asn", "as_name", "country", "city", "mac_vendor"];
+    let ends = ["src", "dst"].iter();
+    ends.flat_map(|end| names.map(|name| format!("{end}_{name}")))
+        .collect()
+}
+
+/// The rows of a table that DuckDB reads, each in one line, sorted.
+fn rows_by_duckdb(source: &str) -> Vec<String> {
+    let texts = columns_of_ends();
+    let texts = texts
+        .iter()
+        .map(|name| format!("coalesce({name}::VARCHAR, '')"));
+    let line = texts.collect::<Vec<_>>().join(" || '|' || ");
+    let rows = format!("duckdb.sql(\"SELECT {line} FROM {source}\").fetchall()");
+    let script = format!("import duckdb\nfor row in {rows}:\n  print(row[0])");
+    let mut command = Command::new(python(&["duckdb"]).unwrap());
+    command.args(["-c", &script]);
+    let read = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    let read = read.checked().unwrap();
+    sorted(read.stdout.lines().map(str::to_owned))
+}
+
+/// The same values of every record, whatever they are written in.
+#[test]
+fn files_have_what_lines_have() {
+    require!(python(&["mmdb_writer", "duckdb"]));
+    let folder = Folder::new("origins-files");
+    let rows = networks(&run(&mix(), &[]).unwrap());
+    let [list, database] = files(&folder, &rows);
+    let path = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
+    let (csv, parquet, eve) = (path("flows.csv"), path("flows"), path("flows.eve"));
     let makers = path("oui.csv");
-    std::fs::write(&makers, registry.to_owned() + &lines.collect::<String>()).unwrap();
+    std::fs::write(&makers, registry_of_cards()).unwrap();
     let urls = [
         format!("csv:{csv}"),
         format!("parquet:{parquet}"),
@@ -259,11 +287,7 @@ fn files_have_what_lines_have() {
         args.extend(["--export", url]);
     }
     let ours = run(&mix(), &args).unwrap();
-    let names = ["asn", "as_name", "country", "city", "mac_vendor"];
-    let columns: Vec<String> = ["src", "dst"]
-        .iter()
-        .flat_map(|end| names.map(|name| format!("{end}_{name}")))
-        .collect();
+    let columns = columns_of_ends();
     let words = |flow: &Value| {
         let values = columns.iter().map(|name| match &flow[name] {
             Value::Null => String::new(),
@@ -282,25 +306,11 @@ fn files_have_what_lines_have() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
     assert_eq!(sorted(lines.map(|flow| words(&flow))), expected);
-    for (what, source) in [
-        ("csv", format!("read_csv('{csv}', all_varchar = true)")),
-        ("parquet", format!("read_parquet('{parquet}/**/*.parquet')")),
+    for source in [
+        format!("read_csv('{csv}', all_varchar = true)"),
+        format!("read_parquet('{parquet}/**/*.parquet')"),
     ] {
-        let texts = columns
-            .iter()
-            .map(|name| format!("coalesce({name}::VARCHAR, '')"));
-        let line = texts.collect::<Vec<_>>().join(" || '|' || ");
-        let rows = format!("duckdb.sql(\"SELECT {line} FROM {source}\").fetchall()");
-        let script = format!("import duckdb\nfor row in {rows}:\n  print(row[0])");
-        let mut command = Command::new(python(&["duckdb"]).unwrap());
-        command.args(["-c", &script]);
-        let read = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
-        let read = read.checked().unwrap();
-        assert_eq!(
-            sorted(read.stdout.lines().map(str::to_owned)),
-            expected,
-            "{what}"
-        );
+        assert_eq!(rows_by_duckdb(&source), expected, "{source}");
     }
 }
 
@@ -345,7 +355,7 @@ fn makers_of_cards_are_those_that_tshark_knows() {
         let mut makers: BTreeMap<String, String> = BTreeMap::new();
         for line in read.stdout.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
-            // Of a tunnel only one end's makers may be known: whose is not told.
+            // Of a tunnel only one end's makers may be known: whose is not reported.
             if fields[0].contains(';') {
                 continue;
             }

@@ -118,7 +118,7 @@ fn a_page_holds_text_and_refers_to_nothing() {
     }
     assert_eq!(text.matches("<script>").count(), 1);
     assert_eq!(text.matches("adds up").count(), 2);
-    // A path that cannot be written is told before anything is read.
+    // A path that cannot be written is reported before anything is read.
     let finished = report(&page, &folder.0.join("no/such/folder.html"));
     assert_eq!(finished.code(), Some(1));
     assert!(finished.stderr.contains("hint:"), "{}", finished.stderr);

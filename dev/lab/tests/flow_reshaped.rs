@@ -129,12 +129,12 @@ fn resegmented(packets: &[Packet], random: &mut Random) -> (Vec<Packet>, u64) {
 
 /// A text per record, and the sum of all payload.
 #[derive(Default)]
-struct Told {
+struct Reported {
     flows: Vec<String>,
     payload_bytes: u64,
 }
 
-impl RecordSink for Told {
+impl RecordSink for Reported {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.ended_with(record, &Extra::default(), reason);
     }
@@ -156,7 +156,7 @@ impl RecordSink for Told {
 
 /// Meters packets with all decoders, under limits that no capture reaches, so that the number of
 /// segments makes no difference.
-fn told(packets: &[Packet]) -> Told {
+fn reported(packets: &[Packet]) -> Reported {
     let mut config = config(0);
     config.extra.inspect_count = u8::MAX;
     let mut meter = Meter::new(&config).unwrap();
@@ -168,7 +168,7 @@ fn told(packets: &[Packet]) -> Told {
         unknown_count_max: u16::MAX,
         ..InspectorConfig::default()
     })));
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let inputs: Vec<_> = packets
         .iter()
         .map(|(bytes, wire_len, time_ns)| Input {
@@ -180,11 +180,11 @@ fn told(packets: &[Packet]) -> Told {
             interface: 0,
         })
         .collect();
-    meter.observe_all(&inputs, &mut told);
-    meter.finish(&mut told);
+    meter.observe_all(&inputs, &mut reported);
+    meter.finish(&mut reported);
     assert_eq!(meter.stats().imbalance(), 0);
-    told.flows.sort_unstable();
-    told
+    reported.flows.sort_unstable();
+    reported
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn segments_cut_reordered_and_repeated_give_the_same_application() {
         if repeated == 0 {
             continue;
         }
-        let (expected, found) = (told(packets), told(&reshaped));
+        let (expected, found) = (reported(packets), reported(&reshaped));
         let different = expected.flows.iter().zip(&found.flows);
         let different = different.into_iter().find(|(one, two)| one != two);
         assert!(expected.flows == found.flows, "{name}: {different:#?}");

@@ -9,12 +9,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::export::{Folder, LIMIT};
-use lab::packet::pour;
+use crate::flow_blocked::{METRICS, figure};
+use lab::packet::{Raw, Udp, pour};
 use lab::process::{Finished, Process, Signal, barewire};
-use lab::{Veth, require, skip};
+use lab::{Pair, Veth, require, skip};
 
-/// After that packets have been seen, also where much else runs.
-const SEEN: Duration = Duration::from_secs(1);
+/// Waits until a figure of the metrics page is so large.
+fn wait_figure(pair: &Pair, name: &str, least: u64) {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let value = figure(pair, name);
+        if value >= Some(least) {
+            return;
+        }
+        assert!(Instant::now() < until, "{name}: {value:?}, not {least}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 fn root() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -63,10 +74,10 @@ fn a_file_says_what_flags_say() {
         std::fs::write(&file, text).unwrap();
         let finished = flows(&["--config", name, "lo"]);
         assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
-        let told = &finished.stderr;
+        let reported = &finished.stderr;
         assert!(
-            told.contains(why) && told.contains(hint) && told.contains(name),
-            "{told}"
+            reported.contains(why) && reported.contains(hint) && reported.contains(name),
+            "{reported}"
         );
     }
     let finished = flows(&["--config", "/no/such/file", "lo"]);
@@ -167,7 +178,7 @@ fn a_hangup_reads_the_file_again() {
             .collect();
         let text = format!(
             "port = \"{}\"\nfilter = \"udp port 9\"\nplain = true\ntop = {top}\n\
-             active-timeout = \"1s\"\nexport = [{}]\n",
+             metrics = \"{METRICS}\"\nactive-timeout = \"1s\"\nexport = [{}]\n",
             pair.right.ifname,
             exports.join(", ")
         );
@@ -184,7 +195,7 @@ fn a_hangup_reads_the_file_again() {
     manager.heard("STATUS=", 1);
     manager.heard("WATCHDOG=1", 1);
     pour(&pair, 5, 100);
-    std::thread::sleep(SEEN);
+    wait_figure(&pair, "barewire_packets_total", 100);
     // What is wrong changes nothing.
     std::fs::write(&config, "tpo = 3").unwrap();
     process.signal(Signal::SIGHUP).unwrap();
@@ -197,21 +208,22 @@ fn a_hangup_reads_the_file_again() {
     write(11, &["b.csv", "stays.csv"]);
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr(": reloaded", LIMIT).unwrap();
-    let told = process.stderr();
-    assert!(told.contains("b.csv: export started"), "{told}");
-    assert!(told.contains("a.csv: export stopped"), "{told}");
-    assert!(told.contains("stays.csv: file was moved away"), "{told}");
-    assert!(
-        told.contains("top has changed; restart the probe"),
-        "{told}"
-    );
+    let reported = process.stderr();
+    for words in [
+        "b.csv: export started",
+        "a.csv: export stopped",
+        "stays.csv: file was moved away",
+        "top has changed; restart the probe",
+    ] {
+        assert!(reported.contains(words), "{words}: {reported}");
+    }
     // Twice: also for the file that was wrong.
     manager.heard("RELOADING=1\nMONOTONIC_USEC=", 2);
     manager.heard("READY=1", 3);
     // The first records end after a second; what comes now is in the new files.
-    std::thread::sleep(Duration::from_millis(1500));
+    wait_figure(&pair, "barewire_flows_ended_total", 5);
     pour(&pair, 5, 50);
-    std::thread::sleep(SEEN);
+    wait_figure(&pair, "barewire_packets_total", 150);
     let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     manager.heard("STOPPING=1", 1);
@@ -219,12 +231,11 @@ fn a_hangup_reads_the_file_again() {
     assert_eq!((counts[0], counts[2]), (counts[1], counts[3]), "{counts:?}");
     assert_eq!(counts[0] + counts[2], 150, "{counts:?}");
     assert!(counts[2] >= 50, "{counts:?}");
-    let told = &finished.stderr;
-    assert_eq!(told.matches("dropped: adds up").count(), 3, "{told}");
-    assert!(
-        told.contains("150 in records + 0 in no flow: adds up"),
-        "{told}"
-    );
+    let reported = &finished.stderr;
+    let accounts = reported.matches("dropped: adds up").count();
+    assert_eq!(accounts, 3, "{reported}");
+    let total = "150 in records + 0 in no flow: adds up";
+    assert!(reported.contains(total), "{reported}");
 }
 
 /// The files of origins are read again with the configuration; one that is wrong changes nothing.
@@ -250,17 +261,16 @@ fn a_hangup_reads_origins_again() {
     command.args(["flows", "--config", &at("flows.toml")]);
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait_stderr("of memory", LIMIT).unwrap();
-    std::thread::sleep(SEEN);
-    let told = |asn: u32| {
+    let reported = |asn: u32| {
         let until = Instant::now() + LIMIT;
         let wanted = format!("\"src_asn\":{asn},\"src_as_name\":\"somebody\"");
         while !std::fs::read_to_string(&flows).unwrap().contains(&wanted) {
             assert!(Instant::now() < until, "no {wanted}");
             pour(&pair, 5, 10);
-            std::thread::sleep(SEEN);
+            std::thread::sleep(Duration::from_millis(100));
         }
     };
-    told(64500);
+    reported(64500);
     std::fs::write(&list, "nonsense\nnonsense\n").unwrap();
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("kept the old files", LIMIT).unwrap();
@@ -268,7 +278,7 @@ fn a_hangup_reads_origins_again() {
     names(64501);
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("reloaded the files", LIMIT).unwrap();
-    told(64501);
+    reported(64501);
     let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     assert!(
@@ -336,6 +346,59 @@ fn the_unit_is_one() {
     assert!(ours.is_empty(), "{ours:#?}");
 }
 
+/// Runs its arguments with the journal as standard error, as far as they can tell
+/// (systemd.exec(5)).
+const JOURNAL: [&str; 2] = [
+    "-c",
+    "JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"",
+];
+
+/// The unit's own command line starts whatever the configuration says of the output. The journal
+/// gets priorities, and no line a second.
+#[test]
+fn the_unit_starts_with_json_and_the_journal_gets_priorities() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let folder = Folder::new("journal");
+    let file = folder.0.join("flows.toml");
+    let unit = std::fs::read_to_string(root().join("dist/barewire-flows@.service")).unwrap();
+    let start = unit
+        .lines()
+        .find_map(|l| l.strip_prefix("ExecStart=/usr/bin/barewire "));
+    let start = start
+        .unwrap()
+        .replace("/etc/barewire/flows-%i.toml", file.to_str().unwrap());
+    let name = &pair.right.ifname;
+    for output in ["json = true", "plain = true", ""] {
+        let text = format!("port = {name:?}\nduration = \"2500ms\"\n{output}\n");
+        std::fs::write(&file, text).unwrap();
+        let mut command = pair.right.ns.command("sh");
+        command.args(JOURNAL).arg(barewire().unwrap());
+        command.args(start.split_whitespace());
+        let done = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+        let text = &done.stderr;
+        assert_eq!(done.code(), Some(0), "{output}: {text}");
+        assert!(text.contains("of memory"), "{text}");
+        assert!(text.lines().all(|line| line.starts_with("<6>")), "{text}");
+        assert!(!text.contains("flows in the table,"), "{output}: {text}");
+        assert_eq!(
+            done.stdout.contains("\"type\":\"summary\""),
+            output.contains("json")
+        );
+    }
+    for args in [
+        &["capture", "no-such-if"][..],
+        &["capture", "--no-such-flag"],
+    ] {
+        let mut command = Command::new("sh");
+        command.args(JOURNAL).arg(barewire().unwrap()).args(args);
+        let failed = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+        let text = &failed.stderr;
+        assert!(text.contains("hint: "), "{text}");
+        assert!(text.lines().all(|line| line.starts_with("<3>")), "{text}");
+    }
+}
+
 /// With a filter that runs in the probe a hangup changes what is metered, and how much of it; all
 /// packets are accounted for by the filter or the sampling that they met.
 #[test]
@@ -347,7 +410,8 @@ fn a_hangup_changes_filter_and_sampling() {
     let write = |filter: &str, more: &str| {
         let port = &pair.right.ifname;
         let text = format!(
-            "port = \"{port}\"\nfilter = \"{filter}\"\njson = true\nlive-filter = true\n{more}\n"
+            "port = \"{port}\"\nfilter = \"{filter}\"\njson = true\nlive-filter = true\n\
+             metrics = \"{METRICS}\"\n{more}\n"
         );
         std::fs::write(&config, text).unwrap();
     };
@@ -357,7 +421,7 @@ fn a_hangup_changes_filter_and_sampling() {
     command.args(["flows", "--config"]).arg(&config);
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait_stderr("of memory", LIMIT).unwrap();
-    std::thread::sleep(SEEN);
+    let metered = |count| wait_figure(&pair, "barewire_packets_total", count);
     let mut times = 0;
     let mut pour_with = |process: &Process, filter: &str, more: &str, count: u64| {
         write(filter, more);
@@ -369,27 +433,36 @@ fn a_hangup_changes_filter_and_sampling() {
             std::thread::sleep(Duration::from_millis(20));
         }
         pour(&pair, 5, count);
-        std::thread::sleep(SEEN);
     };
     pour(&pair, 5, 100);
-    std::thread::sleep(SEEN);
+    metered(100);
     pour_with(&process, "udp dst port 10", "", 50);
+    // The packet behind those that are left out is metered.
+    let other = Udp {
+        destination_port: 10,
+        ..Udp::between(&pair.left, &pair.right)
+    };
+    let out = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));
+    out.unwrap().unwrap().send(&other.build(0, 60)).unwrap();
+    metered(101);
     // A wider one than at the start.
     pour_with(&process, "udp", "sample = \"count:5\"", 200);
+    metered(301);
     // What is wrong changes nothing.
     write("udp port", "");
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("nothing was changed", LIMIT).unwrap();
     pour(&pair, 5, 10);
-    std::thread::sleep(SEEN);
+    metered(311);
     pour_with(&process, "udp dst port 9", "", 30);
+    metered(341);
     let finished = process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     let summary = finished.stdout.lines().last().expect("a summary");
     let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
     let count = |name: &str| summary[name].as_u64().unwrap();
     assert_eq!(count("unsampled"), 168, "{summary}");
-    assert_eq!(count("packets_in_records"), 100 + 42 + 30, "{summary}");
+    assert_eq!(count("packets_in_records"), 100 + 1 + 42 + 30, "{summary}");
     // And what the host itself has sent meanwhile.
     assert!(count("unselected") >= 50, "{summary}");
     assert_eq!(summary["imbalance"], 0, "{summary}");

@@ -14,10 +14,10 @@ fn records(config: &MeterConfig, link: LinkType, packets: &[Packet], short: bool
     if !short {
         meter.without_shortcut();
     }
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     let mut sink = |record: &Record, end: EndReason| {
         let (start, last) = (record.start_ns(), record.end_ns());
-        told.push(format!("{record:?} {start} {last} {end:?}"));
+        reported.push(format!("{record:?} {start} {last} {end:?}"));
     };
     for (bytes, wire_len, time_ns) in packets {
         let input = Input {
@@ -32,8 +32,8 @@ fn records(config: &MeterConfig, link: LinkType, packets: &[Packet], short: bool
     }
     meter.finish(&mut sink);
     assert_eq!(meter.stats().imbalance(), 0);
-    told.sort_unstable();
-    told
+    reported.sort_unstable();
+    reported
 }
 
 #[test]

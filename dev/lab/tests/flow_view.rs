@@ -38,12 +38,18 @@ fn keys_show_pages_filter_and_hold() {
     press("", "destination");
     pour(&pair, 3, 300);
     press("", &format!("{}:4000", pair.left.ipv4));
-    press("2", "share");
+    // Every field of the first flow, and back.
+    press("\r", "duration ns");
+    press("\u{1b}", "destination");
+    press("?", "draw the screen again");
+    press("x", "destination");
     // By custom, port 9 is nobody's that is known here: no row. The page of talkers has both ends.
+    press("2", "nothing yet");
     press("3", "received");
     press("4", "metered");
+    press("5", "iptoasn.com");
     press("1/zzz", "filter: zzz▏");
-    press("\r ", "HELD");
+    press("\r ", "PAUSED");
     stdin.write_all(b"q").unwrap();
     let finished = process.wait(LIMIT).unwrap();
     let (_, after) = finished.stdout.split_once("\u{1b}[?1049l").unwrap();
@@ -66,7 +72,7 @@ fn once_prints_the_picture_and_ends() {
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     let text = &finished.stdout;
     assert!(
-        text.contains("destination") && text.contains("bytes▾"),
+        text.contains("destination") && text.contains("bit/s▾ →"),
         "{text}"
     );
     assert!(text.contains(&format!("{}:4000", pair.left.ipv4)), "{text}");

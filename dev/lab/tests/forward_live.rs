@@ -118,11 +118,11 @@ fn ping_and_tcp_pass_through_without_a_copy() {
         let same = std::fs::read(&copy).unwrap() == content;
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(same, "the file has changed on its way");
-        let told = forward.stop();
-        for way in told["directions"].as_array().unwrap() {
-            assert_eq!(way["copied"], 0, "{told}");
+        let reported = forward.stop();
+        for way in reported["directions"].as_array().unwrap() {
+            assert_eq!(way["copied"], 0, "{reported}");
             // Twenty echoes and the connection; how many acknowledgements, TCP decides.
-            assert!(number(&way["forwarded"]) > 20, "{told}");
+            assert!(number(&way["forwarded"]) > 20, "{reported}");
             assert_eq!(
                 (&way["failed"], &way["dropped"]["tx_full"]),
                 (&0.into(), &0.into())
@@ -141,8 +141,8 @@ fn a_replay_arrives_byte_for_byte_and_in_order() {
         let forward = path.forward(&[&x, &y]);
         let got = received(&path, sent.len(), FILTER, || replay(&path, &sent));
         assert_same(&got, &sent);
-        let told = forward.stop();
-        let way = &told["directions"][0];
+        let reported = forward.stop();
+        let way = &reported["directions"][0];
         assert_eq!(
             (&way["forwarded"], &way["copied"]),
             (&4_000.into(), &0.into())
@@ -175,12 +175,12 @@ fn every_pair_of_ports_forwards() {
             "{}",
             forward.process.stderr()
         );
-        let told = forward.stop();
-        let way = &told["directions"][0];
+        let reported = forward.stop();
+        let way = &reported["directions"][0];
         assert_eq!(
             (&way["forwarded"], &way["copied"], &way["sent"]),
             (&1_000.into(), &1_000.into(), &1_000.into()),
-            "{x} to {y}: {told}"
+            "{x} to {y}: {reported}"
         );
     }
     // From a file, and into one.
@@ -188,15 +188,15 @@ fn every_pair_of_ports_forwards() {
     let output = TempFile::new(".pcap");
     let [x, y] = names("afxdp");
     let got = received(&path, sent.len(), FILTER, || {
-        let told = path.forward(&[input.path().to_str().unwrap(), &y]).wait();
-        assert_eq!(told["ended"], "input", "{told}");
+        let reported = path.forward(&[input.path().to_str().unwrap(), &y]).wait();
+        assert_eq!(reported["ended"], "input", "{reported}");
     });
     assert_same(&got, &sent);
     let forward = path.forward(&[&x, output.path().to_str().unwrap(), "--count", "1000"]);
     replay(&path, &sent);
-    let told = forward.wait();
+    let reported = forward.wait();
     assert_eq!(
-        (&told["ended"], &told["directions"][0]["sent"]),
+        (&reported["ended"], &reported["directions"][0]["sent"]),
         (&"count".into(), &1_000.into())
     );
     let copy = TempFile::new(".pcap");
@@ -223,12 +223,12 @@ fn what_the_filter_leaves_stays_with_the_host() {
         let forward = path.forward(&[&x, &y, "udp", "src", "port", "4003"]);
         let got = received(&path, wanted.len(), FILTER, || replay(&path, &sent));
         assert_same(&got, &wanted);
-        let told = forward.stop();
-        assert_eq!(told["directions"][0]["forwarded"], 100, "{told}");
+        let reported = forward.stop();
+        assert_eq!(reported["directions"][0]["forwarded"], 100, "{reported}");
         if in_kernel {
             assert_eq!(
-                told["ports"][0]["account"]["total"]["passed"], 1_500,
-                "{told}"
+                reported["ports"][0]["account"]["total"]["passed"], 1_500,
+                "{reported}"
             );
         }
     }
@@ -252,8 +252,8 @@ fn several_queues_share_the_way_out() {
         // Each flow is in order; the flows of different queues are not.
         got.sort_by_key(|packet| number_of(packet).unwrap());
         assert_same(&got, &sent);
-        let told = forward.stop();
-        assert_eq!(told["directions"][0]["forwarded"], 3_000, "{told}");
+        let reported = forward.stop();
+        assert_eq!(reported["directions"][0]["forwarded"], 3_000, "{reported}");
     }
 }
 
@@ -282,19 +282,19 @@ fn too_much_is_dropped_and_accounted_for() {
         // What the interface refuses at this rate makes it end with 1, and is in its words.
         let sender = sender.wait(LIMIT).unwrap();
         let sender: serde_json::Value = serde_json::from_str(&sender.stdout).unwrap();
-        let told = forward.stop();
-        let total = &told["ports"][0]["account"]["total"];
+        let reported = forward.stop();
+        let total = &reported["ports"][0]["account"]["total"];
         // Whatever left A was seen here, and whatever was sent here came to B.
-        assert_eq!(total["seen"], sender["packets"], "{told}");
-        let way = &told["directions"][0];
+        assert_eq!(total["seen"], sender["packets"], "{reported}");
+        let way = &reported["directions"][0];
         let after = path.b().counters().unwrap().since(&before);
         assert_eq!(
             number(&way["sent"]),
             after.rx_packets + after.rx_dropped,
-            "{told}"
+            "{reported}"
         );
         // How many depends on what else the machine does.
-        assert!(number(&way["forwarded"]) > 0, "{told}");
+        assert!(number(&way["forwarded"]) > 0, "{reported}");
         let lost = number(&total["dropped"]["ring_full"]) + number(&total["dropped"]["fill_empty"]);
         println!(
             "{idle}: {} of {} forwarded, {lost} lost",
@@ -383,8 +383,8 @@ fn a_link_that_is_down_for_a_while_ends_nothing() {
     let ping = path.a().ns.exec("ping", ["-c10", "-i0.2", "-W5", &address]);
     let ping = ping.unwrap();
     assert!(!ping.contains(" 0 received"), "{ping}");
-    let told = forward.stop();
-    assert_eq!(told["ended"], "stopped", "{told}");
+    let reported = forward.stop();
+    assert_eq!(reported["ended"], "stopped", "{reported}");
 }
 
 #[test]
@@ -407,8 +407,8 @@ fn long_packets_for_a_short_interface_are_counted() {
     let got = received(&path, expected.len() - by_device, FILTER, || {
         replay(&path, &sent)
     });
-    let told = forward.stop();
-    let way = &told["directions"][0];
+    let reported = forward.stop();
+    let way = &reported["directions"][0];
     assert_eq!(
         number(&way["dropped"]["too_long"]),
         (sent.len() - expected.len()) as u64
@@ -508,9 +508,9 @@ fn rates_of_each_second_add_up_to_the_total() {
         assert!(Instant::now() < until, "{lines:?}");
         std::thread::sleep(Duration::from_millis(50));
     };
-    let told = forward.stop();
-    let total = &told["directions"][0];
-    assert_eq!(total["received"], COUNT, "{told}");
+    let reported = forward.stop();
+    let total = &reported["directions"][0];
+    assert_eq!(total["received"], COUNT, "{reported}");
     for (name, sum, factor) in [
         ("received_pps", number(&total["received"]), 1.0),
         ("forwarded_pps", number(&total["forwarded"]), 1.0),

@@ -1,5 +1,5 @@
 //! In the guest: `barewire devices` and `barewire doctor` tell the truth about real drivers. What
-//! they say is compared with what QEMU was told, and with what opening the port does.
+//! they say is compared with what QEMU was reported, and with what opening the port does.
 
 use std::process::Command;
 
@@ -72,7 +72,7 @@ fn modes_that_devices_names_can_be_opened_and_no_others() {
             .iter()
             .find(|card| card["name"] == *name)
             .unwrap();
-        let told: Vec<&str> = card["attach_modes"]
+        let reported: Vec<&str> = card["attach_modes"]
             .as_array()
             .unwrap()
             .iter()
@@ -86,7 +86,7 @@ fn modes_that_devices_names_can_be_opened_and_no_others() {
             }
         }
         println!("{name}: {opened:?}");
-        assert_eq!(told, opened, "{name}");
+        assert_eq!(reported, opened, "{name}");
     }
 }
 
@@ -113,21 +113,21 @@ fn doctor_knows_the_guest() {
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
-    let told = state("kernel")["text"].as_str().unwrap().to_owned();
-    assert!(told.contains(&version), "{told} on {release}");
+    let reported = state("kernel")["text"].as_str().unwrap().to_owned();
+    assert!(reported.contains(&version), "{reported} on {release}");
     // Intel's, emulated, with every card in a group of its own, but for the two that share one on
     // purpose; and one card for a process.
     let groups = std::fs::read_dir("/sys/kernel/iommu_groups")
         .unwrap()
         .count();
-    let told = state("IOMMU")["text"].as_str().unwrap().to_owned();
+    let reported = state("IOMMU")["text"].as_str().unwrap().to_owned();
     assert!(groups >= CARDS.len(), "{groups}");
     assert!(
-        told.contains("dmar") && told.contains(&format!("{groups} groups")),
-        "{told}"
+        reported.contains("dmar") && reported.contains(&format!("{groups} groups")),
+        "{reported}"
     );
-    let told = state("VFIO")["text"].as_str().unwrap().to_owned();
-    assert!(told.contains("through type 1"), "{told}");
+    let reported = state("VFIO")["text"].as_str().unwrap().to_owned();
+    assert!(reported.contains("through type 1"), "{reported}");
     // 64 were asked for on the kernel's command line.
     assert_eq!(state("huge pages")["state"], "yes", "{all}");
     assert!(

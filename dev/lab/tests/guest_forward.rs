@@ -102,20 +102,20 @@ fn check_way(way: &Value) {
 
 /// The account of the whole path: nothing copied, nothing dropped, nothing refused, and the cards'
 /// own counters agree, where they count.
-fn check(told: &Value, counts: [bool; 2]) {
-    let ways = told["directions"].as_array().unwrap();
-    assert_eq!(ways.len(), 2, "{told}");
+fn check(reported: &Value, counts: [bool; 2]) {
+    let ways = reported["directions"].as_array().unwrap();
+    assert_eq!(ways.len(), 2, "{reported}");
     for (from, way) in ways.iter().enumerate() {
         check_way(way);
-        let account = |port: usize| &told["ports"][port]["account"];
+        let account = |port: usize| &reported["ports"][port]["account"];
         let (seen, sent) = (
             &account(from)["interface_seen"],
             &account(1 - from)["interface_sent"],
         );
-        assert_eq!(seen.is_null(), !counts[from], "{told}");
-        assert!(seen.is_null() || *seen == way["received"], "{told}");
-        assert_eq!(sent.is_null(), !counts[1 - from], "{told}");
-        assert!(sent.is_null() || *sent == way["sent"], "{told}");
+        assert_eq!(seen.is_null(), !counts[from], "{reported}");
+        assert!(seen.is_null() || *seen == way["received"], "{reported}");
+        assert_eq!(sent.is_null(), !counts[1 - from], "{reported}");
+        assert!(sent.is_null() || *sent == way["sent"], "{reported}");
     }
 }
 
@@ -176,15 +176,15 @@ fn what_a_filter_does_not_select_stays_behind() {
         assert_eq!(bytes, plan.build(COUNT, 100), "something else came");
         break;
     }
-    let told = forward.stop();
-    let way = &told["directions"][0];
-    assert_eq!(way["received"], way["forwarded"], "{told}");
-    assert_eq!(way["copied"], 0, "{told}");
-    let account = &told["ports"][0]["account"];
+    let reported = forward.stop();
+    let way = &reported["directions"][0];
+    assert_eq!(way["received"], way["forwarded"], "{reported}");
+    assert_eq!(way["copied"], 0, "{reported}");
+    let account = &reported["ports"][0]["account"];
     let filtered = number(&account["total"]["dropped"]["filter"]);
-    assert_eq!(filtered, OTHERS, "{told}");
+    assert_eq!(filtered, OTHERS, "{reported}");
     let seen = number(&account["interface_seen"]);
-    assert_eq!(seen, number(&way["received"]) + OTHERS, "{told}");
+    assert_eq!(seen, number(&way["received"]) + OTHERS, "{reported}");
 }
 
 /// A card that the kernel drives and AF_XDP reaches without a copy, and one driven in user space:
@@ -206,8 +206,8 @@ fn a_card_in_user_space_and_af_xdp_share_their_frames() {
     let (from_left, from_right) = (left.sender(), right.sender());
     passes(&from_left, &right.receiver(), &left.plan(&card));
     passes(&from_right, &left.receiver(), &right.plan(&card));
-    let told = forward.stop();
-    for way in told["directions"].as_array().unwrap() {
+    let reported = forward.stop();
+    for way in reported["directions"].as_array().unwrap() {
         check_way(way);
     }
     drop(kernel);

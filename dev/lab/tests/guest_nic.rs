@@ -111,17 +111,45 @@ fn cards_are_listed_as_they_are() {
 fn a_card_goes_and_comes_back() {
     lab::require!(guest::inside());
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
-
     // Nothing happens when nothing is to.
-    let told = nic(&["bind", "vfio", CARD, "--dry-run"]).checked().unwrap();
-    assert!(told.stdout.contains("driver_override"), "{}", told.stdout);
+    let reported = nic(&["bind", "vfio", CARD, "--dry-run"]).checked().unwrap();
+    assert!(
+        reported.stdout.contains("driver_override"),
+        "{}",
+        reported.stdout
+    );
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
 
-    // Its interface is in use.
     let name = interface(CARD).unwrap();
-    ip(&["link", "set", &name, "up"]);
-    ip(&["address", "add", "192.0.2.1/24", "dev", &name]);
-    let refused = nic(&["bind", "vfio", &name]);
+    stays_while_in_use(&name);
+    // There and back.
+    nic(&["bind", "vfio", &name]).checked().unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+    assert_eq!(interface(CARD), None);
+    nic(&["bind", "kernel", CARD]).checked().unwrap();
+    assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
+    wait_for("the interface", || interface(CARD).is_some());
+
+    is_back_after_a_command();
+    is_back_after_a_kill();
+    // Until it is told to end, and until it is killed.
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
+        holder.wait_stderr("bind it back", LIMIT).unwrap();
+        assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
+        holder.stop(signal, LIMIT).unwrap();
+        wait_for("the former driver", || {
+            driver(CARD).as_deref() == Some(DRIVER)
+        });
+    }
+    name_again(CARD, &name);
+}
+
+/// A card with an address or the default route is refused.
+fn stays_while_in_use(name: &str) {
+    ip(&["link", "set", name, "up"]);
+    ip(&["address", "add", "192.0.2.1/24", "dev", name]);
+    let refused = nic(&["bind", "vfio", name]);
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
     assert!(
         refused.stderr.contains("has the address 192.0.2.1"),
@@ -140,17 +168,11 @@ fn a_card_goes_and_comes_back() {
         "{}",
         refused.stderr
     );
-    ip(&["address", "flush", "dev", &name]);
+    ip(&["address", "flush", "dev", name]);
+}
 
-    // There and back.
-    nic(&["bind", "vfio", &name]).checked().unwrap();
-    assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
-    assert_eq!(interface(CARD), None);
-    nic(&["bind", "kernel", CARD]).checked().unwrap();
-    assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
-    wait_for("the interface", || interface(CARD).is_some());
-
-    // As long as a command runs, whose exit code is passed on.
+/// As long as a command runs, whose exit code is passed on.
+fn is_back_after_a_command() {
     let script = format!("readlink /sys/bus/pci/devices/{CARD}/driver; exit 7");
     let ran = nic(&["bind", "vfio", CARD, "--run", "sh", "-c", &script]);
     assert_eq!(ran.code(), Some(7), "{}", ran.stderr);
@@ -158,9 +180,9 @@ fn a_card_goes_and_comes_back() {
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ran.stderr);
 
     // A command that is told to end ends as it likes; one that knows nothing of signals, by it.
-    let script = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+    let script = "trap 'echo reported; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
     for (script, code, said) in [
-        (script, 5, "told"),
+        (script, 5, "reported"),
         ("echo ready; exec sleep 1000", 143, ""),
     ] {
         let mut holder = spawn(&["bind", "vfio", CARD, "--run", "sh", "-c", script]);
@@ -172,9 +194,11 @@ fn a_card_goes_and_comes_back() {
         // Not before it is back does the holder end.
         assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ended.stderr);
     }
+}
 
-    // All who are called so are killed; the one who gives it back is called otherwise. A command
-    // that has nothing to do with the card goes on.
+/// All who are called so are killed; the one who gives it back is called otherwise. A command that
+/// has nothing to do with the card goes on.
+fn is_back_after_a_kill() {
     for run in [false, true] {
         let script = ["--run", "sh", "-c", "echo ready; exec sleep 5"];
         let more = if run { &script[..] } else { &["--until-exit"] };
@@ -191,18 +215,6 @@ fn a_card_goes_and_comes_back() {
             driver(CARD).as_deref() == Some(DRIVER)
         });
     }
-
-    // Until it is told to end, and until it is killed.
-    for signal in [Signal::SIGINT, Signal::SIGKILL] {
-        let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
-        holder.wait_stderr("bind it back", LIMIT).unwrap();
-        assert_eq!(driver(CARD).as_deref(), Some("vfio-pci"));
-        holder.stop(signal, LIMIT).unwrap();
-        wait_for("the former driver", || {
-            driver(CARD).as_deref() == Some(DRIVER)
-        });
-    }
-    name_again(CARD, &name);
 }
 
 /// A card that the machine lives on is taken only by force; whoever asks for that gets it, and gets
@@ -226,7 +238,7 @@ fn the_card_of_the_default_route_goes_by_force() {
     };
     live_on_it();
     for port in [false, true] {
-        let told = match port {
+        let reported = match port {
             true => {
                 let port = format!("vfio:{CARD}?bind=yes");
                 let mut command = Command::new("barewire");
@@ -235,8 +247,12 @@ fn the_card_of_the_default_route_goes_by_force() {
             }
             false => nic(&["bind", "vfio", CARD]),
         };
-        assert_eq!(told.code(), Some(1), "{}", told.stderr);
-        assert!(told.stderr.contains("default route"), "{}", told.stderr);
+        assert_eq!(reported.code(), Some(1), "{}", reported.stderr);
+        assert!(
+            reported.stderr.contains("default route"),
+            "{}",
+            reported.stderr
+        );
         assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
         assert!(routes().contains(&name), "{}", routes());
     }

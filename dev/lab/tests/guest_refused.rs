@@ -190,11 +190,11 @@ fn a_kernel_without_vfio() {
     assert_eq!(driver(), before);
     // Nobody has it.
     std::fs::write(format!("{name}/unbind"), &address).unwrap();
-    let told = finish(&mut capture(&address));
+    let reported = finish(&mut capture(&address));
     std::fs::write("/sys/bus/pci/drivers_probe", &address).unwrap();
     rename_back("igb0", &address);
     refused(
-        &told,
+        &reported,
         "the vfio-pci driver is not loaded",
         &format!("modprobe vfio-pci, then: barewire nic bind vfio {address}"),
     );
@@ -255,9 +255,13 @@ fn a_user_without_rights() {
         "-w",
         "/dev/null",
     ]);
-    let told = finish(poor.uid(NOBODY));
+    let reported = finish(poor.uid(NOBODY));
     std::os::unix::fs::chown(&node, Some(0), None).unwrap();
-    refused(&told, "for the card", "the limit of locked memory is below");
+    refused(
+        &reported,
+        "for the card",
+        "the limit of locked memory is below",
+    );
 }
 
 /// What a setting is: the one of several words that is in brackets, or all there is.

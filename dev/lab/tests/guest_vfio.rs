@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::vfio::{Bound, fact, open, told, wait_for_link};
+use crate::vfio::{Bound, fact, open, reported, wait_for_link};
 use lab::packet::{Addresses, Raw, Udp, number_of};
 use lab::process::{Process, Signal, own_test};
 use lab::{Pair, guest};
@@ -141,7 +141,7 @@ fn packets_pass_both_ways_by_iommufd() {
     if let Err(error) = port::open(&name, &both()).map(drop)
         && error.kind() == ErrorKind::Unsupported
     {
-        assert!(error.hint().is_some(), "{}", told(&error));
+        assert!(error.hint().is_some(), "{}", reported(&error));
         lab::skip!(lab::skip::Missing::Machine(
             "a kernel with iommufd for VFIO devices (CONFIG_VFIO_DEVICE_CDEV)".into()
         ));
@@ -297,7 +297,7 @@ fn the_iommu_refuses_a_wrong_address() {
         pool: Some(pool.clone()),
         ..both()
     };
-    // Every frame's address that the card is told is 64 GiB off.
+    // Every frame's address that the card is reported is 64 GiB off.
     let mut right =
         port::testing::open_with_wrong_addresses(cards[1].address(), 64 << 30, &options).unwrap();
     wait_for_link(&mut [&mut left, &mut right]);
@@ -329,7 +329,7 @@ fn the_iommu_refuses_a_wrong_address() {
     assert_eq!(count, 4096, "all frames are back");
     let faults = iommu_faults() - before;
     println!("the IOMMU has reported {faults} faults");
-    assert!(faults > 0, "the kernel has told of no fault");
+    assert!(faults > 0, "the kernel has reported of no fault");
     // The same card with right addresses, at once.
     let mut right = open(&cards[1], "", &both());
     wait_for_link(&mut [&mut left, &mut right]);
@@ -387,7 +387,7 @@ fn a_killed_process_leaves_no_dma_and_the_card_to_others() {
         assert!(cards[1].is_bus_master(), "it moves packets");
         // Held by somebody: nobody else gets it.
         let error = port::open(&name, &both()).map(drop).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{}", told(&error));
+        assert_eq!(error.kind(), ErrorKind::Busy, "{}", reported(&error));
         assert!(error.hint().is_some());
         let packets: Vec<_> = (0..100)
             .map(|number| plan(true).build(number, 100))
@@ -425,7 +425,7 @@ fn what_is_in_the_way_is_told_with_what_to_do() {
     lab::require!(guest::inside());
     let failure = |name: &str| {
         let error = port::open(name, &both()).map(drop).unwrap_err();
-        println!("{name}: {}", told(&error));
+        println!("{name}: {}", reported(&error));
         let hint = error
             .hint()
             .unwrap_or_else(|| panic!("no hint: {error}"))
@@ -485,11 +485,11 @@ fn a_card_that_the_kernel_wants_back_goes_back() {
     let error = loop {
         match port.rx[0].wait(Duration::from_millis(100)) {
             Err(error) => break error,
-            Ok(_) => assert!(Instant::now() < end, "the port was not told"),
+            Ok(_) => assert!(Instant::now() < end, "the port was not reported"),
         }
         port.rx[0].receive().map(drop).unwrap();
     };
-    println!("{}", told(&error));
+    println!("{}", reported(&error));
     assert_eq!(error.kind(), ErrorKind::Gone);
     assert!(error.to_string().contains("wants the card back"), "{error}");
     // The control side looks now and then only.
@@ -497,7 +497,7 @@ fn a_card_that_the_kernel_wants_back_goes_back() {
         if let Some(event) = port.control.event() {
             break event;
         }
-        assert!(Instant::now() < end, "the control side was not told");
+        assert!(Instant::now() < end, "the control side was not reported");
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(event, PortEvent::DeviceGone);

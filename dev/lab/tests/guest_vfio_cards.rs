@@ -162,15 +162,28 @@ fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
     send(&mut port, &into, &back, 100, |number| {
         1500 + number as usize * 75
     });
+    let plain = peer.plan(&card);
+    is_woken(&mut port, &peer, &plain);
+    stops(&mut port, &out, &plain);
+    drop(port);
 
-    // Asleep until the card tells, and not longer.
+    // Opened again, it works again: nothing of before is left in the card.
+    let mut port = open(&card, more, &PortOptions::default());
+    wait_for_wire(&mut port, &peer, &out, &plan);
+    receive(&mut port, &out, &plan, 200, len_of);
+    send(&mut port, &into, &back, 200, len_of);
+    drop(port);
+    works_in_the_kernel(card, &out, &plain);
+}
+
+/// Asleep until the card tells, and not longer.
+fn is_woken(port: &mut Port, peer: &Peer, plain: &Udp) {
     let started = Instant::now();
     assert_eq!(
         port.rx[0].wait(Duration::from_millis(50)).unwrap(),
         port::Ready::Timeout
     );
     assert!(started.elapsed() >= Duration::from_millis(40));
-    let plain = peer.plan(&card);
     let sender = std::thread::spawn({
         let (packet, out) = (plain.build(7, 60), peer.sender());
         move || {
@@ -183,25 +196,27 @@ fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
         for rx in &mut port.rx {
             rx.wait(Duration::from_millis(100)).unwrap();
         }
-        take(&mut port, |_, _, bytes| woken |= number_of(&bytes) == Ok(7));
+        take(port, |_, _, bytes| woken |= number_of(&bytes) == Ok(7));
     }
     sender.join().unwrap();
     assert!(woken, "the packet that was to wake us");
+}
 
+/// After the end nothing more comes in, and everything before is accounted for.
+fn stops(port: &mut Port, out: &Raw, plain: &Udp) {
     port.control.stop().unwrap();
     for _ in 0..10 {
-        take(&mut port, |_, _, _| ());
+        take(port, |_, _, _| ());
     }
-    // Nothing more comes in.
     for number in 0..20 {
         out.send(&plain.build(number, 60)).unwrap();
     }
     std::thread::sleep(Duration::from_millis(100));
-    take(&mut port, |_, _, bytes| {
+    take(port, |_, _, bytes| {
         panic!("{} bytes after the end", bytes.len())
     });
     let account = port.control.account().unwrap();
-    println!("{name}: {account:?}");
+    println!("{account:?}");
     let total = account.rx_total();
     assert_eq!(total.imbalance(), 0, "{account:?}");
     assert_eq!(total.lost(), 0, "{account:?}");
@@ -210,19 +225,12 @@ fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
         (account.tx_total().sent, account.tx_total().failed),
         (2100, 0)
     );
-    drop(port);
+}
 
-    // Opened again, it works again: nothing of before is left in the card.
-    let mut port = open(&card, more, &PortOptions::default());
-    wait_for_wire(&mut port, &peer, &out, &plan);
-    receive(&mut port, &out, &plan, 200, len_of);
-    send(&mut port, &into, &back, 200, len_of);
-    drop(port);
-
-    // And the kernel's driver takes it back.
-    let ours = card.give_back();
-    let ours = Peer::up(&ours, 1500);
-    let (out, into) = (peer.sender(), ours.receiver());
+/// The kernel's driver takes the card back.
+fn works_in_the_kernel(card: VfioCard, out: &Raw, plain: &Udp) {
+    let ours = Peer::up(&card.give_back(), 1500);
+    let into = ours.receiver();
     let until = Instant::now() + LIMIT;
     loop {
         let _ = out.send(&plain.build(9, 60));

@@ -184,7 +184,7 @@ fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
     // And it goes on.
     stand.both_ways(200);
     stand.check_account();
-    // Each loss is told once.
+    // Each loss is reported once.
     let account = stand.port.control.account().unwrap();
     assert_eq!(
         account.rx_total().lost() - before.lost(),

@@ -57,7 +57,7 @@ fn wire(card: &str, peer: &str, more: &str) {
         assert_eq!(stand.port.control.event(), None);
     }
     assert_eq!(stand.port.control.link_is_up(), Some(false));
-    // It is told whether they have left, and nobody waits for ever.
+    // The account says whether they have left, and nobody waits for ever.
     let _ = stand.port.tx[0]
         .wait(true, Duration::from_millis(100))
         .unwrap();

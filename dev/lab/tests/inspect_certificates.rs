@@ -6,17 +6,16 @@
 mod flows;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use self::flows::{AND, ENDS, Found, Pair, decode, ends, show};
 use inspect::{DateTime, Field};
-use lab::oracle::tshark;
+use lab::oracle::{TempFile, cache, tshark};
 use lab::{corpus, require, skip};
 
-/// What is told of a certificate: field by field, lists joined by commas.
-type Told = BTreeMap<&'static str, String>;
+/// What is reported about a certificate: field by field, lists joined by commas.
+type Reported = BTreeMap<&'static str, String>;
 
 /// Bytes of a number in hexadecimal.
 fn bytes_of(hex: &str) -> Option<Vec<u8>> {
@@ -40,37 +39,32 @@ fn certificates(path: &Path, known: &BTreeSet<Pair>) -> Option<BTreeMap<Pair, Ve
 }
 
 /// What OpenSSL says of a certificate; none where it cannot read it.
-fn openssl(der: &[u8]) -> Option<Told> {
-    let mut child = Command::new("openssl")
+fn openssl(der: &[u8]) -> Option<Reported> {
+    let file = TempFile::new(".der");
+    std::fs::write(file.path(), der).expect("a file");
+    let mut command = Command::new("openssl");
+    command
         .args(["x509", "-inform", "DER", "-noout", "-subject", "-issuer"])
         .args(["-startdate", "-enddate", "-dateopt", "iso_8601"])
         .args(["-ext", "subjectAltName"])
-        .args(["-nameopt", "multiline,-esc_msb,utf8"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("openssl");
-    let mut stdin = child.stdin.take().expect("a pipe");
-    // A program that has seen enough closes it.
-    let _ = stdin.write_all(der);
-    drop(stdin);
-    let output = child.wait_with_output().expect("its output");
+        .args(["-nameopt", "multiline,-esc_msb,utf8", "-in"])
+        .arg(file.path());
+    let output = cache::output(&mut command, file.path()).expect("openssl");
     if !output.status.success() {
         return None;
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut told = Told::new();
+    let mut reported = Reported::new();
     let mut name = "";
     for line in text.lines() {
         let time = |text: &str| text.trim_end_matches('Z').replace(' ', "T");
         match line.split_once('=') {
             Some(("subject", _)) => name = "subject",
             Some(("issuer", _)) => name = "issuer",
-            Some(("notBefore", at)) => drop(told.insert("before", time(at))),
-            Some(("notAfter", at)) => drop(told.insert("after", time(at))),
+            Some(("notBefore", at)) => drop(reported.insert("before", time(at))),
+            Some(("notAfter", at)) => drop(reported.insert("after", time(at))),
             Some((key, value)) if key.trim() == "commonName" => {
-                told.entry(name).or_insert(value.trim().to_owned());
+                reported.entry(name).or_insert(value.trim().to_owned());
             }
             _ => {
                 let names = line.trim().split(", ").filter_map(|name| {
@@ -79,18 +73,18 @@ fn openssl(der: &[u8]) -> Option<Told> {
                 });
                 let names: Vec<&str> = names.collect();
                 if !names.is_empty() {
-                    told.insert("count", names.len().to_string());
-                    told.insert("names", names[..names.len().min(4)].join(","));
+                    reported.insert("count", names.len().to_string());
+                    reported.insert("names", names[..names.len().min(4)].join(","));
                 }
             }
         }
     }
-    Some(told)
+    Some(reported)
 }
 
 /// What we say of one.
-fn ours(flow: &Found) -> Told {
-    let mut told = Told::new();
+fn ours(flow: &Found) -> Reported {
+    let mut reported = Reported::new();
     for (name, field) in [
         ("subject", Field::TlsSubject),
         ("issuer", Field::TlsIssuer),
@@ -108,10 +102,10 @@ fn ours(flow: &Found) -> Told {
         });
         let values: Vec<String> = values.collect();
         if !values.is_empty() {
-            told.insert(name, values.join(","));
+            reported.insert(name, values.join(","));
         }
     }
-    told
+    reported
 }
 
 /// The same, or a beginning of it where ours is cut.
@@ -152,7 +146,7 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     (
         "suricata-verify__tls__tls-pre-1970__input.pcap",
         1,
-        "valid from before 1970, which is not told",
+        "valid from before 1970, which is not reported",
     ),
     (
         "wireshark__quic-fragmented-handshakes.pcapng",
@@ -194,7 +188,7 @@ fn certificates_are_openssls() {
         };
         for (ends, der) in theirs {
             let ours = found.iter().filter(|flow| flow.pair == ends).map(ours);
-            let ours = ours.max_by_key(Told::len).unwrap_or_default();
+            let ours = ours.max_by_key(Reported::len).unwrap_or_default();
             let theirs = openssl(&der).unwrap_or_default();
             let wrong: Vec<&str> = NAMES
                 .into_iter()

@@ -11,7 +11,7 @@ use lab::packet::checksum;
 use lab::{require, skip};
 
 /// A sample: its folder and name in the fuzz corpora, whether it is UDP, the server's port, and
-/// what tshark has to be told.
+/// what tshark has to be reported.
 type Sample = (&'static str, bool, u16, &'static [&'static str]);
 
 const SAMPLES: &[Sample] = &[

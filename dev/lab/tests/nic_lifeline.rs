@@ -67,8 +67,8 @@ fn routes_to_everywhere_are_seen_in_every_form() {
         ),
     ] {
         let ns = after(lines);
-        let told = lifeline(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
-        assert!(told.contains(why), "{lines:?}: {told}");
+        let reported = lifeline(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
+        assert!(reported.contains(why), "{lines:?}: {reported}");
         // Nobody's life: the peer, unless the route leaves there too.
         if !lines.iter().any(|line| line.contains("peer")) {
             assert_eq!(lifeline(&ns, "peer"), None, "{lines:?}");

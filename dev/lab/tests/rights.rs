@@ -210,10 +210,16 @@ fn a_set_of_files_that_the_user_cannot_write_is_refused_at_the_start() {
         let name = format!("{at}/x-%s.pcap");
         let refused = captured(&name, set);
         assert_eq!(refused.code(), Some(1), "{set:?}: {}", refused.stderr);
-        let told = &refused.stderr;
-        assert!(told.contains(folder.to_str().unwrap()), "{told}");
-        assert!(told.contains("hint: with --user, later files"), "{told}");
-        assert!(!told.contains("reading from"), "it had begun: {told}");
+        let reported = &refused.stderr;
+        assert!(reported.contains(folder.to_str().unwrap()), "{reported}");
+        assert!(
+            reported.contains("hint: with --user, later files"),
+            "{reported}"
+        );
+        assert!(
+            !reported.contains("reading from"),
+            "it had begun: {reported}"
+        );
         // The same folder, given to the user.
         files(folder.clone())
             .iter()

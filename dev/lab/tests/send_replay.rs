@@ -136,11 +136,11 @@ fn a_replay_arrives_byte_for_byte_and_in_order() {
         let args = [&[name, left, "--json"], rate].concat();
         let (_, got) = received(&pair, sent.len(), || {
             let finished = send(&pair, &args).checked().unwrap();
-            let told = summary(&finished);
-            assert_eq!(told["packets"], 3_000, "{told}");
-            assert_eq!(told["bytes"], sent.iter().map(Vec::len).sum::<usize>());
+            let reported = summary(&finished);
+            assert_eq!(reported["packets"], 3_000, "{reported}");
+            assert_eq!(reported["bytes"], sent.iter().map(Vec::len).sum::<usize>());
             assert_eq!(
-                (&told["failed"], &told["ended"]),
+                (&reported["failed"], &reported["ended"]),
                 (&0.into(), &"input".into())
             );
         });
@@ -167,16 +167,58 @@ fn rounds_and_counts() {
         "--json",
     ];
     let (_, got) = received(&pair, 250, || {
-        let told = summary(&send(&pair, &args).checked().unwrap());
+        let reported = summary(&send(&pair, &args).checked().unwrap());
         assert_eq!(
-            (&told["packets"], &told["rounds"]),
+            (&reported["packets"], &reported["rounds"]),
             (&250.into(), &3.into())
         );
-        assert_eq!(told["ended"], "count");
+        assert_eq!(reported["ended"], "count");
     });
     let expected: Vec<_> = sent.iter().cycle().take(250).cloned().collect();
     assert_same(&got, &expected);
 }
+
+/// Everything that can be rewritten.
+const CHANGES: &[&str] = &[
+    "--map",
+    "10.0.0.0/8=192.168.0.0/16",
+    "--map",
+    "2001:db8::/32=fd00:7::/32",
+    "--map-port",
+    "53=5353",
+    "--map-port",
+    "80=8080",
+    "--src-mac",
+    "02:00:00:00:00:aa",
+    "--dst-mac",
+    "02:00:00:00:00:bb",
+    "--strip-vlan",
+    "--vlan",
+    "77",
+    "--ttl",
+    "9",
+    "--rate",
+    "10kpps",
+];
+
+/// What tshark says of a packet: what is rewritten, and every checksum.
+const FIELDS: &[&str] = &[
+    "eth.src",
+    "eth.dst",
+    "vlan.id",
+    "ip.src",
+    "ipv6.src",
+    "ip.dst",
+    "ip.ttl",
+    "ipv6.hlim",
+    "udp.dstport",
+    "tcp.dstport",
+    "ip.checksum.status",
+    "udp.checksum.status",
+    "tcp.checksum.status",
+    "icmp.checksum.status",
+    "icmpv6.checksum.status",
+];
 
 #[test]
 fn rewritten_as_asked_with_right_checksums() {
@@ -189,71 +231,38 @@ fn rewritten_as_asked_with_right_checksums() {
     let sent = packets(600);
     let file = write_pcap(&sent).unwrap();
     let name = file.path().to_str().unwrap();
-    let changes = [
-        "--map",
-        "10.0.0.0/8=192.168.0.0/16",
-        "--map",
-        "2001:db8::/32=fd00:7::/32",
-        "--map-port",
-        "53=5353",
-        "--map-port",
-        "80=8080",
-        "--src-mac",
-        "02:00:00:00:00:aa",
-        "--dst-mac",
-        "02:00:00:00:00:bb",
-        "--strip-vlan",
-        "--vlan",
-        "77",
-        "--ttl",
-        "9",
-        "--rate",
-        "10kpps",
-    ];
-    let args = [&[name, &pair.left.ifname], &changes[..]].concat();
+    let args = [&[name, &*pair.left.ifname], CHANGES].concat();
     let (got, _) = received(&pair, sent.len(), || {
         send(&pair, &args).checked().unwrap();
     });
-    let fields = [
-        "eth.src",
-        "eth.dst",
-        "vlan.id",
-        "ip.src",
-        "ipv6.src",
-        "ip.dst",
-        "ip.ttl",
-        "ipv6.hlim",
-        "udp.dstport",
-        "tcp.dstport",
-        "ip.checksum.status",
-        "udp.checksum.status",
-        "tcp.checksum.status",
-        "icmp.checksum.status",
-        "icmpv6.checksum.status",
-    ];
     let checks = ["ip", "udp", "tcp"].map(|p| format!("{p}.check_checksum:TRUE"));
     let options: Vec<&str> = checks
         .iter()
         .flat_map(|check| ["-o", check.as_str()])
         .collect();
-    let before = tshark::fields(file.path(), &fields, &options).unwrap();
-    let rows = tshark::fields(got.path(), &fields, &options).unwrap();
+    let before = tshark::fields(file.path(), FIELDS, &options).unwrap();
+    let rows = tshark::fields(got.path(), FIELDS, &options).unwrap();
     assert_eq!(rows.len(), before.len());
     for (old, new) in before.iter().zip(&rows) {
-        assert_eq!(new[..3], ["02:00:00:00:00:aa", "02:00:00:00:00:bb", "77"]);
-        let expected_src = match old[3].strip_prefix("10.1.") {
-            Some(host) => format!("192.168.{host}"),
-            None => String::new(),
-        };
-        assert_eq!(new[3], expected_src);
-        assert_eq!(new[4], old[4].replace("2001:db8:", "fd00:7:"));
-        assert_eq!(new[5], if old[5].is_empty() { "" } else { "192.168.0.1" });
-        assert_eq!(format!("{}{}", new[6], new[7]), "9");
-        assert_eq!(new[8], old[8].replace("53", "5353"));
-        assert_eq!(new[9], old[9].replace("80", "8080"));
-        for status in &new[10..] {
-            assert!(status.is_empty() || status == "1", "{new:?}");
-        }
+        assert_rewritten(old, new);
+    }
+}
+
+/// Addresses, ports, tag and hops of a packet are as [`CHANGES`] says, its checksums right.
+fn assert_rewritten(old: &[String], new: &[String]) {
+    assert_eq!(new[..3], ["02:00:00:00:00:aa", "02:00:00:00:00:bb", "77"]);
+    let expected_src = match old[3].strip_prefix("10.1.") {
+        Some(host) => format!("192.168.{host}"),
+        None => String::new(),
+    };
+    assert_eq!(new[3], expected_src);
+    assert_eq!(new[4], old[4].replace("2001:db8:", "fd00:7:"));
+    assert_eq!(new[5], if old[5].is_empty() { "" } else { "192.168.0.1" });
+    assert_eq!(format!("{}{}", new[6], new[7]), "9");
+    assert_eq!(new[8], old[8].replace("53", "5353"));
+    assert_eq!(new[9], old[9].replace("80", "8080"));
+    for status in &new[10..] {
+        assert!(status.is_empty() || status == "1", "{new:?}");
     }
 }
 
@@ -279,19 +288,19 @@ fn ctrl_c_ends_with_totals_that_the_receiver_confirms() {
         .unwrap()
         .checked()
         .unwrap();
-    let told = summary(&finished);
-    assert_eq!(told["ended"], "stopped");
-    let packets = told["packets"].as_u64().unwrap();
-    assert!(packets > 0, "{told}");
+    let reported = summary(&finished);
+    assert_eq!(reported["ended"], "stopped");
+    let packets = reported["packets"].as_u64().unwrap();
+    assert!(packets > 0, "{reported}");
     let got = pair.right.counters().unwrap().since(&before);
-    assert_eq!(got.rx_packets, packets, "{told}");
-    assert_eq!(told["bytes"], packets * 60);
+    assert_eq!(got.rx_packets, packets, "{reported}");
+    assert_eq!(reported["bytes"], packets * 60);
     // Never faster than asked, over the time that it says it took; slower only by what it admits.
-    let seconds = told["seconds"].as_f64().unwrap();
-    let slipped = told["slipped_seconds"].as_f64().unwrap();
+    let seconds = reported["seconds"].as_f64().unwrap();
+    let slipped = reported["slipped_seconds"].as_f64().unwrap();
     assert!(
         packets as f64 <= (seconds - slipped) * 30_000.0 + 1.0,
-        "{told}"
+        "{reported}"
     );
 }
 
@@ -313,9 +322,9 @@ fn generated_packets_arrive_at_the_neighbour() {
         "20kpps",
     ];
     let args = [&args[..], &["--json", &pair.left.ifname]].concat();
-    let told = summary(&send(&pair, &args).checked().unwrap());
-    assert_eq!(told["packets"], 1200);
-    assert_eq!(told["bytes"], 700 * 60 + 400 * 590 + 100 * 1514);
+    let reported = summary(&send(&pair, &args).checked().unwrap());
+    assert_eq!(reported["packets"], 1200);
+    assert_eq!(reported["bytes"], 700 * 60 + 400 * 590 + 100 * 1514);
     let got = pair.right.counters().unwrap().since(&before);
     assert_eq!(got.rx_packets, 1200);
 }
@@ -362,7 +371,8 @@ fn bad_input_gets_one_clear_message_with_a_hint() {
             &["--udp", left, "--src", "::1", "--dst", "10.0.0.1"],
             "IPv6",
         ),
-        (1, &["--udp", left, "--dst", "10.77.0.9"], "MAC address"),
+        (1, &["--udp", left], "MAC address"),
+        (1, &["--udp", left, "--dst", "10.77.0.0/24"], "MAC address"),
         (
             1,
             &["--udp", left, mac[0], mac[1], "--size", "9000"],
@@ -420,9 +430,9 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
         "{}",
         finished.stderr
     );
-    let told = summary(&finished);
+    let reported = summary(&finished);
     assert_eq!(
-        (&told["packets"], &told["too_long"]),
+        (&reported["packets"], &reported["too_long"]),
         (&19.into(), &1.into())
     );
     assert_eq!(pair.right.counters().unwrap().since(&before).rx_packets, 19);
@@ -492,15 +502,15 @@ fn a_dry_run_sends_nothing_and_tells_what_would_be() {
         "--dry-run",
         "--json",
     ];
-    let told = summary(&send(&pair, &args).checked().unwrap());
+    let reported = summary(&send(&pair, &args).checked().unwrap());
     assert_eq!(
-        (&told["packets"], &told["dry_run"]),
+        (&reported["packets"], &reported["dry_run"]),
         (&2000.into(), &true.into())
     );
     // 1000 packets a millisecond apart, ten times as fast, twice.
     assert!(
-        (told["seconds"].as_f64().unwrap() - 0.1998).abs() < 1e-6,
-        "{told}"
+        (reported["seconds"].as_f64().unwrap() - 0.1998).abs() < 1e-6,
+        "{reported}"
     );
     let finished = send(
         &pair,
@@ -532,11 +542,11 @@ fn a_dry_run_sends_nothing_and_tells_what_would_be() {
     assert!(finished.stderr.contains("byte "), "{}", finished.stderr);
     let finished = send(&pair, &[name, left, "--dry-run", "--json"]);
     assert_eq!(finished.code(), Some(3), "{}", finished.stderr);
-    let told = summary(&finished);
-    assert_eq!(told["packets"], 999);
+    let reported = summary(&finished);
+    assert_eq!(reported["packets"], 999);
     assert!(
-        told["error"].as_str().unwrap().contains("after 999"),
-        "{told}"
+        reported["error"].as_str().unwrap().contains("after 999"),
+        "{reported}"
     );
     assert_eq!(pair.right.counters().unwrap().since(&before).rx_packets, 0);
 }

@@ -219,10 +219,10 @@ fn a_large_file_is_sent_in_bounded_memory() {
     let finished = process
         .stop(Signal::SIGINT, Duration::from_secs(20))
         .unwrap();
-    let told = finished.checked().unwrap().stderr;
+    let reported = finished.checked().unwrap().stderr;
     assert!(
-        told.contains("2 rounds") || told.contains("rounds"),
-        "{told}"
+        reported.contains("2 rounds") || reported.contains("rounds"),
+        "{reported}"
     );
     // The cache of 64 MiB that it outgrew, the chunks ahead, and what a program needs.
     assert!(

@@ -59,8 +59,8 @@ fn a_replay_arrives_byte_for_byte_and_in_order() {
     let port = format!("xdplive:{}", pair.left.ifname);
     let name = file.path().to_str().unwrap();
     let args = [name, &port, "--rate", "30kpps", "--json"];
-    let told = summary(&send(&pair, &args).checked().unwrap());
-    let counts = (&told["packets"], &told["failed"]);
+    let reported = summary(&send(&pair, &args).checked().unwrap());
+    let counts = (&reported["packets"], &reported["failed"]);
     assert_eq!(counts, (&5_000.into(), &0.into()));
     let whole = 24 + sent.iter().map(|p| p.len() as u64 + 16).sum::<u64>();
     let until = Instant::now() + LIMIT;
@@ -85,13 +85,13 @@ fn a_plain_name_at_full_speed_takes_the_fastest_way_there_is() {
     let left = pair.left.ifname.as_str();
     let args = [&UDP[..], &["--count", "20000", "--json", left, "--rate"]].concat();
     let way = |rate: &str| {
-        let told = summary(
+        let reported = summary(
             &send(&pair, &[&args[..], &[rate]].concat())
                 .checked()
                 .unwrap(),
         );
-        assert_eq!(told["packets"], 20_000, "{told}");
-        told["port"].as_str().unwrap().to_owned()
+        assert_eq!(reported["packets"], 20_000, "{reported}");
+        reported["port"].as_str().unwrap().to_owned()
     };
     let before = received(&pair);
     assert_eq!(way("max"), format!("xdplive:{left}"));
@@ -130,11 +130,11 @@ fn ctrl_c_at_full_speed_ends_with_totals_that_the_receiver_confirms() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
     let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
-    let told = summary(&finished);
-    let packets = told["packets"].as_u64().unwrap();
-    assert_eq!(received(&pair) - before, packets, "{told}");
-    assert_eq!(told["ended"], "stopped");
-    assert!(packets > 10_000, "{told}");
+    let reported = summary(&finished);
+    let packets = reported["packets"].as_u64().unwrap();
+    assert_eq!(received(&pair) - before, packets, "{reported}");
+    assert_eq!(reported["ended"], "stopped");
+    assert!(packets > 10_000, "{reported}");
 }
 
 #[test]
@@ -155,11 +155,11 @@ fn packets_that_the_other_end_stops_taking_are_counted_as_failed() {
     }
     pair.right.set_gro(false).unwrap();
     let finished = process.wait(LIMIT).unwrap();
-    let told = summary(&finished);
+    let reported = summary(&finished);
     let arrived = received(&pair) - before;
-    assert!((10_000..150_000).contains(&arrived), "{told}");
-    assert_eq!(told["packets"], arrived, "{told}");
-    assert_eq!(told["failed"], 150_000 - arrived, "{told}");
+    assert!((10_000..150_000).contains(&arrived), "{reported}");
+    assert_eq!(reported["packets"], arrived, "{reported}");
+    assert_eq!(reported["failed"], 150_000 - arrived, "{reported}");
     assert_eq!(finished.code(), Some(1));
     assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
 }
@@ -173,12 +173,12 @@ fn packets_longer_than_a_page_go_another_way_or_are_told() {
     let long = [
         "--size", "5000", "--count", "100", "--rate", "max", "--json",
     ];
-    let told = summary(
+    let reported = summary(
         &send(&pair, &[&UDP[..], &long, &[left]].concat())
             .checked()
             .unwrap(),
     );
-    let counts = (&told["packets"], &told["port"]);
+    let counts = (&reported["packets"], &reported["port"]);
     assert_eq!(counts, (&100.into(), &format!("afpacket:{left}").into()));
     let finished = send(&pair, &[&UDP[..], &long, &[&live]].concat());
     assert_eq!(finished.code(), Some(1));
@@ -202,9 +202,9 @@ fn packets_longer_than_a_page_go_another_way_or_are_told() {
     let name = file.path().to_str().unwrap();
     let finished = send(&pair, &[name, &live, "--rate", "1kpps", "--json"]);
     assert_eq!(finished.code(), Some(1), "{}", finished.stderr);
-    let told = summary(&finished);
+    let reported = summary(&finished);
     assert_eq!(
-        (&told["packets"], &told["too_long"]),
+        (&reported["packets"], &reported["too_long"]),
         (&3.into(), &2.into())
     );
     assert!(
@@ -212,12 +212,12 @@ fn packets_longer_than_a_page_go_another_way_or_are_told() {
         "{}",
         finished.stderr
     );
-    let told = summary(
+    let reported = summary(
         &send(&pair, &[name, left, "--rate", "max", "--json"])
             .checked()
             .unwrap(),
     );
-    assert_eq!(told["packets"], 5);
+    assert_eq!(reported["packets"], 5);
 }
 
 /// Each call takes one of the kernel's 65,533 identifiers of page pools, which come back only after

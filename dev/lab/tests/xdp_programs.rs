@@ -89,174 +89,131 @@ struct Case {
     counters: RedirectCounters,
 }
 
-fn cases() -> Vec<Case> {
-    let redirected = RedirectCounters {
-        redirected: 1,
-        ..RedirectCounters::default()
-    };
-    let filtered = RedirectCounters {
-        passed_filter: 1,
-        ..RedirectCounters::default()
-    };
-    let alone = RedirectCounters {
-        passed_no_socket: 1,
-        ..RedirectCounters::default()
-    };
-    let time = MetadataSpec {
-        time: TimestampSource::Program,
-        ..MetadataSpec::default()
-    };
-    let plain = RedirectSpec::default;
-    let with = |filter: Program| RedirectSpec {
+impl Case {
+    /// Redirected to the socket that is there.
+    fn redirected(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
+        let counters = RedirectCounters {
+            redirected: 1,
+            ..RedirectCounters::default()
+        };
+        Case {
+            what,
+            spec,
+            has_socket: true,
+            packet,
+            verdict: XDP_REDIRECT,
+            counters,
+        }
+    }
+
+    /// Left to the host by the filter, though a socket is there.
+    fn filtered(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
+        let counters = RedirectCounters {
+            passed_filter: 1,
+            ..RedirectCounters::default()
+        };
+        Case {
+            verdict: XDP_PASS,
+            counters,
+            ..Case::redirected(what, spec, packet)
+        }
+    }
+
+    /// Left to the host because there is no socket.
+    fn alone(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
+        let counters = RedirectCounters {
+            passed_no_socket: 1,
+            ..RedirectCounters::default()
+        };
+        Case {
+            has_socket: false,
+            verdict: XDP_PASS,
+            counters,
+            ..Case::redirected(what, spec, packet)
+        }
+    }
+}
+
+fn filtering(filter: Program) -> RedirectSpec {
+    RedirectSpec {
         filter: Some(filter),
-        ..plain()
-    };
-    let ipv4 = packet(60, 1, &[(12, 8)]);
-    let case = |what, spec, has_socket, packet, verdict, counters| Case {
-        what,
-        spec,
-        has_socket,
-        packet,
-        verdict,
-        counters,
-    };
-    let frags = || RedirectSpec {
+        ..RedirectSpec::default()
+    }
+}
+
+/// Packets may have several buffers.
+fn with_frags(spec: RedirectSpec) -> RedirectSpec {
+    RedirectSpec {
         frags: true,
-        ..plain()
-    };
-    let far = || RedirectSpec {
-        frags: true,
-        ..with(far_filter())
-    };
+        ..spec
+    }
+}
+
+/// The program's time goes before each packet.
+fn with_time(spec: RedirectSpec) -> RedirectSpec {
+    RedirectSpec {
+        metadata: MetadataSpec {
+            time: TimestampSource::Program,
+            ..MetadataSpec::default()
+        },
+        ..spec
+    }
+}
+
+fn ipv4() -> Vec<u8> {
+    packet(60, 1, &[(12, 8)])
+}
+
+fn cases() -> Vec<Case> {
+    let plain = RedirectSpec::default;
+    [
+        vec![
+            Case::alone("no socket", plain(), ipv4()),
+            Case::redirected("a socket", plain(), ipv4()),
+            Case::redirected("frags", with_frags(plain()), packet(9000, 1, &[])),
+        ],
+        cases_of_filters(),
+        cases_of_far_filters(),
+        cases_of_metadata(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn cases_of_filters() -> Vec<Case> {
     let never = Program::new(vec![Insn::new(0x06, 0, 0, 0)]).unwrap();
+    let (other, short) = (packet(60, 1, &[]), packet(20, 1, &[]));
     vec![
-        case("no socket", plain(), false, ipv4.clone(), XDP_PASS, alone),
-        case(
-            "a socket",
-            plain(),
-            true,
-            ipv4.clone(),
-            XDP_REDIRECT,
-            redirected,
-        ),
-        case(
-            "frags",
-            frags(),
-            true,
-            packet(9000, 1, &[]),
-            XDP_REDIRECT,
-            redirected,
-        ),
-        case(
-            "filter, no",
-            with(ipv4_filter()),
-            true,
-            packet(60, 1, &[]),
-            XDP_PASS,
-            filtered,
-        ),
-        case(
-            "filter, yes",
-            with(ipv4_filter()),
-            true,
-            ipv4.clone(),
-            XDP_REDIRECT,
-            redirected,
-        ),
-        case(
-            "filter, too short",
-            with(port_filter()),
-            true,
-            packet(20, 1, &[]),
-            XDP_PASS,
-            filtered,
-        ),
-        case(
-            "filter, alone",
-            with(ipv4_filter()),
-            false,
-            ipv4.clone(),
-            XDP_PASS,
-            alone,
-        ),
-        case(
-            "filter, never",
-            with(never),
-            true,
-            ipv4.clone(),
-            XDP_PASS,
-            filtered,
-        ),
-        case(
-            "filter beyond the first buffer",
-            far(),
-            true,
-            packet(9000, 1, &[(4000, 7)]),
-            XDP_REDIRECT,
-            redirected,
-        ),
-        case(
-            "and not",
-            far(),
-            true,
-            packet(9000, 1, &[]),
-            XDP_PASS,
-            filtered,
-        ),
-        case(
-            "and too short",
-            far(),
-            true,
-            packet(60, 7, &[]),
-            XDP_PASS,
-            filtered,
-        ),
-        case(
-            "metadata",
-            RedirectSpec {
-                metadata: time,
-                ..plain()
-            },
-            true,
-            ipv4.clone(),
-            XDP_REDIRECT,
-            redirected,
-        ),
-        case(
-            "metadata, frags, filter with X",
-            RedirectSpec {
-                metadata: time,
-                frags: true,
-                ..with(port_filter())
-            },
-            true,
-            packet(5000, 1, &[(14, 0x4f), (20 + 17, 9)]),
-            XDP_PASS,
-            filtered,
-        ),
-        case(
-            "metadata, frags, filter with X, yes",
-            RedirectSpec {
-                metadata: time,
-                frags: true,
-                ..with(port_filter())
-            },
-            true,
-            packet(5000, 1, &[(14, 0x45), (20 + 17, 9)]),
-            XDP_REDIRECT,
-            redirected,
-        ),
-        case(
-            "metadata, alone",
-            RedirectSpec {
-                metadata: time,
-                ..plain()
-            },
-            false,
-            ipv4,
-            XDP_PASS,
-            alone,
-        ),
+        Case::filtered("filter, no", filtering(ipv4_filter()), other),
+        Case::redirected("filter, yes", filtering(ipv4_filter()), ipv4()),
+        Case::filtered("filter, too short", filtering(port_filter()), short),
+        Case::alone("filter, alone", filtering(ipv4_filter()), ipv4()),
+        Case::filtered("filter, never", filtering(never), ipv4()),
+    ]
+}
+
+/// The filter looks beyond the first buffer.
+fn cases_of_far_filters() -> Vec<Case> {
+    let far = || with_frags(filtering(far_filter()));
+    let (yes, no) = (packet(9000, 1, &[(4000, 7)]), packet(9000, 1, &[]));
+    vec![
+        Case::redirected("filter beyond the first buffer", far(), yes),
+        Case::filtered("and not", far(), no),
+        Case::filtered("and too short", far(), packet(60, 7, &[])),
+    ]
+}
+
+fn cases_of_metadata() -> Vec<Case> {
+    let timed = || with_time(RedirectSpec::default());
+    let with_all = || with_time(with_frags(filtering(port_filter())));
+    let no = packet(5000, 1, &[(14, 0x4f), (20 + 17, 9)]);
+    let yes = packet(5000, 1, &[(14, 0x45), (20 + 17, 9)]);
+    vec![
+        Case::redirected("metadata", timed(), ipv4()),
+        Case::filtered("metadata, frags, filter with X", with_all(), no),
+        Case::redirected("metadata, frags, filter with X, yes", with_all(), yes),
+        Case::alone("metadata, alone", timed(), ipv4()),
     ]
 }
 

@@ -7,18 +7,10 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::run::{cargo, no_more, quietly, visibly};
-use crate::{deny, fuzz, test};
+use crate::{deny, fuzz, package, test};
 
 /// Inputs for each fuzz target: enough to run its corpus and to find what is shallow in seconds.
 const FUZZ_INPUTS: u64 = 20_000;
-
-/// Crates that serve the workspace alone.
-const NOT_PUBLISHED: [&str; 4] = [
-    "barewire-bench",
-    "barewire-lab",
-    "barewire-skip",
-    "barewire-xtask",
-];
 
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
@@ -55,15 +47,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         "docs",
         with_component("doc", &doc, Some(("RUSTDOCFLAGS", "-D warnings"))),
     );
-    let mut package = vec![
-        "package",
-        "--quiet",
-        "--workspace",
-        "--no-verify",
-        "--allow-dirty",
-    ];
-    package.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
-    step("packages", visibly(cargo().args(package)));
+    // Beside the lints, which leave behind what this check of the command needs.
+    step("packages", package::verify_crates());
     step("dependencies", deny::check());
     step("fuzz", fuzz::smoke(FUZZ_INPUTS));
     let tests = test::run(&[])?;

@@ -2,7 +2,10 @@
 //!
 //! Two namespaces joined by a veth pair. `barewire send` replays a capture of real programs into
 //! one end; `barewire flows` takes the packets from the other through AF_XDP. At the end the
-//! kernel's own counters of both ends stand beside what the programs said.
+//! kernel's own counters of both ends stand beside what the programs counted.
+
+mod account;
+mod steps;
 
 use std::io::{IsTerminal, Read};
 use std::os::unix::process::CommandExt;
@@ -19,16 +22,19 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::netns::{Netns, sweep};
-use crate::run::{
-    cargo, need_root, no_more, quietly, root, take_flag, take_option, target_dir, visibly,
-};
+use crate::run::{cargo, need_root, no_more, quietly, root, take_flag, take_option, target_dir};
 use crate::setup::{self, Set};
+use account::{Applications, Figures, Kernel};
+use steps::Steps;
 
 /// Interface that sends, in its own namespace.
 const SENDER: &str = "tx0";
 
 /// Interface that is probed, in its own namespace.
-const PROBED: &str = "rx0";
+pub const PROBED: &str = "rx0";
+
+/// Where the probe serves its figures, in its namespace.
+const METRICS: &str = "127.0.0.1:9100";
 
 /// How long a program may take to start, or to end after it was asked to.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -52,6 +58,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
             .with_context(|| format!("not a number: {text}")),
         None => Ok(default),
     };
+    let given = take_option(&mut args, "--binary")?.map(PathBuf::from);
     let options = Options {
         seconds: number(take_option(&mut args, "--seconds")?, 10)?,
         rate: take_option(&mut args, "--rate")?.unwrap_or_else(|| "20kpps".into()),
@@ -63,96 +70,243 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     };
     no_more(&args)?;
     need_root("demo")?;
-    setup::ensure(&[Set::Demo])?;
-    let capture = root().join("testdata/captures/lab-mix.pcapng");
-    ensure!(capture.is_file(), "{} is not there", capture.display());
-    visibly(cargo().args(["build", "--release", "--package", "barewire-cli"]))?;
-    let binary = target_dir()?.join("release/barewire");
+    let folder = target_dir()?.join("demo");
+    let mut steps = Steps::new(4, folder.join("build.log"))?;
+    steps.begin(&format!(
+        "build barewire; the output is in {}",
+        short(steps.log())
+    ));
+    setup::ensure_with(&[Set::Demo], |command| {
+        steps.run("installing packages", command)
+    })?;
+    let binary = match given {
+        Some(binary) => std::path::absolute(binary)?,
+        None => {
+            let build = ["build", "--release", "--package", "barewire-cli"];
+            steps.run("building", cargo().args(build))?;
+            target_dir()?.join("release/barewire")
+        }
+    };
+    steps.end();
+    let mut traffic = Traffic::demo(binary);
+    traffic.rate.clone_from(&options.rate);
+    let demo = Demo {
+        records: folder.join("flows.json"),
+        traffic,
+        options,
+    };
 
     // From here on Ctrl-C, SIGTERM and SIGHUP only ask for the end; what was made is dropped on
     // the ordinary way out.
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))?;
-    show(&options, &binary, &capture, &stop)
-}
-
-/// The demo itself; every namespace and process it makes ends with it.
-fn show(options: &Options, binary: &Path, capture: &Path, stop: &AtomicBool) -> Result<ExitCode> {
-    sweep()?;
-    let (mut sender, mut probed) = (Netns::new()?, Netns::new()?);
-    join(&sender, &probed, options.queues)?;
-    if options.keep {
-        sender.keep();
-        probed.keep();
-    }
-    eprintln!(
-        "{} -> {SENDER} in {} ==veth, {} queues== {PROBED} in {} -> live flow table",
-        capture.file_name().unwrap_or_default().display(),
-        sender.name,
-        options.queues,
-        probed.name
-    );
-    let (sent_before, seen_before) = (counters(&sender, SENDER)?, counters(&probed, PROBED)?);
-
-    let mut flows = program(&probed, binary);
-    flows.arg("flows").arg(format!("afxdp:{PROBED}"));
-    if !options.live {
-        flows.arg("--plain");
-    }
-    let mut flows = Running::start("barewire flows", &mut flows, options.live)?;
-    flows.until(stop, "to attach to the interface", || attached(&probed))?;
-    let mut send = program(&sender, binary);
-    // By way of the qdisc the kernel chooses the queue by the flow, as RSS of a card does; past it
-    // all would leave by the queue of one processor.
-    let port = format!("afpacket:{SENDER}?qdisc_bypass=no");
-    send.arg("send").arg(capture).arg(port);
-    send.args(["--rate", &options.rate, "--loop", "0"]);
-    // Its summary would go through the picture of the live table.
-    send.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut send = Running::start("barewire send", &mut send, false)?;
-
-    let until = Instant::now() + Duration::from_secs(options.seconds);
-    let mut flows_status = None;
-    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-        flows_status = flows.ended()?;
-        if flows_status.is_some() {
-            // In the live table Ctrl-C and `q` are keys.
-            break;
-        }
-        if let Some(status) = send.ended()? {
-            bail!("barewire send ended early: {status}\n{}", send.said());
-        }
-        sleep(Duration::from_millis(50));
-    }
-    // The sender first, so that nothing is under way when the probe counts.
-    let send_status = send.end()?;
-    sleep(Duration::from_millis(300));
-    let closed_first = flows_status.is_some();
-    let flows_status = flows_status.map_or_else(|| flows.end(), Ok)?;
-
-    let (sent, seen) = (counters(&sender, SENDER)?, counters(&probed, PROBED)?);
-    let sent = sent.packets_out - sent_before.packets_out;
-    let received = seen.packets_in - seen_before.packets_in;
-    let dropped = seen.dropped_in - seen_before.dropped_in;
-    println!(
-        "\nThe other end says: {}",
-        send.said().trim_end().replace('\n', "; ")
-    );
-    println!(
-        "The kernel's own counters: {SENDER} sent {sent} packets, {PROBED} received {received}, \
-         of which it dropped {dropped}"
-    );
-    if closed_first {
-        println!("The table was closed before the sender: the table has not seen what came after.");
-    }
-    ensure!(send_status.success(), "barewire send: {send_status}");
-    ensure!(flows_status.success(), "barewire flows: {flows_status}");
+    demo.show(&mut steps, &stop)?;
+    demo.next(&steps);
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the demo is made from.
+struct Demo {
+    options: Options,
+    traffic: Traffic,
+    /// What the probe exports.
+    records: PathBuf,
+}
+
+/// What is replayed, again and again until it is ended.
+pub struct Traffic {
+    binary: PathBuf,
+    capture: PathBuf,
+    rate: String,
+}
+
+impl Traffic {
+    /// A capture of real programs, by this binary.
+    pub fn demo(binary: PathBuf) -> Traffic {
+        Traffic {
+            binary,
+            capture: root().join("testdata/captures/lab-mix.pcapng"),
+            rate: "20kpps".into(),
+        }
+    }
+
+    /// Starts it in this namespace.
+    pub fn start(&self, ns: &Netns) -> Result<Running> {
+        let mut send = program(ns, &self.binary);
+        // By way of the qdisc the kernel chooses the queue by the flow, as RSS of a card does; past
+        // it all would leave by the queue of one processor.
+        let port = format!("afpacket:{SENDER}?qdisc_bypass=no");
+        send.arg("send").arg(&self.capture).arg(port);
+        send.args(["--rate", &self.rate, "--loop", "0"]);
+        // Its summary would go through the picture of the live view.
+        send.stdout(Stdio::null()).stderr(Stdio::piped());
+        Running::start("barewire send", &mut send, false)
+    }
+}
+
+/// How the run ended.
+struct Run {
+    figures: Option<Figures>,
+    /// The view was closed before the sender ended.
+    closed_first: bool,
+}
+
+impl Demo {
+    /// The second step and those after it; every namespace and process they make ends with them.
+    fn show(&self, steps: &mut Steps, stop: &AtomicBool) -> Result<()> {
+        let options = &self.options;
+        sweep()?;
+        steps.begin("join two network namespaces by a veth pair");
+        let (mut sender, mut probed) = (Netns::new()?, Netns::new()?);
+        join(&sender, &probed, options.queues)?;
+        if options.keep {
+            sender.keep();
+            probed.keep();
+        }
+        println!(
+            "    {SENDER} in {}, {PROBED} in {}; {} queues each",
+            sender.name, probed.name, options.queues
+        );
+        steps.end();
+
+        steps.begin(&format!(
+            "replay {} into {SENDER} at {} for {} s; meter flows on {PROBED} by AF_XDP",
+            self.traffic
+                .capture
+                .file_name()
+                .unwrap_or_default()
+                .display(),
+            options.rate,
+            options.seconds,
+        ));
+        let before = (counters(&sender, SENDER)?, counters(&probed, PROBED)?);
+        let run = self.replay((&sender, &probed), before.1.packets_in, stop)?;
+        steps.end();
+
+        steps.begin("account for every packet");
+        let (sent, seen) = (counters(&sender, SENDER)?, counters(&probed, PROBED)?);
+        let kernel = Kernel {
+            sent: sent.packets_out - before.0.packets_out,
+            received: seen.packets_in - before.1.packets_in,
+            dropped: seen.dropped_in - before.1.dropped_in,
+        };
+        let records = std::fs::read_to_string(&self.records).unwrap_or_default();
+        let applications = Applications::read(&records)?;
+        print!("{}", account::words(&kernel, run.figures, &applications));
+        if run.closed_first {
+            println!("    The view was closed while packets were sent; it missed those after.");
+        }
+        Ok(())
+    }
+
+    /// Runs both programs to their ends.
+    fn replay(
+        &self,
+        (sender, probed): (&Netns, &Netns),
+        before: u64,
+        stop: &AtomicBool,
+    ) -> Result<Run> {
+        let mut flows = self.probe(probed)?;
+        flows.until(stop, "to attach to the interface", || attached(probed))?;
+        let mut send = self.traffic.start(sender)?;
+        let until = Instant::now() + Duration::from_secs(self.options.seconds);
+        let mut flows_status = None;
+        while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+            flows_status = flows.ended()?;
+            if flows_status.is_some() {
+                // In the live view Ctrl-C and `q` are keys.
+                break;
+            }
+            if let Some(status) = send.ended()? {
+                bail!("barewire send ended early: {status}\n{}", send.said());
+            }
+            sleep(Duration::from_millis(50));
+        }
+        // The sender first, so that nothing is under way when the probe counts.
+        let send_status = send.end()?;
+        ensure!(
+            send_status.success(),
+            "barewire send: {send_status}\n{}",
+            send.said()
+        );
+        let closed_first = flows_status.is_some();
+        let mut figures = None;
+        if !closed_first {
+            let received = counters(probed, PROBED)?.packets_in - before;
+            figures = settled(probed, &mut flows, received)?;
+        }
+        let flows_status = flows_status.map_or_else(|| flows.end(), Ok)?;
+        ensure!(flows_status.success(), "barewire flows: {flows_status}");
+        Ok(Run {
+            figures,
+            closed_first,
+        })
+    }
+
+    fn probe(&self, ns: &Netns) -> Result<Running> {
+        // The records of an earlier run would be counted with those of this one.
+        let _ = std::fs::remove_file(&self.records);
+        let mut flows = program(ns, &self.traffic.binary);
+        flows.arg("flows").arg(format!("afxdp:{PROBED}"));
+        flows.args(["--decode", "all", "--sort", "bytes", "--metrics", METRICS]);
+        flows
+            .arg("--export")
+            .arg(format!("json:{}", self.records.display()));
+        if !self.options.live {
+            // One picture of the live view, as it stands at the end.
+            flows
+                .args(["--once", "--duration", "24h"])
+                .env("LINES", "24");
+            flows.stderr(Stdio::piped());
+        }
+        Running::start("barewire flows", &mut flows, self.options.live)
+    }
+
+    /// What to try next, and how long all took.
+    fn next(&self, steps: &Steps) {
+        let (program, capture) = (short(&self.traffic.binary), short(&self.traffic.capture));
+        println!("\nAll of it took {}. What to try next:", steps.total());
+        println!("  {program} doctor");
+        println!("  {program} flows {capture} --decode all --report flows.html");
+        println!("  {program} flows eth0     # your own interface; q quits");
+    }
+}
+
+/// A path as it is below the root of the repository, where people run the tasks.
+fn short(path: &Path) -> String {
+    let root = root();
+    let own = path.strip_prefix(&root).unwrap_or(path);
+    own.display().to_string()
+}
+
+/// Waits until the probe has counted as many packets as the interface has received; its figures
+/// then, or the last ones when they never meet.
+fn settled(ns: &Netns, flows: &mut Running, received: u64) -> Result<Option<Figures>> {
+    let until = Instant::now() + LIMIT;
+    let mut last = None;
+    while Instant::now() < until && flows.ended()?.is_none() {
+        last = figures(ns).or(last);
+        if last.is_some_and(|figures| figures.received() >= received) {
+            break;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    Ok(last)
+}
+
+/// The page of figures, asked for by a shell in the namespace.
+fn figures(ns: &Netns) -> Option<Figures> {
+    let (host, port) = METRICS.split_once(':')?;
+    let script = format!(
+        "exec 3<>/dev/tcp/{host}/{port}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+    );
+    let page = quietly(ns.command("bash").args(["-c", &script])).ok()?;
+    Figures::read(&page)
+}
+
 /// Joins the two by a veth pair over which nothing goes but what is sent.
-fn join(sender: &Netns, probed: &Netns, queues: u32) -> Result<()> {
+pub fn join(sender: &Netns, probed: &Netns, queues: u32) -> Result<()> {
     let queues = format!("numrxqueues {queues} numtxqueues {queues}");
     sender.ip(&format!(
         "link add name {SENDER} {queues} type veth peer name {PROBED} {queues} netns {}",
@@ -197,6 +351,12 @@ fn counters(ns: &Netns, ifname: &str) -> Result<Counters> {
     })
 }
 
+/// Waits until the probe has attached to its interface.
+pub fn wait_attached(flows: &mut Running, probed: &Netns) -> Result<()> {
+    let never = AtomicBool::new(false);
+    flows.until(&never, "to attach to the interface", || attached(probed))
+}
+
 /// Whether an XDP program is on the probed interface.
 fn attached(ns: &Netns) -> Result<bool> {
     Ok(!link(ns, PROBED)?["xdp"].is_null())
@@ -207,7 +367,7 @@ fn program(ns: &Netns, binary: &Path) -> Command {
 }
 
 /// A program of the demo, killed when dropped.
-struct Running {
+pub struct Running {
     name: &'static str,
     child: Child,
 }
@@ -220,10 +380,27 @@ impl Running {
         if !draws {
             command.stdin(Stdio::null()).process_group(0);
         }
+        Running::spawn(name, command)
+    }
+
+    /// Starts it with the streams that the command has.
+    pub fn spawn(name: &'static str, command: &mut Command) -> Result<Running> {
         Ok(Running {
             name,
             child: command.spawn().context(name)?,
         })
+    }
+
+    /// Waits for its end, which it was asked for.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let until = Instant::now() + limit;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            sleep(Duration::from_millis(10));
+        }
+        bail!("{} did not end within {limit:?}", self.name);
     }
 
     /// Waits for a state that the program brings about.
@@ -236,7 +413,8 @@ impl Running {
         let until = Instant::now() + LIMIT;
         while !reached()? && !stop.load(Ordering::Relaxed) {
             if let Some(status) = self.ended()? {
-                bail!("{} ended early: {status}", self.name);
+                let said = self.said();
+                bail!("{} ended early: {status}\n{said}", self.name);
             }
             ensure!(
                 Instant::now() < until,
@@ -263,22 +441,20 @@ impl Running {
     }
 
     /// Asks it to end, as Ctrl-C would, and waits; kills it when it does not.
-    fn end(&mut self) -> Result<ExitStatus> {
+    pub fn end(&mut self) -> Result<ExitStatus> {
         // An error means that it has ended.
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT);
-        let until = Instant::now() + LIMIT;
-        while Instant::now() < until {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            sleep(Duration::from_millis(10));
-        }
-        bail!("{} did not end within {LIMIT:?} of SIGINT", self.name);
+        self.wait(LIMIT)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // The view gives the terminal back at a signal.
+            let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT);
+            let _ = self.wait(Duration::from_secs(2));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

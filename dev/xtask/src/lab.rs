@@ -29,11 +29,11 @@ pub use self::suites::Sum;
 use self::suites::{SUITES, Suite};
 use crate::run::{no_more, take_flag, take_option, target_dir};
 
-/// Suite of Debian whose kernel the guest runs unless told otherwise: new enough for zero-copy on
+/// Suite of Debian whose kernel the guest runs by default: new enough for zero-copy on
 /// igb (Linux 6.14).
 const KERNEL_SUITE: &str = "trixie-backports";
 
-/// Longest time of a command in the guest unless told otherwise.
+/// Longest time of a command in the guest by default.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
 /// Guests that are started for a command until one comes up. (Suites: see [`rounds`].)
@@ -212,7 +212,7 @@ fn run_command(words: &[String], options: &Options) -> Result<ExitCode> {
         println!("{line}");
         None
     })?;
-    tell(&outcome, options);
+    report(&outcome, options);
     let code = outcome.code.filter(|_| !outcome.hung);
     let code = code.and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
@@ -241,7 +241,7 @@ fn run_boots(count: u32, options: &Options) -> Result<ExitCode> {
             std::fs::remove_dir_all(&dir)?;
         } else {
             failed += 1;
-            tell(&outcome, options);
+            report(&outcome, options);
         }
     }
     println!("{} of {count} boots failed ({accelerator})", failed);
@@ -258,7 +258,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Runs a command; again if the guest never came as far as that, which is no fault of the
-/// command's. That is told with the console: it must not become usual.
+/// command's. That is reported with the console: it must not become usual.
 fn boot(
     parts: &fetch::Parts,
     run: &guest::Run<'_>,
@@ -272,14 +272,14 @@ fn boot(
         if outcome.booted || outcome.code.is_some() || tries == BOOTS {
             return Ok(outcome);
         }
-        tell(&outcome, options);
+        report(&outcome, options);
         tries += 1;
         eprintln!("WARNING: the guest did not boot (console above); try {tries} of {BOOTS}");
     }
 }
 
 /// Says how a guest ended, with its console where that is of help.
-fn tell(outcome: &guest::Outcome, options: &Options) {
+fn report(outcome: &guest::Outcome, options: &Options) {
     let console = outcome.dir.join("console");
     let seconds = outcome.took.as_secs();
     if let Some(why) = &outcome.lost {

@@ -15,6 +15,8 @@ mod lab;
 mod man;
 mod mutants;
 mod netns;
+mod package;
+mod picture;
 mod run;
 mod setup;
 mod test;
@@ -29,6 +31,8 @@ struct Task {
     name: &'static str,
     args: &'static str,
     summary: &'static str,
+    /// Lines for the help of the task alone.
+    more: &'static str,
     run: fn(&[String]) -> Result<ExitCode>,
 }
 
@@ -36,20 +40,33 @@ struct Task {
 const TASKS: &[Task] = &[
     Task {
         name: "demo",
-        args: "[--seconds N] [--rate RATE] [--queues N] [--plain] [--keep]",
+        args: "[--seconds N] [--rate RATE] [--queues N] [--plain] [--keep] [--binary FILE]",
         summary: "replay real traffic into a veth pair and show the live flow table on it (root)",
+        more: "\
+--seconds N    how long the traffic runs (10)
+--rate RATE    packets a second: 20kpps, 1.5Mpps, 100Mbps (20kpps)
+--queues N     queues of the veth pair, a thread each (2)
+--plain        one picture of the live view at the end, as without a terminal
+--keep         leave the namespaces for a look, and print their names
+--binary FILE  take this barewire instead of building one for release",
         run: demo::run,
     },
     Task {
         name: "test",
         args: "[ARGS of cargo test]",
         summary: "install what tests need, run them all, and count what was skipped",
+        more: "\
+Arguments go to cargo test: `cargo xtask test -p barewire-wire udp`.
+BAREWIRE_NO_SKIPS=1        a skipped test is a failure
+BAREWIRE_TEST_GUEST=0      without the suites of the guest lab
+BAREWIRE_BIN=FILE          test this barewire, not the one that was built",
         run: test::run,
     },
     Task {
         name: "ci",
         args: "",
         summary: "what CI runs: format, lints, docs, dependencies, a short fuzz, all tests",
+        more: "",
         run: ci::run,
     },
     Task {
@@ -57,60 +74,99 @@ const TASKS: &[Task] = &[
         args: "[SUITE]... | run -- CMD | boots COUNT | --list [--kernel DEBIAN-SUITE] \
                [--accel kvm|tcg] [--limit SECONDS] [--with PROGRAM] [--release] [--keep-console]",
         summary: "run suites, or any command, on emulated cards with real drivers in a guest",
+        more: "",
         run: lab::run,
     },
     Task {
         name: "tidy",
         args: "",
         summary: "check the rules of STYLE.md that a program can check",
+        more: "",
         run: tidy::run,
     },
     Task {
         name: "deny",
         args: "",
         summary: "check licences, duplicate versions and sources of dependencies by deny.toml",
+        more: "",
         run: deny::run,
     },
     Task {
         name: "setup",
         args: "[--check] [demo|test|bench|fixture]...",
         summary: "install the programs that are missing (Debian; all sets unless named)",
+        more: "\
+--check   list what is missing, and install nothing",
         run: setup::run,
     },
     Task {
         name: "bench",
         args: "[ARGS of barewire-bench]",
         summary: "build for speed and run the benchmarks",
+        more: "\
+Arguments go to barewire-bench: names of scenarios, --list, --quick, --rounds N, --seconds N,
+--sizes LIST, --out FOLDER. Building takes minutes. To read all of them:
+`cargo run --release -p barewire-bench -- --help`.",
         run: bench::run,
     },
     Task {
         name: "fuzz",
         args: "[TARGET]... [--seconds N]",
-        summary: "fuzz each target for that long (60 s unless told otherwise; needs nightly)",
+        summary: "fuzz each target for that long (60 s unless reported otherwise; needs nightly)",
+        more: "",
         run: fuzz::run,
     },
     Task {
         name: "mutants",
         args: "[CRATE]... [--sample N] [--seed S]",
         summary: "change the code here and there and see whether a test notices (cargo-mutants)",
+        more: "",
         run: mutants::run,
     },
     Task {
         name: "man",
         args: "[DIRECTORY]",
         summary: "write the man pages and shell completions (to target/man unless named)",
+        more: "",
         run: man::run,
+    },
+    Task {
+        name: "package",
+        args: "[deb|tarball|image|crates]... [--binary FILE] [--out FOLDER]",
+        summary: "make what users install: all kinds unless named (to target/package-out)",
+        more: "\
+deb            Debian package: program, man pages, completions, unit, configuration
+tarball        the same for /usr/local
+image          container image: an OCI archive with one layer
+crates         the crates as cargo package makes them; checks that the command builds from them
+--binary FILE  package this barewire instead of building one for release
+--out FOLDER   where the results go
+
+Beside them lie the stripped program and barewire.debug, its debug information.",
+        run: package::run,
+    },
+    Task {
+        name: "picture",
+        args: "[--binary FILE] [--seconds N] [--out FILE]",
+        summary: "make the picture in README.md from the live view as it is (root)",
+        more: "\
+--binary FILE  take this barewire instead of building one for release
+--seconds N    how long the traffic runs before the picture is taken (8)
+--out FILE     where the picture goes (docs/pictures/flows.svg)",
+        run: picture::run,
     },
     Task {
         name: "fixture",
         args: "[DIRECTORY]",
         summary: "record testdata/captures anew from real programs in namespaces (root)",
+        more: "",
         run: fixture::run,
     },
     Task {
         name: "clean-lab",
         args: "",
         summary: "delete namespaces that killed tests or demos left behind (root)",
+        more: "",
         run: clean_lab::run,
     },
 ];
@@ -127,6 +183,10 @@ fn main() -> ExitCode {
         eprintln!("error: there is no task {name:?}\nhint: `cargo xtask help` lists them");
         return ExitCode::from(2);
     };
+    if asks_for_help(&args) {
+        print!("{}", task.help());
+        return ExitCode::SUCCESS;
+    }
     match (task.run)(&args) {
         Ok(code) => code,
         Err(error) => {
@@ -136,19 +196,35 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether the user asks for the help of a task. What follows `--` is for another program.
+fn asks_for_help(args: &[String]) -> bool {
+    let own = args.iter().take_while(|arg| *arg != "--");
+    own.into_iter().any(|arg| arg == "--help" || arg == "-h")
+}
+
+impl Task {
+    fn usage(&self) -> String {
+        format!("{} {}", self.name, self.args).trim_end().to_owned()
+    }
+
+    /// The help of this task. Asking for it must not build, install or change anything, so it is
+    /// this text, whatever the program behind the task would say.
+    fn help(&self) -> String {
+        let Task { summary, more, .. } = self;
+        let mut text = format!("Usage: cargo xtask {}\n\n{summary}\n", self.usage());
+        if !more.is_empty() {
+            text += &format!("\n{more}\n");
+        }
+        text
+    }
+}
+
 fn help() -> String {
     let mut text = String::from("Usage: cargo xtask TASK\n\n");
-    for Task {
-        name,
-        args,
-        summary,
-        ..
-    } in TASKS
-    {
-        let line = format!("{name} {args}");
-        text += &format!("  {}\n      {summary}\n", line.trim_end());
+    for task in TASKS {
+        text += &format!("  {}\n      {}\n", task.usage(), task.summary);
     }
-    text
+    text + "\n`cargo xtask TASK --help` shows more of a task.\n"
 }
 
 #[cfg(test)]
@@ -166,5 +242,12 @@ mod tests {
                 "CONTRIBUTING.md does not name `{command}`"
             );
         }
+    }
+
+    #[test]
+    fn help_behind_two_dashes_is_for_another_program() {
+        let args = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(asks_for_help(&args("wire --help")) && asks_for_help(&args("-h")));
+        assert!(!asks_for_help(&args("run -- ls --help")) && !asks_for_help(&[]));
     }
 }

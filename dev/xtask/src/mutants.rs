@@ -18,7 +18,7 @@ const CRATES: [&str; 7] = [
     "wire", "bpf", "flow", "inspect", "ring", "export", "runtime",
 ];
 
-/// Mutants of each crate unless told otherwise.
+/// Mutants of each crate by default.
 const SAMPLE: usize = 30;
 
 /// Seconds that the tests may take at least before a mutant counts as a timeout; their usual time

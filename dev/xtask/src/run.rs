@@ -20,6 +20,14 @@ pub fn cargo() -> Command {
     command
 }
 
+/// A call of the compiler that cargo would use.
+pub fn rustc() -> Command {
+    let program = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
 /// Where this build puts its files; honours `CARGO_TARGET_DIR` and `build.target-dir`.
 pub fn target_dir() -> Result<PathBuf> {
     // target/debug/barewire-xtask

@@ -52,6 +52,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     ),
     (Program("tc"), "iproute2", &[Set::Test]),
     (Program("prlimit"), "util-linux", &[Set::Test]),
+    (Program("unshare"), "util-linux", &[Set::Test]),
     (Program("mkfifo"), "coreutils", &[Set::Test]),
     (
         Program("ethtool"),
@@ -75,9 +76,17 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("mmdbresolve"), "wireshark-common", &[Set::Test]),
     (Program("zstd"), "zstd", &[Set::Test]),
     (Program("gzip"), "gzip", &[Set::Test]),
+    (Program("bash"), "bash", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
+    (Program("tmux"), "tmux", &[Set::Test]),
     (Program("systemd-analyze"), "systemd", &[Set::Test]),
     (Program("setpriv"), "util-linux", &[Set::Test]),
+    (Program("setsid"), "util-linux", &[Set::Test]),
+    (Program("dpkg"), "dpkg", &[Set::Test]),
+    (Program("readelf"), "binutils", &[Set::Test]),
+    (Program("lintian"), "lintian", &[Set::Test]),
+    (Program("skopeo"), "skopeo", &[Set::Test]),
+    (Program("umoci"), "umoci", &[Set::Test]),
     (Program("capsh"), "libcap2-bin", &[Set::Test]),
     (Program("nfcapd"), "nfdump", &[Set::Test]),
     (Program("nfacctd"), "pmacct", &[Set::Test, Set::Bench]),
@@ -183,6 +192,15 @@ pub fn ensure(sets: &[Set]) -> Result<()> {
     install_modules(sets);
     install_broker(sets);
     Ok(())
+}
+
+/// As [`ensure`], for sets of Debian packages alone; each program is run by `run`, which may show
+/// what it prints in another way.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_with(sets: &[Set], run: impl FnMut(&mut Command) -> Result<()>) -> Result<()> {
+    install_with(&missing(sets), run)
 }
 
 fn broker() -> PathBuf {
@@ -291,6 +309,17 @@ impl Probe {
 }
 
 fn install(missing: &[(&str, &str)]) -> Result<()> {
+    if !missing.is_empty() {
+        let names: Vec<_> = missing.iter().map(|(what, _)| *what).collect();
+        eprintln!("missing: {}", names.join(", "));
+    }
+    install_with(missing, visibly)
+}
+
+fn install_with(
+    missing: &[(&str, &str)],
+    mut run: impl FnMut(&mut Command) -> Result<()>,
+) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
@@ -301,7 +330,6 @@ fn install(missing: &[(&str, &str)]) -> Result<()> {
         "apt-get install --no-install-recommends {}",
         packages.join(" ")
     );
-    eprintln!("missing: {}", names.join(", "));
     if which("apt-get").is_none() {
         bail!(
             "this is not a Debian, so nothing was installed\n\
@@ -314,21 +342,19 @@ fn install(missing: &[(&str, &str)]) -> Result<()> {
     }
     // The lists of a fresh machine or container are empty or old; updating is quick beside the
     // failure that an old list gives.
-    apt(&["update", "-qq"])
+    run(&mut apt(&["update", "-qq"]))
         .and_then(|()| {
             let options = ["install", "-y", "-qq", "--no-install-recommends"];
-            apt(&[&options[..], &packages].concat())
+            run(&mut apt(&[&options[..], &packages].concat()))
         })
         .with_context(|| format!("could not install; by hand: {by_hand}"))
 }
 
-fn apt(args: &[&str]) -> Result<()> {
+fn apt(args: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
     // Questions (wireshark asks one) take their default answer.
-    visibly(
-        Command::new("apt-get")
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .args(args),
-    )
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(args);
+    command
 }
 
 #[cfg(test)]

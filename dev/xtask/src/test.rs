@@ -85,7 +85,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 }
 
 /// Runs the tests of this machine, shows what they say and counts it. How cargo ended, and what
-/// must be told at the end.
+/// must be reported at the end.
 fn tests(
     args: &[String],
     skips_file: &PathBuf,
@@ -142,7 +142,7 @@ fn build(args: &[String]) -> Result<()> {
         commands.push(programs);
     }
     for mut command in commands {
-        // What does not build is told, and counted, by the run.
+        // What does not build is reported, and counted, by the run.
         let _ = command.status().context("cannot run cargo")?;
     }
     Ok(())
@@ -151,15 +151,17 @@ fn build(args: &[String]) -> Result<()> {
 /// How many tests run at once, as libtest decides it.
 fn threads(args: &[String]) -> usize {
     let mut args = args.iter();
-    let mut told = std::env::var("RUST_TEST_THREADS").ok();
+    let mut reported = std::env::var("RUST_TEST_THREADS").ok();
     while let Some(arg) = args.next() {
         if let Some(rest) = arg.strip_prefix("--test-threads") {
             let value = rest.strip_prefix('=').map(str::to_owned);
-            told = value.or_else(|| args.next().cloned());
+            reported = value.or_else(|| args.next().cloned());
         }
     }
     let own = || std::thread::available_parallelism().map_or(1, usize::from);
-    told.and_then(|text| text.parse().ok()).unwrap_or_else(own)
+    reported
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(own)
 }
 
 /// Arguments for cargo: all packages unless some are named, and all failures, not the first.

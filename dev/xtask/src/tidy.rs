@@ -7,6 +7,7 @@
 mod changelog;
 mod crates;
 mod lab_tests;
+mod lengths;
 mod links;
 mod text;
 mod words;
@@ -107,7 +108,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
             findings.extend(text::line_length(file));
             findings.extend(text::bare_skips(file));
             findings.extend(text::dispatch_by_name(file));
-            findings.extend(text::file_length(file));
+            findings.extend(lengths::too_long(file));
             findings.extend(text::module_docs(file));
             findings.extend(text::markers(file));
         }
@@ -116,6 +117,7 @@ fn check(root: &Path) -> Result<Vec<Finding>> {
         }
     }
     findings.extend(lab_tests::unnamed(&files));
+    findings.extend(lengths::needless_exceptions(&files));
     findings.extend(links::relative(&files));
     findings.sort();
     Ok(findings)

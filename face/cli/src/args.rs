@@ -1,5 +1,7 @@
 //! Arguments that several subcommands share, and their translation into port options.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use port::{AttachMode, BindMode, Direction, PortName, PortOptions, TimestampSource};
 use runtime::Pacing;
@@ -33,7 +35,7 @@ pub enum Bind {
 pub enum Timestamp {
     /// The best source available
     Auto,
-    /// The card or its driver
+    /// The card or its driver, or fail; the kernel's time for packets to which it gives none
     Device,
     /// The kernel, at its earliest hook
     Kernel,
@@ -85,6 +87,28 @@ pub struct PortArgs {
     /// Drop privileges to this user once the port is open
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+}
+
+/// A time as every command takes it: a number of seconds, or with a unit (`us`, `ms`, `s`, `m`,
+/// `h`).
+///
+/// # Errors
+/// What was expected, for other texts and for times that are not above 0.
+pub fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" => 60.0,
+        "h" => 3600.0,
+        other => return Err(format!("unknown unit {other:?}: use us, ms, s, m or h")),
+    };
+    let seconds = digits.parse::<f64>().unwrap_or(-1.0) * unit;
+    match (1e-6..=1e9).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("expected a time above 0, such as 10, 90s, 5m".into()),
+    }
 }
 
 /// The capability needed to read a port's counters, if any.

@@ -232,12 +232,10 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         && error.use_stderr()
         && !settings.is_empty()
     {
-        let text = error.render().to_string();
-        let line = text.lines().next().unwrap_or_default();
-        let why = line.strip_prefix("error: ").unwrap_or(line).to_owned();
+        let (why, hint) = crate::exit::why_and_hint(&error, "see `barewire flows --help`");
         let what = format!("use {}", path.display());
         let error = Error::new(ErrorKind::InvalidInput, what, why);
-        return Err(error.with_hint("see `barewire flows --help`"));
+        return Err(error.with_hint(hint));
     }
     Ok(all)
 }

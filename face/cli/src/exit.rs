@@ -1,11 +1,12 @@
 //! Exit codes, and how errors are printed: what failed and why on one line, what to do next on a
 //! `hint:` line.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use sys::{Error, ErrorKind, Result};
 
-use crate::out::say;
+use crate::out::Level;
 
 /// The table of codes, shown in help and man pages.
 pub const HELP: &str = "Exit codes:\n  \
@@ -13,7 +14,8 @@ pub const HELP: &str = "Exit codes:\n  \
     1  failure: the error says what failed, why, and what to do next\n  \
     2  usage error\n  \
     3  damaged input: everything before the damage was processed\n  \
-    4  the device went away";
+    4  the device went away\n  \
+    5  an export lost records: the run is complete, the error says what is missing";
 
 /// Prints an error, if there is one, and returns the exit code.
 pub fn report(result: Result<()>) -> ExitCode {
@@ -25,10 +27,11 @@ pub fn report(result: Result<()>) -> ExitCode {
     if error.os_code() == Some(32) {
         return ExitCode::SUCCESS;
     }
-    tell(&error);
+    print(&error);
     ExitCode::from(match error.kind() {
         ErrorKind::Damaged => 3,
         ErrorKind::Gone => 4,
+        ErrorKind::Lost => 5,
         _ => 1,
     })
 }
@@ -41,9 +44,21 @@ pub fn usage(error: &clap::Error) -> ! {
         let _ = error.print();
         std::process::exit(0);
     }
-    crate::out::words(with_hint(&error.render().to_string()).into_bytes());
+    let command = command_of(std::env::args_os().skip(1));
+    let text = with_hint(&error.render().to_string(), &command);
+    crate::out::line(Level::Error, text.trim_end().to_owned());
     crate::out::finish();
     std::process::exit(2);
+}
+
+/// What the parser says is wrong, and its hint or the one given: for arguments that come from a
+/// file.
+pub fn why_and_hint(error: &clap::Error, otherwise: &str) -> (String, String) {
+    let text = error.render().to_string();
+    let line = text.lines().next().unwrap_or_default();
+    let hint = text.lines().find_map(|line| line.strip_prefix("hint: "));
+    let why = line.strip_prefix("error: ").unwrap_or(line);
+    (why.to_owned(), hint.unwrap_or(otherwise).to_owned())
 }
 
 /// As [`usage`], for errors that a subcommand finds after parsing.
@@ -59,30 +74,47 @@ pub fn wrong_usage(subcommand: &str, what: &str) -> ! {
     usage(&error)
 }
 
-/// The parser's message, with its tip or a pointer to the help on a `hint:` line at the end.
-fn with_hint(text: &str) -> String {
+/// The subcommand that arguments are for, as it is typed: `barewire nic bind`.
+fn command_of(arguments: impl Iterator<Item = OsString>) -> String {
+    use clap::CommandFactory;
+    let mut name = "barewire".to_owned();
+    let root = crate::Cli::command();
+    let mut command = &root;
+    for argument in arguments {
+        let Some(inner) = argument
+            .to_str()
+            .and_then(|arg| command.find_subcommand(arg))
+        else {
+            break;
+        };
+        name = format!("{name} {}", inner.get_name());
+        command = inner;
+    }
+    name
+}
+
+/// The parser's message, with its tip or a pointer to the help of the command on a `hint:` line at
+/// the end.
+fn with_hint(text: &str, command: &str) -> String {
     let mut hint = None;
     let mut lines = Vec::new();
     for line in text.lines() {
-        if let Some(tip) = line.trim_start().strip_prefix("tip: ") {
+        let tip = line.trim_start().strip_prefix("tip: ");
+        // Values bring hints of their own.
+        if let Some(tip) = tip.or_else(|| line.strip_prefix("hint: ")) {
             hint = Some(tip.to_owned());
         } else if !line.starts_with("For more information") {
             lines.push(line);
         }
     }
-    let usage = lines.iter().find_map(|line| line.strip_prefix("Usage: "));
-    let words = usage.unwrap_or("barewire").split_whitespace();
-    let name: Vec<&str> = words
-        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
-        .collect();
-    let hint = hint.unwrap_or_else(|| format!("see `{} --help`", name.join(" ")));
+    let hint = hint.unwrap_or_else(|| format!("see `{command} --help`"));
     format!("{}\nhint: {hint}\n", lines.join("\n").trim_end())
 }
 
 /// Prints an error on standard error.
-pub fn tell(error: &Error) {
+pub fn print(error: &Error) {
     let hint = error.hint().unwrap_or_else(|| fallback(error.kind()));
-    say!("barewire: {error}\nhint: {hint}");
+    crate::out::line(Level::Error, format!("barewire: {error}\nhint: {hint}"));
 }
 
 /// The hint for an error that has none of its own.
@@ -90,12 +122,13 @@ fn fallback(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Damaged => "everything before the damage was processed; the rest is unreadable",
         ErrorKind::Permission => "run as root; privileges are dropped once the port is open",
-        ErrorKind::NotFound => "check the name; `barewire devices` lists the interfaces",
+        ErrorKind::NotFound => "check the path or name",
         ErrorKind::Unsupported => "`barewire doctor` shows what this host supports",
-        ErrorKind::Busy => {
-            "`barewire devices` shows what uses an interface; try again when it is free"
-        }
+        ErrorKind::Busy => "try again when it is free",
         ErrorKind::Gone => "restart when the interface is back",
+        ErrorKind::Lost => {
+            "check the collector or the disk; a capture file can be metered and exported again"
+        }
         ErrorKind::NoSpace => "free some space, or request less",
         _ => "see --help for the options; `barewire doctor` checks the host",
     }
@@ -117,12 +150,27 @@ mod tests {
                 vec!["barewire", "flows"],
                 "hint: see `barewire flows --help`",
             ),
-            (vec!["barewire"], ""),
+            (vec!["barewire"], "hint: see `barewire --help`"),
+            (
+                vec!["barewire", "nic", "bind"],
+                "hint: see `barewire nic bind --help`",
+            ),
+            (
+                vec!["barewire", "capture", "lo", "-C", "none"],
+                "hint: see `barewire capture --help`",
+            ),
+            (
+                vec!["barewire", "flows", "lo", "--export", "xml:x"],
+                "hint: use one of ipfix",
+            ),
         ] {
+            let arguments = line.iter().skip(1).map(OsString::from);
+            let command = command_of(arguments);
             let error = crate::Cli::command()
                 .try_get_matches_from(line)
                 .unwrap_err();
-            let text = with_hint(&error.render().to_string());
+            let text = with_hint(&error.render().to_string(), &command);
+            assert_eq!(text.matches("hint: ").count(), 1, "{text}");
             assert!(text.contains(hint), "{text}");
             assert!(!text.contains("For more information"), "{text}");
         }

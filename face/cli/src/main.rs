@@ -8,6 +8,7 @@ mod exit;
 mod live;
 mod out;
 mod report;
+mod short;
 
 use clap::Parser;
 

@@ -3,10 +3,15 @@
 //!
 //! Standard error belongs to the whole process, and so does its queue. Lines written before
 //! [`start`] are kept: the writing thread must start after privileges are dropped.
+//!
+//! Where standard error is the journal of systemd, each line begins with its priority, as
+//! sd-daemon(3) has it: `journalctl -p warning` finds what matters.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use runtime::Stop;
@@ -23,8 +28,12 @@ static ERR: Mutex<Err> = Mutex::new(Err {
     output: None,
     dropped: 0,
 });
+/// Whether standard output was a terminal when it was opened.
+static IS_TERMINAL: AtomicBool = AtomicBool::new(false);
 /// A live run has ended: stalled readers are not waited for.
 static OVER: OnceLock<Patience> = OnceLock::new();
+/// Only warnings and errors are printed.
+static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Standard error.
 struct Err {
@@ -34,13 +43,61 @@ struct Err {
     dropped: u64,
 }
 
+/// How much a line matters, by the numbers of syslog(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The command fails.
+    Error = 3,
+    /// Something is lost, or not as it was asked for.
+    Warning = 4,
+    /// Everything else.
+    Info = 6,
+}
+
+/// Whether standard error is the journal: `JOURNAL_STREAM` is then its device and inode
+/// (systemd.exec(5)).
+pub fn is_journal() -> bool {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    *IS_JOURNAL.get_or_init(|| {
+        let stderr = duplicate(io::stderr().as_fd(), "standard error");
+        let data = stderr.ok().and_then(|file| file.metadata().ok());
+        let ours = data.map(|data| format!("{}:{}", data.dev(), data.ino()));
+        ours.is_some() && std::env::var("JOURNAL_STREAM").ok() == ours
+    })
+}
+
+/// The text, each line with its priority where standard error is the journal.
+fn marked(level: Level, text: Vec<u8>) -> Vec<u8> {
+    match is_journal() {
+        true => with_level(level, &text),
+        false => text,
+    }
+}
+
+fn with_level(level: Level, text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        bytes.extend([b'<', b'0' + level as u8, b'>']);
+        bytes.extend(line);
+    }
+    bytes
+}
+
 /// Prints a line on standard error, as `eprintln!` does, but never blocks.
 macro_rules! say {
     ($($arg:tt)*) => {
-        $crate::out::line(format!($($arg)*))
+        $crate::out::line($crate::out::Level::Info, format!($($arg)*))
     };
 }
 pub(crate) use say;
+
+/// As [`say`], a warning.
+macro_rules! warning {
+    ($($arg:tt)*) => {
+        $crate::out::line($crate::out::Level::Warning, format!($($arg)*))
+    };
+}
+pub(crate) use warning;
 
 /// Prints a line on standard error at once, from a command that may wait for its reader. A
 /// standard error that cannot be written is no reason to stop, so errors are ignored.
@@ -57,13 +114,27 @@ fn err() -> MutexGuard<'static, Err> {
 }
 
 /// Prints a line.
-pub fn line(mut text: String) {
+pub fn line(level: Level, mut text: String) {
     text.push('\n');
-    words(text.into_bytes());
+    put(level, text.into_bytes());
 }
 
 /// Prints text that need not end in a newline.
 pub fn words(text: Vec<u8>) {
+    put(Level::Info, text);
+}
+
+/// From now on prints nothing but warnings and errors on standard error: for a caller that takes
+/// whatever stands there for an error.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+fn put(level: Level, text: Vec<u8>) {
+    if level == Level::Info && QUIET.load(Ordering::Relaxed) {
+        return;
+    }
+    let text = marked(level, text);
     let mut err = err();
     let Some(output) = err.output.clone() else {
         if err.early.len() < EARLY_MAX {
@@ -77,7 +148,7 @@ pub fn words(text: Vec<u8>) {
             "({} lines dropped: standard error was not read)\n",
             err.dropped
         );
-        bytes.extend(note.into_bytes());
+        bytes.extend(marked(Level::Warning, note.into_bytes()));
     }
     bytes.extend(text);
     let piece = Piece {
@@ -92,11 +163,14 @@ pub fn words(text: Vec<u8>) {
 
 /// Prints the final summary; waits as long as the reader keeps reading.
 pub fn last_words(text: Vec<u8>) {
+    if QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     let Some(output) = err().output.clone() else {
         return words(text);
     };
     let piece = Piece {
-        bytes: text,
+        bytes: marked(Level::Info, text),
         ..Piece::default()
     };
     // Nobody may be reading standard error; that is no reason to fail.
@@ -166,10 +240,22 @@ pub fn finish() {
 /// When there is none, or the thread cannot be started.
 pub fn stdout(piece_count_max: usize) -> Result<Output> {
     let file = duplicate(io::stdout().as_fd(), "standard output")?;
+    IS_TERMINAL.store(file.is_terminal(), Ordering::Relaxed);
     Output::start("stdout", piece_count_max, file)
 }
 
-/// Prints to standard output and waits until it is written.
+/// Columns of the terminal that standard output is, if it is one.
+pub fn terminal_width() -> Option<usize> {
+    let is_terminal = IS_TERMINAL.load(Ordering::Relaxed) && io::stdout().is_terminal();
+    let size = is_terminal.then(crossterm::terminal::size)?;
+    // A serial line has no size: 0.
+    size.ok()
+        .map(|(columns, _)| columns.into())
+        .filter(|columns| *columns != 0)
+}
+
+/// Prints to standard output and waits until it is written. A terminal that was closed has no
+/// reader any more, which is no failure: the run ended as at a hang-up.
 ///
 /// # Errors
 /// When writing fails or the reader has stalled.
@@ -182,14 +268,24 @@ pub fn print(output: &Output, text: Vec<u8>) -> Result<()> {
         ..Piece::default()
     };
     let patience = patience();
-    match output.give(piece, &patience) {
-        Ok(()) => match output.drain(&patience).map_err(failed)? {
-            None => Ok(()),
-            Some(_) => Err(blocked("the end of the output")),
+    let failure = match output.give(piece, &patience) {
+        Ok(()) => match output.drain(&patience) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) => return Err(blocked("the end of the output")),
+            Err(error) => error,
         },
-        Err(Refused::Failed(error)) => Err(failed(error)),
-        Err(_) => Err(blocked("the end of the output")),
+        Err(Refused::Failed(error)) => error,
+        Err(_) => return Err(blocked("the end of the output")),
+    };
+    match is_hung_up(&failure) {
+        true => Ok(()),
+        false => Err(failed(failure)),
     }
+}
+
+/// Whether writing failed because standard output was a terminal that is gone (`EIO`).
+fn is_hung_up(error: &io::Error) -> bool {
+    IS_TERMINAL.load(Ordering::Relaxed) && error.raw_os_error() == Some(5)
 }
 
 fn failed(error: io::Error) -> Error {
@@ -200,4 +296,16 @@ fn failed(error: io::Error) -> Error {
 fn duplicate(fd: std::os::fd::BorrowedFd<'_>, name: &str) -> Result<File> {
     let copy = fd.try_clone_to_owned().map(File::from);
     copy.map_err(|e| Error::from_io(format!("use {name}"), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_has_its_priority() {
+        let marked = with_level(Level::Error, b"barewire: no\nhint: yes\n");
+        assert_eq!(marked, b"<3>barewire: no\n<3>hint: yes\n");
+        assert_eq!(with_level(Level::Info, b""), b"");
+    }
 }

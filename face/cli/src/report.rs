@@ -2,9 +2,19 @@
 
 use std::io::{self, Write};
 
-use port::{DropReason, PortAccount, QueueAccount};
+use port::{DropReason, PortAccount, PortEvent, QueueAccount};
 pub use probe::account::account_json;
 pub use probe::text::{bytes, si};
+
+use crate::out::Level;
+
+/// How much an event of a port matters.
+pub fn event_level(event: &PortEvent) -> Level {
+    match event {
+        PortEvent::LinkUp | PortEvent::MtuChanged(_) => Level::Info,
+        _ => Level::Warning,
+    }
+}
 
 /// The loss account of the receiving side, as a table. Reasons that never happened are left out.
 pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<()> {
@@ -50,7 +60,12 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
         row("all", &total)?;
     }
     if let Some(seen) = account.interface_seen {
-        writeln!(out, "the interface itself counted {seen} received")?;
+        // It also counts before the first and after the last packet seen, and a tap also sees what
+        // the host sends: neither sum can be made of the other.
+        writeln!(
+            out,
+            "interface counter: {seen} received (no filter, longer window; not in the account)"
+        )?;
     }
     write_damage(out, &total)
 }
@@ -94,6 +109,11 @@ mod tests {
         assert!(text(&account).contains("1 unaccounted for"));
         account.rx[0].passed = 1;
         assert!(text(&account).contains("adds up"));
+        // More than was seen, which is no loss.
+        account.interface_seen = Some(17);
+        let text = text(&account);
+        assert!(text.contains("interface counter: 17 received"), "{text}");
+        assert!(text.contains("not in the account"), "{text}");
         assert_eq!(account_json(&account)["total"]["dropped"]["ring_full"], 2);
     }
 }

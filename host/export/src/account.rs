@@ -36,6 +36,17 @@ impl DropReason {
         DropReason::Unreachable,
     ];
 
+    /// Whether the destination lost the records. The others are those that the format cannot hold.
+    pub const fn is_loss(self) -> bool {
+        match self {
+            DropReason::NotIpv4 | DropReason::TooLarge | DropReason::OutOfRange => false,
+            DropReason::QueueFull
+            | DropReason::SendFailed
+            | DropReason::WriteFailed
+            | DropReason::Unreachable => true,
+        }
+    }
+
     /// The name in accounts.
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,6 +89,10 @@ pub struct Account {
     pub last_failure: Option<String>,
     /// Whether there is a connection now.
     pub is_connected: bool,
+    /// Standard output failed: nothing can be written any more, and the probe ends.
+    pub is_over: bool,
+    /// It failed because its reader has left, which is no loss: the reader has enough.
+    pub has_reader_left: bool,
 }
 
 impl Account {
@@ -88,6 +103,29 @@ impl Account {
             total.add(sum);
         }
         total
+    }
+
+    /// What the destination lost, in words: records that did not reach it, and messages that its
+    /// host refused. `None` if nothing was lost.
+    pub fn loss(&self) -> Option<String> {
+        if self.has_reader_left {
+            return None;
+        }
+        let mut lost = Sum::default();
+        let losses = DropReason::ALL.into_iter().filter(|r| r.is_loss());
+        losses.for_each(|reason| lost.add(&self.dropped[reason as usize]));
+        let refused = self.refused_by_host;
+        let (flows, offered) = (lost.flows, self.offered.flows);
+        let mut words = match (flows, refused) {
+            (0, 0) => return None,
+            (0, 1) => "its host refused a message".to_owned(),
+            (0, _) => format!("its host refused {refused} messages"),
+            _ => format!("{flows} of {offered} flows were lost"),
+        };
+        if let Some(failure) = &self.last_failure {
+            words += &format!(" ({failure})");
+        }
+        Some(words)
     }
 
     /// Records neither exported nor dropped: waiting, while the exporter runs; afterwards 0.
@@ -110,6 +148,8 @@ impl Account {
         self.sessions += other.sessions;
         self.failures += other.failures;
         self.refused_by_host += other.refused_by_host;
+        self.is_over |= other.is_over;
+        self.has_reader_left |= other.has_reader_left;
         if self.last_failure.is_none() {
             self.last_failure.clone_from(&other.last_failure);
         }
@@ -139,5 +179,97 @@ mod tests {
         for (at, reason) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, at);
         }
+    }
+
+    /// An account in which no two numbers are equal.
+    fn counted(from: u64) -> Account {
+        let sum = |n: u64| Sum {
+            flows: from + n,
+            packets: from + n + 100,
+            bytes: from + n + 200,
+        };
+        Account {
+            offered: sum(900),
+            exported: sum(1),
+            data_records: from + 2,
+            dropped: std::array::from_fn(|at| sum(10 + at as u64)),
+            messages: from + 3,
+            files: from + 4,
+            bytes: from + 5,
+            sessions: from + 6,
+            failures: from + 7,
+            refused_by_host: from + 8,
+            last_failure: Some(format!("failure {from}")),
+            is_connected: false,
+            is_over: false,
+            has_reader_left: false,
+        }
+    }
+
+    #[test]
+    fn accounts_of_two_sessions_add_up() {
+        let mut account = counted(1000);
+        account.add(&counted(5000));
+        let sum = |n: u64| Sum {
+            flows: 6000 + 2 * n,
+            packets: 6200 + 2 * n,
+            bytes: 6400 + 2 * n,
+        };
+        assert_eq!((account.offered, account.exported), (sum(900), sum(1)));
+        for (at, dropped) in account.dropped.iter().enumerate() {
+            assert_eq!(*dropped, sum(10 + at as u64));
+        }
+        let counts = [
+            account.data_records,
+            account.messages,
+            account.files,
+            account.bytes,
+            account.sessions,
+            account.failures,
+            account.refused_by_host,
+        ];
+        assert_eq!(counts, [6004, 6006, 6008, 6010, 6012, 6014, 6016]);
+        assert_eq!(
+            account.last_failure.as_deref(),
+            Some("failure 1000"),
+            "the later one"
+        );
+        let mut account = Account::default();
+        account.add(&counted(5000));
+        assert_eq!(account.last_failure.as_deref(), Some("failure 5000"));
+    }
+
+    #[test]
+    fn what_waits_was_neither_exported_nor_dropped() {
+        let account = counted(0);
+        let dropped = account.dropped_total();
+        assert_eq!(
+            (dropped.flows, dropped.packets, dropped.bytes),
+            (91, 791, 1491)
+        );
+        assert_eq!(account.waiting(), 900 - 1 - 91);
+        let mut account = Account::default();
+        account.exported.flows = 3;
+        assert_eq!(account.waiting(), -3, "more than was offered is seen");
+        let account = counted(0);
+        let Statistics {
+            exported_messages,
+            exported_octets,
+            exported_records,
+            not_sent,
+            ..
+        } = account.statistics();
+        assert_eq!(
+            (exported_messages, exported_octets, exported_records),
+            (3, 5, 2)
+        );
+        assert_eq!(not_sent, dropped);
+    }
+
+    #[test]
+    fn reasons_have_names() {
+        let names = DropReason::ALL.map(DropReason::name);
+        let own = ["queue_full", "send_failed", "write_failed", "unreachable"];
+        assert_eq!(names[3..], own);
     }
 }

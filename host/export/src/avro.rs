@@ -4,7 +4,7 @@
 //! A message holds one record, without a header: what Spark's `from_avro` and Avro's own datum
 //! readers take as they are.
 
-use flow::encode::beyond::Beyond;
+use flow::encode::extra_fields::ExtraFields;
 use flow::encode::{Encode, Refusal, Statistics, Sum};
 use flow::{EndReason, Extra, OwnedExtra, Record};
 
@@ -16,7 +16,7 @@ const LIMIT: usize = 64 << 10;
 /// The encoder: a record a message.
 pub(crate) struct Encoder {
     columns: Vec<Column>,
-    beyond: Beyond,
+    extra_fields: ExtraFields,
     buffer: Vec<u8>,
     text: Vec<u8>,
     held: Sum,
@@ -25,10 +25,10 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     /// An encoder that tells this beyond records.
-    pub fn new(beyond: Beyond) -> Encoder {
+    pub fn new(extra_fields: ExtraFields) -> Encoder {
         Encoder {
             columns: columns::columns(),
-            beyond,
+            extra_fields,
             buffer: Vec::with_capacity(1024),
             text: Vec::new(),
             held: Sum::default(),
@@ -41,7 +41,7 @@ impl Encoder {
             record,
             reason,
             extra,
-            beyond: self.beyond,
+            extra_fields: self.extra_fields,
         };
         let out = &mut self.buffer;
         for column in &self.columns {
@@ -110,7 +110,7 @@ pub(crate) fn schema() -> String {
             Read::Time(_) => "{\"type\": \"long\", \"logicalType\": \"timestamp-micros\"}",
             Read::Flag(_) => "\"boolean\"",
             Read::Text(_) => "\"string\"",
-            // A type is told once, and named afterwards.
+            // A type is reported once, and named afterwards.
             Read::Address(_) if column.name == "src_address" => address,
             Read::Address(_) => "\"address\"",
         };

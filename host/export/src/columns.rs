@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use flow::element::Way;
-use flow::encode::beyond::{Beyond, community_id};
+use flow::encode::extra_fields::{ExtraFields, community_id};
 use flow::encode::json;
 use flow::{Counters, EndReason, Extra, Origin, OwnedExtra, Record};
 
@@ -18,8 +18,8 @@ pub(crate) struct Row<'a> {
     pub record: &'a Record,
     pub reason: EndReason,
     pub extra: Extra<'a>,
-    /// What is told beyond records.
-    pub beyond: Beyond,
+    /// What is added to the standard record.
+    pub extra_fields: ExtraFields,
 }
 
 /// Records on their way into a row group.
@@ -27,8 +27,8 @@ pub(crate) struct Rows<'a> {
     pub waiting: &'a Records,
     /// Which of them, and in what order.
     pub order: &'a [u32],
-    /// What is told beyond records.
-    pub beyond: Beyond,
+    /// What is added to the standard record.
+    pub extra_fields: ExtraFields,
 }
 
 impl<'a> Rows<'a> {
@@ -42,7 +42,7 @@ impl<'a> Rows<'a> {
                 record,
                 reason: *reason,
                 extra: extra.unwrap_or_default(),
-                beyond: self.beyond,
+                extra_fields: self.extra_fields,
             }
         })
     }
@@ -206,7 +206,7 @@ const TAIL: &[Shared] = &[
         true,
         Read::Text(|r, out| {
             let id = r
-                .beyond
+                .extra_fields
                 .community_seed
                 .map(|seed| community_id(r.record, seed));
             id.is_some_and(|id| {
@@ -218,7 +218,9 @@ const TAIL: &[Shared] = &[
     (
         "application",
         true,
-        Read::Text(|r, out| r.beyond.application && json::application(r.record, &r.extra, out)),
+        Read::Text(|r, out| {
+            r.extra_fields.application && json::application(r.record, &r.extra, out)
+        }),
     ),
     ("src_asn", true, Read::Short(32, |r| asn(r, true))),
     (
@@ -418,5 +420,143 @@ mod tests {
             assert!(!["end", "start", "order", "group"].contains(&column.name.as_str()));
         }
         assert_eq!(all.len(), HEAD.len() + TAIL.len() + 2 * DIRECTED.len());
+    }
+
+    /// Every column of a row as text, null for what it does not have.
+    fn texts(row: &Row<'_>) -> Vec<(String, String)> {
+        let show = |column: Column| {
+            let number = |value: Option<u64>| value.map(|value| value.to_string());
+            let text = match column.read {
+                Read::Short(_, read) => number(read(row).map(u64::from)),
+                Read::Long(read) | Read::Time(read) => number(read(row)),
+                Read::Flag(read) => Some(read(row).to_string()),
+                Read::Text(read) => {
+                    let mut out = Vec::new();
+                    let has = read(row, &mut out);
+                    has.then(|| String::from_utf8(out).unwrap())
+                }
+                Read::Address(read) => Some(std::net::Ipv6Addr::from(read(row)).to_string()),
+                Read::Sent(way, of, _, read) => number(sent(row, way, of, read)),
+            };
+            assert!(text.is_some() || column.is_optional, "{}", column.name);
+            (column.name, text.unwrap_or_else(|| "null".into()))
+        };
+        columns().into_iter().map(show).collect()
+    }
+
+    fn origin(n: u32) -> Origin {
+        Origin {
+            asn: 64_500 + n,
+            country: [b'A', b'A' + n as u8],
+            network: Some(format!("network {n}").into()),
+            city: Some(format!("city {n}").into()),
+            vendor: Some(format!("vendor {n}").into()),
+        }
+    }
+
+    const OF_TCP: [&str; 5] = [
+        "tcp_flags",
+        "tcp_window",
+        "reverse_tcp_flags",
+        "tcp_mss",
+        "handshake_us",
+    ];
+
+    /// What the ends of a flow and its directions are called follows who began it, not how the
+    /// table keeps them.
+    #[test]
+    fn ends_and_directions_of_a_row() {
+        let records = crate::exporters::tests::records(4);
+        let mut key = flow::KeyExtra::NONE;
+        (key.mpls_label, key.tunnel_id, key.traffic_class) = (77, 88, 99);
+        for (n, (record, reason)) in records.iter().enumerate() {
+            let source = record.initiator();
+            let (a, b) = (source as usize, source.other() as usize);
+            assert_ne!(
+                record.key().addr(flow::Side::A),
+                record.key().addr(flow::Side::B)
+            );
+            key.mac[a] = [2, 0, 0, 0, 0, 0xaa];
+            key.mac[b] = [2, 0, 0, 0, 0, 0xbb];
+            let mut ends = [origin(0), origin(0)];
+            (ends[a], ends[b]) = (origin(1), origin(2));
+            let row = Row {
+                record,
+                reason: *reason,
+                extra: Extra {
+                    key: Some(&key),
+                    origins: Some(&ends),
+                    ..Extra::default()
+                },
+                extra_fields: ExtraFields::default(),
+            };
+            let found = texts(&row);
+            let is = |name: &str, expected: &str| {
+                let (_, value) = found.iter().find(|column| column.0 == name).unwrap();
+                assert_eq!(value, expected, "{name} of {n}");
+            };
+            is("src", "10.0.0.1");
+            is("dst", "10.0.0.2");
+            is("src_address", "::ffff:10.0.0.1");
+            is("dst_address", "::ffff:10.0.0.2");
+            is("src_port", &n.to_string());
+            is("dst_port", "53");
+            is("start_time", "1700000000000000000");
+            is("protocol", "17");
+            is("ip_version", "4");
+            is("src_mac", "02:00:00:00:00:aa");
+            is("dst_mac", "02:00:00:00:00:bb");
+            for (end, n) in [("src", 1), ("dst", 2)] {
+                is(&format!("{end}_asn"), &(64_500 + n).to_string());
+                is(&format!("{end}_as_name"), &format!("network {n}"));
+                is(&format!("{end}_country"), ["AB", "AC"][n - 1]);
+                is(&format!("{end}_city"), &format!("city {n}"));
+                is(&format!("{end}_mac_vendor"), &format!("vendor {n}"));
+            }
+            is("mpls_label", "77");
+            is("tunnel_id", "88");
+            is("key_tos", "99");
+            is("community_id", "null");
+            is("icmp_type", "null");
+            // Every third flow has an answer; values of TCP there are none.
+            let answered = n % 3 == 0;
+            is("packets", "1");
+            is("bytes", "28");
+            is("reverse_packets", if answered { "1" } else { "0" });
+            is("reverse_bytes", if answered { "28" } else { "0" });
+            is("ttl_min", "64");
+            is("reverse_ttl_min", if answered { "64" } else { "null" });
+            is("reverse_len_max", if answered { "28" } else { "null" });
+            OF_TCP.iter().for_each(|name| is(name, "null"));
+            unknown_is_null(record, *reason);
+        }
+    }
+
+    fn unknown_is_null(record: &Record, reason: EndReason) {
+        let nameless = flow::KeyExtra::NONE;
+        let unknown = [Origin::default(), Origin::default()];
+        let mut row = Row {
+            record,
+            reason,
+            extra: Extra {
+                key: Some(&nameless),
+                origins: Some(&unknown),
+                ..Extra::default()
+            },
+            extra_fields: ExtraFields::default(),
+        };
+        row.extra_fields.community_seed = Some(0);
+        let found = texts(&row);
+        let of = |name: &str| &found.iter().find(|column| column.0 == name).unwrap().1;
+        for name in ["src_mac", "dst_mac", "src_asn", "dst_country", "src_city"] {
+            assert_eq!(of(name), "null", "{name}");
+        }
+        assert!(of("community_id").starts_with("1:"));
+        (row.extra.key, row.extra.origins) = (None, None);
+        let found = texts(&row);
+        let of = |name: &str| &found.iter().find(|column| column.0 == name).unwrap().1;
+        for name in ["src_mac", "mpls_label", "tunnel_id", "key_tos", "dst_asn"] {
+            assert_eq!(of(name), "null", "{name}");
+        }
     }
 }

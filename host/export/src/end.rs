@@ -122,7 +122,7 @@ fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> 
 /// Counts what the thread of a destination has not sent. What it may do later goes into an account
 /// that nobody reads.
 fn leave(handle: &mut Handle) {
-    handle.tell();
+    handle.report();
     let mut account: Account = lock(&handle.shared.account).clone();
     let mut done = account.exported;
     done.add(&account.dropped_total());
@@ -177,13 +177,13 @@ mod tests {
         assert_eq!(left(at(5000), at(5300)), Duration::ZERO);
         let now = before + Duration::from_secs(4);
         assert_eq!(patience.left(None, before, now), Duration::from_secs(26));
-        let told = Patience {
+        let reported = Patience {
             asked: Some(Duration::from_secs(5)),
             ..patience
         };
-        let left = told.left(Some(asked_at), before, at(1000));
+        let left = reported.left(Some(asked_at), before, at(1000));
         assert_eq!(left, Duration::from_secs(4));
-        let left = told.left(Some(asked_at), at(500), at(1000));
+        let left = reported.left(Some(asked_at), at(500), at(1000));
         assert_eq!(left, Duration::from_millis(4500));
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flow::element::Column;
 use flow::encode::Sum;
-use flow::encode::beyond::Beyond;
+use flow::encode::extra_fields::ExtraFields;
 use flow::{EndReason, Extra, HashKey, OwnedExtra, Record, Sampling};
 use sys::{Error, Result};
 
@@ -21,7 +21,7 @@ use crate::worker::{Batch, Records, Shared, Worker, lock};
 
 /// Records in a batch.
 const BATCH_LEN: usize = 256;
-/// Records that may wait for a destination unless told.
+/// Records that may wait for a destination by default.
 const QUEUE_LEN: usize = 64 << 10;
 /// The same where the input waits for them: more would only be out of the caches when their turn
 /// comes.
@@ -29,7 +29,7 @@ const QUEUE_LEN_WAITING: usize = 4 << 10;
 /// Batches that are looked after until they can be filled again. With what they hold they are kept
 /// until then, so they are few: after a jam the others are given back.
 const LENT_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
-/// How long a file's reader waits for a destination that takes nothing, unless told.
+/// How long a file's reader waits for a destination that takes nothing, by default.
 const WAIT: Duration = Duration::from_secs(30);
 /// How long a file on a disk is waited for once somebody has asked for the end: a disk that is busy
 /// may take seconds to say that it has everything.
@@ -50,13 +50,13 @@ pub enum FanOut {
     Hash,
 }
 
-/// What formats are told beside the records.
+/// What formats export in addition to the records.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// Who gets which records.
     pub fan_out: FanOut,
-    /// What is told beyond records.
-    pub beyond: Beyond,
+    /// What is added to the standard record.
+    pub extra_fields: ExtraFields,
     /// One of so many packets was looked at.
     pub sampling: u32,
     /// How packets, and then records, are chosen here.
@@ -125,7 +125,7 @@ pub(crate) struct Handle {
     file: Option<(u64, u64)>,
     /// The files that it creates once it runs.
     later: Option<Later>,
-    /// Handed over and dropped since the account was last told.
+    /// Handed over and dropped since the account was last reported.
     offered: Sum,
     queue_full: Sum,
 }
@@ -137,7 +137,7 @@ pub struct Exporters {
     gathered: Gathered,
     fan_out: FanOut,
     can_wait: bool,
-    /// What collectors are told of sampling.
+    /// What collectors receive about sampling.
     sampling: (u32, [Sampling; 2]),
     /// Those that are no destinations any more, and end what they have.
     leaving: Vec<Handle>,
@@ -152,7 +152,7 @@ pub struct Changes {
     pub begun: Vec<String>,
     /// Those whose file was moved away, and was made anew.
     pub renewed: Vec<String>,
-    /// Those that begin a new session, because their collector is told of another sampling.
+    /// Those that begin a new session, because the sampling that is reported has changed.
     pub resampled: Vec<String>,
     /// Files that say of their sampling what is no longer so.
     pub outdated: Vec<String>,
@@ -187,9 +187,9 @@ impl Exporters {
         self.asked_at = Box::new(asked_at);
     }
 
-    /// Goes on with these destinations. Those that are there already, told in the same words, go on
+    /// Goes on with these destinations. Those that are there already, with the same URL, go on
     /// as they are, unless the file that they write is no longer at its path: then it is made anew;
-    /// or their collector is to be told of another sampling: then there is a new session.
+    /// or the sampling that is reported has changed: then there is a new session.
     /// What others still have is sent, while the probe goes on.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl Exporters {
             if !targets.iter().any(|target| target.text == handle.name) {
                 changes.ended.push(handle.name.clone());
             }
-            handle.tell();
+            handle.report();
             handle.close();
             self.leaving.push(handle);
         }
@@ -326,20 +326,26 @@ impl Exporters {
     pub fn pulse(&mut self, observed: Observed) {
         self.flush();
         for handle in &mut self.handles {
-            handle.tell();
-            let mut told = lock(&handle.shared.observed);
-            *told = Observed {
-                is_over: told.is_over,
+            handle.report();
+            let mut reported = lock(&handle.shared.observed);
+            *reported = Observed {
+                is_over: reported.is_over,
                 ..observed
             };
         }
+    }
+
+    /// Whether standard output was a destination and cannot be written any more.
+    pub fn is_over(&self) -> bool {
+        let mut handles = self.handles.iter();
+        handles.any(|handle| lock(&handle.shared.account).is_over)
     }
 
     /// Destinations and their accounts, as they stand.
     pub fn accounts(&mut self) -> Vec<(String, Account)> {
         let mut accounts: Vec<(String, Account)> = Vec::new();
         for handle in self.handles.iter_mut().chain(&mut self.leaving) {
-            handle.tell();
+            handle.report();
             let account = lock(&handle.shared.account);
             match accounts.iter_mut().find(|(name, _)| *name == handle.name) {
                 Some((_, sum)) => sum.add(&account),
@@ -399,7 +405,7 @@ impl Drop for Exporters {
 struct Gathered {
     records: Records,
     /// In the order in which they were handed over, which is that in which they come back.
-    lent: VecDeque<Batch>,
+    borrowed: VecDeque<Batch>,
 }
 
 impl Gathered {
@@ -407,19 +413,19 @@ impl Gathered {
     /// given back and taken anew for each batch, its pages would be new ones, too.
     fn lend(&mut self) -> Batch {
         let mut next = Records::default();
-        if let Some(first) = self.lent.pop_front() {
+        if let Some(first) = self.borrowed.pop_front() {
             match Arc::try_unwrap(first) {
                 Ok(mut back) => {
                     back.records.clear();
                     back.extras.clear();
                     next = back;
                 }
-                Err(first) if self.lent.len() < LENT_MAX => self.lent.push_front(first),
+                Err(first) if self.borrowed.len() < LENT_MAX => self.borrowed.push_front(first),
                 Err(_) => {}
             }
         }
         let batch = Arc::new(std::mem::replace(&mut self.records, next));
-        self.lent.push_back(batch.clone());
+        self.borrowed.push_back(batch.clone());
         batch
     }
 }
@@ -562,7 +568,7 @@ impl Handle {
     }
 
     /// Brings the account up to date.
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn report(&mut self) {
         let mut account = lock(&self.shared.account);
         account.offered.add(&std::mem::take(&mut self.offered));
         account.dropped[DropReason::QueueFull as usize].add(&std::mem::take(&mut self.queue_full));

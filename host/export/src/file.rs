@@ -26,10 +26,13 @@ struct Whole {
     len: u64,
     /// Of a pipe or a terminal nothing can be taken back.
     is_regular: bool,
+    is_stdout: bool,
+    /// How standard output failed.
+    over: Option<io::ErrorKind>,
 }
 
 /// The destination of a target. The file is made here: before rights are given up, and so that a
-/// wrong path is told at once.
+/// wrong path is reported at once.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let what = || format!("export to {:?}", target.text);
     let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
@@ -73,6 +76,8 @@ fn open_one(path: &Path, packing: Packing) -> Result<Box<dyn Sink>> {
         .map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
     Ok(Box::new(Whole {
         is_regular: kind.is_file() && !is_stdout,
+        is_stdout,
+        over: None,
         file,
         packing,
         packed: Vec::new(),
@@ -98,11 +103,18 @@ impl Sink for Whole {
                 self.len += bytes.len() as u64;
                 Sent::Done
             }
-            Err(error) => match self.take_back() {
-                Ok(()) => Sent::Lost(error),
-                Err(worse) => Sent::Lost(worse),
-            },
+            Err(error) => {
+                self.over = self.is_stdout.then(|| error.kind());
+                match self.take_back() {
+                    Ok(()) => Sent::Lost(error),
+                    Err(worse) => Sent::Lost(worse),
+                }
+            }
         }
+    }
+
+    fn over(&self) -> Option<io::ErrorKind> {
+        self.over
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -28,7 +28,7 @@ pub struct Format {
     pub options: &'static [&'static str],
     /// Whether it tells readers how packets and records were sampled.
     pub tells_sampling: bool,
-    /// The port unless told; 0: must be told.
+    /// The port by default; 0: must be reported.
     pub port: u16,
     /// The same where the sink is encrypted.
     pub port_encrypted: u16,
@@ -98,9 +98,11 @@ pub static FORMATS: &[Format] = &[
         port: 0,
         port_encrypted: 0,
         make: Make::Messages(|target, setup| {
-            let beyond = setup.beyond;
+            let extra_fields = setup.extra_fields;
             make_lines(
-                move |r, extra, reason, out| json::line_beyond(r, extra, &beyond, reason, out),
+                move |r, extra, reason, out| {
+                    json::line_beyond(r, extra, &extra_fields, reason, out)
+                },
                 "",
                 target,
             )
@@ -116,10 +118,10 @@ pub static FORMATS: &[Format] = &[
         port: 0,
         port_encrypted: 0,
         make: Make::Messages(|target, setup| {
-            let (beyond, interfaces) = (setup.beyond, setup.interfaces.clone());
+            let (extra_fields, interfaces) = (setup.extra_fields, setup.interfaces.clone());
             make_lines(
                 move |r, extra, reason, out| {
-                    eve::line_beyond(r, extra, &beyond, &interfaces, reason, out);
+                    eve::line_beyond(r, extra, &extra_fields, &interfaces, reason, out);
                 },
                 "",
                 target,
@@ -131,15 +133,17 @@ pub static FORMATS: &[Format] = &[
         name: "csv",
         about: "comma-separated values with a header line",
         sinks: &["tcp", "tls", FILE],
-        options: &[],
+        options: &["text"],
         tells_sampling: false,
         port: 0,
         port_encrypted: 0,
         make: Make::Messages(|target, setup| {
-            let beyond = setup.beyond;
+            let (extra_fields, texts) = (setup.extra_fields, target.options.texts);
             make_lines(
-                move |r, extra, reason, out| csv::line_beyond(r, extra, &beyond, reason, out),
-                &csv::head(&beyond),
+                move |r, extra, reason, out| {
+                    csv::line_beyond(r, extra, &extra_fields, texts, reason, out);
+                },
+                &csv::head(&extra_fields),
                 target,
             )
         }),
@@ -153,7 +157,7 @@ pub static FORMATS: &[Format] = &[
         tells_sampling: false,
         port: 9092,
         port_encrypted: 9092,
-        make: Make::Messages(|_, setup| Box::new(avro::Encoder::new(setup.beyond))),
+        make: Make::Messages(|_, setup| Box::new(avro::Encoder::new(setup.extra_fields))),
         memory_len: none,
     },
     Format {
@@ -199,7 +203,7 @@ fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
         message_len_max: message_len_max(target),
         is_biflow: !target.options.is_uniflow,
         extra,
-        beyond: setup.beyond,
+        extra_fields: setup.extra_fields,
         sampling: setup.sampling,
         selectors: setup.selectors,
         interface: setup.interface,
@@ -228,7 +232,7 @@ fn make_netflow9(target: &Target, setup: &Setup) -> Box<dyn Encode> {
         domain: target.options.domain,
         message_len_max: message_len_max(target),
         extra,
-        beyond: setup.beyond,
+        extra_fields: setup.extra_fields,
         sampling: setup.sampling,
         interface: setup.interface,
         interfaces: setup.interfaces.clone(),
@@ -250,3 +254,6 @@ fn make_lines(
         Names::Host | Names::File => lines,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! The producer is idempotent: within its life a message is in the topic once, and in order in its
 //! partition, however often it had to be sent. A message counts as exported when the brokers have
-//! told that they have it. The library has a queue with a bound of its own, connects by itself, and
+//! acknowledged it. The library has a queue with a bound of its own, connects by itself, and
 //! tries again for as long as there is room in the queue, unless `message.timeout.ms` says less.
 
 use std::io;
@@ -25,7 +25,7 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the reports of messages that were given up are waited for.
 const PURGE_MAX: Duration = Duration::from_secs(10);
 
-/// Properties unless told: see CONFIGURATION.md of librdkafka.
+/// Properties by default: see CONFIGURATION.md of librdkafka.
 const PROPERTIES: &[(&str, &str)] = &[
     ("client.id", "barewire"),
     ("enable.idempotence", "true"),
@@ -48,7 +48,7 @@ struct Kafka {
     /// What each message on its way holds; its tag is the place and one.
     held: Vec<Sum>,
     free: Vec<usize>,
-    /// Not yet told.
+    /// Not yet acknowledged.
     settled: Settled,
 }
 

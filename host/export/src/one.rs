@@ -50,3 +50,6 @@ impl Encode for One {
         self.0.refused()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Levels: what both programs use unless told costs twice the time for a few percent.
+/// Levels: what both programs use unless reported costs twice the time for a few percent.
 const GZIP_LEVEL: u32 = 4;
 const ZSTD_LEVEL: i32 = 2;
 

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use flow::encode::Sum;
-use flow::encode::beyond::Beyond;
+use flow::encode::extra_fields::ExtraFields;
 use flow::{EndReason, Extra, OwnedExtra, Record};
 use sys::{Error, ErrorKind, Result};
 use wire::Timestamp;
@@ -30,14 +30,14 @@ use crate::rotation::Rotation;
 use crate::target::{Partition, Place, Target};
 use crate::worker::{Batch, Records, Shared, lock, now_ns};
 
-/// Records of a row group unless told.
+/// Records of a row group by default.
 pub(crate) const GROUP_LEN: usize = 128 << 10;
 /// Files that are on their way at a time: when records of one more hour come, the file that was
 /// begun first ends.
 const FILES_MAX: usize = 4;
 /// Row groups of a file: each costs some kilobytes of memory until the file ends.
 const GROUPS_MAX: usize = 256;
-/// When files end unless told.
+/// When files end by default.
 const ROTATION: Rotation = Rotation {
     interval: Some(Duration::from_secs(300)),
     len_max: Some(256 << 20),
@@ -55,7 +55,7 @@ struct Config {
     group_len: usize,
     rotation: Rotation,
     partition: Partition,
-    beyond: Beyond,
+    extra_fields: ExtraFields,
 }
 
 /// A file on its way, and of which time.
@@ -79,7 +79,7 @@ pub(crate) struct Store {
     shared: Arc<Shared>,
 }
 
-/// What became of records since it was told.
+/// What became of records since it was reported.
 #[derive(Default)]
 struct Tally {
     exported: Sum,
@@ -128,7 +128,7 @@ pub(crate) fn open(target: &Target, setup: &Setup, shared: Arc<Shared>) -> Resul
                 len_max: rotation.len_max.or(ROTATION.len_max),
             },
             partition: options.partition,
-            beyond: setup.beyond,
+            extra_fields: setup.extra_fields,
         },
         layout: Arc::new(layout),
         waiting: Records::default(),
@@ -155,10 +155,10 @@ impl Store {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.due(now_ns());
-            self.tell();
+            self.report();
         }
         self.end_files();
-        self.tell();
+        self.report();
         lock(&self.shared.account).is_connected = false;
     }
 
@@ -216,7 +216,7 @@ impl Store {
             let rows = Rows {
                 waiting: &waiting,
                 order,
-                beyond: self.config.beyond,
+                extra_fields: self.config.extra_fields,
             };
             self.append(order.first().map_or(0, period), &rows);
         }
@@ -289,7 +289,7 @@ impl Store {
         self.tally.last_failure = Some(error.to_string());
     }
 
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let tally = std::mem::take(&mut self.tally);
         if tally.files == 0 && tally.failures == 0 {
             return;

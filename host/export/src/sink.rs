@@ -51,8 +51,8 @@ pub trait Sink: Send {
     /// Sends a whole message.
     fn send(&mut self, message: &[u8]) -> Sent;
 
-    /// The same; what is in the message is told back by [`Sink::settle`] where that is known only
-    /// later.
+    /// The same; what is in the message is reported back by [`Sink::settle`] where that is known
+    /// only later.
     fn send_held(&mut self, message: &[u8], held: &Sum) -> Sent {
         let _ = held;
         self.send(message)
@@ -85,10 +85,16 @@ pub trait Sink: Send {
         false
     }
 
+    /// Why nothing can be sent any more, ever: standard output failed, which cannot be opened
+    /// again.
+    fn over(&self) -> Option<io::ErrorKind> {
+        None
+    }
+
     /// Ends the session, all that was sent being out; what [`Sink::settle`] waits for is given up.
     ///
     /// # Errors
-    /// When the end could not be told, or not be written.
+    /// When the end could not be reported, or not be written.
     fn close(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -114,7 +120,7 @@ pub struct SinkRow {
     /// Whether nothing is lost and nothing comes twice within a session: no templates are
     /// repeated.
     pub is_reliable: bool,
-    /// The most bytes of a message unless told.
+    /// The most bytes of a message by default.
     pub message_len_max: usize,
     /// What stands behind `://`.
     pub names: Names,
@@ -221,4 +227,54 @@ pub const FILE: &str = "file";
 /// A row by its scheme.
 pub fn find(scheme: &str) -> Option<&'static SinkRow> {
     SINKS.iter().find(|row| row.scheme == scheme)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing but what every destination has to do.
+    struct Least(Vec<u8>);
+
+    impl Sink for Least {
+        fn connect(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn send(&mut self, message: &[u8]) -> Sent {
+            self.0.extend(message);
+            Sent::Done
+        }
+    }
+
+    #[test]
+    fn a_destination_that_says_nothing_of_itself() {
+        let mut least = Least(Vec::new());
+        least.start().unwrap();
+        least.connect().unwrap();
+        assert!(matches!(
+            least.send_held(b"one", &Sum::default()),
+            Sent::Done
+        ));
+        assert_eq!(least.0, b"one");
+        assert!(!least.is_deferred() && !least.is_staged());
+        assert!(!least.is_due(u64::MAX));
+        assert_eq!(least.refused_by_host(), 0);
+        let settled = least.settle();
+        assert_eq!(
+            (settled.done, settled.lost),
+            (Sum::default(), Sum::default())
+        );
+        assert_eq!((settled.waiting, settled.last_failure), (0, None));
+        least.close().unwrap();
+    }
+
+    #[test]
+    fn schemes_differ_and_are_found() {
+        for (at, row) in SINKS.iter().enumerate() {
+            assert!(SINKS[..at].iter().all(|other| other.scheme != row.scheme));
+            assert_eq!(find(row.scheme).map(|found| found.about), Some(row.about));
+        }
+        assert!(find("http").is_none());
+    }
 }

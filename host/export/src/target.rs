@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flow::element::Column;
+use flow::encode::csv::Texts;
 use sys::{Error, ErrorKind, Result};
 
 use crate::format::{self, FORMATS, Format, Make};
@@ -62,9 +63,11 @@ pub struct Options {
     pub partition: Partition,
     /// Records of a row group.
     pub group_len: Option<usize>,
+    /// How texts from packets are written into CSV.
+    pub texts: Texts,
     /// Times in nanoseconds, not microseconds.
     pub is_nano: bool,
-    /// What librdkafka is told, by its names.
+    /// What librdkafka is reported, by its names.
     pub properties: Vec<(String, String)>,
 }
 
@@ -130,58 +133,12 @@ impl Target {
             let error = error(format!("{name} cannot be sent to {scheme:?}"));
             return Err(error.with_hint(format!("it can be sent to {}", format.sinks.join(", "))));
         };
-        let mut options = Options::default();
-        let of_messages = match format.make {
-            Make::Messages(_) => OF_MESSAGES,
-            Make::Store(_) => &[],
-        };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if row.passes_options && ![COMMON, of_messages].concat().contains(&key) {
-                // The library knows which there are.
-                options.properties.push((key.to_owned(), decode(value)));
-                continue;
-            }
-            let known = [COMMON, of_messages, format.options, row.options];
-            if !known.iter().any(|of| of.contains(&key)) {
-                let error = error(format!("{name} over {scheme} has no option {key:?}"));
-                return Err(
-                    error.with_hint(format!("its options are {}", known.concat().join(", ")))
-                );
-            }
-            options
-                .set(key, &decode(value))
-                .map_err(|why| error(format!("{key}={value}: {why}")))?;
-        }
-        if options.cert.is_some() != options.key.is_some() {
-            return Err(error("cert= and key= must be given together".into()));
-        }
-        let place = match row.names {
-            Names::File if place.is_empty() => {
-                return Err(error("the path is missing".into()).with_hint(EXAMPLES));
-            }
-            Names::File => {
-                let is_pattern =
-                    options.rotation.is_some() && matches!(format.make, Make::Messages(_));
-                // In a pattern the percent sign begins a field.
-                let path = if is_pattern {
-                    place.to_owned()
-                } else {
-                    decode(place)
-                };
-                Place::Path(PathBuf::from(path))
-            }
-            Names::Topic => topic(place).map_err(|why| error(why).with_hint(EXAMPLES))?,
-            Names::Host => {
-                let default = match row.is_encrypted {
-                    true => format.port_encrypted,
-                    false => format.port,
-                };
-                let (host, port) =
-                    host_and_port(place, default).map_err(|why| error(why).with_hint(EXAMPLES))?;
-                Place::Host(host, port)
-            }
-        };
+        let options = Options::parse(query, format, row).map_err(|(why, hint)| match hint {
+            Some(hint) => error(why).with_hint(hint),
+            None => error(why),
+        })?;
+        let place = Place::parse(place, format, row, &options)
+            .map_err(|why| error(why).with_hint(EXAMPLES))?;
         Ok(Target {
             text: text.to_owned(),
             format,
@@ -203,7 +160,74 @@ impl Target {
 const EXAMPLES: &str =
     "for example ipfix:udp://192.0.2.1:4739, ipfix:tcp://collector, csv:flows.csv, parquet:flows/";
 
+impl Place {
+    fn parse(
+        text: &str,
+        format: &Format,
+        row: &SinkRow,
+        options: &Options,
+    ) -> std::result::Result<Place, String> {
+        match row.names {
+            Names::File if text.is_empty() => Err("the path is missing".into()),
+            Names::File => {
+                let is_pattern =
+                    options.rotation.is_some() && matches!(format.make, Make::Messages(_));
+                // In a pattern the percent sign begins a field.
+                let path = if is_pattern {
+                    text.to_owned()
+                } else {
+                    decode(text)
+                };
+                Ok(Place::Path(PathBuf::from(path)))
+            }
+            Names::Topic => topic(text),
+            Names::Host => {
+                let default = match row.is_encrypted {
+                    true => format.port_encrypted,
+                    false => format.port,
+                };
+                let (host, port) = host_and_port(text, default)?;
+                Ok(Place::Host(host, port))
+            }
+        }
+    }
+}
+
+/// What is wrong with options, and a hint.
+type Wrong = (String, Option<String>);
+
 impl Options {
+    /// Reads `KEY=VALUE&KEY=VALUE`, as far as a format and what it is sent by have them.
+    fn parse(query: &str, format: &Format, row: &SinkRow) -> std::result::Result<Options, Wrong> {
+        let mut options = Options::default();
+        let of_messages = match format.make {
+            Make::Messages(_) => OF_MESSAGES,
+            Make::Store(_) => &[],
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if row.passes_options && ![COMMON, of_messages].concat().contains(&key) {
+                // The library knows which there are.
+                options.properties.push((key.to_owned(), decode(value)));
+                continue;
+            }
+            let known = [COMMON, of_messages, format.options, row.options];
+            if !known.iter().any(|of| of.contains(&key)) {
+                let why = format!("{} over {} has no option {key:?}", format.name, row.scheme);
+                let hint = format!("its options are {}", known.concat().join(", "));
+                return Err((why, Some(hint)));
+            }
+            options
+                .set(key, &decode(value))
+                .map_err(|why| (format!("{key}={value}: {why}"), None))?;
+        }
+        if options.cert.is_some() != options.key.is_some() {
+            let why = "cert= and key= must be given together";
+            return Err((why.into(), None));
+        }
+        Ok(options)
+    }
+
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
         let path = || match value {
             "" => Err("the path is missing".to_owned()),
@@ -229,6 +253,13 @@ impl Options {
             "rotate" => self.rotation.interval = Some(interval(value)?),
             "size" => self.rotation.len_max = Some(size(value)?),
             "rows" => self.group_len = Some(number(value, 1000, 1 << 22)? as usize),
+            "text" => {
+                self.texts = match value {
+                    "safe" => Texts::Safe,
+                    "raw" => Texts::Raw,
+                    _ => return Err("expected safe or raw".into()),
+                }
+            }
             "times" => {
                 self.is_nano = match value {
                     "us" => false,
@@ -308,7 +339,7 @@ fn flag(value: &str) -> std::result::Result<bool, String> {
     }
 }
 
-/// `BROKER,…/TOPIC`; the port of brokers is 9092 unless told.
+/// `BROKER,…/TOPIC`; the port of brokers is 9092 by default.
 fn topic(text: &str) -> std::result::Result<Place, String> {
     let (hosts, topic) = text.split_once('/').unwrap_or((text, ""));
     if topic.is_empty() || topic.contains('/') {
@@ -449,6 +480,7 @@ mod tests {
             ("json:kafka:///flows", "host is missing"),
             ("csv:kafka://h/flows", "cannot be sent to \"kafka\""),
             ("parquet:d?rate=5", "no option \"rate\""),
+            ("csv:f?text=bold", "expected safe or raw"),
             ("parquet:d?partition=year", "expected hour, day or none"),
             ("parquet:udp://h:1", "cannot be sent to \"udp\""),
         ] {
@@ -466,6 +498,7 @@ mod tests {
                 "uniflow" => "1",
                 "partition" => "day",
                 "times" => "ns",
+                "text" => "raw",
                 _ => "1000",
             };
             assert_eq!(Options::default().set(name, value), Ok(()), "{name}");

@@ -106,7 +106,7 @@ impl Sink for Tls {
                 if let Err(error) = read {
                     // What is wrong is told to the other side, too, if it listens.
                     drop(connection.write_tls(&mut socket));
-                    return Err(io::Error::other(error));
+                    return Err(io::Error::other(words(&error)));
                 }
                 tcp::in_time(until)?;
             }
@@ -140,6 +140,35 @@ impl Sink for Tls {
     }
 }
 
+/// Why a connection failed, for people: the library prints some reasons as it names them in code.
+fn words(error: &rustls::Error) -> String {
+    let rustls::Error::InvalidCertificate(why) = error else {
+        return error.to_string();
+    };
+    let text = format!("{why:?}");
+    let why = [
+        (
+            "UnknownIssuer",
+            "no CA that is trusted here signed it; ca=FILE names another CA",
+        ),
+        (
+            "CaUsedAsEndEntity",
+            "it is the certificate of a CA, which a server must not use",
+        ),
+        ("Expired", "it has expired"),
+        ("NotValidYet", "it is not valid yet"),
+        (
+            "NotValidForName",
+            "it is for another host; name=NAME says which one to expect",
+        ),
+        ("Revoked", "it was revoked"),
+        ("BadSignature", "its signature is wrong"),
+    ]
+    .into_iter()
+    .find_map(|(name, words)| text.contains(name).then_some(words));
+    format!("its certificate is not trusted: {}", why.unwrap_or(&text))
+}
+
 fn write(stream: &mut StreamOwned<ClientConnection, TcpStream>, message: &[u8]) -> io::Result<()> {
     // What the collector sends (tickets, a farewell) is read before, or a close would show late.
     while tcp::has_input(&stream.sock)? {
@@ -147,7 +176,7 @@ fn write(stream: &mut StreamOwned<ClientConnection, TcpStream>, message: &[u8]) 
         let state = stream
             .conn
             .process_new_packets()
-            .map_err(io::Error::other)?;
+            .map_err(|error| io::Error::other(words(&error)))?;
         if state.peer_has_closed() {
             return Err(tcp::closed());
         }
@@ -166,4 +195,27 @@ fn write(stream: &mut StreamOwned<ClientConnection, TcpStream>, message: &[u8]) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::CertificateError;
+
+    use super::*;
+
+    #[test]
+    fn reasons_are_words() {
+        for (why, part) in [
+            (CertificateError::UnknownIssuer, "ca=FILE"),
+            (CertificateError::Expired, "has expired"),
+            (CertificateError::NotValidForName, "another host"),
+        ] {
+            let text = words(&rustls::Error::InvalidCertificate(why));
+            assert!(
+                text.starts_with("its certificate is not trusted: "),
+                "{text}"
+            );
+            assert!(text.contains(part), "{text}");
+        }
+    }
 }

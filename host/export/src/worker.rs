@@ -1,17 +1,19 @@
 //! The thread of one destination: takes batches from its queue, encodes, sends, connects again.
 
+mod session;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use flow::encode::{Encode, Refusal, Statistics, Sum};
+use flow::encode::{Encode, Refusal, Sum};
 use flow::{EndReason, OwnedExtra, Record};
 
 use crate::account::{Account, DropReason};
 use crate::end::Patience;
 use crate::exporters::Observed;
-use crate::sink::{Names, Sent, Sink};
+use crate::sink::{Names, Sink};
 use crate::target::Target;
 
 /// Records on their way to one destination or several.
@@ -32,12 +34,12 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 const FLUSH: Duration = Duration::from_millis(500);
 /// The same on its way into a file that is packed, or seen only when it is complete.
 const FLUSH_PACKED: Duration = Duration::from_secs(10);
-/// How often templates and statistics are repeated unless told: a compromise between the 600
+/// How often templates and statistics are repeated by default: a compromise between the 600
 /// seconds of RFC 6728 and a collector that was started anew.
 const REFRESH: Duration = Duration::from_secs(60);
 /// A thread looks up at least so often.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the end waits for a collector that is not there, unless told.
+/// How long the end waits for a collector that is not there, by default.
 const WAIT: Duration = Duration::from_secs(5);
 /// The same for one that tells later what it has: a broker that is started anew takes some time.
 const WAIT_DEFERRED: Duration = Duration::from_secs(60);
@@ -197,7 +199,7 @@ impl Running {
             if self.over_since.is_none() && self.is_over() {
                 self.over_since = Some(Instant::now());
             }
-            if self.must_end() {
+            if self.must_end() || self.worker.sink.over().is_some() {
                 break;
             }
             if let Some(limit) = self.rest(&mut left) {
@@ -372,194 +374,6 @@ impl Running {
         }
     }
 
-    /// Counts messages of which it is known by now what became of them; gives how many there are
-    /// of which it is not.
-    fn settle(&mut self) -> usize {
-        if !self.worker.sink.is_deferred() {
-            return 0;
-        }
-        let settled = self.worker.sink.settle();
-        if settled.done.flows != 0 {
-            self.step();
-        }
-        let mut account = lock(&self.worker.shared.account);
-        account.exported.add(&settled.done);
-        account.dropped[self.worker.lost_as as usize].add(&settled.lost);
-        if settled.last_failure.is_some() {
-            account.failures += 1;
-            account.last_failure = settled.last_failure;
-        }
-        settled.waiting
-    }
-
-    /// Ends the session, because its file has ended; the next one begins with the next record.
-    fn rotate(&mut self) {
-        if self.send() {
-            self.end_session();
-            self.is_connected = false;
-            self.is_resting = true;
-            self.next_attempt = Instant::now();
-        }
-    }
-
-    /// The last words, and the end of the session.
-    fn end_session(&mut self) {
-        let statistics = self.statistics();
-        let messages = self.worker.encoder.end_session(now_ns(), &statistics);
-        for message in messages {
-            match self.worker.sink.send(&message) {
-                Sent::Done => {
-                    let mut account = lock(&self.worker.shared.account);
-                    account.messages += 1;
-                    account.bytes += message.len() as u64;
-                }
-                // What was sent before stands without them.
-                Sent::Lost(error) => {
-                    let mut account = lock(&self.worker.shared.account);
-                    account.failures += 1;
-                    account.last_failure = Some(error.to_string());
-                }
-                Sent::Broken(error) => return self.failed(&error),
-            }
-        }
-        let is_staged = self.worker.sink.is_staged();
-        let ended = self.worker.sink.close();
-        self.settle();
-        let staged = std::mem::take(&mut self.staged);
-        let mut account = lock(&self.worker.shared.account);
-        match ended {
-            Ok(()) => {
-                account.exported.add(&staged);
-                account.files += u64::from(is_staged);
-            }
-            Err(error) => {
-                account.dropped[self.worker.lost_as as usize].add(&staged);
-                account.failures += 1;
-                account.last_failure = Some(error.to_string());
-            }
-        }
-    }
-
-    /// Begins a session if it is time to; says whether there is one.
-    fn connect(&mut self) -> bool {
-        if Instant::now() < self.next_attempt {
-            return false;
-        }
-        match self.worker.sink.connect() {
-            Ok(()) => {
-                self.is_connected = true;
-                self.next_refresh = Instant::now() + self.worker.refresh;
-                {
-                    let is_staged = self.worker.sink.is_staged();
-                    let mut account = lock(&self.worker.shared.account);
-                    // One for all its files.
-                    account.sessions = match is_staged {
-                        true => 1,
-                        false => account.sessions + 1,
-                    };
-                    account.is_connected = true;
-                }
-                let messages = self.worker.encoder.begin_session(now_ns());
-                if self.send_control(messages) {
-                    self.backoff = BACKOFF_MIN;
-                }
-                self.is_connected
-            }
-            Err(error) => {
-                self.failed(&error);
-                false
-            }
-        }
-    }
-
-    /// The session is over, or none came about.
-    fn failed(&mut self, error: &std::io::Error) {
-        self.is_connected = false;
-        self.lose_staged();
-        self.next_attempt = Instant::now() + self.backoff;
-        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
-        let mut account = lock(&self.worker.shared.account);
-        account.is_connected = false;
-        account.failures += 1;
-        account.last_failure = Some(error.to_string());
-    }
-
-    /// What was in a file that will not be is lost.
-    fn lose_staged(&mut self) {
-        let staged = std::mem::take(&mut self.staged);
-        let mut account = lock(&self.worker.shared.account);
-        account.dropped[self.worker.lost_as as usize].add(&staged);
-    }
-
-    /// Sends what the encoder holds. False: the session broke, and it still holds it.
-    fn send(&mut self) -> bool {
-        self.next_flush = None;
-        let held = self.worker.encoder.held();
-        if held.flows == 0 {
-            return self.is_connected;
-        }
-        if !self.is_connected {
-            return false;
-        }
-        self.keep_rate(held.flows);
-        let data_records = self.worker.encoder.record_count();
-        let message = self.worker.encoder.message(now_ns());
-        let len = message.len() as u64;
-        match self.worker.sink.send_held(message, &held) {
-            Sent::Done => {
-                if !self.worker.sink.is_deferred() {
-                    self.step();
-                }
-                let mut account = lock(&self.worker.shared.account);
-                if self.worker.sink.is_staged() {
-                    self.staged.add(&held);
-                } else if !self.worker.sink.is_deferred() {
-                    account.exported.add(&held);
-                }
-                account.data_records += data_records;
-                account.messages += 1;
-                account.bytes += len;
-                account.refused_by_host = self.worker.sink.refused_by_host();
-            }
-            Sent::Lost(error) => {
-                let mut account = lock(&self.worker.shared.account);
-                account.dropped[self.worker.lost_as as usize].add(&held);
-                account.failures += 1;
-                account.last_failure = Some(error.to_string());
-            }
-            Sent::Broken(error) => {
-                self.failed(&error);
-                return false;
-            }
-        }
-        self.worker.encoder.next();
-        true
-    }
-
-    /// Sends templates or options.
-    fn send_control(&mut self, messages: Vec<Vec<u8>>) -> bool {
-        for message in messages {
-            match self.worker.sink.send(&message) {
-                Sent::Done => {
-                    let mut account = lock(&self.worker.shared.account);
-                    account.messages += 1;
-                    account.bytes += message.len() as u64;
-                }
-                Sent::Lost(error) if !self.worker.is_reliable => {
-                    let mut account = lock(&self.worker.shared.account);
-                    account.failures += 1;
-                    account.last_failure = Some(error.to_string());
-                }
-                // They are not repeated: without them there is no session.
-                Sent::Lost(error) | Sent::Broken(error) => {
-                    self.failed(&error);
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
     /// Waits until so many records may go.
     fn keep_rate(&mut self, flows: u64) {
         let Some(rate) = self.worker.rate else { return };
@@ -590,19 +404,15 @@ impl Running {
         self.refused = refused;
     }
 
-    fn statistics(&self) -> Statistics {
-        let observed = *lock(&self.worker.shared.observed);
-        Statistics {
-            observed_flows: observed.flows,
-            ignored_packets: observed.ignored_packets,
-            dropped_packets: observed.dropped_packets,
-            ..lock(&self.worker.shared.account).statistics()
-        }
-    }
-
     /// The last words, and what could not be said.
     fn finish(&mut self, mut left: Option<(Batch, usize)>) {
         self.count_refused();
+        let over = self.worker.sink.over();
+        if let Some(kind) = over {
+            let mut account = lock(&self.worker.shared.account);
+            account.is_over = true;
+            account.has_reader_left = kind == std::io::ErrorKind::BrokenPipe;
+        }
         // What was sent is waited for, also where nothing more could be.
         if self.worker.sink.is_deferred() {
             self.await_reports();
@@ -618,9 +428,14 @@ impl Running {
                     lost.count(record);
                 }
             }
-            match self.worker.batches.try_recv() {
-                Ok(batch) => left = Some((batch, 0)),
-                Err(_) => break,
+            // What comes until the owner learns of it is lost, too.
+            let next = match over {
+                Some(_) => self.worker.batches.recv().ok(),
+                None => self.worker.batches.try_recv().ok(),
+            };
+            match next {
+                Some(batch) => left = Some((batch, 0)),
+                None => break,
             }
         }
         let mut account = lock(&self.worker.shared.account);
@@ -632,3 +447,6 @@ impl Running {
         account.is_connected = false;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! wait in a queue of pieces with a bound, and a record of a live port that finds no room there is
 //! dropped and counted. A file waits for its reader, until somebody asks for the end.
 
-use flow::encode::beyond::Beyond;
+use flow::encode::extra_fields::ExtraFields;
 use flow::encode::json;
 use flow::{EndReason, Extra, Record};
 use inspect::InspectorStats;
@@ -17,6 +17,7 @@ use wire::Reason;
 
 use crate::Finished;
 use crate::account::{account_json, accounts_json, egress_json};
+use crate::text::json_line;
 
 /// Bytes of a piece: written out when so full, and ten times a second.
 const PIECE_LEN: usize = 64 << 10;
@@ -37,13 +38,13 @@ pub struct Lines {
     may_drop: bool,
     /// How long the reader is waited for.
     patience: Patience,
-    /// What is told beyond records.
-    beyond: Beyond,
+    /// What is added to the standard record.
+    extra_fields: ExtraFields,
 }
 
 impl Lines {
     /// To `out`. Of a live port records may be dropped; those of a file wait until `stop`.
-    pub fn new(out: Output, may_drop: bool, stop: &Stop, beyond: Beyond) -> Self {
+    pub fn new(out: Output, may_drop: bool, stop: &Stop, extra_fields: ExtraFields) -> Self {
         Self {
             out,
             piece: Piece::default(),
@@ -52,7 +53,7 @@ impl Lines {
                 true => Patience::over(stop),
                 false => Patience::until(stop),
             },
-            beyond,
+            extra_fields,
         }
     }
 
@@ -104,14 +105,14 @@ impl Lines {
         if let Some(egress) = &report.egress {
             line["egress"] = egress_json(egress);
         }
-        if self.beyond.application {
+        if self.extra_fields.application {
             let total = QueueStatus::total(&report.queues);
             line["applications"] = applications(&total.applications);
             if total.ndpi != NdpiStats::default() {
                 line["ndpi"] = ndpi(&total.ndpi);
             }
         }
-        self.piece.bytes.extend(line.to_string().as_bytes());
+        self.piece.bytes.extend(json_line(&line).as_bytes());
         self.piece.bytes.push(b'\n');
         self.end()
     }
@@ -124,10 +125,16 @@ impl Outlet for Lines {
         if self.piece.bytes.len() >= PIECE_LEN && !self.hand_over(wait)? {
             return Ok(Fate::Dropped);
         }
-        json::line_beyond(record, extra, &self.beyond, reason, &mut self.piece.bytes);
+        json::line_beyond(
+            record,
+            extra,
+            &self.extra_fields,
+            reason,
+            &mut self.piece.bytes,
+        );
         self.piece.records += 1;
         self.piece.packets += record.packets();
-        Ok(Fate::Told)
+        Ok(Fate::Reported)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
@@ -247,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader who reads nothing until told.
+    /// A reader who reads nothing by default.
     struct Asleep {
         wake: Receiver<()>,
         read: Arc<Mutex<Vec<u8>>>,
@@ -319,17 +326,17 @@ mod tests {
         let record = record();
         let (asleep, wake, read) = asleep();
         let out = Output::start("lines", PIECES_MAX, asleep).unwrap();
-        let mut lines = Lines::new(out, true, &Stop::new(), Beyond::default());
-        let (mut told, mut dropped) = (0, 0);
+        let mut lines = Lines::new(out, true, &Stop::new(), ExtraFields::default());
+        let (mut reported, mut dropped) = (0, 0);
         while dropped < 1000 {
             match lines
                 .ended(&record, &Extra::default(), EndReason::Idle)
                 .unwrap()
             {
-                Fate::Told => told += 1,
+                Fate::Reported => reported += 1,
                 Fate::Dropped => dropped += 1,
             }
-            assert!(told < 1_000_000, "the queue has a bound");
+            assert!(reported < 1_000_000, "the queue has a bound");
         }
         drop(wake);
         // At the end nothing is dropped.
@@ -337,12 +344,12 @@ mod tests {
             let fate = lines
                 .ended(&record, &Extra::default(), EndReason::Forced)
                 .unwrap();
-            assert_eq!(fate, Fate::Told);
-            told += 1;
+            assert_eq!(fate, Fate::Reported);
+            reported += 1;
         }
         lines.end().unwrap();
         let read = read.lock().unwrap();
-        assert_eq!(read.iter().filter(|&&byte| byte == b'\n').count(), told);
+        assert_eq!(read.iter().filter(|&&byte| byte == b'\n').count(), reported);
     }
 
     #[test]
@@ -358,7 +365,7 @@ mod tests {
         }
         let record = record();
         let out = Output::start("lines", PIECES_MAX, Gone).unwrap();
-        let mut lines = Lines::new(out, true, &Stop::new(), Beyond::default());
+        let mut lines = Lines::new(out, true, &Stop::new(), ExtraFields::default());
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let error = loop {
             match lines.ended(&record, &Extra::default(), EndReason::Idle) {

@@ -1,21 +1,26 @@
 //! Figures for Prometheus. The names are described in `docs/export.md`.
 
+mod applications;
+
 use std::time::{Duration, Instant};
 
 use export::prometheus::{Endpoint, Kind, Page};
 use export::{Account, DropReason};
-use flow::EndReason;
+use flow::{EndReason, Extra, Record};
 use port::PortAccount;
 use runtime::flows::{QueueStatus, Status};
 use wire::Reason;
 
+use applications::Applications;
+
 /// How often the page is written anew.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The endpoint and when it was last told.
+/// The endpoint and when it was last reported.
 pub struct Metrics {
     endpoint: Endpoint,
-    told: Option<Instant>,
+    reported: Option<Instant>,
+    applications: Applications,
 }
 
 impl Metrics {
@@ -23,7 +28,8 @@ impl Metrics {
     pub fn new(endpoint: Endpoint) -> Metrics {
         Metrics {
             endpoint,
-            told: None,
+            reported: None,
+            applications: Applications::default(),
         }
     }
 
@@ -37,15 +43,22 @@ impl Metrics {
 
     /// Whether it is time for another page.
     pub fn is_due(&self) -> bool {
-        self.told.is_none_or(|at| at.elapsed() >= INTERVAL)
+        self.reported.is_none_or(|at| at.elapsed() >= INTERVAL)
+    }
+
+    /// Adds a record to the figures by application.
+    pub fn ended(&mut self, record: &Record, extra: &Extra<'_>) {
+        self.applications.add(record, extra);
     }
 
     /// Shows how things stand.
     pub fn show(&mut self, status: &Status<'_>, exports: &[(String, Account)]) {
-        self.told = Some(Instant::now());
+        self.reported = Some(Instant::now());
         let (total, account) = (&status.total(), status.account);
         let mut page = Page::default();
+        program(&mut page, status.elapsed);
         metering(&mut page, total);
+        self.applications.write(&mut page);
         let name = "barewire_records_dropped_total";
         let about = "Flow records dropped because the reader was too slow.";
         page.family(name, Kind::Counter, about);
@@ -54,6 +67,25 @@ impl Metrics {
         exported(&mut page, exports);
         self.endpoint.show(page);
     }
+}
+
+/// What runs, and since when.
+fn program(page: &mut Page, elapsed: Duration) {
+    let name = "barewire_build_info";
+    page.family(name, Kind::Gauge, "1, labelled with what was built.");
+    let profile = match cfg!(debug_assertions) {
+        true => "debug",
+        false => "release",
+    };
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("arch", std::env::consts::ARCH),
+        ("profile", profile),
+    ];
+    page.value(name, &labels, 1);
+    let name = "barewire_uptime_seconds";
+    page.family(name, Kind::Gauge, "Seconds since the probe started.");
+    page.value(name, &[], elapsed.as_secs());
 }
 
 fn metering(page: &mut Page, total: &QueueStatus) {

@@ -5,8 +5,9 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,20 +40,25 @@ const ROW_COUNT: usize = 10;
 pub struct Page {
     path: PathBuf,
     file: File,
+    /// The file is removed when the page is dropped: it was made for this page, or is incomplete.
+    is_removed: bool,
     digest: Digest,
 }
 
 impl Page {
-    /// Makes the file: at once, so that a wrong path is told at once, and before rights are given
-    /// up.
+    /// Makes the file: at once, so that a wrong path is reported at once, and before rights are
+    /// given up. A page that is there stays until the new one is written.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn create(path: &Path) -> Result<Page> {
-        let file = File::create(path)
-            .map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
+        let is_new = !path.exists();
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
         Ok(Page {
             path: path.to_owned(),
+            is_removed: is_new,
             file,
             digest: Digest::default(),
         })
@@ -69,11 +75,31 @@ impl Page {
     /// When it cannot be written.
     pub fn finish(mut self, run: &Run<'_>) -> Result<PathBuf> {
         let text = render(run, &self.digest);
-        let written = self.file.write_all(text.as_bytes());
-        written
-            .and_then(|()| self.file.flush())
+        let is_file = self.file.metadata().is_ok_and(|data| data.is_file());
+        self.is_removed = is_file;
+        let emptied = if is_file {
+            self.file.set_len(0)
+        } else {
+            Ok(())
+        };
+        emptied
+            .and_then(|()| self.file.write_all(text.as_bytes()))
             .map_err(|e| Error::from_io(format!("write {}", self.path.display()), e))?;
-        Ok(self.path)
+        self.is_removed = false;
+        Ok(self.path.clone())
+    }
+}
+
+impl Drop for Page {
+    /// Leaves neither an empty nor an incomplete file where the page was not written.
+    fn drop(&mut self) {
+        let of = |data: std::io::Result<Metadata>| data.ok().map(|data| (data.dev(), data.ino()));
+        let ours = of(self.file.metadata());
+        // Another file may be there by now.
+        if self.is_removed && ours.is_some() && ours == of(std::fs::symlink_metadata(&self.path)) {
+            // Without the right to, it stays.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What happens to a record, in the collector's thread: enriched, summed up, exported, shown.
 
-use export::{Changes, Exporters, FanOut, Observed, Target};
+use export::{Account, Changes, Exporters, FanOut, Observed, Target};
 use flow::{EndReason, Extra, Record};
 use port::PortDescription;
 use runtime::Stop;
@@ -12,7 +12,7 @@ use sys::{Error, Result};
 use crate::Origins;
 use crate::metrics::Metrics;
 use crate::page::Page;
-use crate::setup::Told;
+use crate::setup::Reported;
 use crate::text::si;
 
 /// Who looks on while a probe runs. Called by the collector, which must not be held up: what waits
@@ -24,7 +24,7 @@ pub trait View {
     /// End the probe.
     fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
         let _ = (record, extra, reason);
-        Ok(Fate::Told)
+        Ok(Fate::Reported)
     }
 
     /// About ten times a second. `running` can be changed.
@@ -48,7 +48,7 @@ impl View for () {}
 /// What can be changed of a probe that runs.
 pub struct Running {
     pub(crate) port: PortDescription,
-    pub(crate) told: Told,
+    pub(crate) reported: Reported,
     pub(crate) exporters: Option<Exporters>,
     pub(crate) origins: Origins,
     pub(crate) manager: Manager,
@@ -67,7 +67,7 @@ pub struct Change {
     /// Which packets and records.
     pub selection: Selection,
     /// The files about origins. They are read again where they tell the same parts as those before:
-    /// what collectors are told of origins stays.
+    /// what collectors receive about origins stays.
     pub origins: OriginFiles,
 }
 
@@ -91,16 +91,22 @@ impl Running {
         self.manager.ready();
     }
 
+    /// Destinations and their accounts so far.
+    pub fn exports(&mut self) -> Vec<(String, Account)> {
+        let exporters = self.exporters.as_mut();
+        exporters.map(Exporters::accounts).unwrap_or_default()
+    }
+
     /// Changes destinations, sampling, filter and files about origins.
     ///
     /// # Errors
     /// Where a destination cannot be opened; then everything is as it was.
     pub fn change(&mut self, change: Change, switch: &Switch) -> Result<Changed> {
-        let mut told = self.told.clone();
+        let mut reported = self.reported.clone();
         let selection = &change.selection;
-        told.selectors = [selection.sampling, selection.record_sampling];
-        (told.fan_out, told.sampling_rate) = (change.fan_out, change.sampling_rate);
-        let setup = told.setup(&self.port);
+        reported.selectors = [selection.sampling, selection.record_sampling];
+        (reported.fan_out, reported.sampling_rate) = (change.fan_out, change.sampling_rate);
+        let setup = reported.setup(&self.port);
         let mut changed = Changed::default();
         match &mut self.exporters {
             Some(exporters) => changed.exports = exporters.replace(&change.targets, &setup)?,
@@ -115,9 +121,9 @@ impl Running {
             }
             None => {}
         }
-        self.told = told;
+        self.reported = reported;
         switch.select(change.selection);
-        changed.has_same_origins = change.origins.parts() == self.told.beyond.origin;
+        changed.has_same_origins = change.origins.parts() == self.reported.extra_fields.origin;
         if changed.has_same_origins && change.origins.parts().any() {
             self.origins.read_again(change.origins)?;
         }
@@ -143,6 +149,9 @@ impl Pipeline<'_> {
         }
         if let Some(page) = &mut self.page {
             page.add(record, extra);
+        }
+        if let Some(metrics) = &mut self.metrics {
+            metrics.ended(record, extra);
         }
         if self.failed.is_some() {
             return Ok(Fate::Dropped);
@@ -180,6 +189,9 @@ impl Outlet for Pipeline<'_> {
         let lost = status.account.rx_total().lost();
         if let Some(exporters) = &mut self.running.exporters {
             exporters.pulse(observed(&total, lost));
+            if exporters.is_over() {
+                status.switch.end();
+            }
         }
         if let Some(metrics) = &mut self.metrics
             && metrics.is_due()

@@ -6,20 +6,23 @@ use std::path::PathBuf;
 use export::prometheus::Endpoint;
 use export::{Account, Exporters, FanOut, Target};
 use flow::OriginParts;
-use flow::encode::beyond::Beyond;
+use flow::encode::extra_fields::ExtraFields;
 use port::{Port, PortDescription, PortOptions};
 use runtime::Stop;
 use runtime::flows::egress::Egress;
 use runtime::flows::{self, Config, Report};
 use runtime::notify::Manager;
 use runtime::origin_table::OriginFiles;
-use sys::Result;
+use sys::{Error, ErrorKind, Result};
 
 use crate::Origins;
 use crate::metrics::Metrics;
 use crate::page::{self, Page};
 use crate::pipeline::{Pipeline, Running, View, observed_at_end};
-use crate::setup::Told;
+use crate::setup::Reported;
+
+/// `EPIPE`: the reader of a pipe has left.
+const BROKEN_PIPE: i32 = 32;
 
 /// A probe that is being put together: a port, and where its records go.
 pub struct Probe {
@@ -81,7 +84,7 @@ impl Probe {
         self
     }
 
-    /// Tells collectors the Community ID with this seed. With decoders it is told anyway.
+    /// Tells collectors the Community ID with this seed. With decoders it is reported anyway.
     #[must_use]
     pub fn community_id(mut self, seed: Option<u16>) -> Probe {
         self.community_seed = seed;
@@ -161,12 +164,12 @@ impl Probe {
             self.config.top_count = self.config.top_count.max(page::FLOW_COUNT);
         }
         let port = self.port.control.describe();
-        let mut told = Told::of(&self.config, self.community_seed, self.origin_parts);
-        (told.fan_out, told.sampling_rate) = (self.fan_out, self.sampling_rate);
+        let mut reported = Reported::of(&self.config, self.community_seed, self.origin_parts);
+        (reported.fan_out, reported.sampling_rate) = (self.fan_out, self.sampling_rate);
         let exporters = match self.targets.as_slice() {
             [] => None,
             targets => {
-                let mut setup = told.setup(&port);
+                let mut setup = reported.setup(&port);
                 setup.owner = self.owner;
                 Some(Exporters::open(targets, &setup)?)
             }
@@ -186,7 +189,7 @@ impl Probe {
             page_settings: self.page_settings,
             running: Running {
                 port,
-                told,
+                reported,
                 exporters,
                 origins: self.origins,
                 manager: Manager::from_environment(),
@@ -245,9 +248,9 @@ impl Prepared {
         self.metrics_address
     }
 
-    /// What is told beyond records, for [`crate::lines::Lines`].
-    pub fn beyond(&self) -> Beyond {
-        self.running.told.beyond
+    /// What is added to the standard record, for [`crate::lines::Lines`].
+    pub fn extra_fields(&self) -> ExtraFields {
+        self.running.reported.extra_fields
     }
 
     /// Runs until the input ends, `stop` is set, or the view says so; then sends what is left and
@@ -320,14 +323,37 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// What ended it early, or that the page could not be written.
+    /// What ended it early, that the page could not be written, or that an export lost records.
     ///
     /// # Errors
-    /// That.
+    /// That; [`ErrorKind::Lost`] for lost records.
     pub fn check(self) -> Result<()> {
+        let lost = self.check_exports();
         match self.report.error {
+            // That a reader has left is no failure, and hides none.
+            Some(error) if error.os_code() == Some(BROKEN_PIPE) => lost.and(Err(error)),
             Some(error) => Err(error),
-            None => self.page.map(drop),
+            None => self.page.map(drop).and(lost),
         }
+    }
+
+    /// Whether every destination got its records, apart from those that its format cannot hold.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`], with the first destination that did not.
+    pub fn check_exports(&self) -> Result<()> {
+        let mut losses = self.exports.iter().filter_map(|(name, account)| {
+            let words = account.loss()?;
+            Some(format!("{name}: {words}"))
+        });
+        let Some(mut why) = losses.next() else {
+            return Ok(());
+        };
+        match losses.count() {
+            0 => {}
+            1 => why += "; another destination lost records, too",
+            count => why += &format!("; {count} other destinations lost records, too"),
+        }
+        Err(Error::new(ErrorKind::Lost, "export all records", why))
     }
 }

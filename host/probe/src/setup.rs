@@ -1,19 +1,19 @@
-//! What collectors are told beside records, as the probe's configuration has it.
+//! What collectors receive in addition to records, as the probe's configuration has it.
 
 use export::{FanOut, Setup};
 use flow::element::Column;
-use flow::encode::beyond::Beyond;
+use flow::encode::extra_fields::ExtraFields;
 use flow::{Octets, OriginParts, Sampling};
 use port::PortDescription;
 use runtime::flows::Config;
 
-/// What is told beside records; the sampling may change while the probe runs.
+/// What is exported in addition to records; the sampling may change while the probe runs.
 #[derive(Clone)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     has_vlan: bool,
     has_interface: bool,
     is_layer2: bool,
-    pub(crate) beyond: Beyond,
+    pub(crate) extra_fields: ExtraFields,
     /// How packets, and then records, are chosen.
     pub(crate) selectors: [Sampling; 2],
     pub(crate) fan_out: FanOut,
@@ -21,16 +21,20 @@ pub(crate) struct Told {
     pub(crate) sampling_rate: u32,
 }
 
-impl Told {
+impl Reported {
     /// Of a probe of this configuration.
-    pub(crate) fn of(config: &Config, community_seed: Option<u16>, origin: OriginParts) -> Told {
+    pub(crate) fn of(
+        config: &Config,
+        community_seed: Option<u16>,
+        origin: OriginParts,
+    ) -> Reported {
         let meter = &config.meter;
         let application = config.applications.is_some();
-        Told {
+        Reported {
             has_vlan: meter.key_vlan,
             has_interface: meter.key_interface,
             is_layer2: matches!(meter.octets, Octets::Packet),
-            beyond: Beyond {
+            extra_fields: ExtraFields {
                 key: meter.key_extra,
                 application,
                 community_seed: community_seed.or(application.then_some(0)),
@@ -42,7 +46,7 @@ impl Told {
         }
     }
 
-    /// What formats are told.
+    /// What formats are reported.
     pub(crate) fn setup(&self, port: &PortDescription) -> Setup {
         let is_file = port.intake == port::Intake::File;
         let interval: f64 = self.selectors.iter().map(Sampling::interval).product();
@@ -51,7 +55,7 @@ impl Told {
             // What was sampled before us, and what we sampled. Out of range becomes the limit.
             sampling: (f64::from(self.sampling_rate) * interval).round() as u32,
             selectors: self.selectors,
-            beyond: self.beyond,
+            extra_fields: self.extra_fields,
             can_wait: is_file,
             is_layer2: self.is_layer2,
             ..Setup::default()

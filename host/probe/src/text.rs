@@ -89,9 +89,48 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// A line of JSON without its line feed, in which characters that a terminal would act on or that
+/// cannot be seen are written by their numbers ([`inspect::is_unprintable`]): names of interfaces
+/// come from capture files, reasons of failures from collectors.
+pub fn json_line(value: &serde_json::Value) -> String {
+    let text = value.to_string();
+    if !text.contains(inspect::is_unprintable) {
+        return text;
+    }
+    // Outside of strings there are none.
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match inspect::is_unprintable(letter) {
+            false => line.push(letter),
+            true => {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    line.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_lines_hold_no_controls() {
+        let name = "a\u{9b}2J\u{202e}b\u{e0041}\n\u{e9}";
+        let value = serde_json::json!({ "name": name });
+        let line = json_line(&value);
+        assert!(!line.contains(inspect::is_unprintable), "{line:?}");
+        assert!(
+            line.contains("\\u009b2J\\u202eb") && line.contains('\u{e9}'),
+            "{line}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&line).unwrap(),
+            value
+        );
+    }
 
     #[test]
     fn numbers_carry_units() {

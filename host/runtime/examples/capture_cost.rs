@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use barewire_runtime::Stop;
-use barewire_runtime::capture::{Options, Sink, run};
+use barewire_runtime::capture::{Options, Recorder, run};
 use port::PortOptions;
 use port::file::{FileWriter, WriterOptions};
 
@@ -27,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             is_live: true,
             ..Options::default()
         };
-        let sink = Sink::File(Box::new(writer));
-        let outcome = run(port, sink, &options, &Stop::default(), |_| {});
+        let recorder = Recorder::File(Box::new(writer));
+        let outcome = run(port, recorder, &options, &Stop::default(), |_| {});
         if let Some(error) = outcome.error {
             return Err(error.into());
         }

@@ -13,6 +13,7 @@ mod handover;
 mod output;
 mod print;
 mod queue;
+mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -27,32 +28,29 @@ use sys::{Error, ErrorKind, Result};
 use self::handover::{Contents, Filling};
 use self::output::{End, Link, Output, Writer};
 use self::queue::{Counting, Handing, Thread};
+use self::watch::Watch;
 use crate::Stop;
 use crate::worker::{Ended, Pacing};
 
 pub use handover::Held;
-pub use print::{Context, Dump, Printer, Style, TimeStyle};
+pub use print::{Columns, Context, Dump, Printer, Style, TimeStyle};
 
-/// How often progress is told, counters of a file are brought up to date.
+/// How often progress is reported, counters of a file are brought up to date.
 const TICK: Duration = Duration::from_secs(1);
 
 /// How often the stop flag is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the writer may stay in the same call once the end was asked for.
-const STALL: Duration = Duration::from_secs(2);
-
 /// How long the writer may take after the end was asked for, if it gets on.
 const END_MAX: Duration = Duration::from_secs(30);
 
-/// How long it may take to end its file after that.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// Where packets go.
+/// What records packets.
 #[derive(Debug)]
-pub enum Sink {
+pub enum Recorder {
     /// Into a capture file.
     File(Box<FileWriter>),
+    /// Into a capture file, and onto standard output as text.
+    Both(Box<FileWriter>, Box<Printer>),
     /// Onto standard output as text.
     Text(Box<Printer>),
     /// Nowhere.
@@ -185,16 +183,16 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Captures until the stop flag, the end of the file, the count, the time, or an error.
 pub fn run(
     port: Port,
-    sink: Sink,
+    recorder: Recorder,
     options: &Options,
     stop: &Stop,
     mut notice: impl FnMut(Notice<'_>),
 ) -> Outcome {
     let Port { rx, control, .. } = port;
     let mut capture = Capture::new(control, rx.len(), options);
-    let started = match sink {
-        Sink::Count => capture.start_counting(rx),
-        sink => capture.start_writing(rx, sink),
+    let started = match recorder {
+        Recorder::Count => capture.start_counting(rx),
+        recorder => capture.start_writing(rx, recorder),
     };
     capture.keep(started);
     while !capture.is_over() {
@@ -203,29 +201,11 @@ pub fn run(
         if Instant::now() >= capture.tick {
             // Ticks that were missed, say while the process was stopped, are not made up for.
             capture.tick = Instant::now() + TICK;
-            let told = capture.tell(&mut notice);
-            capture.keep(told);
+            let reported = capture.report(&mut notice);
+            capture.keep(reported);
         }
     }
     capture.outcome()
-}
-
-/// The writer's last step that may block, and when it was first seen there.
-#[derive(Debug, Default)]
-struct Watch(Option<(u64, Instant)>);
-
-impl Watch {
-    /// Whether the writer has been in the same call for too long. Time counts, not how often this
-    /// is asked: events of the queues come in bursts.
-    fn is_stalled(&mut self, step: u64, now: Instant) -> bool {
-        self.0 = match self.0 {
-            // An even number: it waits for packets, not for the output.
-            _ if step.is_multiple_of(2) => None,
-            Some((before, since)) if before == step => Some((step, since)),
-            _ => Some((step, now)),
-        };
-        self.0.is_some_and(|(_, since)| now - since >= STALL)
-    }
 }
 
 /// A capture as its control side sees it.
@@ -288,7 +268,7 @@ impl Capture {
             deadline: options.duration.map(|duration| now + duration),
             tick: now + TICK,
             asked: None,
-            watch: Watch::default(),
+            watch: Watch::new(false),
             gave_up: None,
         }
     }
@@ -346,14 +326,14 @@ impl Capture {
     }
 
     /// How packets go to the writer.
-    fn filling(&self, sink: &Sink, queue_count: usize) -> Filling {
-        let contents = match sink {
+    fn filling(&self, recorder: &Recorder, queue_count: usize) -> Filling {
+        let contents = match recorder {
             // The records of several queues have to be brought into order.
-            Sink::File(writer) if queue_count == 1 && writer.takes_records() => {
+            Recorder::File(writer) if queue_count == 1 && writer.takes_records() => {
                 Contents::Records(writer.encoder())
             }
-            Sink::File(writer) => Contents::Headed(writer.encoder()),
-            Sink::Text(_) | Sink::Count => Contents::Packets,
+            Recorder::File(writer) => Contents::Headed(writer.encoder()),
+            Recorder::Both(..) | Recorder::Text(_) | Recorder::Count => Contents::Packets,
         };
         Filling {
             contents,
@@ -363,16 +343,22 @@ impl Capture {
         }
     }
 
-    fn start_writing(&mut self, queues: Vec<RxQueue>, sink: Sink) -> Result<()> {
-        let filling = self.filling(&sink, queues.len());
-        self.handed = match &sink {
-            Sink::File(writer) => Some(writer.handed()),
-            Sink::Text(printer) => Some(printer.handed()),
-            Sink::Count => None,
+    fn start_writing(&mut self, queues: Vec<RxQueue>, recorder: Recorder) -> Result<()> {
+        let filling = self.filling(&recorder, queues.len());
+        self.handed = match &recorder {
+            Recorder::File(writer) | Recorder::Both(writer, _) => Some(writer.handed()),
+            Recorder::Text(printer) => Some(printer.handed()),
+            Recorder::Count => None,
         };
+        self.watch = Watch::new(match &recorder {
+            Recorder::File(writer) => writer.is_stream(),
+            Recorder::Text(_) => true,
+            // Of both the disk may take longer.
+            Recorder::Both(..) | Recorder::Count => false,
+        });
         let (inlets, merge) = handover::ends(queues.len(), &self.link.bell, filling);
         let (account, last) = mpsc::channel();
-        let mut output = Output::new(sink, &self.options, self.control.clone());
+        let mut output = Output::new(recorder, &self.options, self.control.clone());
         let learned = output.learn_first();
         self.keep(learned);
         let writer = Writer {
@@ -476,24 +462,25 @@ impl Capture {
             return;
         };
         if let Some(gave_up) = self.gave_up {
-            self.is_stuck = self.end.is_none() && now - gave_up >= GRACE;
+            self.is_stuck = self.end.is_none() && now - gave_up >= self.watch.grace;
             return;
         }
         let step = self.link.step.load(Ordering::Relaxed);
-        if self.watch.is_stalled(step, now) || now - asked >= END_MAX {
+        let handed = self.handed.as_ref().map_or(0, Handed::packets);
+        if self.watch.is_stalled(step, handed, now) || now - asked >= END_MAX {
             self.link.gives_up.store(true, Ordering::Relaxed);
             self.gave_up = Some(now);
         }
     }
 
     /// What is done once a second. The two locks are never held together.
-    fn tell(&self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
+    fn report(&self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
         let (events, account) = {
             let mut control = lock(&self.control);
             let events: Vec<PortEvent> = std::iter::from_fn(|| control.event()).collect();
             (events, control.account()?)
         };
-        let mut totals = self.link.tell(&account);
+        let mut totals = self.link.report(&account);
         for shown in &self.shown {
             totals.packets += shown[0].load(Ordering::Relaxed);
             totals.bytes += shown[1].load(Ordering::Relaxed);
@@ -540,13 +527,11 @@ impl Capture {
         }
         if totals.unwritten != 0 || self.is_stuck {
             let why = format!(
-                "it took nothing any more; {} packets are lost",
+                "the disk or the reader stalled; {} packets are lost",
                 totals.unwritten
             );
             let error = Error::new(ErrorKind::Io, "write what was captured", why);
-            self.keep(Err(
-                error.with_hint("see what holds up the disk or the reader")
-            ));
+            self.keep(Err(error.with_hint("resume the reader, or check the disk")));
         }
         Outcome {
             totals,

@@ -18,7 +18,7 @@ pub enum Finding {
     Partly(String, String),
     /// It is not there: why, and what to do.
     No(String, String),
-    /// Cannot be told here: why.
+    /// Cannot be reported here: why.
     Unknown(String),
 }
 
@@ -98,6 +98,16 @@ pub const CHECKS: &[Check] = &[
         name: "libpcap",
         serves: "filter expressions",
         run: libpcap,
+    },
+    Check {
+        name: "libndpi",
+        serves: "application names of nDPI (flows --decode ndpi)",
+        run: libndpi,
+    },
+    Check {
+        name: "librdkafka",
+        serves: "export to Kafka (flows --export ...:kafka://)",
+        run: librdkafka,
     },
     Check {
         name: "processors",
@@ -268,12 +278,28 @@ fn huge_pages() -> Finding {
 }
 
 fn libpcap() -> Finding {
-    match sys::libpcap::version() {
-        Ok(version) => Finding::Yes(version),
-        Err(e) => Finding::Partly(
-            e.why().to_owned(),
-            e.hint().unwrap_or("apt-get install libpcap0.8").to_owned(),
-        ),
+    library(sys::libpcap::version(), "", "apt-get install libpcap0.8")
+}
+
+fn libndpi() -> Finding {
+    library(
+        sys::libndpi::version(),
+        "libndpi ",
+        "apt-get install libndpi4.2",
+    )
+}
+
+fn librdkafka() -> Finding {
+    let version = sys::librdkafka::version();
+    library(version, "librdkafka ", "apt-get install librdkafka1")
+}
+
+/// An optional library: its version after `label`, or why it cannot be used and how to get it.
+/// The hint of the error is not repeated, because it is about the command that asked for it.
+fn library(version: sys::Result<String>, label: &str, install: &str) -> Finding {
+    match version {
+        Ok(version) => Finding::Yes(format!("{label}{version}")),
+        Err(e) => Finding::No(e.why().to_owned(), install.to_owned()),
     }
 }
 

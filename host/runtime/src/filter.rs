@@ -6,7 +6,7 @@ use sys::libpcap::PacketSource;
 use sys::{Error, ErrorKind, Result};
 
 /// Most bytes a selected packet may keep: libpcap's MAXIMUM_SNAPLEN.
-const SNAPLEN_MAX: u32 = 262_144;
+pub const SNAPLEN_MAX: u32 = 262_144;
 
 /// Compiles an expression (`man pcap-filter`) for packets of a link type (its `LINKTYPE_` number, 1
 /// for Ethernet), as a capture file has them. An empty expression is no filter.
@@ -27,10 +27,15 @@ pub fn compile(expression: &str, link_type: u16) -> Result<Option<Program>> {
 /// # Errors
 /// As [`compile`].
 pub fn compile_for(expression: &str, source: PacketSource) -> Result<Option<Program>> {
+    compile_with(expression, source, true)
+}
+
+fn compile_with(expression: &str, source: PacketSource, optimize: bool) -> Result<Option<Program>> {
     if expression.trim().is_empty() {
         return Ok(None);
     }
-    let insns = sys::libpcap::compile(expression, source, SNAPLEN_MAX, true)?;
+    let insns = sys::libpcap::compile(expression, source, SNAPLEN_MAX, optimize)
+        .map_err(|error| with_file_hint(error, expression))?;
     let insns = insns
         .iter()
         .map(|i| Insn::new(i.code, i.jt, i.jf, i.k))
@@ -46,8 +51,25 @@ pub fn compile_for(expression: &str, source: PacketSource) -> Result<Option<Prog
     Ok(Some(program))
 }
 
+/// What follows the port is a filter, also where it was meant as a second file.
+fn with_file_hint(error: Error, expression: &str) -> Error {
+    let is_file = |word: &&str| word.contains(['/', '.']) && std::path::Path::new(word).is_file();
+    match expression.split_whitespace().find(is_file) {
+        Some(file) => error.with_hint(format!(
+            "{file} is a file, and one file is read at a time: `mergecap -w BOTH FILE FILE` joins \
+             several"
+        )),
+        None => error,
+    }
+}
+
 /// The expression as a port wants it: compiled when the port knows what its packets are.
 pub fn source(expression: &str) -> FilterSource {
+    source_with(expression, true)
+}
+
+/// As [`source`], with or without libpcap's optimizer.
+pub fn source_with(expression: &str, optimize: bool) -> FilterSource {
     let expression = expression.to_owned();
     FilterSource::new(move |target: FilterTarget| {
         let link_type = target.link_type;
@@ -66,7 +88,7 @@ pub fn source(expression: &str) -> FilterSource {
                 swapped: false,
             },
         };
-        compile_for(&expression, source)
+        compile_with(&expression, source, optimize)
     })
 }
 

@@ -31,7 +31,7 @@ use lane::Lane;
 pub(crate) use setup::{End, open_sending, refuse_circle};
 pub use setup::{Opened, Setup, open};
 
-/// How often progress is told and events are looked at.
+/// How often progress is reported and events are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
 /// How long the last packets may take to leave.
@@ -355,7 +355,7 @@ pub fn run(
         stop,
         error: None,
         ended: Ended::Stopped,
-        told: [0; 2],
+        reported: [0; 2],
         is_failing: [false; 2],
     };
     let mut lanes = match options.count {
@@ -389,8 +389,9 @@ struct Running<'a> {
     stop: &'a Stop,
     error: Option<Error>,
     ended: Ended,
-    /// Outages of each direction that were told, and whether the last one was not told to be over.
-    told: [u64; 2],
+    /// Outages of each direction that were reported, and whether the last one was not told to be
+    /// over.
+    reported: [u64; 2],
     is_failing: [bool; 2],
 }
 
@@ -489,9 +490,9 @@ impl Running<'_> {
         }
         for (from, way) in self.ways.iter().enumerate() {
             let now = way.failing.get();
-            // One that came and went between two looks is told, too.
-            if now.begun != self.told[from] {
-                self.told[from] = now.begun;
+            // One that came and went between two looks is reported, too.
+            if now.begun != self.reported[from] {
+                self.reported[from] = now.begun;
                 self.is_failing[from] = true;
                 notice(Notice::Failing(1 - from, now.why));
             }

@@ -16,5 +16,5 @@ pub mod send;
 pub mod stop;
 pub mod worker;
 
-pub use stop::{Reload, Stop};
+pub use stop::{Reload, Stop, TotalsRequest};
 pub use worker::{Ended, Engine, Pacing, Verdict};

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// How often the state is told.
+/// How often the state is reported.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a manager may leave its queue full.
@@ -91,7 +91,7 @@ impl Manager {
 
     fn say(&self, words: &str) {
         if let Some((socket, address)) = &self.socket {
-            // Nobody there: nobody is told.
+            // Without a service manager there is nobody to notify.
             drop(socket.send_to_addr(words.as_bytes(), address));
         }
     }

@@ -302,8 +302,8 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until all is written. What was given up is told in records and the packets in them;
-    /// nothing more is written then.
+    /// Waits until all is written. What was given up is reported in records and the packets in
+    /// them; nothing more is written then.
     ///
     /// # Errors
     /// When writing has failed.

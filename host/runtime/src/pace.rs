@@ -12,7 +12,7 @@ use crate::Stop;
 /// How long before the due time a sleep is to end.
 const SPIN_NS: u64 = 100_000;
 
-/// Longest sleep in one piece, so that stop requests are seen and progress is told.
+/// Longest sleep in one piece, so that stop requests are seen and progress is reported.
 pub const SLEEP_MAX_NS: u64 = 100_000_000;
 
 /// A clock that starts at 0, in nanoseconds.

@@ -17,7 +17,7 @@ use crate::Stop;
 use crate::pace::{Clock, SLEEP_MAX_NS};
 
 pub use replay::{OpenReplay, Replay, ReplayOptions, Survey, survey};
-pub use target::{Target, neighbour, target};
+pub use target::{Target, neighbour_mac, next_hop_mac, target};
 
 /// Buffers asked for at once, at the most and, under a rate, at the least.
 const BATCH_MAX: usize = 256;

@@ -1,11 +1,11 @@
-//! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague; a request to read the
-//! configuration again.
+//! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague; requests to read the
+//! configuration again and to print the totals so far.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sys::Result;
+use sys::{Error, Result};
 
 /// A flag that all loops look at once a batch. Clones are the same flag.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +53,23 @@ impl Stop {
         self.flag.store(true, Ordering::Relaxed);
     }
 
+    /// Asks everybody to end after so long, whatever others wait for meanwhile.
+    ///
+    /// # Errors
+    /// When the thread that waits for it cannot be started.
+    pub fn set_after(&self, delay: Duration) -> Result<()> {
+        let stop = self.clone();
+        let wait = move || {
+            std::thread::sleep(delay);
+            stop.set();
+        };
+        std::thread::Builder::new()
+            .name("deadline".into())
+            .spawn(wait)
+            .map(drop)
+            .map_err(|e| Error::from_io("start the thread of the deadline", e))
+    }
+
     /// Whether the end has been asked for.
     #[inline]
     pub fn is_set(&self) -> bool {
@@ -95,6 +112,32 @@ impl Reload {
     /// Whether it was asked for since the last time.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// A request to print the totals so far, from `SIGUSR1`, as dd and tcpdump answer it. Clones are
+/// the same.
+#[derive(Clone, Debug, Default)]
+pub struct TotalsRequest(Arc<AtomicBool>);
+
+impl TotalsRequest {
+    /// From now on `SIGUSR1` asks for this, and no longer kills the process.
+    ///
+    /// # Errors
+    /// If the handler cannot be installed.
+    pub fn on_signal() -> Result<Self> {
+        sys::signal::totals_flag().map(Self)
+    }
+
+    /// Whether it is waiting for an answer.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was asked for since the last time.
+    pub fn take(&self) -> bool {
+        self.is_waiting() && self.0.swap(false, Ordering::Relaxed)
     }
 }
 

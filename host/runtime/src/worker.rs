@@ -134,7 +134,7 @@ fn rest(rx: &mut RxQueue, load: &mut Load, pacing: Pacing) -> Result<Ready> {
     match pacing {
         Pacing::Spin => {
             std::hint::spin_loop();
-            // A file's end is only told by `wait`; with no time to wait it costs one look.
+            // A file's end is only reported by `wait`; with no time to wait it costs one look.
             rx.wait(Duration::ZERO)
         }
         Pacing::Wait => rx.wait(WAIT_MAX),

@@ -15,5 +15,7 @@ pub mod disasm;
 pub mod ebpf;
 #[cfg(feature = "laws")]
 pub mod laws;
+#[cfg(test)]
+mod tests;
 pub mod translate;
 pub mod vm_cbpf;

@@ -72,7 +72,7 @@ fn encoder(name: &str) -> Option<Box<dyn Encode>> {
                 domain: 0,
                 message_len_max: 1400,
                 extra: Vec::new(),
-                beyond: Default::default(),
+                extra_fields: Default::default(),
                 sampling: 1,
                 interface: 0,
                 interfaces: Vec::new(),

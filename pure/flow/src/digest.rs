@@ -1,14 +1,15 @@
 //! Sums over records for people: who, what, how large, how long. Everything has a bound; where more
-//! came than is kept, the smaller ones were forgotten, and that is told.
+//! came than is kept, the smaller ones were forgotten, and that is reported.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 
-use crate::encode::beyond::{By, Known};
+use crate::encode::extra_fields::{By, Known};
 use crate::extra::Extra;
 use crate::key::FlowKey;
+use crate::known::{KnownFlows, headline};
 use crate::origin::{Origin, Origins};
 use crate::record::Record;
 
@@ -18,8 +19,6 @@ const COUNT_MAX: usize = 4096;
 pub const SIZE_BINS: usize = 24;
 /// Bins of durations: below 1 ms, 3 ms, 10 ms, … and more.
 pub const DURATION_BINS: usize = 14;
-/// Bytes of a name that are kept.
-const NAME_LEN: usize = 96;
 
 /// A sum over records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +128,7 @@ pub struct Digest {
     /// Records of which one side sent all.
     pub one_way: u64,
     /// What is known of flows: application and name.
-    known: HashMap<FlowKey, (u64, Cow<'static, str>, Vec<u8>)>,
+    known: KnownFlows,
 }
 
 impl Default for Digest {
@@ -149,7 +148,7 @@ impl Default for Digest {
             sizes: [0; SIZE_BINS],
             durations: [0; DURATION_BINS],
             one_way: 0,
-            known: HashMap::new(),
+            known: KnownFlows::default(),
         }
     }
 }
@@ -189,15 +188,12 @@ impl Digest {
         };
         self.applications
             .add((name.clone(), is_seen), packets, bytes);
-        let headline = match known.found.headline() {
-            Some(inspect::Value::Text { bytes, .. }) => &bytes[..bytes.len().min(NAME_LEN)],
-            _ => &[],
-        };
+        let headline = headline(&known.found);
         if !headline.is_empty() {
             self.names.add(headline.to_vec(), packets, bytes);
         }
         if is_seen {
-            self.remember(key, bytes, name, headline);
+            self.known.put(key, bytes, name, headline);
         }
     }
 
@@ -221,30 +217,14 @@ impl Digest {
         }
     }
 
-    fn remember(&mut self, key: &FlowKey, bytes: u64, name: Cow<'static, str>, headline: &[u8]) {
-        let entry = self.known.entry(*key).or_default();
-        entry.0 += bytes;
-        entry.1 = name;
-        if entry.2.is_empty() {
-            entry.2 = headline.to_vec();
-        }
-        if self.known.len() > COUNT_MAX {
-            let mut sizes: Vec<u64> = self.known.values().map(|entry| entry.0).collect();
-            let (_, middle, _) = sizes.select_nth_unstable(COUNT_MAX / 2);
-            let middle = *middle;
-            let mut room = COUNT_MAX / 2;
-            self.known.retain(|_, entry| {
-                let stays = entry.0 >= middle && room > 0;
-                room -= usize::from(stays);
-                stays
-            });
-        }
-    }
-
     /// What decoders said of a flow, if it is remembered: the application and a name.
     pub fn known(&self, key: &FlowKey) -> Option<(&Cow<'static, str>, &[u8])> {
-        let (_, name, headline) = self.known.get(key)?;
-        Some((name, headline))
+        self.known.get(key)
+    }
+
+    /// What decoders said of flows.
+    pub fn into_known_flows(self) -> KnownFlows {
+        self.known
     }
 }
 
@@ -322,7 +302,7 @@ mod tests {
                 is_answer: false,
             };
             let (key, _) = FlowKey::new(&[1; 16], &[2; 16], ports, 17, 4, false);
-            digest.remember(&key, u64::from(n), "dns".into(), b"name");
+            digest.known.put(&key, u64::from(n), "dns".into(), b"name");
             assert!(digest.known.len() <= COUNT_MAX);
         }
         assert_eq!(digest.known(one.key()), None);

@@ -16,13 +16,13 @@ use crate::record::{Counters, Record};
 mod application;
 mod standard;
 
-pub(crate) use application::text as application_text;
 pub use application::{APPLICATION, ApplicationElement};
+pub(crate) use application::{raw as application_raw, text as application_text};
 pub use standard::{NETFLOW9, PutRun, STANDARD, Standard, UNIFLOW, standard_index};
 
 /// The enterprise number of reverse elements (RFC 5103 §6.1).
 pub const REVERSE_ENTERPRISE: u32 = 29305;
-/// The enterprise number under which elements of our own go out unless told: the one that RFC 5612
+/// The enterprise number under which elements of our own go out by default: the one that RFC 5612
 /// sets aside for documentation, since barewire has none. Collectors learn their names by RFC 5610.
 pub const OWN_ENTERPRISE: u32 = 32473;
 

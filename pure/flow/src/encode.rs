@@ -5,9 +5,9 @@
 //! messages that come now and then (templates, options) are. Who sends the messages, and where, is
 //! not known here.
 
-pub mod beyond;
 pub mod csv;
 pub mod eve;
+pub mod extra_fields;
 pub mod ipfix;
 pub mod json;
 pub mod lines;

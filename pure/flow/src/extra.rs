@@ -24,18 +24,18 @@ mod config;
 mod decoders;
 mod inspector;
 mod owned;
+mod reported;
 mod timing;
-mod told;
 mod watching;
 
 use carried::{Carried, Carry, Known};
 pub use config::{ExtraConfig, Shunt};
 pub use inspector::Inspect;
 pub use owned::OwnedExtra;
-pub use timing::{BIN_COUNT, Timing, gap_bin, len_bin};
-pub use told::{
+pub use reported::{
     ByteCounts, Extra, PacketNote, entropy, put_application, take_application, take_transactions,
 };
+pub use timing::{BIN_COUNT, Timing, gap_bin, len_bin};
 pub(crate) use watching::Watching;
 
 #[derive(Clone, Copy, Default)]
@@ -63,7 +63,7 @@ pub(crate) struct Extras {
     bytes: Vec<ByteCounts>,
     inspected: Vec<Inspected>,
     inspector: Option<Box<dyn Inspect>>,
-    /// Flows that were told although they may go on: the next record takes over what is known.
+    /// Flows that were reported although they may go on: the next record takes over what is known.
     carried: Carried,
     found: Vec<u8>,
     /// Packets of the batch that are chosen, bit by bit.
@@ -212,7 +212,7 @@ impl Extras {
     }
 
     /// Tells what was found of a flow whose record ends.
-    fn tell(&mut self, at: usize, (record, reason): (&Record, EndReason), clock_ns: u64) {
+    fn report(&mut self, at: usize, (record, reason): (&Record, EndReason), clock_ns: u64) {
         let Some(mut inspected) = self.inspected.get(at).copied() else {
             return self.found.clear();
         };
@@ -254,9 +254,9 @@ impl Extras {
         }
         let carry = Carry::of(record, self.keys.get(at).copied(), inspected);
         if let Some(before) = self.carried.put(carry, clock_ns) {
-            let told = self.found.len();
+            let reported = self.found.len();
             inspector.ended(before.handle, &mut self.found);
-            self.found.truncate(told);
+            self.found.truncate(reported);
         }
     }
 

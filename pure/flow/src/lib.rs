@@ -26,6 +26,7 @@ mod extra;
 mod fragment;
 mod hash;
 mod key;
+mod known;
 #[cfg(feature = "laws")]
 pub mod laws;
 mod merge;
@@ -48,6 +49,7 @@ pub use extra::{
 pub use fragment::FragmentStats;
 pub use hash::HashKey;
 pub use key::{FlowKey, KeyExtra, Side};
+pub use known::KnownFlows;
 pub use merge::Merger;
 pub use meter::{Input, KeyParts, Level, Meter, MeterConfig, MeterStats, Octets};
 pub use origin::{Origin, OriginParts, Origins};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::encode::json::number;
 use crate::key::Side;
 
-/// Which parts are told. What a file does not know stays empty.
+/// Which parts are reported. What a file does not know stays empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginParts {
     /// Number and name of the autonomous system.
@@ -63,7 +63,7 @@ impl Origin {
 /// Of both ends, by [`Side`].
 pub type Origins = [Origin; 2];
 
-/// Whether a text is told.
+/// Whether a text is reported.
 pub(crate) type IsTold = fn(&OriginParts) -> bool;
 
 /// A text of an end.
@@ -73,7 +73,8 @@ fn text(value: &Option<Arc<str>>) -> &str {
     value.as_deref().unwrap_or_default()
 }
 
-/// The texts that lines and columns have, and when they are told; before each name stands `src_` or
+/// The texts that lines and columns have, and when they are reported; before each name stands
+/// `src_` or
 /// `dst_`. The number of the autonomous system, which comes first, is no text.
 pub(crate) const TEXTS: [(&str, IsTold, Text); 4] = [
     ("as_name", |parts| parts.network, |end| text(&end.network)),

@@ -27,7 +27,7 @@ pub(crate) const ACK: u16 = 0x10;
 pub struct Counters {
     /// Packets; fragments count one each (packetDeltaCount).
     pub packets: u64,
-    /// Bytes: IP headers and all behind them, or whole packets, as the meter was told
+    /// Bytes: IP headers and all behind them, or whole packets, as the meter was reported
     /// (octetDeltaCount, layer2OctetDeltaCount).
     pub bytes: u64,
     /// Bytes of payload, behind the transport header.
@@ -99,7 +99,7 @@ const _: () = assert!(size_of::<Record>() == 176);
 
 /// B began.
 const INITIATOR_B: u8 = 1 << 0;
-/// Who began was told by the packets: a SYN, or the answer to a question.
+/// Who began was reported by the packets: a SYN, or the answer to a question.
 const KNOWN: u8 = 1 << 1;
 /// Only one direction: of a meter without biflows.
 const UNIFLOW: u8 = 1 << 2;
@@ -318,8 +318,8 @@ impl Record {
     }
 
     /// Takes in another record of the same flow: counters add up, times widen, flags join. Who
-    /// began is kept from the one whose packets told, else from the earlier one. Used where the two
-    /// directions of a flow went through different tables.
+    /// began is kept from the one whose packets showed it, else from the earlier one. Used where
+    /// the two directions of a flow went through different tables.
     pub fn merge(&mut self, other: &Record) {
         let other_knows = other.state & KNOWN != 0;
         let other_is_earlier = other.start_ns() < self.start_ns();
@@ -372,7 +372,7 @@ impl Record {
         }
     }
 
-    /// Whether the packets themselves told who began (SYN, SYN+ACK, an ICMP answer). If not, the
+    /// Whether the packets themselves showed who began (SYN, SYN+ACK, an ICMP answer). If not, the
     /// initiator is the best guess (biflowDirection).
     #[inline]
     pub fn is_initiator_known(&self) -> bool {

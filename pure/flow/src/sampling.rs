@@ -159,4 +159,27 @@ mod tests {
             }
         }
     }
+
+    /// The first outputs of xorshift64* from state 1.
+    #[test]
+    fn chances_are_those_of_the_generator() {
+        let outputs = [
+            5_180_492_295_206_395_165_u64,
+            12_380_297_144_915_551_517,
+            13_389_498_078_930_870_103,
+            5_599_127_315_341_312_413,
+        ];
+        for n in [2, 3, 4] {
+            let mut sampler = Sampler::new(Sampling::Random(n), &HashKey::from_seed(1));
+            sampler.random = 1;
+            let expected = outputs.map(|bits| below(bits, n) == 0);
+            assert_eq!(outputs.map(|_| sampler.takes_packet(0)), expected, "{n}");
+        }
+        let mut sampler = Sampler::new(Sampling::Random(2), &HashKey::from_seed(1));
+        sampler.random = 1;
+        for bits in outputs {
+            sampler.takes_packet(0);
+            assert_eq!(sampler.random.wrapping_mul(0x2545_f491_4f6c_dd1d), bits);
+        }
+    }
 }

@@ -179,7 +179,7 @@ impl Table {
         &self.stats
     }
 
-    /// The greatest time it was told.
+    /// The greatest time it was reported.
     #[inline]
     pub fn clock_ns(&self) -> u64 {
         self.clock_ns
@@ -432,7 +432,7 @@ impl Table {
     }
 
     /// Hands a flow to the sink. Its record and place are the caller's.
-    fn tell<W: Watch>(
+    fn report<W: Watch>(
         &mut self,
         index: u32,
         reason: EndReason,
@@ -455,7 +455,7 @@ impl Table {
         sink: &mut dyn RecordSink,
     ) {
         let record = self.lines[place.line].records[place.way];
-        self.tell(record, reason, watch, sink);
+        self.report(record, reason, watch, sink);
         self.records[record as usize].free(self.free);
         self.free = record;
         self.remove(place);

@@ -1,11 +1,15 @@
 //! The largest flows, for people: sums over all records of a flow, in bounded memory.
 
+mod scan;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::hash::HashKey;
 use crate::key::{FlowKey, Side};
 use crate::record::Record;
+
+pub use scan::TopScan;
 
 /// What makes a flow large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,17 +22,20 @@ pub enum Order {
     Packets = 1,
     /// From the first to the latest packet.
     Duration = 2,
+    /// Bytes a second of both directions, now ([`TopScan`]); of records and sums, which have no
+    /// now, bytes.
+    Rate = 3,
 }
 
 impl Order {
     /// All orders, by their values.
-    pub const ALL: [Order; 3] = [Order::Bytes, Order::Packets, Order::Duration];
+    pub const ALL: [Order; 4] = [Order::Bytes, Order::Packets, Order::Duration, Order::Rate];
 
     /// How large a record is.
     #[inline]
     pub fn of_record(self, record: &Record) -> u64 {
         match self {
-            Order::Bytes => record.bytes(),
+            Order::Bytes | Order::Rate => record.bytes(),
             Order::Packets => record.packets(),
             Order::Duration => record.duration_ns(),
         }
@@ -37,7 +44,7 @@ impl Order {
     /// How large a sum is.
     pub fn of_total(self, total: &Total) -> u64 {
         match self {
-            Order::Bytes => total.bytes.iter().sum(),
+            Order::Bytes | Order::Rate => total.bytes.iter().sum(),
             Order::Packets => total.packets.iter().sum(),
             Order::Duration => total.end_ns.saturating_sub(total.start_ns),
         }
@@ -288,59 +295,6 @@ pub fn sort(totals: &mut [Total], order: Order) {
     });
 }
 
-/// The largest live flows of a table, found piece by piece so that no packet waits long.
-pub struct TopScan {
-    /// The least of the kept ones first.
-    kept: Vec<(u64, u32, Record)>,
-    count: usize,
-    at: usize,
-}
-
-impl TopScan {
-    /// For the `count` largest.
-    pub fn new(count: usize) -> TopScan {
-        TopScan {
-            kept: Vec::with_capacity(count + 1),
-            count: count.max(1),
-            at: 0,
-        }
-    }
-
-    /// Looks at some `place_count` places of the table more. True when all have been looked at:
-    /// [`TopScan::take`] then has the result.
-    pub fn step(&mut self, table: &crate::Table, place_count: usize, order: Order) -> bool {
-        let to = self.at.saturating_add(place_count);
-        for (place, record) in table.live_places(self.at, to) {
-            let size = order.of_record(record);
-            let least = self.kept.first().map_or(0, |(least, ..)| *least);
-            if self.kept.len() < self.count {
-                self.insert(size, place, record);
-            } else if size > least {
-                self.kept.remove(0);
-                self.insert(size, place, record);
-            }
-        }
-        self.at = to;
-        to >= table.place_count()
-    }
-
-    fn insert(&mut self, size: u64, place: u32, record: &Record) {
-        let at = self.kept.partition_point(|(other, ..)| *other < size);
-        self.kept.insert(at, (size, place, *record));
-    }
-
-    /// The largest found, into `out`, whose former content is lost; then begins anew. `look` is
-    /// shown each with its place, for [`Meter::application`](crate::Meter::application).
-    pub fn take(&mut self, out: &mut Vec<Record>, mut look: impl FnMut(u32, &Record)) {
-        out.clear();
-        for (_, place, record) in self.kept.drain(..).rev() {
-            look(place, &record);
-            out.push(record);
-        }
-        self.at = 0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -422,37 +376,5 @@ mod tests {
         turned.bytes = [1, 2];
         sum.add(&turned);
         assert_eq!(sum.bytes, [12, 1]);
-    }
-
-    #[test]
-    fn live_flows_are_found_piece_by_piece() {
-        let mut table = crate::Table::new(&crate::TableConfig {
-            flow_count_max: 1000,
-            ..crate::TableConfig::default()
-        })
-        .unwrap();
-        let key = crate::HashKey::from_seed(1);
-        for flow in 0..1000 {
-            let one = record(flow, 1);
-            let packet = crate::Observed {
-                key: *one.key(),
-                side: one.initiator(),
-                hash: key.hash(&one.key().words()),
-                time_ns: 1,
-                bytes: u32::from(flow) * 7 % 1000,
-                ..crate::Observed::NONE
-            };
-            table.observe(&[packet], &mut |_: &Record, _| panic!());
-        }
-        let mut scan = TopScan::new(5);
-        let mut steps = 1;
-        while !scan.step(&table, 64, Order::Bytes) {
-            steps += 1;
-        }
-        assert_eq!(steps, 16);
-        let mut found = Vec::new();
-        scan.take(&mut found, |_, _| ());
-        let sizes: Vec<u64> = found.iter().map(Record::bytes).collect();
-        assert_eq!(sizes, [999, 998, 997, 996, 995]);
     }
 }

@@ -47,11 +47,11 @@ fn tcp(flow: u16, from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<
     packet
 }
 
-/// Everything that is told, in its order.
+/// Everything that is reported, in its order.
 #[derive(Default)]
-struct Told(Vec<String>);
+struct Reported(Vec<String>);
 
-impl RecordSink for Told {
+impl RecordSink for Reported {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.ended_with(record, &Extra::default(), reason);
     }
@@ -67,7 +67,7 @@ impl RecordSink for Told {
 
 type Packet = (u64, Vec<u8>);
 
-fn told(config: &MeterConfig, packets: &[Packet], batch_len: usize) -> Vec<String> {
+fn reported(config: &MeterConfig, packets: &[Packet], batch_len: usize) -> Vec<String> {
     let mut meter = Meter::new(config).unwrap();
     if config.extra.inspect_count != 0 {
         meter.set_inspector(Box::new(Inspector::new(&InspectorConfig {
@@ -77,7 +77,7 @@ fn told(config: &MeterConfig, packets: &[Packet], batch_len: usize) -> Vec<Strin
             ..InspectorConfig::default()
         })));
     }
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let inputs: Vec<_> = packets
         .iter()
         .map(|(time_ns, bytes)| Input {
@@ -90,18 +90,18 @@ fn told(config: &MeterConfig, packets: &[Packet], batch_len: usize) -> Vec<Strin
         })
         .collect();
     for batch in inputs.chunks(batch_len) {
-        meter.observe_all(batch, &mut told);
+        meter.observe_all(batch, &mut reported);
     }
-    meter.finish(&mut told);
+    meter.finish(&mut reported);
     assert_eq!(meter.stats().imbalance(), 0);
-    told.0
+    reported.0
 }
 
-/// The same is told at every batch length, and something of it.
+/// The same is reported at every batch length, and something of it.
 fn assert_same(config: &MeterConfig, packets: &[Packet], lens: impl Iterator<Item = usize>) {
-    let expected = told(config, packets, 256);
+    let expected = reported(config, packets, 256);
     for len in lens {
-        let found = told(config, packets, len);
+        let found = reported(config, packets, len);
         let different = expected.iter().zip(&found).find(|(one, two)| one != two);
         assert!(
             found == expected,
@@ -151,8 +151,8 @@ fn silent_flows_are_read_on_or_not_at_every_batch_length() {
     config.extra.inspect_count = u8::MAX;
     let packets = silences(7, 400);
     let names = |name: &str| {
-        let told = told(&config, &packets, 256);
-        told.iter().filter(|text| text.contains(name)).count()
+        let reported = reported(&config, &packets, 256);
+        reported.iter().filter(|text| text.contains(name)).count()
     };
     assert!(names("www.example.org") > 100 && names("Active") > 400);
     assert_same(&config, &packets, 1..256);
@@ -173,7 +173,7 @@ fn a_silent_flow_is_told_alone_as_among_others() {
     let others = (0..16_000).map(|n| (START + n * S / 10, tcp(OTHER, 0, 1, ACK, b"")));
     let mut all: Vec<Packet> = others.chain(packets.iter().cloned()).collect();
     all.sort();
-    let mut among = told(&config, &all, 32);
+    let mut among = reported(&config, &all, 32);
     let other = format!(" {} ", 40_000 + OTHER);
     among.retain(|text| !text.contains(&other));
     let mut alone = Vec::new();
@@ -182,9 +182,9 @@ fn a_silent_flow_is_told_alone_as_among_others() {
         let is_of = |bytes: &[u8]| bytes[20..22] == port || bytes[22..24] == port;
         let own = packets.iter().filter(|(_, bytes)| is_of(bytes));
         let own: Vec<_> = own.cloned().collect();
-        alone.extend(told(&config, &own, 32));
+        alone.extend(reported(&config, &own, 32));
     }
-    // Why the last record ends is told by the last packet of all, which may be another flow's.
+    // Why the last record ends is reported by the last packet of all, which may be another flow's.
     let without_end = |text: String| text.replace("Forced", "Active");
     for texts in [&mut among, &mut alone] {
         *texts = texts.drain(..).map(without_end).collect();
@@ -231,7 +231,7 @@ fn what_reading_takes_is_given_back_after_a_long_silence() {
     let mut meter = Meter::new(&config).unwrap();
     let count = Arc::new(AtomicU32::new(0));
     meter.set_inspector(Box::new(Rests(count.clone())));
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let mut send = |flow, time_ns, payload: &[u8]| {
         let bytes = tcp(flow, 0, 1000, ACK, payload);
         let input = Input {
@@ -242,7 +242,7 @@ fn what_reading_takes_is_given_back_after_a_long_silence() {
             vlan: None,
             interface: 0,
         };
-        meter.observe(&input, &mut told);
+        meter.observe(&input, &mut reported);
         count.load(Ordering::Relaxed)
     };
     send(1, START, b"GET");
@@ -279,8 +279,8 @@ fn a_full_table_tells_the_same_at_every_batch_length() {
         let mut config = MeterConfig::new(HashKey::from_seed(seed));
         config.table.flow_count_max = flow_count_max;
         let packets = crowd(seed, 6000);
-        let told = told(&config, &packets, 256);
-        assert!(told.iter().any(|text| text.contains("Resources")));
+        let reported = reported(&config, &packets, 256);
+        assert!(reported.iter().any(|text| text.contains("Resources")));
         assert_same(&config, &packets, LENS.into_iter());
     }
 }

@@ -41,9 +41,9 @@ fn ssh(who: &str) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Told(Vec<(u16, Application)>);
+struct Reported(Vec<(u16, Application)>);
 
-impl RecordSink for Told {
+impl RecordSink for Reported {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.ended_with(record, &Extra::default(), reason);
     }
@@ -56,7 +56,7 @@ impl RecordSink for Told {
 }
 
 /// The applications of records, by the port of the initiator.
-fn told(packets: &[Vec<u8>], uniflow: bool, active_ns: u64) -> Vec<(u16, Application)> {
+fn reported(packets: &[Vec<u8>], uniflow: bool, active_ns: u64) -> Vec<(u16, Application)> {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 64;
     config.table.uniflow = uniflow;
@@ -69,7 +69,7 @@ fn told(packets: &[Vec<u8>], uniflow: bool, active_ns: u64) -> Vec<(u16, Applica
         ..InspectorConfig::default()
     };
     meter.set_inspector(Box::new(Inspector::new(&decoders)));
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     for (at, bytes) in packets.iter().enumerate() {
         let input = Input {
             link: LinkType::RAW,
@@ -79,10 +79,10 @@ fn told(packets: &[Vec<u8>], uniflow: bool, active_ns: u64) -> Vec<(u16, Applica
             vlan: None,
             interface: 0,
         };
-        meter.observe(&input, &mut told);
+        meter.observe(&input, &mut reported);
     }
-    meter.finish(&mut told);
-    told.0
+    meter.finish(&mut reported);
+    reported.0
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn an_ssh_server_is_the_server_in_a_uniflow_too() {
         }
         packets.push(tcp(1, port, 5000, ACK, &server));
         packets.push(tcp(0, port, 1000, ACK, &client));
-        let both = told(&packets, false, 1_000_000);
+        let both = reported(&packets, false, 1_000_000);
         assert_eq!(both.len(), 1);
-        let each = told(&packets, true, active_ns);
+        let each = reported(&packets, true, active_ns);
         for (sender, fields) in [40_000, port].into_iter().zip(sides) {
             let of_sender = each.iter().rfind(|(from, _)| *from == sender);
             let (_, application) = of_sender.expect("a record");

@@ -31,9 +31,9 @@ fn tcp(from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Told(Vec<(u64, EndReason, Application)>);
+struct Reported(Vec<(u64, EndReason, Application)>);
 
-impl RecordSink for Told {
+impl RecordSink for Reported {
     fn ended(&mut self, record: &Record, reason: EndReason) {
         self.ended_with(record, &Extra::default(), reason);
     }
@@ -45,7 +45,7 @@ impl RecordSink for Told {
 }
 
 /// The records of packets, in the order in which they end.
-fn told(packets: &[(u64, Vec<u8>)], active_ns: u64) -> Told {
+fn reported(packets: &[(u64, Vec<u8>)], active_ns: u64) -> Reported {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 64;
     config.table.timeouts.active_ns = active_ns;
@@ -58,7 +58,7 @@ fn told(packets: &[(u64, Vec<u8>)], active_ns: u64) -> Told {
         ..InspectorConfig::default()
     };
     meter.set_inspector(Box::new(Inspector::new(&decoders)));
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     for (time_ns, bytes) in packets {
         let input = Input {
             link: LinkType::RAW,
@@ -68,12 +68,12 @@ fn told(packets: &[(u64, Vec<u8>)], active_ns: u64) -> Told {
             vlan: None,
             interface: 0,
         };
-        meter.observe(&input, &mut told);
+        meter.observe(&input, &mut reported);
     }
-    meter.finish(&mut told);
-    let counted: u64 = told.0.iter().map(|(packets, ..)| packets).sum();
+    meter.finish(&mut reported);
+    let counted: u64 = reported.0.iter().map(|(packets, ..)| packets).sum();
     assert_eq!(counted, packets.len() as u64);
-    told
+    reported
 }
 
 fn handshake() -> Vec<(u64, Vec<u8>)> {
@@ -109,10 +109,10 @@ fn a_flow_is_decoded_when_it_speaks_up_after_its_active_timeout() {
             packets.push((at_ns + 1, tcp(1, 5001, ACK, b"")));
         }
         packets.extend(exchange(START + 315 * S));
-        let told = told(&packets, 300 * S);
-        assert_eq!(told.0.len(), 2);
-        assert_eq!(told.0[0].1, EndReason::Active);
-        assert_http(&told.0[1].2);
+        let reported = reported(&packets, 300 * S);
+        assert_eq!(reported.0.len(), 2);
+        assert_eq!(reported.0[0].1, EndReason::Active);
+        assert_http(&reported.0[1].2);
     }
 }
 
@@ -123,11 +123,11 @@ fn a_packet_from_the_future_does_not_end_decoding() {
         let mut packets = handshake();
         packets.extend(exchange(START + S));
         packets[at].0 = future_ns;
-        let told = told(&packets, 300 * S);
-        assert!(told.0.len() > 1);
-        // What is told last is all that is known; the answer is not read where the whole table
+        let reported = reported(&packets, 300 * S);
+        assert!(reported.0.len() > 1);
+        // What is reported last is all that is known; the answer is not read where the whole table
         // was idle by then.
-        let last = &told.0.last().unwrap().2;
+        let last = &reported.0.last().unwrap().2;
         if at < 4 {
             assert_http(last);
         }
@@ -150,8 +150,8 @@ fn a_timeout_within_a_request_loses_nothing() {
         }
         packets.push((START + 100 * S, tcp(1, 5001, ACK, ANSWER)));
         // Of packets with payload 40 are looked at.
-        let told = told(&packets, timeout_ns);
-        let last = &told.0.last().unwrap().2;
+        let reported = reported(&packets, timeout_ns);
+        let last = &reported.0.last().unwrap().2;
         assert_eq!(last.get(Field::HttpPath), Some(Value::text(b"/path")));
     }
 }

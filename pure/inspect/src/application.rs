@@ -152,10 +152,16 @@ impl Application {
     pub fn from_bytes(protocol: Protocol, bytes: &[u8]) -> Application {
         let mut application = Application::EMPTY;
         application.protocol = protocol;
+        let transactions = Transactions::of(bytes);
         for (field, value) in Fields::of(bytes) {
-            application.field(field, value);
+            // What was read once and written again has the counts of its list among the fields,
+            // too: those of the list below count.
+            let is_of_list = matches!(field, Field::Transactions | Field::TransactionsLost);
+            if transactions.is_none() || !is_of_list {
+                application.field(field, value);
+            }
         }
-        if let Some(transactions) = Transactions::of(bytes) {
+        if let Some(transactions) = transactions {
             for (field, count) in [
                 (Field::Transactions, transactions.count),
                 (Field::TransactionsLost, transactions.lost),
@@ -179,7 +185,7 @@ impl Application {
         self.lost = self.lost.saturating_add(other.lost);
         let known = self.present;
         for (field, value) in other.fields() {
-            // Of a list that one side told whole, the other side's is the same.
+            // Of a list that one side reported in full, the other side's is the same.
             if !known.has(field as usize) {
                 self.field(field, value);
             }

@@ -249,7 +249,8 @@ impl Conversation {
         self.feed(origin, bytes, Transport::Udp, tools, out)
     }
 
-    /// No more of the flow will be given. What was held back is told, and the state is given back.
+    /// No more of the flow will be given. What was held back is reported, and the state is given
+    /// back.
     pub fn finish(&mut self, tools: &mut Tools, out: &mut dyn FieldSink) {
         if let Some(state) = tools.arena.get_mut(self.state) {
             match self.is_inner {
@@ -338,7 +339,7 @@ impl Conversation {
             let Tools { arena, scratch, .. } = &mut *tools;
             let mut context = Context {
                 origin: *origin,
-                // Of what is told first nothing is lost for want of room.
+                // Of what is reported first nothing is lost for want of room.
                 may_follow: arena.is_half_empty(),
                 is_followed: false,
                 is_refused: false,

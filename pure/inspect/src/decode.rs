@@ -134,7 +134,7 @@ pub enum Progress {
     Done,
     /// It needs at least so many bytes more, of either direction.
     Need(usize),
-    /// It gives up. What it told before stays true.
+    /// It gives up. What it reported before stays valid.
     Reject(Reason),
     /// From here on both directions speak something else.
     Become(Become),
@@ -249,7 +249,7 @@ pub(crate) trait Decode {
         Progress::Reject(Reason::Gap)
     }
 
-    /// Nothing more will be given: what was held back is told now.
+    /// Nothing more will be given: what was held back is reported now.
     fn end(&mut self, _out: &mut dyn FieldSink) {}
 }
 

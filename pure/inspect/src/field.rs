@@ -116,14 +116,14 @@ pub enum Kind {
 
 /// Where decoders tell what they find.
 pub trait FieldSink {
-    /// What the flow carries. May be told again when more is known.
+    /// What the flow carries. May be reported again when more is known.
     fn named(&mut self, protocol: Protocol);
 
     /// A field.
     fn field(&mut self, field: Field, value: Value<'_>);
 
     /// A transaction has ended: a question and its answer, a request and its response, or one of
-    /// both without the other. The fields of the first were told by [`FieldSink::field`], too.
+    /// both without the other. The fields of the first were reported by [`FieldSink::field`], too.
     fn transaction(&mut self, is_first: bool, fields: &[(Field, Value<'_>)]) {
         let _ = (is_first, fields);
     }

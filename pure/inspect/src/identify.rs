@@ -5,8 +5,8 @@
 //! and most of what no decoder reads is known as that after one byte or two. Where a row has a
 //! check besides, it is asked once a pattern of the row has matched.
 //!
-//! What is identified is a row, [`Row`]; what the flow carries is told by the decoder, once it has
-//! read on.
+//! What is identified is a row, [`Row`]; what the flow carries is reported by the decoder, once it
+//! has read on.
 
 use alloc::vec::Vec;
 

@@ -1,14 +1,20 @@
 //! Decoders joined to flows: order, conversations, budgets, slots.
 
+mod reading;
+mod stats;
+
 use crate::application::Application;
 use crate::conversation::{Conversation, End, Tools};
-use crate::decode::{Arena, Direction, Origin, Reason};
-use crate::field::{Field, FieldSink, Protocol, Value};
+use crate::decode::{Arena, Direction, Reason};
 use crate::identify::{Decoders, Identifier};
 use crate::ports::Transport;
 use crate::slab::Slab;
-use crate::stream::{Blocks, Part, Reader, Stream};
+use crate::stream::{Blocks, Part, Stream};
 use crate::transaction::{Log, Tally, Transactions};
+
+use reading::{Reading, Reported};
+
+pub use stats::InspectorStats;
 
 /// The number of a flow of which nothing was seen yet.
 pub const NONE: u32 = 0;
@@ -72,66 +78,6 @@ impl InspectorConfig {
             + Slab::<Log>::memory_len(self.log_count_max)
             + Identifier::new(self.decoders).memory_len()
             + size_of::<Inspector>()
-    }
-}
-
-/// What an inspector has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InspectorStats {
-    /// Packets looked at.
-    pub packets: u64,
-    /// Flows looked at.
-    pub flows: u64,
-    /// Flows whose decoder was content.
-    pub done: u64,
-    /// Flows given up, by [`Reason`].
-    pub rejected: [u64; Reason::COUNT],
-    /// Flows that ended before either.
-    pub unfinished: u64,
-    /// Flows not looked at because all slots for flows were taken.
-    pub no_room_flow: u64,
-    /// Flows not read because all pages for decoders were taken.
-    pub no_room_state: u64,
-    /// Segments that came too early and could not be kept.
-    pub no_room_segment: u64,
-    /// Flows that were read to the end of their first transaction only, because half of the pages
-    /// were taken.
-    pub no_room_follow: u64,
-    /// Flows at this time that have a slot.
-    pub live: u64,
-}
-
-impl InspectorStats {
-    /// Counts how the reading of a flow ended.
-    fn count(&mut self, end: End) {
-        match end {
-            End::Done => self.done += 1,
-            End::Rejected(reason) => self.rejected[reason as usize] += 1,
-            End::NoRoom => self.no_room_state += 1,
-        }
-    }
-
-    /// Adds another inspector's counts.
-    pub fn add(&mut self, other: &InspectorStats) {
-        self.packets += other.packets;
-        self.flows += other.flows;
-        self.done += other.done;
-        for (sum, count) in self.rejected.iter_mut().zip(other.rejected) {
-            *sum += count;
-        }
-        self.unfinished += other.unfinished;
-        self.no_room_flow += other.no_room_flow;
-        self.no_room_state += other.no_room_state;
-        self.no_room_segment += other.no_room_segment;
-        self.no_room_follow += other.no_room_follow;
-        self.live += other.live;
-    }
-
-    /// Flows looked at less those that are accounted for: 0.
-    pub fn imbalance(&self) -> i64 {
-        let rejected: u64 = self.rejected.iter().sum();
-        let known = self.done + rejected + self.unfinished + self.no_room_flow + self.no_room_state;
-        self.flows.wrapping_sub(known) as i64
     }
 }
 
@@ -424,12 +370,12 @@ impl Inspector {
         };
         slot.is_over = true;
         slot.stream.release(&mut self.blocks);
-        let mut told = Told {
+        let mut reported = Reported {
             application: &mut slot.application,
             tally: &mut slot.tally,
             logs: &mut self.logs,
         };
-        slot.conversation.finish(&mut self.tools, &mut told);
+        slot.conversation.finish(&mut self.tools, &mut reported);
         if slot.application.is_empty() {
             slot.tally.release(&mut self.logs);
             self.flows.give(index);
@@ -491,112 +437,5 @@ impl Inspector {
                 return;
             }
         }
-    }
-}
-
-/// Where decoders tell what they find.
-struct Told<'a> {
-    application: &'a mut Application,
-    tally: &'a mut Tally,
-    logs: &'a mut Slab<Log>,
-}
-
-impl FieldSink for Told<'_> {
-    fn named(&mut self, protocol: Protocol) {
-        self.application.named(protocol);
-    }
-
-    fn field(&mut self, field: Field, value: Value<'_>) {
-        self.application.field(field, value);
-    }
-
-    fn transaction(&mut self, is_first: bool, fields: &[(Field, Value<'_>)]) {
-        self.tally.add(is_first, fields, self.logs);
-    }
-}
-
-/// One flow being read.
-struct Reading<'a> {
-    conversation: &'a mut Conversation,
-    told: Told<'a>,
-    tools: &'a mut Tools,
-    time_ns: u64,
-    ports: [u16; 2],
-    packets: &'a mut u16,
-    /// Whether a flow of which one direction began with nothing known is given up.
-    is_late: bool,
-}
-
-impl<'a> Reading<'a> {
-    fn of(
-        flow: &'a mut Flow,
-        tools: &'a mut Tools,
-        logs: &'a mut Slab<Log>,
-        config: &InspectorConfig,
-    ) -> (Reading<'a>, &'a mut Stream) {
-        let reading = Reading {
-            conversation: &mut flow.conversation,
-            told: Told {
-                application: &mut flow.application,
-                tally: &mut flow.tally,
-                logs,
-            },
-            tools,
-            time_ns: flow.time_ns,
-            ports: flow.ports,
-            is_late: flow.packets >= config.unknown_count_max,
-            packets: &mut flow.packets,
-        };
-        (reading, &mut flow.stream)
-    }
-
-    fn origin(&self, from: Direction) -> Origin {
-        Origin {
-            from,
-            time_ns: self.time_ns,
-            ports: self.ports,
-        }
-    }
-
-    /// One direction began with nothing known, and the other did not say more in time.
-    fn or_late(&self, end: Option<End>, from: Direction, reason: Reason) -> Option<End> {
-        if end.is_none() && self.is_late && self.conversation.is_unknown(from) {
-            return Some(End::Rejected(reason));
-        }
-        end
-    }
-
-    fn datagram(&mut self, from: Direction, bytes: &[u8]) -> Option<End> {
-        let origin = self.origin(from);
-        let (tools, out) = (&mut *self.tools, &mut self.told);
-        let end = self.conversation.datagram(&origin, bytes, tools, out);
-        self.or_late(end, from, Reason::Unknown)
-    }
-}
-
-impl Reader for Reading<'_> {
-    type End = End;
-
-    fn data(&mut self, from: Direction, bytes: &[u8]) -> Option<End> {
-        let origin = self.origin(from);
-        let (tools, out) = (&mut *self.tools, &mut self.told);
-        let end = self.conversation.stream(&origin, bytes, tools, out);
-        self.or_late(end, from, Reason::Unknown)
-    }
-
-    fn gap(&mut self, from: Direction, len: u32) -> Option<End> {
-        let (tools, out) = (&mut *self.tools, &mut self.told);
-        let end = self.conversation.gap(from, len, tools, out);
-        self.or_late(end, from, Reason::Gap)
-    }
-
-    fn far(&mut self, _from: Direction) -> Option<End> {
-        Some(End::Rejected(Reason::Gap))
-    }
-
-    fn again(&mut self, _from: Direction, bytes: &[u8], is_whole: bool) {
-        // Keep-alives repeat one byte, any number of times.
-        let is_one = u16::from(is_whole && bytes.len() == 1);
-        *self.packets = self.packets.saturating_sub(is_one);
     }
 }

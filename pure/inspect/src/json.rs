@@ -144,14 +144,31 @@ pub fn tls_version(number: u64) -> Option<&'static str> {
     })
 }
 
-/// Appends a string of RFC 8259 §7. A byte that is not UTF-8 becomes the code point of its number.
+/// Whether a character cannot be seen or changes how others are shown: the controls of ASCII and
+/// ISO 6429 (C1, which some terminals obey), marks of direction (Unicode UAX #9, which make a name
+/// read as another one), joiners, line separators, tags. No name needs them.
+pub const fn is_unprintable(letter: char) -> bool {
+    matches!(letter as u32,
+        0..=0x1f | 0x7f..=0x9f | 0xad | 0x61c | 0x180e | 0x200b..=0x200f | 0x2028..=0x202e
+        | 0x2060..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0xe0000..=0xe007f)
+}
+
+/// Appends a string of RFC 8259 §7. A byte that is not UTF-8 becomes the code point of its number;
+/// what [`is_unprintable`] is written by its number, which readers of JSON turn back.
 pub fn string(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
             match letter {
                 '"' | '\\' => out.extend([b'\\', letter as u8]),
-                '\0'..='\x1f' | '\x7f'..='\u{9f}' => escape(letter as u8, out),
+                _ if is_unprintable(letter) => {
+                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                        let [high, low] = unit.to_be_bytes();
+                        out.extend(b"\\u");
+                        out.extend(hex(high));
+                        out.extend(hex(low));
+                    }
+                }
                 _ => out.extend(letter.encode_utf8(&mut [0; 4]).as_bytes()),
             }
         }

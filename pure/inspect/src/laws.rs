@@ -73,9 +73,9 @@ impl Default for Laws {
     }
 }
 
-/// All that was told of a connection.
+/// All that was reported about a connection.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Reported {
     /// The fields of the flow.
     pub application: Application,
     /// Its transactions where there was more than one, as [`Transactions::put`] writes them.
@@ -84,8 +84,8 @@ pub struct Told {
     pub transactions: Vec<u8>,
 }
 
-impl PartialEq for Told {
-    fn eq(&self, other: &Told) -> bool {
+impl PartialEq for Reported {
+    fn eq(&self, other: &Reported) -> bool {
         let fields = self.application.bytes() == other.application.bytes();
         fields && self.transactions == other.transactions
     }
@@ -132,7 +132,7 @@ impl Connection<'_> {
         self.next[from as usize] = sequence.wrapping_add(payload.len() as u32);
     }
 
-    fn finish(mut self) -> Told {
+    fn finish(mut self) -> Reported {
         self.inspector.rest(&mut self.number);
         let mut transactions = Vec::new();
         if let Some(all) = self.inspector.transactions(self.number) {
@@ -147,7 +147,7 @@ impl Connection<'_> {
         assert_eq!((stats.live, stats.imbalance()), (0, 0));
         assert!(self.inspector.is_idle(), "a slot was not given back");
         assert_eq!(self.number, NONE);
-        Told {
+        Reported {
             application,
             transactions,
         }
@@ -168,7 +168,7 @@ fn check(application: &Application) {
 
 impl Laws {
     /// What the two sides of a TCP connection say, given as they are.
-    pub fn whole(&mut self, pieces: &[Piece<'_>], ports: [u16; 2]) -> Told {
+    pub fn whole(&mut self, pieces: &[Piece<'_>], ports: [u16; 2]) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
             connection.push(*from, bytes);
@@ -177,7 +177,7 @@ impl Laws {
     }
 
     /// The same, each piece cut after `step` bytes and so on.
-    pub fn cut(&mut self, pieces: &[Piece<'_>], ports: [u16; 2], step: usize) -> Told {
+    pub fn cut(&mut self, pieces: &[Piece<'_>], ports: [u16; 2], step: usize) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
             for part in bytes.chunks(step.max(1)) {
@@ -188,7 +188,7 @@ impl Laws {
     }
 
     /// The same, each piece in two parts of which the second comes first, and then both again.
-    pub fn turned(&mut self, pieces: &[Piece<'_>], ports: [u16; 2], at: usize) -> Told {
+    pub fn turned(&mut self, pieces: &[Piece<'_>], ports: [u16; 2], at: usize) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
             let (one, two) = bytes.split_at(at.min(bytes.len()));

@@ -52,7 +52,9 @@ pub use decode::{Become, Direction, Next, Origin, Progress, Reason};
 pub use field::{FIELDS, Field, FieldRow, FieldSink, Kind, Protocol, Value};
 pub use identify::Decoders;
 pub use inspector::{DONE, FLOW_LEN, Inspector, InspectorConfig, InspectorStats, NONE, Segment};
-pub use json::{json, string as json_string, tls_version, transactions as json_transactions};
+pub use json::{
+    is_unprintable, json, string as json_string, tls_version, transactions as json_transactions,
+};
 pub use ports::{Transport, guess, guess_port, known_ports};
 pub use stream::Stream;
 pub use transaction::{LOG_LEN, Transactions};

@@ -97,6 +97,8 @@ mod tests {
             other.insert(number);
         }
         assert_eq!(set.without(other).iter().collect::<Vec<_>>(), [130, 199]);
+        let joined: Vec<_> = set.or(other).iter().collect();
+        assert_eq!(joined, [0, 63, 64, 65, 130, 199]);
         assert!(Set::<4>::NONE.is_empty() && !set.is_empty() && set.or(Set::NONE) == set);
     }
 }

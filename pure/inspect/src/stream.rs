@@ -3,8 +3,8 @@
 //! A [`Stream`] is the place of one connection: a few numbers for each direction. It is given
 //! segments as they arrive and calls a [`Reader`] with bytes in order, each byte once. What arrives
 //! early is kept by a [`Keep`], up to [`HELD_MAX`] segments a direction; when there is no room the
-//! bytes before it are given up, and the reader is told of a gap. Of bytes that arrive twice the
-//! first copy counts, the second is shown by [`Reader::again`].
+//! bytes before it are given up, and the reader is given a gap. Of bytes that arrive twice
+//! the first copy counts, the second is shown by [`Reader::again`].
 //!
 //! [`Blocks`] keeps segments by copying them. An engine that owns its frames implements [`Keep`]
 //! over them instead and copies nothing. A program with a TCP of its own needs none of this: it

@@ -224,6 +224,15 @@ mod tests {
         let copy = Application::from_bytes(crate::Protocol::Dns, &bytes);
         assert_eq!(copy.get(Field::Transactions), Some(Value::Number(51)));
         assert_eq!(copy.get(Field::DnsName), Some(Value::text(b"first")));
+        // Merged halves of a flow are written and read again: a count stays one.
+        let mut again = copy.bytes().1.to_vec();
+        all.put(&mut again);
+        let copy = Application::from_bytes(crate::Protocol::Dns, &again);
+        let counts = copy
+            .fields()
+            .filter(|(field, _)| *field == Field::Transactions);
+        assert_eq!(counts.count(), 1);
+        assert_eq!(copy.get(Field::Transactions), Some(Value::Number(51)));
         one.release(&mut logs);
         other.release(&mut logs);
         assert_eq!(logs.len(), 0);

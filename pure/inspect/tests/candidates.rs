@@ -5,7 +5,7 @@ use barewire_inspect::{
 };
 
 /// Gives the datagrams of one side of a flow to an inspector, and returns what the flow is
-/// called, the payload type that is told, and after how many datagrams it was done with.
+/// called, the payload type that is reported, and after how many datagrams it was done with.
 fn read(datagrams: &[Vec<u8>]) -> (&'static str, Option<u64>, usize) {
     let mut inspector = Inspector::new(&InspectorConfig {
         flow_count_max: 4,
@@ -32,14 +32,14 @@ fn read(datagrams: &[Vec<u8>]) -> (&'static str, Option<u64>, usize) {
         inspector.packet(&mut flow, &segment);
         count += 1;
     }
-    let told = inspector.end(&mut flow, |application| {
+    let reported = inspector.end(&mut flow, |application| {
         let kind = match application.get(Field::RtpPayloadType) {
             Some(Value::Number(kind)) => Some(kind),
             _ => None,
         };
         (application.protocol().name(), kind)
     });
-    let (name, kind) = told.unwrap_or(("unknown", None));
+    let (name, kind) = reported.unwrap_or(("unknown", None));
     (name, kind, count)
 }
 

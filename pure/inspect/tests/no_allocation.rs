@@ -13,7 +13,7 @@ fn packets_allocate_nothing() {
         held_count_max: 16,
         ..InspectorConfig::default()
     });
-    let mut told = 0;
+    let mut reported = 0;
     let info = allocation_counter::measure(|| {
         for _ in 0..2 {
             for sample in &samples {
@@ -35,11 +35,11 @@ fn packets_allocate_nothing() {
                     inspector.packet(&mut number, &segment);
                 }
                 inspector.end(&mut number, |application| {
-                    told += application.fields().count()
+                    reported += application.fields().count()
                 });
             }
         }
     });
     assert_eq!(info.count_total, 0);
-    assert!(told > 100, "{told}");
+    assert!(reported > 100, "{reported}");
 }

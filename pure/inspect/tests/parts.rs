@@ -59,7 +59,7 @@ fn a_banner_is_read_in_four_lines() {
         text(&found, Field::SshServer).as_deref(),
         Some("SSH-2.0-OpenSSH_9.2p1")
     );
-    // No room for another: told, not awaited.
+    // No room for another: reported, not waited for.
     let mut other = Conversation::NEW;
     let hello = b"\x16\x03\x01\x02\x00\x01";
     let end = other.stream(&origin, hello, &mut tools, &mut { Application::EMPTY });

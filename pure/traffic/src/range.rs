@@ -134,7 +134,7 @@ impl Range {
             Ok(mac) => Ok(mac_bits(mac)),
             Err(error) => Err(Error::new(format!("{item:?}: {error}"))),
         };
-        // A MAC address may be joined by '-' too: a range is then told by its length.
+        // A MAC address may be joined by '-' too: a range is then recognised by its length.
         Self::parse(text, "02:00:00:00:00:01", |item| {
             match item.parse::<Mac>() {
                 Ok(mac) => Ok((mac_bits(mac), mac_bits(mac))),

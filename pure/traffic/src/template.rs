@@ -1,5 +1,7 @@
 //! What generated packets look like: headers with fixed and varying fields.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use crate::generator::Generator;
 use crate::range::{Order, Range};
 use crate::size::Sizes;
@@ -40,6 +42,16 @@ impl Addresses {
                 let why = format!("the source is IPv{version}, the destination IPv{dst_version}");
                 Err(Error::new(why).with_hint("give both of one version"))
             }
+        }
+    }
+
+    /// The only destination, if there is one.
+    pub fn single_destination(&self) -> Option<IpAddr> {
+        match self {
+            Self::V4 { dst, .. } => dst
+                .single()
+                .map(|bits| Ipv4Addr::from_bits(bits as u32).into()),
+            Self::V6 { dst, .. } => dst.single().map(|bits| Ipv6Addr::from_bits(bits).into()),
         }
     }
 }

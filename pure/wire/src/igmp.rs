@@ -53,10 +53,47 @@ impl<'a> Igmp<'a> {
     }
 }
 
+impl Igmp<'_> {
+    /// A query in tcpdump's words: the version by its length and response time, and both where they
+    /// are not the usual ones.
+    fn show_query(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (code, group) = (self.head[1], self.group());
+        let Some(&[_, _, high, low]) = self.payload.first_chunk::<4>() else {
+            match code {
+                0 => f.write_str("igmp query v1")?,
+                100 => f.write_str("igmp query v2")?,
+                tenths => write!(f, "igmp query v2 [max resp time {tenths}]")?,
+            }
+            return match group.is_unspecified() {
+                true => Ok(()),
+                false => write!(f, " [gaddr {group}]"),
+            };
+        };
+        f.write_str("igmp query v3")?;
+        if code != 100 {
+            let tenths = response_time(code);
+            write!(f, " [max resp time {}.{}s]", tenths / 10, tenths % 10)?;
+        }
+        match (group.is_unspecified(), be16(high, low)) {
+            (true, _) => Ok(()),
+            (false, 0) => write!(f, " [gaddr {group}]"),
+            (false, count) => write!(f, " [gaddr {group}, {count} source(s)]"),
+        }
+    }
+}
+
+/// Tenths of a second that a code stands for (RFC 3376 section 4.1.1).
+fn response_time(code: u8) -> u32 {
+    match code {
+        0..128 => code.into(),
+        _ => (u32::from(code & 15) | 16) << ((code >> 4 & 7) + 3),
+    }
+}
+
 impl fmt::Display for Igmp<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.igmp_type() {
-            0x11 => write!(f, "igmp query {}", self.group()),
+            0x11 => self.show_query(f),
             0x12 => write!(f, "igmp v1 report {}", self.group()),
             0x16 => write!(f, "igmp v2 report {}", self.group()),
             0x17 => write!(f, "igmp leave {}", self.group()),
@@ -65,7 +102,7 @@ impl fmt::Display for Igmp<'_> {
                 "igmp v3 report, {} group record(s)",
                 be16(self.head[6], self.head[7])
             ),
-            other => write!(f, "igmp type 0x{other:02x}"),
+            other => write!(f, "igmp-{other}"),
         }
     }
 }

@@ -179,7 +179,7 @@ fn cuts(link: LinkType, bytes: &[u8], wire_len: u32, whole: &Dissection) {
 }
 
 /// What does not depend on the bytes that were cut off is as in the whole packet; what does is not
-/// told, or is told as far as it is known.
+/// told, or is reported as far as it is known.
 fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
     if d.ip_version == 0 {
         return;

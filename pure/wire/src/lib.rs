@@ -26,6 +26,8 @@ pub mod link;
 pub mod reason;
 pub mod summary;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod time;
 mod walk;
 

@@ -79,7 +79,7 @@ fn step(walk: &mut Walk<'_, '_>) -> Next {
         return Err(Reason::BadVersion);
     }
     walk.advance(header_len(head))?;
-    // A length below 48 is given, so that padding can be told from the payload.
+    // A length below 48 is given, so that padding can be distinguished from the payload.
     if head[1] & 0x3f != 0 {
         walk.limit(usize::from(head[1] & 0x3f) + ICV_LEN);
     }

@@ -9,14 +9,17 @@
 //! All levels of a tunnelled packet are on the line, joined by a colon. A line has no line break
 //! and a bounded length, whatever the packet holds.
 
+mod icmp;
+mod ip;
+mod routing;
+mod tcp;
+
 use crate::table::Header;
-use crate::tcp::{self, TcpOption};
-use crate::{
-    Dissection, Fragment, LayerKind, Reason, be16, dissect_inner, ethernet, icmpv4, icmpv6, llc,
-    ppp,
-};
+use crate::{Dissection, Fragment, LayerKind, Reason, dissect_inner, ethernet, llc, ppp};
 use core::fmt;
-use core::net::{IpAddr, Ipv6Addr};
+
+use icmp::{show_icmpv4, show_icmpv6};
+use tcp::show_tcp;
 
 /// A packet as one line, without its time.
 ///
@@ -30,21 +33,61 @@ pub struct Summary<'a> {
     pub bytes: &'a [u8],
 }
 
+/// What is subtracted from the numbers of a TCP segment, so that they count from the start of the
+/// connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceBase {
+    /// From the sequence number.
+    pub seq: u32,
+    /// From the acknowledgment.
+    pub ack: u32,
+    /// From the edges of selective acknowledgments.
+    pub sack: u32,
+}
+
+/// A [`Summary`] with more, or with other numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Detailed<'a> {
+    /// The packet.
+    pub summary: Summary<'a>,
+    /// For its first TCP segment, on whichever level.
+    pub base: SequenceBase,
+    /// Print the fields of each IP header too, as `tcpdump -v` does.
+    pub is_verbose: bool,
+}
+
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut level = *self.dissection;
-        show_level(&level, self.bytes, f)?;
+        let detailed = Detailed {
+            summary: *self,
+            base: SequenceBase::default(),
+            is_verbose: false,
+        };
+        detailed.fmt(f)
+    }
+}
+
+impl fmt::Display for Detailed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { dissection, bytes } = self.summary;
+        let mut level = *dissection;
+        show_level(&level, bytes, self, f)?;
         let mut inner = Dissection::EMPTY;
-        while !level.inner_is_quote && dissect_inner(self.bytes, &level, &mut inner) {
+        while !level.inner_is_quote && dissect_inner(bytes, &level, &mut inner) {
             f.write_str(": ")?;
-            show_level(&inner, self.bytes, f)?;
+            show_level(&inner, bytes, self, f)?;
             level = inner;
         }
         Ok(())
     }
 }
 
-fn show_level(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_level(
+    d: &Dissection,
+    bytes: &[u8],
+    how: &Detailed<'_>,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     let from = |offset: usize| bytes.get(offset..).unwrap_or(&[]);
     let mut last = (LayerKind::None, 0);
     for (kind, offset) in d.layers() {
@@ -71,7 +114,7 @@ fn show_level(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::
     }
     let (kind, offset) = last;
     if d.ip_version != 0 {
-        return show_ip(d, kind, bytes, f);
+        return show_ip(d, kind, bytes, how, f);
     }
     // The part of the packet that belongs to this header, so that padding is not counted.
     let end = (d.payload_offset as usize).saturating_add(d.payload_len as usize);
@@ -86,7 +129,7 @@ fn show_level(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::
         (Reason::UnsupportedLink | Reason::TooDeep, _) | (_, LayerKind::None) => {
             write!(f, "[{}], length {}", d.reason, d.wire_len)
         }
-        (Reason::UnsupportedType, _) => show_unknown_type(d, header, f),
+        (Reason::UnsupportedType, _) => show_unknown_type(d, header, bytes, f),
         (Reason::Complete, LayerKind::Arp) => {
             write!(f, "{header}, length {}", header.bytes.len())
         }
@@ -101,6 +144,7 @@ fn show_level(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::
 fn show_unknown_type(
     d: &Dissection,
     header: Header<'_>,
+    bytes: &[u8],
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let name = match header.kind {
@@ -130,6 +174,7 @@ fn show_unknown_type(
         _ => None,
     };
     match name {
+        Some("LLDP") => routing::show_lldp(d, rest(d, bytes), f),
         Some(name) => write!(f, "{name}, length {}", d.payload_len),
         None => write!(f, "{header}, length {}", d.payload_len),
     }
@@ -150,6 +195,7 @@ fn show_ip(
     d: &Dissection,
     kind: LayerKind,
     bytes: &[u8],
+    how: &Detailed<'_>,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     let (Some(src), Some(dst)) = (d.src_addr(), d.dst_addr()) else {
@@ -158,6 +204,9 @@ fn show_ip(
     let is_named = !d.has(LayerKind::Vlan) && !d.has(LayerKind::Pppoe);
     if !(f.alternate() && is_named) {
         f.write_str(if d.ip_version == 4 { "IP " } else { "IP6 " })?;
+    }
+    if how.is_verbose {
+        ip::show_header(d, bytes, f)?;
     }
     let start = d.layers().next().map_or(0, |(_, offset)| offset);
     let room = (start + d.wire_len as usize).saturating_sub(usize::from(d.ip_offset));
@@ -190,7 +239,7 @@ fn show_ip(
         Reason::LaterFragment => {
             show_protocol(d.ip_protocol, d.ip_version, f)?;
         }
-        Reason::Complete => show_transport(d, kind, transport, bytes, f)?,
+        Reason::Complete => show_transport(d, kind, transport, bytes, how, f)?,
         Reason::Encrypted => write!(
             f,
             "{}",
@@ -199,11 +248,14 @@ fn show_ip(
                 bytes: transport
             }
         )?,
+        Reason::UnsupportedProtocol if routing::is_known(d.ip_protocol) => {
+            routing::show(d, rest(d, bytes), f)?;
+        }
         Reason::UnsupportedProtocol => {
             show_protocol(d.ip_protocol, d.ip_version, f)?;
             write!(f, ", length {}", d.payload_len)?;
         }
-        Reason::Truncated if kind == LayerKind::Tcp => show_tcp(d, transport, f)?,
+        Reason::Truncated if kind == LayerKind::Tcp => show_tcp(d, transport, how.base, f)?,
         Reason::Truncated | Reason::Short => write!(f, "[|{}] [{}]", kind.name(), d.reason)?,
         reason => write!(f, "{} [{reason}], length {}", kind.name(), d.payload_len)?,
     }
@@ -222,6 +274,13 @@ fn transport<'a>(d: &Dissection, bytes: &'a [u8]) -> &'a [u8] {
     transport
         .get(..end.saturating_sub(offset))
         .unwrap_or(transport)
+}
+
+/// What was captured of the payload, without link padding.
+fn rest<'a>(d: &Dissection, bytes: &'a [u8]) -> &'a [u8] {
+    let start = d.payload_offset as usize;
+    let end = end_of_payload(d).min(bytes.len());
+    bytes.get(start..end).unwrap_or(&[])
 }
 
 fn end_of_payload(d: &Dissection) -> usize {
@@ -267,10 +326,11 @@ fn show_transport(
     kind: LayerKind,
     transport: &[u8],
     packet: &[u8],
+    how: &Detailed<'_>,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     match kind {
-        LayerKind::Tcp => show_tcp(d, transport, f),
+        LayerKind::Tcp => show_tcp(d, transport, how.base, f),
         LayerKind::Udp => write!(f, "UDP, length {}", d.payload_len),
         LayerKind::UdpLite => write!(f, "UDP-Lite, length {}", d.payload_len),
         LayerKind::Icmpv4 => show_icmpv4(d, transport, packet, f),
@@ -292,291 +352,6 @@ fn show_transport(
             }
         ),
     }
-}
-
-/// The line as far as the header was captured; where its end is missing, " [|tcp]" follows.
-fn show_tcp(d: &Dissection, transport: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let Some(head) = transport.first_chunk::<{ tcp::HEADER_LEN }>() else {
-        return f.write_str(if d.has_ports() { " [|tcp]" } else { "[|tcp]" });
-    };
-    let starts = tcp::flag::SYN | tcp::flag::FIN | tcp::flag::RST;
-    write!(f, "Flags [{}]", tcp::Flags(d.tcp_flags))?;
-    if d.payload_len > 0 {
-        let end = d.tcp_seq.wrapping_add(d.payload_len);
-        write!(f, ", seq {}:{end}", d.tcp_seq)?;
-    } else if d.tcp_flags & starts != 0 {
-        write!(f, ", seq {}", d.tcp_seq)?;
-    }
-    if d.tcp_flags & tcp::flag::ACK != 0 {
-        write!(f, ", ack {}", d.tcp_ack)?;
-    }
-    write!(f, ", win {}", d.tcp_window)?;
-    if d.tcp_flags & tcp::flag::URG != 0 {
-        write!(f, ", urg {}", be16(head[18], head[19]))?;
-    }
-    let options_len = (usize::from(head[12] >> 4) * 4).saturating_sub(tcp::HEADER_LEN);
-    if options_len > 0 {
-        f.write_str(", options [")?;
-        let options = tcp::captured_options(transport);
-        if show_tcp_options(options, options_len, f)? == Shown::Cut {
-            return f.write_str(" [|tcp]");
-        }
-        f.write_str("]")?;
-    }
-    write!(f, ", length {}", d.payload_len)
-}
-
-/// How much of something was there to be printed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    All,
-    Cut,
-}
-
-/// Prints the options that were captured of those that have `len` bytes on the wire.
-fn show_tcp_options(
-    mut options: tcp::Options<'_>,
-    len: usize,
-    f: &mut fmt::Formatter<'_>,
-) -> Result<Shown, fmt::Error> {
-    let captured_len = options.rest().len();
-    let mut comma = "";
-    for option in options.by_ref() {
-        f.write_str(comma)?;
-        show_tcp_option(option, f)?;
-        comma = ",";
-    }
-    let rest = options.rest();
-    let left = len.saturating_sub(captured_len - rest.len());
-    match *rest {
-        [] if left == 0 => return Ok(Shown::All),
-        [0, ..] => write!(f, "{comma}eol")?,
-        [] => {
-            f.write_str(comma)?;
-            return Ok(Shown::Cut);
-        }
-        [_] if left > 1 => {
-            f.write_str(comma)?;
-            return Ok(Shown::Cut);
-        }
-        [kind, option_len, ref data @ ..]
-            if usize::from(option_len) > rest.len() && usize::from(option_len) <= left =>
-        {
-            f.write_str(comma)?;
-            show_cut_option(kind, option_len, data, f)?;
-            return Ok(Shown::Cut);
-        }
-        _ => f.write_str(" [bad options]")?,
-    }
-    Ok(Shown::All)
-}
-
-fn show_tcp_option(option: TcpOption<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match option {
-        TcpOption::NoOperation => f.write_str("nop"),
-        TcpOption::MaxSegmentSize(bytes) => write!(f, "mss {bytes}"),
-        TcpOption::WindowScale(shift) => write!(f, "wscale {shift}"),
-        TcpOption::SackPermitted => f.write_str("sackOK"),
-        TcpOption::Timestamps(value, echo) => write!(f, "TS val {value} ecr {echo}"),
-        TcpOption::Sack(blocks) => show_sack(blocks.len(), blocks, f),
-        TcpOption::Other(34, cookie) => show_cookie("tfo ", cookie, f),
-        // The experiment that fast open came from (RFC 6994, magic number 0xf989).
-        TcpOption::Other(254, [0xf9, 0x89, cookie @ ..]) => show_cookie("exp-tfo", cookie, f),
-        TcpOption::Other(30, data) => {
-            let kind = data.first().map_or("", |b| mptcp_name(b >> 4));
-            write!(f, "mptcp {} {kind}", data.len() + 2)
-        }
-        TcpOption::Other(19, _) => f.write_str("md5"),
-        TcpOption::Other(kind, data) => show_unknown_option(kind, !data.is_empty(), data, f),
-    }
-}
-
-/// An option of which only the first bytes of its data were captured.
-fn show_cut_option(kind: u8, len: u8, data: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match kind {
-        2 => f.write_str("mss"),
-        3 => f.write_str("wscale"),
-        4 => f.write_str("sackOK"),
-        5 => show_sack(usize::from(len - 2) / 8, data.as_chunks().0, f),
-        8 => f.write_str("TS"),
-        19 => f.write_str("md5"),
-        30 => f.write_str("mptcp"),
-        34 => f.write_str("tfo"),
-        254 => f.write_str("exp"),
-        _ => show_unknown_option(kind, true, data, f),
-    }
-}
-
-fn show_sack(count: usize, blocks: &[[u8; 8]], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "sack {count} ")?;
-    for [a, b, c, d, e, g, h, i] in blocks {
-        let left = u32::from_be_bytes([*a, *b, *c, *d]);
-        let right = u32::from_be_bytes([*e, *g, *h, *i]);
-        write!(f, "{{{left}:{right}}}")?;
-    }
-    Ok(())
-}
-
-fn show_unknown_option(
-    kind: u8,
-    has_data: bool,
-    data: &[u8],
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    write!(f, "unknown-{kind}{}", if has_data { " 0x" } else { "" })?;
-    data.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-}
-
-/// A fast open cookie, or the request for one (RFC 7413 section 4.1).
-fn show_cookie(name: &str, cookie: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    if cookie.is_empty() {
-        return write!(f, "{name} cookiereq");
-    }
-    write!(f, "{name} cookie ")?;
-    cookie.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-}
-
-/// The subtypes of multipath TCP (RFC 8684 section 3).
-fn mptcp_name(subtype: u8) -> &'static str {
-    match subtype {
-        0 => "capable",
-        1 => "join",
-        2 => "dss",
-        3 => "add-addr",
-        4 => "rem-addr",
-        5 => "prio",
-        6 => "fail",
-        7 => "fast-close",
-        _ => "unknown",
-    }
-}
-
-/// The packet that an ICMP error quotes.
-fn quoted(d: &Dissection, packet: &[u8]) -> Option<Dissection> {
-    let mut quote = Dissection::EMPTY;
-    let found = d.inner_is_quote && dissect_inner(packet, d, &mut quote);
-    (found && quote.ip_version != 0).then_some(quote)
-}
-
-fn show_icmpv4(
-    d: &Dissection,
-    transport: &[u8],
-    packet: &[u8],
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    let Ok(view) = icmpv4::Icmpv4::parse(transport) else {
-        return Ok(());
-    };
-    let len = d.payload_len as usize + icmpv4::HEADER_LEN;
-    let Some(quote) = quoted(d, packet) else {
-        return match view.icmp_type() {
-            icmpv4::kind::ECHO_REQUEST | icmpv4::kind::ECHO_REPLY => {
-                let what = if view.icmp_type() == 0 {
-                    "reply"
-                } else {
-                    "request"
-                };
-                write!(
-                    f,
-                    "ICMP echo {what}, id {}, seq {}, length {len}",
-                    view.id(),
-                    view.seq()
-                )
-            }
-            kind => write!(f, "ICMP type {kind}, code {}, length {len}", view.code()),
-        };
-    };
-    let dst = quote
-        .dst_addr()
-        .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-    f.write_str("ICMP ")?;
-    match (view.icmp_type(), view.code()) {
-        (icmpv4::kind::UNREACHABLE, 0) => write!(f, "net {dst} unreachable")?,
-        (icmpv4::kind::UNREACHABLE, 1) => write!(f, "host {dst} unreachable")?,
-        (icmpv4::kind::UNREACHABLE, 2) => {
-            write!(f, "{dst} protocol {} unreachable", quote.ip_protocol)?;
-        }
-        (icmpv4::kind::UNREACHABLE, 3) => {
-            write!(f, "{dst} ")?;
-            show_protocol(quote.ip_protocol, 4, f)?;
-            write!(f, " port {} unreachable", quote.dst_port)?;
-        }
-        (icmpv4::kind::UNREACHABLE, 4) => {
-            write!(f, "{dst} unreachable - need to frag (mtu {})", view.seq())?;
-        }
-        (icmpv4::kind::UNREACHABLE, code) => write!(f, "{dst} unreachable - code {code}")?,
-        (icmpv4::kind::TIME_EXCEEDED, 0) => f.write_str("time exceeded in-transit")?,
-        (icmpv4::kind::TIME_EXCEEDED, _) => f.write_str("ip reassembly time exceeded")?,
-        (icmpv4::kind::REDIRECT, _) => {
-            let [a, b, c, e] = (u32::from(view.id()) << 16 | u32::from(view.seq())).to_be_bytes();
-            write!(f, "redirect {dst} to {a}.{b}.{c}.{e}")?;
-        }
-        (kind, code) => write!(f, "type {kind}, code {code}, about {dst}")?,
-    }
-    write!(f, ", length {len}")
-}
-
-fn show_icmpv6(
-    d: &Dissection,
-    transport: &[u8],
-    packet: &[u8],
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    use icmpv6::kind;
-    let len = transport.len();
-    f.write_str("ICMP6, ")?;
-    let Ok(view) = icmpv6::Icmpv6::parse(transport) else {
-        return write!(
-            f,
-            "type {}, code {}, length {len}",
-            d.icmp_type, d.icmp_code
-        );
-    };
-    let len = d.payload_len as usize + icmpv6::HEADER_LEN;
-    let target = view
-        .payload
-        .first_chunk::<16>()
-        .map(|bytes| Ipv6Addr::from(*bytes));
-    match (view.icmp_type(), target, quoted(d, packet)) {
-        (kind::ECHO_REQUEST, ..) => {
-            write!(f, "echo request, id {}, seq {}", view.id(), view.seq())?
-        }
-        (kind::ECHO_REPLY, ..) => write!(f, "echo reply, id {}, seq {}", view.id(), view.seq())?,
-        (kind::ROUTER_SOLICITATION, ..) => f.write_str("router solicitation")?,
-        (kind::ROUTER_ADVERTISEMENT, ..) => f.write_str("router advertisement")?,
-        (kind::NEIGHBOR_SOLICITATION, Some(target), _) => {
-            write!(f, "neighbor solicitation, who has {target}")?;
-        }
-        (kind::NEIGHBOR_ADVERTISEMENT, Some(target), _) => {
-            write!(f, "neighbor advertisement, tgt is {target}")?;
-        }
-        (kind::UNREACHABLE, _, Some(quote)) => {
-            let dst = quote
-                .dst_addr()
-                .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-            match view.code() {
-                4 => {
-                    write!(f, "destination unreachable, {dst} ")?;
-                    show_protocol(quote.ip_protocol, 6, f)?;
-                    write!(f, " port {}", quote.dst_port)?;
-                }
-                code => write!(f, "destination unreachable, {dst}, code {code}")?,
-            }
-        }
-        (kind::TOO_BIG, ..) => {
-            write!(
-                f,
-                "packet too big, mtu {}",
-                u32::from(view.id()) << 16 | u32::from(view.seq())
-            )?;
-        }
-        (kind::TIME_EXCEEDED, ..) => f.write_str("time exceeded")?,
-        (kind::PARAMETER_PROBLEM, ..) => write!(f, "parameter problem, code {}", view.code())?,
-        (143, ..) => f.write_str("multicast listener report v2")?,
-        (130..=132, ..) => f.write_str("multicast listener message")?,
-        (other, ..) => write!(f, "type {other}, code {}", view.code())?,
-    }
-    write!(f, ", length {len}")
 }
 
 #[cfg(test)]

@@ -127,7 +127,11 @@ pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
         Ok(address) => Ok(address),
         Err(error) if name.contains('/') || name.is_empty() => Err(error),
         Err(error) => {
-            let device = fs::canonicalize(device).map_err(|_| error)?;
+            let Ok(device) = fs::canonicalize(device) else {
+                let why = "no interface has this name, and it is no PCI address";
+                let error = error.with_why(why).with_kind(ErrorKind::NotFound);
+                return Err(error.with_hint("`barewire nic list` shows the cards"));
+            };
             // A virtio card's device is a child of the function.
             let found = device
                 .ancestors()

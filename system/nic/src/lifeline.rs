@@ -22,7 +22,7 @@ const ANCESTORS_MAX: usize = 32;
 pub fn lifeline(name: &str) -> Option<String> {
     find(name).unwrap_or_else(|error: Error| {
         Some(format!(
-            "whether the machine lives on {name} cannot be told: {error}"
+            "whether the machine lives on {name} cannot be reported: {error}"
         ))
     })
 }
@@ -63,7 +63,7 @@ fn find(name: &str) -> Result<Option<String>> {
                 "the machine's default route{table} leaves by {}",
                 through(index)
             ),
-            None => format!("a default route{table} leaves by an interface that is not told"),
+            None => format!("a default route{table} leaves by an interface that is not reported"),
         }));
     }
     for &index in &stack {
@@ -87,7 +87,7 @@ fn find(name: &str) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// By which of these interfaces a route leaves; `Some(None)` if that is not told.
+/// By which of these interfaces a route leaves; `Some(None)` if that is not reported.
 fn by(route: &DefaultRoute, stack: &BTreeSet<u32>) -> Option<Option<u32>> {
     if route.interfaces.is_empty() {
         return Some(None);
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_a_reason() {
         let why = lifeline("no-such-if").unwrap();
-        assert!(why.contains("cannot be told"), "{why}");
+        assert!(why.contains("cannot be reported"), "{why}");
         assert_eq!(lifeline("lo"), None);
     }
 }

@@ -51,7 +51,8 @@ pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
 /// from one to the other without a copy. `None` if fewer than two of them have frames.
 ///
 /// # Errors
-/// As [`open`], for what can be told before anything is opened; `NoSpace` where memory is short.
+/// As [`open`], for what can be reported before anything is opened; `NoSpace` where memory is
+/// short.
 pub fn shared_pool(ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
     Registry::default().shared_pool(ports)
 }

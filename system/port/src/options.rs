@@ -66,7 +66,8 @@ pub enum TimestampSource {
     /// The card or driver where it can, else the earliest program or kernel hook.
     #[default]
     Auto,
-    /// The card or driver, or fail.
+    /// The card or driver; fails where neither can. Of a packet to which it gives no time, the
+    /// kernel's.
     Device,
     /// The kernel: the XDP program, or the socket buffer's time.
     Kernel,

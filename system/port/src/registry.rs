@@ -206,7 +206,7 @@ impl Registry {
     /// As [`shared_pool`](crate::shared_pool).
     ///
     /// # Errors
-    /// As [`open`](Self::open), for what can be told before anything is opened; `NoSpace` where
+    /// As [`open`](Self::open), for what can be reported before anything is opened; `NoSpace` where
     /// memory is short.
     pub fn shared_pool(&self, ports: &[(&str, &PortOptions)]) -> Result<Option<Pool>> {
         let mut frames = Vec::new();
@@ -323,12 +323,12 @@ mod tests {
             ..Backend::new("other", show)
         };
         let registry = Registry::with(&[row, other]);
-        let told = |name| {
+        let reported = |name| {
             let error = registry.open(name, &PortOptions::default()).err();
             error.unwrap().to_string()
         };
-        assert!(told("plain:x?bind=copy").contains("Copy false"));
-        assert!(told("other:x?bind=yes").contains("Auto true"));
-        assert!(told("plain:x?bind=yes").contains("no value for bind"));
+        assert!(reported("plain:x?bind=copy").contains("Copy false"));
+        assert!(reported("other:x?bind=yes").contains("Auto true"));
+        assert!(reported("plain:x?bind=yes").contains("no value for bind"));
     }
 }

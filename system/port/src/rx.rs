@@ -244,8 +244,8 @@ impl Drop for RxQueue {
     }
 }
 
-/// Whether a filter selects a packet. What the kernel would tell a filter beside the bytes is told
-/// here, too: a tag that is not among them, and which way the packet goes.
+/// Whether a filter selects a packet. What the kernel would tell a filter beside the bytes is
+/// reported here, too: a tag that is not among them, and which way the packet goes.
 #[inline]
 fn selects(filter: &Program, slot: &Slot, bytes: &[u8]) -> bool {
     /// `PACKET_OUTGOING` of `if_packet.h`.

@@ -177,7 +177,7 @@ impl TxBatch<'_> {
     #[inline]
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         let slot = self.slot()?;
-        // SAFETY: the backend lent the range to this batch alone.
+        // SAFETY: the backend borrowed the range to this batch alone.
         Some(unsafe {
             std::slice::from_raw_parts_mut(slot.data().as_ptr(), slot.cap_len() as usize)
         })

@@ -26,7 +26,7 @@ type Queue = Arc<Mutex<VecDeque<Box<[u8]>>>>;
 struct Rx {
     queue: Queue,
     /// Lent to the queue, by token.
-    lent: Vec<Option<Box<[u8]>>>,
+    borrowed: Vec<Option<Box<[u8]>>>,
     cache: FrameCache,
     counters: Arc<RxCounters>,
 }
@@ -40,15 +40,15 @@ impl RxBackend for Rx {
         {
             let data = NonNull::new(packet.as_mut_ptr()).unwrap();
             let len = packet.len() as u32;
-            // SAFETY: the packet stays in `lent`, untouched, until the slot comes back.
-            let mut slot = unsafe { Slot::over(data, len, len, self.lent.len() as u64) };
+            // SAFETY: the packet stays in `borrowed`, untouched, until the slot comes back.
+            let mut slot = unsafe { Slot::over(data, len, len, self.borrowed.len() as u64) };
             slot.set_time(1_000 + u64::from(packet[0]));
             slot.set_vlan(Vlan {
                 tpid: 0x8100,
                 tci: 7,
             });
             slots.push(slot);
-            self.lent.push(Some(packet));
+            self.borrowed.push(Some(packet));
             filled.packets += 1;
             filled.bytes += u64::from(len);
         }
@@ -58,17 +58,17 @@ impl RxBackend for Rx {
     fn release(&mut self, slots: &mut Vec<Slot>) {
         for slot in slots.drain(..) {
             if slot.token() != Slot::DETACHED {
-                self.lent[slot.token() as usize] = None;
+                self.borrowed[slot.token() as usize] = None;
             }
         }
-        if self.lent.iter().all(Option::is_none) {
-            self.lent.clear();
+        if self.borrowed.iter().all(Option::is_none) {
+            self.borrowed.clear();
         }
     }
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
         let full = || Error::new(ErrorKind::NoSpace, "keep a packet", "no frame is free");
-        let packet = self.lent[slot.token() as usize].as_ref().unwrap();
+        let packet = self.borrowed[slot.token() as usize].as_ref().unwrap();
         let mut frame = self.cache.take().ok_or_else(full)?;
         let pool = self.cache.pool();
         pool.set_range(&mut frame, 0, slot.cap_len());
@@ -91,7 +91,7 @@ impl RxBackend for Rx {
 
 struct Tx {
     queue: Queue,
-    lent: Vec<Box<[u8]>>,
+    borrowed: Vec<Box<[u8]>>,
     counters: Arc<TxCounters>,
 }
 
@@ -100,9 +100,9 @@ impl TxBackend for Tx {
         for token in 0..max.min(4) {
             let mut room: Box<[u8]> = vec![0; 2048].into();
             let data = NonNull::new(room.as_mut_ptr()).unwrap();
-            // SAFETY: the room stays in `lent`, untouched, until the slots come back.
+            // SAFETY: the room stays in `borrowed`, untouched, until the slots come back.
             slots.push(unsafe { Slot::over(data, 2048, 2048, token as u64) });
-            self.lent.push(room);
+            self.borrowed.push(room);
         }
         Ok(())
     }
@@ -110,12 +110,12 @@ impl TxBackend for Tx {
     fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
         let mut queue = self.queue.lock().unwrap();
         for slot in &slots[..filled] {
-            let room = &self.lent[slot.token() as usize];
+            let room = &self.borrowed[slot.token() as usize];
             queue.push_back(room[..slot.cap_len() as usize].into());
             self.counters.sent.add(1);
         }
         slots.clear();
-        self.lent.clear();
+        self.borrowed.clear();
         Ok(())
     }
 
@@ -179,13 +179,13 @@ fn open_boxes(name: &PortName, options: &PortOptions) -> Result<Port> {
     let (counters, sent) = (Arc::<RxCounters>::default(), Arc::<TxCounters>::default());
     let rx = Rx {
         queue: queue.clone(),
-        lent: Vec::new(),
+        borrowed: Vec::new(),
         cache: FrameCache::new(Pool::new(PoolConfig::default())?),
         counters: counters.clone(),
     };
     let tx = Tx {
         queue,
-        lent: Vec::new(),
+        borrowed: Vec::new(),
         counters: sent.clone(),
     };
     Ok(Port {

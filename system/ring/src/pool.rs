@@ -282,7 +282,7 @@ impl Pool {
     }
 
     /// Takes a frame back that a device returned: `None` for an index out of range or a frame that
-    /// the device does not hold (returned twice, or never lent).
+    /// the device does not hold (returned twice, or never borrowed).
     ///
     /// # Safety
     /// The device must be done with the frame: the table catches doubles, not a device that goes on

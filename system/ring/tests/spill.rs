@@ -65,7 +65,7 @@ fn frames_that_a_full_cache_gives_away_can_be_taken_by_another() {
                     let indices: Vec<u32> = std::iter::from_fn(lend).collect();
                     assert_eq!(indices.len(), FRAMES as usize);
                     for piece in indices.chunks(piece) {
-                        // SAFETY: lent above, to no device.
+                        // SAFETY: borrowed above, to no device.
                         unsafe {
                             match way {
                                 Way::RunFromDevice => one.reclaim_run(piece),

@@ -1,4 +1,4 @@
-//! Which processors a thread may run on.
+//! Which processors a thread may run on, and how urgently.
 
 use crate::{Error, Result};
 
@@ -24,6 +24,20 @@ pub fn pin_current_thread(cpu_index: usize) -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Gives the calling thread, and processes that it starts, the lowest priority. On Linux the nice
+/// value belongs to the thread (setpriority(2), "C library/kernel differences").
+///
+/// # Errors
+/// What the system says.
+pub fn lower_priority_of_thread() -> Result<()> {
+    // SAFETY: a plain system call with integers; 0 is the calling thread.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+    if result < 0 {
+        return Err(Error::last_os("lower the priority of a thread"));
+    }
+    Ok(())
 }
 
 /// The processors that this thread may run on, ascending.

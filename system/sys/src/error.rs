@@ -28,6 +28,8 @@ pub enum ErrorKind {
     Damaged,
     /// No room left: disk, memory, pool.
     NoSpace,
+    /// The run is complete, but an export lost records.
+    Lost,
     /// Any other failure of the system.
     Io,
 }

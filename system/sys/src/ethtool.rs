@@ -1,7 +1,7 @@
 //! What a driver says of its interface: the `SIOCETHTOOL` requests that read (Linux
 //! `include/uapi/linux/ethtool.h`). Nothing here changes anything.
 //!
-//! A driver that does not know a request answers `EOPNOTSUPP`, which is told as `None`.
+//! A driver that does not know a request answers `EOPNOTSUPP`, which is reported as `None`.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

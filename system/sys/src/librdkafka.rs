@@ -132,7 +132,7 @@ pub fn version() -> Result<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// What the library has told since it was asked.
+/// What the library has reported since the last call.
 #[derive(Debug, Default)]
 pub struct Reports {
     /// Tags of messages that brokers have, and of those that will not be there.
@@ -141,8 +141,8 @@ pub struct Reports {
     pub last_error: Option<String>,
 }
 
-/// A producer for one topic. Messages are copied into its queue; what becomes of them is told by
-/// [`Producer::poll`].
+/// A producer for one topic. Messages are copied into its queue; what becomes of them is reported
+/// by [`Producer::poll`].
 pub struct Producer {
     library: &'static Library,
     handle: *mut Opaque,

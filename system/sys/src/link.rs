@@ -152,7 +152,12 @@ impl Link {
             Ok(replies) => Self::first(&what, &replies),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let error = error.with_why("there is no such interface");
-                Err(error.with_hint(names_hint()))
+                // Without a slash it was taken for an interface.
+                let hint = match std::path::Path::new(name).exists() {
+                    true => format!("for the file or folder of this name write ./{name}"),
+                    false => names_hint(),
+                };
+                Err(error.with_hint(hint))
             }
             Err(error) => Err(error),
         }

@@ -29,7 +29,8 @@ pub fn format(template: &OsStr, time_s: u64) -> OsString {
         let parts = parts(time_s)?;
         let mut buffer = vec![0u8; TEXT_LEN_MAX];
         let room = buffer.len();
-        // SAFETY: strftime writes at most as many bytes as it is told; the rest are live values.
+        // SAFETY: strftime writes at most as many bytes as it is reported; the rest are live
+        // values.
         let len =
             unsafe { libc::strftime(buffer.as_mut_ptr().cast(), room, text.as_ptr(), &parts) };
         buffer.truncate(len);

@@ -236,8 +236,8 @@ impl Socket {
         Self::open(libc::NETLINK_GENERIC)
     }
 
-    /// Lets the kernel choose our address: a socket without one is never told of anything, because
-    /// it looks like the kernel itself.
+    /// Lets the kernel choose our address: a socket without one is never reported about anything,
+    /// because it looks like the kernel itself.
     fn bind(&self) -> Result<()> {
         // SAFETY: a struct of plain integers; all zero is a value.
         let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };

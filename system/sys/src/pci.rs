@@ -295,8 +295,8 @@ impl PciFunction {
         self.write(&self.dir().join("driver_override"), &text)
     }
 
-    /// Takes it from its driver, if it has one. The driver is told and gives up what it holds; an
-    /// interface of the kernel's disappears.
+    /// Takes it from its driver, if it has one. The driver is reported and gives up what it holds;
+    /// an interface of the kernel's disappears.
     pub fn unbind(&self) -> Result<()> {
         if self.driver().is_none() {
             return Ok(());

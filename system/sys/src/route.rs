@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(interfaces(reply(8, UNICAST, &[oif(3)])), None);
         // "unreachable default"
         assert_eq!(interfaces(reply(0, 7, &[oif(3)])), None);
-        // By a nexthop object that is not told.
+        // By a nexthop object that is not reported.
         assert_eq!(interfaces(reply(0, UNICAST, &[])), Some(vec![]));
         // Another table.
         let table = (RTA_TABLE, 1000_u32.to_ne_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! Signals that ask a program to end.
+//! Signals that ask a program to end, to reload its configuration, or to print its totals.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -17,6 +17,7 @@ const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static RELOAD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+static TOTALS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// When the first signal came, by the monotonic clock; 0 before.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 /// Which one that was; 0 before.
@@ -58,6 +59,31 @@ pub fn reload_flag() -> Result<Arc<AtomicBool>> {
 extern "C" fn handle_reload(_: libc::c_int) {
     // Set before the handler was installed, so it is there.
     if let Some(flag) = RELOAD.get() {
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The flag that `SIGUSR1` sets from now on, instead of killing the process: it asks for totals, as
+/// with dd and tcpdump.
+///
+/// # Errors
+/// If the handler cannot be installed.
+pub fn totals_flag() -> Result<Arc<AtomicBool>> {
+    let flag = TOTALS.get_or_init(Arc::default).clone();
+    install(libc::SIGUSR1, handle_totals)?;
+    Ok(flag)
+}
+
+/// Whether totals were asked for and the end was not: a sleep that this signal has ended goes on.
+pub fn is_totals_only() -> bool {
+    let is_asked = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+    TOTALS.get().is_some_and(is_asked) && first().is_none()
+}
+
+/// Runs in the middle of anything.
+extern "C" fn handle_totals(_: libc::c_int) {
+    // Set before the handler was installed, so it is there.
+    if let Some(flag) = TOTALS.get() {
         flag.store(true, Ordering::Relaxed);
     }
 }
@@ -125,7 +151,7 @@ pub fn with_default_actions(command: &mut Command) {
 }
 
 /// Whether a signal is ignored.
-fn is_ignored(signal: libc::c_int) -> bool {
+pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: zero is a valid `sigaction`; the call writes the structure given.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
@@ -134,9 +160,10 @@ fn is_ignored(signal: libc::c_int) -> bool {
     }
 }
 
-fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> Result<()> {
+/// Installs a handler that restarts system calls.
+pub(crate) fn install(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> Result<()> {
     // SAFETY: zero is a valid `sigaction` (default action, empty mask); the call reads the
-    // structure given; both handlers do only what a signal handler may.
+    // structure given; all handlers do only what a signal handler may.
     let result = unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         new.sa_sigaction = handler as *const () as libc::sighandler_t;

@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn who_is_in_the_way_is_told() {
         let node = Path::new("/dev/vfio/devices/vfio0");
-        let told = |function: &PciFunction, raw| {
+        let reported = |function: &PciFunction, raw| {
             let error = not_bound(function, node, io::Error::from_raw_os_error(raw));
             let hint = error.hint().expect("what to do").to_owned();
             (error.kind(), error.to_string(), hint)
@@ -383,7 +383,7 @@ mod tests {
         let (root, shared) = function("shared", &["pcieport", "nvme", "pci-stub"]);
         // That the kernel's driver has another of the group is not why it is busy.
         for raw in [libc::EBUSY, libc::EINVAL] {
-            let (kind, text, hint) = told(&shared, raw);
+            let (kind, text, hint) = reported(&shared, raw);
             assert_eq!(kind, ErrorKind::Busy);
             assert!(text.contains("another process has it open"), "{text}");
             assert!(
@@ -391,17 +391,17 @@ mod tests {
                 "{hint}"
             );
         }
-        let (kind, text, _) = told(&shared, libc::EPERM);
+        let (kind, text, _) = reported(&shared, libc::EPERM);
         assert_eq!(kind, ErrorKind::Busy);
         assert!(text.contains("shared with 0000:01:00.2 (nvme):"), "{text}");
         std::fs::remove_dir_all(root).unwrap();
         // A bridge is no companion.
         let (root, alone) = function("alone", &["pcieport", DRIVER]);
-        let (kind, text, hint) = told(&alone, libc::EPERM);
+        let (kind, text, hint) = reported(&alone, libc::EPERM);
         assert_eq!(kind, ErrorKind::Busy);
         assert!(text.contains("another process has a function"), "{text}");
         assert!(hint.contains("fuser -v /dev/vfio/7"), "{hint}");
-        let (_, _, hint) = told(&alone, libc::EIO);
+        let (_, _, hint) = reported(&alone, libc::EIO);
         assert!(hint.contains("dmesg"), "{hint}");
         std::fs::remove_dir_all(root).unwrap();
     }

@@ -73,7 +73,7 @@ impl Card {
     /// # Errors
     /// The driver's, where the card does not answer as it should; the visitor's.
     // The visitor stands first, so that it goes after the function where opening fails: it may
-    // hold what the card was lent by.
+    // hold what the card was borrowed by.
     pub fn drive<V: Visitor>(&self, visitor: V, function: VfioFunction) -> Result<V::Output> {
         match self.family {
             Family::Igb => visitor.visit(Igb::open(function)?),

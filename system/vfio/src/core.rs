@@ -14,7 +14,7 @@ use super::driver::{
 };
 
 /// What goes when nobody has the card open any more: with it the kernel's driver gets a card back
-/// that was lent.
+/// that was borrowed.
 pub type Lent = Option<Box<dyn Any + Send + Sync>>;
 
 /// A started card. Goes down when the last of queues and control is dropped, in whatever order.
@@ -27,10 +27,10 @@ pub struct Core<D: Driver> {
     failed: AtomicBool,
     /// Somebody wants it back.
     wanted: AtomicBool,
-    /// Where that is told.
+    /// Where that is reported.
     request: Option<Arc<EventFd>>,
     #[allow(dead_code, reason = "it works by being there")]
-    lent: Lent,
+    borrowed: Lent,
 }
 
 /// A started card with what it gave: its queues and its interrupts.
@@ -44,7 +44,7 @@ pub type Started<D> = (
 impl<D: Driver> Core<D> {
     /// Starts the card with all frames mapped.
     pub fn start(
-        lent: Lent,
+        borrowed: Lent,
         driver: D,
         settings: &Settings,
         frames: Arc<PoolDma>,
@@ -60,7 +60,7 @@ impl<D: Driver> Core<D> {
             frames,
             failed: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
-            lent,
+            borrowed,
         };
         let mut interrupts = match settings.rx_count {
             0 => Vec::new(),

@@ -88,7 +88,7 @@ const IOVA_STEP: u64 = 2 << 20;
 pub struct DmaSpace {
     mapper: Box<dyn Mapper>,
     next: Mutex<u64>,
-    /// By how much too high the addresses of pools are told.
+    /// By how much too high the addresses of pools are reported.
     #[cfg(feature = "testing")]
     wrong_by: AtomicU64,
 }
@@ -104,7 +104,8 @@ impl DmaSpace {
         })
     }
 
-    /// Has the card told of every frame of the pools mapped from here on at an address that is
+    /// Has the card reported about every frame of the pools mapped from here on at an address that
+    /// is
     /// `bytes` too high. Nothing is mapped there: what an IOMMU is for can be seen.
     #[cfg(feature = "testing")]
     pub fn set_wrong_by(&self, bytes: u64) {
@@ -180,7 +181,7 @@ impl DmaSpace {
             .with_hint("make the pool of an even number of frames"));
         }
         // SAFETY: the pool lives in the result beside the mapping and goes after it; the card
-        // writes only into frames that were lent to it, which nobody reads before it is done.
+        // writes only into frames that it has been given, which nobody reads before it is done.
         let mapping = unsafe { self.map(pool.base(), pool.frames_len())? };
         Ok(Arc::new(PoolDma {
             iova: mapping.iova + self.pool_offset(),

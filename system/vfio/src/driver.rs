@@ -112,8 +112,8 @@ pub struct Limits {
     pub segments_max: u32,
     /// Packets carry the card's hash.
     pub rss_hash: bool,
-    /// VLAN tags are taken out of packets and told beside them, where frames have room in front of
-    /// a packet to put one back (see [`DriverRx::headroom`]).
+    /// VLAN tags are taken out of packets and reported beside them, where frames have room in front
+    /// of a packet to put one back (see [`DriverRx::headroom`]).
     pub vlan: bool,
 }
 
@@ -316,7 +316,7 @@ pub trait DriverRx: Send + 'static {
     fn health(&mut self) -> Health;
 
     /// Has the card interrupt at the next packet. The caller looks at `is_ready` once more before
-    /// it sleeps: a packet between is not told.
+    /// it sleeps: a packet between is not reported.
     fn arm(&mut self);
 
     /// Has the card interrupt no more.

@@ -1,5 +1,5 @@
 //! The Intel 82576 and those like it (datasheet 82576EB, revision 2.87): 16 queues either way,
-//! hashing over them, checksums and VLAN tags told beside the packet.
+//! hashing over them, checksums and VLAN tags reported with the packet.
 //!
 //! Read `registers.rs` beside the datasheet, then `start` here (§4.5), `rx.rs` (§7.1), `tx.rs`
 //! (§7.2).
@@ -133,7 +133,7 @@ impl<F: Function> Igb<F> {
         regs.write32(reg::EIAC, (1 << count) - 1);
     }
 
-    /// A queue's ring is among `queues` before the card is told of it.
+    /// A queue's ring is among `queues` before the card is given it.
     fn start_queues(
         &self,
         settings: &Settings,
@@ -335,7 +335,7 @@ impl<F: Function> Driver for Igb<F> {
                 "drops",
                 format!(
                     "RQDPC, which ends at {}, was full {times} times: from then on drops are \
-                     told by what GPRC has and nobody else",
+                     reported by what GPRC has and nobody else",
                     reg::RQDPC_MAX
                 ),
             )],

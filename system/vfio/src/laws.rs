@@ -38,7 +38,7 @@ pub(super) trait Rig: 'static {
     fn card() -> ModelCard<Self::Model>;
     /// A packet arrives for a queue; false if the card lost it.
     fn receive(model: &mut Self::Model, queue: u32, packet: &[u8]) -> bool;
-    /// Has the card do something wrong once (or [`Fault::Stop`], until told otherwise).
+    /// Has the card do something wrong once (or [`Fault::Stop`], until it is changed).
     fn fault(model: &mut Self::Model, fault: Option<Fault>);
     /// Somebody resets the card, or it cannot go on.
     fn break_down(model: &mut Self::Model);

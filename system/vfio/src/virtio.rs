@@ -3,7 +3,7 @@
 //!
 //! There is no hardware to count packets, and little to set up: a device is a handful of features
 //! agreed upon, and queues in our memory. What costs is telling the device of new buffers, because
-//! the processor leaves the virtual machine for it; so it is only told when it asks (§2.7.10,
+//! the processor leaves the virtual machine for it; so it is only reported when it asks (§2.7.10,
 //! §2.8.10), and it is asked for no interrupts while we poll.
 //!
 //! Read [`feature`] for what is agreed upon, then [`VirtioNet::start`] beside §3.1.1 and §5.1.5,

@@ -21,7 +21,7 @@ impl XdpProgram {
     /// `device`: it is for this device alone and calls its metadata kfuncs (Linux 6.3).
     ///
     /// # Errors
-    /// `Permission` without CAP_BPF and CAP_NET_ADMIN; what the verifier refuses is told in its
+    /// `Permission` without CAP_BPF and CAP_NET_ADMIN; what the verifier refuses is reported in its
     /// own words.
     pub fn load(name: &str, insns: &[Insn], frags: bool, device: Option<u32>) -> Result<Self> {
         let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use lab::process::{Process, Signal};
 use port::file::{FileWriter, WriterOptions};
 use port::{AttachMode, BindMode, PortOptions};
-use runtime::capture::{self, Options, Sink};
+use runtime::capture::{self, Options, Recorder};
 use runtime::{Pacing, Stop};
 
 use super::receive::ANOTHER;
@@ -146,10 +146,10 @@ fn barewire(name: &str, options: PortOptions) -> Result<Running> {
     };
     let stop = Stop::new();
     let flag = stop.clone();
-    let sink = Sink::File(Box::new(writer));
+    let recorder = Recorder::File(Box::new(writer));
     let thread = std::thread::spawn(move || {
         sys::affinity::pin_current_thread(CPU)?;
-        anyhow::Ok(capture::run(port, sink, &options, &flag, |_| ()))
+        anyhow::Ok(capture::run(port, recorder, &options, &flag, |_| ()))
     });
     Ok(Running {
         delivered: Box::new(move || Ok(counters.delivered.get())),

@@ -106,7 +106,7 @@ fn pass_batch(port: &mut Port) -> Result<usize> {
     Ok(batch.len())
 }
 
-/// One batch as a program sends it: buffers are lent, filled (by what is not counted as the
+/// One batch as a program sends it: buffers are borrowed, filled (by what is not counted as the
 /// driver's: eight bytes), sent, and those of earlier batches come back.
 #[inline(never)]
 fn send_batch(port: &mut Port) -> Result<usize> {

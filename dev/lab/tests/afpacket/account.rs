@@ -186,7 +186,7 @@ fn everything_works_without_rights_once_open() {
     let (plan, sender) = (plan(&pair), sender(&pair.left));
     let name = name(&pair.right, "queues=2&outgoing=no");
     // Whoever has rights changes the interface meanwhile.
-    let ((ask, asked), (tell, told)) = (channel(), channel());
+    let ((ask, asked), (tell, reported)) = (channel(), channel());
     let body = move || {
         let options = PortOptions {
             direction: port::Direction::Both,
@@ -207,7 +207,7 @@ fn everything_works_without_rights_once_open() {
         batch.submit().unwrap();
         port.tx[0].flush().unwrap();
         ask.send(()).unwrap();
-        told.recv().unwrap();
+        reported.recv().unwrap();
         assert_eq!(port.control.event(), Some(PortEvent::MtuChanged(1400)));
         port.control.stop().unwrap();
         sender.send(&plan.build(51, 64)).unwrap();

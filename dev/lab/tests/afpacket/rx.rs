@@ -2,10 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lab::packet::number_of;
-use lab::{Veth, skip};
+use lab::{Pair, Veth, skip};
 use port::{TimestampSource, Vlan};
 use sys::ErrorKind;
 
@@ -198,38 +199,31 @@ fn flow_hashes_are_there_when_asked_for() {
     );
 }
 
+/// A connection from left to right, and a thread that reads it to its end.
+fn connected(pair: &Pair) -> (TcpStream, JoinHandle<Vec<u8>>) {
+    let to = (pair.right.ipv4, 7070);
+    let listen = || TcpListener::bind(to);
+    let listener = pair.right.ns.run(listen).unwrap().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut received = Vec::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_to_end(&mut received).unwrap();
+        received
+    });
+    let connect = || TcpStream::connect(to);
+    (pair.left.ns.run(connect).unwrap().unwrap(), reader)
+}
+
 /// With segmentation offload a "packet" of up to 64 KiB crosses the pair in one piece. It is
-/// captured whole; in a ring whose blocks are smaller it is cut, and its true length is told.
+/// captured whole; in a ring whose blocks are smaller it is cut, and its true length is reported.
 #[test]
 fn merged_packets_are_whole_or_honestly_cut() {
     lab::require!(skip::lab());
     let pair = Veth::new().offloads().create().unwrap();
     let mut whole = open(&pair.right, "outgoing=no");
     let mut small = open(&pair.right, "outgoing=no&ring_bytes=131072");
-    let to = (pair.right.ipv4, 7070);
-    let listener = pair
-        .right
-        .ns
-        .run(|| TcpListener::bind(to))
-        .unwrap()
-        .unwrap();
+    let (mut stream, reader) = connected(&pair);
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let reader = std::thread::spawn(move || {
-        let mut received = Vec::new();
-        listener
-            .accept()
-            .unwrap()
-            .0
-            .read_to_end(&mut received)
-            .unwrap();
-        received
-    });
-    let mut stream = pair
-        .left
-        .ns
-        .run(|| TcpStream::connect(to))
-        .unwrap()
-        .unwrap();
     // Both rings are read between writes, so that the small one holds all.
     let mut lens = (Vec::new(), Vec::new());
     let mut read = |lens: &mut (Vec<_>, Vec<_>)| {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use lab::process::Process;
 use lab::{Finished, process};
 
+mod flags;
 mod lines;
+mod words;
 
 /// How long a program may take here; nothing is measured by it.
 pub const LIMIT: Duration = Duration::from_secs(60);

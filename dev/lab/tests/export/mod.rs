@@ -185,3 +185,22 @@ impl Run {
         &self.summary["exports"][0]
     }
 }
+
+/// A capture of so many flows of one packet, 10 ms apart, so that records end while it is read.
+pub fn flood(count: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for n in 0..count {
+        let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0];
+        packet.extend(((n >> 16) as u16).to_be_bytes());
+        packet.extend([192, 0, 2, 1]);
+        packet.extend((n as u16).to_be_bytes());
+        packet.extend([0, 53, 0, 8, 0, 0]);
+        let head = [1_700_000_000 + n / 100, n % 100 * 10_000, 28, 28];
+        bytes.extend(head.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(packet);
+    }
+    bytes
+}

@@ -78,15 +78,15 @@ impl Forward {
 /// The last line of standard output, after a look at whether every packet is accounted for.
 pub fn totals(stdout: &str) -> Value {
     let line = stdout.lines().last().unwrap_or_default();
-    let told: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {stdout}"));
-    assert_eq!(told["type"], "totals", "{told}");
-    for way in told["directions"].as_array().unwrap() {
-        assert_eq!(way["imbalance"], 0, "{told}");
+    let reported: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {stdout}"));
+    assert_eq!(reported["type"], "totals", "{reported}");
+    for way in reported["directions"].as_array().unwrap() {
+        assert_eq!(way["imbalance"], 0, "{reported}");
     }
-    for port in told["ports"].as_array().unwrap() {
-        assert_eq!(port["account"]["total"]["imbalance"], 0, "{told}");
+    for port in reported["ports"].as_array().unwrap() {
+        assert_eq!(port["account"]["total"]["imbalance"], 0, "{reported}");
     }
-    told
+    reported
 }
 
 /// A number in JSON.

@@ -53,17 +53,77 @@ struct Flow {
     syn: Option<u32>,
 }
 
+/// Flows by their ends, and what our decoders find of them.
+struct Flows {
+    inspector: Inspector,
+    flows: HashMap<Pair, Flow>,
+    found: Vec<Found>,
+}
+
+impl Flows {
+    /// Takes a packet that has ports, as its innermost headers are.
+    fn packet(&mut self, level: &Dissection, bytes: &[u8], time_ns: u64) {
+        let (Some(src), Some(dst)) = (level.src_addr(), level.dst_addr()) else {
+            return;
+        };
+        let (source, destination) = ((src, level.src_port), (dst, level.dst_port));
+        let is_udp = level.ip_protocol == 17;
+        let pair = pair(is_udp, source, destination);
+        let is_syn = level.tcp_flags & 0x02 != 0 && !is_udp;
+        let is_first = is_syn && level.tcp_flags & 0x10 == 0;
+        if let Some(flow) = self.flows.get_mut(&pair)
+            && is_first
+            && flow.syn.is_some_and(|syn| syn != level.tcp_seq)
+        {
+            finish(pair, flow, &mut self.inspector, &mut self.found);
+            self.flows.remove(&pair);
+        }
+        let flow = self.flows.entry(pair).or_insert(Flow {
+            number: inspect::NONE,
+            initiator: match is_syn && !is_first {
+                true => destination,
+                false => source,
+            },
+            syn: None,
+        });
+        if is_first {
+            flow.syn = Some(level.tcp_seq);
+        }
+        let (from, ports) = match flow.initiator == source {
+            true => (Direction::Forward, [level.src_port, level.dst_port]),
+            false => (Direction::Reverse, [level.dst_port, level.src_port]),
+        };
+        let segment = Segment {
+            transport: match is_udp {
+                true => Transport::Udp,
+                false => Transport::Tcp,
+            },
+            from,
+            time_ns,
+            ports,
+            sequence: level.tcp_seq,
+            is_syn,
+            begins: None,
+            payload: level.payload(bytes),
+            payload_len: level.payload_len,
+        };
+        self.inspector.packet(&mut flow.number, &segment);
+    }
+}
+
 /// The flows of a file by its innermost IP headers; `None` if it cannot be opened.
 pub fn decode(path: &Path) -> Option<(Vec<Found>, InspectorStats)> {
     let name = format!("file:{}", path.display());
     let mut port = port::open(&name, &PortOptions::default()).ok()?;
-    let mut inspector = Inspector::new(&InspectorConfig {
-        decoders: Decoders::ALL,
-        flow_count_max: 1 << 14,
-        ..InspectorConfig::default()
-    });
-    let mut flows: HashMap<Pair, Flow> = HashMap::new();
-    let mut found = Vec::new();
+    let mut all = Flows {
+        inspector: Inspector::new(&InspectorConfig {
+            decoders: Decoders::ALL,
+            flow_count_max: 1 << 14,
+            ..InspectorConfig::default()
+        }),
+        flows: HashMap::new(),
+        found: Vec::new(),
+    };
     let mut level = Dissection::EMPTY;
     loop {
         let Ok(batch) = port.rx[0].receive() else {
@@ -75,76 +135,23 @@ pub fn decode(path: &Path) -> Option<(Vec<Found>, InspectorStats)> {
             let link = description.interfaces[usize::from(packet.interface_index())].0;
             let bytes = packet.bytes();
             wire::dissect_innermost(LinkType(link), bytes, packet.wire_len(), &mut level);
-            let (Some(src), Some(dst)) = (level.src_addr(), level.dst_addr()) else {
-                continue;
-            };
-            if !level.has_ports()
-                || !matches!(level.ip_protocol, 6 | 17)
-                || level.fragment.is_later()
-            {
-                continue;
+            let is_transport = level.has_ports() && matches!(level.ip_protocol, 6 | 17);
+            if is_transport && !level.fragment.is_later() {
+                all.packet(&level, bytes, packet.time_ns().unwrap_or(0));
             }
-            let source = (src, level.src_port);
-            let is_udp = level.ip_protocol == 17;
-            let pair = pair(is_udp, source, (dst, level.dst_port));
-            let is_syn = level.tcp_flags & 0x02 != 0 && !is_udp;
-            let is_first = is_syn && level.tcp_flags & 0x10 == 0;
-            if let Some(flow) = flows.get_mut(&pair)
-                && is_first
-                && flow.syn.is_some_and(|syn| syn != level.tcp_seq)
-            {
-                finish(pair, flow, &mut inspector, &mut found);
-                flows.remove(&pair);
-            }
-            let flow = flows.entry(pair).or_insert(Flow {
-                number: inspect::NONE,
-                initiator: if is_syn && !is_first {
-                    (dst, level.dst_port)
-                } else {
-                    source
-                },
-                syn: None,
-            });
-            if is_first {
-                flow.syn = Some(level.tcp_seq);
-            }
-            let from = match flow.initiator == source {
-                true => Direction::Forward,
-                false => Direction::Reverse,
-            };
-            let ports = match from {
-                Direction::Forward => [level.src_port, level.dst_port],
-                Direction::Reverse => [level.dst_port, level.src_port],
-            };
-            let segment = Segment {
-                transport: if is_udp {
-                    Transport::Udp
-                } else {
-                    Transport::Tcp
-                },
-                from,
-                time_ns: packet.time_ns().unwrap_or(0),
-                ports,
-                sequence: level.tcp_seq,
-                is_syn,
-                begins: None,
-                payload: level.payload(bytes),
-                payload_len: level.payload_len,
-            };
-            inspector.packet(&mut flow.number, &segment);
         }
         drop(batch);
         if is_empty && !matches!(port.rx[0].wait(Duration::ZERO), Ok(Ready::Packets)) {
             break;
         }
     }
-    for (pair, flow) in &mut flows {
-        finish(*pair, flow, &mut inspector, &mut found);
+    for (pair, flow) in &mut all.flows {
+        finish(*pair, flow, &mut all.inspector, &mut all.found);
     }
-    assert!(inspector.is_idle(), "{}", path.display());
-    let stats = inspector.stats();
+    assert!(all.inspector.is_idle(), "{}", path.display());
+    let stats = all.inspector.stats();
     assert_eq!(stats.imbalance(), 0, "{}", path.display());
-    Some((found, stats))
+    Some((all.found, stats))
 }
 
 fn finish(pair: Pair, flow: &mut Flow, inspector: &mut Inspector, found: &mut Vec<Found>) {

@@ -8,11 +8,11 @@ use port::{Port, PortOptions};
 /// Opens a port on a card; `more` is the rest of the name.
 pub fn open(card: &Bound, more: &str, options: &PortOptions) -> Port {
     let name = format!("vfio:{}{more}", card.address());
-    port::open(&name, options).unwrap_or_else(|error| panic!("{}", told(&error)))
+    port::open(&name, options).unwrap_or_else(|error| panic!("{}", reported(&error)))
 }
 
 /// An error with its hint.
-pub fn told(error: &sys::Error) -> String {
+pub fn reported(error: &sys::Error) -> String {
     format!("{error} (hint: {})", error.hint().unwrap_or("none"))
 }
 

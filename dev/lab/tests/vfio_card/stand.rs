@@ -154,8 +154,8 @@ impl Stand {
         let until = Instant::now() + LIMIT;
         loop {
             match self.port.control.event() {
-                Some(told) if told == event => return,
-                Some(told) => panic!("{told:?}, not {event:?}"),
+                Some(reported) if reported == event => return,
+                Some(reported) => panic!("{reported:?}, not {event:?}"),
                 None => assert!(Instant::now() < until, "{event:?} never came"),
             }
             self.look(Duration::from_millis(5));

@@ -77,7 +77,7 @@ impl Apt {
 
     /// Fetches the lists.
     fn update(&self) -> Result<()> {
-        // A transient failure of a mirror is a warning only unless told otherwise.
+        // A transient failure of a mirror is a warning only by default.
         let strict = ["-o", "APT::Update::Error-Mode=any", "update", "-qq"];
         judged(self.command("apt-get").args(strict)).map(drop)
     }

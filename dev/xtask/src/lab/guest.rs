@@ -1,11 +1,13 @@
 //! The machine: which cards it has, how they are joined, and one run of it from power to power.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+mod command;
+
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::sync::OnceLock;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,6 +20,8 @@ use super::wire;
 use super::{look, monitor};
 use crate::netns::Netns;
 use crate::run::{is_root, quietly, which};
+
+use command::command;
 
 /// A card of the guest.
 pub struct Card {
@@ -43,7 +47,7 @@ pub struct Card {
 /// an XDP program comes, the card receives on them too, and they cannot be bound zero-copy. One of
 /// the two offers packed rings, so that both kinds are there.
 ///
-/// The last two are for what is told of a card that is not alone in its IOMMU group.
+/// The last two are for what is reported about a card that is not alone in its IOMMU group.
 pub const CARDS: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
@@ -184,106 +188,30 @@ pub fn run(
         .spawn()
         .context("cannot start QEMU")?;
     let output = child.stdout.take().context("piped")?;
-    let (send, lines) = sync_channel(1024);
-    let reader = std::thread::spawn(move || {
-        let mut output = BufReader::new(output);
-        let mut bytes = Vec::new();
-        // A line without an end comes in pieces.
-        let mut next = |bytes: &mut Vec<u8>| (&mut output).take(LINE_MAX).read_until(b'\n', bytes);
-        while next(&mut bytes).is_ok_and(|n| n != 0) {
-            let text = String::from_utf8_lossy(&bytes);
-            if send.send(text.trim_end().to_owned()).is_err() {
-                break;
-            }
-            bytes.clear();
-        }
-    });
-    let (mut hung, mut booted) = (false, false);
-    let (mut since, mut limit) = (started, run.limit);
-    let mut patience = Patience::new(child.id());
-    let (mut heard, mut lost, mut looks) = (started, None::<String>, 0);
-    loop {
-        // The console is looked at now and then until the kernel is up.
-        if !booted && is_up(dir) {
-            (booted, since) = (true, Instant::now());
-        }
-        // One that keeps talking is ended, too.
-        let over = if booted {
-            since.elapsed() >= limit
-        } else {
-            patience.is_over()
-                || run
-                    .boot_limit
-                    .is_some_and(|limit| started.elapsed() >= limit)
-        };
-        if lost.is_none() && booted && (over || heard.elapsed() >= SILENCE) {
-            let seen = monitor::stuck(dir).unwrap_or_else(|error| {
-                eprintln!("lab: QEMU's monitor: {error:#}");
-                None
-            });
-            lost = seen.or_else(|| stall::of(&console(dir)));
-            heard = Instant::now();
-        }
-        if over || lost.is_some() {
-            hung = true;
-            if let Err(error) = monitor::question(dir) {
-                eprintln!("lab: QEMU's monitor: {error:#}");
-            }
-            child.kill()?;
-            break;
-        }
-        match lines.recv_timeout(Duration::from_millis(500)) {
-            Ok(text) => {
-                heard = Instant::now();
-                if let Some((index, is_there)) = wire::asked(&text, run.machine.cards)
-                    && let Err(error) = monitor::set_wire(dir, index, is_there)
-                {
-                    eprintln!("lab: {text}: {error:#}");
-                }
-                if text == look::MARK && looks < look::MAX {
-                    looks += 1;
-                    lost = look::at(dir, wires.ns.as_ref());
-                    // The guest waits meanwhile.
-                    since += heard.elapsed();
-                    heard = Instant::now();
-                    continue;
-                }
-                if let Some(more) = line(&text) {
-                    (since, limit) = (Instant::now(), more);
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    booted = booted || is_up(dir);
-    // Its output is closed: it has ended or does so now.
-    let closed = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if closed.elapsed() > END_LIMIT {
-            hung = true;
-            child.kill()?;
-        }
-        std::thread::sleep(Duration::from_millis(20));
+    let (reader, lines) = read_lines(output);
+    let mut watch = Watch {
+        run,
+        dir,
+        wires: &wires,
+        patience: Patience::new(child.id()),
+        started,
+        since: started,
+        limit: run.limit,
+        heard: started,
+        booted: false,
+        hung: false,
+        lost: None,
+        looks: 0,
     };
+    watch.follow(&mut child, &lines, &mut line)?;
+    let booted = watch.booted || is_up(dir);
+    let status = watch.end(&mut child)?;
+    let (hung, mut lost) = (watch.hung, watch.lost);
     drop(lines);
     let _ = reader.join();
     let _ = std::fs::remove_file(&image);
     let took = started.elapsed();
-    let errors = std::fs::read(dir.join(ERRORS)).unwrap_or_default();
-    let errors = String::from_utf8_lossy(&errors);
-    // A hub joins cards with each other and nothing else, which QEMU finds worth a warning. What
-    // took the place of `-mon` is not in every version.
-    let known = ["not connected to host", "'-mon' is deprecated"];
-    for line in errors
-        .lines()
-        .filter(|line| !known.iter().any(|known| line.contains(known)))
-    {
-        eprintln!("QEMU says: {line}");
-    }
+    let errors = complaints(dir);
     let code = std::fs::read_to_string(dir.join("status"))
         .ok()
         .and_then(|text| text.trim().parse().ok());
@@ -305,6 +233,148 @@ pub fn run(
         booted,
         lost,
     })
+}
+
+/// A thread that reads a guest's output, and the lines of it.
+fn read_lines(output: ChildStdout) -> (JoinHandle<()>, Receiver<String>) {
+    let (send, lines) = sync_channel(1024);
+    let reader = std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut bytes = Vec::new();
+        // A line without an end comes in pieces.
+        let mut next = |bytes: &mut Vec<u8>| (&mut output).take(LINE_MAX).read_until(b'\n', bytes);
+        while next(&mut bytes).is_ok_and(|n| n != 0) {
+            let text = String::from_utf8_lossy(&bytes);
+            if send.send(text.trim_end().to_owned()).is_err() {
+                break;
+            }
+            bytes.clear();
+        }
+    });
+    (reader, lines)
+}
+
+/// Prints what QEMU complains about and is not known; gives all of it.
+fn complaints(dir: &Path) -> String {
+    let errors = std::fs::read(dir.join(ERRORS)).unwrap_or_default();
+    let errors = String::from_utf8_lossy(&errors).into_owned();
+    // A hub joins cards with each other and nothing else, which QEMU finds worth a warning. What
+    // took the place of `-mon` is not in every version.
+    let known = ["not connected to host", "'-mon' is deprecated"];
+    for line in errors
+        .lines()
+        .filter(|line| !known.iter().any(|known| line.contains(known)))
+    {
+        eprintln!("QEMU says: {line}");
+    }
+    errors
+}
+
+/// A guest while it runs.
+struct Watch<'a> {
+    run: &'a Run<'a>,
+    dir: &'a Path,
+    wires: &'a Wires,
+    patience: Patience,
+    started: Instant,
+    /// The limit counts from here.
+    since: Instant,
+    limit: Duration,
+    /// When the last line came.
+    heard: Instant,
+    booted: bool,
+    hung: bool,
+    /// See [`Outcome::lost`].
+    lost: Option<String>,
+    /// How often the guest had its wires looked at.
+    looks: u32,
+}
+
+impl Watch<'_> {
+    /// Takes the lines of a guest until it closes its output, or ends it when its time is over.
+    fn follow(
+        &mut self,
+        child: &mut Child,
+        lines: &Receiver<String>,
+        line: &mut impl FnMut(&str) -> Option<Duration>,
+    ) -> Result<()> {
+        loop {
+            // The console is looked at now and then until the kernel is up.
+            if !self.booted && is_up(self.dir) {
+                (self.booted, self.since) = (true, Instant::now());
+            }
+            // One that keeps talking is ended, too.
+            let is_over = self.is_over();
+            if self.lost.is_none() && self.booted && (is_over || self.heard.elapsed() >= SILENCE) {
+                self.examine();
+            }
+            if is_over || self.lost.is_some() {
+                self.hung = true;
+                if let Err(error) = monitor::question(self.dir) {
+                    eprintln!("lab: QEMU's monitor: {error:#}");
+                }
+                child.kill()?;
+                return Ok(());
+            }
+            match lines.recv_timeout(Duration::from_millis(500)) {
+                Ok(text) => self.take(&text, line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.booted {
+            return self.since.elapsed() >= self.limit;
+        }
+        let limit = self.run.boot_limit;
+        self.patience.is_over() || limit.is_some_and(|limit| self.started.elapsed() >= limit)
+    }
+
+    /// Asks the emulator and the console whether the guest is stuck.
+    fn examine(&mut self) {
+        let seen = monitor::stuck(self.dir).unwrap_or_else(|error| {
+            eprintln!("lab: QEMU's monitor: {error:#}");
+            None
+        });
+        self.lost = seen.or_else(|| stall::of(&console(self.dir)));
+        self.heard = Instant::now();
+    }
+
+    /// Does what a line of the guest asks for, or gives it to `line`.
+    fn take(&mut self, text: &str, line: &mut impl FnMut(&str) -> Option<Duration>) {
+        self.heard = Instant::now();
+        if let Some((index, is_there)) = wire::asked(text, self.run.machine.cards)
+            && let Err(error) = monitor::set_wire(self.dir, index, is_there)
+        {
+            eprintln!("lab: {text}: {error:#}");
+        }
+        if text == look::MARK && self.looks < look::MAX {
+            self.looks += 1;
+            self.lost = look::at(self.dir, self.wires.ns.as_ref());
+            // The guest waits meanwhile.
+            self.since += self.heard.elapsed();
+            self.heard = Instant::now();
+        } else if let Some(more) = line(text) {
+            (self.since, self.limit) = (Instant::now(), more);
+        }
+    }
+
+    /// Waits for a guest whose output is closed: it has ended or does so now.
+    fn end(&mut self, child: &mut Child) -> Result<ExitStatus> {
+        let closed = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if closed.elapsed() > END_LIMIT {
+                self.hung = true;
+                child.kill()?;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 fn is_up(dir: &Path) -> bool {
@@ -438,101 +508,4 @@ impl Wires {
         let netdev = format!("hubport,id=n{index},hubid={}", card.wire);
         (netdev, String::new())
     }
-}
-
-fn command(
-    parts: &Parts,
-    run: &Run<'_>,
-    dir: &Path,
-    image: &Path,
-    wires: &Wires,
-) -> Result<Command> {
-    // Ends with us, however we end.
-    let setpriv = which("setpriv").context("no setpriv, which is of util-linux")?;
-    let setpriv = setpriv.display().to_string();
-    let mut command = match &wires.ns {
-        Some(ns) => ns.command(&setpriv),
-        None => Command::new(&setpriv),
-    };
-    command.args(["--pdeathsig", "KILL", "--"]);
-    command.args(parts.qemu.args());
-    let cpu = if run.accelerator == "kvm" {
-        "host"
-    } else {
-        "max"
-    };
-    command.args(["-M", "q35,kernel-irqchip=split", "-accel", run.accelerator]);
-    if run.machine.counts_instructions {
-        command.args(["-icount", "shift=0,sleep=off"]);
-    }
-    command.args(["-cpu", cpu, "-m", "2048", "-smp", "2", "-nodefaults"]);
-    command.args(["-no-reboot", "-display", "none"]);
-    // In caching mode each new mapping is a call to the IOMMU; a guest with its own cards alone has
-    // no need of it.
-    let (caching, passthrough) = match run.machine.translates_all {
-        true => ("off", "nopt"),
-        false => ("on", "pt"),
-    };
-    // With it the kernel reaches its interrupt controllers by registers of the processor, where a
-    // clock that counts instructions may not be read: QEMU ends ("Bad icount read").
-    let x2apic = match run.machine.counts_instructions {
-        true => "off",
-        false => "on",
-    };
-    let iommu = format!("intel-iommu,intremap=on,eim={x2apic},caching-mode={caching}");
-    command.args(["-device", &iommu]);
-    command.arg("-kernel").arg(parts.kernel.join("vmlinuz"));
-    command.arg("-initrd").arg(image);
-    // On a busy machine the emulated timer is late, which the kernel's check takes for a broken
-    // one.
-    command.arg("-append").arg(format!(
-        "console=ttyS0 quiet loglevel=4 panic=-1 intel_iommu=on iommu={passthrough} net.ifnames=0 \
-         hugepages=64 no_timer_check"
-    ));
-    let file = |name: &str| format!("file,id={name},path={}", dir.join(name).display());
-    command.args(["-chardev", &file("console"), "-serial", "chardev:console"]);
-    command.args(["-device", "virtio-serial-pci"]);
-    for name in ["output", "status", "files"] {
-        // Not the chardev "stdio", which closes when there is no standard input.
-        let chardev = match name {
-            "output" => "file,id=output,path=/dev/stdout".to_owned(),
-            _ => file(name),
-        };
-        command.args(["-chardev", &chardev]);
-        command.arg("-device");
-        command.arg(format!("virtserialport,chardev={name},name={name}"));
-    }
-    let chardev = format!(
-        "socket,id=monitor,path={},server=on,wait=off",
-        monitor::SOCKET
-    );
-    command.args(["-chardev", &chardev, "-mon", "chardev=monitor"]);
-    for (index, card) in run.machine.cards.iter().enumerate() {
-        let (netdev, more) = wires.netdev(index, card);
-        command.args(["-netdev", &netdev]);
-        let mut bus = "pcie.0".to_owned();
-        if card.root_port {
-            bus = format!("rp{index}");
-            command.arg("-device");
-            command.arg(format!(
-                "pcie-root-port,id={bus},chassis={0},slot={0}",
-                index + 1
-            ));
-        }
-        command.arg("-device");
-        let Card { device, mac, .. } = card;
-        command.arg(format!(
-            "{device},netdev=n{index},mac={mac},bus={bus}{more}"
-        ));
-    }
-    let mut log = File::create(dir.join("command"))?;
-    writeln!(log, "{command:?}")?;
-    command
-        // Of the monitor's socket; all other paths are whole.
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        // A file, not a pipe, which might fill.
-        .stderr(File::create(dir.join(ERRORS))?);
-    Ok(command)
 }

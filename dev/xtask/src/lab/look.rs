@@ -17,28 +17,28 @@ pub const MARK: &str = "@@lab look";
 
 /// Prints what is seen. What has failed the guest, if something has.
 pub fn at(dir: &Path, wires: Option<&Netns>) -> Option<String> {
-    let tell = |text: &str| text.lines().for_each(|line| println!("lab host: {line}"));
+    let report = |text: &str| text.lines().for_each(|line| println!("lab host: {line}"));
     if let Some(ns) = wires {
         match ns.ip("-s link") {
-            Ok(text) => tell(&text),
-            Err(error) => tell(&format!("{error:#}")),
+            Ok(text) => report(&text),
+            Err(error) => report(&format!("{error:#}")),
         }
     }
     match monitor::vectors(dir) {
-        Ok(text) => tell(&text),
-        Err(error) => tell(&format!("QEMU's monitor: {error:#}")),
+        Ok(text) => report(&text),
+        Err(error) => report(&format!("QEMU's monitor: {error:#}")),
     }
     match monitor::stuck(dir) {
         Ok(Some(fault)) => {
-            tell(&fault);
+            report(&fault);
             Some(fault)
         }
         Ok(None) => {
-            tell("processors: in order");
+            report("processors: in order");
             None
         }
         Err(error) => {
-            tell(&format!("QEMU's monitor: {error:#}"));
+            report(&format!("QEMU's monitor: {error:#}"));
             None
         }
     }

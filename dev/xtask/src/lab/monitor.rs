@@ -4,7 +4,7 @@
 //! its local APIC has the timer's vector in service for good, while the processor is halted in the
 //! kernel's idle loop, outside of any handler. No timer runs there from then on, and the guest
 //! waits for ever for whatever that processor was to do. No program in the guest can bring this
-//! about, and none can mend it; so it is looked for, and told from a test that hangs.
+//! about, and none can mend it; so it is looked for, and distinguished from a test that hangs.
 //!
 //! The same goes for any other vector, where timers go on and only some devices fall silent; for a
 //! processor that sleeps although an interrupt is requested; and for one that stays in the kernel
@@ -331,7 +331,7 @@ fn judge(suspects: &mut Vec<Suspect>, number: usize, looks: &[Look]) -> Option<O
     (fault.is_some() || is_over).then_some(fault)
 }
 
-/// What is told of each.
+/// What is reported about each.
 fn processors(registers: &str) -> impl Iterator<Item = (usize, &str)> {
     registers.split("CPU#").skip(1).enumerate()
 }

@@ -180,7 +180,7 @@ mod tests {
             ],
         );
         assert_eq!(batches, ["devices afxdp vfio", "vfio", "afxdp"]);
-        // What the first try said counts for nothing, and is told.
+        // What the first try said counts for nothing, and is reported.
         assert_eq!(sum.line(), "5 passed, 0 failed, 1 skipped");
         assert_eq!(sum.warnings.len(), 1);
         let warning = &sum.warnings[0];

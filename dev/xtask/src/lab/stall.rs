@@ -2,7 +2,7 @@
 //!
 //! Seen with virtio-net: the kernel waits with interrupts off for the emulated IOMMU to say
 //! that an invalidation is done. A program cannot keep a processor in the kernel, and the kernel
-//! cannot end the program that waits there; so it is told from a test that hangs.
+//! cannot end the program that waits there; so it is distinguished from a test that hangs.
 
 /// How RCU's reports of a stall begin, and the number of the period that does not end.
 const REPORT: &str = "detected stalls on CPUs/tasks";
@@ -32,7 +32,7 @@ pub fn of(console: &str) -> Option<String> {
         };
     }
     (count >= REPORTS).then(|| {
-        format!("a processor of the guest is stuck in its kernel (RCU told {count} times)")
+        format!("a processor of the guest is stuck in its kernel (RCU reported {count} times)")
     })
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::build::Programs;
 use super::progress::{MARK, Progress, Try};
 use super::rounds::Rounds;
-use super::{Options, accelerator, build, dir_of, fetch, guest, tell};
+use super::{Options, accelerator, build, dir_of, fetch, guest, report};
 use crate::test;
 
 /// Tests that run in the guest together.
@@ -116,7 +116,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "refused",
-        summary: "what is told of cards that cannot be had",
+        summary: "what is reported of cards that cannot be had",
         tests: "guest_refused::",
         usual: true,
         limit_seconds: 300,
@@ -256,7 +256,7 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
         };
         let mut progress = Progress::new(&batch.suites, options.limit);
         let outcome = guest::run(&parts, &run, &dir, |line| progress.line(line))?;
-        tell(&outcome, options);
+        report(&outcome, options);
         let tries = progress.end(&outcome);
         rounds.done(&batch, tries, &outcome, &mut sum);
     }

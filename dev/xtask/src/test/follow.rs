@@ -2,7 +2,7 @@
 //!
 //! A process that a test left behind has inherited the pipe and holds it open, so the end of the
 //! pipe is not waited for: what is in it when the program has ended is read, and who holds it then
-//! is told.
+//! is reported.
 
 use std::io::{ErrorKind, PipeReader, Read};
 use std::os::fd::AsFd;
@@ -178,8 +178,8 @@ mod tests {
         let pid = lines[0].parse().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
         // Its name is still the shell's if it has not got as far as exec(2).
-        let is_told = |holder: &String| holder.starts_with(&format!("{pid} "));
-        assert!(end.holders.iter().any(is_told), "{:?}", end.holders);
+        let is_selected = |holder: &String| holder.starts_with(&format!("{pid} "));
+        assert!(end.holders.iter().any(is_selected), "{:?}", end.holders);
     }
 
     #[test]

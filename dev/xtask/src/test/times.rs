@@ -115,16 +115,16 @@ impl Times {
         let (mut warnings, mut errors) = (Vec::new(), Vec::new());
         for (name, took) in &self.suites {
             let (budget, seconds) = (budget(name), took.as_secs());
-            let told = format!("suite {name} took {seconds} s and may take {budget} s");
+            let reported = format!("suite {name} took {seconds} s and may take {budget} s");
             let limit = (budget * self.factor).max(FLOOR);
             if self.factor != 0 && *took > Duration::from_secs(limit) {
                 errors.push(format!(
-                    "error: {told}; beyond {limit} s that is a failure\nhint: make it faster, \
+                    "error: {reported}; beyond {limit} s that is a failure\nhint: make it faster, \
                      raise its budget in dev/xtask/src/test/times.rs, or set {FACTOR_VAR}=0 on a \
                      slow machine"
                 ));
             } else if *took > Duration::from_secs(budget) {
-                warnings.push(format!("WARNING: {told}"));
+                warnings.push(format!("WARNING: {reported}"));
             }
         }
         (warnings, errors)

@@ -1,15 +1,9 @@
-//! Lines, lengths and words of source files.
+//! Lines and words of source files.
 
 use super::{File, Finding};
 
 /// Longest line of a source file, in characters.
 const LINE_MAX: usize = 100;
-
-/// Lines of code outside tests from which a file is worth splitting.
-const CODE_WARN: usize = 800;
-
-/// Lines of code outside tests that no file may exceed.
-const CODE_MAX: usize = 1200;
 
 /// Largest file, in bytes: history keeps every version for ever.
 const BLOB_MAX: u64 = 256 * 1024;
@@ -68,7 +62,8 @@ pub fn dispatch_by_name(file: &File) -> Vec<Finding> {
             || line.contains("match") && line.trim_end().ends_with("scheme {")
     };
     let found = lines(file).filter(|(_, line)| is_above && !is_test && compares(line));
-    let what = "a backend or format is told by its name; make what is asked a column of its row";
+    let what =
+        "a backend or format is reported by its name; make what is asked a column of its row";
     found
         .map(|(number, _)| Finding::new(&file.path, number, what))
         .collect()
@@ -88,40 +83,13 @@ pub fn line_length(file: &File) -> Vec<Finding> {
     .collect()
 }
 
-/// Files that hold more than one thing.
-pub fn file_length(file: &File) -> Option<Finding> {
-    if file.path.ends_with("tests.rs") || file.path.iter().any(|part| part == "tests") {
-        return None;
-    }
-    let text = file.text.as_deref().unwrap_or_default();
-    // Tests stand at the end, in one module.
-    let code = text
-        .split("\n#[cfg(test)]\nmod ")
-        .next()
-        .unwrap_or_default();
-    let count = code
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("//"))
-        .count();
-    if count <= CODE_WARN {
-        return None;
-    }
-    let what = format!("{count} lines of code outside tests; at most {CODE_MAX}");
-    let finding = Finding::new(&file.path, 0, what);
-    Some(Finding {
-        warning: count <= CODE_MAX,
-        ..finding
-    })
-}
-
 /// Files that do not begin with what they are for.
 pub fn module_docs(file: &File) -> Option<Finding> {
     let first = file.text.as_deref()?.lines().next().unwrap_or_default();
-    let told = first
+    let reported = first
         .strip_prefix("//!")
         .is_some_and(|text| !text.trim().is_empty());
-    (!told).then(|| {
+    (!reported).then(|| {
         Finding::new(
             &file.path,
             1,
@@ -187,18 +155,6 @@ mod tests {
     }
 
     #[test]
-    fn long_files_are_found_and_their_tests_not_counted() {
-        let code = |count: usize| "let x = 1;\n".repeat(count);
-        let rest = "// comment\n\n".repeat(5000) + "\n#[cfg(test)]\nmod tests {\n" + &code(5000);
-        let found = |count| file_length(&file("a.rs", &(code(count) + &rest)));
-        assert_eq!(found(800), None);
-        assert!(found(801).unwrap().warning && found(1200).unwrap().warning);
-        assert!(!found(1201).unwrap().warning);
-        assert_eq!(file_length(&file("src/a/tests.rs", &code(5000))), None);
-        assert_eq!(file_length(&file("dev/lab/tests/a.rs", &code(5000))), None);
-    }
-
-    #[test]
     fn files_without_a_purpose_are_found() {
         assert_eq!(
             module_docs(&file("a.rs", "//! What for.\nfn x() {}\n")),
@@ -243,8 +199,8 @@ mod tests {
             assert_eq!(dispatch_by_name(&file("host/a/src/b.rs", line)).len(), 1);
             assert!(dispatch_by_name(&file("system/port/src/b.rs", line)).is_empty());
         }
-        let told = "text += description.scheme;";
-        assert!(dispatch_by_name(&file("face/a/src/b.rs", told)).is_empty());
+        let reported = "text += description.scheme;";
+        assert!(dispatch_by_name(&file("face/a/src/b.rs", reported)).is_empty());
     }
 
     #[test]

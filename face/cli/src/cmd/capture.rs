@@ -1,25 +1,32 @@
 //! `barewire capture`: prints packets or writes them to files, with tcpdump's flags.
 
-use std::io::{self, IsTerminal, Write};
+mod compat;
+mod lists;
+mod pipe;
+mod postrotate;
+mod print;
+mod summary;
+
+use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::{ArgAction, ValueEnum};
-use port::file::{FileFormat, FileWriter, Precision, Rotation, WriterOptions, Written};
-use port::{Direction, Intake, Port, PortEvent, PortName};
-use runtime::Stop;
-use runtime::capture::{
-    self, Dump, Notice, Options, Outcome, Printer, Sink, Style, TimeStyle, Totals, Way,
-};
-use serde_json::{Value, json};
+use clap::ValueEnum;
+use port::file::{FileFormat, FileWriter, Precision, Rotation, WriterOptions};
+use port::{Direction, Intake, Port, PortName};
+use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
+use runtime::{Pacing, Stop, TotalsRequest};
 use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
-use wire::{LinkType, Timestamp};
+use wire::LinkType;
 
-use crate::args::{PortArgs, check_cpus};
+use self::compat::{CompatArgs, ListArgs};
+use self::print::PrintArgs;
+use self::summary::{Progress, so_far};
+use crate::args::{PortArgs, check_cpus, parse_duration};
 use crate::out::{self, say};
-use crate::report::{account_json, bytes, si, write_account, write_damage};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -33,7 +40,7 @@ pub struct Args {
     /// given by -i or -r, then a pcap filter expression
     #[arg(value_name = "PORT FILTER", allow_negative_numbers = true)]
     words: Vec<String>,
-    /// Capture on this port
+    /// Capture on this port, or on the interface of this number in the list that -D prints
     #[arg(
         short = 'i',
         long = "interface",
@@ -50,8 +57,8 @@ pub struct Args {
     /// Stop after COUNT packets
     #[arg(short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "COUNT")]
     count: Option<u64>,
-    /// Stop after SECONDS seconds
-    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    /// Stop after TIME: 10, 90s, 5m, 1h
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     duration: Option<Duration>,
     /// Capture at most BYTES bytes of each packet; 0 captures whole packets
     #[arg(
@@ -79,6 +86,10 @@ pub struct Args {
     #[command(flatten)]
     print: PrintArgs,
     #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    compat: CompatArgs,
+    #[command(flatten)]
     port: PortArgs,
 }
 
@@ -101,58 +112,22 @@ struct WriteArgs {
     #[arg(short = 'W', value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     #[arg(requires = "write")]
     count_max: Option<u32>,
-    /// Flush the output file after each batch of packets
+    /// Run COMMAND FILE on each file of a set once it is complete, without a shell, with the lowest
+    /// priority and the privileges that are left
+    #[arg(short = 'z', value_name = "COMMAND", requires = "write")]
+    postrotate: Option<String>,
+    /// Flush the output file, or standard output, after each batch of packets
     #[arg(short = 'U', long = "packet-buffered")]
     packet_buffered: bool,
     /// File format, regardless of the file name
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatText>,
+    /// Permissions of new files in octal, less the umask; 666 leaves them to the umask
+    #[arg(long, value_parser = parse_mode, default_value = "600", value_name = "MODE")]
+    file_mode: u32,
     /// Write microsecond timestamps to pcap files, for old readers [default: nanoseconds]
     #[arg(long)]
     micro: bool,
-}
-
-/// Printing packets.
-#[derive(clap::Args)]
-#[command(next_help_heading = "Output")]
-struct PrintArgs {
-    /// Count packets instead of printing them
-    #[arg(long, conflicts_with = "write")]
-    count_only: bool,
-    /// Ignored: names are never resolved
-    #[arg(short = 'n', action = ArgAction::Count)]
-    no_names: u8,
-    /// Print a packet number at the beginning of each line
-    #[arg(short = '#', long = "number")]
-    number: bool,
-    /// Quick output: addresses, ports and lengths only
-    #[arg(short = 'q')]
-    quick: bool,
-    /// Verbose output: adds fields of the IP header
-    #[arg(short = 'v', action = ArgAction::Count)]
-    verbose: u8,
-    /// Print the link-level header
-    #[arg(short = 'e')]
-    link: bool,
-    /// Timestamp format: -t none, -tt seconds since 1970, -ttt since the previous packet, -tttt
-    /// date and time, -ttttt since the first packet
-    #[arg(short = 't', action = ArgAction::Count)]
-    time: u8,
-    /// Print timestamps with nanoseconds
-    #[arg(long)]
-    nano: bool,
-    /// Print packet data in hex; -xx includes the link-level header
-    #[arg(short = 'x', action = ArgAction::Count)]
-    hex: u8,
-    /// Print packet data in hex and ASCII; -XX includes the link-level header
-    #[arg(short = 'X', action = ArgAction::Count)]
-    hex_text: u8,
-    /// Print packet data in ASCII
-    #[arg(short = 'A')]
-    text: bool,
-    /// Flush standard output after each batch of lines
-    #[arg(short = 'l')]
-    line_buffered: bool,
 }
 
 const HELP: &str = "\
@@ -166,9 +141,9 @@ File names: with -C x, x1, x2, ...; with -C and -W 5 x0 to x4, reused in turn; w
 a strftime format filled in with the start of each period. Periods follow packet timestamps, also \
 when reading a file.
 
-On exit, the packet counts and the per-queue account of seen, delivered and lost packets go to \
-standard error. Packets of several queues are merged in timestamp order; one that arrives more \
-than 0.1 s late is written out of order and counted.
+SIGUSR1 prints the packet counts so far. On exit, they and the per-queue account of seen, \
+delivered and lost packets go to standard error. Packets of several queues are merged in timestamp \
+order; one that arrives more than 0.1 s late is written out of order and counted.
 
 Memory: a 32 MiB ring per queue (afpacket:, see -B) or the frame pool (afxdp:), 8 MiB per queue \
 for packets waiting to be written, 1 MiB for the file, and up to 128 MiB to read a file made with \
@@ -191,13 +166,6 @@ enum WayText {
 enum FormatText {
     Pcap,
     Pcapng,
-}
-
-fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
-    match value.parse() {
-        Ok(number) if (0.001..=1e9).contains(&number) => Ok(Duration::from_secs_f64(number)),
-        _ => Err("expected a number of seconds above 0".into()),
-    }
 }
 
 /// A size as tcpdump takes it: millions of bytes, or with a suffix powers of two.
@@ -226,6 +194,17 @@ fn parse_size(value: &str) -> std::result::Result<u64, String> {
         .ok_or_else(|| "expected a size above 0".to_owned())
 }
 
+/// Endings of compressed files that would name something else here.
+const UNKNOWN_PACKING: [&str; 8] = ["xz", "bz2", "lz4", "lzma", "br", "7z", "zip", "Z"];
+
+/// Permissions as chmod takes them, without set-user-ID and its like.
+fn parse_mode(value: &str) -> std::result::Result<u32, String> {
+    match u32::from_str_radix(value, 8) {
+        Ok(mode) if mode <= 0o777 && !value.starts_with('+') => Ok(mode),
+        _ => Err("expected permissions in octal, such as 600, 640 or 666".into()),
+    }
+}
+
 fn usage(what: &str) -> ! {
     crate::exit::wrong_usage("capture", what)
 }
@@ -233,18 +212,24 @@ fn usage(what: &str) -> ! {
 /// Captures.
 pub fn run(args: &Args) -> Result<()> {
     args.check();
+    if args.list()? {
+        return Ok(());
+    }
     check_cpus(&args.port.cpus)?;
     let (name, filter) = args.names()?;
     let stop = Stop::on_signals()?;
-    let user = args.port.user.as_deref().map(User::find).transpose()?;
+    let request = TotalsRequest::on_signal()?;
+    let user = args.user().map(User::find).transpose()?;
     let port = args.open(&name, &filter)?;
     let is_live = port.control.describe().intake != Intake::File;
     // Another user makes the files of a set, the first like those after it: it is refused before
     // there is one.
     let is_set = args.write.size_max.is_some() || args.write.period_s.is_some();
     let is_users = is_set && user.is_some();
-    let make = || args.sink(&name, is_live, user.as_ref());
+    let (closed, files) = mpsc::channel();
+    let make = || args.sink(&name, is_live, user.as_ref(), &closed);
     let sink = (!is_users).then(make).transpose()?;
+    let pipe = args.write.write.as_deref().and_then(pipe::open);
     if is_live || user.is_some() {
         // Later files of a set may be in a directory that only root can write: as root, keep that
         // one capability.
@@ -254,33 +239,77 @@ pub fn run(args: &Args) -> Result<()> {
         rights::give_up(user.as_ref(), &keep)?;
     }
     let sink = sink.map_or_else(make, Ok)?;
+    drop(closed);
     out::start()?;
+    let command = args.write.postrotate.clone();
+    let postrotate = command.map(|command| postrotate::start(command, files));
+    let postrotate = postrotate.transpose()?;
+    if let Some(pipe) = pipe {
+        pipe::watch(pipe, &stop)?;
+    }
     args.tell_start(&name, &port, is_live, &filter);
     let options = args.options(is_live, filter);
+    if let Some(duration) = args.duration {
+        // What is printed at the end is not waited for without a limit either.
+        stop.set_after(duration + Duration::from_millis(200))?;
+    }
     let mut progress = Progress::new(args.write.write.is_some() && !args.writes_stdout());
     let outcome = capture::run(port, sink, &options, &stop, |notice| match notice {
-        Notice::Progress { totals, account } => progress.tell(&totals, account.rx_total().lost()),
+        Notice::Progress { totals, account } => {
+            if request.take() {
+                progress.clear();
+                say!("{}", so_far(&totals, is_live.then_some(account)));
+            }
+            progress.report(&totals, account.rx_total().lost());
+        }
         Notice::Event(event) => progress.event(&name, &event),
     });
     progress.clear();
+    if let Some(thread) = postrotate
+        && !outcome.is_stuck
+    {
+        // The writer is gone, so no more files come. A panic there was printed.
+        let _ = thread.join();
+    }
     if is_live {
         out::over();
     }
     // What ended the capture counts more than a summary that nobody reads.
-    let told = args.tell_end(&name, is_live, &outcome);
-    outcome.error.map_or(Ok(()), Err).and(told)
+    let reported = args.tell_end(&name, is_live, &outcome);
+    outcome.error.map_or(Ok(()), Err).and(reported)
 }
 
 impl Args {
     /// What makes no sense together and clap cannot tell.
     fn check(&self) {
         let write = &self.write;
+        if let Some(refusal) = self.compat.refusal() {
+            usage(refusal);
+        }
+        if self.print.counts() && self.write.write.is_some() {
+            usage("--count prints a number instead of packets: give it without -w");
+        }
+        if write.postrotate.is_some() && write.size_max.is_none() && write.period_s.is_none() {
+            usage("-z COMMAND needs -C SIZE or -G SECONDS");
+        }
+        if self.print.print && self.writes_stdout() {
+            usage("-w - and --print both write to standard output");
+        }
         if write.count_max.is_some() && write.size_max.is_none() && write.period_s.is_none() {
             usage("-W COUNT needs -C SIZE or -G SECONDS");
         }
         let is_set = write.size_max.is_some() || write.period_s.is_some();
         if is_set && self.writes_stdout() {
             usage("-C and -G need a file name: standard output cannot be rotated");
+        }
+        let ending = write
+            .write
+            .as_ref()
+            .and_then(|path| path.extension()?.to_str());
+        if let Some(ending) = ending.filter(|ending| UNKNOWN_PACKING.contains(ending)) {
+            usage(&format!(
+                "files are not compressed as .{ending}: use .gz or .zst"
+            ));
         }
         if self.json && self.writes_stdout() {
             usage("-w - and --json both write to standard output");
@@ -298,7 +327,7 @@ impl Args {
     fn names(&self) -> Result<(String, String)> {
         let mut words = self.words.iter();
         let name = match (&self.interface, &self.read) {
-            (Some(name), _) => name.clone(),
+            (Some(name), _) => lists::by_number(name).unwrap_or_else(|| name.clone()),
             (None, Some(file)) => format!("file:{file}"),
             (None, None) => match words.next() {
                 Some(name) => name.clone(),
@@ -308,20 +337,60 @@ impl Args {
                 ),
             },
         };
-        let words: Vec<&str> = words.map(String::as_str).collect();
-        let filter = match &self.filter_file {
+        let words: Vec<String> = words.cloned().collect();
+        if let ([word], Some(0)) = (words.as_slice(), self.print.count)
+            && word.parse::<u64>().is_ok()
+        {
+            usage(&format!(
+                "to stop after {word} packets, give -c {word} or --count={word}"
+            ));
+        }
+        Ok((name, self.expression(&words)?))
+    }
+
+    /// The filter expression, of these words or the file.
+    fn expression(&self, words: &[String]) -> Result<String> {
+        Ok(match &self.filter_file {
             None => words.join(" "),
             Some(_) if !words.is_empty() => usage("give -F FILE or a filter expression, not both"),
             Some(path) => {
                 let what = || format!("read the filter from {}", path.display());
                 std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?
             }
-        };
-        Ok((name, filter))
+        })
+    }
+
+    /// The user to change to; -Z root is how tcpdump is told to stay root.
+    fn user(&self) -> Option<&str> {
+        let compat = self.compat.user.as_deref().filter(|name| *name != "root");
+        self.port.user.as_deref().or(compat)
+    }
+
+    /// The port's options.
+    fn port_args(&self) -> PortArgs {
+        let mut args = self.port.clone();
+        if let Some(timestamp) = self.compat.timestamp() {
+            args.timestamp = timestamp;
+        }
+        args
+    }
+
+    /// Stop after so many packets.
+    fn count(&self) -> Option<u64> {
+        self.count.or(self.print.count.filter(|count| *count != 0))
+    }
+
+    /// Whether pcap files and lines have microseconds or nanoseconds, where that was said.
+    fn precision(&self) -> Option<compat::Precision> {
+        match self.compat.precision {
+            None if self.write.micro => Some(compat::Precision::Micro),
+            None if self.print.nano => Some(compat::Precision::Nano),
+            precision => precision,
+        }
     }
 
     fn open(&self, name: &str, filter: &str) -> Result<Port> {
-        let mut options = self.port.options(Direction::Rx);
+        let mut options = self.port_args().options(Direction::Rx);
         options.snaplen = self.snaplen;
         options.promiscuous = !self.no_promiscuous;
         options.outgoing = !matches!(self.way, WayText::In);
@@ -332,7 +401,10 @@ impl Args {
                 ErrorKind::Unsupported => Err(error),
                 _ => Ok(None),
             })?;
-            options.filter_source = Some(runtime::filter::source(filter));
+            options.filter_source = Some(runtime::filter::source_with(
+                filter,
+                !self.compat.no_optimize,
+            ));
         }
         let port = port::open(name, &options)?;
         if port.rx.is_empty() {
@@ -340,15 +412,35 @@ impl Args {
             let why = "this port cannot receive";
             return Err(Error::new(ErrorKind::InvalidInput, what, why));
         }
+        if let Some(wanted) = &self.compat.link_type {
+            let (wanted, has) = (lists::link_type(wanted)?, port.control.describe().link_type);
+            if wanted.0 != has {
+                let what = format!("capture on {name} with link type {wanted}");
+                let why = format!("its link type is {}", LinkType(has));
+                return Err(Error::new(ErrorKind::Unsupported, what, why)
+                    .with_hint("leave out -y; -L lists the link types of a port"));
+            }
+        }
         Ok(port)
     }
 
-    fn sink(&self, name: &str, is_live: bool, user: Option<&User>) -> Result<Sink> {
+    fn printer(&self) -> Result<Box<Printer>> {
+        let nanoseconds = self.precision() == Some(compat::Precision::Nano);
+        self.print.printer(nanoseconds, self.json).map(Box::new)
+    }
+
+    fn sink(
+        &self,
+        name: &str,
+        is_live: bool,
+        user: Option<&User>,
+        closed: &Sender<PathBuf>,
+    ) -> Result<Recorder> {
         let Some(path) = &self.write.write else {
-            if self.print.count_only {
-                return Ok(Sink::Count);
+            if self.print.counts() {
+                return Ok(Recorder::Count);
             }
-            return Ok(Sink::Text(Box::new(Printer::new(self.style()))));
+            return self.printer().map(Recorder::Text);
         };
         if !is_live {
             refuse_itself(name, path)?;
@@ -359,7 +451,8 @@ impl Args {
             Some(FormatText::Pcapng) => options.format = FileFormat::Pcapng,
             None => {}
         }
-        if let (FileFormat::Pcap(precision), true) = (&mut options.format, self.write.micro) {
+        let is_micro = self.precision() == Some(compat::Precision::Micro);
+        if let (FileFormat::Pcap(precision), true) = (&mut options.format, is_micro) {
             *precision = Precision::Microseconds;
         }
         options.snaplen = self.snaplen;
@@ -368,6 +461,8 @@ impl Args {
             period_s: self.write.period_s.unwrap_or(0),
             count_max: self.write.count_max.unwrap_or(0),
         };
+        options.closed = self.write.postrotate.is_some().then(|| closed.clone());
+        options.mode = self.write.file_mode;
         options.owner = user.map(|user| (user.uid, user.gid));
         if is_live {
             // The first file is there from the start, and made with the rights of the start.
@@ -377,52 +472,34 @@ impl Args {
         if is_live || user.is_some() {
             FileWriter::check_later(&options)?;
         }
-        FileWriter::create(options).map(|writer| Sink::File(Box::new(writer)))
-    }
-
-    fn style(&self) -> Style {
-        let print = &self.print;
-        Style {
-            time: match print.time {
-                0 => TimeStyle::Clock,
-                1 => TimeStyle::None,
-                2 => TimeStyle::Epoch,
-                3 => TimeStyle::Delta,
-                4 => TimeStyle::Date,
-                _ => TimeStyle::SinceFirst,
-            },
-            nanoseconds: print.nano,
-            number: print.number,
-            link: print.link,
-            quick: print.quick,
-            verbose: print.verbose > 0,
-            dump: match (print.hex, print.hex_text, print.text) {
-                (_, 1.., _) => Dump::HexText,
-                (1.., ..) => Dump::Hex,
-                (.., true) => Dump::Text,
-                _ => Dump::None,
-            },
-            dump_link: print.hex > 1 || print.hex_text > 1,
-            json: self.json,
-        }
+        let writer = Box::new(FileWriter::create(options)?);
+        Ok(match self.print.print {
+            true => Recorder::Both(writer, self.printer()?),
+            false => Recorder::File(writer),
+        })
     }
 
     fn options(&self, is_live: bool, filter: String) -> Options {
-        let to_terminal = self.write.write.is_none() && io::stdout().is_terminal();
+        let prints = self.write.write.is_none() || self.print.print;
+        let to_terminal = prints && io::stdout().is_terminal();
+        let is_immediate = self.compat.immediate;
         let packed = self.write.write.as_ref().is_some_and(|path| {
             path.extension()
                 .is_some_and(|end| end == "gz" || end == "zst")
         });
         Options {
-            count: self.count,
+            count: self.count(),
             duration: self.duration,
             way: match self.way {
                 WayText::In => Way::In,
                 WayText::Out => Way::Out,
                 WayText::Inout => Way::Both,
             },
-            unbuffered: self.write.packet_buffered || self.print.line_buffered || to_terminal,
-            linger: match (self.write.write.is_some() && !self.writes_stdout(), packed) {
+            unbuffered: self.write.packet_buffered
+                || self.print.line_buffered
+                || is_immediate
+                || to_terminal,
+            linger: match (!prints && !self.writes_stdout(), packed) {
                 // Each flush ends a frame, which costs size.
                 (true, true) => Duration::from_secs(10),
                 (true, false) => Duration::from_secs(1),
@@ -430,166 +507,12 @@ impl Args {
             },
             filter,
             is_live,
-            pacing: self.port.pacing(),
+            pacing: match self.port.pacing() {
+                Pacing::Gather if is_immediate => Pacing::Wait,
+                pacing => pacing,
+            },
             cpus: self.port.cpus.clone(),
         }
-    }
-
-    /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.
-    fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
-        let text = port.control.describe();
-        let target = if text.target.is_empty() {
-            name
-        } else {
-            &text.target
-        };
-        let (verb, target) = match is_live {
-            true => ("listening on", target),
-            false if target == "-" => ("reading from", "standard input"),
-            false => ("reading from file", target),
-        };
-        // The least of what the user, the file and the port limit; 0 is no limit.
-        let of_file = text
-            .facts
-            .iter()
-            .find(|(fact, _)| *fact == "snapshot length");
-        let limits = [
-            self.snaplen,
-            of_file.and_then(|(_, len)| len.parse().ok()).unwrap_or(0),
-            port.capabilities.packet_len_max,
-        ];
-        let limits = limits.into_iter().filter(|limit| *limit != 0);
-        let snaplen = limits.min().unwrap_or(wire::file::MAX_PACKET_LEN);
-        let mut line = format!(
-            "{verb} {target} ({}), link-type {}, snapshot length {snaplen} bytes",
-            text.scheme,
-            LinkType(text.link_type)
-        );
-        if port.rx.len() > 1 {
-            line.push_str(&format!(", {} queues", port.rx.len()));
-        }
-        for key in ["attach mode", "bind mode", "time"] {
-            if let Some((_, value)) = text.facts.iter().find(|(fact, _)| *fact == key) {
-                line.push_str(&format!(", {key}: {value}"));
-            }
-        }
-        if !filter.trim().is_empty()
-            && let Some((_, place)) = text.facts.iter().find(|(fact, _)| *fact == "filter")
-        {
-            line.push_str(&format!(", filter {place}"));
-        }
-        say!("{line}");
-    }
-
-    /// The totals.
-    fn tell_end(&self, name: &str, is_live: bool, outcome: &Outcome) -> Result<()> {
-        let mut text = Vec::new();
-        let totals = &outcome.totals;
-        let rx = outcome.account.rx_total();
-        let rejected = rx.dropped[port::DropReason::Filter as usize];
-        // A Vec takes everything.
-        let _ = writeln!(text, "{} packets captured", totals.packets);
-        if is_live {
-            let _ = writeln!(
-                text,
-                "{} packets received by filter",
-                rx.seen.saturating_sub(rejected)
-            );
-            let _ = writeln!(text, "{} packets dropped by kernel", rx.lost());
-        } else if rejected != 0 {
-            let _ = writeln!(text, "{rejected} packets rejected by filter");
-        }
-        if totals.other_way != 0 {
-            let _ = writeln!(text, "{} packets of the other direction", totals.other_way);
-        }
-        if is_live && totals.surplus != 0 {
-            let after = match outcome.error {
-                None => "the last one to capture",
-                Some(_) => "the failure",
-            };
-            let _ = writeln!(text, "{} packets received after {after}", totals.surplus);
-        }
-        if totals.unwritten != 0 {
-            let _ = writeln!(text, "{} packets lost at the output", totals.unwritten);
-        }
-        if totals.late != 0 {
-            let count = totals.late;
-            let _ = writeln!(
-                text,
-                "{count} packets written out of order: they arrived too late to be merged"
-            );
-        }
-        if let Some(Written {
-            packets,
-            bytes: len,
-            files,
-        }) = outcome.written
-        {
-            let path = self
-                .write
-                .write
-                .as_ref()
-                .map_or_else(String::new, |p| p.display().to_string());
-            let _ = match files {
-                1 => writeln!(text, "{packets} packets written to {path} ({})", bytes(len)),
-                _ => writeln!(
-                    text,
-                    "{packets} packets written to {files} files ({})",
-                    bytes(len)
-                ),
-            };
-        }
-        let _ = match is_live {
-            true => write_account(&mut text, &outcome.account),
-            false => write_damage(&mut text, &rx),
-        };
-        out::last_words(text);
-        // A call that has not come back holds standard output where packets go there.
-        if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
-            let line = format!("{}\n", self.json(name, outcome));
-            out::print(&out::stdout(1)?, line.into_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn json(&self, name: &str, outcome: &Outcome) -> Value {
-        let Outcome {
-            totals,
-            account,
-            description,
-            ..
-        } = outcome;
-        let time = |ns: Option<u64>| ns.map(|ns| Timestamp(ns).to_string());
-        let facts: serde_json::Map<String, Value> = description
-            .facts
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), value.clone().into()))
-            .collect();
-        json!({
-            "type": "totals",
-            "port": name,
-            "scheme": description.scheme,
-            "target": description.target,
-            "link_type": description.link_type,
-            "interfaces": description.interfaces.iter()
-                .map(|(link, name)| json!({ "link_type": link, "name": name }))
-                .collect::<Vec<_>>(),
-            "facts": facts,
-            "captured": totals.packets,
-            "captured_bytes": totals.bytes,
-            "other_way": totals.other_way,
-            "surplus": totals.surplus,
-            "unwritten": totals.unwritten,
-            "late": totals.late,
-            "lost": account.rx_total().lost(),
-            "first_time": time(totals.first_ns),
-            "last_time": time(totals.last_ns),
-            "written": outcome.written.map(|written| json!({
-                "packets": written.packets, "bytes": written.bytes, "files": written.files,
-            })),
-            "account": account_json(account),
-            "error": outcome.error.as_ref().map(ToString::to_string),
-        })
     }
 }
 
@@ -610,57 +533,17 @@ fn refuse_itself(name: &str, path: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// Progress line on the terminal while a file is written.
-struct Progress {
-    is_on: bool,
-    packets: u64,
-    at: Instant,
-    shown: bool,
-}
-
-impl Progress {
-    fn new(wanted: bool) -> Self {
-        Self {
-            is_on: wanted && io::stderr().is_terminal(),
-            packets: 0,
-            at: Instant::now(),
-            shown: false,
-        }
-    }
-
-    fn tell(&mut self, totals: &Totals, lost: u64) {
-        if !self.is_on {
-            return;
-        }
-        let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
-        let rate = (totals.packets - self.packets) as f64 / seconds;
-        (self.packets, self.at) = (totals.packets, Instant::now());
-        // Back to the start of the line, and clear what was there.
-        let line = format!(
-            "\r\x1b[K{} packets, {}, {}, {lost} lost",
-            totals.packets,
-            bytes(totals.bytes),
-            si(rate, "pps")
-        );
-        out::words(line.into_bytes());
-        self.shown = true;
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            say!("");
-        }
-    }
-
-    fn event(&mut self, name: &str, event: &PortEvent) {
-        self.clear();
-        say!("{name}: {event}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("0640"), Ok(0o640));
+        for bad in ["", "rw", "8", "1000", "-1", "+7"] {
+            assert!(parse_mode(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_tcpdumps() {
@@ -679,14 +562,6 @@ mod tests {
             "18446744073709551615g",
         ] {
             assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn seconds_are_positive() {
-        assert_eq!(parse_seconds("1.5"), Ok(Duration::from_millis(1500)));
-        for bad in ["0", "-1", "x", "nan", "inf"] {
-            assert!(parse_seconds(bad).is_err(), "{bad}");
         }
     }
 }

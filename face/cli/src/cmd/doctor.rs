@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use runtime::doctor::{CHECKS, Finding};
+use export::query::Engine;
+use runtime::doctor::{CHECKS, Check, Finding};
 use serde_json::json;
 use sys::{Error, Result};
 
@@ -14,67 +15,173 @@ pub struct Args {
     json: bool,
 }
 
+/// What only this program uses, after the checks of the host.
+const DUCKDB: Check = Check {
+    name: "DuckDB",
+    serves: "flows query",
+    run: duckdb,
+};
+
+/// Headings of the report and the states below them, in its order.
+const GROUPS: &[(&str, &str)] = &[
+    ("Works", "yes"),
+    ("Works, with limits", "partly"),
+    ("Does not work", "no"),
+    ("Could not be checked", "unknown"),
+];
+
+/// What a check found.
+struct Row {
+    check: &'static Check,
+    state: &'static str,
+    text: String,
+    hint: Option<String>,
+}
+
 /// Runs all checks and prints them. Problems are findings, not errors: the exit code is 0.
 pub fn run(args: &Args) -> Result<()> {
+    let rows: Vec<Row> = CHECKS.iter().chain([&DUCKDB]).map(Row::of).collect();
     let mut out = Vec::new();
     let written = if args.json {
-        write_json(&mut out)
+        write_json(&mut out, &rows)
     } else {
-        write_text(&mut out)
+        write_text(&mut out, &rows)
     };
     written
         .and_then(|()| io::stdout().write_all(&out))
         .map_err(|e| Error::from_io("write the report", e))
 }
 
-fn write_text(out: &mut impl Write) -> io::Result<()> {
-    let width = CHECKS
-        .iter()
-        .map(|check| check.name.len())
-        .max()
-        .unwrap_or(0);
-    let mut open = 0;
-    for check in CHECKS {
-        let (mark, text, hint) = match (check.run)() {
-            Finding::Yes(text) => ("ok", text, None),
+impl Row {
+    fn of(check: &'static Check) -> Row {
+        let (state, text, hint) = match (check.run)() {
+            Finding::Yes(text) => ("yes", text, None),
             Finding::Partly(why, hint) => ("partly", why, Some(hint)),
-            Finding::No(why, hint) => ("NO", why, Some(hint)),
+            Finding::No(why, hint) => ("no", why, Some(hint)),
             Finding::Unknown(why) => ("unknown", why, None),
         };
-        writeln!(out, "{mark:<8} {:<width$}  {text}", check.name)?;
-        if let Some(hint) = hint {
-            open += 1;
-            writeln!(out, "{:8} {:<width$}  for: {}", "", "", check.serves)?;
-            writeln!(out, "{:8} {:<width$}  hint: {hint}", "", "")?;
+        Row {
+            check,
+            state,
+            text,
+            hint,
         }
     }
-    match open {
-        0 => writeln!(
-            out,
-            "\nno problems found; `barewire devices` lists the interfaces"
-        ),
-        n => writeln!(
-            out,
-            "\n{n} to fix or improve; `barewire devices` lists the interfaces"
+}
+
+fn duckdb() -> Finding {
+    match Engine::find(None) {
+        Ok(Engine::Program(path)) => Finding::Yes(path.display().to_string()),
+        Ok(Engine::Python(path)) => Finding::Yes(format!("module of {}", path.display())),
+        Err(e) => Finding::No(
+            e.why().to_owned(),
+            e.hint().unwrap_or("pip install duckdb").to_owned(),
         ),
     }
 }
 
-fn write_json(out: &mut impl Write) -> io::Result<()> {
-    let rows: Vec<_> = CHECKS
+fn write_text(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    let widths = rows.iter().map(|row| row.check.name.len());
+    let width = widths.max().unwrap_or(0);
+    for (heading, state) in GROUPS {
+        let mut heading = Some(heading);
+        for row in rows.iter().filter(|row| row.state == *state) {
+            if let Some(heading) = heading.take() {
+                writeln!(out, "{heading}:")?;
+            }
+            write!(out, "  {:<width$}  {}", row.check.name, row.text)?;
+            match row.hint {
+                // The hint stands below, by name.
+                Some(_) => writeln!(out, " (for {})", row.check.serves)?,
+                None => writeln!(out)?,
+            }
+        }
+        if heading.is_none() {
+            writeln!(out)?;
+        }
+    }
+    let hints: Vec<_> = rows
         .iter()
-        .map(|check| {
-            let (state, text, hint) = match (check.run)() {
-                Finding::Yes(text) => ("yes", text, None),
-                Finding::Partly(why, hint) => ("partly", why, Some(hint)),
-                Finding::No(why, hint) => ("no", why, Some(hint)),
-                Finding::Unknown(why) => ("unknown", why, None),
-            };
+        .filter_map(|row| Some((row.check.name, row.hint.as_ref()?)))
+        .collect();
+    if hints.is_empty() {
+        return writeln!(out, "`barewire devices` lists the interfaces");
+    }
+    writeln!(out, "How to get more:")?;
+    for (name, hint) in hints {
+        writeln!(out, "  {name:<width$}  {hint}")?;
+    }
+    writeln!(out, "\n`barewire devices` lists the interfaces")
+}
+
+fn write_json(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
             json!({
-                "check": check.name, "serves": check.serves, "state": state, "text": text,
-                "hint": hint,
+                "check": row.check.name, "serves": row.check.serves, "state": row.state,
+                "text": row.text, "hint": row.hint,
             })
         })
         .collect();
     writeln!(out, "{}", json!({ "checks": rows }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHECK: Check = Check {
+        name: "a check",
+        serves: "tests",
+        run: || Finding::No("absent".into(), "install it".into()),
+    };
+
+    #[test]
+    fn lines_are_grouped_and_hints_come_last() {
+        let row = |state, text: &str, hint: Option<&str>| Row {
+            check: &CHECK,
+            state,
+            text: text.into(),
+            hint: hint.map(str::to_owned),
+        };
+        let rows = [
+            row("partly", "old", Some("update it")),
+            row("yes", "there", None),
+            Row::of(&CHECK),
+            row("yes", "there, too", None),
+        ];
+        let mut out = Vec::new();
+        write_text(&mut out, &rows).unwrap();
+        let expected = "\
+Works:
+  a check  there
+  a check  there, too
+
+Works, with limits:
+  a check  old (for tests)
+
+Does not work:
+  a check  absent (for tests)
+
+How to get more:
+  a check  update it
+  a check  install it
+
+`barewire devices` lists the interfaces
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        let mut out = Vec::new();
+        write_text(&mut out, &rows[1..2]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains("How to get more"), "{text}");
+    }
+
+    #[test]
+    fn optional_programs_and_libraries_are_among_the_checks() {
+        for name in ["libpcap", "libndpi", "librdkafka", "DuckDB"] {
+            let mut all = CHECKS.iter().chain([&DUCKDB]);
+            assert!(all.any(|check| check.name == name), "{name}");
+        }
+    }
 }

@@ -8,6 +8,8 @@ mod plain;
 mod query;
 mod report;
 mod service;
+mod show;
+mod units;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -16,24 +18,24 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use flow::top::Order;
-use flow::{EndReason, Extra, KeyParts, Level, Octets, Record, Sampling};
+use flow::{KeyParts, Level, Octets, Sampling};
 use port::{Direction, Intake};
-use probe::lines::{self, Lines};
-use probe::{Finished, Prepared, Probe, Running, View};
-use runtime::flows::{Config, Fate, Outlet, Status};
-use runtime::output::Output;
-use runtime::{Stop, filter, flows};
+use probe::{Probe, lines};
+use runtime::flows::Config;
+use runtime::{Stop, TotalsRequest, filter, flows};
 use sys::Result;
 use sys::rights::{self, Capability};
 
 use service::Reloading;
+use show::Showing;
+use units::{parse_duration, parse_table_size, parse_timeout};
 
 pub use probe::Origins;
-pub use probe::text::{duration, ends, protocol_name};
+pub use probe::text::protocol_name;
 
 use crate::args::{PortArgs, check_cpus};
-use crate::live::{Live, Once};
-use crate::out::{self, say};
+use crate::live;
+use crate::out::{self, say, warning};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -61,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Disable the live view, even on a terminal
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     plain: bool,
     /// Print one snapshot of the live view after --duration or two seconds, and exit
     #[arg(long, conflicts_with_all = ["json", "plain"])]
@@ -69,8 +71,8 @@ pub struct Args {
     /// Number of flows in the final table, and at most in the live view
     #[arg(long, default_value_t = 20, value_name = "N")]
     top: usize,
-    /// Sort flows by this, largest first
-    #[arg(long, value_enum, default_value = "bytes", value_name = "WHAT")]
+    /// Sort flows by this, largest first; with rate, the final table sorts by bytes
+    #[arg(long, value_enum, default_value = "rate", value_name = "WHAT")]
     sort: Sort,
     /// Write a self-contained HTML report with charts at the end
     #[arg(long, value_name = "FILE")]
@@ -176,6 +178,7 @@ impl FlowArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Sort {
+    Rate,
     Bytes,
     Packets,
     Duration,
@@ -205,11 +208,13 @@ enum OctetsArg {
 }
 
 const HELP: &str = "\
-On a terminal, flows of a live interface are shown in a live view (keys: q quits; 1 to 4 or Tab \
-show flows, applications, talkers, losses; b p d sort by bytes, packets, duration; / filters; n \
-shows names; space pauses; arrows scroll). Otherwise barewire prints a line of rates per second \
-on standard error, and the largest flows on standard output at the end. The fields of --json are \
-described in docs/flows.md.
+On a terminal, flows of a live interface are shown in a live view (keys: ? lists them; 1 to 5 or \
+Tab show flows, applications, talkers, losses, networks; r b p d sort by rate, bytes, packets, \
+duration; / filters; arrows and Enter open a flow; n shows names; a the account by queue; space \
+pauses; Ctrl-Z suspends; q quits). Colours are off where NO_COLOR is set. Otherwise barewire \
+prints a line of rates per second on standard error (not into the journal of systemd), and the \
+largest flows on standard output at the end. SIGUSR1 prints the totals so far on standard error. \
+The fields of --json are described in docs/flows.md.
 
 A plain interface name is a tap: it sees received and sent packets, and the host still gets its \
 own. afxdp: takes the packets that match the filter from the host.
@@ -234,6 +239,7 @@ pub fn run(args: &Args) -> Result<()> {
     // The parser has seen to it that there is one.
     let name = args.port.as_deref().unwrap_or_default();
     check_cpus(&args.port_args.cpus)?;
+    let request = TotalsRequest::on_signal()?;
     let user = match &args.port_args.user {
         Some(name) => Some(rights::User::find(name)?),
         None => None,
@@ -242,6 +248,9 @@ pub fn run(args: &Args) -> Result<()> {
     let origins = args.origin.open(args.flow.key_extra().mac)?;
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
     let probe = args.open(name, &origins)?.owner(owner).prepare()?;
+    for line in args.missing_fields() {
+        warning!("{line}");
+    }
     if let Some(address) = probe.metrics_address() {
         say!("metrics at http://{address}/metrics");
     }
@@ -263,144 +272,13 @@ pub fn run(args: &Args) -> Result<()> {
         args,
         name,
         stop,
+        request,
         stdout,
         reload,
         origins,
         is_file: probe.describe().intake == Intake::File,
     }
     .run(probe)
-}
-
-/// What shows the flows of a probe.
-struct Showing<'a> {
-    args: &'a Args,
-    name: &'a str,
-    stop: Stop,
-    stdout: Output,
-    reload: Option<Reloading>,
-    origins: Origins,
-    is_file: bool,
-}
-
-impl Showing<'_> {
-    /// Runs the probe, and shows its flows as was asked for.
-    fn run(mut self, probe: Prepared) -> Result<()> {
-        let args = self.args;
-        let memory = report::Memory {
-            tables: probe.memory_len() + if args.json { lines::MEMORY_LEN } else { 0 },
-            port: probe.describe().memory_len,
-        };
-        let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
-        if !args.json && !args.plain && !args.once && !self.is_file && is_terminal {
-            return self.live(probe, &memory);
-        }
-        let description = probe.describe();
-        plain::start(self.name, description, probe.queue_count(), &memory);
-        if args.once {
-            return self.once(probe, &memory);
-        }
-        if args.json {
-            let (out, beyond) = (self.stdout.clone(), probe.beyond());
-            let mut outlet = Lines::new(out, !self.is_file, &self.stop, beyond);
-            let mut with_events = plain::WithEvents {
-                name: self.name,
-                inner: &mut outlet,
-            };
-            let done = self.probe(probe, &mut with_events)?;
-            let written = outlet.summary(&done, self.name, memory.total());
-            if done.report.records_dropped != 0 && written.is_ok() {
-                say!(
-                    "{} records with {} packets were dropped: the reader of standard output is \
-                     too slow",
-                    done.report.records_dropped,
-                    done.report.packets_in_dropped
-                );
-            }
-            return done.check().and(written);
-        }
-        let mut outlet = plain::Rates::new(self.name, self.is_file);
-        let done = self.probe(probe, &mut outlet);
-        outlet.end();
-        report::tell(&self.stdout, done?, args.top, args.order(), &memory)
-    }
-
-    fn live(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
-        let (name, order) = (self.name, self.args.order());
-        let mut live = Live::start(&self.stdout, name, probe.describe(), memory.total(), order)?;
-        live.show_origins(self.origins.clone());
-        let done = self.probe(probe, &mut live);
-        // The table at the end goes to the terminal as it was before.
-        let order = live.order();
-        drop(live);
-        report::tell(&self.stdout, done?, self.args.top, order, memory)
-    }
-
-    fn once(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
-        let (order, duration) = (self.args.order(), self.args.duration);
-        let described = probe.describe();
-        let mut once = Once::new(self.name, described, memory.total(), order, duration);
-        once.show_origins(self.origins.clone());
-        let mut with_events = plain::WithEvents {
-            name: self.name,
-            inner: &mut once,
-        };
-        let done = self.probe(probe, &mut with_events)?;
-        out::print(&self.stdout, once.text().into_bytes())?;
-        report::tell(&self.stdout, done, 0, order, memory)
-    }
-
-    /// Runs the probe to its end.
-    fn probe(&mut self, probe: Prepared, outlet: &mut dyn Outlet) -> Result<Finished> {
-        let mut view = Watching {
-            outlet,
-            stop: &self.stop,
-            duration: self.args.duration,
-            reload: &mut self.reload,
-        };
-        let done = probe.run(&self.stop, &mut view)?;
-        if !self.is_file {
-            out::over();
-        }
-        if let Ok(Some(path)) = &done.page {
-            say!("report: {}", path.display());
-        }
-        Ok(done)
-    }
-}
-
-/// An outlet that also answers `SIGHUP`.
-struct Watching<'a> {
-    outlet: &'a mut dyn Outlet,
-    stop: &'a Stop,
-    duration: Option<Duration>,
-    reload: &'a mut Option<Reloading>,
-}
-
-impl View for Watching<'_> {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
-        self.outlet.ended(record, extra, reason)
-    }
-
-    fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
-        if self.duration.is_some_and(|d| status.elapsed >= d) {
-            // From now on readers that take nothing are not waited for.
-            self.stop.set();
-        }
-        if let Some(reload) = self.reload {
-            reload.pulse(running, status.switch);
-        }
-        self.outlet.pulse(status)
-    }
-
-    fn origins_read(&mut self, result: Result<()>) {
-        match result {
-            Ok(()) => say!("reloaded the files of --asn, --geo and --mac-vendors"),
-            Err(error) => {
-                say!("kept the old files of --asn, --geo and --mac-vendors");
-                crate::exit::tell(&error);
-            }
-        }
-    }
 }
 
 impl Args {
@@ -417,8 +295,15 @@ impl Args {
         let plan = self.egress.plan(name, &mut options)?;
         let port = port::open(name, &options)?;
         let egress = plan.map(|plan| plan.open(&port)).transpose()?;
+        let is_file = port.control.describe().intake == Intake::File;
+        let has_view = self.once || self.is_live_view(is_file);
         let config = Config {
             ndpi_flow_count,
+            live_count: if has_view && !is_file {
+                live::ROW_COUNT
+            } else {
+                0
+            },
             filter: self.selection(port.control.describe().link_type)?.filter,
             ..self.config(port.rx.len())
         };
@@ -435,8 +320,27 @@ impl Args {
             .page(self.report.clone(), self.settings()))
     }
 
+    /// Whether the live view is shown, of a file or of something else.
+    fn is_live_view(&self, is_file: bool) -> bool {
+        let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+        !self.json && !self.plain && !self.once && !is_file && is_terminal
+    }
+
+    /// Exports whose format has no place for what `--fields` adds to records.
+    fn missing_fields(&self) -> Vec<String> {
+        let has_more = choice::has_more(&self.flow.fields);
+        let targets = self.export.targets().iter();
+        let without = targets.filter(|target| has_more && target.format.name != "json");
+        let words = without.map(|target| {
+            let (text, format) = (&target.text, target.format.name);
+            format!("warning: {text}: {format} has no place for what --fields adds; json has")
+        });
+        words.collect()
+    }
+
     fn order(&self) -> Order {
         match self.sort {
+            Sort::Rate => Order::Rate,
             Sort::Bytes => Order::Bytes,
             Sort::Packets => Order::Packets,
             Sort::Duration => Order::Duration,
@@ -480,7 +384,7 @@ impl Args {
             record_sampling: self.flow.sample_records.unwrap_or_default(),
             top_count: self.top.clamp(1, TOP_MAX),
             order: self.order(),
-            live_count: if self.json || self.plain { 0 } else { 64 },
+            live_count: 0,
             applications,
             ..config
         }
@@ -551,69 +455,3 @@ impl Args {
 
 /// Flows in the table at the end, at the most: each costs some 300 bytes while the probe runs.
 const TOP_MAX: usize = 100_000;
-
-fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" | "s" => 1.0,
-        "ms" => 0.001,
-        "m" => 60.0,
-        "h" => 3600.0,
-        other => return Err(format!("unknown unit {other:?}: use ms, s, m or h")),
-    };
-    let seconds = digits.parse::<f64>().unwrap_or(-1.0) * unit;
-    match (0.001..=1e9).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("expected a time above 0, such as 10, 90s, 5m".into()),
-    }
-}
-
-fn parse_timeout(text: &str) -> std::result::Result<Duration, String> {
-    let duration = parse_duration(text)?;
-    if duration.as_nanos() as u64 > flow::Timeouts::MAX_NS {
-        return Err("timeouts can be at most 24h".into());
-    }
-    Ok(duration)
-}
-
-/// A number of flows, with `k` or `M` for thousands and millions.
-fn parse_table_size(text: &str) -> std::result::Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1_000),
-        None => match text.strip_suffix('M') {
-            Some(digits) => (digits, 1_000_000),
-            None => (text, 1),
-        },
-    };
-    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    match number {
-        Some(count @ 16..=0x1000_0000) => Ok(count as u32),
-        _ => Err("expected a number of flows from 16 to 268435456".into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_sizes_have_units() {
-        for (text, ms) in [
-            ("10", 10_000),
-            ("1.5s", 1500),
-            ("250ms", 250),
-            ("2m", 120_000),
-        ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)));
-        }
-        for bad in ["", "s", "-1", "1d", "0", "nan", "inf"] {
-            assert!(parse_duration(bad).is_err(), "{bad}");
-        }
-        assert!(parse_timeout("24h").is_ok() && parse_timeout("86401").is_err());
-        assert_eq!(parse_table_size("4M"), Ok(4_000_000));
-        assert_eq!(parse_table_size("500k"), Ok(500_000));
-        for bad in ["", "k", "0", "15", "1G", "999999999999M"] {
-            assert!(parse_table_size(bad).is_err(), "{bad}");
-        }
-    }
-}

@@ -5,12 +5,12 @@ mod show;
 use std::time::Duration;
 
 use port::{Direction, PortName};
-use runtime::Stop;
 use runtime::forward::{self, Notice, Options, Setup};
+use runtime::{Stop, TotalsRequest};
 use sys::Result;
 use sys::rights::{self, User};
 
-use crate::args::PortArgs;
+use crate::args::{PortArgs, parse_duration};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -32,8 +32,8 @@ pub struct Args {
     #[arg(short = 'c', long, value_name = "COUNT")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Stop after SECONDS seconds
-    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    /// Stop after TIME (90s, 5m; without a unit: seconds)
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     duration: Option<Duration>,
     /// Batch size: packets received at a time, at most
     #[arg(long, default_value_t = 64, value_name = "N")]
@@ -68,16 +68,10 @@ Examples:
   barewire forward eth0 afpacket:mirror0
   barewire forward afxdp:eth0/3 tunnel.pcapng --count 1000 udp port 4789";
 
-fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
-    match value.parse() {
-        Ok(number) if (0.001..=1e9).contains(&number) => Ok(Duration::from_secs_f64(number)),
-        _ => Err("expected a number of seconds above 0".into()),
-    }
-}
-
 /// Forwards.
 pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
+    let request = TotalsRequest::on_signal()?;
     let user = args.port.user.as_deref().map(User::find).transpose()?;
     let mut options = args.port.options(Direction::Rx);
     options.batch_max = args.batch.into();
@@ -103,12 +97,17 @@ pub fn run(args: &Args) -> Result<()> {
         cpus: args.port.cpus.clone(),
     };
     let outcome = forward::run(opened.sides, &options, &stop, |notice| match notice {
-        Notice::Progress(flows) => show.progress(flows),
+        Notice::Progress(flows) => {
+            if request.take() {
+                show.so_far(flows);
+            }
+            show.progress(flows);
+        }
         Notice::Event(index, event) => show.event(index, &event),
         Notice::Failing(index, why) => show.failing(index, &why),
         Notice::Working(index) => show.working(index),
     });
     // What ended it counts more than a summary that nobody reads.
-    let told = show.end(&outcome);
-    outcome.error.map_or(Ok(()), Err).and(told)
+    let reported = show.end(&outcome);
+    outcome.error.map_or(Ok(()), Err).and(reported)
 }

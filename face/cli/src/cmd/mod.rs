@@ -4,6 +4,7 @@
 mod capture;
 mod devices;
 mod doctor;
+mod extcap;
 pub mod flows;
 mod forward;
 mod generate;
@@ -29,6 +30,9 @@ pub enum Command {
     Flows(Box<flows::Args>),
     /// List network cards and bind them to vfio-pci or back to their kernel driver
     Nic(nic::Args),
+    /// Be Wireshark's source of packets (extcap)
+    #[command(hide = true)]
+    Extcap(extcap::Args),
     /// Print a shell completion script
     Completions(generate::CompletionsArgs),
     /// Write the man pages to a directory
@@ -45,6 +49,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Forward(args) => forward::run(args),
         Command::Flows(args) => flows::run(args),
         Command::Nic(args) => nic::run(args),
+        Command::Extcap(args) => extcap::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),
     }

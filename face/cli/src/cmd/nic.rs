@@ -191,7 +191,7 @@ impl BindArgs {
             return self.for_a_while(address, &plan);
         }
         plan.carry_out()?;
-        tell(&plan);
+        report(&plan);
         if !is_kernel {
             now!("to bind it back: barewire nic bind kernel {address}");
         }
@@ -214,7 +214,7 @@ impl BindArgs {
         command.args(["nic", "guard", &address.to_string()]);
         let guard = Guard::start(command)?;
         plan.carry_out()?;
-        tell(plan);
+        report(plan);
         let result = match self.run.split_first() {
             None => {
                 now!("press Ctrl-C to bind it back");
@@ -277,7 +277,7 @@ fn dry_run(plan: &Plan) -> Result<()> {
         .map_err(|e| Error::from_io("write the plan", e))
 }
 
-fn tell(plan: &Plan) {
+fn report(plan: &Plan) {
     let card = &plan.card;
     let former = card.driver.as_deref().unwrap_or("no driver");
     match &plan.wanted {

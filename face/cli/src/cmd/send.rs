@@ -6,12 +6,12 @@ mod template;
 use std::time::Duration;
 
 use port::{Direction, Port, PortName, PortOptions};
-use runtime::Stop;
 use runtime::send::{Generated, Limits, Replay, ReplayOptions, Report, Source, Target};
+use runtime::{Stop, TotalsRequest};
 use sys::{Error, ErrorKind, Result, rights};
 use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
-use crate::args::check_cpus;
+use crate::args::{check_cpus, parse_duration};
 use crate::out;
 use show::Progress;
 use template::TemplateArgs;
@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Pin the sending thread to this CPU
-    #[arg(long, value_name = "N")]
+    #[arg(long = "cpus", alias = "cpu", value_name = "N")]
     cpu: Option<usize>,
 }
 
@@ -91,8 +91,8 @@ struct PaceArgs {
     #[arg(long, short = 'x', value_parser = parse_multiplier, value_name = "X")]
     #[arg(conflicts_with_all = ["rate", "pps"])]
     multiplier: Option<f64>,
-    /// Shorten gaps in the capture to at most SECONDS seconds
-    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    /// Shorten gaps in the capture to at most TIME
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     #[arg(conflicts_with_all = ["rate", "pps"])]
     gap_max: Option<Duration>,
     /// Replay the capture N times; 0 repeats until stopped
@@ -101,8 +101,8 @@ struct PaceArgs {
     /// Stop after N packets
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
     count: Option<u64>,
-    /// Stop after SECONDS seconds
-    #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
+    /// Stop after TIME (90s, 5m; without a unit: seconds)
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     duration: Option<Duration>,
 }
 
@@ -113,8 +113,8 @@ struct RewriteArgs {
     /// Source MAC address, or a range for generated packets [default for those: the interface's]
     #[arg(long, value_parser = parse_macs, value_name = "MAC")]
     src_mac: Option<Range>,
-    /// Destination MAC address, or a range for generated packets [default for those: the
-    /// neighbour's]
+    /// Destination MAC address, or a range for generated packets [default for those: that of --dst
+    /// or of the gateway to it, resolved by ARP or Neighbor Discovery]
     #[arg(long, value_parser = parse_macs, value_name = "MAC")]
     dst_mac: Option<Range>,
     /// Add VLAN tags, outer first: 100, or 200,100, or 0x88a8:200@5,100 (TPID:ID@PRIORITY)
@@ -179,14 +179,6 @@ fn parse_multiplier(value: &str) -> std::result::Result<f64, String> {
     }
 }
 
-fn parse_seconds(value: &str) -> std::result::Result<Duration, String> {
-    let number = value.parse().unwrap_or(-1.0);
-    match (0.000_001..=1e9).contains(&number) {
-        true => Ok(Duration::from_secs_f64(number)),
-        false => Err("expected a number of seconds above 0".into()),
-    }
-}
-
 fn parse_macs(value: &str) -> std::result::Result<Range, String> {
     Range::macs(value).map_err(text)
 }
@@ -209,6 +201,8 @@ fn usage(what: &str) -> ! {
 
 /// Sends.
 pub fn run(args: &Args) -> Result<()> {
+    // From here on, also while a capture is read ahead.
+    TotalsRequest::on_signal()?;
     check_cpus(args.cpu.as_slice())?;
     let (file, name) = match (args.names.as_slice(), args.template.is_given()) {
         ([file, name], false) => (Some(file.as_str()), name),
@@ -443,9 +437,10 @@ fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
 }
 
 fn generate(args: &Args, destination: &Destination) -> Result<()> {
+    let target = destination.target.as_ref();
     let template = args
         .template
-        .template(&args.rewrite, destination.target.as_ref())?;
+        .template(&args.rewrite, target, args.dry_run)?;
     let mut generator = template.build().map_err(|e| {
         let error = Error::new(ErrorKind::InvalidInput, "make packets", e.why);
         match e.hint {
@@ -499,7 +494,7 @@ fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) 
     if let Some(cpu) = args.cpu {
         sys::affinity::pin_current_thread(cpu)?;
     }
-    let mut progress = Progress::start(&port.name, pace);
+    let mut progress = Progress::start(&port.name, pace, TotalsRequest::on_signal()?);
     let mut pacer = Pacer::new(pace);
     let (report, result) = runtime::send::send(
         &mut port.tx[0],
@@ -507,7 +502,7 @@ fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) 
         &mut pacer,
         &args.limits(),
         &stop,
-        &mut |report| progress.tell(report),
+        &mut |report| progress.report(report),
     );
     progress.end();
     show::summary(&report, &port.name, args.json)?;

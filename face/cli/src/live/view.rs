@@ -1,26 +1,31 @@
 //! What the view knows: gathered from figures ten times a second, and from flows that end.
 
+mod one;
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use flow::digest::Digest;
-use flow::top::{self, Order, Total};
-use flow::{EndReason, Extra, FlowKey, Record};
+use flow::top::{Order, Total};
+use flow::{EndReason, Extra, FlowKey, KnownFlows, Record};
 use port::PortDescription;
 use runtime::flows::Status;
 
-use crate::cmd::flows::Origins;
+use crate::cmd::flows::{Origins, protocol_name};
 
-use super::picture::{Entry, Picture, Row};
+use super::picture::{End, Entry, Picture, Row};
+use one::Histories;
 
-/// How often rates are computed.
+/// How often rates of the port are computed.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds of history under the rates.
 const HISTORY_LEN: usize = 240;
 /// Flows shown at the most.
-const ROW_COUNT: usize = 64;
+pub const ROW_COUNT: usize = 128;
+/// How long a flow that has ended is still shown.
+const ENDED_SHOWN: Duration = Duration::from_secs(10);
 /// Records that are summed up between two pictures: what ends beyond that is only counted, so that
 /// a picture never costs packets.
 const DIGEST_MAX: u32 = 5000;
@@ -32,11 +37,14 @@ pub struct View {
     packets: u64,
     wire_bytes: u64,
     begun: u64,
-    /// Bytes of what was shown, one interval ago.
-    before: HashMap<FlowKey, u64>,
-    rates: HashMap<FlowKey, f64>,
     /// Protocol and name of the flows shown, where decoders know them.
     applications: HashMap<FlowKey, (Cow<'static, str>, String)>,
+    /// Rates over time of the flows shown, and the flow that was opened.
+    histories: Histories,
+    /// Flows that are shown.
+    shown: HashSet<FlowKey>,
+    /// Flows that were shown and have ended, with the time of that.
+    ended: HashMap<FlowKey, (Total, Duration)>,
     /// Flows that have ended.
     digest: Digest,
     digested: u32,
@@ -44,6 +52,60 @@ pub struct View {
     digest_max: u32,
     /// Enrichment of addresses.
     pub origins: Origins,
+}
+
+/// A flow and its bytes a second, from the initiator and to it.
+#[derive(Clone, Copy)]
+struct Flow {
+    total: Total,
+    rate: Option<[u64; 2]>,
+    is_ended: bool,
+}
+
+impl Flow {
+    /// The same flow in another queue: its other direction.
+    fn add(&mut self, other: &Flow) {
+        if let Some(rate) = other.rate {
+            let turned = self.total.initiator != other.total.initiator;
+            let sum = self.rate.get_or_insert_default();
+            for (at, rate) in rate.into_iter().enumerate() {
+                sum[if turned { 1 - at } else { at }] += rate;
+            }
+        }
+        self.total.add(&other.total);
+    }
+
+    fn row(&self, application: Option<&(Cow<'static, str>, String)>) -> Row {
+        let total = &self.total;
+        let key = &total.key;
+        let has_ports = matches!(key.protocol(), 6 | 17 | 132 | 136);
+        let end = |side| End {
+            addr: key.addr(side),
+            port: has_ports.then(|| key.port(side)),
+        };
+        let (protocol, name) = match application {
+            Some((protocol, name)) => (protocol.to_string(), name.clone()),
+            None => (protocol_name(key.protocol()), String::new()),
+        };
+        Row {
+            key: *key,
+            protocol,
+            name,
+            source: end(total.initiator),
+            destination: end(total.initiator.other()),
+            remark: match key.is_icmp() {
+                true => format!("type {}", key.port(total.initiator)),
+                false => String::new(),
+            },
+            packets: total.packets,
+            bytes: total.bytes,
+            rate_bps: self
+                .rate
+                .map(|rate| rate.map(|bytes| bytes.saturating_mul(8))),
+            duration_ns: total.end_ns.saturating_sub(total.start_ns),
+            is_ended: self.is_ended,
+        }
+    }
 }
 
 impl View {
@@ -63,9 +125,10 @@ impl View {
             packets: 0,
             wire_bytes: 0,
             begun: 0,
-            before: HashMap::new(),
-            rates: HashMap::new(),
             applications: HashMap::new(),
+            histories: Histories::default(),
+            shown: HashSet::new(),
+            ended: HashMap::new(),
             digest: Digest::default(),
             digested: 0,
             digest_max: DIGEST_MAX,
@@ -73,7 +136,7 @@ impl View {
         }
     }
 
-    /// For one picture: all that ends is summed up, and no keys are told of.
+    /// For one picture: all that ends is summed up, and no keys are shown.
     pub fn once(mut self) -> View {
         self.digest_max = u32::MAX;
         self.picture.is_once = true;
@@ -85,14 +148,44 @@ impl View {
         self.picture.order = order;
     }
 
-    /// A flow has ended.
-    pub fn ended(&mut self, record: &Record, extra: &Extra<'_>) {
-        if self.digested < self.digest_max {
-            self.digested += 1;
-            self.digest.add(record, extra);
-        } else {
-            self.picture.undigested += 1;
+    /// Opens the selected flow, or the first one.
+    pub fn open(&mut self, status: &Status<'_>) {
+        let picture = &mut self.picture;
+        let first = || picture.shown_rows().next().map(|row| row.key);
+        if let Some(key) = picture.selected.or_else(first) {
+            picture.selected = Some(key);
+            picture.first = 0;
+            self.histories.open(key);
+            self.picture.opened = self.histories.opened(status, &self.picture.rows);
         }
+    }
+
+    /// Back to the list of flows.
+    pub fn close(&mut self) {
+        self.histories.close();
+        self.picture.opened = None;
+        self.picture.first = 0;
+    }
+
+    /// A flow has ended, or a record of one that goes on.
+    pub fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        if self.digested >= self.digest_max {
+            self.picture.undigested += 1;
+            return;
+        }
+        self.digested += 1;
+        self.digest.add(record, extra);
+        if reason != EndReason::Active && self.shown.contains(record.key()) {
+            let now = self.picture.elapsed;
+            let total = Total::of(record);
+            self.ended.insert(total.key, (total, now));
+            self.histories.ended(record, extra);
+        }
+    }
+
+    /// What decoders said of flows that have ended.
+    pub fn into_known_flows(self) -> KnownFlows {
+        self.digest.into_known_flows()
     }
 
     /// Time for another picture.
@@ -103,38 +196,55 @@ impl View {
         }
     }
 
-    /// Sums of the flows that go on, with their records that have ended.
-    fn totals(&self, status: &Status<'_>) -> Vec<Total> {
-        let mut sums: HashMap<FlowKey, Total> = HashMap::new();
-        for record in status.queues.iter().flat_map(|queue| &queue.live) {
-            let total = Total::of(record);
-            sums.entry(total.key)
-                // Its other direction, in another queue.
-                .and_modify(|sum| sum.add(&total))
-                .or_insert(total);
-        }
-        for (key, sum) in &mut sums {
-            if let Some(ended) = status.top.get(key) {
-                sum.add(ended);
+    /// The flows that go on, with their records that have ended; those that ended a moment ago; and
+    /// where all are looked through, or there is one picture of it all, the largest that ended.
+    fn flows(&mut self, status: &Status<'_>) -> Vec<Flow> {
+        let mut flows: HashMap<FlowKey, Flow> = HashMap::new();
+        for queue in status.queues {
+            for (at, record) in queue.live.iter().enumerate() {
+                let flow = Flow {
+                    total: Total::of(record),
+                    rate: queue.live_rates.get(at).copied().flatten(),
+                    is_ended: false,
+                };
+                flows
+                    .entry(flow.total.key)
+                    .and_modify(|sum| sum.add(&flow))
+                    .or_insert(flow);
             }
         }
-        // A filter looks at all that are kept.
-        let wanted = match self.picture.filter.is_empty() {
-            true => ROW_COUNT,
-            false => usize::MAX,
+        for (key, flow) in &mut flows {
+            if let Some(ended) = status.top.get(key) {
+                flow.total.add(ended);
+            }
+        }
+        // The list of those that go on is up to a second old: one with later packets is back.
+        self.ended.retain(|key, (total, at)| {
+            let live = flows.get(key);
+            let goes_on = live.is_some_and(|flow| flow.total.end_ns > total.end_ns);
+            !goes_on && status.elapsed.saturating_sub(*at) < ENDED_SHOWN
+        });
+        for (key, (total, _)) in &self.ended {
+            let total = status.top.get(key).unwrap_or(total);
+            flows.insert(*key, gone(total));
+        }
+        let wanted = match (self.picture.filter.is_empty(), self.picture.is_once) {
+            (false, _) => usize::MAX,
+            (true, true) => ROW_COUNT,
+            (true, false) => 0,
         };
         for total in status.top.largest(wanted) {
-            sums.entry(total.key).or_insert(total);
+            flows.entry(total.key).or_insert_with(|| gone(&total));
         }
-        let mut totals: Vec<Total> = sums.into_values().collect();
-        top::sort(&mut totals, self.picture.order);
-        totals.truncate(wanted);
-        totals
+        let mut flows: Vec<Flow> = flows.into_values().collect();
+        sort(&mut flows, self.picture.order);
+        flows.truncate(wanted.max(ROW_COUNT));
+        flows
     }
 
     fn update(&mut self, status: &Status<'_>) {
         let total = status.total();
-        let totals = self.totals(status);
+        let flows = self.flows(status);
         let passed = status.elapsed.saturating_sub(self.at);
         if passed >= RATE_INTERVAL {
             let seconds = passed.as_secs_f64();
@@ -143,42 +253,17 @@ impl View {
             picture.pps = since(total.meter.packets, self.packets);
             picture.bps = since(total.wire_bytes, self.wire_bytes) * 8.0;
             picture.new_per_s = since(total.meter.table.flows, self.begun);
-            picture.history.push(picture.pps as u64);
+            picture.history.push(picture.bps as u64);
             if picture.history.len() > HISTORY_LEN {
                 picture.history.remove(0);
             }
-            self.rates.clear();
-            for flow in &totals {
-                if let Some(before) = self.before.get(&flow.key) {
-                    let bytes = flow.bytes.iter().sum();
-                    self.rates.insert(flow.key, since(bytes, *before) * 8.0);
-                }
-            }
-            self.before.clear();
-            for flow in &totals {
-                self.before.insert(flow.key, flow.bytes.iter().sum());
-            }
+            self.histories.push(&flows);
             self.at = status.elapsed;
             self.packets = total.meter.packets;
             self.wire_bytes = total.wire_bytes;
             self.begun = total.meter.table.flows;
         }
-        for queue in status.queues {
-            for (record, known) in queue.live.iter().zip(&queue.live_applications) {
-                if let Some(words) = words(known) {
-                    self.applications.insert(*record.key(), words);
-                }
-            }
-        }
-        // Of those that are not shown any more nothing is kept.
-        let shown: HashSet<FlowKey> = totals.iter().map(|total| total.key).collect();
-        self.applications.retain(|key, _| shown.contains(key));
-        for total in &totals {
-            if let Some((name, headline)) = self.digest.known(&total.key) {
-                let words = || (name.clone(), headline.escape_ascii().to_string());
-                self.applications.entry(total.key).or_insert_with(words);
-            }
-        }
+        self.name_flows(status, &flows);
         let picture = &mut self.picture;
         picture.elapsed = status.elapsed;
         picture.packets = total.meter.packets;
@@ -189,14 +274,38 @@ impl View {
         picture.refused = total.meter.refused;
         picture.unsampled = total.meter.unsampled;
         picture.account = status.account.clone();
-        picture.rows = totals
+        picture.has_origins = self.origins.with(|_| ()).is_some();
+        picture.rows = flows
             .iter()
-            .map(|total| {
-                let rate_bps = self.rates.get(&total.key).copied();
-                Row::of(total, rate_bps, self.applications.get(&total.key))
-            })
+            .map(|flow| flow.row(self.applications.get(&flow.total.key)))
             .collect();
+        if picture.opened.is_some() {
+            picture.opened = self.histories.opened(status, &picture.rows);
+        }
         self.lists(status);
+    }
+
+    /// What decoders say of the flows shown. Of others nothing is kept.
+    fn name_flows(&mut self, status: &Status<'_>, flows: &[Flow]) {
+        for queue in status.queues {
+            for (record, known) in queue.live.iter().zip(&queue.live_applications) {
+                if let Some(words) = words(known) {
+                    self.applications.insert(*record.key(), words);
+                }
+            }
+        }
+        self.shown.clear();
+        self.shown.extend(flows.iter().map(|flow| flow.total.key));
+        let shown = &self.shown;
+        self.applications.retain(|key, _| shown.contains(key));
+        for flow in flows {
+            if let Some((name, headline)) = self.digest.known(&flow.total.key) {
+                let words = || (name.clone(), headline.escape_ascii().to_string());
+                self.applications
+                    .entry(flow.total.key)
+                    .or_insert_with(words);
+            }
+        }
     }
 
     /// Applications and talkers: of flows that have ended, and the largest of those that go on.
@@ -244,6 +353,7 @@ impl View {
         };
         let talkers = talkers.into_iter().map(|(addr, entry)| Entry {
             name: addr.to_string(),
+            addr: Some(addr),
             remark: remark(addr),
             ..entry
         });
@@ -318,7 +428,7 @@ fn name_of(
     match known.and_then(inspect::Application::name) {
         Some(name) => Some((name, true)),
         None => {
-            let over = flow::encode::beyond::transport(record)?;
+            let over = flow::encode::extra_fields::transport(record)?;
             let (key, initiator) = (record.key(), record.initiator());
             let ports = [key.port(initiator), key.port(initiator.other())];
             let name = inspect::guess(over, ports[0], ports[1])?;
@@ -336,4 +446,30 @@ fn words(application: &inspect::Application) -> Option<(Cow<'static, str>, Strin
         _ => String::new(),
     };
     Some((called, name))
+}
+
+/// A flow that has ended.
+fn gone(total: &Total) -> Flow {
+    Flow {
+        total: *total,
+        rate: None,
+        is_ended: true,
+    }
+}
+
+/// The largest first; equal ones so that a list stands still.
+fn sort(flows: &mut [Flow], order: Order) {
+    let moved = |flow: &Flow| flow.rate.map_or(0, |rate| rate[0] + rate[1]);
+    flows.sort_by_cached_key(|flow| {
+        let size = match order {
+            Order::Rate => moved(flow),
+            order => order.of_total(&flow.total),
+        };
+        let bytes = flow.total.bytes.iter().sum::<u64>();
+        (
+            std::cmp::Reverse((size, bytes)),
+            flow.total.start_ns,
+            flow.total.key.port(flow.total.initiator),
+        )
+    });
 }

@@ -1,5 +1,7 @@
 //! Destinations beside collectors in this process: what is exported, and what is accounted for.
 
+mod losses;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
@@ -212,7 +214,7 @@ fn tcp_connects_again() {
 }
 
 /// Nobody is there: the queue holds what it may, the rest is dropped at once, and at the end what
-/// waited is told as not delivered. Nothing blocks the one who hands over.
+/// waited is reported as not delivered. Nothing blocks the one who hands over.
 #[test]
 fn a_collector_that_never_comes_is_accounted_for() {
     // The port stays taken, by a socket that does not listen.
@@ -278,13 +280,13 @@ fn records_taken(is_busy: bool) -> (usize, u64) {
     handle.hand_over(batch(), Instant::now(), true, &|| None);
     handle.close();
     let taken = destination.join().unwrap();
-    handle.tell();
+    handle.report();
     let account = lock(&handle.shared.account);
     let full = account.dropped[DropReason::QueueFull as usize].flows;
     (taken, full)
 }
 
-/// A destination that is told later what arrived, and of which nothing ever does.
+/// A destination that is reported later what arrived, and of which nothing ever does.
 struct Deaf;
 
 impl Sink for Deaf {
@@ -481,7 +483,7 @@ fn another_sampling_is_told_in_a_new_session() {
         ..Changes::default()
     };
     assert_eq!(changes, expected);
-    // Once: then it is what is told.
+    // Once: then it is what is reported.
     assert_eq!(
         exporters.replace(&targets, &after).unwrap(),
         Changes::default()
@@ -503,142 +505,49 @@ fn another_sampling_is_told_in_a_new_session() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A destination whose messages get lost as it is told, and what it was given otherwise.
-struct Lossy {
-    /// For each message whether it gets lost; then none does.
-    losses: Vec<bool>,
-    sent: usize,
-    /// Messages of each session.
-    sessions: Arc<std::sync::Mutex<Vec<Vec<Vec<u8>>>>>,
-}
-
-impl Sink for Lossy {
-    fn connect(&mut self) -> std::io::Result<()> {
-        lock(&self.sessions).push(Vec::new());
-        Ok(())
-    }
-
-    fn send(&mut self, message: &[u8]) -> Sent {
-        self.sent += 1;
-        if self
-            .losses
-            .get(self.sent - 1)
-            .is_some_and(|is_lost| *is_lost)
-        {
-            return Sent::Lost(std::io::Error::other("lost on the way"));
-        }
-        lock(&self.sessions)
-            .last_mut()
-            .unwrap()
-            .push(message.to_vec());
-        Sent::Done
-    }
-}
-
-/// What became of 3,000 records that went there, and the messages of each session.
-fn through(url: &str, losses: &[bool]) -> (Account, Vec<Vec<u8>>) {
-    let target = Target::parse(url).unwrap();
-    let Make::Messages(make) = target.format.make else {
-        panic!("it sends messages")
+/// Batches that others still read are waited for up to a bound; the memory of those that came back
+/// is used again.
+#[test]
+fn lent_batches_come_back_in_their_order() {
+    let record = records(1)[0];
+    let fill = |gathered: &mut Gathered| {
+        gathered.records.add(&record.0, None, record.1);
+        gathered.lend()
     };
-    let sessions = Arc::default();
-    let sink = Box::new(Lossy {
-        losses: losses.to_vec(),
-        sent: 0,
-        sessions: Arc::clone(&sessions),
-    });
-    let (shared, setup) = (Arc::new(Shared::default()), setup());
-    let (queue, batches) = sync_channel(1);
-    let encoder = make(&target, &setup);
-    let batch = Records {
-        records: records(3000),
-        extras: Vec::new(),
+    let mut gathered = Gathered::default();
+    // Nobody gives any back: the oldest are forgotten.
+    let mut held: Vec<_> = (0..LENT_MAX + 5).map(|_| fill(&mut gathered)).collect();
+    assert_eq!(gathered.borrowed.len(), LENT_MAX + 1);
+    assert!(held.iter().all(|batch| batch.records.len() == 1));
+    // The first that is still known comes back: its memory is the next one's.
+    let first = held.remove(4);
+    let place = first.records.as_ptr();
+    assert!(Arc::ptr_eq(&first, &gathered.borrowed[0]));
+    drop(first);
+    held.push(fill(&mut gathered));
+    assert_eq!(gathered.records.records.as_ptr(), place);
+    assert!(gathered.records.records.is_empty());
+    assert_eq!(gathered.borrowed.len(), LENT_MAX + 1);
+}
+
+#[test]
+fn memory_is_that_of_all_queues() {
+    let len = |urls: &[&str]| {
+        let targets: Vec<_> = urls.iter().map(|url| Target::parse(url).unwrap()).collect();
+        Exporters::memory_len(&targets)
     };
-    queue.send(Arc::new(batch)).unwrap();
-    drop(queue);
-    lock(&shared.observed).is_over = true;
-    Worker::new(&target, encoder, sink, batches, shared.clone()).run();
-    let sessions = lock(&sessions)
-        .iter()
-        .map(|session| session.concat())
-        .collect();
-    let account = lock(&shared.account).clone();
-    (account, sessions)
-}
-
-/// Without its templates a session over TCP is of no use: they are not repeated. So it is begun
-/// again, and the next one is whole.
-#[test]
-fn templates_lost_on_a_reliable_transport_end_its_session() {
-    let (account, sessions) = through("ipfix:tcp://127.0.0.1:1", &[true]);
+    assert_eq!(len(&[]), 0);
+    let record = size_of::<(Record, EndReason)>();
+    let one = len(&["csv:/tmp/x?queue=1024"]);
+    let two = len(&["csv:/tmp/x?queue=2048"]);
+    assert_eq!(two - one, 1024 * record);
+    assert!(one >= (1024 + 2 * BATCH_LEN) * record);
+    // Batches are whole.
+    assert_eq!(len(&["csv:/tmp/x?queue=1025"]) - one, BATCH_LEN * record);
     assert_eq!(
-        (sessions.len(), account.sessions, account.failures),
-        (2, 2, 1)
+        len(&["csv:/tmp/x?queue=1024", "csv:/tmp/y?queue=2048"]),
+        one + two
     );
-    assert_eq!(sessions[0], b"", "nothing goes without templates");
-    let mut found = Found::default();
-    found.read(&sessions[1]);
-    assert_eq!((found.flows, found.packets), (3000, 4000));
-    assert_eq!((found.decoder.missed, found.decoder.unknown_sets), (0, 0));
-    assert_eq!(account.exported.flows, 3000);
-    assert!(account.last_failure.unwrap().contains("lost on the way"));
-}
-
-/// Over UDP they come again: the session goes on, and the loss is counted.
-#[test]
-fn what_is_lost_over_udp_is_counted() {
-    let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &[true]);
-    assert_eq!(
-        (sessions.len(), account.sessions, account.failures),
-        (1, 1, 1)
-    );
-    assert_eq!(
-        account.exported.flows, 3000,
-        "the templates were lost, and no record"
-    );
-    // Messages with records: the sixth and the eighth.
-    let losses = [false, false, false, false, false, true, false, true];
-    let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &losses);
-    assert_eq!(
-        (sessions.len(), account.sessions, account.failures),
-        (1, 1, 2)
-    );
-    let lost = account.dropped[DropReason::SendFailed as usize];
-    let mut found = Found::default();
-    found.read(&sessions[0]);
-    assert!(lost.flows > 0 && lost.packets >= lost.flows, "{account:?}");
-    assert_eq!(found.flows, account.exported.flows);
-    assert_eq!(account.exported.flows + lost.flows, 3000);
-    assert_eq!(account.exported.packets + lost.packets, 4000);
-    assert_eq!(found.decoder.missed, lost.flows);
-    assert!(account.last_failure.unwrap().contains("lost on the way"));
-}
-
-/// Whether a message has a set of templates (RFC 7011 §3.3.2).
-fn has_templates(message: &[u8]) -> bool {
-    let (mut at, mut found) = (16, false);
-    while let Some(head) = message.get(at..at + 4) {
-        found |= head[..2] == [0, 2];
-        at += usize::from(u16::from_be_bytes([head[2], head[3]])).max(4);
-    }
-    found
-}
-
-/// Templates come again although there is nothing to send, for collectors that begin later.
-#[test]
-fn templates_are_repeated_over_udp() {
-    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
-    collector
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    let port = collector.local_addr().unwrap().port();
-    let target = Target::parse(&format!("ipfix:udp://127.0.0.1:{port}?refresh=1")).unwrap();
-    let mut exporters = start(&[target], &setup()).unwrap();
-    let mut buffer = [0; 65536];
-    let mut count = 0;
-    while count < 3 {
-        let len = collector.recv(&mut buffer).expect("templates again");
-        count += u32::from(has_templates(&buffer[..len]));
-    }
-    exporters.finish(Observed::default());
+    let unasked = len(&["csv:/tmp/x"]);
+    assert_eq!(unasked - one, (QUEUE_LEN - 1024) * record);
 }

@@ -145,3 +145,34 @@ fn a_wrong_name_is_told_at_once() {
         assert!(error.to_string().contains(words), "{url}: {error}");
     }
 }
+
+/// Of a message that was written in part nothing stays, and what follows is written behind the last
+/// whole one.
+#[test]
+fn a_part_of_a_message_is_taken_back() {
+    use super::{Packing, Sent, Sink, Whole};
+    use std::io::Write;
+    let folder = Folder::new("taken-back");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let path = folder.0.join("x");
+    let mut whole = Whole {
+        is_regular: true,
+        is_stdout: false,
+        over: None,
+        file: std::fs::File::create(&path).unwrap(),
+        packing: Packing::Plain,
+        packed: Vec::new(),
+        len: 0,
+    };
+    assert!(matches!(whole.send(b"one "), Sent::Done));
+    whole.file.write_all(b"half a mess").unwrap();
+    whole.take_back().unwrap();
+    assert!(matches!(whole.send(b"two"), Sent::Done));
+    whole.close().unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
+    // What is no file cannot be cut.
+    whole.is_regular = false;
+    whole.len = 0;
+    whole.take_back().unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
+}

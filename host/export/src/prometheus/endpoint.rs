@@ -46,7 +46,21 @@ impl Endpoint {
     /// When that cannot be listened on.
     pub fn bind(address: SocketAddr) -> Result<Endpoint> {
         let what = || format!("serve metrics on {address}");
-        let listener = TcpListener::bind(address).map_err(|e| Error::from_io(what(), e))?;
+        let listener = TcpListener::bind(address).map_err(|e| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "another program listens there: choose another port; `ss -ltnp` names it"
+                }
+                std::io::ErrorKind::AddrNotAvailable => {
+                    "use an address of this host, for example 127.0.0.1 or 0.0.0.0"
+                }
+                std::io::ErrorKind::PermissionDenied => {
+                    "ports below 1024 need root or CAP_NET_BIND_SERVICE"
+                }
+                _ => "give an address and a port, for example 127.0.0.1:9100",
+            };
+            Error::from_io(what(), e).with_hint(hint)
+        })?;
         listener
             .set_nonblocking(true)
             .map_err(|e| Error::from_io(what(), e))?;
@@ -105,7 +119,7 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there is told by its own message.
+            // A panic there is reported by its own message.
             drop(thread.join());
         }
     }

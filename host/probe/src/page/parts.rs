@@ -19,7 +19,7 @@ pub fn safe(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c if c.is_control() || is_invisible(c) => {
+            c if inspect::is_unprintable(c) => {
                 // Writing into a text cannot fail.
                 let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
             }
@@ -27,13 +27,6 @@ pub fn safe(text: &str) -> String {
         }
     }
     out
-}
-
-/// Marks of direction, joiners, line separators, tags: nothing that a name needs.
-fn is_invisible(c: char) -> bool {
-    matches!(u32::from(c),
-        0xad | 0x61c | 0x180e | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfeff
-        | 0xfff9..=0xfffb | 0xe0000..=0xe007f)
 }
 
 /// The same of bytes that may be no text.

@@ -7,12 +7,12 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::file::{FileInterface, FileWriter, Written, Wrote};
+use port::file::{FileInterface, FileWriter, Record, Written, Wrote};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
 use super::handover::{Bell, Bundle, Given, Merge, Next};
-use super::{Context, Control, Event, Options, Sink, Totals, lock};
+use super::{Context, Control, Event, Options, Printer, Recorder, Totals, lock};
 use crate::Stop;
 
 /// Text that waits before it is written although packets keep coming.
@@ -58,7 +58,7 @@ pub(super) struct Status {
 
 impl Link {
     /// The port's account as of now.
-    pub(super) fn tell(&self, account: &PortAccount) -> Totals {
+    pub(super) fn report(&self, account: &PortAccount) -> Totals {
         let mut status = lock(&self.status);
         status.account = Some(account.clone());
         status.totals
@@ -74,7 +74,7 @@ pub(super) struct End {
 
 /// What is filled, and what was put in.
 pub(super) struct Output {
-    sink: Sink,
+    recorder: Recorder,
     totals: Totals,
     /// Writing has failed, or there is enough: what comes now is surplus.
     is_over: bool,
@@ -91,9 +91,9 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(sink: Sink, options: &Options, control: Arc<Control>) -> Output {
+    pub(super) fn new(recorder: Recorder, options: &Options, control: Arc<Control>) -> Output {
         Output {
-            sink,
+            recorder,
             totals: Totals::default(),
             is_over: false,
             has_failed: false,
@@ -132,7 +132,7 @@ impl Output {
         };
         // The reader is ahead: how far does not show in the file.
         self.links.extend(new.into_iter().take(index + 1 - known));
-        if let Sink::File(writer) = &mut self.sink {
+        if let Recorder::File(writer) | Recorder::Both(writer, _) = &mut self.recorder {
             for (link_type, name) in self.links.iter().skip(self.announced) {
                 let number = writer.interface(FileInterface {
                     link_type: *link_type,
@@ -180,7 +180,7 @@ impl Output {
         if !self.takes(bundle.interface, packets)? {
             return Ok(());
         }
-        let Sink::File(writer) = &mut self.sink else {
+        let Recorder::File(writer) = &mut self.recorder else {
             self.totals.surplus += packets;
             return Ok(());
         };
@@ -211,7 +211,7 @@ impl Output {
             return Err(error);
         }
         // Where the file could not take the interface, that error ends the capture.
-        if self.is_file() && index >= self.announced {
+        if self.written().is_some() && index >= self.announced {
             self.totals.surplus += packets;
             self.is_over = true;
             return Ok(false);
@@ -223,7 +223,7 @@ impl Output {
     #[inline]
     fn count(&mut self, more: &Totals, wrote: Result<()>) -> Result<()> {
         if wrote.is_err()
-            && let Sink::File(writer) = &self.sink
+            && let Recorder::File(writer) | Recorder::Both(writer, _) = &self.recorder
             && writer.written().packets + writer.waiting() <= self.totals.packets
         {
             // Else the error counts them among the packets lost: then they were captured.
@@ -244,43 +244,50 @@ impl Output {
     fn put(&mut self, packet: &Given<'_>) -> Result<bool> {
         let meta = &packet.head.meta;
         let index = meta.interface as usize;
-        match &mut self.sink {
-            Sink::File(writer) => {
+        match &mut self.recorder {
+            Recorder::File(writer) => {
                 let wrote = writer.record(meta.time_ns, packet.bytes)?;
                 Ok(wrote == Wrote::Packet)
             }
-            Sink::Text(printer) => {
-                let (link_type, interface) = &self.links[index];
-                let context = Context {
-                    link_type: *link_type,
-                    interface,
-                    has_way: self.is_live,
-                };
+            Recorder::Both(writer, printer) => {
+                let outgoing = meta.outgoing.filter(|outgoing| self.is_live || *outgoing);
+                let record = Record { outgoing, ..*meta };
+                if writer.write(&record, std::iter::once(packet.bytes))? == Wrote::Full {
+                    return Ok(false);
+                }
+                let context = context(&self.links[index], self.is_live);
                 printer.packet(&packet.held(), &context);
                 if printer.waiting() >= TEXT_LEN {
                     self.flush()?;
                 }
                 Ok(true)
             }
-            Sink::Count => Ok(true),
+            Recorder::Text(printer) => {
+                let context = context(&self.links[index], self.is_live);
+                printer.packet(&packet.held(), &context);
+                if printer.waiting() >= TEXT_LEN {
+                    self.flush()?;
+                }
+                Ok(true)
+            }
+            Recorder::Count => Ok(true),
         }
     }
 
     /// Gives what waits in memory to the system.
     fn flush(&mut self) -> Result<()> {
         self.flushed = Instant::now();
-        match &mut self.sink {
-            Sink::File(writer) => writer.flush(),
-            Sink::Text(printer) => printer
-                .flush(&mut io::stdout().lock())
-                .map_err(|e| Error::from_io("write to standard output", e)),
-            Sink::Count => Ok(()),
+        match &mut self.recorder {
+            Recorder::File(writer) => writer.flush(),
+            Recorder::Both(writer, printer) => writer.flush().and_then(|()| print(printer)),
+            Recorder::Text(printer) => print(printer),
+            Recorder::Count => Ok(()),
         }
     }
 
     /// Gives a file the counters of the account, for whenever it ends.
     fn note(&mut self, account: &PortAccount) {
-        if let Sink::File(writer) = &mut self.sink {
+        if let Recorder::File(writer) | Recorder::Both(writer, _) = &mut self.recorder {
             let total = account.rx_total();
             let by_interface = total.dropped[DropReason::Interface as usize];
             let lost = total.lost().saturating_sub(by_interface);
@@ -293,26 +300,41 @@ impl Output {
     }
 
     fn is_file(&self) -> bool {
-        matches!(self.sink, Sink::File(_))
+        matches!(self.recorder, Recorder::File(_))
     }
 
     fn written(&self) -> Option<Written> {
-        match &self.sink {
-            Sink::File(writer) => Some(writer.written()),
-            Sink::Text(_) | Sink::Count => None,
+        match &self.recorder {
+            Recorder::File(writer) | Recorder::Both(writer, _) => Some(writer.written()),
+            Recorder::Text(_) | Recorder::Count => None,
         }
     }
 
     /// Ends the file.
     fn finish(self) -> (Option<Written>, Result<()>) {
         let so_far = self.written();
-        match self.sink {
-            Sink::File(writer) => match FileWriter::finish(*writer) {
+        match self.recorder {
+            Recorder::File(writer) | Recorder::Both(writer, _) => match FileWriter::finish(*writer)
+            {
                 Ok(written) => (Some(written), Ok(())),
                 Err(error) => (so_far, Err(error)),
             },
-            Sink::Text(_) | Sink::Count => (None, Ok(())),
+            Recorder::Text(_) | Recorder::Count => (None, Ok(())),
         }
+    }
+}
+
+/// Hands the text that waits to the system.
+fn print(printer: &mut Printer) -> Result<()> {
+    let printed = printer.flush(&mut io::stdout().lock());
+    printed.map_err(|e| Error::from_io("write to standard output", e))
+}
+
+fn context((link_type, interface): &(u16, String), has_way: bool) -> Context<'_> {
+    Context {
+        link_type: *link_type,
+        interface,
+        has_way,
     }
 }
 

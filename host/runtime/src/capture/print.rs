@@ -7,11 +7,18 @@ use std::io;
 
 use port::Vlan;
 use port::file::Handed;
-use wire::summary::Summary;
+use wire::summary::{Detailed, SequenceBase, Summary};
 use wire::{Dissection, LayerKind, LinkType, Timestamp, dissect, dissect_inner};
 
+mod application;
+mod columns;
+mod connections;
+mod decode;
 mod link;
 
+pub use columns::Columns;
+use columns::Row;
+use decode::Decoding;
 use link::link_header;
 
 use super::Held;
@@ -58,8 +65,12 @@ pub struct Style {
     pub time: TimeStyle,
     /// Nanoseconds instead of microseconds.
     pub nanoseconds: bool,
+    /// TCP's numbers as they are, not relative to the first ones of the connection.
+    pub absolute: bool,
     /// Count the lines.
     pub number: bool,
+    /// The lengths captured and on the wire.
+    pub lengths: bool,
     /// The link header too.
     pub link: bool,
     /// Only addresses, ports and lengths.
@@ -103,6 +114,10 @@ pub struct Printer {
     previous_ns: u64,
     /// The quarter of an hour that the offset of the time zone is known for.
     zone: (u64, i32),
+    /// Columns instead of lines.
+    columns: Option<Columns>,
+    /// Connections and decoders, made with the first packet that may need them.
+    decoding: Option<Box<Decoding>>,
 }
 
 /// Bytes of one write at the most, unless a packet's text is longer (`PIPE_BUF`, pipe(7)).
@@ -123,11 +138,15 @@ struct Escaped<'a>(&'a mut Vec<u8>);
 
 impl fmt::Write for Escaped<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            match byte {
-                b'"' | b'\\' => self.0.extend([b'\\', byte]),
-                0..0x20 => write!(Text(self.0), "\\u{byte:04x}")?,
-                _ => self.0.push(byte),
+        for letter in text.chars() {
+            match letter {
+                '"' | '\\' => self.0.extend([b'\\', letter as u8]),
+                _ if inspect::is_unprintable(letter) => {
+                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                        write!(Text(self.0), "\\u{unit:04x}")?;
+                    }
+                }
+                _ => self.0.extend(letter.encode_utf8(&mut [0; 4]).as_bytes()),
             }
         }
         Ok(())
@@ -149,7 +168,19 @@ impl Printer {
             first_ns: None,
             previous_ns: 0,
             zone: (u64::MAX, 0),
+            columns: None,
+            decoding: None,
         }
+    }
+
+    /// Prints these columns instead of lines, behind a line of their names if that is wanted.
+    #[must_use]
+    pub fn with_columns(mut self, columns: Columns, has_header: bool) -> Self {
+        if has_header {
+            self.out.extend(columns.header().bytes());
+        }
+        self.columns = Some(columns);
+        self
     }
 
     /// Bytes of text that wait.
@@ -168,6 +199,12 @@ impl Printer {
     /// # Errors
     /// The other side's; the text is then gone.
     pub fn flush(&mut self, to: &mut impl io::Write) -> io::Result<()> {
+        if self.ends.is_empty() && !self.out.is_empty() {
+            // The header of columns without packets.
+            let result = to.write_all(&self.out).and_then(|()| to.flush());
+            self.out.clear();
+            return result;
+        }
         let (mut at, mut rest) = (0, self.ends.as_slice());
         let mut result = Ok(());
         while let (Some((first, _)), Ok(())) = (rest.first(), &result) {
@@ -199,11 +236,14 @@ impl Printer {
         let link = LinkType(context.link_type);
         dissect(link, bytes, wire_len, &mut self.dissection);
         *self.addressed = find_addresses(bytes, &self.dissection);
+        let base = self.look(bytes, time_ns);
         // Writing to the buffer cannot fail.
-        let _ = if self.style.json {
+        let _ = if self.columns.is_some() {
+            self.row(bytes, time_ns, wire_len, context.interface, base)
+        } else if self.style.json {
             self.json(packet, bytes, time_ns, context)
         } else {
-            self.line(bytes, time_ns, link, wire_len)
+            self.line(bytes, time_ns, link, wire_len, base)
         };
         self.out.push(b'\n');
         if self.style.dump != Dump::None && !self.style.json {
@@ -219,9 +259,78 @@ impl Printer {
         self.previous_ns = time_ns;
     }
 
-    fn line(&mut self, bytes: &[u8], time_ns: u64, link: LinkType, wire_len: u32) -> fmt::Result {
+    /// Looks up the packet's connection, and asks the decoders, where the style needs them.
+    fn look(&mut self, bytes: &[u8], time_ns: u64) -> SequenceBase {
+        let is_line = !self.style.json && !self.style.quick;
+        if !is_line && self.columns.is_none() || self.addressed.ip_version == 0 {
+            self.decoding
+                .iter_mut()
+                .for_each(|decoding| decoding.found.clear());
+            return SequenceBase::default();
+        }
+        let decoding = self
+            .decoding
+            .get_or_insert_with(|| Box::new(Decoding::new()));
+        let base = decoding.packet(&self.dissection, bytes, time_ns);
+        match self.style.absolute {
+            true => SequenceBase::default(),
+            false => base,
+        }
+    }
+
+    /// The packet in columns.
+    fn row(
+        &mut self,
+        bytes: &[u8],
+        time_ns: u64,
+        wire_len: u32,
+        interface: &str,
+        base: SequenceBase,
+    ) -> fmt::Result {
+        let Some(columns) = &self.columns else {
+            return Ok(());
+        };
+        let info = Detailed {
+            summary: Summary {
+                dissection: &self.dissection,
+                bytes,
+            },
+            base,
+            is_verbose: false,
+        };
+        let nothing = inspect::Application::EMPTY;
+        let row = Row {
+            first: &self.dissection,
+            bytes,
+            wire_len,
+            number: self.count,
+            time_ns,
+            first_ns: self.first_ns.unwrap_or(time_ns),
+            previous_ns: self.first_ns.map_or(time_ns, |_| self.previous_ns),
+            interface,
+            found: self
+                .decoding
+                .as_ref()
+                .map_or(&nothing, |decoding| &decoding.found),
+            info: &info,
+        };
+        columns.show(&mut Text(&mut self.out), &row)
+    }
+
+    fn line(
+        &mut self,
+        bytes: &[u8],
+        time_ns: u64,
+        link: LinkType,
+        wire_len: u32,
+        base: SequenceBase,
+    ) -> fmt::Result {
         if self.style.number {
             write!(Text(&mut self.out), "{:5}  ", self.count)?;
+        }
+        if self.style.lengths {
+            let cap_len = bytes.len();
+            write!(Text(&mut self.out), "caplen {cap_len}, len {wire_len}, ")?;
         }
         self.time(time_ns)?;
         let (d, addressed) = (&*self.dissection, &*self.addressed);
@@ -229,24 +338,24 @@ impl Printer {
         if self.style.link {
             link_header(out, link, bytes, wire_len)?;
         }
-        if self.style.verbose && addressed.ip_version != 0 {
-            let d = addressed;
-            write!(
-                out,
-                "(tos 0x{:x}, ttl {}, id {}, proto {}, length {}) ",
-                d.traffic_class, d.ttl, d.fragment_id, d.ip_protocol, d.ip_total_len
-            )?;
-        }
         if self.style.quick && quick(out, addressed)? {
             return Ok(());
         }
-        let summary = Summary {
-            dissection: d,
-            bytes,
+        let detailed = Detailed {
+            summary: Summary {
+                dissection: d,
+                bytes,
+            },
+            base,
+            is_verbose: self.style.verbose,
         };
         match self.style.link {
-            true => write!(out, "{summary:#}"),
-            false => write!(out, "{summary}"),
+            true => write!(out, "{detailed:#}")?,
+            false => write!(out, "{detailed}")?,
+        }
+        match &self.decoding {
+            Some(decoding) => application::show(out, &decoding.found, self.style.verbose),
+            None => Ok(()),
         }
     }
 
@@ -436,3 +545,6 @@ fn dump(out: &mut Vec<u8>, bytes: &[u8], how: Dump) {
         out.push(b'\n');
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use port::file::WriterOptions;
 use port::{PortOptions, RxCounters, TxQueue};
 
+use super::watch::{GRACE_READER, STALL, STALL_READER};
 use super::*;
 
 /// Longer than anything here takes, unless it hangs.
@@ -87,7 +88,7 @@ fn packets_do_not_wait_for_the_control_side() {
         is_live: true,
         ..Options::default()
     };
-    let outcome = run(port, Sink::Count, &options, &Stop::default(), |_| {});
+    let outcome = run(port, Recorder::Count, &options, &Stop::default(), |_| {});
     sender.join().unwrap();
     assert!(went_on.load(Ordering::SeqCst), "they waited");
     assert_eq!(outcome.totals.packets, 5000);
@@ -107,8 +108,8 @@ fn a_write_that_fails_in_a_batch_leaves_the_totals_whole() {
         linger: LIMIT,
         ..Options::default()
     };
-    let sink = Sink::File(Box::new(writer));
-    let outcome = run(port, sink, &options, &Stop::default(), |_| {});
+    let recorder = Recorder::File(Box::new(writer));
+    let outcome = run(port, recorder, &options, &Stop::default(), |_| {});
     let error = outcome.error.expect("the disk is full");
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     let (totals, written) = (outcome.totals, outcome.written.unwrap());
@@ -185,8 +186,8 @@ fn a_blocked_output_holds_up_neither_queue_nor_the_end() {
         is_live: true,
         ..Options::default()
     };
-    let sink = Sink::File(Box::new(writer));
-    let outcome = run(port, sink, &options, &stop, |_| {});
+    let recorder = Recorder::File(Box::new(writer));
+    let outcome = run(port, recorder, &options, &stop, |_| {});
     let (delivered, _tx) = sender.join().unwrap();
     assert_eq!(delivered, [4000, 4000], "a queue waited for the output");
     let totals = outcome.totals;
@@ -259,19 +260,27 @@ fn packets_whose_lines_wait_are_not_captured() {
 
 #[test]
 fn a_stall_is_measured_in_time_whatever_the_number_of_looks() {
-    let (mut watch, begin) = (Watch::default(), Instant::now());
+    let (mut watch, begin) = (Watch::new(false), Instant::now());
     // A burst of events while the writer is in one call.
-    assert!((0..1000).all(|_| !watch.is_stalled(1, begin)));
-    assert!(!watch.is_stalled(1, begin + STALL / 2));
-    assert!(watch.is_stalled(1, begin + STALL));
+    assert!((0..1000).all(|_| !watch.is_stalled(1, 0, begin)));
+    assert!(!watch.is_stalled(1, 0, begin + STALL / 2));
+    assert!(watch.is_stalled(1, 0, begin + STALL));
     // It came back, and is in the next call.
-    assert!(!watch.is_stalled(3, begin + STALL));
+    assert!(!watch.is_stalled(3, 0, begin + STALL));
     assert!(
-        !watch.is_stalled(4, begin + 2 * STALL),
+        !watch.is_stalled(4, 0, begin + 2 * STALL),
         "waiting for packets"
     );
-    assert!(!watch.is_stalled(5, begin + 4 * STALL));
-    assert!(watch.is_stalled(5, begin + 5 * STALL));
+    assert!(!watch.is_stalled(5, 0, begin + 4 * STALL));
+    assert!(watch.is_stalled(5, 0, begin + 5 * STALL));
+    // In the same call, and the reader takes something.
+    assert!(!watch.is_stalled(5, 1, begin + 6 * STALL));
+    assert!(watch.is_stalled(5, 1, begin + 7 * STALL));
+    // Who reads a pipe or a terminal has less time.
+    let mut watch = Watch::new(true);
+    assert!(!watch.is_stalled(1, 0, begin));
+    assert!(watch.is_stalled(1, 0, begin + STALL_READER));
+    assert!(STALL_READER + GRACE_READER < Duration::from_secs(1));
 }
 
 /// What was not written is written once the reader goes on, and the end waits for it.
@@ -296,8 +305,8 @@ fn an_output_that_goes_on_gets_everything() {
         is_live: true,
         ..Options::default()
     };
-    let sink = Sink::File(Box::new(writer));
-    let outcome = run(port, sink, &options, &Stop::default(), |_| {});
+    let recorder = Recorder::File(Box::new(writer));
+    let outcome = run(port, recorder, &options, &Stop::default(), |_| {});
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     assert_eq!(
         (outcome.totals.packets, outcome.totals.unwritten),
@@ -326,14 +335,14 @@ fn a_limit_is_exact_over_several_queues() {
             count: Some(600),
             ..Options::default()
         };
-        let sink = match counts {
-            true => Sink::Count,
+        let recorder = match counts {
+            true => Recorder::Count,
             false => {
                 let writer = FileWriter::create(WriterOptions::new("/dev/null")).unwrap();
-                Sink::File(Box::new(writer))
+                Recorder::File(Box::new(writer))
             }
         };
-        let outcome = run(port, sink, &options, &Stop::default(), |_| {});
+        let outcome = run(port, recorder, &options, &Stop::default(), |_| {});
         assert!(outcome.error.is_none(), "{:?}", outcome.error);
         let totals = outcome.totals;
         assert_eq!(
@@ -344,4 +353,33 @@ fn a_limit_is_exact_over_several_queues() {
         let delivered = outcome.account.rx_total().delivered;
         assert_eq!(totals.packets + totals.surplus, delivered, "{totals:?}");
     }
+}
+
+#[test]
+fn totals_of_queues_add_up() {
+    let of = |from: u64, first_ns, last_ns| Totals {
+        packets: from + 1,
+        bytes: from + 2,
+        other_way: from + 3,
+        surplus: from + 4,
+        unwritten: from + 5,
+        late: from + 6,
+        first_ns,
+        last_ns,
+    };
+    let mut sum = of(10, None, None);
+    sum.add(&of(100, Some(7), Some(9)));
+    assert_eq!((sum.first_ns, sum.last_ns), (Some(7), Some(9)));
+    sum.add(&of(1000, Some(5), Some(8)));
+    sum.add(&of(0, None, None));
+    let counts = [
+        sum.packets,
+        sum.bytes,
+        sum.other_way,
+        sum.surplus,
+        sum.unwritten,
+        sum.late,
+    ];
+    assert_eq!(counts, [1114, 1118, 1122, 1126, 1130, 1134]);
+    assert_eq!((sum.first_ns, sum.last_ns), (Some(5), Some(9)));
 }

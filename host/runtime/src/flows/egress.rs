@@ -172,7 +172,7 @@ impl Plan {
         };
         refuse_circle(&setup, &ends)?;
         ends[1].refuse_lifeline()?;
-        // Words that mean nothing are told before anything is opened.
+        // Words that mean nothing are reported before anything is opened.
         crate::filter::compile(&choice.filter, LinkType::ETHERNET.0)?;
         let mut options = options;
         options.direction = port::Direction::Tx;

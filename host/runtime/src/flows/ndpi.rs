@@ -4,7 +4,7 @@
 //! there were has been read by ours, and does not reach it. A flow's state is given back as soon as
 //! the library has no more to say, so few states serve many flows.
 
-use flow::encode::beyond::transport;
+use flow::encode::extra_fields::transport;
 use flow::{
     FlowKey, Inspect, Observed, Record, Side, put_application, take_application, take_transactions,
 };
@@ -80,8 +80,8 @@ pub(super) struct Ndpi {
     place_max: usize,
     stats: NdpiStats,
     packet: Vec<u8>,
-    /// What decoders told, before the name is put to it.
-    told: Vec<u8>,
+    /// What decoders found, before the name is put to it.
+    reported: Vec<u8>,
 }
 
 impl Ndpi {
@@ -103,7 +103,7 @@ impl Ndpi {
             place_max,
             stats: NdpiStats::default(),
             packet: Vec::with_capacity(PACKET_MAX),
-            told: Vec::with_capacity(1024),
+            reported: Vec::with_capacity(1024),
         })
     }
 
@@ -180,20 +180,20 @@ impl Ndpi {
         self.decoders.publish_ndpi(self.stats);
     }
 
-    /// What decoders told, with the library's name before it: names are never what has no room.
-    fn tell(&self, protocol: Protocol, told: &[u8], found: &mut Vec<u8>) {
+    /// What decoders found, with the library's name before it: names are never what has no room.
+    fn report(&self, protocol: Protocol, reported: &[u8], found: &mut Vec<u8>) {
         if !protocol.is_known() {
-            return found.extend_from_slice(told);
+            return found.extend_from_slice(reported);
         }
         let mut name = Vec::new();
         self.detector.name(protocol, &mut name);
         let mut application = Application::EMPTY;
         application.field(Field::Ndpi, Value::text(&name));
-        if let Some(other) = take_application(told) {
+        if let Some(other) = take_application(reported) {
             application.merge(&other);
         }
         put_application(&application, found);
-        if let Some(transactions) = take_transactions(told) {
+        if let Some(transactions) = take_transactions(reported) {
             transactions.put(found);
         }
     }
@@ -262,9 +262,9 @@ impl Inspect for Ndpi {
 
     fn known(&self, handle: u32, found: &mut Vec<u8>) {
         if let Some(place) = self.place(handle) {
-            let mut told = Vec::new();
-            self.decoders.known(place.decoders, &mut told);
-            self.tell(place.protocol, &told, found);
+            let mut reported = Vec::new();
+            self.decoders.known(place.decoders, &mut reported);
+            self.report(place.protocol, &reported, found);
         }
     }
 
@@ -273,11 +273,11 @@ impl Inspect for Ndpi {
             return;
         };
         self.settle(&mut place);
-        let mut told = std::mem::take(&mut self.told);
-        told.clear();
-        self.decoders.ended(place.decoders, &mut told);
-        self.tell(place.protocol, &told, found);
-        self.told = told;
+        let mut reported = std::mem::take(&mut self.reported);
+        reported.clear();
+        self.decoders.ended(place.decoders, &mut reported);
+        self.report(place.protocol, &reported, found);
+        self.reported = reported;
         self.free.push(handle - 1);
     }
 

@@ -3,11 +3,16 @@
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
-use flow::Shunt;
+use flow::{EndReason, Extra, Record, Sampling, Shunt};
 use port::{PortOptions, TxQueue};
 
+use super::config::secret;
+use super::egress::EgressStatus;
+use super::outbox::BUFFER_LEN;
 use super::*;
+use crate::Pacing;
 
 /// What something may take that is bound to happen.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -90,7 +95,7 @@ struct Counting;
 
 impl Outlet for Counting {
     fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
-        Ok(Fate::Told)
+        Ok(Fate::Reported)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
@@ -109,7 +114,7 @@ impl Outlet for Stuck {
             // The sender is gone: go on.
             let _ = go_on.recv_timeout(LIMIT);
         }
-        Ok(Fate::Told)
+        Ok(Fate::Reported)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
@@ -204,7 +209,7 @@ struct First(u64);
 impl Outlet for First {
     fn ended(&mut self, _: &Record, _: &Extra<'_>, reason: EndReason) -> Result<Fate> {
         self.0 += u64::from(reason == EndReason::Idle);
-        Ok(Fate::Told)
+        Ok(Fate::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
@@ -250,7 +255,7 @@ struct Choosing {
 
 impl Outlet for Choosing {
     fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
-        Ok(Fate::Told)
+        Ok(Fate::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
@@ -273,7 +278,7 @@ impl Outlet for Choosing {
 fn record_sampling_changes_while_the_probe_runs() {
     let (port, mut tx) = memory(64);
     let stop = Stop::new();
-    let (selected, told) = mpsc::channel::<()>();
+    let (selected, reported) = mpsc::channel::<()>();
     let flag = stop.clone();
     let probe = thread::spawn(move || {
         let mut outlet = Choosing {
@@ -283,7 +288,7 @@ fn record_sampling_changes_while_the_probe_runs() {
         run(port, &config(), &flag, &mut outlet).unwrap()
     });
     // Nothing is sent there: its end is the word.
-    assert!(told.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Disconnected));
+    assert!(reported.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Disconnected));
     for number in 0..100 {
         send(&mut tx, &packet(number));
     }
@@ -338,4 +343,111 @@ fn an_egress_without_room_drops_and_counts() {
     assert_eq!(status.forwarded_bytes, 60 * status.forwarded);
     assert_eq!(status.imbalance(), 0);
     assert_eq!(report.packets_in_records, u64::from(COUNT));
+}
+
+/// What an egress counts adds up, each of it alone.
+#[test]
+fn an_egress_that_adds_up() {
+    let status = EgressStatus {
+        chosen: 1 + 4 + 16 + 64 + 128,
+        forwarded: 1,
+        forwarded_bytes: 1000,
+        copied: 1,
+        tx_full: 4,
+        too_long: 16,
+        unsendable: 64,
+        filtered: 128,
+    };
+    assert_eq!(status.imbalance(), 0);
+    for (change, expected) in [
+        (
+            EgressStatus {
+                chosen: 214,
+                ..status
+            },
+            1,
+        ),
+        (
+            EgressStatus {
+                forwarded: 2,
+                ..status
+            },
+            -1,
+        ),
+        (
+            EgressStatus {
+                tx_full: 5,
+                ..status
+            },
+            -1,
+        ),
+        (
+            EgressStatus {
+                too_long: 15,
+                ..status
+            },
+            1,
+        ),
+        (
+            EgressStatus {
+                unsendable: 66,
+                ..status
+            },
+            -2,
+        ),
+        (
+            EgressStatus {
+                filtered: 0,
+                ..status
+            },
+            128,
+        ),
+    ] {
+        assert_eq!(change.imbalance(), expected, "{change:?}");
+    }
+}
+
+#[test]
+fn statuses_of_queues_add_up() {
+    let of = |from: u64| {
+        let mut status = QueueStatus {
+            wire_bytes: from + 1,
+            unmetered: from + 2,
+            unselected: from + 3,
+            records_dropped: from + 4,
+            packets_in_dropped: from + 5,
+            capacity: from + 6,
+            ..QueueStatus::default()
+        };
+        status.meter.packets = from + 7;
+        status
+    };
+    let total = QueueStatus::total(&[of(10), of(100), of(1000)]);
+    let counts = [
+        total.wire_bytes,
+        total.unmetered,
+        total.unselected,
+        total.records_dropped,
+        total.packets_in_dropped,
+        total.capacity,
+        total.meter.packets,
+    ];
+    assert_eq!(counts, std::array::from_fn(|at| 1113 + 3 * at as u64));
+}
+
+/// Memory grows with queues; merging takes its own once there are several.
+#[test]
+fn memory_of_a_probe() {
+    let config = config();
+    let [one, two, three] = [1, 2, 3].map(|count| config.memory_len(count));
+    let queue = three - two;
+    assert!(queue >= config.meter.memory_len() + BUFFER_LEN * size_of::<(Record, EndReason)>());
+    assert_eq!(one, queue);
+    assert!(two - one > queue, "halves of flows wait for each other");
+    let mut decoding = self::config();
+    decoding.applications = Some(inspect::InspectorConfig::default());
+    let more = decoding.memory_len(1) - one;
+    let known = size_of::<inspect::Application>() + inspect::LOG_LEN;
+    let decoders = decoding.applications.as_ref().unwrap().memory_len();
+    assert!(more >= decoders + BUFFER_LEN * known);
 }

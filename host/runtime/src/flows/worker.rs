@@ -1,13 +1,14 @@
 //! A worker: one queue, one meter, one thread.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flow::series::Series;
 use flow::top::TopScan;
-use flow::{BATCH_MAX, EndReason, Extra, Input, Meter, Record, RecordSink};
+use flow::{BATCH_MAX, Input, Inspect, Meter};
 use inspect::Application;
 use port::{RxBatch, RxQueue};
 use sys::{Error, ErrorKind, Result};
@@ -16,17 +17,15 @@ use wire::LinkType;
 use super::application::{Applications, Counts};
 use super::egress::Out;
 use super::ndpi::Ndpi;
+use super::outbox::{BUFFER_COUNT, BUFFER_LEN, Buffer, Outbox};
 use super::selection::Filter;
-use super::{
-    BUFFER_COUNT, BUFFER_LEN, Buffer, Config, Message, QueueStatus, STOP_MAX, Shared, lock,
-    wall_clock_ns,
-};
+use super::{Config, Message, QueueStatus, Shared, lock, wall_clock_ns};
 use crate::worker::{self, Ended, Engine, Verdict};
 
 /// How often figures are published and the clock is told to the table.
 const PULSE: Duration = Duration::from_millis(100);
-/// How often the live flows are searched for the largest.
-const SCAN: Duration = Duration::from_millis(500);
+/// How often the live flows are searched for the largest; rates are over this time.
+const SCAN: Duration = Duration::from_secs(1);
 /// Places of the table that are looked at with each batch of packets, and when there are none: 64
 /// KiB and 2 MiB of records, some 10 µs and some 300 µs.
 const SCAN_STEP: usize = 512;
@@ -40,6 +39,9 @@ const ROUND_NS: u64 = 1 << 31;
 /// back.
 const BEHIND_NS: u64 = 1_000_000_000;
 
+/// How long workers wait for the intake to be stopped before they take what is left.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
 const NO_INPUT: Input<'static> = Input {
     link: LinkType::ETHERNET,
     bytes: &[],
@@ -49,24 +51,96 @@ const NO_INPUT: Input<'static> = Input {
     interface: 0,
 };
 
-/// What a worker is given.
-pub(super) struct Plan {
-    pub(super) index: usize,
-    pub(super) rx: RxQueue,
-    pub(super) config: Config,
-    pub(super) cpu: Option<usize>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) messages: SyncSender<Message>,
-    pub(super) empties: Receiver<Buffer>,
-    pub(super) status: Arc<Mutex<QueueStatus>>,
+/// What all workers of a probe are given, and what starts them.
+pub(super) struct Spawner<'a> {
+    pub(super) config: &'a Config,
+    pub(super) shared: &'a Arc<Shared>,
     /// Link types of the interfaces known at the start.
-    pub(super) links: Vec<LinkType>,
+    pub(super) links: &'a [LinkType],
+    pub(super) messages: SyncSender<Message>,
+    pub(super) queue_count: usize,
+}
+
+/// A worker as the collector sees it.
+pub(super) struct Worker {
+    /// Where its buffers go back to.
+    pub(super) empties: SyncSender<Buffer>,
+    /// What it publishes.
+    pub(super) status: Arc<Mutex<QueueStatus>>,
+    pub(super) thread: JoinHandle<()>,
+}
+
+impl Spawner<'_> {
+    /// Starts the worker of a queue; packets that are chosen go on to `egress`.
+    ///
+    /// # Errors
+    /// Where a thread cannot be started; the workers before it are told to end.
+    pub(super) fn start(&self, index: usize, rx: RxQueue, egress: Option<Out>) -> Result<Worker> {
+        let (empties, empty_receiver) = sync_channel(BUFFER_COUNT);
+        for _ in 1..BUFFER_COUNT {
+            // The channel has room for all buffers there are.
+            drop(empties.try_send(Buffer::new()));
+        }
+        let status = Arc::new(Mutex::new(QueueStatus {
+            queue_index: rx.queue_index(),
+            ..QueueStatus::default()
+        }));
+        let plan = Plan {
+            index,
+            rx,
+            config: self.config.clone(),
+            cpu: self.cpu_for(index),
+            shared: self.shared.clone(),
+            messages: self.messages.clone(),
+            empties: empty_receiver,
+            status: status.clone(),
+            links: self.links.to_vec(),
+            egress,
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("flows-{index}"))
+            .spawn(move || work(plan))
+            .map_err(|e| {
+                self.shared.switch.end();
+                Error::from_io("start a thread for a queue", e)
+            })?;
+        Ok(Worker {
+            empties,
+            status,
+            thread,
+        })
+    }
+
+    /// The processor to pin a worker to.
+    fn cpu_for(&self, index: usize) -> Option<usize> {
+        let cpus = &self.config.cpus;
+        if !cpus.is_empty() {
+            return Some(cpus[index % cpus.len()]);
+        }
+        // One thread is left to the scheduler, which knows what else runs.
+        let allowed = sys::affinity::allowed_cpus();
+        (self.queue_count > 1 && self.queue_count <= allowed.len()).then(|| allowed[index])
+    }
+}
+
+/// What a worker is given.
+struct Plan {
+    index: usize,
+    rx: RxQueue,
+    config: Config,
+    cpu: Option<usize>,
+    shared: Arc<Shared>,
+    messages: SyncSender<Message>,
+    empties: Receiver<Buffer>,
+    status: Arc<Mutex<QueueStatus>>,
+    /// Link types of the interfaces known at the start.
+    links: Vec<LinkType>,
     /// Where chosen packets go.
-    pub(super) egress: Option<Out>,
+    egress: Option<Out>,
 }
 
 /// The life of a worker.
-pub(super) fn work(plan: Plan) {
+fn work(plan: Plan) {
     let messages = plan.messages.clone();
     let shared = plan.shared.clone();
     let result = work_on(plan);
@@ -79,64 +153,70 @@ pub(super) fn work(plan: Plan) {
 }
 
 fn work_on(plan: Plan) -> Result<Ended> {
-    let mut rx = plan.rx;
-    if let Some(cpu) = plan.cpu {
-        sys::affinity::pin_current_thread(cpu).inspect_err(|_| {
-            drop(plan.messages.send(Message::Paused));
-        })?;
+    let (messages, shared) = (plan.messages.clone(), plan.shared.clone());
+    let pacing = plan.config.pacing;
+    // A worker that cannot begin wants no packets either.
+    let pause = || drop(messages.send(Message::Paused));
+    let (mut rx, mut engine) = prepare(plan).inspect_err(|_| pause())?;
+    let ended = worker::run(&mut rx, &mut engine, &shared.switch.stop, pacing);
+    pause();
+    let mut drained = Ok(());
+    if ended.is_ok() {
+        let waited = Instant::now();
+        while !shared.intake_stopped.load(Ordering::Relaxed) && waited.elapsed() < STOP_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        engine.draining = true;
+        // What is in the rings was seen by the interface, so it belongs into the account.
+        drained = worker::drain(&mut rx, &mut engine);
     }
-    // Made here, so that its memory is near this thread's processor.
+    // However it ended: the flows that were metered are reported.
+    engine.finish();
+    let left = engine.egress.as_mut().map_or(Ok(()), Out::finish);
+    let ended = ended?;
+    drained.and(left).map(|()| ended)
+}
+
+/// Pins this thread and makes its engine: here, so that the memory is near this processor.
+fn prepare(plan: Plan) -> Result<(RxQueue, FlowEngine)> {
+    if let Some(cpu) = plan.cpu {
+        sys::affinity::pin_current_thread(cpu)?;
+    }
     let mut config = plan.config.meter.clone();
     config.table.reserved = sys::advice::large_pages;
     config.table.prefetch = Some(sys::advice::prefetch);
     let mut meter = Meter::new(&config).map_err(|e| {
-        drop(plan.messages.send(Message::Paused));
         let error = Error::new(ErrorKind::NoSpace, "allocate the flow table", e.to_string());
         error.with_hint("use a smaller --table-size or fewer queues")
     })?;
-    let applications = Arc::default();
-    if let Some(config) = &plan.config.applications {
-        let wanted = plan.egress.as_ref().map(Out::wanted).unwrap_or_default();
-        let decoders = Applications::new(config, Arc::clone(&applications), wanted);
-        match plan.config.ndpi_flow_count {
-            None => meter.set_inspector(Box::new(decoders)),
-            Some(count) => {
-                let with_ndpi = Ndpi::new(decoders, config, count).inspect_err(|_| {
-                    drop(plan.messages.send(Message::Paused));
-                })?;
-                meter.set_inspector(Box::new(with_ndpi));
-            }
-        }
+    let counts = Arc::default();
+    let egress = plan.egress.as_ref();
+    if let Some(inspector) = inspector(&plan.config, egress, &counts)? {
+        meter.set_inspector(inspector);
     }
-    let mut engine = FlowEngine {
-        applications,
+    let may_wait = !plan.shared.is_live;
+    let engine = FlowEngine {
+        applications: counts,
         found: Vec::new(),
         capacity: meter.table().capacity() as u64,
         has_extras: meter.has_extras(),
         meter,
         links: plan.links,
-        outbox: Outbox {
-            index: plan.index,
-            buffer: Buffer::new(),
-            messages: plan.messages.clone(),
-            empties: plan.empties,
-            spare: Vec::with_capacity(BUFFER_COUNT),
-            may_wait: !plan.shared.is_live,
-            records_dropped: 0,
-            packets_dropped: 0,
-            is_gone: false,
-        },
+        outbox: Outbox::new(plan.index, plan.messages, plan.empties, may_wait),
         clock_ns: 0,
-        shared: plan.shared.clone(),
+        shared: plan.shared,
         status: plan.status,
         wire_bytes: 0,
         unmetered: 0,
-        filter: plan.config.filter.clone().map(Filter::new),
+        filter: plan.config.filter.map(Filter::new),
         selection_number: 0,
         unselected: 0,
         draining: false,
         scan: (plan.config.live_count != 0).then(|| Scan {
-            scan: TopScan::new(plan.config.live_count),
+            scan: TopScan::new(
+                plan.config.live_count,
+                plan.config.meter.table.flow_count_max,
+            ),
             started_at: Instant::now(),
             running: true,
         }),
@@ -144,28 +224,24 @@ fn work_on(plan: Plan) -> Result<Ended> {
         egress: plan.egress,
         pulse_at: Instant::now(),
     };
-    let ended = worker::run(
-        &mut rx,
-        &mut engine,
-        &plan.shared.switch.stop,
-        plan.config.pacing,
-    );
-    drop(plan.messages.send(Message::Paused));
-    let mut drained = Ok(());
-    if ended.is_ok() {
-        let waited = Instant::now();
-        while !plan.shared.intake_stopped.load(Ordering::Relaxed) && waited.elapsed() < STOP_MAX {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        engine.draining = true;
-        // What is in the rings was seen by the interface, so it belongs into the account.
-        drained = worker::drain(&mut rx, &mut engine);
-    }
-    // However it ended: the flows that were metered are told.
-    engine.finish();
-    let left = engine.egress.as_mut().map_or(Ok(()), Out::finish);
-    let ended = ended?;
-    drained.and(left).map(|()| ended)
+    Ok((plan.rx, engine))
+}
+
+/// The decoders that were asked for; what they count is left in `counts`.
+fn inspector(
+    config: &Config,
+    egress: Option<&Out>,
+    counts: &Arc<Mutex<Counts>>,
+) -> Result<Option<Box<dyn Inspect + Send>>> {
+    let Some(applications) = &config.applications else {
+        return Ok(None);
+    };
+    let wanted = egress.map(Out::wanted).unwrap_or_default();
+    let decoders = Applications::new(applications, Arc::clone(counts), wanted);
+    Ok(Some(match config.ndpi_flow_count {
+        None => Box::new(decoders),
+        Some(count) => Box::new(Ndpi::new(decoders, applications, count)?),
+    }))
 }
 
 struct FlowEngine {
@@ -194,7 +270,7 @@ struct FlowEngine {
     series: Option<Box<Series>>,
     egress: Option<Out>,
     pulse_at: Instant,
-    /// What the table was last told by the clock.
+    /// What the table was last reported by the clock.
     clock_ns: u64,
 }
 
@@ -209,19 +285,62 @@ impl Engine for FlowEngine {
         self.look_at_selection();
         let count = batch.len() as u64;
         let allowed = self.take_budget(count);
-        // Each packet's first line is in nobody's cache yet: load them together, then look at them
-        // in turn. Those of a file lie behind each other, which the processor foresees.
         if self.shared.is_live {
-            let mut touched = 0;
-            for packet in batch.iter() {
-                touched |= packet.bytes().first().copied().unwrap_or(0);
-            }
-            std::hint::black_box(touched);
+            touch(batch);
         }
+        self.meter_packets(batch, allowed as usize);
+        if self.scan.is_some() {
+            self.scan(SCAN_STEP);
+        }
+        if let Some(egress) = &mut self.egress {
+            let links = &self.links;
+            let link = |at: u16| links.get(usize::from(at)).copied();
+            egress.take(batch, |at| link(at).unwrap_or(LinkType::ETHERNET))?;
+        }
+        self.unmetered += count - allowed;
+        if !self.draining && self.is_budget_spent() {
+            self.shared.switch.end();
+            return Ok(Verdict::Finish);
+        }
+        Ok(self.verdict())
+    }
+
+    fn idle(&mut self) -> Result<Verdict> {
+        if self.pulse_at.elapsed() >= PULSE {
+            self.pulse_at = Instant::now();
+            if self.shared.is_live {
+                self.tick();
+            }
+            self.outbox.pulse();
+            if let Some(egress) = &mut self.egress {
+                egress.flush()?;
+            }
+            self.scan(SCAN_STEP_IDLE);
+            self.publish();
+        }
+        Ok(self.verdict())
+    }
+}
+
+/// Loads each packet's first line, which is in nobody's cache yet: together, before they are looked
+/// at in turn. Those of a file lie behind each other, which the processor foresees.
+#[inline]
+fn touch(batch: &RxBatch<'_>) {
+    let mut touched = 0;
+    for packet in batch.iter() {
+        touched |= packet.bytes().first().copied().unwrap_or(0);
+    }
+    std::hint::black_box(touched);
+}
+
+impl FlowEngine {
+    /// Meters the first `count` packets of a batch.
+    #[inline]
+    fn meter_packets(&mut self, batch: &RxBatch<'_>, count: usize) {
         let mut clock_ns = None;
         let mut together: [Input<'_>; BATCH_MAX] = [NO_INPUT; BATCH_MAX];
         let mut count_together = 0;
-        for packet in batch.iter().take(allowed as usize) {
+        for packet in batch.iter().take(count) {
             if let Some(filter) = &mut self.filter
                 && !filter.takes(&packet)
             {
@@ -257,55 +376,26 @@ impl Engine for FlowEngine {
             together[count_together] = input;
             count_together += 1;
             if count_together == BATCH_MAX {
-                self.meter.observe_all(&together, &mut self.outbox);
-                if let Some(egress) = &mut self.egress {
-                    egress.mark(BATCH_MAX, self.meter.chosen());
-                }
+                self.meter_together(&together);
                 count_together = 0;
             }
         }
-        if count_together != 0 {
-            let rest = &together[..count_together];
-            self.meter.observe_all(rest, &mut self.outbox);
-            if let Some(egress) = &mut self.egress {
-                egress.mark(count_together, self.meter.chosen());
-            }
-        }
+        self.meter_together(&together[..count_together]);
         self.meter.flush(&mut self.outbox);
-        if self.scan.is_some() {
-            self.scan(SCAN_STEP);
+    }
+
+    /// Meters packets that wait for each other, and marks those that go on to the egress.
+    #[inline]
+    fn meter_together(&mut self, inputs: &[Input<'_>]) {
+        if inputs.is_empty() {
+            return;
         }
+        self.meter.observe_all(inputs, &mut self.outbox);
         if let Some(egress) = &mut self.egress {
-            let links = &self.links;
-            let link = |at: u16| links.get(usize::from(at)).copied();
-            egress.take(batch, |at| link(at).unwrap_or(LinkType::ETHERNET))?;
+            egress.mark(inputs.len(), self.meter.chosen());
         }
-        self.unmetered += count - allowed;
-        if !self.draining && self.is_budget_spent() {
-            self.shared.switch.end();
-            return Ok(Verdict::Finish);
-        }
-        Ok(self.verdict())
     }
 
-    fn idle(&mut self) -> Result<Verdict> {
-        if self.pulse_at.elapsed() >= PULSE {
-            self.pulse_at = Instant::now();
-            if self.shared.is_live {
-                self.tick();
-            }
-            self.outbox.pulse();
-            if let Some(egress) = &mut self.egress {
-                egress.flush()?;
-            }
-            self.scan(SCAN_STEP_IDLE);
-            self.publish();
-        }
-        Ok(self.verdict())
-    }
-}
-
-impl FlowEngine {
     fn verdict(&self) -> Verdict {
         if self.outbox.is_gone {
             Verdict::Finish
@@ -386,10 +476,13 @@ impl FlowEngine {
             let QueueStatus {
                 live,
                 live_applications,
+                live_rates,
                 ..
             } = &mut *status;
             live_applications.clear();
-            scan.scan.take(live, |place, record| {
+            live_rates.clear();
+            scan.scan.take(live, |place, record, rate| {
+                live_rates.push(rate);
                 self.meter.application(place, record, &mut self.found);
                 let known = flow::take_application(&self.found).unwrap_or(Application::EMPTY);
                 live_applications.push(known);
@@ -404,7 +497,10 @@ impl FlowEngine {
             && !scan.running
             && scan.started_at.elapsed() >= SCAN
         {
-            scan.started_at = Instant::now();
+            let now = Instant::now();
+            let interval = now.duration_since(scan.started_at);
+            scan.scan.begin(interval.as_nanos() as u64);
+            scan.started_at = now;
             scan.running = true;
         }
         let applications = *lock(&self.applications);
@@ -430,93 +526,6 @@ impl FlowEngine {
         status.series = self.series.take();
         status.live.clear();
         status.live_applications.clear();
+        status.live_rates.clear();
     }
 }
-
-/// Ended flows on their way to the collector.
-struct Outbox {
-    index: usize,
-    buffer: Buffer,
-    messages: SyncSender<Message>,
-    empties: Receiver<Buffer>,
-    /// Buffers that have come back.
-    spare: Vec<Buffer>,
-    /// No packets are lost while we wait for a buffer.
-    may_wait: bool,
-    records_dropped: u64,
-    packets_dropped: u64,
-    /// The collector is gone.
-    is_gone: bool,
-}
-
-impl RecordSink for Outbox {
-    #[inline]
-    fn ended(&mut self, record: &Record, reason: EndReason) {
-        self.push(record, None, reason);
-    }
-
-    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
-        self.push(record, Some(extra), reason);
-    }
-}
-
-impl Outbox {
-    #[inline]
-    fn push(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
-        self.buffer.push(record, extra, reason);
-        if self.buffer.records.len() == BUFFER_LEN {
-            self.send();
-        }
-    }
-
-    /// Whether half of the buffers are here.
-    fn has_room(&mut self) -> bool {
-        while self.spare.len() < BUFFER_COUNT / 2
-            && let Ok(empty) = self.empties.try_recv()
-        {
-            self.spare.push(empty);
-        }
-        self.spare.len() >= BUFFER_COUNT / 2
-    }
-
-    /// Sends the records of a buffer that is not full, unless the collector is behind: then they
-    /// wait for others, or the few records of each pulse would take all buffers.
-    fn pulse(&mut self) {
-        if self.has_room() {
-            self.send();
-        }
-    }
-
-    fn send(&mut self) {
-        if self.buffer.records.is_empty() {
-            return;
-        }
-        let empty = match self.spare.pop() {
-            Some(empty) => Ok(empty),
-            None if self.may_wait => self.empties.recv().map_err(|_| TryRecvError::Disconnected),
-            None => self.empties.try_recv(),
-        };
-        match empty {
-            Ok(empty) => {
-                let full = std::mem::replace(&mut self.buffer, empty);
-                // There is room for all buffers, so this does not wait.
-                let sent = self.messages.send(Message::Ended(self.index, full));
-                self.is_gone |= sent.is_err();
-            }
-            Err(error) => {
-                self.is_gone |= error == TryRecvError::Disconnected;
-                let packets = self
-                    .buffer
-                    .records
-                    .iter()
-                    .map(|(record, _)| record.packets());
-                self.packets_dropped += packets.sum::<u64>();
-                self.records_dropped += self.buffer.records.len() as u64;
-                self.buffer.clear();
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

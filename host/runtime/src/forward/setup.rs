@@ -73,7 +73,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         ..first.clone()
     };
     if !setup.filter.trim().is_empty() {
-        // Words that mean nothing are told before anything is opened.
+        // Words that mean nothing are reported before anything is opened.
         crate::filter::compile(&setup.filter, 1).or_else(|error| match error.kind() {
             ErrorKind::Unsupported => Err(error),
             _ => Ok(None),
@@ -140,7 +140,7 @@ pub(crate) fn open_sending(name: &str, options: &mut PortOptions, wanted: u32) -
     options.queue_count = wanted.max(1);
     loop {
         match port::open(name, options) {
-            // Fewer queues than that: told before anything is touched.
+            // Fewer queues than that: refused before anything is touched.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
                     && options.queue_count > 1 =>

@@ -338,3 +338,61 @@ fn every_outage_is_told_and_its_end() {
     let now = failing.get();
     assert_eq!((now.begun, now.over, now.why.as_str()), (2, 1, "second"));
 }
+
+#[test]
+fn flows_of_lanes_add_up() {
+    let counters = Counters::default();
+    let all = [
+        &counters.received,
+        &counters.received_bytes,
+        &counters.forwarded,
+        &counters.forwarded_bytes,
+        &counters.copied,
+        &counters.tx_full,
+        &counters.too_long,
+        &counters.cut,
+        &counters.outgoing,
+        &counters.surplus,
+        &counters.abandoned,
+    ];
+    for (at, counter) in all.into_iter().enumerate() {
+        counter.add(1 << at);
+    }
+    let fields = |flow: &Flow| {
+        [
+            flow.received,
+            flow.received_bytes,
+            flow.forwarded,
+            flow.forwarded_bytes,
+            flow.copied,
+            flow.tx_full,
+            flow.too_long,
+            flow.cut,
+            flow.outgoing,
+            flow.surplus,
+            flow.abandoned,
+        ]
+    };
+    let one = counters.read();
+    assert_eq!(fields(&one), std::array::from_fn(|at| 1 << at));
+    let mut sum = one;
+    sum.add(&one);
+    sum.add(&Flow::default());
+    assert_eq!(fields(&sum), std::array::from_fn(|at| 2 << at));
+    assert_eq!(one.dropped(), 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10);
+    let known = one.dropped() + one.forwarded + one.outgoing + one.surplus;
+    assert_eq!(one.imbalance(), 1 - known as i64);
+    let all = Flow {
+        received: known,
+        ..one
+    };
+    assert_eq!(all.imbalance(), 0);
+    assert_eq!(
+        Flow {
+            received: known + 3,
+            ..one
+        }
+        .imbalance(),
+        3
+    );
+}

@@ -242,7 +242,7 @@ fn range(is_six: bool, first: u128, last: u128) -> (bool, u128, u128) {
 }
 
 /// Ranges in order that do not overlap: where several lie over an address, that which begins last,
-/// and of those the shortest, and of equal ones the last told.
+/// and of those the shortest, and of equal ones the last reported.
 fn flat(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_by_key(|range| (range.first, std::cmp::Reverse(range.last)));
     let mut out: Vec<Range> = Vec::new();

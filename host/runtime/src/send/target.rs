@@ -1,8 +1,8 @@
 //! Where packets go: what kind of interface, how long they may be, and whether the machine lives on
 //! it.
 
-use std::fs;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use sys::link::{Link, XdpFeatures};
 
@@ -50,26 +50,32 @@ impl Target {
     }
 }
 
-/// The MAC address of a neighbour on this interface, if the kernel knows it (proc(5),
-/// `/proc/net/arp`).
-pub fn neighbour(interface: &str, addr: Ipv4Addr) -> Option<Mac> {
-    // The calling thread's namespace; `/proc/net` is the first thread's.
-    let table = fs::read_to_string("/proc/thread-self/net/arp").ok()?;
-    find_neighbour(&table, interface, addr)
+/// How long a neighbour may take to answer: the kernel gives up after three requests, a second
+/// apart.
+const ANSWER_LIMIT: Duration = Duration::from_millis(3_500);
+
+/// The MAC address of a neighbour, if the kernel has it and it is an Ethernet address.
+///
+/// # Errors
+/// If netlink does not answer.
+pub fn neighbour_mac(link: &Link, address: IpAddr) -> Result<Option<Mac>> {
+    let found = sys::neighbour::find(link.index, address)?;
+    Ok(found.and_then(|bytes| Some(Mac(bytes.try_into().ok()?))))
 }
 
-/// Columns: address, hardware type, flags, hardware address, mask, device.
-fn find_neighbour(table: &str, interface: &str, addr: Ipv4Addr) -> Option<Mac> {
-    let addr = addr.to_string();
-    table.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [found, _, flags, mac, _, device] = words[..] else {
-            return None;
-        };
-        // ATF_COM: the entry is complete.
-        let complete = u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok()? & 2 != 0;
-        (found == addr && device == interface && complete).then(|| mac.parse().ok())?
-    })
+/// The MAC address to which packets for `destination` must be sent on this interface: that of the
+/// next hop. If the kernel does not have it and `ask` is set, the kernel sends ARP or Neighbor
+/// Discovery requests for it. `None`: no answer, or not an Ethernet address.
+///
+/// # Errors
+/// If no route leads there, or the requests are not permitted.
+pub fn next_hop_mac(link: &Link, destination: IpAddr, ask: bool) -> Result<Option<Mac>> {
+    let address = sys::neighbour::next_hop(link.index, destination)?;
+    let found = match ask {
+        true => sys::neighbour::resolve(link.index, address, ANSWER_LIMIT)?,
+        false => sys::neighbour::find(link.index, address)?,
+    };
+    Ok(found.and_then(|bytes| Some(Mac(bytes.try_into().ok()?))))
 }
 
 /// Looks at an interface by name.
@@ -101,17 +107,6 @@ pub fn target(name: &str) -> Result<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn neighbours_are_found_when_complete() {
-        let table = "IP address  HW type  Flags  HW address         Mask  Device\n\
-            192.0.2.1   0x1      0x2    02:00:00:00:00:07  *     eth0\n\
-            192.0.2.2   0x1      0x0    00:00:00:00:00:00  *     eth0\n";
-        let find = |device, last| find_neighbour(table, device, Ipv4Addr::new(192, 0, 2, last));
-        assert_eq!(find("eth0", 1), "02:00:00:00:00:07".parse().ok());
-        assert_eq!(find("eth1", 1), None);
-        assert_eq!(find("eth0", 2), None);
-    }
 
     #[test]
     fn loopback_can_be_sent_on_and_nothing_else_lives_there() {

@@ -114,7 +114,7 @@ impl<'a> Direct<'a> {
     }
 
     /// Tells those that follow `at`.
-    fn tell(&mut self, at: usize, mut known: Known) {
+    fn report(&mut self, at: usize, mut known: Known) {
         if writes_x(self.plan.ops[at]) {
             known.ind = 0;
         }
@@ -210,7 +210,7 @@ impl Access for Direct<'_> {
     }
 
     fn passed(&mut self, at: usize) {
-        self.tell(at, self.known(at));
+        self.report(at, self.known(at));
     }
 
     fn load_abs(
@@ -229,7 +229,7 @@ impl Access for Direct<'_> {
             }
             place => ancillary(out, at, place, A, X)?,
         }
-        self.tell(at, known);
+        self.report(at, known);
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Access for Direct<'_> {
             Self::load_at(out, width, A, R5, k);
             out.swap(A, width);
         }
-        self.tell(at, known);
+        self.report(at, known);
     }
 
     fn load_msh(&mut self, out: &mut Out<'_>, at: usize, k: u32) {
@@ -252,7 +252,7 @@ impl Access for Direct<'_> {
         Self::load_at(out, cbpf::Width::B, X, R2, k);
         out.asm.alu32(Alu::And, X, 0xf);
         out.asm.alu32(Alu::Lsh, X, 2);
-        self.tell(at, known);
+        self.report(at, known);
     }
 
     fn load_len(&mut self, out: &mut Out<'_>, to: Reg) {

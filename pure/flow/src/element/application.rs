@@ -7,7 +7,7 @@
 use inspect::{Application, FIELDS, Field, Value};
 
 use super::{DataType, Element, OWN_ENTERPRISE, Semantics, Units, VARIABLE_LEN};
-use crate::encode::beyond::{hex, utf8};
+use crate::encode::extra_fields::{hex, utf8};
 
 /// A field of an application, and the element that it goes out as.
 #[derive(Debug)]
@@ -184,6 +184,21 @@ impl ApplicationElement {
 /// Appends a field as text: UTF-8 whatever came, lists joined by commas; nothing where there is
 /// none.
 pub(crate) fn text(application: &Application, field: Field, out: &mut Vec<u8>) {
+    text_by(application, field, utf8, out);
+}
+
+/// The same with the bytes of packets as they were.
+pub(crate) fn raw(application: &Application, field: Field, out: &mut Vec<u8>) {
+    let put = |bytes: &[u8], out: &mut Vec<u8>| out.extend(bytes);
+    text_by(application, field, put, out);
+}
+
+fn text_by(
+    application: &Application,
+    field: Field,
+    put: impl Fn(&[u8], &mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
     use std::io::Write;
     if !application.has(field) {
         return;
@@ -195,7 +210,7 @@ pub(crate) fn text(application: &Application, field: Field, out: &mut Vec<u8>) {
         }
         is_first = false;
         match value {
-            Value::Text { bytes, .. } => utf8(bytes, out),
+            Value::Text { bytes, .. } => put(bytes, out),
             Value::Digest(sum) => hex(&sum, out),
             // Writing into a vector cannot fail.
             Value::Number(number) => drop(write!(out, "{number}")),

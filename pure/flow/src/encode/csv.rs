@@ -1,17 +1,32 @@
 //! A record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`, whose
 //! values need no quotes; behind them is what was asked for beyond the record, where texts from
 //! packets stand in quotes if they need them. Empty is what a flow does not have.
+//!
+//! Texts from packets are chosen by whoever sent the packets: a spreadsheet would run one that
+//! begins with `=` as a formula, a terminal obeys control characters. [`Texts`] says what is done.
 
-use inspect::{FIELDS, Field};
+use inspect::{FIELDS, Field, is_unprintable};
 
-use super::beyond::{Beyond, By, Known, community_id, mac};
+use super::extra_fields::{By, ExtraFields, Known, community_id, mac};
 use super::json::{address, number, time};
-use crate::element::{View, Way, application_text};
+use crate::element::{View, Way, application_raw, application_text};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::Side;
 use crate::origin::{Origins, TEXTS, ends};
 use crate::record::{Counters, Record};
+
+/// How texts from packets are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Texts {
+    /// As UTF-8, with nothing that a spreadsheet or a terminal would act on. An apostrophe stands
+    /// before a text that begins with `=`, `+`, `-`, `@` or an apostrophe; a character that
+    /// [`is_unprintable`] is written `\x0a` or `\u{202e}`, a backslash twice.
+    #[default]
+    Safe,
+    /// The bytes as they were, in quotes where RFC 4180 wants them.
+    Raw,
+}
 
 /// A column: its name and what is written.
 type Column = (&'static str, fn(&View<'_>, &mut Vec<u8>));
@@ -88,41 +103,41 @@ columns! {
 }
 
 /// Names of columns beyond the record.
-fn more(beyond: &Beyond) -> Vec<String> {
-    let key = &beyond.key;
+fn more(extra_fields: &ExtraFields) -> Vec<String> {
+    let key = &extra_fields.key;
     let columns = [
         (key.mac, "src_mac"),
         (key.mac, "dst_mac"),
         (key.mpls, "mpls_label"),
         (key.tunnel, "tunnel_id"),
         (key.traffic_class, "key_tos"),
-        (beyond.community_seed.is_some(), "community_id"),
-        (beyond.application, "application"),
-        (beyond.application, "application_by"),
+        (extra_fields.community_seed.is_some(), "community_id"),
+        (extra_fields.application, "application"),
+        (extra_fields.application, "application_by"),
     ];
-    let told = columns.into_iter().filter(|(is_told, _)| *is_told);
-    let fields = FIELDS.iter().filter(|_| beyond.application);
-    let mut names: Vec<String> = told
+    let reported = columns.into_iter().filter(|(is_selected, _)| *is_selected);
+    let fields = FIELDS.iter().filter(|_| extra_fields.application);
+    let mut names: Vec<String> = reported
         .map(|(_, name)| name)
         .chain(fields.map(|row| row.name))
         .map(str::to_owned)
         .collect();
     for (before, _) in ends(Side::A) {
-        if beyond.origin.network {
+        if extra_fields.origin.network {
             names.push(format!("{before}asn"));
         }
         let texts = TEXTS
             .iter()
-            .filter(|(_, is_told, _)| is_told(&beyond.origin));
+            .filter(|(_, is_selected, _)| is_selected(&extra_fields.origin));
         names.extend(texts.map(|(name, _, _)| format!("{before}{name}")));
     }
     names
 }
 
-/// The first line with what is told beyond records, with its line feed.
-pub fn head(beyond: &Beyond) -> String {
+/// The first line with what is added to the standard record, with its line feed.
+pub fn head(extra_fields: &ExtraFields) -> String {
     let mut head = HEAD.trim_end().to_owned();
-    for name in more(beyond) {
+    for name in more(extra_fields) {
         head.push(',');
         head.push_str(&name);
     }
@@ -130,22 +145,23 @@ pub fn head(beyond: &Beyond) -> String {
     head
 }
 
-/// Appends a line with what is told beyond the record, with its line feed.
+/// Appends a line with what is added to the standard record, with its line feed.
 pub fn line_beyond(
     record: &Record,
     extra: &Extra<'_>,
-    beyond: &Beyond,
+    extra_fields: &ExtraFields,
+    texts: Texts,
     reason: EndReason,
     out: &mut Vec<u8>,
 ) {
     line(record, reason, out);
-    if !beyond.any() {
+    if !extra_fields.any() {
         return;
     }
     out.pop();
     let side = record.initiator();
     let parts = extra.key.copied().unwrap_or_default();
-    let key = &beyond.key;
+    let key = &extra_fields.key;
     if key.mac {
         for side in [side, side.other()] {
             out.push(b',');
@@ -154,36 +170,42 @@ pub fn line_beyond(
             }
         }
     }
-    for (is_told, value) in [
+    for (is_selected, value) in [
         (key.mpls, parts.mpls_label),
         (key.tunnel, parts.tunnel_id),
         (key.traffic_class, parts.traffic_class.into()),
     ] {
-        if is_told {
+        if is_selected {
             out.push(b',');
             number(value.into(), out);
         }
     }
-    if let Some(seed) = beyond.community_seed {
+    if let Some(seed) = extra_fields.community_seed {
         out.push(b',');
         out.extend(community_id(record, seed).as_str().as_bytes());
     }
-    if beyond.application {
-        application(&Known::of(record, extra), out);
+    if extra_fields.application {
+        application(&Known::of(record, extra), texts, out);
     }
-    if beyond.origin.any() {
+    if extra_fields.origin.any() {
         let nobody = Origins::default();
-        origins(extra.origins.unwrap_or(&nobody), side, beyond, out);
+        origins(
+            extra.origins.unwrap_or(&nobody),
+            side,
+            extra_fields,
+            texts,
+            out,
+        );
     }
     out.push(b'\n');
 }
 
 /// The application, how it is known, and its fields.
-fn application(known: &Known, out: &mut Vec<u8>) {
+fn application(known: &Known, texts: Texts, out: &mut Vec<u8>) {
     out.push(b',');
     let start = out.len();
     out.extend(known.name().unwrap_or_default().as_bytes());
-    quote(start, out);
+    quote(start, texts, out);
     out.extend(match known.by {
         By::Content(_) => &b",content"[..],
         By::Ndpi => b",ndpi",
@@ -192,60 +214,116 @@ fn application(known: &Known, out: &mut Vec<u8>) {
     });
     for row in FIELDS {
         out.push(b',');
-        field(&known.found, row.field, out);
+        field(&known.found, row.field, texts, out);
     }
 }
 
 /// Networks and places of both ends.
-fn origins(origins: &Origins, side: Side, beyond: &Beyond, out: &mut Vec<u8>) {
+fn origins(
+    origins: &Origins,
+    side: Side,
+    extra_fields: &ExtraFields,
+    texts: Texts,
+    out: &mut Vec<u8>,
+) {
     for (_, side) in ends(side) {
         let end = &origins[side as usize];
-        if beyond.origin.network {
+        if extra_fields.origin.network {
             out.push(b',');
             if end.asn != 0 {
                 number(end.asn.into(), out);
             }
         }
-        for (_, is_told, text) in TEXTS {
-            if is_told(&beyond.origin) {
+        for (_, is_selected, text) in TEXTS {
+            if is_selected(&extra_fields.origin) {
                 out.push(b',');
                 let start = out.len();
                 out.extend(text(end).as_bytes());
-                quote(start, out);
+                quote(start, texts, out);
             }
         }
     }
 }
 
 /// A value from a packet.
-fn field(application: &inspect::Application, field: Field, out: &mut Vec<u8>) {
+fn field(application: &inspect::Application, field: Field, texts: Texts, out: &mut Vec<u8>) {
     if !application.has(field) {
         return;
     }
     let start = out.len();
-    application_text(application, field, out);
-    quote(start, out);
+    match texts {
+        Texts::Safe => application_text(application, field, out),
+        Texts::Raw => application_raw(application, field, out),
+    }
+    quote(start, texts, out);
 }
 
-/// What stands behind `start`, in quotes if it needs them. Control characters, which few readers of
-/// lines take well, are written `\x0a`, and a backslash twice.
-fn quote(start: usize, out: &mut Vec<u8>) {
-    let is_odd = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'"' | b',' | b'\\');
-    if !out[start..].iter().any(is_odd) {
+/// Whether a spreadsheet takes what begins so for a formula (the list of OWASP's CSV Injection).
+/// An apostrophe itself is among them, so that taking the first one away gives the text back. Tab
+/// and carriage return, the others of that list, are written as numbers.
+fn begins_formula(letter: char) -> bool {
+    matches!(
+        letter,
+        '=' | '+' | '-' | '@' | '\'' | '＝' | '＋' | '－' | '＠'
+    )
+}
+
+/// Makes a cell of the text that stands behind `start`.
+fn quote(start: usize, texts: Texts, out: &mut Vec<u8>) {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b" ._:/*()".contains(byte);
+    // Most names.
+    if out[start..].iter().all(is_plain) {
         return;
     }
     let text = out.split_off(start);
-    out.push(b'"');
-    for byte in text {
-        match byte {
-            b'"' => out.extend(b"\"\""),
-            b'\\' => out.extend(b"\\\\"),
-            byte if byte.is_ascii_control() => {
-                out.extend(b"\\x");
-                super::beyond::hex(&[byte], out);
+    match texts {
+        Texts::Safe => quote_safe(&String::from_utf8_lossy(&text), out),
+        Texts::Raw => quote_raw(&text, out),
+    }
+}
+
+fn quote_safe(text: &str, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let is_odd = |letter| matches!(letter, '"' | ',' | '\\') || is_unprintable(letter);
+    let is_quoted = text.contains(is_odd);
+    if is_quoted {
+        out.push(b'"');
+    }
+    if text.starts_with(begins_formula) {
+        out.push(b'\'');
+    }
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let before_formula = letters.peek().copied().is_some_and(begins_formula);
+        // Writing into a vector cannot fail.
+        match letter {
+            // Where commas are decimal points, spreadsheets take it for the end of a cell.
+            ';' if before_formula => out.extend(b"\\x3b"),
+            '"' => out.extend(b"\"\""),
+            '\\' => out.extend(b"\\\\"),
+            _ if !is_unprintable(letter) => {
+                out.extend(letter.encode_utf8(&mut [0; 4]).as_bytes());
             }
-            byte => out.push(byte),
+            '\0'..='\u{ff}' => drop(write!(out, "\\x{:02x}", u32::from(letter))),
+            _ => drop(write!(out, "\\u{{{:x}}}", u32::from(letter))),
         }
+    }
+    if is_quoted {
+        out.push(b'"');
+    }
+}
+
+/// RFC 4180 §2, rules 6 and 7.
+fn quote_raw(text: &[u8], out: &mut Vec<u8>) {
+    if !text.iter().any(|byte| b"\",\r\n".contains(byte)) {
+        return out.extend(text);
+    }
+    out.push(b'"');
+    for &byte in text {
+        if byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(byte);
     }
     out.push(b'"');
 }
@@ -270,7 +348,7 @@ mod tests {
     #[test]
     fn what_packets_say_stays_in_its_column() {
         use inspect::{Application, FieldSink, Protocol, Value};
-        let beyond = Beyond {
+        let extra_fields = ExtraFields {
             key: crate::meter::KeyParts {
                 mac: true,
                 mpls: true,
@@ -294,26 +372,64 @@ mod tests {
         };
         let mut out = Vec::new();
         let record = record(4, 6, [1, 0]);
-        line_beyond(&record, &extra, &beyond, EndReason::Idle, &mut out);
+        line_beyond(
+            &record,
+            &extra,
+            &extra_fields,
+            Texts::Safe,
+            EndReason::Idle,
+            &mut out,
+        );
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches('\n').count(), 1);
         let expected =
-            "http,content,,,,,,,,,,,,,,\"=1+\"\"a\"\",b\\x0d\\x0ac\\\\\u{ff}\\x7f\",,,200,";
+            "http,content,,,,,,,,,,,,,,\"'=1+\"\"a\"\",b\\x0d\\x0ac\\\\\u{ff}\\x7f\",,,200,";
         assert!(text.contains(expected), "{text}");
         assert!(text.contains(",idle,,,0,0,0,1:"), "{text}");
         // Two quoted commas are in no other column.
         let commas = text.matches(',').count() - 1;
-        assert_eq!(commas, head(&beyond).matches(',').count());
+        assert_eq!(commas, head(&extra_fields).matches(',').count());
         let mut plain = Vec::new();
         line_beyond(
             &record,
             &extra,
-            &Beyond::default(),
+            &ExtraFields::default(),
+            Texts::Safe,
             EndReason::Idle,
             &mut plain,
         );
         assert!(String::from_utf8(plain).unwrap().ends_with(",idle\n"));
-        assert_eq!(head(&Beyond::default()), HEAD);
+        assert_eq!(head(&ExtraFields::default()), HEAD);
+    }
+
+    #[test]
+    fn cells_are_neither_formulas_nor_controls() {
+        for (text, safe, raw) in [
+            ("example.org", "example.org", "example.org"),
+            ("Zürich", "Zürich", "Zürich"),
+            ("a-b", "a-b", "a-b"),
+            (
+                "=cmd|' /C calc'!A0",
+                "'=cmd|' /C calc'!A0",
+                "=cmd|' /C calc'!A0",
+            ),
+            ("+1", "'+1", "+1"),
+            ("-1,2", "\"'-1,2\"", "\"-1,2\""),
+            ("@SUM(1)", "'@SUM(1)", "@SUM(1)"),
+            ("＝1", "'＝1", "＝1"),
+            ("a;=1;b; c", "a\\x3b=1;b; c", "a;=1;b; c"),
+            ("'a", "''a", "'a"),
+            ("\t=1", "\"\\x09=1\"", "\t=1"),
+            ("\r=1", "\"\\x0d=1\"", "\"\r=1\""),
+            ("\u{9b}31m", "\"\\x9b31m\"", "\u{9b}31m"),
+            ("a\u{202e}b", "\"a\\u{202e}b\"", "a\u{202e}b"),
+        ] {
+            for (texts, expected) in [(Texts::Safe, safe), (Texts::Raw, raw)] {
+                let mut out = text.as_bytes().to_vec();
+                quote(0, texts, &mut out);
+                assert_eq!(String::from_utf8(out).unwrap(), expected, "{texts:?}");
+            }
+        }
     }
 
     #[test]

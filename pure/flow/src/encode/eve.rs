@@ -1,11 +1,11 @@
 //! A record as a line of JSON with the fields of Suricata's EVE flow events, for what reads those.
 //!
-//! Differences that a reader may meet: bytes are those of the IP datagram unless the probe was told
-//! otherwise (Suricata counts the link header, too); the state of TCP is told from flags only; what
-//! Suricata tells in events of their own (`tls`, `http`, `dns`) stands in the flow's event, with
-//! the names that it has there.
+//! Differences that a reader may meet: bytes are those of the IP datagram unless the probe was
+//! reported otherwise (Suricata counts the link header, too); the state of TCP is distinguished
+//! from flags only; what Suricata tells in events of their own (`tls`, `http`, `dns`) stands in the
+//! flow's event, with the names that it has there.
 
-use super::beyond::{Beyond, community_id, mac};
+use super::extra_fields::{ExtraFields, community_id, mac};
 use super::json::{address, number, padded};
 use crate::expire::EndReason;
 use crate::extra::Extra;
@@ -21,20 +21,20 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
     line_beyond(
         record,
         &Extra::default(),
-        &Beyond::default(),
+        &ExtraFields::default(),
         &[],
         reason,
         out,
     );
 }
 
-/// Appends a line with what is told beyond the record, with its line feed. `interfaces` are the
-/// numbers and names of interfaces: the record's own if they are part of its key (then they count
-/// from 1), else the only one.
+/// Appends a line with what is added to the standard record, with its line feed. `interfaces` are
+/// the numbers and names of interfaces: the record's own if they are part of its key (then they
+/// count from 1), else the only one.
 pub fn line_beyond(
     record: &Record,
     extra: &Extra<'_>,
-    beyond: &Beyond,
+    extra_fields: &ExtraFields,
     interfaces: &[(u32, String)],
     reason: EndReason,
     out: &mut Vec<u8>,
@@ -52,7 +52,7 @@ pub fn line_beyond(
     }
     out.extend(b",\"event_type\":\"flow\"");
     ends(key, initiator, out);
-    if let Some(seed) = beyond.community_seed {
+    if let Some(seed) = extra_fields.community_seed {
         out.extend(b",\"community_id\":\"");
         out.extend(community_id(record, seed).as_str().as_bytes());
         out.push(b'"');
@@ -60,7 +60,7 @@ pub fn line_beyond(
     if let Some(origins) = extra.origins {
         origin::json(origins, initiator, out);
     }
-    let found = extra.application().filter(|_| beyond.application);
+    let found = extra.application().filter(|_| extra_fields.application);
     if let Some(name) = found.as_ref().and_then(application::protocol) {
         out.extend(b",\"app_proto\":\"");
         out.extend(name.as_bytes());
@@ -68,7 +68,7 @@ pub fn line_beyond(
     }
     flow(record, reason, &forward, &reverse, out);
     if let Some(parts) = extra.key {
-        key_parts(parts, beyond, initiator, out);
+        key_parts(parts, extra_fields, initiator, out);
     }
     if let Some(found) = &found {
         application::objects(found, out);
@@ -121,20 +121,24 @@ fn ends(key: &FlowKey, initiator: Side, out: &mut Vec<u8>) {
 }
 
 /// Parts of the key that were asked for.
-fn key_parts(parts: &KeyExtra, beyond: &Beyond, initiator: Side, out: &mut Vec<u8>) {
-    if beyond.key.mac && parts.mac != [[0; 6]; 2] {
+fn key_parts(parts: &KeyExtra, extra_fields: &ExtraFields, initiator: Side, out: &mut Vec<u8>) {
+    if extra_fields.key.mac && parts.mac != [[0; 6]; 2] {
         out.extend(b",\"ether\":{\"dest_macs\":[\"");
         mac(parts.mac[initiator.other() as usize], out);
         out.extend(b"\"],\"src_macs\":[\"");
         mac(parts.mac[initiator as usize], out);
         out.extend(b"\"]}");
     }
-    for (is_told, name, value) in [
-        (beyond.key.mpls, "mpls_label", parts.mpls_label),
-        (beyond.key.tunnel, "tunnel_id", parts.tunnel_id),
-        (beyond.key.traffic_class, "tos", parts.traffic_class.into()),
+    for (is_selected, name, value) in [
+        (extra_fields.key.mpls, "mpls_label", parts.mpls_label),
+        (extra_fields.key.tunnel, "tunnel_id", parts.tunnel_id),
+        (
+            extra_fields.key.traffic_class,
+            "tos",
+            parts.traffic_class.into(),
+        ),
     ] {
-        if is_told && value != 0 {
+        if is_selected && value != 0 {
             out.extend(format!(",\"{name}\":{value}").as_bytes());
         }
     }
@@ -309,5 +313,57 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(r#""proto":"IPv6-ICMP","icmp_type":128,"icmp_code":0,"flow""#));
         assert!(!text.contains("src_port") && text.contains(r#""state":"new""#));
+    }
+
+    /// A number of 53 bits that both directions and all records of a flow share, and no other flow.
+    #[test]
+    fn numbers_of_flows() {
+        let mut seen = std::collections::HashSet::new();
+        let mut union = 0;
+        for port in 1..200 {
+            let ports = |src, dst| crate::key::Ports {
+                src,
+                dst,
+                is_answer: false,
+            };
+            let (a, b) = ([1; 16], [2; 16]);
+            let (key, _) = FlowKey::new(&a, &b, ports(port, 80), 6, 6, false);
+            let (back, _) = FlowKey::new(&b, &a, ports(80, port), 6, 6, false);
+            let number = flow_id(&key);
+            assert_eq!(number, flow_id(&back));
+            assert!(number < 1 << 53);
+            assert!(seen.insert(number), "{port}");
+            union |= number;
+        }
+        assert_eq!(union, (1 << 53) - 1, "every bit is used");
+    }
+
+    #[test]
+    fn parts_of_the_key_that_were_asked_for() {
+        let mut parts = KeyExtra::NONE;
+        parts.mac = [[2, 0, 0, 0, 0, 0xaa], [2, 0, 0, 0, 0, 0xbb]];
+        (parts.mpls_label, parts.tunnel_id, parts.traffic_class) = (7, 8, 9);
+        let text = |parts: &KeyExtra, extra_fields: &ExtraFields, side| {
+            let mut out = Vec::new();
+            key_parts(parts, extra_fields, side, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let mut extra_fields = ExtraFields::default();
+        assert_eq!(text(&parts, &extra_fields, Side::A), "");
+        extra_fields.key.mac = true;
+        let (a, b) = ("02:00:00:00:00:aa", "02:00:00:00:00:bb");
+        let ether =
+            |to, from| format!(r#","ether":{{"dest_macs":["{to}"],"src_macs":["{from}"]}}"#);
+        assert_eq!(text(&parts, &extra_fields, Side::A), ether(b, a));
+        assert_eq!(text(&parts, &extra_fields, Side::B), ether(a, b));
+        extra_fields.key.mac = false;
+        (
+            extra_fields.key.mpls,
+            extra_fields.key.tunnel,
+            extra_fields.key.traffic_class,
+        ) = (true, true, true);
+        let expected = r#","mpls_label":7,"tunnel_id":8,"tos":9"#;
+        assert_eq!(text(&parts, &extra_fields, Side::A), expected);
+        assert_eq!(text(&KeyExtra::NONE, &extra_fields, Side::A), "");
     }
 }

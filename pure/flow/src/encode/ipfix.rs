@@ -4,7 +4,7 @@
 //! are a record without them. In uniflow mode each side is a record of its own, for collectors that
 //! pass reverse elements over. Counters are deltas.
 
-use super::beyond::Beyond;
+use super::extra_fields::ExtraFields;
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::element::{
     Column, Element, OWN_ENTERPRISE, REVERSE_ENTERPRISE, STANDARD, Standard, UNIFLOW, VARIABLE_LEN,
@@ -51,15 +51,15 @@ pub struct Config {
     pub is_biflow: bool,
     /// Columns behind the standard ones. In uniflow mode reverse ones are left out.
     pub extra: Vec<Column>,
-    /// What is told beyond records, in templates of its own.
-    pub beyond: Beyond,
-    /// One of so many packets was looked at; told in any case.
+    /// What is added to the standard record, in templates of its own.
+    pub extra_fields: ExtraFields,
+    /// The sampling rate, one packet in this many; always exported.
     pub sampling: u32,
-    /// How packets, and then records, were chosen here: told as it is, beside the rate.
+    /// How packets, and then records, were chosen here: exported in addition to the rate.
     pub selectors: [Sampling; 2],
     /// The interface of packets, 0 if not known.
     pub interface: u32,
-    /// Names of interfaces, told in options records.
+    /// Names of interfaces, exported in options records.
     pub interfaces: Vec<(u32, String)>,
     /// The enterprise number for elements of our own.
     pub own_enterprise: u32,
@@ -78,7 +78,7 @@ impl Default for Config {
             message_len_max: 1400,
             is_biflow: true,
             extra: Vec::new(),
-            beyond: Beyond::default(),
+            extra_fields: ExtraFields::default(),
             sampling: 1,
             selectors: [Sampling::All; 2],
             interface: 0,
@@ -118,10 +118,10 @@ pub struct Encoder {
     refused: [Sum; Refusal::COUNT],
     /// Extra columns of records with one direction, and with both.
     extra: [Vec<Column>; 2],
-    /// By index in [`STANDARD`]: what writes records of which nothing more is told, one data record
-    /// each.
+    /// By index in [`STANDARD`]: what writes records of which nothing more is reported, one data
+    /// record each.
     runs: [Option<&'static Standard>; TEMPLATES],
-    /// How records are written of which more is told. Then there are no others.
+    /// How records are written of which more is reported. Then there are no others.
     rich: Option<Box<Rich>>,
 }
 
@@ -136,8 +136,8 @@ impl Encoder {
         let room = (limit - HEADER_LEN - SET_HEADER_LEN - 4) / 8;
         let standard = STANDARD.iter().map(|s| s.columns.len()).max();
         let standard = standard.unwrap_or(0);
-        let standard = match config.beyond.any() {
-            true => standard + rich::columns_max(&config.beyond),
+        let standard = match config.extra_fields.any() {
+            true => standard + rich::columns_max(&config.extra_fields),
             false => standard,
         };
         let room = room.saturating_sub(standard).min(EXTRA_MAX);
@@ -146,8 +146,8 @@ impl Encoder {
         let one = both.iter().copied();
         let one = one.filter(|column| column.way == crate::element::Way::Forward);
         let others = standard + both.len();
-        let rich = config.beyond.any();
-        let rich = rich.then(|| Box::new(Rich::new(config.beyond, limit, others)));
+        let rich = config.extra_fields.any();
+        let rich = rich.then(|| Box::new(Rich::new(config.extra_fields, limit, others)));
         let runs = std::array::from_fn(|index| match (config.is_biflow, index % 2) {
             _ if !both.is_empty() => None,
             (true, _) => STANDARD.get(index),
@@ -310,7 +310,7 @@ impl Encoder {
         {
             return self.push_two(standard, index, record, reason, sides);
         }
-        // A flow of which nothing was sent does not exist; it would be told as sent by both.
+        // A flow of which nothing was sent does not exist; it would be reported as sent by both.
         let mark = (self.at, self.set_at, self.set_index, self.record_count);
         for side in sides {
             if record.packets_of(side) != 0 && !self.push(record, reason, side, false) {
@@ -322,7 +322,7 @@ impl Encoder {
         true
     }
 
-    /// The same where both have sent, and nothing more is told than the template has.
+    /// The same where both have sent, and nothing more is reported than the template has.
     #[inline(always)]
     fn push_two(
         &mut self,

@@ -10,7 +10,7 @@ use wire::Timestamp;
 
 mod extra;
 
-use crate::encode::beyond::{Beyond, Known, community_id, transport};
+use crate::encode::extra_fields::{ExtraFields, Known, community_id, transport};
 use crate::expire::EndReason;
 use crate::extra::Extra;
 use crate::key::FlowKey;
@@ -33,17 +33,17 @@ pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mu
 pub fn line_beyond(
     record: &Record,
     extra: &Extra<'_>,
-    beyond: &Beyond,
+    extra_fields: &ExtraFields,
     reason: EndReason,
     out: &mut Vec<u8>,
 ) {
     open_line(record, extra, reason, out);
-    if let Some(seed) = beyond.community_seed {
+    if let Some(seed) = extra_fields.community_seed {
         out.extend(b",\"community_id\":\"");
         out.extend(community_id(record, seed).as_str().as_bytes());
         out.push(b'"');
     }
-    if beyond.application {
+    if extra_fields.application {
         let end = out.len();
         out.extend(b",\"application\":");
         if !application(record, extra, out) {
@@ -57,11 +57,12 @@ pub fn line_beyond(
 /// nor the ports say anything.
 pub fn application(record: &Record, extra: &Extra<'_>, out: &mut Vec<u8>) -> bool {
     let known = Known::of(record, extra);
-    let is_told = transport(record).is_some() && inspect::json(&known.found, known.guess(), out);
-    if let (true, Some(transactions)) = (is_told, extra.transactions()) {
+    let is_selected =
+        transport(record).is_some() && inspect::json(&known.found, known.guess(), out);
+    if let (true, Some(transactions)) = (is_selected, extra.transactions()) {
         inspect::json_transactions(&known.found, &transactions, out);
     }
-    is_told
+    is_selected
 }
 
 /// A line without its end.

@@ -286,4 +286,15 @@ mod tests {
         assert_eq!(boot_ms + long(message, 24 + 24), 1_000_000_000_000);
         assert_eq!(boot_ms + long(message, 24 + 28), 1_000_000_001_000);
     }
+
+    #[test]
+    fn nothing_goes_before_or_behind_records() {
+        let mut encoder = Encoder::new(0, 1, 0);
+        let statistics = Statistics::default();
+        assert!(encoder.begin_session(NOW_NS).is_empty());
+        assert!(encoder.refresh(NOW_NS, &statistics).is_empty());
+        assert!(encoder.end_session(NOW_NS, &statistics).is_empty());
+        assert_eq!(encoder.take(&[]), 0);
+        assert!(encoder.message(NOW_NS).is_empty());
+    }
 }

@@ -1,7 +1,7 @@
 //! NetFlow version 9 (RFC 3954): templates as in IPFIX, one direction a record, times in
 //! milliseconds of uptime, sequence numbers that count messages.
 
-use super::beyond::{Beyond, Known, application_id, application_names};
+use super::extra_fields::{ExtraFields, Known, application_id, application_names};
 use super::uptime::Uptime;
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::element::{Column, Field, NETFLOW9, Standard, VARIABLE_LEN, View, Way};
@@ -56,14 +56,14 @@ pub struct Config {
     /// Columns behind the standard ones: forward elements of fixed length with IANA numbers;
     /// others are left out.
     pub extra: Vec<Column>,
-    /// What is told beyond records: MAC addresses, the MPLS label, the application's number, the
-    /// numbers of autonomous systems. There is no field for the rest.
-    pub beyond: Beyond,
-    /// One of so many packets was looked at; told in any case.
+    /// What is added to the standard record: MAC addresses, the MPLS label, the application's
+    /// number, the numbers of autonomous systems. There is no field for the rest.
+    pub extra_fields: ExtraFields,
+    /// The sampling rate, one packet in this many; always exported.
     pub sampling: u32,
     /// The interface of packets, 0 if not known.
     pub interface: u32,
-    /// Names of interfaces, told in options records.
+    /// Names of interfaces, exported in options records.
     pub interfaces: Vec<(u32, String)>,
 }
 
@@ -81,7 +81,7 @@ pub struct Encoder {
     set_at: usize,
     set_id: u16,
     record_count: u16,
-    /// What is told beyond the record being made.
+    /// What is added to the standard record being made.
     tail: Vec<u8>,
     /// Messages before this one.
     sequence: u32,
@@ -106,10 +106,10 @@ impl Encoder {
             .take((limit - 160) / 4)
             .collect();
         let extra_len: usize = extra.iter().map(|f| usize::from(f.element.len)).sum();
-        let beyond = beyond_fields(&config.beyond).into_iter();
-        let beyond_len: usize = beyond.map(|(_, len)| usize::from(len)).sum();
+        let extra_fields = fields_of(&config.extra_fields).into_iter();
+        let extra_fields_len: usize = extra_fields.map(|(_, len)| usize::from(len)).sum();
         Encoder {
-            lens: [0, 1].map(|at| OWN_LEN + NETFLOW9[at].len + extra_len + beyond_len),
+            lens: [0, 1].map(|at| OWN_LEN + NETFLOW9[at].len + extra_len + extra_fields_len),
             tail: Vec::new(),
             extra,
             buffer: vec![0; limit],
@@ -166,9 +166,15 @@ impl Encoder {
                 at += (field.put)(&view, Way::Forward, out).unwrap_or(0);
             }
         }
-        if self.config.beyond.any() {
+        if self.config.extra_fields.any() {
             self.tail.clear();
-            put_beyond(&self.config.beyond, record, side, extra, &mut self.tail);
+            put_beyond(
+                &self.config.extra_fields,
+                record,
+                side,
+                extra,
+                &mut self.tail,
+            );
             if let Some(out) = rest.get_mut(at..at + self.tail.len()) {
                 out.copy_from_slice(&self.tail);
             }
@@ -276,8 +282,8 @@ impl Encoder {
             let rows = NETFLOW9[at].columns.iter().map(|column| column.field);
             let rows = rows.chain(self.extra.iter().copied());
             let rows = rows.map(|field| (field.element.id, field.element.len));
-            let beyond = beyond_fields(&self.config.beyond);
-            let all: Vec<(u16, u16)> = own.into_iter().chain(rows).chain(beyond).collect();
+            let extra_fields = fields_of(&self.config.extra_fields);
+            let all: Vec<(u16, u16)> = own.into_iter().chain(rows).chain(extra_fields).collect();
             numbers([id, all.len() as u16].into_iter().chain(pairs(&all)))
         });
         // Scope: system (1) or interface (2), four bytes (RFC 3954 §6.1).
@@ -287,7 +293,7 @@ impl Encoder {
             (INTERFACE, 2, vec![(82, NAME_LEN as u16)]),
         ];
         let mut names = Vec::new();
-        if self.config.beyond.application {
+        if self.config.extra_fields.application {
             let name = (APPLICATION_NAME, APPLICATION_NAME_LEN as u16);
             options.push((APPLICATION, 1, vec![(APPLICATION_TAG, 4), name]));
             names = application_names();
@@ -329,34 +335,40 @@ impl Encoder {
     }
 }
 
-/// Fields of what is told beyond records: number and length.
-fn beyond_fields(beyond: &Beyond) -> Vec<(u16, u16)> {
+/// Fields of what is added to the standard record: number and length.
+fn fields_of(extra_fields: &ExtraFields) -> Vec<(u16, u16)> {
     let all = [
-        (beyond.key.mac, (SOURCE_MAC, 6)),
-        (beyond.key.mac, (DESTINATION_MAC, 6)),
-        (beyond.key.mpls, (MPLS_LABEL, 3)),
-        (beyond.application, (APPLICATION_TAG, 4)),
-        (beyond.origin.network, (SOURCE_AS, 4)),
-        (beyond.origin.network, (DESTINATION_AS, 4)),
+        (extra_fields.key.mac, (SOURCE_MAC, 6)),
+        (extra_fields.key.mac, (DESTINATION_MAC, 6)),
+        (extra_fields.key.mpls, (MPLS_LABEL, 3)),
+        (extra_fields.application, (APPLICATION_TAG, 4)),
+        (extra_fields.origin.network, (SOURCE_AS, 4)),
+        (extra_fields.origin.network, (DESTINATION_AS, 4)),
     ];
-    let told = all.into_iter().filter(|(is_told, _)| *is_told);
-    told.map(|(_, field)| field).collect()
+    let reported = all.into_iter().filter(|(is_selected, _)| *is_selected);
+    reported.map(|(_, field)| field).collect()
 }
 
 /// Their values, in the same order.
-fn put_beyond(beyond: &Beyond, record: &Record, side: Side, extra: &Extra<'_>, out: &mut Vec<u8>) {
+fn put_beyond(
+    extra_fields: &ExtraFields,
+    record: &Record,
+    side: Side,
+    extra: &Extra<'_>,
+    out: &mut Vec<u8>,
+) {
     let key = extra.key.copied().unwrap_or_default();
-    if beyond.key.mac {
+    if extra_fields.key.mac {
         out.extend(key.mac[side as usize]);
         out.extend(key.mac[side.other() as usize]);
     }
-    if beyond.key.mpls {
+    if extra_fields.key.mpls {
         out.extend(&(key.mpls_label << 4).to_be_bytes()[1..]);
     }
-    if beyond.application {
+    if extra_fields.application {
         out.extend(application_id(Known::of(record, extra).by));
     }
-    if beyond.origin.network {
+    if extra_fields.origin.network {
         for side in [side, side.other()] {
             let asn = extra.origins.map_or(0, |ends| ends[side as usize].asn);
             out.extend(asn.to_be_bytes());

@@ -2,7 +2,7 @@
 
 use inspect::{DONE, Direction, Inspector, Segment};
 
-use crate::encode::beyond::transport;
+use crate::encode::extra_fields::transport;
 use crate::extra::{Inspect, put_application};
 use crate::key::Side;
 use crate::record::{Record, SYN};
@@ -62,7 +62,7 @@ impl Inspect for Inspector {
 
     fn ended(&mut self, handle: u32, found: &mut Vec<u8>) {
         let mut number = handle;
-        // What was held back is told before all of it is.
+        // What was held back is reported before all of it is.
         Inspector::rest(self, &mut number);
         Inspect::known(self, number, found);
         self.end(&mut number, |_| ());

@@ -26,8 +26,8 @@ pub trait Inspect: Send {
         let _ = (handle, is_initiator, sequence);
     }
 
-    /// What was found so far goes to the end of `found`. A flow that is told in several records is
-    /// asked for it with each of them.
+    /// What was found so far goes to the end of `found`. A flow that is reported in several records
+    /// is asked for it with each of them.
     fn known(&self, handle: u32, found: &mut Vec<u8>);
 
     /// No more packets of the flow will be given, although it may go on: what only reading needs
@@ -52,5 +52,43 @@ pub trait Inspect: Send {
     /// Bytes of memory that it takes and will ever take.
     fn memory_len(&self) -> usize {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing but what every inspector has to do.
+    struct Least;
+
+    impl Inspect for Least {
+        fn packet(
+            &mut self,
+            _: &mut u32,
+            _: u8,
+            _: (&Record, Side),
+            _: &Observed,
+            _: &[u8],
+        ) -> bool {
+            false
+        }
+
+        fn known(&self, _: u32, _: &mut Vec<u8>) {}
+
+        fn ended(&mut self, _: u32, _: &mut Vec<u8>) {}
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_known() {
+        let mut least = Least;
+        let mut handle = 7;
+        least.rest(&mut handle);
+        least.begins(&mut handle, true, 9);
+        least.finished();
+        assert_eq!(
+            (handle, least.wants(handle), least.memory_len()),
+            (7, None, 0)
+        );
     }
 }

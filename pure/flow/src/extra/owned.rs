@@ -148,4 +148,37 @@ mod tests {
             assert_eq!(both.has(Field::Ja4s), !first.is_empty());
         }
     }
+
+    /// The times of both halves count from the earlier of their beginnings.
+    #[test]
+    fn packets_of_two_halves_are_in_order() {
+        let note = |time_us, side| PacketNote {
+            time_us,
+            payload_len: 1,
+            tcp_flags: 0,
+            side,
+        };
+        let half = |times: &[u32], side| -> Vec<PacketNote> {
+            times.iter().map(|time| note(*time, side)).collect()
+        };
+        let merged = |one: &[u32], other: &[u32], later_us| {
+            let (one, other) = (half(one, 0), half(other, 1));
+            let extra = |packets| Extra {
+                packets,
+                ..Extra::default()
+            };
+            let mut owned = OwnedExtra::default();
+            owned.set(&extra(&one));
+            owned.merge(&extra(&other), later_us);
+            let packets = owned.packets.iter();
+            packets
+                .map(|note| (note.time_us, note.side))
+                .collect::<Vec<_>>()
+        };
+        let both = [(0, 0), (5, 1), (10, 0), (15, 1)];
+        assert_eq!(merged(&[0, 10, 20, 30], &[0, 10], 5), both);
+        let other_first = [(0, 1), (5, 0), (10, 1), (15, 0)];
+        assert_eq!(merged(&[0, 10], &[0, 10, 20, 30], -5), other_first);
+        assert_eq!(merged(&[0, 10], &[0, 10], 0), [(0, 0), (0, 1)]);
+    }
 }

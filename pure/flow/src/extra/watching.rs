@@ -120,7 +120,7 @@ impl Watch for Watching<'_, '_> {
     ) {
         let at = index as usize;
         let extras = &mut *self.extras;
-        extras.tell(at, (record, reason), clock_ns);
+        extras.report(at, (record, reason), clock_ns);
         let extra = Extra {
             key: extras.keys.get(at),
             packets: extras.notes_of(at),

@@ -508,7 +508,7 @@ fn the_beginnings_of_records_are_chosen() {
         let mut sink = |_: &Record, _: EndReason| {};
         meter.observe_all(&inputs, &mut sink);
         let first = meter.chosen();
-        assert_eq!(meter.chosen(), 0, "told once");
+        assert_eq!(meter.chosen(), 0, "reported once");
         // Nothing is left of the first record's share.
         meter.observe_all(&inputs, &mut sink);
         (first, meter.chosen())
@@ -518,4 +518,22 @@ fn the_beginnings_of_records_are_chosen() {
     // A packet has 100 bytes: the second reaches 101.
     assert_eq!(chosen(u64::MAX, 101), (0b0010_1101, 0));
     assert_eq!(chosen(100, 1 << 20), (0b1111_1101, 0b1111_1101));
+}
+
+/// Memory is asked for before there is any: each part that grows is in it.
+#[test]
+fn memory_grows_with_what_is_kept() {
+    let mut config = MeterConfig::new(HashKey::from_seed(1));
+    config.table.flow_count_max = 1 << 16;
+    config.datagram_count_max = 1 << 10;
+    let before = config.memory_len();
+    assert!(before >= (1 << 16) * size_of::<Record>());
+    config.table.flow_count_max = 1 << 17;
+    let more = config.memory_len() - before;
+    assert!(more >= (1 << 16) * size_of::<Record>() && more < before);
+    config.table.flow_count_max = 1 << 16;
+    config.datagram_count_max = 1 << 12;
+    let more = config.memory_len() - before;
+    let least = 3 * (1 << 10) * 40;
+    assert!((least..20 * least).contains(&more), "{more}");
 }

@@ -332,7 +332,7 @@ impl Direction {
         self.ttl_max = self.ttl_max.max(other.ttl_max);
     }
 
-    /// All but the times. Without detail the extremes were never touched, and are told as 0.
+    /// All but the times. Without detail the extremes were never touched, and are reported as 0.
     #[inline(always)]
     pub(super) fn counters(&self) -> Counters {
         let has_detail = self.len_max != 0 || self.len_min != u16::MAX;

@@ -249,3 +249,25 @@ fn counters_leave_the_rest_zero() {
     };
     assert_eq!(record.forward(), expected);
 }
+
+/// The next number is known once a segment has moved it, from whatever number on.
+#[test]
+fn the_next_number_is_known_from_the_first_that_counts() {
+    let next = |segments: &[(bool, u16, u32, u32, u64)]| {
+        let record = connection(segments);
+        let (_, client) = key();
+        [client, client.other()].map(|side| record.sides[side as usize].known_next_seq())
+    };
+    assert_eq!(next(&[(true, ACK, 0, 0, 0)]), [None, None]);
+    assert_eq!(next(&[(true, ACK, 0, 10, 0)]), [Some(10), None]);
+    assert_eq!(next(&[(true, SYN, 0, 0, 0)]), [Some(1), None]);
+    assert_eq!(next(&[(true, FIN | ACK, 7, 3, 0)]), [Some(11), None]);
+    let both = [(true, SYN, 99, 0, 0), (false, SYN | ACK, u32::MAX, 0, 1)];
+    assert_eq!(next(&both), [Some(100), Some(0)]);
+    let again = [
+        (true, ACK, 0, 10, 0),
+        (true, ACK, 10, 5, 1),
+        (true, ACK, 0, 10, 900),
+    ];
+    assert_eq!(next(&again), [Some(15), None]);
+}

@@ -47,7 +47,7 @@ impl Table {
         };
         if let Some(reason) = ended {
             // The next record takes the same place.
-            self.tell(record, reason, watch, sink);
+            self.report(record, reason, watch, sink);
             self.begin(record, packet, watch);
         }
         let index = record;
@@ -97,7 +97,7 @@ impl Table {
                         let line = &mut self.lines[victim.line];
                         line.tags[victim.way] = tag_of(hash);
                         let record = line.records[victim.way];
-                        self.tell(record, reason, watch, sink);
+                        self.report(record, reason, watch, sink);
                         self.begin(record, packet, watch);
                         return Some((victim, record));
                     }

@@ -238,10 +238,122 @@ impl Model {
 
 use crate::record::Counters;
 
+/// Random packets of so many flows.
+struct Packets {
+    random: Random,
+    hash_key: HashKey,
+    hosts: u64,
+    ports: u64,
+    now: u64,
+}
+
+impl Packets {
+    fn next(&mut self) -> Observed {
+        let random = &mut self.random;
+        self.now += match random.below(200) {
+            0 => random.below(8 * S),
+            1 => random.below(400) * S,
+            _ => random.below(S / 50),
+        };
+        // Some come late.
+        let time = if random.below(10) == 0 {
+            self.now - random.below(S)
+        } else {
+            self.now
+        };
+        let (from, to) = (
+            random.below(self.hosts) as u8,
+            random.below(self.hosts) as u8,
+        );
+        let protocol = [6, 6, 6, 17, 1, 47][random.below(6) as usize];
+        let port = 1000 + random.below(self.ports) as u16;
+        let mut p = packet(&self.hash_key, from, to, port, protocol, time);
+        if protocol == 6 {
+            p.level.tcp_flags = [16, 16, 16, 24, 2, 18, 17, 4][random.below(8) as usize];
+        }
+        p.is_answer = protocol == 1 && random.below(2) == 0;
+        p.bytes = random.below(9000) as u32;
+        p.level.ttl = random.below(255) as u8;
+        p
+    }
+}
+
+/// What a table with these timeouts must know.
+struct Models {
+    timeouts: Timeouts,
+    flow_count_max: u32,
+    flows: HashMap<FlowKey, Model>,
+    clock: u64,
+}
+
+impl Models {
+    /// Why the flow of a packet ends when the packet comes, if it does.
+    fn expected_end(&self, p: &Observed) -> Option<EndReason> {
+        let flow = self.flows.get(&p.key)?;
+        let over = flow.over_for(&self.timeouts, p.key.protocol(), self.clock, p.time_ns);
+        over.or_else(|| {
+            (flow.closed() && p.level.tcp_flags & 18 == 2).then_some(EndReason::EndOfFlow)
+        })
+    }
+
+    /// Gives a packet to the table; what ends is what must end.
+    fn observe(&mut self, table: &mut Table, p: &Observed) {
+        self.clock = self.clock.max(p.time_ns);
+        let expected = self.expected_end(p);
+        let mut own_flow_ended = None;
+        let room = table.len() < table.capacity();
+        table.observe(&[*p], &mut |record: &Record, reason| {
+            let flow = self
+                .flows
+                .remove(record.key())
+                .expect("a flow that never began has ended");
+            if *record.key() == p.key && own_flow_ended.is_none() && expected.is_some() {
+                flow.assert_is(record);
+                assert_eq!(Some(reason), expected);
+                own_flow_ended = Some(reason);
+                return;
+            }
+            // Another flow: found by the walk, or it gave way. It may also be ours, just ended by
+            // the walk, right after this packet.
+            if *record.key() == p.key {
+                let mut flow = flow;
+                flow.add(p, self.clock);
+                panic!("{flow:?} has just begun, and ends: {record:?}");
+            }
+            flow.assert_is(record);
+            match flow.over(&self.timeouts, record.key().protocol(), self.clock) {
+                Some(over) => assert_eq!(over, reason),
+                None => {
+                    assert_eq!(reason, EndReason::Resources);
+                    assert!(!room || self.flow_count_max < 16, "made room without need");
+                }
+            }
+        });
+        assert_eq!(own_flow_ended, expected);
+        self.flows.entry(p.key).or_default().add(p, self.clock);
+        assert_eq!(self.flows.len(), table.len());
+    }
+
+    fn finish(mut self, table: &mut Table) {
+        table.finish(&mut |record: &Record, reason| {
+            let flow = self.flows.remove(record.key()).unwrap();
+            flow.assert_is(record);
+            let over = flow.over(&self.timeouts, record.key().protocol(), self.clock);
+            assert_eq!(over.unwrap_or(EndReason::Forced), reason);
+        });
+        assert!(self.flows.is_empty());
+    }
+}
+
 /// Random packets over so many flows into a table of this size, one at a time beside the model.
 fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, steps: u32) {
-    let mut random = Random(seed);
-    let hash_key = HashKey::from_seed(seed);
+    let mut packets = Packets {
+        random: Random(seed),
+        hash_key: HashKey::from_seed(seed),
+        hosts,
+        ports,
+        now: 1_700_000_000 * S,
+    };
     let timeouts = Timeouts {
         active_ns: 20 * S,
         idle_tcp_ns: 5 * S,
@@ -256,84 +368,21 @@ fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, ste
         ..TableConfig::default()
     })
     .unwrap();
-    let mut model: HashMap<FlowKey, Model> = HashMap::new();
-    let mut clock = 0;
-    let mut now = 1_700_000_000 * S;
+    let mut models = Models {
+        timeouts,
+        flow_count_max,
+        flows: HashMap::new(),
+        clock: 0,
+    };
     for step in 0..steps {
-        now += match random.below(200) {
-            0 => random.below(8 * S),
-            1 => random.below(400) * S,
-            _ => random.below(S / 50),
-        };
-        // Some come late.
-        let time = if random.below(10) == 0 {
-            now - random.below(S)
-        } else {
-            now
-        };
-        let (from, to) = (random.below(hosts) as u8, random.below(hosts) as u8);
-        let protocol = [6, 6, 6, 17, 1, 47][random.below(6) as usize];
-        let port = 1000 + random.below(ports) as u16;
-        let mut p = packet(&hash_key, from, to, port, protocol, time);
-        if protocol == 6 {
-            p.level.tcp_flags = [16, 16, 16, 24, 2, 18, 17, 4][random.below(8) as usize];
-        }
-        p.is_answer = protocol == 1 && random.below(2) == 0;
-        p.bytes = random.below(9000) as u32;
-        p.level.ttl = random.below(255) as u8;
-
-        clock = clock.max(time);
-        let mut expected = None;
-        if let Some(flow) = model.get(&p.key) {
-            expected = flow.over_for(&timeouts, protocol, clock, time);
-            if expected.is_none() && flow.closed() && p.level.tcp_flags & 18 == 2 {
-                expected = Some(EndReason::EndOfFlow);
-            }
-        }
-        let mut own_flow_ended = None;
-        let room = table.len() < table.capacity();
-        table.observe(&[p], &mut |record: &Record, reason| {
-            let flow = model
-                .remove(record.key())
-                .expect("a flow that never began has ended");
-            if *record.key() == p.key && own_flow_ended.is_none() && expected.is_some() {
-                flow.assert_is(record);
-                assert_eq!(Some(reason), expected);
-                own_flow_ended = Some(reason);
-                return;
-            }
-            // Another flow: found by the walk, or it gave way. It may also be ours, just ended by
-            // the walk, right after this packet.
-            if *record.key() == p.key {
-                let mut flow = flow;
-                flow.add(&p, clock);
-                panic!("{flow:?} has just begun, and ends: {record:?}");
-            }
-            flow.assert_is(record);
-            match flow.over(&timeouts, record.key().protocol(), clock) {
-                Some(over) => assert_eq!(over, reason),
-                None => {
-                    assert_eq!(reason, EndReason::Resources);
-                    assert!(!room || flow_count_max < 16, "made room without need");
-                }
-            }
-        });
-        assert_eq!(own_flow_ended, expected);
-        model.entry(p.key).or_default().add(&p, clock);
-        assert_eq!(model.len(), table.len());
+        models.observe(&mut table, &packets.next());
         if step % 64 == 0 {
             check(&table);
         }
     }
     check(&table);
     assert_eq!(table.stats.packets, u64::from(steps));
-    table.finish(&mut |record: &Record, reason| {
-        let flow = model.remove(record.key()).unwrap();
-        flow.assert_is(record);
-        let over = flow.over(&timeouts, record.key().protocol(), clock);
-        assert_eq!(over.unwrap_or(EndReason::Forced), reason);
-    });
-    assert!(model.is_empty());
+    models.finish(&mut table);
     assert_eq!(table.stats.packets_ended, u64::from(steps));
     check(&table);
 }

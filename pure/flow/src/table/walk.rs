@@ -181,7 +181,7 @@ impl Table {
             let (left_ns, reason) = self.timeouts.left(record);
             let over = expire::is_over(self.clock_ns, record.seen(), left_ns);
             let reason = if over { reason } else { EndReason::Forced };
-            self.tell(index as u32, reason, watch, sink);
+            self.report(index as u32, reason, watch, sink);
         }
         self.records.clear();
         self.free = NONE;

@@ -1,4 +1,4 @@
-//! Who is told what happens in a table.
+//! Notifications of what happens in a table.
 
 use crate::expire::EndReason;
 use crate::extra::Extra;

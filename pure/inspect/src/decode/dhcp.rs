@@ -27,7 +27,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     }
 }
 
-/// Nothing is kept between messages: the first one is all that is told.
+/// Nothing is kept between messages: the first one is all that is reported.
 pub(super) struct Dhcp;
 
 impl Decode for Dhcp {
@@ -80,13 +80,13 @@ fn datagram(bytes: &[u8], out: &mut dyn FieldSink) -> Progress {
             break;
         };
         let whole = behind.split_at_checked(usize::from(*len));
-        // What the capture cut is not told.
+        // What the capture cut is not reported.
         let Some((value, behind)) = whole else { break };
         rest = behind;
         if *option == 53 {
             kind = value.first().copied().unwrap_or(0);
         }
-        tell(*option, value, out);
+        report(*option, value, out);
     }
     // An acknowledgement or its refusal is the last word.
     match kind {
@@ -95,7 +95,7 @@ fn datagram(bytes: &[u8], out: &mut dyn FieldSink) -> Progress {
     }
 }
 
-fn tell(option: u8, value: &[u8], out: &mut dyn FieldSink) {
+fn report(option: u8, value: &[u8], out: &mut dyn FieldSink) {
     match option {
         53 => {
             if let [kind] = value {

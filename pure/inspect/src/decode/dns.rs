@@ -66,7 +66,7 @@ struct Pending {
     name: Text<64>,
 }
 
-/// Questions before those that were told without their answers.
+/// Questions before those that were reported without their answers.
 const GIVEN_UP_MAX: usize = 16;
 
 /// Which of a flow's questions it is, in whatever case: some ask in a case of their own, and some
@@ -89,19 +89,20 @@ const _: () = assert!(super::arena::slots_of::<Datagrams>() == 11);
 pub(crate) struct Datagrams {
     /// Identifier and time of the first question.
     asked: Option<(u16, u64)>,
-    /// Multicast: an announcement was told, and a question is waited for.
+    /// Multicast: an announcement was reported, and a question is waited for.
     is_announced: bool,
-    /// The first question has its answer: what follows is told as transactions alone.
-    is_told: bool,
+    /// The first question has its answer: what follows is reported as transactions alone.
+    is_selected: bool,
     /// Whether the flow may be read beyond its first transaction; none: that was not asked.
     follows: Option<bool>,
-    /// Whether a transaction was told at all, and one as the first.
+    /// Whether a transaction was reported at all, and one as the first.
     has_ended: bool,
     has_first: bool,
     pending_count: u8,
     /// The oldest first.
     pending: [Pending; PENDING_MAX],
-    /// The sums of those that were told without their answers, the oldest replaced first; 0: none.
+    /// The sums of those that were reported without their answers, the oldest replaced first; 0:
+    /// none.
     given_up: [u32; GIVEN_UP_MAX],
     given_up_next: u8,
 }
@@ -110,7 +111,7 @@ impl Datagrams {
     const NEW: Datagrams = Datagrams {
         asked: None,
         is_announced: false,
-        is_told: false,
+        is_selected: false,
         follows: None,
         has_ended: false,
         has_first: false,
@@ -136,7 +137,7 @@ impl Datagrams {
     ) -> Progress {
         let origin = context.origin;
         let Some(header) = Header::parse(message).filter(Header::is_plausible) else {
-            return match self.is_told {
+            return match self.is_selected {
                 true => Progress::Need(HEADER_LEN),
                 false => Progress::Reject(Reason::BadValue),
             };
@@ -150,7 +151,7 @@ impl Datagrams {
         };
         out.named(protocol);
         let was_asked = self.asked.is_some();
-        let progress = match (self.is_told, header.is_response()) {
+        let progress = match (self.is_selected, header.is_response()) {
             (true, _) => Progress::Need(HEADER_LEN),
             (false, true) => self.response(&header, protocol, &origin, message, out),
             (false, false) => self.query(&header, &origin, message, out),
@@ -170,7 +171,7 @@ impl Datagrams {
             }
             return progress;
         }
-        self.is_told = true;
+        self.is_selected = true;
         match *self.follows.get_or_insert_with(|| context.follow()) {
             true => Progress::Need(HEADER_LEN),
             false => Progress::Done,
@@ -200,7 +201,7 @@ impl Datagrams {
             let place = usize::from(self.given_up_next) % GIVEN_UP_MAX;
             self.given_up[place] = sum(oldest.id, oldest.kind, oldest.name.bytes());
             self.given_up_next = self.given_up_next.wrapping_add(1);
-            self.told(0, None, out);
+            self.reported(0, None, out);
         }
         let at = usize::from(self.pending_count).min(PENDING_MAX - 1);
         self.pending[at] = Pending {
@@ -246,7 +247,7 @@ impl Datagrams {
         if let Some(at) = waiting.iter().position(fits) {
             let latency_ns = origin.time_ns.saturating_sub(waiting[at].time_ns);
             let latency = Value::Number(latency_ns);
-            return self.told(at, Some([code, count, latency]), out);
+            return self.reported(at, Some([code, count, latency]), out);
         }
         if let Some((kind, _, _)) = asked {
             let fields = [
@@ -262,7 +263,7 @@ impl Datagrams {
     }
 
     /// A transaction has ended, with code, count of answers and latency if it was answered.
-    fn told(&mut self, at: usize, answer: Option<[Value<'_>; 3]>, out: &mut dyn FieldSink) {
+    fn reported(&mut self, at: usize, answer: Option<[Value<'_>; 3]>, out: &mut dyn FieldSink) {
         let Some(pending) = self.pending.get(at) else {
             return;
         };
@@ -291,7 +292,7 @@ impl Datagrams {
 
     fn tell_unanswered(&mut self, out: &mut dyn FieldSink) {
         while self.pending_count != 0 {
-            self.told(0, None, out);
+            self.reported(0, None, out);
         }
     }
 
@@ -415,7 +416,7 @@ impl Decode for Datagrams {
     fn clear(&mut self) {
         // What is behind the count is not read.
         self.asked = None;
-        (self.is_announced, self.is_told, self.has_first) = (false, false, false);
+        (self.is_announced, self.is_selected, self.has_first) = (false, false, false);
         (self.follows, self.has_ended) = (None, false);
         (self.given_up, self.given_up_next) = ([0; GIVEN_UP_MAX], 0);
         self.pending_count = 0;
@@ -478,7 +479,7 @@ impl Decode for Stream {
             let bytes = &side.bytes[..usize::from(side.len).min(KEPT)];
             match self.datagrams.datagram(context, bytes, out) {
                 Progress::Need(_) => {}
-                // Of a long one the end was not kept: what was told is true.
+                // Of a long one the end was not kept: what was reported is true.
                 Progress::Reject(Reason::BadLength) if bytes.len() == KEPT => {
                     return Progress::Done;
                 }

@@ -127,8 +127,8 @@ struct Message {
 pub(crate) struct Dtls {
     /// Sides that have nothing more to say in the clear.
     is_over: [bool; 2],
-    /// Sides whose hello has been told.
-    is_told: [bool; 2],
+    /// Sides whose hello has been reported.
+    is_selected: [bool; 2],
     /// The side whose certificate is awaited.
     server: Option<u8>,
     message: Option<Message>,
@@ -148,7 +148,7 @@ impl Dtls {
         let side = usize::from(from & 1);
         let awaits = self.server == Some(from);
         let is_wanted = match fragment.kind {
-            CLIENT_HELLO | SERVER_HELLO => !self.is_told[side],
+            CLIENT_HELLO | SERVER_HELLO => !self.is_selected[side],
             CERTIFICATE => awaits,
             SERVER_HELLO_DONE if awaits => {
                 self.is_over[side] = true;
@@ -179,9 +179,9 @@ impl Dtls {
         let hello = &mut self.hello;
         let mut feed = |bytes: &[u8]| hello.feed(bytes);
         if self.window.take(offset, fragment.bytes, &mut feed)? {
-            self.hello.tell(Carrier::Dtls, out);
+            self.hello.report(Carrier::Dtls, out);
             self.message = None;
-            self.is_told[side] = true;
+            self.is_selected[side] = true;
             match self.hello.has_certificate() {
                 true => self.server = Some(from),
                 false => self.is_over[side] = true,
@@ -211,7 +211,7 @@ impl Decode for Dtls {
     fn new() -> Dtls {
         Dtls {
             is_over: [false; 2],
-            is_told: [false; 2],
+            is_selected: [false; 2],
             server: None,
             message: None,
             hello: Hello::new(),
@@ -223,7 +223,7 @@ impl Decode for Dtls {
     fn clear(&mut self) {
         let Dtls {
             is_over,
-            is_told,
+            is_selected,
             server,
             message,
             // As new where a message begins.
@@ -231,7 +231,7 @@ impl Decode for Dtls {
             certificate: _,
             window: _,
         } = self;
-        (*is_over, *is_told) = ([false; 2], [false; 2]);
+        (*is_over, *is_selected) = ([false; 2], [false; 2]);
         (*server, *message) = (None, None);
     }
 

@@ -115,8 +115,8 @@ pub(crate) struct Http {
     /// Requests that have begun, been answered (or given up), since the start.
     asked_count: u32,
     answered_count: u32,
-    /// Requests before those that were told without their responses, which are still to come, and
-    /// which of them were HEAD: the oldest has the lowest bit.
+    /// Requests before those that were reported without their responses, which are still to come,
+    /// and which of them were HEAD: the oldest has the lowest bit.
     given_up_count: u32,
     given_up_heads: u64,
     /// Whether both sides may be read beyond their first messages; none: that was not asked.
@@ -188,7 +188,7 @@ impl Http {
         Ok(())
     }
 
-    /// Where as many requests wait as are kept, the oldest is told without its response.
+    /// Where as many requests wait as are kept, the oldest is reported without its response.
     fn make_room(&mut self, out: &mut dyn FieldSink) {
         if self.asked_count.wrapping_sub(self.answered_count) < ASKED_MAX as u32 {
             return;
@@ -201,7 +201,7 @@ impl Http {
         self.answered(None, out);
     }
 
-    /// A response is that of a request which was told without it.
+    /// A response is that of a request which was reported without it.
     fn answered_late(&mut self) -> Outcome {
         let is_head = self.given_up_heads & 1 != 0;
         self.given_up_heads >>= 1;
@@ -259,7 +259,7 @@ impl Http {
             }
             At::Request => {
                 let last = self.asked_count.wrapping_sub(1) as usize % ASKED_MAX;
-                side.is_told = true;
+                side.is_selected = true;
                 if self.asked[last].method.bytes() == b"CONNECT" {
                     side.at = At::Tunnel;
                 } else if side.begin_body().is_none() {
@@ -270,7 +270,7 @@ impl Http {
             }
             _ => {}
         }
-        side.is_told = true;
+        side.is_selected = true;
         let (is_first, status) = (side.messages == 1, side.status);
         let had_request = self.asked_count != self.answered_count;
         if self.given_up_count > GIVEN_UP_MAX {
@@ -424,10 +424,10 @@ impl Http {
 
     fn progress(&mut self, context: &mut Context<'_>) -> Progress {
         let [one, other] = &self.sides;
-        let is_read = |side: &Side| side.is_told || side.at == At::Over;
+        let is_read = |side: &Side| side.is_selected || side.at == At::Over;
         if !is_read(one) || !is_read(other) {
             // With asymmetric routing one direction is all there is, and its transactions count.
-            let has_response = |side: &Side| side.is_told && side.status != 0;
+            let has_response = |side: &Side| side.is_selected && side.status != 0;
             if self.answered_count != 0 || has_response(one) || has_response(other) {
                 self.follows.get_or_insert_with(|| context.follow());
             }
@@ -543,7 +543,7 @@ impl Decode for Http {
             }
         }
         let [one, other] = &self.sides;
-        let is_read = |side: &Side| side.is_told || side.at == At::Over;
+        let is_read = |side: &Side| side.is_selected || side.at == At::Over;
         match is_read(one) && is_read(other) && (one.at == At::Over || other.at == At::Over) {
             false => Progress::Need(1),
             true => match self.sides.iter().find_map(|side| side.failed) {

@@ -1,5 +1,5 @@
 //! Servers that speak first and in lines: SMTP (RFC 5321), IMAP (RFC 9051), POP3 (RFC 1939), and
-//! FTP (RFC 959), which greets like SMTP and must be told from it.
+//! FTP (RFC 959), which greets like SMTP and must be distinguished from it.
 
 use super::{Become, Context, Decode, Next, Origin, Progress, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};

@@ -1,7 +1,7 @@
 //! NetBIOS over UDP (RFC 1002): the name service (§4.2), with the first name that is asked for,
 //! registered or answered, and the datagram service (§4.4), with the names of both ends.
 //!
-//! Names are told as `nbtstat` prints them: without padding, the last byte in hexadecimal
+//! Names are reported as `nbtstat` prints them: without padding, the last byte in hexadecimal
 //! (`WORKGROUP<1d>`).
 
 use super::{Context, Decode, First, Match, Progress, Reason};
@@ -52,7 +52,7 @@ fn name(bytes: &[u8]) -> Option<(Name, &[u8])> {
     None
 }
 
-fn tell(name: &Name, field: Field, out: &mut dyn FieldSink) {
+fn report(name: &Name, field: Field, out: &mut dyn FieldSink) {
     let (last, text) = name.split_last().unwrap_or((&0, &[]));
     let end = text.iter().rposition(|byte| !matches!(byte, b' ' | 0));
     let mut shown = Text::<20>::EMPTY;
@@ -127,8 +127,8 @@ impl Decode for Netbios {
     ) -> Progress {
         if let Some([source, destination]) = ends(input) {
             out.named(Protocol::Nbdgm);
-            tell(&source, Field::NetbiosSource, out);
-            tell(&destination, Field::NetbiosDestination, out);
+            report(&source, Field::NetbiosSource, out);
+            report(&destination, Field::NetbiosDestination, out);
             return Progress::Done;
         }
         let Some(message) = message(input) else {
@@ -138,7 +138,7 @@ impl Decode for Netbios {
             return Progress::Reject(Reason::BadValue);
         }
         out.named(Protocol::Nbns);
-        tell(&message.name, Field::NetbiosName, out);
+        report(&message.name, Field::NetbiosName, out);
         let opcode = message.flags >> 11 & 15;
         out.field(Field::NetbiosOpcode, Value::Number(opcode.into()));
         if message.flags & RESPONSE == 0 {

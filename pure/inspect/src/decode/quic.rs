@@ -4,7 +4,7 @@
 //!
 //! CRYPTO frames may come in any order, over several packets and datagrams; what lies ahead of the
 //! first missing byte is kept within a window of 3072 bytes. Versions are those of
-//! [`VERSIONS`]; of others only the version is told.
+//! [`VERSIONS`]; of others only the version is reported.
 
 use super::tls::{Carrier, Hello};
 use super::{Context, Decode, First, Match, Progress, Reason};
@@ -313,7 +313,8 @@ impl Quic {
         scratch: &mut Scratch,
         out: &mut dyn FieldSink,
     ) -> Result<(), Reason> {
-        // Its sender cannot be told by the direction, which is a guess: whose keys fit, sent it.
+        // Its sender cannot be reported by the direction, which is a guess: whose keys fit, sent
+        // it.
         let is_same_id = &self.id[..usize::from(self.id_len)] == long.destination;
         if let Some(client) = &self.client {
             // A server's packets never go to the client's first connection id; those to another
@@ -376,7 +377,7 @@ impl Quic {
                 .window
                 .take(offset, data, &mut |bytes| hello.feed(bytes))?;
             if is_whole {
-                self.hello.tell(Carrier::Quic, out);
+                self.hello.report(Carrier::Quic, out);
                 self.reads = match self.reads {
                     Reads::Client => Reads::Server,
                     _ => Reads::Nothing,

@@ -180,7 +180,7 @@ impl Rtsp {
         }
         let asked = &mut self.asked[self.asked_count as usize % ASKED_MAX];
         if asked.is_open {
-            tell(asked, None, out);
+            report(asked, None, out);
             self.told_count = self.told_count.saturating_add(1);
         }
         self.asked_count = self.asked_count.wrapping_add(1);
@@ -211,9 +211,9 @@ impl Rtsp {
         let of_asker = |asked: &&mut Asked| asked.is_open && asked.from == asker;
         let asked = self.asked.iter_mut().filter(of_asker);
         match { asked }.find(|asked| asked.sequence == sequence) {
-            Some(asked) => tell(asked, Some(status), out),
+            Some(asked) => report(asked, Some(status), out),
             None => {
-                // The request was not seen, or has been told.
+                // The request was not seen, or has been reported.
                 let is_first = self.asked_count == 0 && self.told_count == 0;
                 let status = Value::Number(status.into());
                 if is_first {
@@ -278,9 +278,9 @@ impl Rtsp {
                 if !side.line.line(input) {
                     return Ok(false);
                 }
-                let told = self.line(from, out);
+                let reported = self.line(from, out);
                 self.sides[from as usize].line.clear();
-                told?;
+                reported?;
             }
         }
         Ok(true)
@@ -298,7 +298,7 @@ impl Rtsp {
 }
 
 /// Tells a request with its answer, if it has one.
-fn tell(asked: &mut Asked, status: Option<u16>, out: &mut dyn FieldSink) {
+fn report(asked: &mut Asked, status: Option<u16>, out: &mut dyn FieldSink) {
     asked.is_open = false;
     let (method, url) = (asked.method.value(), asked.url.value());
     let fields = [
@@ -412,7 +412,7 @@ impl Decode for Rtsp {
         for at in 0..ASKED_MAX as u32 {
             let at = self.asked_count.wrapping_add(at) as usize % ASKED_MAX;
             if self.asked[at].is_open {
-                tell(&mut self.asked[at], None, out);
+                report(&mut self.asked[at], None, out);
             }
         }
     }

@@ -18,7 +18,7 @@ mod v2;
 const KEPT: usize = 1024;
 /// Head of a session service packet.
 const HEAD_LEN: usize = 4;
-/// Trees that are told.
+/// Trees that are reported.
 const TREES_MAX: u8 = 4;
 
 /// Packet types of the session service (RFC 1002 §4.3.1).
@@ -146,7 +146,7 @@ fn wide<const N: usize>(bytes: &[u8]) -> Option<Text<N>> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What is told of a connection.
+/// What is reported about a connection.
 struct Talk {
     /// Dialects that the client offered, by their places in a list: what the old server answers is
     /// a place.

@@ -104,7 +104,7 @@ enum Answers {
 
 /// The state of a connection.
 pub(crate) struct Socks {
-    /// Who asks: the side whose first bytes told the protocol.
+    /// Who asks: the side whose first bytes identified the protocol.
     client: Option<Direction>,
     version: u8,
     asks: Asks,
@@ -257,8 +257,8 @@ impl Socks {
         Ok(())
     }
 
-    /// The server has answered, or the port says so: what was asked for is told.
-    fn tell(&mut self, out: &mut dyn FieldSink) {
+    /// The server has answered, or the port says so: what was asked for is reported.
+    fn report(&mut self, out: &mut dyn FieldSink) {
         if !self.is_named {
             self.is_named = true;
             out.named(match self.version {
@@ -296,7 +296,7 @@ impl Socks {
         self.answered.clear();
         match self.answers {
             Answers::Method => {
-                self.tell(out);
+                self.report(out);
                 self.answers = match code {
                     NO_AUTHENTICATION => Answers::Reply,
                     USER => Answers::User,
@@ -315,7 +315,7 @@ impl Socks {
         if self.asks != Asks::Nothing {
             return Err(Reason::BadValue);
         }
-        self.tell(out);
+        self.report(out);
         out.field(Field::SocksResult, Value::Number(code.into()));
         let granted = if self.version == 4 { GRANTED_4 } else { 0 };
         match (self.command, code == granted) {
@@ -417,7 +417,7 @@ impl Decode for Socks {
         let is_initiator = from == Direction::Forward;
         let has_port = is_initiator && PORTS.contains(&context.origin.ports[1]);
         if !was_asked && self.asks == Asks::Nothing && (self.is_named || has_port) {
-            self.tell(out);
+            self.report(out);
         }
         Progress::Need(1)
     }

@@ -169,7 +169,7 @@ impl Side {
             if !self.hello.take(&mut part)? {
                 return Ok(false);
             }
-            self.hello.tell(Carrier::Tcp, out);
+            self.hello.report(Carrier::Tcp, out);
             if !self.hello.has_certificate() {
                 return Ok(true);
             }

@@ -90,7 +90,7 @@ fn what_a_slot_held_before_is_not_told() {
         ..InspectorConfig::default()
     });
     let mut random = Rng(0x5107);
-    let mut told = 0;
+    let mut reported = 0;
     for _ in 0..4000 {
         let at = random.below(all.len());
         let sample = &all[at];
@@ -131,14 +131,14 @@ fn what_a_slot_held_before_is_not_told() {
                     .collect::<Vec<_>>()
             };
             assert_eq!(fields(&application), fields(&same), "{}", sample.name);
-            told += 1;
+            reported += 1;
         } else if is_whole {
             let application = application.unwrap_or(Application::EMPTY);
             assert_eq!(shown(&application), alone[at], "{}", sample.name);
-            told += 1;
+            reported += 1;
         }
     }
-    assert!(told > 1000);
+    assert!(reported > 1000);
     assert_eq!(inspector.stats().imbalance(), 0);
 }
 
@@ -241,8 +241,8 @@ fn the_answer_to_a_long_upload_is_read() {
     }
     let answer = b"HTTP/1.1 201 Created\r\n\r\n";
     give(&mut inspector, &mut number, Direction::Reverse, 1, answer);
-    let told = inspector.application(number).unwrap();
-    assert_eq!(text(told, Field::HttpStatus), "201");
+    let reported = inspector.application(number).unwrap();
+    assert_eq!(text(reported, Field::HttpStatus), "201");
     assert_eq!(
         (inspector.stats().rejected, inspector.stats().packets),
         ([0; 8], 2)

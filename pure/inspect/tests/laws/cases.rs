@@ -1,8 +1,8 @@
-//! The samples, their protocols, and what is told of them.
+//! The samples, their protocols, and what is reported about them.
 
 use super::Field::{self, *};
 
-/// A sample, its protocol, and what is told of it.
+/// A sample, its protocol, and what is reported about it.
 pub type Case = (&'static str, &'static str, &'static [(Field, &'static str)]);
 
 pub const CASES: &[Case] = &[

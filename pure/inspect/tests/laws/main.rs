@@ -6,9 +6,10 @@
 mod bounds;
 mod cases;
 mod corpora;
+mod edges;
+mod reported;
 #[path = "../samples/mod.rs"]
 mod samples;
-mod told;
 mod transactions;
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Each transaction of a flow is told, however the flow is cut.
+//! Each transaction of a flow is reported, however the flow is cut.
 
 use super::*;
 
@@ -61,13 +61,13 @@ fn every_transaction_is_told() {
         r#"{"http_method":"GET","http_path":"/four"}]}"#,
     ];
     for step in [1, 2, 3, 7, 40, 1000] {
-        let told = transactions("http-many", step);
+        let reported = transactions("http-many", step);
         // Of the first message alone: it has no agent.
         assert!(
-            !told.contains("late") && told.contains(r#""transactions":4,"#),
-            "{told}"
+            !reported.contains("late") && reported.contains(r#""transactions":4,"#),
+            "{reported}"
         );
-        let (_, list) = told.split_once(r#""transaction":["#).expect("a list");
+        let (_, list) = reported.split_once(r#""transaction":["#).expect("a list");
         assert_eq!(list, http.concat(), "every {step}");
     }
     let dns = [
@@ -77,8 +77,8 @@ fn every_transaction_is_told() {
         r#"{"dns_name":"unused","dns_type":16,"dns_rcode":3,"dns_answers":0},"#,
         r#"{"dns_name":"never","dns_type":1}]}"#,
     ];
-    let told = transactions("dns-many", 1);
-    let (_, list) = told.split_once(r#""transaction":["#).expect("a list");
+    let reported = transactions("dns-many", 1);
+    let (_, list) = reported.split_once(r#""transaction":["#).expect("a list");
     assert_eq!(list, dns.concat());
     let refused = transactions("http-connect-refused", 3);
     let expected =
@@ -92,9 +92,9 @@ fn every_transaction_is_told() {
         r#"{"rtsp_method":"TEARDOWN","rtsp_url":"rtsp://192.0.2.1/live"}]}"#,
     ];
     for step in [1, 2, 3, 7, 40, 1000] {
-        let told = transactions("rtsp", step);
-        assert!(told.contains(r#""transactions":5,"#), "{told}");
-        let (_, list) = told.split_once(r#""transaction":["#).expect("a list");
+        let reported = transactions("rtsp", step);
+        assert!(reported.contains(r#""transactions":5,"#), "{reported}");
+        let (_, list) = reported.split_once(r#""transaction":["#).expect("a list");
         assert_eq!(list, rtsp.concat(), "every {step}");
     }
     let proxied = transactions("http-connect", 5);
@@ -116,20 +116,20 @@ fn pipelined_requests_have_their_own_responses() {
         r#"{"http_method":"GET","http_path":"/6","http_status":406}]}"#,
     ];
     for step in [1, 5, 1000] {
-        let told = transactions("http-pipelined", step);
-        assert!(told.contains(r#""transactions":6,"#), "{told}");
-        let (_, list) = told.split_once(r#""transaction":["#).expect("a list");
+        let reported = transactions("http-pipelined", step);
+        assert!(reported.contains(r#""transactions":6,"#), "{reported}");
+        let (_, list) = reported.split_once(r#""transaction":["#).expect("a list");
         assert_eq!(list, expected.concat(), "every {step}");
     }
 }
 
-/// Of six questions at once four wait for their answers; the other two are told without.
+/// Of six questions at once four wait for their answers; the other two are reported without.
 #[test]
 fn a_question_is_counted_once_however_late_its_answer_comes() {
-    let told = transactions("dns-forwarder", 1);
-    assert!(told.contains(r#""transactions":6,"#), "{told}");
+    let reported = transactions("dns-forwarder", 1);
+    assert!(reported.contains(r#""transactions":6,"#), "{reported}");
     for name in ["a", "b", "c", "d", "e", "f"] {
         let name = format!(r#"{{"dns_name":"{name}","#);
-        assert_eq!(told.matches(&name).count(), 1, "{name} of {told}");
+        assert_eq!(reported.matches(&name).count(), 1, "{name} of {reported}");
     }
 }

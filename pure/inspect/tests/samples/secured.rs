@@ -285,7 +285,7 @@ fn dtls() -> Vec<Sample> {
                 datagram(1, &certificates, &[(400, 5000), (200, 450)]),
             )
             .with(Reverse, datagram(1, &certificates, &[(0, 200)])),
-        // A fragment is missing: nothing is told of the client.
+        // A fragment is missing: nothing is reported about the client.
         Sample::new("dtls-lost", Udp, 9999)
             .with(Forward, datagram(0, &hello, &[(0, 30), (60, 500)]))
             .with(Reverse, datagram(0, &answer, ALL))

@@ -11,6 +11,13 @@ const RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\
     Content-Type: text/html\r\n\r\n<html>";
 
 pub fn http() -> Vec<Sample> {
+    let mut samples = http_alone();
+    samples.extend(http_in_a_row());
+    samples
+}
+
+/// A request and an answer, or less.
+fn http_alone() -> Vec<Sample> {
     vec![
         Sample::new("http", Tcp, 9999)
             .with(Forward, REQUEST)
@@ -25,6 +32,20 @@ pub fn http() -> Vec<Sample> {
                 Forward,
                 "GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\n\r\n",
             ),
+        Sample::new("http2", Tcp, 80).with(
+            Forward,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        ),
+        Sample::new("http-long", Tcp, 80).with(
+            Forward,
+            [b"GET /", &[b'x'; 700][..], b" HTTP/1.0\r\nHost: h\r\n\r\n"].concat(),
+        ),
+    ]
+}
+
+/// Several requests of a connection, and one that becomes a tunnel.
+fn http_in_a_row() -> Vec<Sample> {
+    vec![
         Sample::new("http-pipelined", Tcp, 80)
             .with(
                 Forward,
@@ -72,14 +93,6 @@ pub fn http() -> Vec<Sample> {
             .with(Reverse, "HTTP/1.1 200 Connection established\r\n\r\n")
             .with(Forward, records(&chrome(), 5000))
             .with(Reverse, records(&answer(), 5000)),
-        Sample::new("http2", Tcp, 80).with(
-            Forward,
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
-        ),
-        Sample::new("http-long", Tcp, 80).with(
-            Forward,
-            [b"GET /", &[b'x'; 700][..], b" HTTP/1.0\r\nHost: h\r\n\r\n"].concat(),
-        ),
     ]
 }
 

@@ -32,7 +32,7 @@ use crate::{LinkType, Timestamp};
 use core::fmt;
 use core::ops::Range;
 
-/// The most bytes of one packet that a reader accepts unless told otherwise: libpcap's bound.
+/// The most bytes of one packet that a reader accepts by default: libpcap's bound.
 pub const MAX_PACKET_LEN: u32 = 262_144;
 
 /// The most bytes of a pcapng block beside the packet in it: header, trailer, options.

@@ -148,6 +148,6 @@ fn fragments_and_damage() {
     );
     assert_eq!(
         line(LinkType::IPV4, &ipv4(89, &[0; 9])),
-        "IP 10.0.0.1 > 10.0.0.2: OSPF, length 9"
+        "IP 10.0.0.1 > 10.0.0.2: OSPFv0, unknown packet type (0), length 9"
     );
 }

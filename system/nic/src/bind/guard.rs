@@ -92,7 +92,7 @@ impl Drop for Guard {
 static GUARDIAN: OnceLock<(PathBuf, Vec<String>)> = OnceLock::new();
 
 /// Says which program, with these arguments and a card's address behind them, ends up in
-/// [`keep_watch`]; once for the process, by its main function. Without, nothing can be lent.
+/// [`keep_watch`]; once for the process, by its main function. Without, nothing can be borrowed.
 pub fn guarded_by(program: PathBuf, args: &[&str]) {
     let args = args.iter().map(|&arg| arg.to_owned()).collect();
     // The first word counts.

@@ -86,7 +86,9 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
     for name in &card.interfaces {
         let why = match part_of(place, name) {
             None if place.is_live => interface_in_use(name).unwrap_or_else(|error| {
-                Some(format!("whether {name} is in use cannot be told: {error}"))
+                Some(format!(
+                    "whether {name} is in use cannot be reported: {error}"
+                ))
             }),
             why => why,
         };

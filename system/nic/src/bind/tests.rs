@@ -262,7 +262,7 @@ fn what_fails_half_way_is_undone_as_far_as_it_goes() {
     assert_eq!(there.function.driver_override(), None, "taken back");
     assert!(!copy.place.former_file(address).exists(), "forgotten");
     assert!(!error.hint().unwrap().contains("undone"), "{error}");
-    // The driver let go, and none comes: that is told, and known the next time.
+    // The driver let go, and none comes: that is reported, and known the next time.
     let folder = there.function.dir();
     let there = plan(&copy.place, address, Owner::Vfio, false).unwrap();
     for step in &there.steps[..2] {

@@ -10,16 +10,16 @@
 //! Each queue is one socket with its four rings; all lie over one pool, registered once where the
 //! kernel shares it, so that a frame received on one queue is sent on any other without a copy.
 //! What the kernel says in its rings is checked: an address must be of a frame that this queue has
-//! lent.
+//! borrowed.
 //!
 //! # Since Linux
 //! 5.9 (attachment by link); with everything 6.17.
 
 mod attach;
 mod bind;
+mod borrowed;
 mod control;
 mod describe;
-mod lent;
 mod plan;
 mod probe;
 mod rx;

@@ -9,6 +9,7 @@
 //! with `Damaged` and the offset in bytes (of the uncompressed file).
 
 mod control;
+mod create;
 mod gather;
 pub(crate) mod handed;
 mod input;
@@ -104,7 +105,7 @@ fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
             options.snaplen
         },
         end: None,
-        told: false,
+        reported: false,
         keep: options
             .pool
             .clone()

@@ -169,8 +169,8 @@ pub(super) fn take_over(
     for (at, slot) in packet.iter_mut().enumerate() {
         let (index, offset) = slot.place_in(pool)?;
         // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
-        let lent = unsafe { owners.lend(index) };
-        debug_assert!(lent, "a slot's frame is its queue's");
+        let borrowed = unsafe { owners.lend(index) };
+        debug_assert!(borrowed, "a slot's frame is its queue's");
         slot.forget_frame();
         post(Part {
             index,

@@ -52,7 +52,7 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("vfio", open)
 };
 
-/// Entries of each ring, unless told otherwise.
+/// Entries of each ring, by default.
 const RING_LEN: u32 = 1024;
 /// Queues are not more than this, whatever is asked for: each wants a ring full of frames.
 const QUEUES_MAX: u32 = 64;
@@ -64,7 +64,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
 /// A card in our hands that no driver has touched yet.
 struct Taken<'a> {
     card: &'static Card,
-    // Before what it was lent by, so that it goes first.
+    // Before what it was borrowed by, so that it goes first.
     function: VfioFunction,
     assembly: Assembly<'a>,
 }
@@ -81,15 +81,15 @@ impl<'a> Taken<'a> {
             IommuBy::Type1 => Through::Type1,
             IommuBy::Iommufd => Through::Iommufd,
         };
-        let lent = match options.lend {
+        let borrowed = match options.lend {
             true => nic::bind::lend(address)?,
             false => None,
         };
-        let lent: Lent = lent.map(|guard| Box::new(guard) as _);
+        let borrowed: Lent = borrowed.map(|guard| Box::new(guard) as _);
         let function = VfioFunction::open(&pci, through)?;
         let via = function.via();
         let assembly = Assembly {
-            lent,
+            borrowed,
             name,
             options,
             via,
@@ -125,7 +125,7 @@ fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
 /// Makes a port of a driver.
 struct Assembly<'a> {
     /// Goes when nobody has the card open any more.
-    lent: Lent,
+    borrowed: Lent,
     name: &'a PortName,
     options: &'a PortOptions,
     /// How the card is reached, in a word.
@@ -225,7 +225,7 @@ pub fn card_name(id: (u16, u16)) -> Option<&'static str> {
 /// Maps the pool, starts the card, hands its queues to their owners.
 fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
     let Assembly {
-        lent,
+        borrowed,
         name,
         options,
         via,
@@ -245,7 +245,8 @@ fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
     let pool = pool(options, &limits)?;
     let settings = settings(name, options, &limits, pool.frame_len())?;
     let frames = driver.function().dma().map_pool(&pool)?;
-    let (core, rx_queues, tx_queues, interrupts) = Core::start(lent, driver, &settings, frames)?;
+    let (core, rx_queues, tx_queues, interrupts) =
+        Core::start(borrowed, driver, &settings, frames)?;
     let core = Arc::new(core);
     let stamp = options.timestamp != TimestampSource::None;
     let tags_fit = rx_queues

@@ -365,7 +365,7 @@ impl TxBackend for Tx {
             if slot.token() != index as u64 {
                 // A packet before it was refused: close the gap.
                 // SAFETY: both are slots of the ring, as long as the packet at least, and not the
-                // same one; the batch that lent them is over.
+                // same one; the batch that borrowed them is over.
                 unsafe {
                     let to = self.transmitter.buffer(index);
                     to.copy_from_nonoverlapping(slot.data(), slot.cap_len() as usize);

@@ -180,10 +180,11 @@ fn an_end_goes_on_where_the_memory_stands() {
 #[test]
 fn the_flag_is_read_anew_each_time() {
     let (shared, memory) = shared(1);
-    let producer = Producer::new(memory);
-    for flags in [0, 1, 0, 3] {
+    let (producer, consumer) = (Producer::new(memory), Consumer::new(end(&shared, 1)));
+    for flags in [0, 1, 0, 2, 3] {
         shared.words[2].store(flags, Ordering::Relaxed);
         assert_eq!(producer.need_wakeup(), flags & 1 == 1);
+        assert_eq!(consumer.need_wakeup(), flags & 1 == 1);
     }
 }
 

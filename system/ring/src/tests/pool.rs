@@ -261,16 +261,16 @@ fn give_each(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
 
 /// The device names whatever it likes by the run; what it has is free again.
 fn reclaim_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
-    let told: Vec<u32> = (0..random.below(150))
+    let reported: Vec<u32> = (0..random.below(150))
         .map(|_| any_index(random, model.owners.len() as u32))
         .collect();
-    for &index in &told {
+    for &index in &reported {
         if model.is_lent(index) {
             model.pass(index, Owner::Device, Owner::Free);
         }
     }
     // SAFETY: there is no device, so it does not write.
-    unsafe { cache.reclaim_run(&told) };
+    unsafe { cache.reclaim_run(&reported) };
 }
 
 /// Fills a frame with bytes that only this frame has.
@@ -435,8 +435,8 @@ fn addresses_are_taken_apart_and_checked() {
     assert_eq!(pool.frames_len(), 3 * 2048);
     assert_eq!(pool.locate(0), Some((0, 0)));
     assert_eq!(pool.locate(2 * 2048 + 17), Some((2, 17)));
-    for beyond in [3 * 2048, u64::from(u32::MAX) * 2048, u64::MAX] {
-        assert_eq!(pool.locate(beyond), None);
+    for too_large in [3 * 2048, u64::from(u32::MAX) * 2048, u64::MAX] {
+        assert_eq!(pool.locate(too_large), None);
     }
     assert_eq!(pool.locate(pool.addr_of(1)), Some((1, 0)));
 }

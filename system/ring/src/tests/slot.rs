@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use sys::memfd::HugePages;
 
-use crate::slot::{Checksum, Room, Slot, Vlan, whole_packets};
+use crate::slot::{Checksum, Room, Slot, Vlan, segment_count, whole_packets};
 use crate::{Pool, PoolConfig};
 
 const TAG: Vlan = Vlan {
@@ -159,4 +159,50 @@ fn a_room_counts_what_was_added() {
     }
     let indices: Vec<u32> = slots.iter().map(Slot::index).collect();
     assert_eq!(indices, [8, 0, 0, 1, 2]);
+}
+
+#[test]
+fn bytes_of_a_slot_and_how_they_change() {
+    let mut bytes = [0; 64];
+    let place = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let mut slot = slot(&mut bytes, 3);
+    assert_eq!((slot.data(), slot.cap_len(), slot.token()), (place, 64, 3));
+    slot.cut_to(70);
+    assert_eq!(slot.cap_len(), 64);
+    slot.cut_to(60);
+    assert_eq!(slot.cap_len(), 60);
+    // SAFETY: within the bytes of above.
+    let behind = unsafe { place.add(5) };
+    // SAFETY: as above; 50 bytes are there.
+    unsafe { slot.move_to(behind, 50) };
+    assert_eq!((slot.data(), slot.cap_len()), (behind, 50));
+    slot.forget_frame();
+    assert_eq!((slot.token(), slot.cap_len()), (Slot::DETACHED, 50));
+    slot.set_detached();
+    assert_eq!((slot.token(), slot.cap_len()), (Slot::DETACHED, 0));
+    assert_eq!(TAG.bytes(), [0x88, 0xa8, 0x61, 0x23]);
+}
+
+#[test]
+fn segments_of_the_first_packet() {
+    let mut bytes = [0; 64];
+    for (continues, count) in [
+        (&[false][..], 1),
+        (&[false, true], 1),
+        (&[true, false], 2),
+        (&[true, true, false, true], 3),
+        (&[true, true], 2),
+    ] {
+        let slots: Vec<Slot> = continues
+            .iter()
+            .map(|continues| {
+                let mut slot = slot(&mut bytes, 0);
+                if *continues {
+                    slot.set_continues();
+                }
+                slot
+            })
+            .collect();
+        assert_eq!(segment_count(&slots), count, "{continues:?}");
+    }
 }

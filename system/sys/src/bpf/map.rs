@@ -161,8 +161,8 @@ impl Map {
             let error = Error::from_io(format!("create the BPF map {}", spec.name), e);
             if denied {
                 error.with_hint(
-                    "run as root or with CAP_BPF and CAP_NET_ADMIN; before Linux 5.11 also raise \
-                     `ulimit -l`",
+                    "run as root or with CAP_BPF, CAP_NET_ADMIN and, for afxdp:, CAP_NET_RAW; \
+                     before Linux 5.11 also raise `ulimit -l`",
                 )
             } else {
                 error

@@ -3,13 +3,14 @@
 
 use super::{Family, HEADER_LEN, Reply, attributes, check_error, messages, number, text};
 use crate::link::Link;
+use crate::neighbour::{self, Neighbour};
 use crate::route;
 
 /// Attributes within attributes that are looked at.
 const DEPTH_MAX: u32 = 6;
 
 /// Any bytes as one piece read from a socket: its messages lie within it, each is read as all the
-/// kinds that are asked for, and a refusal is told in words.
+/// kinds that are asked for, and a refusal is reported in words.
 pub fn reply_input(input: &[u8]) {
     let mut taken = 0;
     let mut replies = Vec::new();
@@ -70,4 +71,9 @@ fn link_and_route(body: &[u8]) {
     if let Some(route) = route::parse(&as_kind(libc::RTM_NEWROUTE)) {
         assert!(route.interfaces.len() * 4 <= body.len());
     }
+    if let Some(neighbour) = Neighbour::parse(&as_kind(libc::RTM_NEWNEIGH)) {
+        assert!(neighbour.address.len() + neighbour.link_address.len() <= 2 * body.len());
+    }
+    let gateway = neighbour::gateway(&as_kind(libc::RTM_NEWROUTE));
+    assert!(gateway.is_none() || body.len() >= 16);
 }

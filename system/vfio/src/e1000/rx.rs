@@ -7,7 +7,7 @@
 //!  word 1 | special   | errors | status | packet checksum | length   |
 //! ```
 //!
-//! We own the tail, the card the head (3.2.6); what is done is told by a descriptor's DD bit
+//! We own the tail, the card the head (3.2.6); what is done is reported by a descriptor's DD bit
 //! (3.2.4: the card writes it after all else) and never by reading the head register, which 13.4.28
 //! warns of. All descriptors of a packet but the last lack EOP (3.2.4).
 

@@ -282,7 +282,7 @@ fn sleeping_is_woken_by_a_packet() {
     let mut stand = E1000Stand::of(card, &settings::<E1000Rig>(1));
     stand.refill(0);
     let woken = |wait| interrupt.event.wait(Duration::from_millis(wait)).unwrap();
-    // Polling: nobody is told.
+    // Polling: no interrupt is raised.
     assert!(stand.arrive(0, &packet(1, 100)));
     assert!(!woken(0));
     stand.rx[0].arm();

@@ -265,7 +265,7 @@ impl IgbModel {
         }
     }
 
-    /// The VLAN tag that is told in the descriptor and taken out of the packet.
+    /// The VLAN tag that is reported in the descriptor and taken out of the packet.
     fn tag_to_strip(&self, packet: &[u8]) -> Option<u16> {
         let strips = self.get(reg::CTRL) & reg::CTRL_VME != 0;
         let has_tag = packet.get(12..14) == Some(&[0x81, 0]);
@@ -492,7 +492,7 @@ fn is_drop_count(offset: u32) -> bool {
 }
 
 impl IgbModel {
-    /// Does something wrong once, or stops ([`Fault::Stop`]) until told otherwise.
+    /// Does something wrong once, or stops ([`Fault::Stop`]) until it is changed.
     pub fn set_fault(&mut self, fault: Option<Fault>) {
         match fault {
             Some(Fault::Stop) => self.stopped = true,

@@ -101,7 +101,7 @@ pub fn addresses_of_the_cards_own<R: Rig>() {
     stand.end();
 }
 
-/// The link's state is told.
+/// The link's state is reported.
 pub fn link<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     assert!(stand.driver.link().up);

@@ -87,7 +87,7 @@ pub fn exhaustion<R: Rig>() {
     stand.end();
 }
 
-/// Room is told once for a batch: as many parts can be posted then, whatever they are parts of.
+/// Room is reported once for a batch: as many parts can be posted then, whatever they are parts of.
 pub fn room_is_for_any_parts<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     stand.card.with(|model| R::fault(model, Some(Fault::Stop)));
@@ -224,7 +224,7 @@ pub fn stopping<R: Rig>() {
     stand.end();
 }
 
-/// Nothing is told the card that did not change, and a batch tells it once.
+/// The card is notified only of changes, and once a batch.
 pub fn few_doorbells<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let before = stand.card.with(|model| R::doorbells(model));
@@ -239,8 +239,8 @@ pub fn few_doorbells<R: Rig>() {
         assert!(stand.post(0, &packet(number, 100), &[], 64));
     }
     assert_eq!(stand.flush(0).len(), 32);
-    let told = stand.card.with(|model| R::doorbells(model)) - before;
-    assert!(told <= 1, "{told} for one batch");
+    let reported = stand.card.with(|model| R::doorbells(model)) - before;
+    assert!(reported <= 1, "{reported} for one batch");
     stand.end();
 }
 

@@ -287,7 +287,7 @@ impl VirtioModel {
         if self.sent.len() < SENT_MAX {
             self.notified[number] = false;
             self.queues[number].want_notification(&memory, true);
-            // What was offered between the last look and the wish is not told.
+            // What was offered between the last look and the wish is not reported.
             self.notified[number] |= self.queues[number].clone().pop(&memory).is_some();
         }
     }

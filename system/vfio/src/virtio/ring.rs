@@ -243,7 +243,7 @@ impl Book {
 }
 
 /// Whether an index in `old..new`, both modulo 2^16, is the one that the other side asked to be
-/// told of (§2.7.7.2, §2.7.10.1).
+/// reported about (§2.7.7.2, §2.7.10.1).
 #[inline(always)]
 pub(super) fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

@@ -347,7 +347,7 @@ fn what_the_header_says_of_the_checksum_is_told() {
     let mut stand = Stand::<Merge>::usual();
     // No place for a checksum: what needs one stays as it is.
     stand.card.with(|model| model.checksum = (0xffff, 0));
-    for (flags, told) in [
+    for (flags, reported) in [
         (0, 0),
         (1, Slot::CHECKSUM_PARTIAL),
         (2, Slot::CHECKSUM_GOOD),
@@ -356,7 +356,7 @@ fn what_the_header_says_of_the_checksum_is_told() {
     ] {
         stand.card.with(|model| model.flags = flags);
         assert!(stand.arrive(0, &packet(1, 100)));
-        assert_eq!(stand.receive(0)[0].flags, told, "{flags:#x}");
+        assert_eq!(stand.receive(0)[0].flags, reported, "{flags:#x}");
     }
     stand.end();
 }

@@ -20,7 +20,7 @@ use super::transport::{Doorbell, Transport};
 /// Frames that are handed back at a time.
 const RUN: usize = 64;
 
-/// Looks for progress after which a device is told although it did not ask for it.
+/// Looks for progress after which a device is reported although it did not ask for it.
 const LOOKS_MAX: u32 = 64;
 
 /// A sending queue's ring.
@@ -42,7 +42,7 @@ pub struct VirtioTx<G, R> {
     chain: Vec<Element>,
     /// The device gave back what it did not have.
     lied: bool,
-    /// Looks in a row at which it had packets, gave none back and did not ask to be told.
+    /// Looks in a row at which it had packets, gave none back and did not ask to be reported.
     looks: u32,
 }
 
@@ -156,10 +156,10 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
             let (index, len) = (slot.token() as u32, slot.cap_len());
             // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its batch,
             // which ends here.
-            let lent = !slot.has(Slot::CONTINUES)
+            let borrowed = !slot.has(Slot::CONTINUES)
                 && lengths.hold(len)
                 && unsafe { owners.lend_known(index) };
-            if !lent {
+            if !borrowed {
                 break;
             }
             // SAFETY: the frame is the pool's and was held by the batch; the header ends where the
@@ -177,8 +177,9 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
         posted
     }
 
-    /// Some forget to ask to be told: QEMU throws packets away while the link is down, and leaves
-    /// the place at which it wants to be told far behind. So one that does nothing is told anyway.
+    /// Some forget to ask to be reported: QEMU throws packets away while the link is down, and
+    /// leaves the place at which it wants to be told far behind. So one that does nothing is
+    /// reported anyway.
     #[inline]
     fn publish(&mut self) {
         if self.ring.publish() || self.looks >= LOOKS_MAX {

@@ -283,7 +283,7 @@ fn load_program(
     let kfuncs = Kfuncs::find(&spec.metadata)?;
     let fds = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
     let device = spec.metadata.needs_device().then_some(spec.ifindex);
-    // What each means costs is told by its place in the list; what else a program needs is the
+    // What each means costs is reported by its place in the list; what else a program needs is the
     // same in all, so the first refusal is the one to tell.
     let mut refusal = None;
     for means in MEANS {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bpf::cbpf::{Insn, Program};
 use port::{DropReason, Ready};
 
-use super::line::{LIMIT, Line, told, whole};
+use super::line::{LIMIT, Line, reported, whole};
 use super::{Joint, Rig};
 use crate::packet::number_of;
 
@@ -21,7 +21,7 @@ fn settle(line: &mut Line) -> Result<()> {
     std::thread::sleep(Duration::from_millis(50));
     if line.rig.joint.is_slow() {
         // The first is there; those behind it are on the same way.
-        line.rx()?.wait(LIMIT).map_err(told)?;
+        line.rx()?.wait(LIMIT).map_err(reported)?;
         std::thread::sleep(Duration::from_millis(1000));
     }
     Ok(())
@@ -223,7 +223,7 @@ pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
         let (rx, mut got, mut fullest) = (line.rx()?, 0, 0);
         let end = Instant::now() + LIMIT;
         while got < count && Instant::now() < end {
-            let batch = rx.receive().map_err(told)?;
+            let batch = rx.receive().map_err(reported)?;
             ensure!(
                 batch.len() <= batch_max,
                 "{} packets in a batch of {batch_max}",
@@ -264,12 +264,12 @@ pub(super) fn idle(rig: &'static Rig) -> Result<()> {
     let rx = line.rx()?;
     for _ in 0..100 {
         ensure!(
-            rx.receive().map_err(told)?.is_empty(),
+            rx.receive().map_err(reported)?.is_empty(),
             "a packet out of nothing"
         );
     }
     let started = Instant::now();
-    let ready = rx.wait(Duration::from_millis(30)).map_err(told)?;
+    let ready = rx.wait(Duration::from_millis(30)).map_err(reported)?;
     let expected = if is_file { Ready::End } else { Ready::Timeout };
     ensure!(
         ready == expected,
@@ -288,10 +288,10 @@ pub(super) fn end(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 10, 60)?;
     line.close_tx();
-    let ready = line.rx()?.wait(LIMIT).map_err(told)?;
+    let ready = line.rx()?.wait(LIMIT).map_err(reported)?;
     ensure!(ready == Ready::Packets, "{ready:?} with packets unread");
     line.expect_numbers(0..10)?;
-    let ready = line.rx()?.wait(LIMIT).map_err(told)?;
+    let ready = line.rx()?.wait(LIMIT).map_err(reported)?;
     ensure!(ready == Ready::End, "{ready:?} after the end");
     line.close()
 }
@@ -326,7 +326,7 @@ pub(super) fn filter(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Of longer packets the first bytes are kept, and their true length is told.
+/// Of longer packets the first bytes are kept, and their true length is reported.
 pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
     for snaplen in [60, 100, 1000] {
         let mut line = Line::open(rig, |options| options.snaplen = snaplen)?;
@@ -366,14 +366,14 @@ pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
     let mut got = 0;
     while got < count && Instant::now() < end {
         let rx = line.rx()?;
-        let batch = rx.receive().map_err(told)?;
+        let batch = rx.receive().map_err(reported)?;
         for packet in batch.iter() {
             ensure!(number_of(packet.bytes()) == Ok(got), "packet {got}");
             got += 1;
         }
         std::mem::forget(batch);
         if got % 3 == 0 {
-            rx.wait(Duration::from_millis(1)).map_err(told)?;
+            rx.wait(Duration::from_millis(1)).map_err(reported)?;
         }
     }
     ensure!(got == count, "{got} of {count} packets came");
@@ -391,10 +391,10 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
     let end = Instant::now() + LIMIT;
     let rx = line.rx()?;
     while got < count && Instant::now() < end {
-        let mut batch = rx.receive().map_err(told)?;
+        let mut batch = rx.receive().map_err(reported)?;
         for index in 0..batch.len() {
             if got % 5 == 0 {
-                let frame = batch.detach(index).map_err(told)?.frame;
+                let frame = batch.detach(index).map_err(reported)?.frame;
                 ensure!(frame.pool_tag() == pool.tag(), "a frame of another pool");
                 kept.push((got, frame));
             }
@@ -406,7 +406,7 @@ pub(super) fn detach(rig: &'static Rig) -> Result<()> {
             "a packet that is not there was detached"
         );
         drop(batch);
-        rx.wait(Duration::from_millis(1)).map_err(told)?;
+        rx.wait(Duration::from_millis(1)).map_err(reported)?;
     }
     ensure!(kept.len() as u64 == count / 5, "{got} packets came");
     let user = u64::from(pool.counts().user);
@@ -434,7 +434,7 @@ pub(super) fn stop(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 200, 64)?;
     settle(&mut line)?;
-    line.rx_port()?.control.stop().map_err(told)?;
+    line.rx_port()?.control.stop().map_err(reported)?;
     let packets: Vec<_> = (200..300)
         .map(|number| line.plan.build(number, 64))
         .collect();
@@ -456,9 +456,9 @@ pub(super) fn closing_early(rig: &'static Rig) -> Result<()> {
         let mut line = Line::open(rig, |_| ())?;
         line.send_numbers(0, rig.holds.min(300).into(), 64)?;
         let rx = line.rx()?;
-        rx.wait(LIMIT).map_err(told)?;
+        rx.wait(LIMIT).map_err(reported)?;
         if read {
-            let batch = rx.receive().map_err(told)?;
+            let batch = rx.receive().map_err(reported)?;
             ensure!(!batch.is_empty(), "packets were announced");
         }
         line.close()?;
@@ -473,7 +473,7 @@ pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
     let tx = line.tx()?;
     let mut sent = 0;
     for round in 0..3000 {
-        let mut batch = tx.reserve(32).map_err(told)?;
+        let mut batch = tx.reserve(32).map_err(reported)?;
         ensure!(
             batch.room() > 0,
             "no room in round {round}, though nothing was sent"
@@ -483,14 +483,14 @@ pub(super) fn unsent_buffers(rig: &'static Rig) -> Result<()> {
             0 | 7 if sent < packets.len() => {
                 ensure!(batch.write(&packets[sent]), "no room for one");
                 sent += 1;
-                batch.submit().map_err(told)?;
+                batch.submit().map_err(reported)?;
                 // A loop without a reader fills up with what is sent, and only with that.
-                tx.flush().map_err(told)?;
-                tx.wait(false, LIMIT).map_err(told)?;
+                tx.flush().map_err(reported)?;
+                tx.wait(false, LIMIT).map_err(reported)?;
             }
             // Filled, but not submitted.
             1 => drop(batch.write(&packets[0])),
-            2 => batch.submit().map_err(told)?,
+            2 => batch.submit().map_err(reported)?,
             3 => std::mem::forget(batch),
             _ => drop(batch),
         }
@@ -521,13 +521,14 @@ pub(super) fn frames_are_sent(rig: &'static Rig) -> Result<()> {
         let tx = line.tx()?;
         while let Some(frame) = next.take() {
             ensure!(Instant::now() < end, "no room for frame {number}");
-            next = tx.send(frame).map_err(told)?;
+            next = tx.send(frame).map_err(reported)?;
             if next.is_some() {
-                tx.wait(false, Duration::from_millis(10)).map_err(told)?;
+                tx.wait(false, Duration::from_millis(10))
+                    .map_err(reported)?;
             }
         }
         if number % 100 == 99 {
-            tx.flush().map_err(told)?;
+            tx.flush().map_err(reported)?;
             line.expect_numbers(number - 99..number + 1)?;
         }
     }

@@ -1,6 +1,6 @@
-//! What is told of a wire on which nothing arrives: what both cards have counted, how often they
-//! interrupted, and whether the kernel's own packets get through when no port is open. If they do
-//! not either, the fault is not the port's alone. If they do, it was the port's, or closing the
+//! What is reported about a wire on which nothing arrives: what both cards have counted, how often
+//! they interrupted, and whether the kernel's own packets get through when no port is open. If they
+//! do not either, the fault is not the port's alone. If they do, it was the port's, or closing the
 //! port has mended the card.
 
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ const LOOK: Duration = Duration::from_secs(40);
 /// Prints the error and a few lines on both ends of a line whose ports are closed, where they are
 /// the kernel's, and has the host add what it sees. Only the first time: those behind it would see
 /// the same.
-pub(super) fn tell(line: &Line, error: &Error) {
+pub(super) fn report(line: &Line, error: &Error) {
     static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    if !told.insert(line.rig.name) {
+    let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !reported.insert(line.rig.name) {
         return;
     }
     // At once: the host may end the guest.
@@ -61,12 +61,12 @@ fn inside(pair: &Pair) -> String {
 
 /// Flags, how often somebody asked for all packets, and the counters.
 fn interface(end: &End) -> String {
-    let told = end.link().and_then(|link| {
+    let reported = end.link().and_then(|link| {
         let (flags, promiscuity) = (&link["flags"], &link["promiscuity"]);
         let counters = end.counters()?;
         Ok(format!("{flags}, promiscuity {promiscuity}, {counters:?}"))
     });
-    told.unwrap_or_else(|error| format!("{error:#}"))
+    reported.unwrap_or_else(|error| format!("{error:#}"))
 }
 
 /// The driver's counters that are not 0, and its queues.

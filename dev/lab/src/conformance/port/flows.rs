@@ -65,7 +65,7 @@ pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
     if let Err(error) = &ports
         && error.is::<Missing>()
     {
-        evidence::tell(line, error);
+        evidence::report(line, error);
     }
     let ports = ports?;
     let is_empty = false;

@@ -80,7 +80,7 @@ impl Line {
             (_, None) => (None, None),
         };
         let models = match rig.joint {
-            Joint::Models(kind) => Some(ModelWire::new(kind).map_err(told)?),
+            Joint::Models(kind) => Some(ModelWire::new(kind).map_err(reported)?),
             _ => None,
         };
         let plan = match &pair {
@@ -141,7 +141,7 @@ impl Line {
         match self.rig.joint {
             Joint::Loop(name) => {
                 let options = self.directed(Direction::Both);
-                self.rx = Some(port::open(name, &options).map_err(told)?);
+                self.rx = Some(port::open(name, &options).map_err(reported)?);
             }
             Joint::File(_) => {}
             Joint::Wire(..) | Joint::Cards(..) | Joint::Vfio(..) => {
@@ -153,8 +153,12 @@ impl Line {
             Joint::Models(_) => {
                 let models = self.models.as_ref().context("no models")?;
                 let [left, right] = models.ends();
-                self.rx = Some(right.open(&self.directed(Direction::Rx)).map_err(told)?);
-                self.tx = Some(left.open(&self.directed(Direction::Tx)).map_err(told)?);
+                self.rx = Some(
+                    right
+                        .open(&self.directed(Direction::Rx))
+                        .map_err(reported)?,
+                );
+                self.tx = Some(left.open(&self.directed(Direction::Tx)).map_err(reported)?);
             }
         }
         Ok(())
@@ -183,12 +187,14 @@ impl Line {
         let options = self.directed(direction);
         if let Some(cards) = &self.cards {
             let name = names[index].replace("{}", &cards[index].address().to_string());
-            return port::open(&name, &options).map_err(told);
+            return port::open(&name, &options).map_err(reported);
         }
         let pair = self.pair.as_ref().context("no pair")?;
         let end = [&pair.left, &pair.right][index];
         let name = names[index].replace("{}", &end.ifname);
-        end.ns.run(|| port::open(&name, &options))?.map_err(told)
+        end.ns
+            .run(|| port::open(&name, &options))?
+            .map_err(reported)
     }
 
     /// A card loses its link for seconds when a program is attached, its MTU changes or its driver
@@ -230,7 +236,7 @@ impl Line {
                 "suffix {suffix}"
             );
             let name = format!("file:{}", file.path().display());
-            self.rx = Some(port::open(&name, &self.directed(Direction::Rx)).map_err(told)?);
+            self.rx = Some(port::open(&name, &self.directed(Direction::Rx)).map_err(reported)?);
             self.file = Some(file);
         }
         self.rx.as_mut().context("the receiving port is closed")
@@ -278,21 +284,21 @@ impl Line {
         let mut moved = Instant::now();
         while sent < packets.len() {
             // Not only as many as packets are left: a large one takes several.
-            let mut batch = tx.reserve(64).map_err(told)?;
+            let mut batch = tx.reserve(64).map_err(reported)?;
             let before = sent;
             while sent < packets.len() && batch.write(&packets[sent]) {
                 sent += 1;
             }
-            batch.submit().map_err(told)?;
+            batch.submit().map_err(reported)?;
             if sent > before {
                 moved = Instant::now();
             } else if moved.elapsed() >= patience {
                 break;
             } else {
-                tx.wait(false, Duration::from_millis(5)).map_err(told)?;
+                tx.wait(false, Duration::from_millis(5)).map_err(reported)?;
             }
         }
-        tx.flush().map_err(told)?;
+        tx.flush().map_err(reported)?;
         Ok(sent)
     }
 
@@ -329,7 +335,7 @@ impl Line {
         let looks = quiet.as_millis().div_ceil(LOOK.as_millis());
         let (mut got, mut empty) = (0, 0);
         while got < count {
-            let batch = rx.receive().map_err(told)?;
+            let batch = rx.receive().map_err(reported)?;
             for packet in batch.iter() {
                 each(packet)?;
             }
@@ -337,7 +343,7 @@ impl Line {
             drop(batch);
             if arrived != 0 {
                 (got, empty) = (got + arrived, 0);
-            } else if empty > looks || rx.wait(LOOK).map_err(told)? == Ready::End {
+            } else if empty > looks || rx.wait(LOOK).map_err(reported)? == Ready::End {
                 break;
             } else {
                 empty += 1;
@@ -357,7 +363,7 @@ impl Line {
         let (mut got, mut moved) = (0, Instant::now());
         while got < count && moved.elapsed() < quiet {
             for (at, rx) in self.rx_port()?.rx.iter_mut().enumerate() {
-                let batch = rx.receive().map_err(told)?;
+                let batch = rx.receive().map_err(reported)?;
                 for packet in batch.iter() {
                     each(at, packet)?;
                 }
@@ -365,7 +371,9 @@ impl Line {
                     (got, moved) = (got + batch.len(), Instant::now());
                 }
             }
-            self.rx()?.wait(Duration::from_millis(5)).map_err(told)?;
+            self.rx()?
+                .wait(Duration::from_millis(5))
+                .map_err(reported)?;
         }
         Ok(got)
     }
@@ -444,7 +452,7 @@ impl Line {
 
     /// The whole account of the receiving port.
     pub fn account(&mut self) -> Result<PortAccount> {
-        self.rx_port()?.control.account().map_err(told)
+        self.rx_port()?.control.account().map_err(reported)
     }
 
     /// The sending port's account.
@@ -454,7 +462,7 @@ impl Line {
             _ => self.tx.as_mut(),
         };
         let port = port.context("the sending port is closed")?;
-        Ok(port.control.account().map_err(told)?.tx_total())
+        Ok(port.control.account().map_err(reported)?.tx_total())
     }
 
     /// Fails unless the account says: seen, delivered, and nothing missing or counted twice.
@@ -507,7 +515,7 @@ pub fn whole(packet: Packet<'_>) -> Vec<u8> {
 }
 
 /// Our error with its hint, for people who read a failed test.
-pub fn told(error: sys::Error) -> anyhow::Error {
+pub fn reported(error: sys::Error) -> anyhow::Error {
     let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
     anyhow::anyhow!("{error}{}", hint.unwrap_or_default())
 }

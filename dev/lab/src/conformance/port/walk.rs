@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ring::{Frame, FrameCache};
 
-use super::line::{LIMIT, Line, POOL_FRAMES, told};
+use super::line::{LIMIT, Line, POOL_FRAMES, reported};
 use super::{Joint, Rig};
 use crate::packet::number_of;
 use crate::random::Random;
@@ -55,7 +55,7 @@ fn walk(rig: &'static Rig, random: &mut Random) -> Result<()> {
             5 => {
                 line.rx()?
                     .wait(Duration::from_millis(random.below(2)))
-                    .map_err(told)?;
+                    .map_err(reported)?;
             }
             _ => receive(&mut line, &mut model, random)?,
         }
@@ -97,16 +97,16 @@ fn send(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()> {
     let tx = line.tx()?;
     let mut batch = tx
         .reserve(count + random.below(20) as usize)
-        .map_err(told)?;
+        .map_err(reported)?;
     let mut sent = 0;
     while sent < count && batch.write(&plan.build(model.next, len_of(model.next))) {
         model.on_line.push_back(model.next);
         model.next += 1;
         sent += 1;
     }
-    batch.submit().map_err(told)?;
+    batch.submit().map_err(reported)?;
     if random.below(3) == 0 || sent == 0 {
-        tx.flush().map_err(told)?;
+        tx.flush().map_err(reported)?;
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ fn forward(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()
         }
         let at = random.below(model.kept.len() as u64) as usize;
         let (number, frame) = model.kept.swap_remove(at);
-        match line.tx()?.send(frame).map_err(told)? {
+        match line.tx()?.send(frame).map_err(reported)? {
             None => model.on_line.push_back(number),
             Some(frame) => {
                 model.kept.push((number, frame));
@@ -127,7 +127,7 @@ fn forward(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()
             }
         }
     }
-    line.tx()?.flush().map_err(told)
+    line.tx()?.flush().map_err(reported)
 }
 
 /// Gives some kept frames back, after a look at whether they are as they were.
@@ -148,10 +148,10 @@ fn give_back(model: &mut Model, random: &mut Random) -> Result<()> {
 /// Takes a batch; keeps some of it; drops it or forgets it.
 fn receive(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()> {
     if !matches!(line.rig.joint, Joint::File(_)) {
-        line.tx()?.flush().map_err(told)?;
+        line.tx()?.flush().map_err(reported)?;
     }
     let rx = line.rx()?;
-    let mut batch = rx.receive().map_err(told)?;
+    let mut batch = rx.receive().map_err(reported)?;
     let mut numbers = Vec::new();
     for packet in batch.iter() {
         let number = number_of(packet.bytes()).map_err(|alien| anyhow::anyhow!("{alien:?}"))?;
@@ -165,7 +165,7 @@ fn receive(line: &mut Line, model: &mut Model, random: &mut Random) -> Result<()
     // A quarter of the pool may be kept: the rest is for the rings.
     for (index, number) in numbers.into_iter().enumerate() {
         if random.below(8) == 0 && model.kept.len() < POOL_FRAMES as usize / 4 {
-            let frame = batch.detach(index).map_err(told)?.frame;
+            let frame = batch.detach(index).map_err(reported)?.frame;
             model.kept.push((number, frame));
         }
     }

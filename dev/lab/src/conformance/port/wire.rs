@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use port::{Direction, PortEvent, PortOptions};
 use sys::ErrorKind;
 
-use super::line::{LIMIT, Line, told};
+use super::line::{LIMIT, Line, reported};
 use super::{Joint, RIGS, Rig};
 use crate::packet::{Addresses, Udp};
 use crate::process::{Process, Signal};
@@ -83,7 +83,7 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
                 tx.flush()
             };
             if let Err(error) = send() {
-                ensure!(error.kind() == ErrorKind::Io, "{:#}", told(error));
+                ensure!(error.kind() == ErrorKind::Io, "{:#}", reported(error));
             }
         }
         set(&line, true)?;
@@ -135,7 +135,7 @@ fn expect_after_strays(line: &mut Line, numbers: std::ops::Range<u64>) -> Result
     Ok(())
 }
 
-/// The MTU changes under an open port: it is told, and packets of the new size pass.
+/// The MTU changes under an open port: it is reported, and packets of the new size pass.
 pub(super) fn mtu_change(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 10, 1514)?;
@@ -225,7 +225,7 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
         match send() {
             Ok(()) => std::thread::sleep(Duration::from_millis(5)),
             Err(error) if error.kind() == ErrorKind::Gone => told_gone = true,
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(reported(error)),
         }
     }
     ensure!(

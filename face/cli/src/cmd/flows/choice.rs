@@ -5,7 +5,7 @@ use std::time::Duration;
 use flow::{ExtraConfig, MeterConfig, Profile, Sampling, Timeouts};
 use inspect::{Decoders, InspectorConfig};
 
-use super::{parse_duration, parse_timeout};
+use super::units::{parse_duration, parse_timeout};
 
 /// Packets remembered of a flow, where no number is given.
 const PACKET_COUNT: u8 = 10;
@@ -99,6 +99,12 @@ pub fn field(text: &str) -> Result<Field, String> {
             "unknown field {text:?}: use counters, standard, packets=N, timing, bytes or full"
         )),
     }
+}
+
+/// Whether any of them is kept beside the record.
+pub fn has_more(fields: &[Field]) -> bool {
+    let is_record = |field: &Field| matches!(field, Field::Counters | Field::Standard);
+    !fields.iter().all(is_record)
 }
 
 /// Makes a meter record them. Whatever is beyond the record needs the standard one.

@@ -1,16 +1,17 @@
-//! Without the live view: a line of rates per second, on standard error.
+//! Without the live view: a line of rates per second, on standard error, unless that is the journal
+//! of systemd.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use flow::{EndReason, Extra, Record};
+use flow::{EndReason, Extra, KnownFlows, Record};
 use port::{Intake, PortDescription};
 use runtime::flows::{Fate, Outlet, Status};
 use sys::Result;
 
 use super::report::Memory;
 use crate::out::{self, say};
-use crate::report::{bytes, si};
+use crate::report::{bytes, event_level, si};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -21,10 +22,12 @@ pub struct Rates {
     file_len: Option<u64>,
     /// On a terminal one line is written over and over.
     overwrite: bool,
-    told: bool,
+    reported: bool,
     at: Duration,
     packets: u64,
     wire_bytes: u64,
+    /// What decoders said of flows, for the table at the end.
+    pub known: KnownFlows,
 }
 
 impl Rates {
@@ -38,16 +41,17 @@ impl Rates {
             name: name.to_owned(),
             file_len: file_len.filter(|m| m.is_file()).map(|m| m.len()),
             overwrite: is_file && io::stderr().is_terminal(),
-            told: false,
+            reported: false,
             at: Duration::ZERO,
             packets: 0,
             wire_bytes: 0,
+            known: KnownFlows::default(),
         }
     }
 
     /// After the last line.
     pub fn end(&self) {
-        if self.told && self.overwrite {
+        if self.reported && self.overwrite {
             say!("");
         }
     }
@@ -100,19 +104,21 @@ impl Outlet for WithEvents<'_> {
 
 fn print_events(name: &str, status: &Status<'_>) {
     for event in status.events {
-        say!("{name}: {event}");
+        out::line(event_level(event), format!("{name}: {event}"));
     }
 }
 
 impl Outlet for Rates {
-    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
-        Ok(Fate::Told)
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
+        self.known.add(record, extra);
+        Ok(Fate::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
         print_events(&self.name, status);
         let passed = status.elapsed.saturating_sub(self.at);
-        if passed < INTERVAL {
+        // In the journal they would be a line a second for ever; the service manager is reported.
+        if passed < INTERVAL || out::is_journal() {
             return Ok(());
         }
         let total = status.total();
@@ -131,9 +137,9 @@ impl Outlet for Rates {
         );
         match self.overwrite {
             true => out::words(format!("\r{line:100}").into_bytes()),
-            false => out::line(line),
+            false => say!("{line}"),
         }
-        self.told = true;
+        self.reported = true;
         self.at = status.elapsed;
         self.packets = total.meter.packets;
         self.wire_bytes = total.wire_bytes;

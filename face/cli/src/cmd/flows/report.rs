@@ -1,18 +1,18 @@
 //! Final output: the largest flows on standard output; totals and the account on standard error.
 
-use std::io::{self, Write};
-
-use flow::top::{Order, Total};
+use export::Account;
+use flow::KnownFlows;
+use flow::top::Order;
 use probe::Finished;
-use probe::text::{duration, ends, protocol_name};
-use runtime::flows::Report;
+use runtime::flows::Status;
 use runtime::output::Output;
 use sys::Result;
-use wire::Timestamp;
 
 use super::export::write_accounts;
 use crate::out;
+use crate::report::{bytes, si};
 
+mod table;
 mod totals;
 
 pub use totals::write_totals;
@@ -35,10 +35,12 @@ impl Memory {
 /// Prints the final output of a probe.
 ///
 /// # Errors
-/// What ended it early, once everything else is told; or that standard output cannot be written.
-pub fn tell(
+/// What ended it early, once everything else is reported; or that standard output cannot be
+/// written.
+pub fn report(
     stdout: &Output,
     done: Finished,
+    known: &KnownFlows,
     count: usize,
     order: Order,
     memory: &Memory,
@@ -47,7 +49,15 @@ pub fn tell(
     let mut err = Vec::new();
     // Writing into a vector cannot fail; that nobody reads standard error is no reason to fail.
     if count != 0 {
-        drop(write_top(&mut text, &done.report, count, order));
+        let width = out::terminal_width();
+        drop(table::write(
+            &mut text,
+            &done.report,
+            known,
+            count,
+            order,
+            width,
+        ));
     }
     let written = out::print(stdout, text);
     drop(write_totals(&mut err, &done.report, memory));
@@ -56,73 +66,26 @@ pub fn tell(
     done.check().and(written)
 }
 
-/// The table of the largest flows.
-pub fn write_top(
-    out: &mut impl Write,
-    report: &Report,
-    count: usize,
-    order: Order,
-) -> io::Result<()> {
-    // Sums were kept by the order given at the start; a view may have changed it since.
-    let mut totals = report.top.largest(usize::MAX);
-    flow::top::sort(&mut totals, order);
-    totals.truncate(count);
-    if totals.is_empty() {
-        return writeln!(out, "no flows");
+/// The totals of a running probe, and what each export has done, a line each.
+pub fn so_far(status: &Status<'_>, exports: &[(String, Account)]) -> Vec<u8> {
+    let total = status.total();
+    let (table, seconds) = (&total.meter.table, status.elapsed.as_secs_f64());
+    let mut text = format!(
+        "{} packets ({}) in {seconds:.3} s: {}; {} flows in the table, {} ended, {} packets lost\n",
+        total.meter.packets,
+        bytes(total.wire_bytes),
+        si(total.meter.packets as f64 / seconds.max(1e-9), "pps"),
+        table.live,
+        table.flows - table.live,
+        status.account.rx_total().lost(),
+    );
+    for (name, account) in exports {
+        text += &format!(
+            "export {name}: {} flows exported, {} dropped, {} waiting\n",
+            account.exported.flows,
+            account.dropped_total().flows,
+            account.waiting(),
+        );
     }
-    let rows: Vec<[String; 9]> = totals.iter().map(row).collect();
-    let head = [
-        "start",
-        "duration",
-        "proto",
-        "source",
-        "destination",
-        "packets",
-        "back",
-        "bytes",
-        "back",
-    ];
-    let mut widths = head.map(str::len);
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    let mut line = |cells: &[&str]| {
-        let mut text = String::new();
-        for (at, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
-            // Words to the left, numbers to the right.
-            text += &match at {
-                0 | 2 | 3 | 4 => format!("{cell:width$}  "),
-                _ => format!("{cell:>width$}  "),
-            };
-        }
-        writeln!(out, "{}", text.trim_end())
-    };
-    line(&head)?;
-    for row in &rows {
-        line(&row.each_ref().map(String::as_str))?;
-    }
-    if !report.top.is_exact() {
-        writeln!(
-            out,
-            "(flows of several records may be larger: sums of the smallest flows were discarded)"
-        )?;
-    }
-    Ok(())
-}
-
-fn row(total: &Total) -> [String; 9] {
-    let (source, destination) = ends(total);
-    [
-        format!("{:.6}", Timestamp(total.start_ns)),
-        duration(total.end_ns.saturating_sub(total.start_ns)),
-        protocol_name(total.key.protocol()),
-        source,
-        destination,
-        total.packets[0].to_string(),
-        total.packets[1].to_string(),
-        total.bytes[0].to_string(),
-        total.bytes[1].to_string(),
-    ]
+    text.into_bytes()
 }

@@ -13,7 +13,7 @@ use sys::{Error, ErrorKind, Result};
 use super::Args;
 use crate::cmd::Command;
 use crate::config::{self, Settings};
-use crate::out::say;
+use crate::out::{say, warning};
 use crate::{Cli, exit};
 
 /// Keys of the file that take effect while the probe runs.
@@ -81,8 +81,8 @@ impl Reloading {
         running.reloading();
         // What is wrong with the file does not end the probe.
         if let Err(error) = self.read_again(running, switch) {
-            say!("{}: not reloaded, nothing was changed", self.path.display());
-            exit::tell(&error);
+            warning!("{}: not reloaded, nothing was changed", self.path.display());
+            exit::print(&error);
         }
         running.ready();
     }
@@ -130,8 +130,8 @@ impl Reloading {
             Error::new(ErrorKind::InvalidInput, what, why)
         };
         let cli = Cli::try_parse_from(arguments).map_err(|error| {
-            let text = error.render().to_string();
-            wrong(text.lines().next().unwrap_or_default().to_owned())
+            let (why, hint) = exit::why_and_hint(&error, "see `barewire flows --help`");
+            wrong(why).with_hint(hint)
         })?;
         match cli.command {
             Command::Flows(args) => Ok(args),
@@ -156,10 +156,10 @@ impl Reloading {
         changed.sort();
         changed.dedup();
         for key in changed {
-            say!("{name}: {key} has changed; restart the probe for it to take effect");
+            warning!("{name}: {key} has changed; restart the probe for it to take effect");
         }
         say!("{name}: reloaded");
-        // What needs a start is told again each time.
+        // What needs a start is reported again each time.
         let origins = ORIGINS.into_iter().filter(|_| has_same_origins);
         let filter = [FILTER].into_iter().filter(|_| self.live_filter);
         for key in LIVE.into_iter().chain(origins).chain(filter) {

@@ -11,8 +11,8 @@ use runtime::output::{Output, Piece, Refused};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 
-use crate::out::{self, say};
-use crate::report::{account_json, si, write_account};
+use crate::out::{self, say, warning};
+use crate::report::{account_json, event_level, si, write_account};
 
 /// Lines of JSON that wait for a reader.
 const LINES_MAX: usize = 16;
@@ -66,7 +66,7 @@ impl<'a> Show<'a> {
             }
         }
         for warning in &opened.warnings {
-            say!("warning: {warning}");
+            warning!("warning: {warning}");
         }
         let now = Instant::now();
         Ok(Self {
@@ -120,6 +120,21 @@ impl<'a> Show<'a> {
         self.before = flows.to_vec();
     }
 
+    /// Prints the totals so far.
+    pub fn so_far(&mut self, flows: &[Flow]) {
+        self.clear();
+        let seconds = self.began.elapsed().as_secs_f64();
+        for (index, flow) in flows.iter().enumerate() {
+            let [from, to] = self.way(index);
+            say!(
+                "{from} to {to}: {} packets received, {} forwarded, {} dropped in {seconds:.3} s",
+                flow.received,
+                flow.forwarded,
+                flow.dropped()
+            );
+        }
+    }
+
     fn rates_json(&self, flows: &[Flow], seconds: f64) -> Value {
         let directions: Vec<Value> = flows
             .iter()
@@ -156,13 +171,13 @@ impl<'a> Show<'a> {
     pub fn event(&mut self, index: usize, event: &PortEvent) {
         self.clear();
         let name = self.names[index];
-        say!("{name}: {event}");
+        out::line(event_level(event), format!("{name}: {event}"));
     }
 
     /// Tells why sending fails.
     pub fn failing(&mut self, index: usize, why: &str) {
         self.clear();
-        say!(
+        warning!(
             "{}: {why}; packets are dropped once its transmit ring is full",
             self.names[index]
         );
@@ -190,77 +205,56 @@ impl<'a> Show<'a> {
     }
 
     fn write_end(&self, out: &mut Vec<u8>, outcome: &Outcome) -> io::Result<()> {
-        let seconds = outcome.elapsed.as_secs_f64().max(1e-3);
-        for (index, flow) in outcome.flows.iter().enumerate() {
-            let [from, to] = self.way(index);
-            writeln!(
-                out,
-                "{from} to {to}: {} packets forwarded ({}, {}), {} of them copied, {} dropped",
-                flow.forwarded,
-                si(flow.forwarded as f64 / seconds, "pps"),
-                si(flow.forwarded_bytes as f64 * 8.0 / seconds, "bps"),
-                flow.copied,
-                flow.dropped(),
-            )?;
-            let lines = [
-                (
-                    flow.tx_full,
-                    format!("the transmit ring of {to} was full (tx_full)"),
-                ),
-                (
-                    flow.too_long,
-                    format!("longer than {to} can send (too_long)"),
-                ),
-                (
-                    flow.cut,
-                    "truncated by the capture's snapshot length (cut)".to_owned(),
-                ),
-                (
-                    flow.abandoned,
-                    "still queued when an error ended the run (abandoned)".to_owned(),
-                ),
-                (
-                    flow.outgoing,
-                    "sent by the host itself (outgoing)".to_owned(),
-                ),
-                (
-                    flow.surplus,
-                    "received after --count was reached (surplus)".to_owned(),
-                ),
-            ];
-            for (count, why) in lines.iter().filter(|(count, _)| *count != 0) {
-                writeln!(out, "  {count} not forwarded: {why}")?;
-            }
-            let failed = outcome.accounts[1 - index].tx_total().failed;
-            if failed != 0 {
-                writeln!(
-                    out,
-                    "  {failed} failed to send: refused by the device of {to}"
-                )?;
-            }
-            match outcome.imbalance(index) {
-                0 => {}
-                missing => writeln!(out, "  {missing} unaccounted for, a bug in barewire")?,
-            }
-            let [unseen, unsent] = outcome.unknown_to_interfaces(index);
-            if unseen != 0 {
-                writeln!(
-                    out,
-                    "  {unseen} more were received than the interface counters of {from} show"
-                )?;
-            }
-            if unsent != 0 {
-                writeln!(
-                    out,
-                    "  {unsent} more were sent than the interface counters of {to} show"
-                )?;
-            }
+        for index in 0..outcome.flows.len() {
+            self.write_flow(out, outcome, index)?;
         }
         for (index, account) in outcome.accounts.iter().enumerate() {
             if !account.rx.is_empty() && index < outcome.flows.len() {
                 writeln!(out, "{} received:", self.names[index])?;
                 write_account(out, account)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What became of the packets of one direction.
+    fn write_flow(&self, out: &mut Vec<u8>, outcome: &Outcome, index: usize) -> io::Result<()> {
+        let flow = &outcome.flows[index];
+        let seconds = outcome.elapsed.as_secs_f64().max(1e-3);
+        let [from, to] = self.way(index);
+        writeln!(
+            out,
+            "{from} to {to}: {} packets forwarded ({}, {}), {} of them copied, {} dropped",
+            flow.forwarded,
+            si(flow.forwarded as f64 / seconds, "pps"),
+            si(flow.forwarded_bytes as f64 * 8.0 / seconds, "bps"),
+            flow.copied,
+            flow.dropped(),
+        )?;
+        write_reasons(out, flow, to)?;
+        let failed = outcome.accounts[1 - index].tx_total().failed;
+        if failed != 0 {
+            writeln!(
+                out,
+                "  {failed} failed to send: refused by the device of {to}"
+            )?;
+        }
+        match outcome.imbalance(index) {
+            0 => {}
+            missing => writeln!(out, "  {missing} unaccounted for, a bug in barewire")?,
+        }
+        let [unseen, unsent] = outcome.unknown_to_interfaces(index);
+        if unseen != 0 {
+            writeln!(
+                out,
+                "  {unseen} more were received than the interface counters of {from} show"
+            )?;
+        }
+        if unsent != 0 {
+            writeln!(
+                out,
+                "  {unsent} more were sent than the interface counters of {to} show"
+            )?;
         }
         Ok(())
     }
@@ -295,16 +289,16 @@ impl<'a> Show<'a> {
             .collect();
         let ports: Vec<Value> = (0..2)
             .map(|index| {
-                let told = &outcome.descriptions[index];
-                let facts: Map<String, Value> = told
+                let reported = &outcome.descriptions[index];
+                let facts: Map<String, Value> = reported
                     .facts
                     .iter()
                     .map(|(key, value)| ((*key).to_owned(), value.clone().into()))
                     .collect();
                 json!({
                     "name": self.names[index],
-                    "scheme": told.scheme,
-                    "target": told.target,
+                    "scheme": reported.scheme,
+                    "target": reported.target,
                     "facts": facts,
                     "account": account_json(&outcome.accounts[index]),
                 })
@@ -325,13 +319,47 @@ impl<'a> Show<'a> {
     }
 }
 
+/// Why packets were not forwarded.
+fn write_reasons(out: &mut Vec<u8>, flow: &Flow, to: &str) -> io::Result<()> {
+    let lines = [
+        (
+            flow.tx_full,
+            format!("the transmit ring of {to} was full (tx_full)"),
+        ),
+        (
+            flow.too_long,
+            format!("longer than {to} can send (too_long)"),
+        ),
+        (
+            flow.cut,
+            "truncated by the capture's snapshot length (cut)".to_owned(),
+        ),
+        (
+            flow.abandoned,
+            "still queued when an error ended the run (abandoned)".to_owned(),
+        ),
+        (
+            flow.outgoing,
+            "sent by the host itself (outgoing)".to_owned(),
+        ),
+        (
+            flow.surplus,
+            "received after --count was reached (surplus)".to_owned(),
+        ),
+    ];
+    for (count, why) in lines.iter().filter(|(count, _)| *count != 0) {
+        writeln!(out, "  {count} not forwarded: {why}")?;
+    }
+    Ok(())
+}
+
 /// What was obtained, on one line.
 fn facts(port: &Port) -> Option<String> {
-    let told = port.control.describe();
+    let reported = port.control.describe();
     let words: Vec<String> = ["attach mode", "bind mode", "filter"]
         .iter()
         .filter_map(|key| {
-            let (_, value) = told.facts.iter().find(|(fact, _)| fact == key)?;
+            let (_, value) = reported.facts.iter().find(|(fact, _)| fact == key)?;
             Some(format!("{key}: {value}"))
         })
         .collect();

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use port::PortName;
+use runtime::TotalsRequest;
 use runtime::send::{Limits, Report, Survey};
 use serde_json::{Value, json};
 use sys::{Error, Result};
@@ -267,11 +268,12 @@ pub struct Progress {
     on_terminal: bool,
     drawn: bool,
     last: Report,
+    request: TotalsRequest,
 }
 
 impl Progress {
     /// Says what is about to happen, on a terminal.
-    pub fn start(port: &str, pace: Pace) -> Self {
+    pub fn start(port: &str, pace: Pace, request: TotalsRequest) -> Self {
         let on_terminal = io::stderr().is_terminal();
         if on_terminal {
             say!(
@@ -283,11 +285,17 @@ impl Progress {
             on_terminal,
             drawn: false,
             last: Report::default(),
+            request,
         }
     }
 
-    /// Draws the line anew.
-    pub fn tell(&mut self, report: &Report) {
+    /// Draws the line anew, and answers a request for totals.
+    pub fn report(&mut self, report: &Report) {
+        if self.request.take() {
+            self.end();
+            self.drawn = false;
+            say!("{}", so_far(report));
+        }
         if !self.on_terminal {
             return;
         }
@@ -316,6 +324,19 @@ impl Progress {
             say!("");
         }
     }
+}
+
+/// The totals so far, in one line.
+fn so_far(report: &Report) -> String {
+    format!(
+        "{} packets, {} bytes sent in {:.3} s: {}, {}; {} failed",
+        report.packets,
+        report.bytes,
+        report.elapsed_ns as f64 / 1e9,
+        si(report.pps(), "pps"),
+        si(report.bps(), "bps"),
+        report.failed
+    )
 }
 
 /// Prints the totals: JSON to standard output, words to standard error.

@@ -5,6 +5,7 @@ use sys::{Error, ErrorKind, Result};
 use traffic::{Addresses, Icmp, L4, Order, Range, Sizes, Tcp, Template, Udp};
 
 use super::{RewriteArgs, text};
+use crate::out::say;
 
 /// Addresses for measurements (RFC 2544, RFC 5180): nobody's.
 const SRC_V4: &str = "198.18.0.1";
@@ -99,7 +100,12 @@ impl TemplateArgs {
     }
 
     /// The template; `target` gives the MAC addresses that are not given.
-    pub fn template(&self, rewrite: &RewriteArgs, target: Option<&Target>) -> Result<Template> {
+    pub fn template(
+        &self,
+        rewrite: &RewriteArgs,
+        target: Option<&Target>,
+        is_dry_run: bool,
+    ) -> Result<Template> {
         let refuse = |error: traffic::Error| {
             let new = Error::new(ErrorKind::InvalidInput, "make packets", error.why);
             match error.hint {
@@ -117,7 +123,7 @@ impl TemplateArgs {
         let addresses = Addresses::parse(src, dst).map_err(refuse)?;
         Ok(Template {
             src_mac: self.src_mac(rewrite, target)?,
-            dst_mac: self.dst_mac(rewrite, target, &addresses)?,
+            dst_mac: self.dst_mac(rewrite, target, &addresses, is_dry_run)?,
             tags: rewrite
                 .vlan
                 .as_ref()
@@ -167,13 +173,14 @@ impl TemplateArgs {
         Ok(mac_range(own.copied().unwrap_or([2, 0, 0, 0, 0, 1])))
     }
 
-    /// The neighbour's where there is one, else it must be given: a guess would go nowhere, or
-    /// everywhere.
+    /// The next hop's, which the kernel resolves for a destination that was given; else it must be
+    /// given too: a guess would go nowhere, or everywhere.
     fn dst_mac(
         &self,
         rewrite: &RewriteArgs,
         target: Option<&Target>,
         addresses: &Addresses,
+        is_dry_run: bool,
     ) -> Result<Range> {
         if let Some(range) = &rewrite.dst_mac {
             return Ok(range.clone());
@@ -185,29 +192,40 @@ impl TemplateArgs {
         if target.is_loopback() {
             return Ok(mac_range([0; 6]));
         }
-        let Addresses::V4 { dst, .. } = addresses else {
-            let why = "the destination's MAC address is unknown";
-            return Err(
-                Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
-                    "give --dst-mac; `ip -6 neigh show dev {name}` lists neighbours"
-                )),
-            );
+        let refuse = |why: String| {
+            let family = match addresses {
+                Addresses::V4 { .. } => "",
+                Addresses::V6 { .. } => "-6 ",
+            };
+            Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
+                "give --dst-mac: the receiver's, or the gateway's; \
+                 `ip {family}neigh show dev {name}` lists neighbours"
+            ))
         };
-        let neighbour = dst.single().and_then(|bits| {
-            let addr = std::net::Ipv4Addr::from_bits(bits as u32);
-            runtime::send::neighbour(name, addr)
-        });
-        match neighbour {
-            Some(mac) => Ok(mac_range(mac.0)),
-            None => {
-                let why = "the destination's MAC address is unknown";
-                Err(
-                    Error::new(ErrorKind::InvalidInput, "make packets", why).with_hint(format!(
-                        "give --dst-mac: the receiver's, or the gateway's; \
-                     `ip neigh show dev {name}` lists neighbours"
-                    )),
-                )
+        let Some(destination) = addresses.single_destination() else {
+            let why = "with several destinations, their MAC address must be given";
+            return Err(refuse(why.into()));
+        };
+        // Packets for the default address, which nobody gave, go to no gateway. A dry run sends
+        // nothing at all, not even a request.
+        let ask = self.dst.is_some() && !is_dry_run;
+        let found = match self.dst.is_some() {
+            true => runtime::send::next_hop_mac(&target.link, destination, ask),
+            false => runtime::send::neighbour_mac(&target.link, destination),
+        };
+        match found {
+            Ok(Some(mac)) => Ok(mac_range(mac.0)),
+            Ok(None) if ask => Err(refuse(format!("{destination} did not answer on {name}"))),
+            Ok(None) if is_dry_run && self.dst.is_some() => {
+                say!(
+                    "note: the MAC address of {destination} is not known yet; sending resolves it"
+                );
+                Ok(mac_range([0; 6]))
             }
+            Ok(None) => Err(refuse("the destination's MAC address is unknown".into())),
+            Err(error) => Err(refuse(format!(
+                "the MAC address of {destination} cannot be determined: {error}"
+            ))),
         }
     }
 }

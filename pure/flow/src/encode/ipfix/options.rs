@@ -5,7 +5,7 @@ use super::write::{Writer, specifier};
 use super::{Config, OPTIONS_TEMPLATE_SET};
 use crate::element::{Element, VARIABLE_LEN};
 use crate::encode::Statistics;
-use crate::encode::beyond::application_names;
+use crate::encode::extra_fields::application_names;
 use crate::sampling::Sampling;
 
 /// Ids of options templates: behind those of data.
@@ -77,7 +77,7 @@ pub(super) fn templates(config: &Config, writer: &mut Writer) {
     for (id, scope, fields) in TEMPLATES {
         template(*id, scope, fields, writer);
     }
-    if config.beyond.application {
+    if config.extra_fields.application {
         template(NAMES.0, NAMES.1, NAMES.2, writer);
     }
     for selector in selectors(config) {
@@ -112,8 +112,8 @@ struct Selector {
 
 /// The selectors that leave something out.
 ///
-/// One of N is told as a sample and a population also where the algorithm is systematic, for which
-/// RFC 5477 has an interval and a space: collectors that know the space's element take the
+/// One of N is reported as a sample and a population also where the algorithm is systematic, for
+/// which RFC 5477 has an interval and a space: collectors that know the space's element take the
 /// interval, 1, for the rate.
 fn selectors(config: &Config) -> Vec<Selector> {
     let kinds = [
@@ -121,7 +121,7 @@ fn selectors(config: &Config) -> Vec<Selector> {
         (RECORD_SELECTOR, 390, "flow records"),
     ];
     let pairs = kinds.into_iter().zip(config.selectors);
-    let told = pairs.filter_map(|((template_id, algorithm_id, what), sampling)| {
+    let reported = pairs.filter_map(|((template_id, algorithm_id, what), sampling)| {
         let algorithm = sampling.selector_algorithm()?;
         let number = |id, value: u32| (id, 4, value.to_be_bytes().to_vec());
         let mut fields = vec![(algorithm_id, 2, algorithm.to_be_bytes().to_vec())];
@@ -160,7 +160,7 @@ fn selectors(config: &Config) -> Vec<Selector> {
             fields,
         })
     });
-    told.collect()
+    reported.collect()
 }
 
 /// What does not change: sampling, interfaces, names of applications.
@@ -184,7 +184,7 @@ pub(super) fn facts(config: &Config, writer: &mut Writer) {
         record.extend(selector.fields.iter().flat_map(|(_, _, value)| value));
         writer.record(selector.template_id, &record, true);
     }
-    if config.beyond.application {
+    if config.extra_fields.application {
         for (id, name) in application_names() {
             let mut record = id.to_vec();
             let len = name.len().min(NAME_LEN);

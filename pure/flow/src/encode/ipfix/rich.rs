@@ -14,7 +14,7 @@ use crate::element::{
     VARIABLE_LEN, View, standard_index,
 };
 use crate::encode::Refusal;
-use crate::encode::beyond::{Beyond, Known, application_id, community_id};
+use crate::encode::extra_fields::{ExtraFields, Known, application_id, community_id};
 use crate::expire::EndReason;
 use crate::extra::{Extra, OwnedExtra};
 use crate::key::Side;
@@ -100,11 +100,11 @@ const fn origin(name: &'static str, id: u16, about: &'static str) -> Element {
     }
 }
 
-/// The elements of what is told.
+/// The elements of what is reported.
 fn origins(parts: &OriginParts) -> impl Iterator<Item = &'static Element> {
     let rows = TEXTS.iter().zip(&ORIGIN);
-    let told = rows.filter(|((_, is_told, _), _)| is_told(parts));
-    told.flat_map(|(_, elements)| elements)
+    let reported = rows.filter(|((_, is_selected, _), _)| is_selected(parts));
+    reported.flat_map(|(_, elements)| elements)
 }
 
 /// Elements of IANA: number and length.
@@ -169,10 +169,10 @@ const INDEX_MIN: usize = 64;
 const SHAPES: usize = 8;
 
 /// Columns of these templates before the application's own, at the most.
-pub(super) fn columns_max(beyond: &Beyond) -> usize {
+pub(super) fn columns_max(extra_fields: &ExtraFields) -> usize {
     const WITHOUT_ORIGIN: usize = 10;
-    let networks = if beyond.origin.network { 2 } else { 0 };
-    WITHOUT_ORIGIN + networks + origins(&beyond.origin).count()
+    let networks = if extra_fields.origin.network { 2 } else { 0 };
+    WITHOUT_ORIGIN + networks + origins(&extra_fields.origin).count()
 }
 
 /// Fields that belong together.
@@ -185,7 +185,7 @@ struct Group {
 
 /// What a rich encoder has beside the plain one.
 pub(super) struct Rich {
-    beyond: Beyond,
+    extra_fields: ExtraFields,
     groups: Vec<Group>,
     /// What stands behind the standard columns of the record being made.
     tail: Vec<u8>,
@@ -194,10 +194,10 @@ pub(super) struct Rich {
 impl Rich {
     /// For messages of so many bytes; `others` are the columns of the longest template without the
     /// application's own. Groups whose template would not fit are left out.
-    pub(super) fn new(beyond: Beyond, limit: usize, others: usize) -> Rich {
+    pub(super) fn new(extra_fields: ExtraFields, limit: usize, others: usize) -> Rich {
         let number = 0..GROUPS.len();
         let groups = number
-            .filter(|n| *n == 0 || beyond.application)
+            .filter(|n| *n == 0 || extra_fields.application)
             .map(|number| {
                 let is_in = |name: &str| {
                     let mut starts = GROUPS[number].iter();
@@ -219,7 +219,7 @@ impl Rich {
             group.number == 0 || HEADER_LEN + SET_HEADER_LEN + 4 + 8 * columns <= limit
         };
         Rich {
-            beyond,
+            extra_fields,
             groups: groups.filter(fits).collect(),
             tail: Vec::with_capacity(2048),
         }
@@ -243,7 +243,7 @@ impl Rich {
             specifier(out, id, len, enterprise);
             count += 1;
         };
-        let key = &self.beyond.key;
+        let key = &self.extra_fields.key;
         for (is_there, column) in [
             (key.mac, SOURCE_MAC),
             (key.mac, DESTINATION_MAC),
@@ -257,17 +257,17 @@ impl Rich {
         if key.tunnel {
             add((TUNNEL.id, TUNNEL.len), own);
         }
-        if self.beyond.community_seed.is_some() {
+        if self.extra_fields.community_seed.is_some() {
             add((COMMUNITY_ID.id, COMMUNITY_ID.len), own);
         }
-        if self.beyond.origin.network {
+        if self.extra_fields.origin.network {
             add(SOURCE_AS, 0);
             add(DESTINATION_AS, 0);
         }
-        for element in origins(&self.beyond.origin) {
+        for element in origins(&self.extra_fields.origin) {
             add((element.id, element.len), own);
         }
-        if self.beyond.application {
+        if self.extra_fields.application {
             add(APPLICATION_ID, 0);
             add(APPLICATION_NAME, 0);
         }
@@ -283,16 +283,16 @@ impl Rich {
 
     /// Elements of our own in these templates.
     pub(super) fn own_elements(&self) -> Vec<&'static Element> {
-        let beyond = &self.beyond;
+        let extra_fields = &self.extra_fields;
         let mut elements = Vec::new();
-        if beyond.key.tunnel {
+        if extra_fields.key.tunnel {
             elements.push(&TUNNEL);
         }
-        if beyond.community_seed.is_some() {
+        if extra_fields.community_seed.is_some() {
             elements.push(&COMMUNITY_ID);
         }
-        elements.extend(origins(&beyond.origin));
-        if beyond.application {
+        elements.extend(origins(&extra_fields.origin));
+        if extra_fields.application {
             elements.push(&LOST);
             let rows = APPLICATION.iter().map(|row| &row.element);
             elements.extend(rows.filter(|element| element.enterprise == OWN_ENTERPRISE));
@@ -310,13 +310,13 @@ impl Rich {
         group: usize,
     ) {
         let Rich {
-            beyond,
+            extra_fields,
             groups,
             tail,
         } = self;
         tail.clear();
         let key_extra = extra.key.copied().unwrap_or_default();
-        let key = &beyond.key;
+        let key = &extra_fields.key;
         if key.mac {
             tail.extend(key_extra.mac[source as usize]);
             tail.extend(key_extra.mac[source.other() as usize]);
@@ -331,12 +331,12 @@ impl Rich {
         if key.tunnel {
             tail.extend(key_extra.tunnel_id.to_be_bytes());
         }
-        if let Some(seed) = beyond.community_seed {
+        if let Some(seed) = extra_fields.community_seed {
             let id = community_id(record, seed);
             variable(tail, |out| out.extend(id.as_str().as_bytes()));
         }
-        if beyond.origin.any() {
-            put_origins(&beyond.origin, extra.origins, source, tail);
+        if extra_fields.origin.any() {
+            put_origins(&extra_fields.origin, extra.origins, source, tail);
         }
         let Some(known) = known else { return };
         tail.extend(application_id(known.by));
@@ -365,7 +365,10 @@ fn put_origins(parts: &OriginParts, of: Option<&Origins>, source: Side, out: &mu
     if parts.network {
         out.extend(ends.iter().flat_map(|end| end.asn.to_be_bytes()));
     }
-    for (_, _, text) in TEXTS.iter().filter(|(_, is_told, _)| is_told(parts)) {
+    for (_, _, text) in TEXTS
+        .iter()
+        .filter(|(_, is_selected, _)| is_selected(parts))
+    {
         for end in ends {
             variable(out, |out| out.extend(text(end).as_bytes()));
         }
@@ -401,7 +404,10 @@ impl Encoder {
         let mut taken = records.len();
         for (count, (record, reason)) in records.iter().enumerate() {
             let extra = extras.get(count).map(OwnedExtra::get).unwrap_or_default();
-            let known = rich.beyond.application.then(|| Known::of(record, &extra));
+            let known = rich
+                .extra_fields
+                .application
+                .then(|| Known::of(record, &extra));
             let known = known.as_ref();
             let group = known.map_or(0, |known| rich.group_of(&known.found).number);
             let mut fits = self.push_rich(&mut rich, record, *reason, &extra, known, group);

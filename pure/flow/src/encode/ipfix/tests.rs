@@ -158,7 +158,7 @@ fn comes_out(is_biflow: bool, len_max: usize, has_extra: bool) {
     assert_eq!((number(map, 0, 52), number(map, 0, 10)), (63, 3));
     let flags = if is_biflow { (0x118, 2) } else { (0x18, 1) };
     assert_eq!((number(map, 0, 6), map[&(0, 6)].len()), flags);
-    // Options: what is own is named, the rate is told, and so is the account.
+    // Options: what is own is named, the rate is reported, and so is the account.
     let options: Vec<_> = found.iter().filter(|m| m[&(u32::MAX, 1)] != [0]).collect();
     let rate = options.iter().find(|m| m.contains_key(&(0, 304))).unwrap();
     assert_eq!((number(rate, 0, 304), number(rate, 0, 310)), (3, 1));

@@ -1,7 +1,7 @@
 //! What was recorded beyond the record, in the same line.
 
 use super::{member, number};
-use crate::encode::beyond;
+use crate::encode::extra_fields;
 use crate::extra::{Extra, PacketNote, Timing, entropy};
 use crate::key::{KeyExtra, Side};
 use crate::record::Record;
@@ -17,7 +17,7 @@ pub(super) fn key(key: &KeyExtra, initiator: Side, out: &mut Vec<u8>) {
         out.extend(b",\"");
         out.extend(name.as_bytes());
         out.extend(b"\":\"");
-        beyond::mac(mac, out);
+        extra_fields::mac(mac, out);
         out.push(b'"');
     }
     member("mpls_label", key.mpls_label.into(), out);
@@ -132,4 +132,36 @@ fn gaps_and_lengths(name: &str, timing: &Timing, record: &Record, side: Side, ou
         list("gap_histogram", bins, out);
     }
     out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_have_three_digits() {
+        for (value, text) in [
+            (0.0, "0.000"),
+            (0.0004, "0.000"),
+            (0.0005, "0.001"),
+            (0.05, "0.050"),
+            (7.12159, "7.122"),
+            (1234.5, "1234.500"),
+            (9.9996, "10.000"),
+        ] {
+            let mut out = Vec::new();
+            fraction(value, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn lists_have_commas_between() {
+        let mut out = Vec::new();
+        list("none", [].into_iter(), &mut out);
+        list("one", [1].into_iter(), &mut out);
+        list("three", [1, 20, 300].into_iter(), &mut out);
+        let expected = br#","none":[],"one":[1],"three":[1,20,300]"#;
+        assert_eq!(out, expected);
+    }
 }

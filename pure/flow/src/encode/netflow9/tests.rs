@@ -47,6 +47,7 @@ fn read(messages: &[Vec<u8>]) -> (HashMap<u16, Sums>, Vec<u32>) {
                             1 => entry.1 += value,
                             2 => entry.0 += value,
                             4 => assert!([6, 17, 50, 1, 58].contains(&value)),
+                            136 => assert_eq!(value, EndReason::Idle as u64),
                             _ => {}
                         }
                         at += usize::from(*len);
@@ -72,8 +73,15 @@ fn what_goes_in_comes_out() {
         let mut encoder = Encoder::new(Config {
             domain: 9,
             message_len_max: len_max,
-            extra: vec![Column::find("vlanId").unwrap()],
-            beyond: Beyond::default(),
+            extra: [
+                "vlanId",
+                "flowEndReason",
+                "ingressInterface",
+                "flowEndReason",
+            ]
+            .map(|name| Column::find(name).unwrap())
+            .into(),
+            extra_fields: ExtraFields::default(),
             sampling: 1,
             interface: 2,
             interfaces: Vec::new(),
@@ -123,7 +131,7 @@ fn times_are_exact() {
         domain: 0,
         message_len_max: 1400,
         extra: Vec::new(),
-        beyond: Beyond::default(),
+        extra_fields: ExtraFields::default(),
         sampling: 1,
         interface: 0,
         interfaces: Vec::new(),
@@ -134,4 +142,15 @@ fn times_are_exact() {
     let boot_ms = long(8) * 1000 - long(4);
     assert_eq!(boot_ms + long(24), 1_700_000_000_123);
     assert_eq!(boot_ms + long(28), 1_700_000_061_500);
+}
+
+/// Names stay within their field, and end.
+#[test]
+fn texts_of_fixed_length() {
+    assert_eq!(text::<6>(""), [0; 6]);
+    assert_eq!(&text::<6>("eth0"), b"eth0\0\0");
+    assert_eq!(&text::<6>("eth10"), b"eth10\0");
+    assert_eq!(&text::<6>("eth100"), b"eth10\0");
+    assert!(pairs(&[(1, 2), (3, 4)]).eq([1, 2, 3, 4]));
+    assert_eq!(numbers([0x102, 0x304].into_iter()), [1, 2, 3, 4]);
 }

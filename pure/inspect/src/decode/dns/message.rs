@@ -1,4 +1,4 @@
-//! Messages (RFC 1035 §4): header, names, questions, records, and what is told of them.
+//! Messages (RFC 1035 §4): header, names, questions, records, and what is reported about them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use crate::text::Text;
 pub(super) const HEADER_LEN: usize = 12;
 /// Pointers in one name.
 const POINTER_MAX: usize = 32;
-/// Answers that are told, and that are looked at.
+/// Answers that are reported, and that are looked at.
 const TOLD_MAX: usize = 8;
 const ANSWER_MAX: u16 = 32;
 pub(super) type Name = Text<255>;
@@ -224,12 +224,12 @@ pub(super) fn answers(
         }
         at = end + 4;
     }
-    let mut told = 0;
+    let mut reported = 0;
     for _ in 0..header.answers.min(ANSWER_MAX) {
         let (kind, _, data) = record(message, at)?;
         at = data.end;
-        if told < TOLD_MAX && tell_record(message, kind, data, out) {
-            told += 1;
+        if reported < TOLD_MAX && tell_record(message, kind, data, out) {
+            reported += 1;
         }
     }
     Ok(())

@@ -32,7 +32,7 @@ pub(super) struct Side {
     pub(super) headers: u16,
     /// Start lines read, and whether the first message's headers have ended.
     pub(super) messages: u32,
-    pub(super) is_told: bool,
+    pub(super) is_selected: bool,
     /// Of the message: its length, status, type.
     pub(super) length: Option<u64>,
     pub(super) is_chunked: bool,
@@ -49,7 +49,7 @@ impl Side {
         provisional: 0,
         headers: 0,
         messages: 0,
-        is_told: false,
+        is_selected: false,
         length: None,
         is_chunked: false,
         status: 0,
@@ -66,7 +66,7 @@ impl Side {
             provisional,
             headers,
             messages,
-            is_told,
+            is_selected,
             length,
             is_chunked,
             status,
@@ -75,14 +75,14 @@ impl Side {
             line,
         } = self;
         (*at, *provisional, *headers, *failed) = (At::Start, 0, 0, None);
-        (*messages, *is_told, *length, *is_chunked) = (0, false, None, false);
+        (*messages, *is_selected, *length, *is_chunked) = (0, false, None, false);
         (*status, *left) = (0, 0);
         line.clear();
     }
 
     pub(super) fn fail(&mut self, reason: Reason) {
         self.at = At::Over;
-        if !self.is_told {
+        if !self.is_selected {
             self.failed = Some(reason);
         }
     }

@@ -16,7 +16,7 @@ const FLAGS_AT: usize = 60;
 const UNICODE: u32 = 1;
 
 /// Tells the names, if the message is there.
-pub(super) fn tell(bytes: &[u8], out: &mut dyn FieldSink) {
+pub(super) fn report(bytes: &[u8], out: &mut dyn FieldSink) {
     let found = bytes
         .windows(AUTHENTICATE.len())
         .position(|window| window == AUTHENTICATE);

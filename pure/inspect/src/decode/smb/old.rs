@@ -127,7 +127,7 @@ impl Talk {
 /// Who signs on: by NTLM, or with names beside the passwords.
 fn session(command: &Command<'_>, is_wide: bool, out: &mut dyn FieldSink) -> Option<()> {
     if command.words.len() != 26 {
-        ntlm::tell(command.bytes, out);
+        ntlm::report(command.bytes, out);
         return Some(());
     }
     let passwords = usize::from(word(command.words, 14)?) + usize::from(word(command.words, 16)?);

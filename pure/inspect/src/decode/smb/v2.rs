@@ -49,7 +49,7 @@ impl Talk {
                     out.field(Field::SmbDialect, Value::text(name.as_bytes()));
                 }
             }
-            (SESSION_SETUP, false) => ntlm::tell(body, out),
+            (SESSION_SETUP, false) => ntlm::report(body, out),
             (TREE_CONNECT, false) => {
                 let (at, len) = (usize::from(word(body, 4)?), usize::from(word(body, 6)?));
                 // Counted from the header's first byte.

@@ -15,7 +15,7 @@ const SERVER_HELLO_DONE: u8 = 14;
 /// Messages between the hello and the certificate: one at the most (RFC 4680 §2), and room for
 /// later ones.
 const PASSED_MAX: u8 = 4;
-/// Alternative names that are told. All are counted.
+/// Alternative names that are reported. All are counted.
 const NAMES_MAX: u32 = 4;
 
 // Tags (X.690 §8): universal ones, and those of GeneralName (RFC 5280 §4.2.1.6).
@@ -301,8 +301,12 @@ impl Certificate {
             }
             (Place::GeneralNames, DNS_NAME | IP_ADDRESS) => {
                 self.name_count += 1;
-                let is_told = self.name_count <= NAMES_MAX;
-                return Ok(if is_told { Choice::Read } else { Choice::Skip });
+                let is_selected = self.name_count <= NAMES_MAX;
+                return Ok(if is_selected {
+                    Choice::Read
+                } else {
+                    Choice::Skip
+                });
             }
             _ => return Ok(Choice::Skip),
         };

@@ -504,7 +504,7 @@ impl Hello {
     }
 
     /// Tells what is in it. It must be complete.
-    pub(crate) fn tell(&self, carrier: Carrier, out: &mut dyn FieldSink) {
+    pub(crate) fn report(&self, carrier: Carrier, out: &mut dyn FieldSink) {
         let number = |number: u16| Value::Number(number.into());
         if self.is_client() {
             out.field(Field::TlsVersionOffered, number(self.effective_version()));

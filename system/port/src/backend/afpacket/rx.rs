@@ -69,7 +69,7 @@ pub(super) struct Rx {
     /// Packets walked in blocks not given back.
     walked: u64,
     /// Slots out with the program.
-    lent: usize,
+    borrowed: usize,
     snaplen: u32,
     time: TimestampSource,
     hash: bool,
@@ -99,7 +99,7 @@ impl Rx {
             left: 0,
             walked_blocks: 0,
             walked: 0,
-            lent: 0,
+            borrowed: 0,
             snaplen,
             time,
             hash: options.rss_hash,
@@ -116,7 +116,7 @@ impl Rx {
         if self.left != 0 {
             return true;
         }
-        // All blocks are walked and lent: the next one's status is still ours from last time.
+        // All blocks are walked and borrowed: the next one's status is still ours from last time.
         if self.walked_blocks == self.tap.block_count {
             return false;
         }
@@ -290,13 +290,13 @@ impl RxBackend for Rx {
                 self.walk(slots, room, now_ns);
             }
         }
-        self.lent += slots.len() - start;
+        self.borrowed += slots.len() - start;
         if slots.len() > start {
             self.is_down = false;
             self.tap.walked.store(self.walked, Ordering::Release);
             return Ok(Filled::of(&slots[start..]));
         }
-        if self.walked_blocks != 0 && self.lent == 0 {
+        if self.walked_blocks != 0 && self.borrowed == 0 {
             // Blocks without a valid packet.
             self.return_blocks();
         }
@@ -309,9 +309,9 @@ impl RxBackend for Rx {
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
-        self.lent -= slots.len();
+        self.borrowed -= slots.len();
         slots.clear();
-        if self.lent == 0 && self.walked_blocks != 0 {
+        if self.borrowed == 0 && self.walked_blocks != 0 {
             self.return_blocks();
         }
     }

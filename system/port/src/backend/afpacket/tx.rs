@@ -62,6 +62,8 @@ pub(super) struct Tx {
     tail: u32,
     /// Frames that wait from there on.
     waiting: u32,
+    /// What the kernel said to packets that had been taken: the next call returns it.
+    failed: Option<Error>,
     bypass: bool,
     pool: Arc<OnceLock<Pool>>,
     cache: Option<FrameCache>,
@@ -105,6 +107,7 @@ impl Tx {
             frame_count,
             tail: 0,
             waiting: 0,
+            failed: None,
             bypass: options.qdisc_bypass,
             pool,
             cache: None,
@@ -231,6 +234,21 @@ impl Tx {
         self.waiting = 0;
     }
 
+    /// Has the kernel send where many frames wait. Their packets were taken whatever it says, and
+    /// whoever handed them over must count them: so the next call returns the error.
+    fn kick_many(&mut self) {
+        if self.waiting >= KICK_AT
+            && let Err(error) = self.kick()
+        {
+            self.failed = Some(error);
+        }
+    }
+
+    /// The error of packets that had been taken.
+    fn look_back(&mut self) -> Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
     /// Has the kernel take what waits. What it has no room for now goes on waiting.
     fn kick(&mut self) -> Result<()> {
         while self.waiting != 0 {
@@ -271,7 +289,7 @@ impl Tx {
             count += 1;
         }
         let slot = &slots[0];
-        // SAFETY: the slot was lent over a frame of ours with that much room, and its batch is
+        // SAFETY: the slot was borrowed over a frame of ours with that much room, and its batch is
         // over.
         let packet =
             unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) };
@@ -283,7 +301,7 @@ impl Tx {
         let to = self.data(self.waiting);
         if to != slot.data() {
             // An earlier slot was refused: close the gap. SAFETY: the target is an earlier frame
-            // that was lent with the same batch; frames do not overlap.
+            // that was borrowed with the same batch; frames do not overlap.
             unsafe { to.copy_from_nonoverlapping(slot.data(), packet.len()) };
         }
         self.request(slot.cap_len());
@@ -325,14 +343,13 @@ impl TxBackend for Tx {
     }
 
     fn submit(&mut self, slots: &mut Vec<Slot>, filled: usize) -> Result<()> {
+        self.look_back()?;
         let mut at = 0;
         while at < filled {
             at += self.take(&slots[at..filled]);
         }
         slots.clear();
-        if self.waiting >= KICK_AT {
-            self.kick()?;
-        }
+        self.kick_many();
         Ok(())
     }
 
@@ -366,13 +383,12 @@ impl TxBackend for Tx {
         // It is of this pool, so it is taken.
         let _ = cache.give(frame);
         self.cache = Some(cache);
-        if self.waiting >= KICK_AT {
-            self.kick()?;
-        }
+        self.kick_many();
         Ok(None)
     }
 
     fn flush(&mut self) -> Result<()> {
+        self.look_back()?;
         self.kick()
     }
 

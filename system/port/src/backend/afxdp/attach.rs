@@ -346,7 +346,9 @@ fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[Str
              lro off"
         ));
     }
-    if device.needs_frags(false) {
+    // What a driver refuses (EINVAL, ERANGE, EOPNOTSUPP); other failures have another cause.
+    let is_refused = matches!(error.os_code(), Some(22 | 34 | 95));
+    if is_refused && device.needs_frags(false) {
         return error.with_hint(format!(
             "packets of this MTU need several buffers each: ip link set dev {name} mtu 1500, or \
              attach=generic"

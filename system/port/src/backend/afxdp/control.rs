@@ -114,7 +114,7 @@ impl Control {
         Ok(Some(queue))
     }
 
-    fn tx_account(view: &QueueView) -> Result<Option<TxAccount>> {
+    pub(super) fn tx_account(view: &QueueView) -> Result<Option<TxAccount>> {
         let Some(tx) = &view.tx else { return Ok(None) };
         // Those that the kernel found wrong were never sent; our own checks leave it none.
         let wrong = view.shared.socket.statistics()?.tx_invalid_descriptors;

@@ -214,10 +214,10 @@ mod tests {
                     None => (tx.frame_count, 0),
                     Some(pool) => (pool.frame_count(), queues * rx.lends(true)),
                 };
-                let lent = queues * tx.lends(true) + received;
+                let borrowed = queues * tx.lends(true) + received;
                 assert!(
-                    lent + queues * 64 <= all,
-                    "{lent} of {all}, {queues} queues"
+                    borrowed + queues * 64 <= all,
+                    "{borrowed} of {all}, {queues} queues"
                 );
             }
         }

@@ -14,7 +14,7 @@ use xdp::metadata::{FLAG_HASH, FLAG_TIME, FLAG_VLAN, MAGIC, METADATA_LEN, RawMet
 
 use super::super::clock::{Clock, now_ns};
 use super::attach::Attachment;
-use super::lent::{Claim, Lent};
+use super::borrowed::{Claim, Lent};
 use super::socket::{RxParts, Shared, top_up};
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
@@ -41,7 +41,7 @@ pub(super) struct Rx {
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     cache: FrameCache,
-    lent: Lent,
+    borrowed: Lent,
     fill_count: u32,
     snaplen: u32,
     times: Times,
@@ -71,12 +71,12 @@ impl Rx {
         settings: RxSettings,
         counters: Arc<RxCounters>,
     ) -> Self {
-        let RxParts { rx, fill, lent } = parts;
+        let RxParts { rx, fill, borrowed } = parts;
         Self {
             rx,
             fill,
             cache: FrameCache::new(pool),
-            lent,
+            borrowed,
             fill_count: shared.spec.fill_count,
             snaplen: match settings.snaplen {
                 0 => u32::MAX,
@@ -109,14 +109,14 @@ impl Rx {
         Ok(())
     }
 
-    /// Lends frames until as many are lent as at the start, and wakes the kernel if it waits for
-    /// them.
+    /// Lends frames until as many are borrowed as at the start, and wakes the kernel if it waits
+    /// for them.
     #[inline]
     fn refill(&mut self) {
         top_up(
             &mut self.fill,
             &mut self.cache,
-            &mut self.lent,
+            &mut self.borrowed,
             self.fill_count,
         );
         if self.fill.need_wakeup() {
@@ -128,7 +128,7 @@ impl Rx {
     /// packet.
     #[inline(always)]
     fn claim(&mut self, d: Descriptor) -> Option<u32> {
-        match self.lent.claim(self.cache.pool(), d) {
+        match self.borrowed.claim(self.cache.pool(), d) {
             Claim::Packet(index) => Some(index),
             Claim::TooLong(index) => {
                 // SAFETY: claimed just now, and no slot was made of it.
@@ -209,7 +209,7 @@ impl Rx {
         for slot in slots.drain(keep..) {
             // SAFETY: the slot's frame is held by this batch, and the slot ends here.
             unsafe { self.cache.pool().lend_index(slot.token() as u32) };
-            self.lent.insert(slot.token() as u32);
+            self.borrowed.insert(slot.token() as u32);
         }
         (whole, refused)
     }
@@ -327,7 +327,7 @@ impl RxBackend for Rx {
             if count < room {
                 // SAFETY: the slot's frame is held by this batch, and the slot ends here.
                 unsafe { self.cache.pool().lend_index(index) };
-                self.lent.insert(index);
+                self.borrowed.insert(index);
                 self.fill.write(count, self.cache.pool().addr_of(index));
                 count += 1;
             } else {
@@ -401,7 +401,8 @@ impl Drop for Rx {
         let left = self.shared.rx_waiting();
         self.shared.closed.fetch_add(left, Ordering::Relaxed);
         let empty = Lent::new(0);
-        self.shared.leave(std::mem::replace(&mut self.lent, empty));
+        self.shared
+            .leave(std::mem::replace(&mut self.borrowed, empty));
     }
 }
 

@@ -13,7 +13,7 @@ use sys::netlink;
 use sys::xsk::{Bind, Descriptor, PACKET_CONTINUES, RingKind, RingMap, XskSocket};
 use sys::{Error, ErrorKind, Result};
 
-use super::lent::Lent;
+use super::borrowed::Lent;
 use super::probe::Probe;
 
 /// How long a queue that another socket holds is tried again: after a process has died its sockets
@@ -93,7 +93,7 @@ impl Drop for Leftovers {
         let mut cache = FrameCache::new(self.pool.clone());
         for index in sets.iter().flat_map(Lent::iter) {
             // SAFETY: the socket is closed, and the driver has let go of its queue: nobody writes
-            // any more what it was lent.
+            // any more what it was borrowed.
             unsafe { cache.reclaim(index) };
         }
     }
@@ -103,19 +103,19 @@ impl Drop for Leftovers {
 pub(super) struct RxParts {
     pub rx: Consumer<Descriptor>,
     pub fill: Producer<u64>,
-    pub lent: Lent,
+    pub borrowed: Lent,
 }
 
 /// The sending end's parts.
 pub(super) struct TxParts {
     pub tx: Producer<Descriptor>,
     pub completion: Consumer<u64>,
-    pub lent: Lent,
+    pub borrowed: Lent,
     pub view: Arc<RingMap>,
 }
 
 /// A bound socket with its ends, until they go to their owners. Dropped before that (a port that
-/// could not be opened after all), it gives back what was lent to the kernel.
+/// could not be opened after all), it takes back the frames that the kernel had.
 pub(super) struct Queue {
     pub shared: Arc<Shared>,
     rx: Option<RxParts>,
@@ -133,13 +133,13 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // Each ring is unmapped here; the socket closes with `shared`, and then the frames that are
         // left with it are free again.
-        if let Some(RxParts { rx, fill, lent }) = self.rx.take() {
+        if let Some(RxParts { rx, fill, borrowed }) = self.rx.take() {
             drop((rx, fill));
-            self.shared.leave(lent);
+            self.shared.leave(borrowed);
         }
         if let Some(parts) = self.tx.take() {
             drop((parts.tx, parts.completion, parts.view));
-            self.shared.leave(parts.lent);
+            self.shared.leave(parts.borrowed);
         }
     }
 }
@@ -238,11 +238,11 @@ impl Shared {
     }
 
     /// Takes over what the kernel holds of an end that is dropped.
-    pub(super) fn leave(&self, lent: Lent) {
+    pub(super) fn leave(&self, borrowed: Lent) {
         let sets = &self.leftovers.sets;
         sets.lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(lent);
+            .push(borrowed);
     }
 
     /// The error of an operation on a device that was removed, or whose packets go elsewhere.
@@ -252,7 +252,7 @@ impl Shared {
             return Error::new(ErrorKind::Gone, what, why)
                 .with_hint("`barewire devices` shows what is attached; start again");
         }
-        Error::new(ErrorKind::Gone, what, "the interface was removed")
+        Error::new(ErrorKind::Gone, what, "the interface has been deleted")
             .with_hint("open the port again when the interface is back")
     }
 }
@@ -413,9 +413,9 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
 
     // Before the bind: a zero-copy driver that finds no frames then may never ask again.
     let mut fill = Producer::<u64>::new(memory(&fill));
-    let mut lent = Lent::new(pool.frame_count());
+    let mut borrowed = Lent::new(pool.frame_count());
     let mut cache = FrameCache::new(pool.clone());
-    top_up(&mut fill, &mut cache, &mut lent, spec.fill_count);
+    top_up(&mut fill, &mut cache, &mut borrowed, spec.fill_count);
     drop(cache);
 
     let leftovers = Leftovers {
@@ -439,7 +439,7 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
     };
     if let Err(error) = bind(&shared.socket, spec, other) {
         drop((fill, completion, rx, tx));
-        shared.leave(lent);
+        shared.leave(borrowed);
         return Err(error);
     }
     shared.zero_copy = shared.socket.is_zero_copy().unwrap_or(spec.zero_copy);
@@ -450,19 +450,19 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
         Some(rx) => Some(RxParts {
             rx: Consumer::new(memory(&rx)),
             fill,
-            lent,
+            borrowed,
         }),
         None => {
             // Zero-copy only: the queue still receives for the host, through frames that the kernel
             // recycles.
-            shared.leave(lent);
+            shared.leave(borrowed);
             None
         }
     };
     let tx = tx.map(|tx| TxParts {
         tx: Producer::new(memory(&tx)),
         completion: Consumer::new(memory(&completion)),
-        lent: Lent::new(pool.frame_count()),
+        borrowed: Lent::new(pool.frame_count()),
         view: tx,
     });
     let shared = Arc::new(shared);
@@ -492,15 +492,15 @@ fn bind(socket: &XskSocket, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> R
     }
 }
 
-/// Lends frames for receiving until `target` are lent, the ring is full, or the pool is empty.
+/// Lends frames for receiving until `target` are borrowed, the ring is full, or the pool is empty.
 #[inline]
 pub(super) fn top_up(
     fill: &mut Producer<u64>,
     cache: &mut FrameCache,
-    lent: &mut Lent,
+    borrowed: &mut Lent,
     target: u32,
 ) {
-    let want = target.saturating_sub(lent.count());
+    let want = target.saturating_sub(borrowed.count());
     if want == 0 {
         return;
     }
@@ -510,7 +510,7 @@ pub(super) fn top_up(
         let Some(index) = cache.take_for_device() else {
             break;
         };
-        lent.insert(index);
+        borrowed.insert(index);
         fill.write(count, cache.pool().addr_of(index));
         count += 1;
     }

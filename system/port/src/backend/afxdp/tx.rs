@@ -10,7 +10,7 @@ use sys::xsk::{Descriptor, PACKET_CONTINUES, PACKET_HEADROOM, RingMap};
 use sys::{Error, ErrorKind, Result};
 
 use super::super::handover::{Copied, Foreign, lend_buffers, take_over};
-use super::lent::Lent;
+use super::borrowed::Lent;
 use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
@@ -37,7 +37,7 @@ pub(super) struct Tx {
     completion: Consumer<u64>,
     view: Arc<RingMap>,
     cache: FrameCache,
-    lent: Lent,
+    borrowed: Lent,
     /// Written and not yet shown to the kernel.
     staged: u32,
     /// Shown to the kernel since the last kick.
@@ -64,7 +64,7 @@ impl Tx {
         let TxParts {
             tx,
             completion,
-            lent,
+            borrowed,
             view,
         } = parts;
         Self {
@@ -73,7 +73,7 @@ impl Tx {
             completion,
             view,
             cache: FrameCache::new(pool),
-            lent,
+            borrowed,
             staged: 0,
             unkicked: false,
             foreign: Foreign::default(),
@@ -90,9 +90,9 @@ impl Tx {
         let count = self.completion.peek(u32::MAX);
         for at in 0..count {
             let addr = self.completion.read(at);
-            // An address that was not lent is no reason to touch anything.
+            // An address that was not borrowed is no reason to touch anything.
             if let Some((index, _)) = self.cache.pool().locate(addr)
-                && self.lent.remove(index)
+                && self.borrowed.remove(index)
             {
                 // SAFETY: the kernel completed it: it is done with the frame.
                 unsafe { self.cache.reclaim(index) };
@@ -125,7 +125,7 @@ impl Tx {
     /// Writes a frame's descriptor behind those staged; the frame is the kernel's from here on.
     #[inline]
     fn stage(&mut self, index: u32, offset: u32, len: u32, continues: bool) {
-        self.lent.insert(index);
+        self.borrowed.insert(index);
         let descriptor = Descriptor {
             addr: self.cache.pool().addr_of(index) + u64::from(offset),
             len,
@@ -279,14 +279,14 @@ impl Tx {
     fn take_over(&mut self, packet: &mut [Slot]) -> Option<u32> {
         let count = packet.len();
         let several = self.shared.spec.multi_buffer && count <= SEGMENTS_MAX;
-        let (pool, lent) = (self.cache.pool(), &mut self.lent);
+        let (pool, borrowed) = (self.cache.pool(), &mut self.borrowed);
         let (tx, staged) = (&mut self.tx, &mut self.staged);
         take_over(
             pool,
             packet,
             |len| len >= PACKET_LEN_MIN && (count == 1 || several),
             |part| {
-                lent.insert(part.index);
+                borrowed.insert(part.index);
                 let descriptor = Descriptor {
                     addr: pool.addr_of(part.index) + u64::from(part.offset),
                     len: part.len,
@@ -401,7 +401,7 @@ impl TxBackend for Tx {
             return Ok(Some(frame));
         }
         if frame.pool_tag() != self.cache.pool().tag() {
-            if self.lent.count() >= self.tx.entry_count() / 2 {
+            if self.borrowed.count() >= self.tx.entry_count() / 2 {
                 self.reclaim();
             }
             return self.copy_frame(frame);
@@ -452,7 +452,7 @@ impl TxBackend for Tx {
         loop {
             self.flush_until(end)?;
             let done = if all {
-                self.lent.count() == 0
+                self.borrowed.count() == 0
             } else {
                 self.room(1) != 0 && {
                     let index = self.cache.take_index();
@@ -481,7 +481,7 @@ impl TxBackend for Tx {
 impl Drop for Tx {
     fn drop(&mut self) {
         // The device may be down or gone; then what is left counts as failed.
-        if self.staged != 0 || self.lent.count() != 0 {
+        if self.staged != 0 || self.borrowed.count() != 0 {
             let _ = self.wait(true, CLOSE_WAIT);
         }
         match self.shared.zero_copy {
@@ -494,7 +494,8 @@ impl Drop for Tx {
             self.uncount(left, bytes);
         }
         let empty = Lent::new(0);
-        self.shared.leave(std::mem::replace(&mut self.lent, empty));
+        self.shared
+            .leave(std::mem::replace(&mut self.borrowed, empty));
     }
 }
 

@@ -87,7 +87,8 @@ impl Input {
     /// The next bytes without taking them, `count` if the file has as many. Sleeps on a pipe.
     ///
     /// # Errors
-    /// `Interrupted` when a signal ends the sleep: somebody may want to stop.
+    /// `Interrupted` when a signal ends the sleep, unless it only asks for totals: somebody may
+    /// want to stop.
     pub(super) fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         self.reserve();
         while self.end - self.start < count {
@@ -95,7 +96,7 @@ impl Input {
                 Ok(0) => break,
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.wait(Duration::MAX) {
+                    if !self.wait(Duration::MAX) && !sys::signal::is_totals_only() {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
                 }

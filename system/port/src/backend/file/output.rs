@@ -11,12 +11,13 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::Duration;
 
 use zstd::stream::write::Encoder as ZstdEncoder;
 
+use super::create::Making;
 use super::input::Compression;
 
 /// zstd's level 1 and zlib's level 1: a capture must keep up with its port.
@@ -56,16 +57,15 @@ impl std::fmt::Debug for Output {
 
 impl Output {
     /// Makes or empties a file; `-` is standard output.
-    pub(super) fn create(path: &Path, compression: Compression) -> io::Result<Self> {
+    pub(super) fn create(
+        path: &Path,
+        compression: Compression,
+        making: Making,
+    ) -> io::Result<Self> {
         let file = if path.as_os_str() == "-" {
             File::from(io::stdout().as_fd().try_clone_to_owned()?)
         } else {
-            File::options()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .custom_flags(libc::O_CLOEXEC)
-                .open(path)?
+            making.create(path)?
         };
         // SAFETY: a plain system call on a descriptor we own.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
@@ -126,7 +126,7 @@ impl Output {
         };
         self.len += keep as u64;
         if let Some(base) = self.base {
-            // If even this fails, the error that is told is still the first one.
+            // If even this fails, the error that is reported is still the first one.
             let _ = self.file.set_len(base + self.len);
             if let (Packer::Zstd(_), 1..) = (&self.packer, self.len)
                 && self

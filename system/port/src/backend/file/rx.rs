@@ -44,7 +44,7 @@ pub(super) enum End {
         why: String,
         kind: ErrorKind,
     },
-    /// The filter makes no sense for packets of an interface met; gone once it is told.
+    /// The filter makes no sense for packets of an interface met; gone once it is reported.
     Filter(Option<Error>),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Rx {
     pub(super) snaplen: u32,
     pub(super) end: Option<End>,
     /// The end was told to the program.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     pub(super) keep: OnceCell<Pool>,
     pub(super) cache: Option<FrameCache>,
     pub(super) shared: Arc<Shared>,
@@ -347,7 +347,7 @@ impl RxBackend for Rx {
             self.counters.filtered.add(seen - count);
         }
         if count == 0 && matches!(self.end, Some(End::Damaged { .. } | End::Filter(_))) {
-            self.told = true;
+            self.reported = true;
             return Err(self.error());
         }
         Ok(Filled::of(&slots[before..]))
@@ -403,7 +403,7 @@ impl RxBackend for Rx {
         Ok(match &self.end {
             _ if self.shared.stopped.load(Ordering::Relaxed) => Ready::End,
             Some(End::Clean) => Ready::End,
-            Some(_) if self.told => Ready::End,
+            Some(_) if self.reported => Ready::End,
             Some(_) => Ready::Packets,
             None if self.source.wait(timeout) => Ready::Packets,
             None => Ready::Timeout,

@@ -90,7 +90,7 @@ impl Source {
         let file = open().map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::NotFound => {
-                    "a name without a slash or a known ending is an interface"
+                    "check the path; a name without a slash or a known ending is an interface"
                 }
                 io::ErrorKind::PermissionDenied => "who runs barewire must be allowed to read it",
                 _ => "",

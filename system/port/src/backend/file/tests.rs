@@ -289,7 +289,7 @@ fn many_interfaces_with_long_names_stay_small() {
     assert_eq!(all.len(), 600);
     assert!(all.iter().all(|(_, name)| name.len() <= 128));
     assert_eq!(all[0], (1000, "\u{e9}".repeat(64)));
-    // Who knows some is told of the others only.
+    // A reader that knows some is given only the others.
     assert_eq!(port.control.interfaces(598), all[598..]);
     assert_eq!(port.control.interfaces(600), []);
     assert_eq!(port.control.interfaces(usize::MAX), []);

@@ -13,7 +13,7 @@ use crate::account::TxCounters;
 use crate::options::PortOptions;
 use crate::tx::TxBackend;
 
-/// Frames lent to the sender where it brings no pool: 2 MiB.
+/// Frames lent to a sender without a pool of its own: 2 MiB.
 const FRAME_COUNT: u32 = 512;
 
 /// How long a flush may leave packets in the buffer, so that flushing each batch costs no write
@@ -143,7 +143,8 @@ impl TxBackend for Tx {
                 continue;
             }
             let segments = packet.iter().map(|slot| {
-                // SAFETY: the frame was lent by `reserve` and has come back: nobody else has it.
+                // SAFETY: the frame was borrowed by `reserve` and has come back: nobody else has
+                // it.
                 unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) }
             });
             let len: u32 = packet.iter().map(|slot| slot.cap_len()).sum();

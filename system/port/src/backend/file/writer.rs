@@ -5,18 +5,18 @@
 //! disk. Nothing is allocated for a packet.
 
 mod encoder;
+mod files;
 mod options;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use sys::{Error, ErrorKind, Result};
-use wire::file::{MAX_PACKET_LEN, Statistics, pcap, pcapng};
+use wire::file::{MAX_PACKET_LEN, Statistics};
 use wire::{LinkType, Timestamp};
 
 use super::gather::Gather;
 use super::handed::{Handed, Whole, whole_records};
-use super::input::Compression;
 use super::output::Output;
 use super::rotation::{Sequence, Step};
 use crate::rx::Packet;
@@ -124,37 +124,15 @@ impl FileWriter {
         written
     }
 
+    /// Whether the file is a pipe or a socket, whose reader may stop reading.
+    pub fn is_stream(&self) -> bool {
+        let output = self.output.as_ref();
+        output.is_some_and(|(output, _)| output.is_stream())
+    }
+
     /// What the kernel has taken so far, to be read while the writer is in a call.
     pub fn handed(&self) -> Handed {
         self.handed.clone()
-    }
-
-    /// Checks that files of the set can be created later, with the privileges of now: creates one
-    /// beside the first, and deletes it; and that those that will be written over can be.
-    ///
-    /// # Errors
-    /// `Permission` and what else the system says.
-    pub fn check_later(options: &WriterOptions) -> Result<()> {
-        if !options.rotation.is_on() {
-            return Ok(());
-        }
-        let mut sequence = Sequence::new(&options.path, options.rotation);
-        if let Some(start_s) = options.start_s {
-            sequence.start(start_s);
-        }
-        for path in sequence.later() {
-            if path.is_file() {
-                let open = std::fs::File::options().write(true).open(&path);
-                open.map_err(|error| refused(&path, error, 1))?;
-            }
-        }
-        let path = sequence.name();
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!(".{}", std::process::id()));
-        let probe = path.with_file_name(name);
-        std::fs::File::create_new(&probe).map_err(|error| refused(&path, error, 1))?;
-        std::fs::remove_file(&probe).map_err(|error| refused(&path, error, 1))
     }
 
     /// Packets that wait in the buffer, or that were lost from it when a write failed.
@@ -334,11 +312,11 @@ impl FileWriter {
         match self.sequence.step(time_s, len) {
             Step::Stay => {}
             Step::Next => {
-                self.close()?;
+                self.rotate()?;
                 self.open()?;
             }
             Step::Full => {
-                self.close()?;
+                self.rotate()?;
                 self.state = State::Full;
                 return Ok(false);
             }
@@ -410,7 +388,7 @@ impl FileWriter {
                     self.written.packets += packets;
                     self.buffered -= packets.min(self.buffered);
                     self.state = State::Failed;
-                    return Err(self.told(error));
+                    return Err(self.reported(error));
                 }
             }
         }
@@ -448,7 +426,7 @@ impl FileWriter {
     }
 
     /// The error of a failed write: how much is safe, how much is not.
-    fn told(&self, error: io::Error) -> Error {
+    fn reported(&self, error: io::Error) -> Error {
         let written = self.written();
         let mut text = format!(
             "{error}; {} packets ({} bytes) are written and can be read, {} more are lost",
@@ -469,104 +447,6 @@ impl FileWriter {
         }
         error
     }
-
-    fn open(&mut self) -> Result<()> {
-        let path = self.sequence.name();
-        let compression = match self.options.compression {
-            FileCompression::None => Compression::None,
-            FileCompression::Gzip => Compression::Gzip,
-            FileCompression::Zstd => Compression::Zstd,
-        };
-        let create = || {
-            let output = Output::create(&path, compression)?;
-            if let Some((uid, gid)) = self.options.owner {
-                output.give_to(uid, gid)?;
-            }
-            Ok(output)
-        };
-        let output = create().map_err(|error: io::Error| {
-            self.state = State::Failed;
-            refused(&path, error, self.written.files)
-        })?;
-        self.written.files += 1;
-        self.output = Some((output, path));
-        match self.options.format {
-            FileFormat::Pcap(_) if self.interfaces.is_empty() => {}
-            _ => self.head(),
-        }
-        Ok(())
-    }
-
-    /// The head of a file: of a pcap file, once the link type is known.
-    fn head(&mut self) {
-        match self.options.format {
-            FileFormat::Pcap(precision) => {
-                let mut head = [0; pcap::HEADER_LEN];
-                let link = LinkType(self.interfaces.first().map_or(1, |first| first.link_type));
-                pcap::emit_header(&mut head, link, self.encoder.snaplen, precision);
-                self.gathered.put(&head);
-                self.has_head = true;
-            }
-            FileFormat::Pcapng => {
-                let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-                let os = format!("Linux {}", release.unwrap_or_default().trim());
-                let info = pcapng::SectionInfo {
-                    hardware: std::env::consts::ARCH,
-                    os: &os,
-                    application: &self.options.application,
-                    comment: "",
-                };
-                let texts = info.hardware.len() + os.len() + info.application.len();
-                let mut block = vec![0; pcapng::text_block_len(texts)];
-                let len = pcapng::emit_section(&mut block, &info).unwrap_or(0);
-                self.gathered.put(&block[..len]);
-                for index in 0..self.interfaces.len() {
-                    self.interface_block(index);
-                }
-            }
-        }
-    }
-
-    fn interface_block(&mut self, index: usize) {
-        let interface = &self.interfaces[index];
-        let link = LinkType(interface.link_type);
-        let mut info = pcapng::InterfaceInfo::new(link, self.encoder.snaplen, &interface.name);
-        info.filter = &interface.filter;
-        let texts = info.name.len() + info.filter.len();
-        let mut block = vec![0; pcapng::text_block_len(texts)];
-        let len = pcapng::emit_interface(&mut block, &info).unwrap_or(0);
-        self.gathered.put(&block[..len]);
-    }
-
-    /// Ends the file that is open.
-    fn close(&mut self) -> Result<()> {
-        if self.output.is_none() {
-            return Ok(());
-        }
-        match self.options.format {
-            // A file without packets is a capture too.
-            FileFormat::Pcap(_) if self.interfaces.is_empty() => self.head(),
-            FileFormat::Pcap(_) => {}
-            FileFormat::Pcapng => {
-                for statistics in self.statistics.iter().flatten() {
-                    let mut block = vec![0; pcapng::text_block_len(0)];
-                    let time = Timestamp(self.last_ns);
-                    let len = pcapng::emit_statistics(&mut block, statistics, time, "");
-                    self.gathered.put(&block[..len.unwrap_or(0)]);
-                }
-            }
-        }
-        self.flush()?;
-        if let Some((mut output, path)) = self.output.take() {
-            let ended = output.end();
-            self.written.bytes += output.len();
-            ended.and_then(|()| output.close()).map_err(|error| {
-                self.state = State::Failed;
-                Error::from_io(format!("write {}", path.display()), error)
-            })?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for FileWriter {
@@ -575,37 +455,6 @@ impl Drop for FileWriter {
             // Whoever wants to know calls `finish`.
             let _ = self.close();
         }
-    }
-}
-
-/// A file that cannot be made: why, and what to do.
-fn refused(path: &Path, error: io::Error, files: u32) -> Error {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let hint = match error.raw_os_error() {
-        Some(libc::ENOENT) if folder.is_dir() => "files cannot be made there".to_owned(),
-        Some(libc::ENOENT) => format!("make the folder first: mkdir -p {}", folder.display()),
-        Some(libc::EACCES | libc::EPERM) if files > 0 => format!(
-            "with --user, later files are made by that user, who must be allowed to write to {}",
-            folder.display()
-        ),
-        Some(libc::EACCES | libc::EPERM) => {
-            format!(
-                "choose a folder where you may write; {} is not",
-                folder.display()
-            )
-        }
-        Some(libc::EISDIR) => "name a file in it".to_owned(),
-        Some(libc::EROFS) => "that file system is mounted read-only".to_owned(),
-        _ => String::new(),
-    };
-    let error = Error::from_io(format!("write {}", path.display()), error);
-    if hint.is_empty() {
-        error
-    } else {
-        error.with_hint(hint)
     }
 }
 

@@ -213,7 +213,7 @@ impl RxBackend for Rx {
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         let end = Instant::now() + timeout;
         loop {
-            // Read before the ring: what was sent before the end is received before it is told.
+            // Read before the ring: what was sent before the end is received before it is reported.
             let closed = self.ends.tx_closed.load(Ordering::Acquire);
             if self.consumer.peek(1) != 0 {
                 return Ok(Ready::Packets);

@@ -146,7 +146,7 @@ impl Rig {
         }
     }
 
-    /// A piece of `len` bytes, its frame lent.
+    /// A piece of `len` bytes, its frame borrowed.
     fn piece(&mut self, len: u32, continues: bool) -> Descriptor {
         Descriptor {
             index: self.cache.take_for_device().unwrap(),
@@ -169,7 +169,7 @@ impl Rig {
     fn end(self) {
         let Rig { pool, rx, .. } = self;
         drop(rx);
-        assert_eq!(pool.counts().device, 0, "no frame stays lent");
+        assert_eq!(pool.counts().device, 0, "no frame stays borrowed");
     }
 }
 
@@ -183,7 +183,7 @@ fn a_refused_piece_takes_its_packet_along_and_no_other() {
         rig.put(&pieces);
         assert_eq!(lengths(&mut rig.rx), [60], "piece {bad} refused");
         assert_eq!(rig.rx.counters().invalid.get(), 1);
-        // SAFETY: lent by the test, and in no descriptor any more.
+        // SAFETY: borrowed by the test, and in no descriptor any more.
         assert!(unsafe { rig.cache.reclaim(lost) });
         rig.end();
     }

@@ -39,7 +39,7 @@ struct Played<M: Model, D> {
 impl<M: Model, D: Driver<Function = ModelCard<M>>> Player for Played<M, D> {
     fn open(&self, name: &PortName, options: &PortOptions) -> Result<Port> {
         let assembly = Assembly {
-            lent: None,
+            borrowed: None,
             name,
             options,
             via: "a device model",

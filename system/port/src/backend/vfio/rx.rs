@@ -184,7 +184,7 @@ impl<D: Driver> Rx<D> {
         }
         queue.arm();
         before_sleep_check();
-        // A packet that came between the last look and the arming has told nobody.
+        // A packet that came between the last look and the arming has raised no interrupt.
         let result = match queue.is_ready() {
             true => Ok(true),
             false => interrupt.event.wait(timeout),
@@ -239,7 +239,7 @@ impl<D: Driver> RxBackend for Rx<D> {
         // Straight back to the card: no shared state is touched but the ring.
         let queue = self.queue.as_mut().expect("taken out on drop only");
         // SAFETY: `harvest` gave the slots their tokens, indices of the pool's; nobody changes them
-        // but for `DETACHED`, which is told before (`detach`, `before_transfer`).
+        // but for `DETACHED`, which is reported before (`detach`, `before_transfer`).
         let mut rest = &slots[unsafe { queue.offer_slots(slots) }..];
         while !rest.is_empty() {
             let full = queue.vacant() == 0;

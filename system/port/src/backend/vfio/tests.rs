@@ -56,13 +56,13 @@ fn open_on(card: &ModelCard<IgbModel>, options: &PortOptions) -> sys::Result<Por
 }
 
 fn open_lent(
-    lent: Lent,
+    borrowed: Lent,
     card: &ModelCard<IgbModel>,
     name: &PortName,
     options: &PortOptions,
 ) -> sys::Result<Port> {
     let assembly = Assembly {
-        lent,
+        borrowed,
         name,
         options,
         via: "a device model",

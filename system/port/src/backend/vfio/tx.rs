@@ -30,8 +30,8 @@ pub(super) struct Tx<D: Driver> {
     queue: Option<D::Tx>,
     cache: FrameCache,
     foreign: Foreign,
-    /// Frames that came back: the next to be lent, without a way through the free list. They are
-    /// marked as the device's until then, which keeps them ours.
+    /// Frames that came back: the next to be borrowed, without a way through the free list. They
+    /// are marked as the device's until then, which keeps them ours.
     spare: Vec<u32>,
     lengths: Lengths,
     segments_max: u32,
@@ -138,18 +138,18 @@ impl<D: Driver> Tx<D> {
         }
         let owners = self.cache.pool().owners();
         // SAFETY: as above.
-        let lent = indices
+        let borrowed = indices
             .clone()
             .take_while(|&index| unsafe { owners.lend(index) });
-        let lent = lent.count();
-        if lent != slots.len() {
-            for index in indices.clone().take(lent) {
-                // SAFETY: lent just now, and no device has been told.
+        let borrowed = borrowed.count();
+        if borrowed != slots.len() {
+            for index in indices.clone().take(borrowed) {
+                // SAFETY: borrowed just now, and no device has been reported.
                 unsafe { self.cache.reclaim(index) };
             }
             // SAFETY: the slots' frames are held by this batch, but for the one that was not, and
             // the slots end here.
-            unsafe { self.cache.give_each(indices.skip(lent + 1)) };
+            unsafe { self.cache.give_each(indices.skip(borrowed + 1)) };
             return None;
         }
         for (at, (slot, index)) in slots.iter().zip(indices).enumerate() {

@@ -152,7 +152,8 @@ impl DeviceQueue {
         memory.write(self.areas[2] + 2, &self.used.to_le_bytes());
     }
 
-    /// Whether the driver wants to be told of what was pushed since `before` (a clone of then).
+    /// Whether the driver wants to be reported about what was pushed since `before` (a clone of
+    /// then).
     pub(super) fn wants_interrupt(&self, memory: &ModelMemory, before: &Self) -> bool {
         let driver = self.areas[1];
         if self.packed {

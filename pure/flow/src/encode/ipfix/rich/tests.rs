@@ -20,8 +20,8 @@ const NOW_NS: u64 = 1_700_000_100_000_000_000;
 
 type Values = BTreeMap<(u32, u16), Vec<u8>>;
 
-fn all() -> Beyond {
-    Beyond {
+fn all() -> ExtraFields {
+    ExtraFields {
         key: KeyParts {
             mac: true,
             mpls: true,
@@ -104,7 +104,7 @@ fn config(is_biflow: bool, message_len_max: usize) -> Config {
     Config {
         is_biflow,
         message_len_max,
-        beyond: all(),
+        extra_fields: all(),
         ..Config::default()
     }
 }
@@ -118,8 +118,12 @@ fn there_are_as_many_shapes_as_standard_templates() {
     assert!(ids + usize::from(TEMPLATE_ID_MIN) < 1000);
 }
 
-#[test]
-fn applications_come_out_as_they_went_in() {
+fn text(values: &Values, key: (u32, u16)) -> String {
+    String::from_utf8(values[&key].clone()).unwrap()
+}
+
+/// Flows of one application each, and what is known of them.
+fn applications() -> ([(Record, EndReason); 5], [OwnedExtra; 5]) {
     let records = [
         (record(4, 6, [3, 2]), EndReason::Idle),
         (record(6, 17, [1, 0]), EndReason::Active),
@@ -152,74 +156,93 @@ fn applications_come_out_as_they_went_in() {
             a.field(Field::HttpHost, Value::text(b"b"));
         }),
     ];
+    (records, extras)
+}
+
+#[test]
+fn applications_come_out_as_they_went_in() {
+    let (records, extras) = applications();
     for is_biflow in [true, false] {
         for len_max in [700, 1400, 65535] {
             let (flows, options, _) = through(config(is_biflow, len_max), &records, &extras);
             assert_eq!(flows.len(), if is_biflow { 5 } else { 9 });
-            let tls = &flows[0];
-            let text = |map: &Values, key| String::from_utf8(map[&key].clone()).unwrap();
-            assert_eq!(text(tls, (OWN, 100)), "www.example.org\u{ff}");
-            assert_eq!(text(tls, (OWN, 107)), "1f".repeat(16));
-            assert_eq!(tls[&(OWN, 104)], [3, 4]);
-            assert_eq!(text(tls, (OWN, 109)), "");
-            assert_eq!(
-                (&tls[&(0, 95)][..], text(tls, (0, 96))),
-                (&[13, 0, 0, 1][..], "tls".into())
-            );
-            assert!(text(tls, (OWN, 11)).starts_with("1:"));
-            assert_eq!(tls[&(0, 70)], [0xab, 0xcd, 0xe0]);
-            assert_eq!(tls[&(OWN, 10)], [0, 0, 0, 77]);
-            let mut ends = [(0, 16, 13), (0, 17, 14)].map(|(iana, asn, name)| {
-                let asn = u32::from_be_bytes(tls[&(iana, asn)][..].try_into().unwrap());
-                (asn, text(tls, (OWN, name)))
-            });
-            ends.sort();
-            assert_eq!(ends, [(64500, "one".into()), (4_200_000_000, "two".into())]);
-            assert_eq!(
-                (text(tls, (OWN, 15)), text(tls, (OWN, 18))),
-                ("DE".into(), "Köln".into())
-            );
-            assert_eq!(text(tls, (OWN, 19)), "");
-            assert_ne!(tls[&(0, 56)], tls[&(0, 80)]);
-            let of = |id: u8| flows.iter().filter(move |m| m[&(0, 95)] == [13, 0, 0, id]);
-            let dns = of(Protocol::Dns as u8).next().unwrap();
-            assert_eq!(text(dns, (OWN, 119)), "example.org");
-            assert_eq!(dns[&(OWN, 121)], [0xff, 0xff], "no answer is not NOERROR");
-            let http = of(Protocol::Http as u8).next().unwrap();
-            assert_eq!(
-                (http[&(0, 460)].len(), &http[&(0, 457)][..]),
-                (120, &[1, 0x94][..])
-            );
-            let icmp = flows.iter().find(|m| m.contains_key(&(0, 32))).unwrap();
-            assert_eq!(
-                (&icmp[&(0, 95)][..], text(icmp, (0, 96))),
-                (&[1, 0, 0, 1][..], "".into())
-            );
-            let mixed = of(Protocol::Sip as u8).next().unwrap();
-            // With 700 bytes the template of everything does not fit: then only the name is told.
-            let whole = len_max > 700;
-            assert_eq!(mixed.contains_key(&(OWN, 150)), whole);
-            assert_eq!(mixed.contains_key(&(0, 460)), whole);
+            assert_tls(&flows[0]);
+            // With 700 bytes the template of everything does not fit: then only the name is
+            // reported.
+            assert_others(&flows, len_max > 700);
             // The other side of a flow says the same, with its ends exchanged.
             if !is_biflow {
-                assert_eq!(flows[1][&(OWN, 100)], tls[&(OWN, 100)]);
-                assert_eq!(flows[1][&(0, 56)], tls[&(0, 80)]);
-                assert_eq!(flows[1][&(0, 16)], tls[&(0, 17)]);
+                assert_eq!(flows[1][&(OWN, 100)], flows[0][&(OWN, 100)]);
+                assert_eq!(flows[1][&(0, 56)], flows[0][&(0, 80)]);
+                assert_eq!(flows[1][&(0, 16)], flows[0][&(0, 17)]);
             }
-            let named = |name: &str| {
-                let mut names = options.iter().filter_map(|m| m.get(&(0, 341)));
-                names.any(|of| of == name.as_bytes())
-            };
-            assert!(named("tlsServerName") && named("tunnelIdentifier") && named("ja4"));
-            assert!(named("sourceAsName") && named("destinationMacVendor"));
-            assert!(!named("httpRequestHost"), "IANA names that one");
-            let is_name = |m: &&Values| m.get(&(0, 95)).is_some_and(|id| *id == [3, 0, 1, 0xbb]);
-            assert_eq!(
-                text(options.iter().find(is_name).unwrap(), (0, 96)).trim_end_matches('\0'),
-                "tls/quic"
-            );
+            assert_names(&options);
         }
     }
+}
+
+/// The flow of TLS, with all that is known of its ends.
+fn assert_tls(tls: &Values) {
+    assert_eq!(text(tls, (OWN, 100)), "www.example.org\u{ff}");
+    assert_eq!(text(tls, (OWN, 107)), "1f".repeat(16));
+    assert_eq!(tls[&(OWN, 104)], [3, 4]);
+    assert_eq!(text(tls, (OWN, 109)), "");
+    assert_eq!(
+        (&tls[&(0, 95)][..], text(tls, (0, 96))),
+        (&[13, 0, 0, 1][..], "tls".into())
+    );
+    assert!(text(tls, (OWN, 11)).starts_with("1:"));
+    assert_eq!(tls[&(0, 70)], [0xab, 0xcd, 0xe0]);
+    assert_eq!(tls[&(OWN, 10)], [0, 0, 0, 77]);
+    let mut ends = [(0, 16, 13), (0, 17, 14)].map(|(iana, asn, name)| {
+        let asn = u32::from_be_bytes(tls[&(iana, asn)][..].try_into().unwrap());
+        (asn, text(tls, (OWN, name)))
+    });
+    ends.sort();
+    assert_eq!(ends, [(64500, "one".into()), (4_200_000_000, "two".into())]);
+    assert_eq!(
+        (text(tls, (OWN, 15)), text(tls, (OWN, 18))),
+        ("DE".into(), "Köln".into())
+    );
+    assert_eq!(text(tls, (OWN, 19)), "");
+    assert_ne!(tls[&(0, 56)], tls[&(0, 80)]);
+}
+
+/// The other flows; those of several protocols have their fields where they fit.
+fn assert_others(flows: &[Values], is_whole: bool) {
+    let of = |id: u8| flows.iter().filter(move |m| m[&(0, 95)] == [13, 0, 0, id]);
+    let dns = of(Protocol::Dns as u8).next().unwrap();
+    assert_eq!(text(dns, (OWN, 119)), "example.org");
+    assert_eq!(dns[&(OWN, 121)], [0xff, 0xff], "no answer is not NOERROR");
+    let http = of(Protocol::Http as u8).next().unwrap();
+    assert_eq!(
+        (http[&(0, 460)].len(), &http[&(0, 457)][..]),
+        (120, &[1, 0x94][..])
+    );
+    let icmp = flows.iter().find(|m| m.contains_key(&(0, 32))).unwrap();
+    assert_eq!(
+        (&icmp[&(0, 95)][..], text(icmp, (0, 96))),
+        (&[1, 0, 0, 1][..], "".into())
+    );
+    let mixed = of(Protocol::Sip as u8).next().unwrap();
+    assert_eq!(mixed.contains_key(&(OWN, 150)), is_whole);
+    assert_eq!(mixed.contains_key(&(0, 460)), is_whole);
+}
+
+/// Options name our elements and the applications.
+fn assert_names(options: &[Values]) {
+    let named = |name: &str| {
+        let mut names = options.iter().filter_map(|m| m.get(&(0, 341)));
+        names.any(|of| of == name.as_bytes())
+    };
+    assert!(named("tlsServerName") && named("tunnelIdentifier") && named("ja4"));
+    assert!(named("sourceAsName") && named("destinationMacVendor"));
+    assert!(!named("httpRequestHost"), "IANA names that one");
+    let is_name = |m: &&Values| m.get(&(0, 95)).is_some_and(|id| *id == [3, 0, 1, 0xbb]);
+    assert_eq!(
+        text(options.iter().find(is_name).unwrap(), (0, 96)).trim_end_matches('\0'),
+        "tls/quic"
+    );
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(in super::super) struct RecordRx {
     /// `head` when last read.
     head: u64,
     /// Slots out with the program.
-    lent: usize,
+    borrowed: usize,
     time: TimestampSource,
     clock: Clock,
     gather: u64,
@@ -70,7 +70,7 @@ impl RecordRx {
             base: tap.memory.address(control::LEN),
             position: 0,
             head: 0,
-            lent: 0,
+            borrowed: 0,
             time,
             clock: Clock::new(),
             gather: GATHER_LEN.min(tap.ring_len / GATHER_PART),
@@ -178,7 +178,7 @@ impl RecordRx {
     /// and given back.
     #[inline]
     fn rewind(&mut self) {
-        if self.lent != 0 || self.position & (self.tap.ring_len - 1) < HOT_LEN {
+        if self.borrowed != 0 || self.position & (self.tap.ring_len - 1) < HOT_LEN {
             return;
         }
         let start = program::rewound(self.position, self.tap.ring_len);
@@ -266,7 +266,7 @@ impl RxBackend for RecordRx {
             self.tap.counters.invalid.add(refused);
         }
         let count = slots.len() - start;
-        self.lent += count;
+        self.borrowed += count;
         if count as u64 + refused != 0 {
             self.tap.read_to.store(self.position, Ordering::Release);
         }
@@ -275,7 +275,7 @@ impl RxBackend for RecordRx {
             self.set_times(&mut slots[start..]);
             return Ok(Filled::of(&slots[start..]));
         }
-        if self.lent == 0 && refused != 0 {
+        if self.borrowed == 0 && refused != 0 {
             self.give_back();
         }
         self.looks = self.looks.wrapping_add(1);
@@ -287,9 +287,9 @@ impl RxBackend for RecordRx {
 
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
-        self.lent -= slots.len();
+        self.borrowed -= slots.len();
         slots.clear();
-        if self.lent == 0 {
+        if self.borrowed == 0 {
             self.give_back();
         }
     }

@@ -17,7 +17,7 @@ struct Rig {
     shared: Arc<Shared>,
     counters: Arc<RxCounters>,
     /// Frames that the kernel has.
-    lent: Vec<u32>,
+    borrowed: Vec<u32>,
 }
 
 impl Rig {
@@ -56,19 +56,19 @@ impl Rig {
             settings,
             counters.clone(),
         );
-        let lent = rx.lent.iter().collect();
+        let borrowed = rx.borrowed.iter().collect();
         Self {
             pool,
             rx,
             shared,
             counters,
-            lent,
+            borrowed,
         }
     }
 
     /// Where a packet lies in the `nth` frame that the kernel has.
     fn addr(&self, nth: usize) -> u64 {
-        self.pool.addr_of(self.lent[nth]) + HEADROOM
+        self.pool.addr_of(self.borrowed[nth]) + HEADROOM
     }
 
     /// Writes metadata in front of a packet.
@@ -115,7 +115,7 @@ fn refused_descriptors_are_counted_and_no_other() {
         let far = u64::from(rig.pool.frame_count() * FRAME_LEN);
         let whole = [
             piece(rig.addr(0), 60, 0),
-            // Told twice, beyond the pool, never lent, longer than its frame.
+            // Told twice, beyond the pool, never borrowed, longer than its frame.
             piece(rig.addr(0), 60, 0),
             piece(far, 60, 0),
             piece(u64::MAX, 60, 0),
@@ -140,12 +140,12 @@ fn refused_descriptors_are_counted_and_no_other() {
         ];
         rig.shared.forge(&in_pieces);
         let mut slots = rig.fill();
-        let told: Vec<_> = slots.iter().map(|s| (s.cap_len(), s.wire_len)).collect();
-        assert_eq!(told, [(100, 150), (50, 150)]);
+        let reported: Vec<_> = slots.iter().map(|s| (s.cap_len(), s.wire_len)).collect();
+        assert_eq!(reported, [(100, 150), (50, 150)]);
         assert_eq!(rig.counters.invalid.get(), 4 + 3);
         rig.rx.release(&mut slots);
-        // The frames of what was refused are lent again.
-        assert_eq!(rig.rx.lent.count(), 32);
+        // The frames of what was refused are borrowed again.
+        assert_eq!(rig.rx.borrowed.count(), 32);
         assert_eq!(rig.pool.counts().device, 32);
     });
 }

@@ -3,6 +3,7 @@
 use ring::PoolConfig;
 
 use super::*;
+use crate::backend::afxdp::control::{Control, QueueView};
 use crate::backend::afxdp::socket::{self, SocketSpec};
 
 fn sender() -> Tx {
@@ -117,6 +118,40 @@ fn an_interface_that_stays_down_is_not_asked_about_at_each_flush() {
     if let Err(error) = sys::netns::in_new(body) {
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
         let name = "an_interface_that_stays_down_is_not_asked_about_at_each_flush";
+        skip::record(name, error);
+    }
+}
+
+/// Our own checks leave the kernel none to refuse, so one is written past them.
+#[test]
+fn descriptors_that_the_kernel_refuses_are_failed_packets() {
+    let body = || {
+        set_loopback(true);
+        let mut tx = sender();
+        let view = QueueView {
+            shared: tx.shared.clone(),
+            rx: None,
+            tx: Some(tx.counters.clone()),
+        };
+        let account = || Control::tx_account(&view).unwrap().unwrap();
+        assert_eq!((account().sent, account().failed), (0, 0));
+        let extra_fields = Descriptor {
+            addr: u64::MAX,
+            len: 60,
+            options: 0,
+        };
+        tx.tx.write(tx.staged, extra_fields);
+        tx.staged += 1;
+        // It, as any packet that was submitted, and five before it.
+        tx.counters.sent.add(6);
+        tx.publish();
+        tx.kick().unwrap();
+        assert_eq!((account().sent, account().failed), (5, 1));
+        assert_eq!(account().queue_index, 0);
+    };
+    if let Err(error) = sys::netns::in_new(body) {
+        assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
+        let name = "descriptors_that_the_kernel_refuses_are_failed_packets";
         skip::record(name, error);
     }
 }

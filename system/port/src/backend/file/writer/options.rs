@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use ring::slot::Vlan;
 use wire::file::pcap::Precision;
@@ -32,11 +33,17 @@ pub struct WriterOptions {
     pub snaplen: u32,
     /// The program, for the head of a pcapng file.
     pub application: String,
+    /// Permissions of new files, less the umask: 0600, so that their owner alone reads what was
+    /// captured, unless set. A file that is there keeps its own.
+    pub mode: u32,
     /// User and group that new files are given to.
     pub owner: Option<(u32, u32)>,
     /// When the first period of a rotation by time starts, in seconds since 1970; with the first
     /// packet if it is not given, and then the first file is made with it.
     pub start_s: Option<u64>,
+    /// Is sent the name of each file of a set that was closed for the next one, or because the set
+    /// is complete; not that of the file that a capture ends in.
+    pub closed: Option<Sender<PathBuf>>,
 }
 
 /// How a file that is written is compressed.
@@ -76,8 +83,10 @@ impl WriterOptions {
             rotation: Rotation::default(),
             snaplen: 0,
             application: format!("barewire {}", env!("CARGO_PKG_VERSION")),
+            mode: 0o600,
             owner: None,
             start_s: None,
+            closed: None,
         }
     }
 }

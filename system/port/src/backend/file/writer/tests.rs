@@ -1,5 +1,6 @@
 //! What is written is read back by our own reader; other programs read it in the lab.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 

@@ -193,7 +193,11 @@ fn an_address_outside_hits_nothing() {
     ] {
         rig.fault(Fault::Address(address));
         rig.arrive(&numbered(7, 100));
-        assert_eq!(rig.take(0).len(), 1, "told of by a descriptor all the same");
+        assert_eq!(
+            rig.take(0).len(),
+            1,
+            "reported of by a descriptor all the same"
+        );
         faults += 1;
         assert_eq!(rig.card.memory().faults(), faults, "{address:#x}");
     }

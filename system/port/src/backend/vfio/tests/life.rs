@@ -126,7 +126,7 @@ fn a_card_that_is_wanted_back_is_let_go() {
     assert!(error.hint().is_some());
     assert_eq!(rig.port.tx[0].flush().unwrap_err().kind(), ErrorKind::Gone);
     rig.close();
-    // Who only looks after the port is told, too.
+    // Who only looks after the port is reported, too.
     let mut rig = self::rig(|_| ());
     rig.card.want_back();
     std::thread::sleep(Duration::from_millis(12));
@@ -134,7 +134,7 @@ fn a_card_that_is_wanted_back_is_let_go() {
     rig.close();
 }
 
-/// What was lent goes back when the card is closed and reaches nothing.
+/// What was borrowed goes back when the card is closed and reaches nothing.
 #[test]
 fn a_card_is_given_back_last_of_all() {
     struct Lender(ModelCard<IgbModel>, Arc<AtomicBool>);

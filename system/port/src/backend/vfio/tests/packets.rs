@@ -229,7 +229,7 @@ fn checksums_are_told() {
         rig.arrive(packet);
     }
     let batch = rig.port.rx[0].receive().unwrap();
-    let told: Vec<_> = batch.iter().map(|packet| packet.checksum()).collect();
+    let reported: Vec<_> = batch.iter().map(|packet| packet.checksum()).collect();
     let expected = [
         Checksum::Unknown,
         Checksum::Bad,
@@ -237,7 +237,7 @@ fn checksums_are_told() {
         Checksum::Bad,
         Checksum::Unknown,
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     drop(batch);
     rig.close();
 }

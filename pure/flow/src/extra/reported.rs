@@ -1,4 +1,4 @@
-//! What was recorded of a flow beyond its record, as sinks are told it.
+//! The extra fields of a flow, as sinks receive them.
 
 use inspect::{Application, Protocol, Transactions};
 

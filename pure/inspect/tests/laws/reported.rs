@@ -1,4 +1,4 @@
-//! Every sample is named, and what is told of it is what its protocol says.
+//! Every sample is named, and what is reported about it is what its protocol says.
 
 use super::cases::CASES;
 use super::*;
@@ -33,14 +33,14 @@ fn what_is_sent_too_early_is_bounded() {
     let sample = samples::secured::impatient();
     let mut tried = Laws::default();
     for step in [1, 100, 5000] {
-        let told = tried.cut(&sample.pieces(), sample.ports, step).application;
-        assert_eq!(text(&told, Field::InnerProtocol), "tls");
-        assert_eq!(text(&told, Field::TlsSni), "-");
-        assert_eq!(text(&told, Field::TlsSubject), "www.example.org");
+        let reported = tried.cut(&sample.pieces(), sample.ports, step).application;
+        assert_eq!(text(&reported, Field::InnerProtocol), "tls");
+        assert_eq!(text(&reported, Field::TlsSni), "-");
+        assert_eq!(text(&reported, Field::TlsSubject), "www.example.org");
     }
 }
 
-/// Of six names four are told, in their order, and all are counted.
+/// Of six names four are reported, in their order, and all are counted.
 #[test]
 fn the_first_names_of_a_certificate_are_listed() {
     let application = by_name("tls-certificate");

@@ -1,6 +1,6 @@
-//! What is told of a flow beyond its record: the rarer parts of its key, its application, its
-//! Community ID. Which of them, the caller says once; records that come without are told as far as
-//! they go.
+//! What is reported about a flow beyond its record: the rarer parts of its key, its application,
+//! its Community ID. Which of them, the caller says once; records that come without are reported as
+//! far as they go.
 
 use inspect::{Application, CommunityId, Field, Protocol, Transport};
 
@@ -9,9 +9,9 @@ use crate::meter::KeyParts;
 use crate::origin::OriginParts;
 use crate::record::Record;
 
-/// What is told beyond records.
+/// What is added to the standard record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beyond {
+pub struct ExtraFields {
     /// Parts of the key that are kept beside the record.
     pub key: KeyParts,
     /// What decoders found, or what ports suggest.
@@ -22,7 +22,7 @@ pub struct Beyond {
     pub origin: OriginParts,
 }
 
-impl Beyond {
+impl ExtraFields {
     /// Whether there is anything.
     pub fn any(&self) -> bool {
         self.key.any() || self.application || self.community_seed.is_some() || self.origin.any()
@@ -113,7 +113,7 @@ const PANA_L7: u8 = 13;
 
 /// The applicationId (RFC 6759 §4.2) in four bytes: which engine, and its number. What was
 /// recognised has a number of ours, which is 0 for all that only nDPI named; a guess by port is
-/// told as the port, and where neither is known, the IP protocol.
+/// exported as the port, and where neither is known, the IP protocol.
 pub fn application_id(by: By) -> [u8; 4] {
     let (engine, selector) = match by {
         By::Content(protocol) => (PANA_L7, u16::from(protocol as u8)),

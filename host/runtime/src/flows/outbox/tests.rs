@@ -2,7 +2,8 @@
 
 use std::sync::mpsc::sync_channel;
 
-use flow::{HashKey, MeterConfig};
+use flow::{HashKey, Input, Meter, MeterConfig};
+use wire::LinkType;
 
 use super::*;
 
@@ -17,7 +18,8 @@ fn record() -> Record {
         bytes: &bytes,
         wire_len: 28,
         time_ns: 1,
-        ..NO_INPUT
+        vlan: None,
+        interface: 0,
     };
     let mut records = Vec::new();
     let mut sink = |record: &Record, _| records.push(*record);
@@ -34,17 +36,7 @@ fn pulses_leave_buffers_for_those_that_are_full() {
     for _ in 1..BUFFER_COUNT {
         back.send(Buffer::new()).unwrap();
     }
-    let mut outbox = Outbox {
-        index: 0,
-        buffer: Buffer::new(),
-        messages: sender,
-        empties,
-        spare: Vec::new(),
-        may_wait: false,
-        records_dropped: 0,
-        packets_dropped: 0,
-        is_gone: false,
-    };
+    let mut outbox = Outbox::new(0, sender, empties, false);
     let record = record();
     // A record with each pulse, and a collector that is busy with something else.
     let mut pushed = 0;

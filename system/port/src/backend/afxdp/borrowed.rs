@@ -1,4 +1,4 @@
-//! Which frames a queue has lent to the kernel: one bit a frame.
+//! Which frames of a queue the kernel has: one bit a frame.
 //!
 //! The pool's owner table says that a device holds a frame, not which one. A socket can only return
 //! what it was given, so its descriptors are checked against this set too; and what is left in it
@@ -14,7 +14,7 @@ pub(super) enum Claim {
     Packet(u32),
     /// This frame is ours again, but the packet does not lie within it.
     TooLong(u32),
-    /// No frame that this queue has lent: made up, or told twice. Nothing has changed.
+    /// No frame that this queue has borrowed: made up, or reported twice. Nothing has changed.
     Foreign,
 }
 
@@ -39,7 +39,7 @@ impl Lent {
     pub(super) fn insert(&mut self, index: u32) {
         let bit = 1 << (index % 64);
         let word = &mut self.words[index as usize / 64];
-        debug_assert!(*word & bit == 0, "lent once");
+        debug_assert!(*word & bit == 0, "borrowed once");
         *word |= bit;
         self.count += 1;
     }
@@ -57,14 +57,14 @@ impl Lent {
         was
     }
 
-    /// Takes the frame of a received packet back from the kernel, if it is one that was lent.
+    /// Takes the frame of a received packet back from the kernel, if it is one that was borrowed.
     /// Nothing in the descriptor is believed: an address may be anywhere, a length anything.
     #[inline(always)]
     pub(super) fn claim(&mut self, pool: &Pool, d: Descriptor) -> Claim {
         let Some((index, offset)) = pool.locate(d.addr) else {
             return Claim::Foreign;
         };
-        // The set says that this queue lent it, the owner table that a device holds it.
+        // The set says that this queue borrowed it, the owner table that a device holds it.
         // SAFETY: the kernel is done with a frame whose descriptor it has submitted.
         if !self.remove(index) || !unsafe { pool.claim_index(index) } {
             return Claim::Foreign;
@@ -106,7 +106,7 @@ mod tests {
         };
         let pool = Pool::new(config).unwrap();
         let mut cache = FrameCache::new(pool.clone());
-        let (mut lent, mut model) = (Lent::new(70), BTreeSet::new());
+        let (mut borrowed, mut model) = (Lent::new(70), BTreeSet::new());
         let mut seed = 0x2545_f491_4f6c_dd1du64;
         let mut random = move || {
             seed ^= seed << 13;
@@ -118,7 +118,7 @@ mod tests {
         for _ in 0..50_000 {
             while model.len() < 40 {
                 let index = cache.take_for_device().unwrap();
-                lent.insert(index);
+                borrowed.insert(index);
                 assert!(model.insert(index));
             }
             let addr = match random() % 4 {
@@ -141,7 +141,7 @@ mod tests {
                 (false, _) => Claim::Foreign,
             };
             assert_eq!(
-                lent.claim(&pool, Descriptor { addr, len, options }),
+                borrowed.claim(&pool, Descriptor { addr, len, options }),
                 expected
             );
             match expected {
@@ -161,19 +161,19 @@ mod tests {
     #[test]
     fn behaves_as_a_set() {
         let frame_count = 130;
-        let (mut lent, mut model) = (Lent::new(frame_count), BTreeSet::new());
+        let (mut borrowed, mut model) = (Lent::new(frame_count), BTreeSet::new());
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let index = (seed >> 33) as u32 % (frame_count + 70);
             if index < frame_count && model.insert(index) {
-                lent.insert(index);
+                borrowed.insert(index);
             } else {
-                assert_eq!(lent.remove(index), model.remove(&index), "{index}");
+                assert_eq!(borrowed.remove(index), model.remove(&index), "{index}");
             }
-            assert_eq!(lent.count() as usize, model.len());
+            assert_eq!(borrowed.count() as usize, model.len());
         }
-        assert!(lent.iter().eq(model));
+        assert!(borrowed.iter().eq(model));
         assert!(!Lent::new(1).remove(u32::MAX));
     }
 }

@@ -1,0 +1,126 @@
+//! Files that commands write: who may read them, whose links are followed, what a failure leaves.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::export::{Folder, flood};
+use lab::process::{Process, barewire};
+use lab::{Finished, require, skip};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn input(folder: &Folder) -> PathBuf {
+    let path = folder.0.join("input.pcap");
+    std::fs::write(&path, flood(10)).unwrap();
+    path
+}
+
+/// `barewire` under the usual umask.
+fn run(args: &[&str]) -> Finished {
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 022; exec \"$0\" \"$@\""]);
+    command.arg(barewire().unwrap()).args(args);
+    Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn captures_are_private_unless_asked() {
+    let folder = Folder::new("modes");
+    let input = input(&folder);
+    for (name, options, mode) in [
+        ("a.pcap", &[][..], 0o600),
+        ("b.pcapng.zst", &[], 0o600),
+        ("c.pcap", &["--file-mode", "666"], 0o644),
+        ("d.pcap", &["--file-mode", "640"], 0o640),
+        ("e.pcap", &["-C", "1k"], 0o600),
+    ] {
+        let path = folder.0.join(name);
+        let mut args = vec!["capture", "-r", text(&input), "-w", text(&path)];
+        args.extend(options);
+        run(&args).checked().unwrap();
+        let found = std::fs::metadata(&path).unwrap().mode() & 0o777;
+        assert_eq!(found, mode, "{name}: {found:o}");
+    }
+}
+
+/// In a folder that everybody may write to, another user has put a link under the capture's name.
+#[test]
+fn a_capture_does_not_follow_the_link_of_another_user() {
+    require!(skip::root());
+    let folder = Folder::new("links");
+    let input = input(&folder);
+    let (shared, file) = (folder.0.join("shared"), folder.0.join("file"));
+    std::fs::create_dir(&shared).unwrap();
+    let sticky = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(&shared, sticky).unwrap();
+    std::fs::write(&file, "kept").unwrap();
+    let link = shared.join("out.pcap");
+    symlink(&file, &link).unwrap();
+    let args = ["capture", "-r", text(&input), "-w", text(&link)];
+    lchown(&link, Some(12_345), Some(12_345)).unwrap();
+    let refused = run(&args);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    // Where the kernel does not refuse it first.
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = run(&args);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
+    let words = "it is a symbolic link to ";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: name the file itself"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    // One's own is followed.
+    lchown(&link, Some(0), Some(0)).unwrap();
+    run(&args).checked().unwrap();
+    assert!(std::fs::metadata(&file).unwrap().len() > 24);
+}
+
+#[test]
+fn a_report_that_failed_leaves_no_file_and_no_page_less() {
+    require!(skip::root(), skip::program("unshare", "util-linux"));
+    let folder = Folder::new("report");
+    let input = input(&folder);
+    let page = folder.0.join("page.html");
+    // The probe does not begin.
+    let args = ["flows", text(&input), "--report", text(&page)];
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let begin = [&args[..], &["--user", "no-such-user"]].concat();
+    assert_eq!(run(&begin).code(), Some(1));
+    let metrics = [&args[..], &["--metrics", &address]].concat();
+    assert_eq!(run(&metrics).code(), Some(1));
+    assert!(!page.exists());
+    // A page that is there outlives the run that fails.
+    std::fs::write(&page, "old").unwrap();
+    assert_eq!(run(&metrics).code(), Some(1));
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "old");
+    run(&args).checked().unwrap();
+    assert!(
+        std::fs::read_to_string(&page)
+            .unwrap()
+            .starts_with("<!doctype")
+    );
+    // The disk is full once the page is written.
+    let script = "mount -t tmpfs -o size=4k none \"$1\" || exit 99
+        \"$2\" flows --report \"$1/page.html\" \"$3\"; code=$?
+        ls \"$1\" >&2; exit $code";
+    let disk = folder.0.join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]);
+    command.args([&disk, &barewire().unwrap(), &input]);
+    let full = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    assert_eq!(full.code(), Some(1), "{}", full.stderr);
+    assert!(full.stderr.contains("No space left"), "{}", full.stderr);
+    assert!(
+        !full.stderr.trim_end().ends_with("page.html"),
+        "{}",
+        full.stderr
+    );
+}

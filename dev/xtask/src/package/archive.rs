@@ -1,0 +1,60 @@
+//! The tarball, for systems without dpkg: unpacked below `/usr/local` it is installed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::Parts;
+use super::tree::Tree;
+use crate::run::{quietly, root};
+
+/// Makes it.
+pub fn make(parts: &Parts) -> Result<()> {
+    let name = format!("barewire-{}-{}", parts.version, parts.arch);
+    let tree = Tree::new(parts.work.join("tarball"))?;
+    parts.common(&tree, &name)?;
+    let unit = std::fs::read_to_string(root().join("dist/barewire-flows@.service"))?;
+    let local = unit.replace("/usr/bin/barewire", "/usr/local/bin/barewire");
+    ensure!(local != unit, "the unit does not start /usr/bin/barewire");
+    tree.text(
+        &local,
+        &format!("{name}/lib/systemd/system/barewire-flows@.service"),
+        0o644,
+    )?;
+    let doc = format!("{name}/share/doc/barewire");
+    for file in [
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "dist/flows-example.toml",
+    ] {
+        let last = file.rsplit('/').next().unwrap_or(file);
+        tree.copy(&root().join(file), &format!("{doc}/{last}"), 0o644)?;
+    }
+    tree.bytes(
+        &parts.notices,
+        &format!("{doc}/THIRD-PARTY-LICENSES"),
+        0o644,
+    )?;
+    let packed = parts.named(".tar.gz");
+    let plain = parts.work.join("tarball.tar");
+    tar(tree.root(), &[&name], &plain, parts.epoch)?;
+    std::fs::write(packed, super::tree::gzip(&std::fs::read(plain)?)?)?;
+    Ok(())
+}
+
+/// Packs members of a folder into a tar whose bytes depend on them alone.
+pub fn tar(folder: &Path, members: &[&str], to: &Path, epoch: u64) -> Result<()> {
+    let mut command = Command::new("tar");
+    command.args(["--format=ustar", "--sort=name", "--owner=0", "--group=0"]);
+    command.args(["--numeric-owner", &format!("--mtime=@{epoch}")]);
+    command
+        .arg("--create")
+        .arg("--file")
+        .arg(to)
+        .arg("-C")
+        .arg(folder);
+    quietly(command.arg("--").args(members)).map(drop)
+}

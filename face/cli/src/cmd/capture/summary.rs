@@ -1,0 +1,246 @@
+//! What `barewire capture` says on standard error: a line at the start, the progress while a file
+//! is written, the totals at the end; and the totals as JSON.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use port::file::Written;
+use port::{Port, PortAccount, PortDescription, PortEvent};
+use probe::text::json_line;
+use runtime::capture::{Outcome, Totals};
+use serde_json::{Value, json};
+use sys::Result;
+use wire::{LinkType, Timestamp};
+
+use super::Args;
+use crate::out::{self, say};
+use crate::report::{account_json, bytes, event_level, si, write_account, write_damage};
+
+impl Args {
+    /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.
+    pub(super) fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
+        let text = port.control.describe();
+        let target = if text.target.is_empty() {
+            name
+        } else {
+            &text.target
+        };
+        let (verb, target) = match is_live {
+            true => ("listening on", target),
+            false if target == "-" => ("reading from", "standard input"),
+            false => ("reading from file", target),
+        };
+        // The least of what the user, the file and the port limit; 0 is no limit.
+        let limits = [
+            self.snaplen,
+            snaplen_of(&text),
+            port.capabilities.packet_len_max,
+        ];
+        let limits = limits.into_iter().filter(|limit| *limit != 0);
+        let snaplen = limits.min().unwrap_or(wire::file::MAX_PACKET_LEN);
+        let mut line = format!(
+            "{verb} {target} ({}), link-type {}, snapshot length {snaplen} bytes",
+            text.scheme,
+            LinkType(text.link_type)
+        );
+        if port.rx.len() > 1 {
+            line.push_str(&format!(", {} queues", port.rx.len()));
+        }
+        for key in ["attach mode", "bind mode", "time"] {
+            if let Some((_, value)) = text.facts.iter().find(|(fact, _)| *fact == key) {
+                line.push_str(&format!(", {key}: {value}"));
+            }
+        }
+        if !filter.trim().is_empty()
+            && let Some((_, place)) = text.facts.iter().find(|(fact, _)| *fact == "filter")
+        {
+            line.push_str(&format!(", filter {place}"));
+        }
+        say!("{line}");
+    }
+
+    /// The totals.
+    pub(super) fn tell_end(&self, name: &str, is_live: bool, outcome: &Outcome) -> Result<()> {
+        let mut text = Vec::new();
+        let totals = &outcome.totals;
+        let rx = outcome.account.rx_total();
+        let rejected = rx.dropped[port::DropReason::Filter as usize];
+        // A Vec takes everything.
+        let _ = writeln!(text, "{} packets captured", totals.packets);
+        if is_live {
+            let _ = writeln!(
+                text,
+                "{} packets received by filter",
+                rx.seen.saturating_sub(rejected)
+            );
+            let _ = writeln!(text, "{} packets dropped by kernel", rx.lost());
+        } else if rejected != 0 {
+            let _ = writeln!(text, "{rejected} packets rejected by filter");
+        }
+        if totals.other_way != 0 {
+            let _ = writeln!(text, "{} packets of the other direction", totals.other_way);
+        }
+        if is_live && totals.surplus != 0 {
+            let after = match outcome.error {
+                None => "the last one to capture",
+                Some(_) => "the failure",
+            };
+            let _ = writeln!(text, "{} packets received after {after}", totals.surplus);
+        }
+        if totals.unwritten != 0 {
+            let _ = writeln!(text, "{} packets lost at the output", totals.unwritten);
+        }
+        if totals.late != 0 {
+            let count = totals.late;
+            let _ = writeln!(
+                text,
+                "{count} packets written out of order: they arrived too late to be merged"
+            );
+        }
+        if let Some(written) = outcome.written {
+            self.write_written(&mut text, &written);
+        }
+        let _ = match is_live {
+            true => write_account(&mut text, &outcome.account),
+            false => write_damage(&mut text, &rx),
+        };
+        out::last_words(text);
+        if self.print.counts() && !self.json {
+            let (count, s) = (totals.packets, if totals.packets == 1 { "" } else { "s" });
+            out::print(
+                &out::stdout(1)?,
+                format!("{count} packet{s}\n").into_bytes(),
+            )?;
+        }
+        // A call that has not come back holds standard output where packets go there.
+        if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
+            let line = format!("{}\n", json_line(&self.json(name, outcome)));
+            out::print(&out::stdout(1)?, line.into_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// How much went into files.
+    fn write_written(&self, text: &mut Vec<u8>, written: &Written) {
+        let (packets, len) = (written.packets, bytes(written.bytes));
+        let _ = match written.files {
+            1 => {
+                let path = self.write.write.as_ref();
+                let path = path.map_or_else(String::new, |path| path.display().to_string());
+                writeln!(text, "{packets} packets written to {path} ({len})")
+            }
+            files => writeln!(text, "{packets} packets written to {files} files ({len})"),
+        };
+    }
+
+    fn json(&self, name: &str, outcome: &Outcome) -> Value {
+        let Outcome {
+            totals,
+            account,
+            description,
+            ..
+        } = outcome;
+        let time = |ns: Option<u64>| ns.map(|ns| Timestamp(ns).to_string());
+        let facts: serde_json::Map<String, Value> = description
+            .facts
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone().into()))
+            .collect();
+        json!({
+            "type": "totals",
+            "port": name,
+            "scheme": description.scheme,
+            "target": description.target,
+            "link_type": description.link_type,
+            "interfaces": description.interfaces.iter()
+                .map(|(link, name)| json!({ "link_type": link, "name": name }))
+                .collect::<Vec<_>>(),
+            "facts": facts,
+            "captured": totals.packets,
+            "captured_bytes": totals.bytes,
+            "other_way": totals.other_way,
+            "surplus": totals.surplus,
+            "unwritten": totals.unwritten,
+            "late": totals.late,
+            "lost": account.rx_total().lost(),
+            "first_time": time(totals.first_ns),
+            "last_time": time(totals.last_ns),
+            "written": outcome.written.map(|written| json!({
+                "packets": written.packets, "bytes": written.bytes, "files": written.files,
+            })),
+            "account": account_json(account),
+            "error": outcome.error.as_ref().map(ToString::to_string),
+        })
+    }
+}
+
+/// The totals of a running capture in one line, as tcpdump prints them on SIGUSR1; with the account
+/// of a live port.
+pub(super) fn so_far(totals: &Totals, account: Option<&PortAccount>) -> String {
+    let mut line = format!("{} packets captured", totals.packets);
+    if let Some(account) = account {
+        let rx = account.rx_total();
+        let rejected = rx.dropped[port::DropReason::Filter as usize];
+        let seen = rx.seen.saturating_sub(rejected);
+        let lost = rx.lost();
+        line += &format!(", {seen} packets received by filter, {lost} packets dropped by kernel");
+    }
+    line
+}
+
+/// The snapshot length that a file says it has; 0 if it says none.
+pub(super) fn snaplen_of(port: &PortDescription) -> u32 {
+    let fact = port
+        .facts
+        .iter()
+        .find(|(fact, _)| *fact == "snapshot length");
+    fact.and_then(|(_, len)| len.parse().ok()).unwrap_or(0)
+}
+
+/// Progress line on the terminal while a file is written.
+pub(super) struct Progress {
+    is_on: bool,
+    packets: u64,
+    at: Instant,
+    shown: bool,
+}
+
+impl Progress {
+    pub(super) fn new(wanted: bool) -> Self {
+        Self {
+            is_on: wanted && io::stderr().is_terminal(),
+            packets: 0,
+            at: Instant::now(),
+            shown: false,
+        }
+    }
+
+    pub(super) fn report(&mut self, totals: &Totals, lost: u64) {
+        if !self.is_on {
+            return;
+        }
+        let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
+        let rate = (totals.packets - self.packets) as f64 / seconds;
+        (self.packets, self.at) = (totals.packets, Instant::now());
+        // Back to the start of the line, and clear what was there.
+        let line = format!(
+            "\r\x1b[K{} packets, {}, {}, {lost} lost",
+            totals.packets,
+            bytes(totals.bytes),
+            si(rate, "pps")
+        );
+        out::words(line.into_bytes());
+        self.shown = true;
+    }
+
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            say!("");
+        }
+    }
+
+    pub(super) fn event(&mut self, name: &str, event: &PortEvent) {
+        self.clear();
+        out::line(event_level(event), format!("{name}: {event}"));
+    }
+}

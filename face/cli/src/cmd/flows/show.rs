@@ -1,0 +1,163 @@
+//! Shows the flows of a running probe: live, as JSON lines, as rates, or as one snapshot.
+
+use std::time::Duration;
+
+use flow::{EndReason, Extra, KnownFlows, Record};
+use probe::lines::{self, Lines};
+use probe::{Finished, Prepared, Running, View};
+use runtime::flows::{Fate, Outlet, Status};
+use runtime::output::Output;
+use runtime::{Stop, TotalsRequest};
+use sys::Result;
+
+use super::service::Reloading;
+use super::{Args, Origins, plain, report};
+use crate::live::{Live, Once};
+use crate::out::{self, say, warning};
+
+/// How long after `--duration` the end comes that a stalled reader holds up: the records of a file
+/// wait for their reader, and meanwhile nothing else is looked at.
+const LATE: Duration = Duration::from_millis(200);
+
+/// What shows the flows of a probe.
+pub(super) struct Showing<'a> {
+    pub(super) args: &'a Args,
+    pub(super) name: &'a str,
+    pub(super) stop: Stop,
+    pub(super) request: TotalsRequest,
+    pub(super) stdout: Output,
+    pub(super) reload: Option<Reloading>,
+    pub(super) origins: Origins,
+    pub(super) is_file: bool,
+}
+
+impl Showing<'_> {
+    /// Runs the probe, and shows its flows as was asked for.
+    pub(super) fn run(mut self, probe: Prepared) -> Result<()> {
+        let args = self.args;
+        let memory = report::Memory {
+            tables: probe.memory_len() + if args.json { lines::MEMORY_LEN } else { 0 },
+            port: probe.describe().memory_len,
+        };
+        if args.is_live_view(self.is_file) {
+            return self.live(probe, &memory);
+        }
+        let description = probe.describe();
+        plain::start(self.name, description, probe.queue_count(), &memory);
+        if args.once {
+            return self.once(probe, &memory);
+        }
+        if args.json {
+            let (out, extra_fields) = (self.stdout.clone(), probe.extra_fields());
+            let mut outlet = Lines::new(out, !self.is_file, &self.stop, extra_fields);
+            let mut with_events = plain::WithEvents {
+                name: self.name,
+                inner: &mut outlet,
+            };
+            let done = self.probe(probe, &mut with_events)?;
+            let written = outlet.summary(&done, self.name, memory.total());
+            if done.report.records_dropped != 0 && written.is_ok() {
+                warning!(
+                    "{} records with {} packets were dropped: the reader of standard output is \
+                     too slow",
+                    done.report.records_dropped,
+                    done.report.packets_in_dropped
+                );
+            }
+            return done.check().and(written);
+        }
+        let mut outlet = plain::Rates::new(self.name, self.is_file);
+        let done = self.probe(probe, &mut outlet);
+        outlet.end();
+        let (known, order) = (&outlet.known, args.order());
+        report::report(&self.stdout, done?, known, args.top, order, &memory)
+    }
+
+    fn live(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
+        let (name, order) = (self.name, self.args.order());
+        let (out, stop) = (&self.stdout, &self.stop);
+        let mut live = Live::start(out, stop, name, probe.describe(), memory.total(), order)?;
+        live.show_origins(self.origins.clone());
+        let done = self.probe(probe, &mut live);
+        // The table at the end goes to the terminal as it was before.
+        let order = live.order();
+        let known = live.end();
+        report::report(&self.stdout, done?, &known, self.args.top, order, memory)
+    }
+
+    fn once(&mut self, probe: Prepared, memory: &report::Memory) -> Result<()> {
+        let (order, duration) = (self.args.order(), self.args.duration);
+        let described = probe.describe();
+        let mut once = Once::new(self.name, described, memory.total(), order, duration);
+        once.show_origins(self.origins.clone());
+        let mut with_events = plain::WithEvents {
+            name: self.name,
+            inner: &mut once,
+        };
+        let done = self.probe(probe, &mut with_events)?;
+        let written = out::print(&self.stdout, once.text().into_bytes());
+        let known = KnownFlows::default();
+        report::report(&self.stdout, done, &known, 0, order, memory).and(written)
+    }
+
+    /// Runs the probe to its end.
+    fn probe(&mut self, probe: Prepared, outlet: &mut dyn Outlet) -> Result<Finished> {
+        let mut view = Watching {
+            outlet,
+            stop: &self.stop,
+            request: &self.request,
+            duration: self.args.duration,
+            reload: &mut self.reload,
+        };
+        if let Some(duration) = self.args.duration {
+            self.stop.set_after(duration + LATE)?;
+        }
+        let done = probe.run(&self.stop, &mut view)?;
+        if !self.is_file {
+            out::over();
+        }
+        if let Ok(Some(path)) = &done.page {
+            say!("report: {}", path.display());
+        }
+        Ok(done)
+    }
+}
+
+/// An outlet that also answers `SIGHUP` and `SIGUSR1`.
+struct Watching<'a> {
+    outlet: &'a mut dyn Outlet,
+    stop: &'a Stop,
+    request: &'a TotalsRequest,
+    duration: Option<Duration>,
+    reload: &'a mut Option<Reloading>,
+}
+
+impl View for Watching<'_> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+        self.outlet.ended(record, extra, reason)
+    }
+
+    fn pulse(&mut self, status: &Status<'_>, running: &mut Running) -> Result<()> {
+        if self.duration.is_some_and(|d| status.elapsed >= d) {
+            // From now on readers that take nothing are not waited for.
+            self.stop.set();
+        }
+        if self.request.take() {
+            out::words(report::so_far(status, &running.exports()));
+        }
+        if let Some(reload) = self.reload {
+            reload.pulse(running, status.switch);
+        }
+        self.outlet.pulse(status)
+    }
+
+    fn origins_read(&mut self, result: Result<()>) {
+        match result {
+            Ok(()) => say!("reloaded the files of --asn, --geo and --mac-vendors"),
+            Err(error) => {
+                warning!("kept the old files of --asn, --geo and --mac-vendors");
+                crate::exit::print(&error);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! One flow: every field of its record, what decoders said, its traffic over time.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Wrap};
+
+use super::theme::{BOLD, DIM};
+use super::{Picture, graph};
+
+/// A flow that was opened.
+#[derive(Clone, Debug, Default)]
+pub struct Opened {
+    /// Both ends.
+    pub title: String,
+    /// Why nothing changes any more, if so.
+    pub remark: &'static str,
+    /// Names and values, as in the JSON record.
+    pub fields: Vec<(String, String)>,
+    /// Bits a second of both directions, one value a second.
+    pub history: Vec<u64>,
+}
+
+/// Lines with the graph, from which it is shown.
+const GRAPH_FROM: u16 = 8;
+/// Columns for the names of fields.
+const NAME_WIDTH: usize = 22;
+
+pub fn draw(picture: &Picture, opened: &Opened, frame: &mut Frame<'_>, area: Rect) {
+    let graph_height = match area.height >= GRAPH_FROM {
+        true => graph::HEIGHT,
+        false => 0,
+    };
+    let [title, bars, fields] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(graph_height),
+        Constraint::Min(0),
+    ])
+    .areas(area);
+    let heading = Line::from(vec![
+        Span::styled(format!(" {}", opened.title), BOLD),
+        Span::styled(format!("  {}", opened.remark), DIM),
+    ]);
+    frame.render_widget(Paragraph::new(heading), title);
+    if graph_height != 0 {
+        graph::draw(&opened.history, picture.theme.bar, frame, bars);
+    }
+    let lines = opened
+        .fields
+        .iter()
+        .skip(picture.first)
+        .map(|(name, value)| {
+            Line::from(vec![
+                Span::styled(format!(" {name:NAME_WIDTH$} "), DIM),
+                Span::raw(value.as_str()),
+            ])
+        });
+    // A long value goes on in the next line: nothing is cut.
+    let text = Paragraph::new(lines.collect::<Vec<_>>()).wrap(Wrap { trim: false });
+    frame.render_widget(text, fields);
+}

@@ -1,0 +1,65 @@
+//! What colours mean: red for losses, yellow for what will soon be one, cyan and green for the two
+//! directions, grey for flows that have ended. Without colours (`NO_COLOR`, no-color.org) bold and
+//! dim say the same.
+
+use ratatui::style::{Color, Modifier, Style};
+
+/// Styles by meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Theme {
+    /// Packets are lost.
+    pub lost: Style,
+    /// Something is about to run out.
+    pub warning: Style,
+    /// From the initiator to the responder.
+    pub forward: Style,
+    /// From the responder to the initiator.
+    pub reverse: Style,
+    /// The flow has ended.
+    pub ended: Style,
+    /// Bars and the graph.
+    pub bar: Style,
+}
+
+/// Headings and what is most important.
+pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Hints.
+pub const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+/// The title, the page that is shown, the selected flow.
+pub const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+impl Default for Theme {
+    /// Without colours.
+    fn default() -> Theme {
+        Theme {
+            lost: BOLD,
+            warning: BOLD,
+            forward: Style::new(),
+            reverse: Style::new(),
+            ended: DIM,
+            bar: Style::new(),
+        }
+    }
+}
+
+impl Theme {
+    /// With colours that every terminal has.
+    pub fn colours() -> Theme {
+        Theme {
+            lost: BOLD.fg(Color::Red),
+            warning: Style::new().fg(Color::Yellow),
+            forward: Style::new().fg(Color::Cyan),
+            reverse: Style::new().fg(Color::Green),
+            ended: Style::new().fg(Color::DarkGray),
+            bar: Style::new().fg(Color::Blue),
+        }
+    }
+
+    /// As the environment wants it: none where `NO_COLOR` is set to anything.
+    pub fn from_environment() -> Theme {
+        match std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) {
+            true => Theme::colours(),
+            false => Theme::default(),
+        }
+    }
+}

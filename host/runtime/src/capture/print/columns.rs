@@ -1,0 +1,462 @@
+//! Packets as columns (`--fields`): values by the names that tshark has for them, or by those of
+//! our decoders (`tls.sni`, and `tls_sni` as in JSON). Where packets are in packets, a value of
+//! each is printed, joined by commas, the outermost first.
+
+use std::fmt::{self, Write};
+
+use inspect::{Application, FIELDS, Field, Value};
+use sys::{Error, ErrorKind, Result};
+use wire::ethernet::Ethernet;
+use wire::{Dissection, LayerKind, Timestamp, dissect_inner};
+
+use super::application::write_value;
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    /// Of the packet as a whole.
+    Frame(Frame),
+    /// Of each level.
+    Level(Part),
+    /// What decoders found.
+    Found(Field),
+    /// The name that the decoders have for it.
+    Protocol,
+    /// The packet's line.
+    Info,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frame {
+    Number,
+    Time,
+    TimeRelative,
+    TimeDelta,
+    Len,
+    CapLen,
+    Interface,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    EthSrc,
+    EthDst,
+    EthType,
+    VlanId,
+    Ip4Src,
+    Ip4Dst,
+    Ip4Proto,
+    Ip4Ttl,
+    Ip4Id,
+    Ip4Len,
+    Ip4Dsfield,
+    Ip6Src,
+    Ip6Dst,
+    Ip6Hlim,
+    Ip6Flow,
+    Ip6Plen,
+    TcpSrc,
+    TcpDst,
+    TcpSeq,
+    TcpAck,
+    TcpFlags,
+    TcpWindow,
+    TcpLen,
+    UdpSrc,
+    UdpDst,
+    UdpLen,
+    IcmpType,
+    IcmpCode,
+    Icmp6Type,
+    Icmp6Code,
+}
+
+use Column::{Found, Level};
+
+/// Every column by tshark's name, but for those of [`FIELDS`].
+const COLUMNS: &[(&str, Column)] = &[
+    ("frame.number", Column::Frame(Frame::Number)),
+    ("frame.time_epoch", Column::Frame(Frame::Time)),
+    ("frame.time_relative", Column::Frame(Frame::TimeRelative)),
+    ("frame.time_delta", Column::Frame(Frame::TimeDelta)),
+    ("frame.len", Column::Frame(Frame::Len)),
+    ("frame.cap_len", Column::Frame(Frame::CapLen)),
+    ("frame.interface_name", Column::Frame(Frame::Interface)),
+    ("eth.src", Level(Part::EthSrc)),
+    ("eth.dst", Level(Part::EthDst)),
+    ("eth.type", Level(Part::EthType)),
+    ("vlan.id", Level(Part::VlanId)),
+    ("ip.src", Level(Part::Ip4Src)),
+    ("ip.dst", Level(Part::Ip4Dst)),
+    ("ip.proto", Level(Part::Ip4Proto)),
+    ("ip.ttl", Level(Part::Ip4Ttl)),
+    ("ip.id", Level(Part::Ip4Id)),
+    ("ip.len", Level(Part::Ip4Len)),
+    ("ip.dsfield", Level(Part::Ip4Dsfield)),
+    ("ipv6.src", Level(Part::Ip6Src)),
+    ("ipv6.dst", Level(Part::Ip6Dst)),
+    ("ipv6.hlim", Level(Part::Ip6Hlim)),
+    ("ipv6.flow", Level(Part::Ip6Flow)),
+    ("ipv6.plen", Level(Part::Ip6Plen)),
+    ("tcp.srcport", Level(Part::TcpSrc)),
+    ("tcp.dstport", Level(Part::TcpDst)),
+    ("tcp.seq_raw", Level(Part::TcpSeq)),
+    ("tcp.ack_raw", Level(Part::TcpAck)),
+    ("tcp.flags", Level(Part::TcpFlags)),
+    ("tcp.window_size_value", Level(Part::TcpWindow)),
+    ("tcp.len", Level(Part::TcpLen)),
+    ("udp.srcport", Level(Part::UdpSrc)),
+    ("udp.dstport", Level(Part::UdpDst)),
+    ("udp.length", Level(Part::UdpLen)),
+    ("icmp.type", Level(Part::IcmpType)),
+    ("icmp.code", Level(Part::IcmpCode)),
+    ("icmpv6.type", Level(Part::Icmp6Type)),
+    ("icmpv6.code", Level(Part::Icmp6Code)),
+    ("_ws.col.Protocol", Column::Protocol),
+    ("app", Column::Protocol),
+    ("_ws.col.Info", Column::Info),
+    ("info", Column::Info),
+    ("tls.handshake.extensions_server_name", Found(Field::TlsSni)),
+    ("tls.handshake.extensions_alpn_str", Found(Field::TlsAlpn)),
+    ("tls.handshake.ciphersuite", Found(Field::TlsCipher)),
+    ("tls.handshake.ja3", Found(Field::Ja3)),
+    ("tls.handshake.ja3s", Found(Field::Ja3s)),
+    ("http.request.method", Found(Field::HttpMethod)),
+    ("http.request.uri", Found(Field::HttpPath)),
+    ("http.user_agent", Found(Field::HttpAgent)),
+    ("http.response.code", Found(Field::HttpStatus)),
+    ("http.content_type", Found(Field::HttpType)),
+    ("dns.qry.name", Found(Field::DnsName)),
+    ("dns.qry.type", Found(Field::DnsType)),
+    ("dns.flags.rcode", Found(Field::DnsRcode)),
+    ("dns.count.answers", Found(Field::DnsAnswers)),
+    ("mqtt.clientid", Found(Field::MqttClientId)),
+    ("mqtt.ver", Found(Field::MqttVersion)),
+    ("mqtt.kalive", Found(Field::MqttKeepAliveS)),
+    ("ntp.flags.vn", Found(Field::NtpVersion)),
+    ("ntp.flags.mode", Found(Field::NtpMode)),
+    ("dhcp.option.dhcp", Found(Field::DhcpType)),
+    ("dhcp.hw.mac_addr", Found(Field::DhcpMac)),
+    ("dhcp.option.hostname", Found(Field::DhcpHostName)),
+    ("dhcp.option.vendor_class_id", Found(Field::DhcpVendor)),
+    (
+        "dhcp.option.requested_ip_address",
+        Found(Field::DhcpRequested),
+    ),
+    ("sip.Method", Found(Field::SipMethod)),
+    ("sip.r-uri", Found(Field::SipUri)),
+    ("sip.From", Found(Field::SipFrom)),
+    ("sip.To", Found(Field::SipTo)),
+    ("sip.Call-ID", Found(Field::SipCallId)),
+    ("sip.User-Agent", Found(Field::SipAgent)),
+    ("sip.Status-Code", Found(Field::SipStatus)),
+];
+
+/// A packet whose columns are printed.
+pub(super) struct Row<'a> {
+    pub(super) first: &'a Dissection,
+    pub(super) bytes: &'a [u8],
+    pub(super) wire_len: u32,
+    pub(super) number: u64,
+    pub(super) time_ns: u64,
+    pub(super) first_ns: u64,
+    pub(super) previous_ns: u64,
+    pub(super) interface: &'a str,
+    pub(super) found: &'a Application,
+    pub(super) info: &'a dyn fmt::Display,
+}
+
+/// The columns of a capture, and what separates them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    columns: Vec<(String, Column)>,
+    separator: char,
+}
+
+impl Columns {
+    /// The columns of these names.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that is not known, with one that is like it.
+    pub fn parse(names: &[String], separator: char) -> Result<Columns> {
+        let find = |name: &String| {
+            let found = find(name).ok_or_else(|| unknown(name))?;
+            Ok((name.clone(), found))
+        };
+        Ok(Columns {
+            columns: names.iter().map(find).collect::<Result<_>>()?,
+            separator,
+        })
+    }
+
+    /// All names, tshark's first.
+    pub fn names() -> Vec<String> {
+        let known = COLUMNS.iter().map(|(name, _)| (*name).to_owned());
+        known
+            .chain(FIELDS.iter().map(|row| dotted(row.name)))
+            .collect()
+    }
+
+    /// The names of these columns in a line.
+    pub fn header(&self) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(self.separator.encode_utf8(&mut [0; 4])) + "\n"
+    }
+
+    pub(super) fn show(&self, out: &mut impl Write, row: &Row<'_>) -> fmt::Result {
+        for (index, (_, column)) in self.columns.iter().enumerate() {
+            if index != 0 {
+                out.write_char(self.separator)?;
+            }
+            match column {
+                Column::Frame(part) => show_frame(out, *part, row)?,
+                Level(part) => show_levels(out, *part, row)?,
+                Column::Info => write!(out, "{}", row.info)?,
+                Column::Protocol => match row.found.is_empty() {
+                    true => {}
+                    false => out.write_str(row.found.protocol().name())?,
+                },
+                Found(field) => show_found(out, *field, row.found)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `tls_sni` as `tls.sni`.
+fn dotted(name: &str) -> String {
+    name.replacen('_', ".", 1)
+}
+
+fn find(name: &str) -> Option<Column> {
+    let known = COLUMNS.iter().find(|(known, _)| *known == name);
+    known.map(|(_, column)| *column).or_else(|| {
+        let is_it = |known: &str| known == name || dotted(known) == name;
+        FIELDS
+            .iter()
+            .find(|row| is_it(row.name))
+            .map(|row| Found(row.field))
+    })
+}
+
+fn unknown(name: &str) -> Error {
+    let names = Columns::names();
+    let like = names.iter().min_by_key(|known| distance(known, name));
+    let like = like.filter(|known| distance(known, name) <= name.len() / 2);
+    let hint = match like {
+        Some(like) => format!("did you mean {like}? `--fields help` lists all names"),
+        None => "`--fields help` lists all names".to_owned(),
+    };
+    let what = format!("print the field {name:?}");
+    Error::new(
+        ErrorKind::InvalidInput,
+        what,
+        "there is no field of this name",
+    )
+    .with_hint(hint)
+}
+
+/// Letters to add, remove or change to make one of the other (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let change = corner + usize::from(!x.eq_ignore_ascii_case(&y));
+            corner = row[j + 1];
+            row[j + 1] = change.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn show_frame(out: &mut impl Write, part: Frame, row: &Row<'_>) -> fmt::Result {
+    let seconds = |out: &mut _, ns: u64| {
+        let time = Timestamp(ns);
+        Write::write_fmt(
+            out,
+            format_args!("{}.{:09}", time.seconds(), time.subsec_ns()),
+        )
+    };
+    match part {
+        Frame::Number => write!(out, "{}", row.number),
+        Frame::Time => seconds(out, row.time_ns),
+        Frame::TimeRelative => seconds(out, row.time_ns.saturating_sub(row.first_ns)),
+        Frame::TimeDelta => seconds(out, row.time_ns.saturating_sub(row.previous_ns)),
+        Frame::Len => write!(out, "{}", row.wire_len),
+        Frame::CapLen => write!(out, "{}", row.bytes.len()),
+        Frame::Interface => out.write_str(row.interface),
+    }
+}
+
+/// The value of each level that has one.
+fn show_levels(out: &mut impl Write, part: Part, row: &Row<'_>) -> fmt::Result {
+    let (mut level, mut inner) = (*row.first, Dissection::EMPTY);
+    let mut comma = "";
+    loop {
+        let mut out = Separated { out, comma };
+        show_part(&mut out, part, &level, row.bytes)?;
+        comma = out.comma;
+        if !dissect_inner(row.bytes, &level, &mut inner) {
+            return Ok(());
+        }
+        level = inner;
+    }
+}
+
+/// Puts a comma before what is written, but for the first.
+struct Separated<'a, W> {
+    out: &'a mut W,
+    comma: &'static str,
+}
+
+impl<W: Write> Separated<'_, W> {
+    fn value(&mut self, value: impl fmt::Display) -> fmt::Result {
+        write!(self.out, "{}{value}", self.comma)?;
+        self.comma = ",";
+        Ok(())
+    }
+}
+
+fn show_part<W: Write>(
+    out: &mut Separated<'_, W>,
+    part: Part,
+    d: &Dissection,
+    bytes: &[u8],
+) -> fmt::Result {
+    use Part as P;
+    match part {
+        P::EthSrc | P::EthDst | P::EthType | P::VlanId => show_link(out, part, d, bytes),
+        P::Ip4Src | P::Ip4Dst | P::Ip4Proto | P::Ip4Ttl | P::Ip4Id | P::Ip4Len | P::Ip4Dsfield
+            if d.ip_version == 4 =>
+        {
+            show_ip4(out, part, d, bytes)
+        }
+        P::Ip6Src | P::Ip6Dst | P::Ip6Hlim | P::Ip6Flow | P::Ip6Plen if d.ip_version == 6 => {
+            show_ip6(out, part, d)
+        }
+        _ => show_transport(out, part, d),
+    }
+}
+
+fn show_link<W: Write>(
+    out: &mut Separated<'_, W>,
+    part: Part,
+    d: &Dissection,
+    bytes: &[u8],
+) -> fmt::Result {
+    if part == Part::VlanId {
+        let tags = [d.vlan_outer, d.vlan_inner];
+        let mut tags = tags.iter().take(d.vlan_count.into());
+        return tags.try_for_each(|tag| out.value(tag));
+    }
+    let start = d.offset_of(LayerKind::Ethernet);
+    let header = start.and_then(|start| Ethernet::parse(bytes.get(start..)?).ok());
+    match (part, header) {
+        (Part::EthSrc, Some(header)) => out.value(header.src()),
+        (Part::EthDst, Some(header)) => out.value(header.dst()),
+        (Part::EthType, Some(header)) if header.ether_type() >= 0x600 => {
+            out.value(format_args!("0x{:04x}", header.ether_type()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn show_ip4<W: Write>(
+    out: &mut Separated<'_, W>,
+    part: Part,
+    d: &Dissection,
+    bytes: &[u8],
+) -> fmt::Result {
+    match (part, d.src_addr(), d.dst_addr()) {
+        (Part::Ip4Src, Some(address), _) | (Part::Ip4Dst, _, Some(address)) => out.value(address),
+        (Part::Ip4Proto, ..) => {
+            let named = bytes.get(usize::from(d.ip_offset) + 9).copied();
+            out.value(named.unwrap_or(d.ip_protocol))
+        }
+        (Part::Ip4Ttl, ..) => out.value(d.ttl),
+        (Part::Ip4Id, ..) => out.value(format_args!("0x{:04x}", d.fragment_id)),
+        (Part::Ip4Len, ..) => out.value(d.ip_total_len),
+        (Part::Ip4Dsfield, ..) => out.value(format_args!("0x{:02x}", d.traffic_class)),
+        _ => Ok(()),
+    }
+}
+
+fn show_ip6<W: Write>(out: &mut Separated<'_, W>, part: Part, d: &Dissection) -> fmt::Result {
+    match (part, d.src_addr(), d.dst_addr()) {
+        (Part::Ip6Src, Some(address), _) | (Part::Ip6Dst, _, Some(address)) => out.value(address),
+        (Part::Ip6Hlim, ..) => out.value(d.ttl),
+        (Part::Ip6Flow, ..) => out.value(format_args!("0x{:06x}", d.flow_label)),
+        (Part::Ip6Plen, ..) => out.value(d.ip_total_len.saturating_sub(40)),
+        _ => Ok(()),
+    }
+}
+
+fn show_transport<W: Write>(out: &mut Separated<'_, W>, part: Part, d: &Dissection) -> fmt::Result {
+    use Part as P;
+    let is = |kind| d.has(kind) && d.has_ports();
+    let (is_tcp, is_udp) = (is(LayerKind::Tcp), is(LayerKind::Udp));
+    match part {
+        P::TcpSrc if is_tcp => out.value(d.src_port),
+        P::TcpDst if is_tcp => out.value(d.dst_port),
+        P::TcpSeq if is_tcp => out.value(d.tcp_seq),
+        P::TcpAck if is_tcp => out.value(d.tcp_ack),
+        P::TcpFlags if is_tcp => out.value(format_args!("0x{:04x}", d.tcp_flags)),
+        P::TcpWindow if is_tcp => out.value(d.tcp_window),
+        P::TcpLen if is_tcp => out.value(d.transport_payload().map_or(0, |(_, len)| len)),
+        P::UdpSrc if is_udp => out.value(d.src_port),
+        P::UdpDst if is_udp => out.value(d.dst_port),
+        P::UdpLen if is_udp => out.value(d.transport_payload().map_or(0, |(_, len)| len) + 8),
+        P::IcmpType if d.has(LayerKind::Icmpv4) && d.icmp_type_read => out.value(d.icmp_type),
+        P::IcmpCode if d.has(LayerKind::Icmpv4) && d.icmp_type_read => out.value(d.icmp_code),
+        P::Icmp6Type if d.has(LayerKind::Icmpv6) && d.icmp_type_read => out.value(d.icmp_type),
+        P::Icmp6Code if d.has(LayerKind::Icmpv6) && d.icmp_type_read => out.value(d.icmp_code),
+        _ => Ok(()),
+    }
+}
+
+fn show_found(out: &mut impl Write, field: Field, found: &Application) -> fmt::Result {
+    let values = found.fields().filter(|(other, _)| *other == field);
+    for (index, (_, value)) in values.enumerate() {
+        out.write_str(if index == 0 { "" } else { "," })?;
+        match value {
+            Value::Text { bytes, .. } => {
+                let whole = Value::text(bytes);
+                write_value(out, field, whole)?;
+            }
+            // tshark prints the number of a version, too.
+            Value::Number(number) if field.row().kind == inspect::Kind::Version => {
+                write!(out, "0x{number:04x}")?;
+            }
+            value => write_value(out, field, value)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_or_suggested() {
+        for name in Columns::names() {
+            assert!(
+                Columns::parse(std::slice::from_ref(&name), '\t').is_ok(),
+                "{name}"
+            );
+        }
+        assert_eq!(
+            find("tls.sni"),
+            find("tls.handshake.extensions_server_name")
+        );
+        assert_eq!(find("tls.sni"), find("tls_sni"));
+        for (wrong, right) in [("tcp.dsport", "tcp.dstport"), ("ip.source", "ip.src")] {
+            let error = Columns::parse(&[wrong.to_owned()], '\t').unwrap_err();
+            assert!(error.hint().unwrap().contains(right), "{error}");
+        }
+        let columns = ["ip.src", "dns.qry.name"].map(str::to_owned);
+        let columns = Columns::parse(&columns, ',').unwrap();
+        assert_eq!(columns.header(), "ip.src,dns.qry.name\n");
+    }
+}

@@ -1,0 +1,119 @@
+//! What a probe is to do, and the memory that this takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bpf::cbpf::Program;
+use flow::top::{Order, TopScan};
+use flow::{EndReason, HashKey, MeterConfig, OwnedExtra, Record, Sampling};
+use inspect::InspectorConfig;
+
+use super::collector::HALF_COUNT_MAX;
+use super::ndpi;
+use super::outbox::{BUFFER_COUNT, BUFFER_LEN};
+use crate::Pacing;
+
+/// What a probe is to do.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Table, key, timeouts; for each queue.
+    pub meter: MeterConfig,
+    /// What workers do while idle.
+    pub pacing: Pacing,
+    /// Processors to pin workers to, by queue in turn. Without any, workers are pinned where there
+    /// are several, and enough processors.
+    pub cpus: Vec<usize>,
+    /// Stop after this many packets.
+    pub count: Option<u64>,
+    /// End after so long.
+    pub duration: Option<Duration>,
+    /// Which records go to the outlet.
+    pub record_sampling: Sampling,
+    /// The largest flows to keep sums of.
+    pub top_count: usize,
+    /// What makes a flow large.
+    pub order: Order,
+    /// The largest flows that go on to be shown in [`QueueStatus::live`](super::QueueStatus::live);
+    /// 0 does not look for them.
+    pub live_count: usize,
+    /// Decoders for the first packets of flows, for each queue.
+    pub applications: Option<InspectorConfig>,
+    /// With [`Config::applications`]: also ask libndpi, with room for so many flows of which it has
+    /// not yet said all.
+    pub ndpi_flow_count: Option<u32>,
+    /// A filter that runs in the workers, and can be changed by
+    /// [`Switch::select`](super::Switch::select); beside [`Config::count`] and an egress there can
+    /// be none.
+    pub filter: Option<Arc<Program>>,
+    /// Count packets and bytes over time ([`QueueStatus::series`](super::QueueStatus::series)).
+    pub series: bool,
+}
+
+impl Config {
+    /// All packets, by addresses, ports and protocol, in tables that share the room for four
+    /// million flows where there are more than four queues; timeouts of 30 and 300 seconds.
+    pub fn new(queue_count: usize) -> Config {
+        let mut meter = MeterConfig::new(secret());
+        meter.table.flow_count_max = default_size(queue_count);
+        Config {
+            meter,
+            pacing: Pacing::default(),
+            cpus: Vec::new(),
+            count: None,
+            duration: None,
+            record_sampling: Sampling::All,
+            top_count: 1,
+            order: Order::default(),
+            live_count: 0,
+            applications: None,
+            ndpi_flow_count: None,
+            filter: None,
+            series: false,
+        }
+    }
+
+    /// Bytes of memory that the probe takes with this number of queues, the port's own not
+    /// included.
+    pub fn memory_len(&self, queue_count: usize) -> usize {
+        let extra = self.meter.flow_len() - size_of::<Record>();
+        let buffers = BUFFER_COUNT * BUFFER_LEN * (size_of::<(Record, EndReason)>() + extra);
+        // A map keeps an eighth of its places free and doubles; so twice the entries, and the queue
+        // beside it.
+        let halves = if queue_count > 1 {
+            HALF_COUNT_MAX * (2 * (size_of::<Record>() + size_of::<OwnedExtra>() + 104) + 2 * 88)
+        } else {
+            0
+        };
+        let applications = self.applications.as_ref().map_or(0, |config| {
+            let known = size_of::<inspect::Application>() + inspect::LOG_LEN;
+            config.memory_len() + BUFFER_COUNT * BUFFER_LEN * known
+        });
+        let ndpi = match (&self.applications, self.ndpi_flow_count) {
+            (Some(config), Some(count)) => ndpi::memory_len(config, count),
+            _ => 0,
+        };
+        let scan = match self.live_count {
+            0 => 0,
+            _ => TopScan::memory_len(self.meter.table.flow_count_max),
+        };
+        queue_count * (self.meter.memory_len() + buffers + applications + ndpi + scan) + halves
+    }
+}
+
+/// Flows at one time for each queue, by default: a card with many queues must not take all memory.
+fn default_size(queue_count: usize) -> u32 {
+    const ONE: u32 = 1 << 20;
+    ONE.min(4 * ONE / queue_count.max(1) as u32)
+}
+
+/// 64 bytes that nobody can guess: the standard library's keyed hash, whose key comes from the
+/// system.
+pub(super) fn secret() -> HashKey {
+    use std::hash::BuildHasher;
+    let random = std::hash::RandomState::new();
+    let mut bytes = [0; 64];
+    for (at, chunk) in bytes.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&random.hash_one(at).to_le_bytes());
+    }
+    HashKey::from_bytes(&bytes)
+}

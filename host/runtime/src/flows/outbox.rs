@@ -1,0 +1,156 @@
+//! Ended flows on their way from a worker to the collector, in buffers that come back empty.
+
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+
+use flow::{EndReason, Extra, OwnedExtra, Record, RecordSink};
+
+use super::Message;
+
+/// Flows in one buffer.
+pub(super) const BUFFER_LEN: usize = 256;
+/// Buffers of a worker: 3 MiB, and what was asked for beyond records.
+pub(super) const BUFFER_COUNT: usize = 64;
+
+/// Ended flows on their way, and back again empty.
+#[derive(Default)]
+pub(super) struct Buffer {
+    pub(super) records: Vec<(Record, EndReason)>,
+    /// One for each record, if anything beyond records was asked for. They stay when the buffer is
+    /// emptied: their memory is used again.
+    pub(super) extras: Vec<OwnedExtra>,
+    pub(super) has_extras: bool,
+}
+
+impl Buffer {
+    pub(super) fn new() -> Buffer {
+        Buffer {
+            records: Vec::with_capacity(BUFFER_LEN),
+            ..Buffer::default()
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.records.clear();
+        self.has_extras = false;
+    }
+
+    fn push(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
+        if let Some(extra) = extra {
+            self.has_extras = true;
+            let at = self.records.len();
+            if self.extras.len() <= at {
+                self.extras.resize_with(at + 1, OwnedExtra::default);
+            }
+            self.extras[at].set(extra);
+        }
+        self.records.push((*record, reason));
+    }
+}
+
+/// Ended flows on their way to the collector.
+pub(super) struct Outbox {
+    index: usize,
+    buffer: Buffer,
+    messages: SyncSender<Message>,
+    empties: Receiver<Buffer>,
+    /// Buffers that have come back.
+    spare: Vec<Buffer>,
+    /// No packets are lost while we wait for a buffer.
+    pub(super) may_wait: bool,
+    pub(super) records_dropped: u64,
+    pub(super) packets_dropped: u64,
+    /// The collector is gone.
+    pub(super) is_gone: bool,
+}
+
+impl RecordSink for Outbox {
+    #[inline]
+    fn ended(&mut self, record: &Record, reason: EndReason) {
+        self.push(record, None, reason);
+    }
+
+    fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
+        self.push(record, Some(extra), reason);
+    }
+}
+
+impl Outbox {
+    /// Of the worker with this index, whose empty buffers come back through `empties`.
+    pub(super) fn new(
+        index: usize,
+        messages: SyncSender<Message>,
+        empties: Receiver<Buffer>,
+        may_wait: bool,
+    ) -> Outbox {
+        Outbox {
+            index,
+            buffer: Buffer::new(),
+            messages,
+            empties,
+            spare: Vec::with_capacity(BUFFER_COUNT),
+            may_wait,
+            records_dropped: 0,
+            packets_dropped: 0,
+            is_gone: false,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, record: &Record, extra: Option<&Extra<'_>>, reason: EndReason) {
+        self.buffer.push(record, extra, reason);
+        if self.buffer.records.len() == BUFFER_LEN {
+            self.send();
+        }
+    }
+
+    /// Whether half of the buffers are here.
+    pub(super) fn has_room(&mut self) -> bool {
+        while self.spare.len() < BUFFER_COUNT / 2
+            && let Ok(empty) = self.empties.try_recv()
+        {
+            self.spare.push(empty);
+        }
+        self.spare.len() >= BUFFER_COUNT / 2
+    }
+
+    /// Sends the records of a buffer that is not full, unless the collector is behind: then they
+    /// wait for others, or the few records of each pulse would take all buffers.
+    pub(super) fn pulse(&mut self) {
+        if self.has_room() {
+            self.send();
+        }
+    }
+
+    pub(super) fn send(&mut self) {
+        if self.buffer.records.is_empty() {
+            return;
+        }
+        let empty = match self.spare.pop() {
+            Some(empty) => Ok(empty),
+            None if self.may_wait => self.empties.recv().map_err(|_| TryRecvError::Disconnected),
+            None => self.empties.try_recv(),
+        };
+        match empty {
+            Ok(empty) => {
+                let full = std::mem::replace(&mut self.buffer, empty);
+                // There is room for all buffers, so this does not wait.
+                let sent = self.messages.send(Message::Ended(self.index, full));
+                self.is_gone |= sent.is_err();
+            }
+            Err(error) => {
+                self.is_gone |= error == TryRecvError::Disconnected;
+                let packets = self
+                    .buffer
+                    .records
+                    .iter()
+                    .map(|(record, _)| record.packets());
+                self.packets_dropped += packets.sum::<u64>();
+                self.records_dropped += self.buffer.records.len() as u64;
+                self.buffer.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! What decoders said of flows, for people: the application and a name, of a bounded number of
+//! flows, the smallest of which are forgotten first.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::extra::Extra;
+use crate::key::FlowKey;
+use crate::record::Record;
+
+/// Flows that are remembered before the smaller half is forgotten.
+const COUNT_MAX: usize = 4096;
+/// Bytes of a name that are kept.
+const NAME_LEN: usize = 96;
+
+/// Application and name by flow.
+#[derive(Debug, Default)]
+pub struct KnownFlows {
+    flows: HashMap<FlowKey, Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    bytes: u64,
+    application: Cow<'static, str>,
+    /// As it stood in the packets.
+    name: Vec<u8>,
+}
+
+impl KnownFlows {
+    /// Takes in what decoders said of a record; nothing where they said nothing.
+    pub fn add(&mut self, record: &Record, extra: &Extra<'_>) {
+        let Some(found) = extra.application() else {
+            return;
+        };
+        let Some(application) = found.name() else {
+            return;
+        };
+        let name = headline(&found);
+        self.put(record.key(), record.bytes(), application, name);
+    }
+
+    pub(crate) fn put(
+        &mut self,
+        key: &FlowKey,
+        bytes: u64,
+        application: Cow<'static, str>,
+        name: &[u8],
+    ) {
+        let entry = self.flows.entry(*key).or_default();
+        entry.bytes += bytes;
+        entry.application = application;
+        if entry.name.is_empty() {
+            entry.name = name.to_vec();
+        }
+        if self.flows.len() > COUNT_MAX {
+            self.forget();
+        }
+    }
+
+    #[inline(never)]
+    fn forget(&mut self) {
+        let mut sizes: Vec<u64> = self.flows.values().map(|entry| entry.bytes).collect();
+        let (_, middle, _) = sizes.select_nth_unstable(COUNT_MAX / 2);
+        let middle = *middle;
+        let mut room = COUNT_MAX / 2;
+        self.flows.retain(|_, entry| {
+            let stays = entry.bytes >= middle && room > 0;
+            room -= usize::from(stays);
+            stays
+        });
+    }
+
+    /// The application of a flow, and the name it went by as it stood in the packets: printable or
+    /// not.
+    pub fn get(&self, key: &FlowKey) -> Option<(&Cow<'static, str>, &[u8])> {
+        let entry = self.flows.get(key)?;
+        Some((&entry.application, &entry.name))
+    }
+
+    /// Flows that are remembered.
+    pub fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Whether nothing is known of any flow.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+}
+
+/// The name that says most, at most [`NAME_LEN`] bytes of it.
+pub(crate) fn headline(found: &inspect::Application) -> &[u8] {
+    match found.headline() {
+        Some(inspect::Value::Text { bytes, .. }) => &bytes[..bytes.len().min(NAME_LEN)],
+        _ => &[],
+    }
+}

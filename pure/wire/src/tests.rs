@@ -1,0 +1,30 @@
+//! Tests of many files at once: what every view reads where, and where every step leads.
+
+mod fields;
+mod steps;
+mod texts;
+mod transports;
+mod tunnels;
+mod views;
+
+use crate::Reason;
+use core::fmt::Display;
+use std::string::{String, ToString};
+
+/// A header whose byte `i` is `0x10 + i`, so that each value shows where it was read, with the
+/// bytes of `set` at their places.
+fn counted<const N: usize>(set: &[(usize, &[u8])]) -> [u8; N] {
+    let mut bytes = core::array::from_fn(|i| 0x10 + i as u8);
+    for (at, values) in set {
+        bytes[*at..at + values.len()].copy_from_slice(values);
+    }
+    bytes
+}
+
+/// The view as it is printed, or why there is none.
+fn text(view: Result<impl Display, Reason>) -> String {
+    match view {
+        Ok(view) => view.to_string(),
+        Err(reason) => std::format!("[{reason}]"),
+    }
+}

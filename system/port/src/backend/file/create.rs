@@ -1,0 +1,169 @@
+//! Makes the files that captures go into: readable by their owner alone, and never through a
+//! symbolic link of somebody else.
+//!
+//! Whoever may write to the folder (`/tmp`) could put a link there under the name of the capture,
+//! and have a privileged process overwrite the file behind it. The kernel refuses such links in
+//! sticky folders where `fs.protected_symlinks` is set; here they are refused everywhere.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Links that are followed one after the other at most, as the kernel does (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// How files are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Making {
+    /// Permissions of new files, less the umask (open(2)).
+    pub(super) mode: u32,
+}
+
+impl Making {
+    /// Makes or empties a file.
+    ///
+    /// # Errors
+    /// What open(2) says; `PermissionDenied` for a link of another user.
+    pub(super) fn create(self, path: &Path) -> io::Result<File> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS_MAX {
+            // The kernel follows no link: what was checked is what is opened.
+            let mut options = File::options();
+            options.write(true).create(true).mode(self.mode);
+            options.custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW);
+            match options.open(&path) {
+                Err(error) if error.raw_os_error() == Some(libc::ELOOP) => path = follow(&path)?,
+                Err(error) => return Err(error),
+                Ok(file) => {
+                    // Not before it is known which file it is.
+                    if file.metadata()?.is_file() {
+                        file.set_len(0)?;
+                    }
+                    return Ok(file);
+                }
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ELOOP))
+    }
+}
+
+/// Where a link leads that root or the effective user made. The link of a user to whom the file
+/// will be given is not followed: that user could name any file of root's.
+fn follow(path: &Path) -> io::Result<PathBuf> {
+    let mut options = File::options();
+    options.custom_flags(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    // Held open, so that owner and target are those of the same link.
+    let link = options.read(true).open(path)?;
+    let data = link.metadata()?;
+    if !data.is_symlink() {
+        // It has changed meanwhile.
+        return Ok(path.to_owned());
+    }
+    let target = target_of(&link)?;
+    // SAFETY: a plain system call without arguments.
+    let user = unsafe { libc::geteuid() };
+    if ![user, 0].contains(&data.uid()) {
+        let why = format!(
+            "it is a symbolic link to {} that user {} made",
+            target.display(),
+            data.uid()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    // A target that is absolute replaces the folder.
+    Ok(path.parent().unwrap_or(Path::new("")).join(target))
+}
+
+/// The target of an open link (readlinkat(2), with an empty path).
+fn target_of(link: &File) -> io::Result<PathBuf> {
+    let mut bytes = vec![0; libc::PATH_MAX as usize];
+    // SAFETY: the path is a string that ends in zero, and the kernel writes at most `bytes.len()`
+    // bytes into `bytes`, which lives until after the call.
+    let len = unsafe {
+        libc::readlinkat(
+            link.as_raw_fd(),
+            c"".as_ptr(),
+            bytes.as_mut_ptr().cast(),
+            bytes.len(),
+        )
+    };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    bytes.truncate(len);
+    Ok(OsString::from_vec(bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+
+    use super::*;
+
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let name = format!("barewire-create-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const PRIVATE: Making = Making { mode: 0o600 };
+
+    #[test]
+    fn new_files_are_private_unless_asked() {
+        let folder = Folder::new("mode");
+        for (name, mode) in [("a", 0o600), ("b", 0o400)] {
+            let file = Making { mode }.create(&folder.0.join(name)).unwrap();
+            assert_eq!(file.metadata().unwrap().mode() & 0o777, mode);
+        }
+        // One that is there keeps its permissions, and is emptied.
+        let path = folder.0.join("c");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let file = PRIVATE.create(&path).unwrap();
+        let data = file.metadata().unwrap();
+        assert_eq!((data.mode() & 0o777, data.len()), (0o640, 0));
+    }
+
+    #[test]
+    fn links_of_other_users_are_not_followed() {
+        let folder = Folder::new("link");
+        let [file, link] = ["file", "link"].map(|name| folder.0.join(name));
+        std::fs::write(&file, "kept").unwrap();
+        symlink(&file, &link).unwrap();
+        // SAFETY: a plain system call without arguments.
+        if unsafe { libc::geteuid() } != 0 {
+            skip::skip!("root, to make a link of another user");
+        }
+        lchown(&link, Some(12_345), None).unwrap();
+        let error = PRIVATE.create(&link).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("user 12345 made"), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+        lchown(&link, Some(0), None).unwrap();
+        PRIVATE.create(&link).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+        // A link to a link is looked at as well, and a relative one is of its folder.
+        let [first, loops] = ["first", "loops"].map(|name| folder.0.join(name));
+        symlink("link", &first).unwrap();
+        PRIVATE.create(&first).unwrap();
+        lchown(&link, Some(12_345), None).unwrap();
+        let error = PRIVATE.create(&first).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        symlink("loops", &loops).unwrap();
+        let error = PRIVATE.create(&loops).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
+    }
+}

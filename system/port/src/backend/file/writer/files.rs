@@ -1,0 +1,192 @@
+//! The files of a set: created, given a head, ended; and the error of one that cannot be created.
+
+use std::io;
+use std::path::Path;
+
+use sys::{Error, Result};
+use wire::file::{pcap, pcapng};
+use wire::{LinkType, Timestamp};
+
+use super::super::create::Making;
+use super::super::input::Compression;
+use super::super::output::Output;
+use super::super::rotation::Sequence;
+use super::{FileCompression, FileFormat, FileWriter, State, WriterOptions};
+
+impl FileWriter {
+    /// Checks that files of the set can be created later, with the privileges of now: creates one
+    /// beside the first, and deletes it; and that those that will be written over can be.
+    ///
+    /// # Errors
+    /// `Permission` and what else the system says.
+    pub fn check_later(options: &WriterOptions) -> Result<()> {
+        if !options.rotation.is_on() {
+            return Ok(());
+        }
+        let mut sequence = Sequence::new(&options.path, options.rotation);
+        if let Some(start_s) = options.start_s {
+            sequence.start(start_s);
+        }
+        for path in sequence.later() {
+            if path.is_file() {
+                let open = std::fs::File::options().write(true).open(&path);
+                open.map_err(|error| refused(&path, error, 1))?;
+            }
+        }
+        let path = sequence.name();
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{}", std::process::id()));
+        let probe = path.with_file_name(name);
+        std::fs::File::create_new(&probe).map_err(|error| refused(&path, error, 1))?;
+        std::fs::remove_file(&probe).map_err(|error| refused(&path, error, 1))
+    }
+
+    /// Creates the next file of the set, and gathers its head.
+    pub(super) fn open(&mut self) -> Result<()> {
+        let path = self.sequence.name();
+        let compression = match self.options.compression {
+            FileCompression::None => Compression::None,
+            FileCompression::Gzip => Compression::Gzip,
+            FileCompression::Zstd => Compression::Zstd,
+        };
+        let making = Making {
+            mode: self.options.mode,
+        };
+        let create = || {
+            let output = Output::create(&path, compression, making)?;
+            if let Some((uid, gid)) = self.options.owner {
+                output.give_to(uid, gid)?;
+            }
+            Ok(output)
+        };
+        let output = create().map_err(|error: io::Error| {
+            self.state = State::Failed;
+            refused(&path, error, self.written.files)
+        })?;
+        self.written.files += 1;
+        self.output = Some((output, path));
+        match self.options.format {
+            FileFormat::Pcap(_) if self.interfaces.is_empty() => {}
+            _ => self.head(),
+        }
+        Ok(())
+    }
+
+    /// The head of a file: of a pcap file, once the link type is known.
+    pub(super) fn head(&mut self) {
+        match self.options.format {
+            FileFormat::Pcap(precision) => {
+                let mut head = [0; pcap::HEADER_LEN];
+                let link = LinkType(self.interfaces.first().map_or(1, |first| first.link_type));
+                pcap::emit_header(&mut head, link, self.encoder.snaplen, precision);
+                self.gathered.put(&head);
+                self.has_head = true;
+            }
+            FileFormat::Pcapng => {
+                let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+                let os = format!("Linux {}", release.unwrap_or_default().trim());
+                let info = pcapng::SectionInfo {
+                    hardware: std::env::consts::ARCH,
+                    os: &os,
+                    application: &self.options.application,
+                    comment: "",
+                };
+                let texts = info.hardware.len() + os.len() + info.application.len();
+                let mut block = vec![0; pcapng::text_block_len(texts)];
+                let len = pcapng::emit_section(&mut block, &info).unwrap_or(0);
+                self.gathered.put(&block[..len]);
+                for index in 0..self.interfaces.len() {
+                    self.interface_block(index);
+                }
+            }
+        }
+    }
+
+    /// The block of a pcapng file that describes an interface.
+    pub(super) fn interface_block(&mut self, index: usize) {
+        let interface = &self.interfaces[index];
+        let link = LinkType(interface.link_type);
+        let mut info = pcapng::InterfaceInfo::new(link, self.encoder.snaplen, &interface.name);
+        info.filter = &interface.filter;
+        let texts = info.name.len() + info.filter.len();
+        let mut block = vec![0; pcapng::text_block_len(texts)];
+        let len = pcapng::emit_interface(&mut block, &info).unwrap_or(0);
+        self.gathered.put(&block[..len]);
+    }
+
+    /// Ends the file that is open, and reports that it is complete.
+    pub(super) fn rotate(&mut self) -> Result<()> {
+        let path = self.output.as_ref().map(|(_, path)| path.clone());
+        self.close()?;
+        if let (Some(closed), Some(path)) = (&self.options.closed, path) {
+            // Whoever wanted to know may be gone.
+            let _ = closed.send(path);
+        }
+        Ok(())
+    }
+
+    /// Ends the file that is open.
+    pub(super) fn close(&mut self) -> Result<()> {
+        if self.output.is_none() {
+            return Ok(());
+        }
+        match self.options.format {
+            // A file without packets is a capture too.
+            FileFormat::Pcap(_) if self.interfaces.is_empty() => self.head(),
+            FileFormat::Pcap(_) => {}
+            FileFormat::Pcapng => {
+                for statistics in self.statistics.iter().flatten() {
+                    let mut block = vec![0; pcapng::text_block_len(0)];
+                    let time = Timestamp(self.last_ns);
+                    let len = pcapng::emit_statistics(&mut block, statistics, time, "");
+                    self.gathered.put(&block[..len.unwrap_or(0)]);
+                }
+            }
+        }
+        self.flush()?;
+        if let Some((mut output, path)) = self.output.take() {
+            let ended = output.end();
+            self.written.bytes += output.len();
+            ended.and_then(|()| output.close()).map_err(|error| {
+                self.state = State::Failed;
+                Error::from_io(format!("write {}", path.display()), error)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A file that cannot be made: why, and what to do.
+fn refused(path: &Path, error: io::Error, files: u32) -> Error {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOENT) if folder.is_dir() => "files cannot be made there".to_owned(),
+        Some(libc::ENOENT) => format!("make the folder first: mkdir -p {}", folder.display()),
+        Some(libc::EACCES | libc::EPERM) if files > 0 => format!(
+            "with --user, later files are made by that user, who must be allowed to write to {}",
+            folder.display()
+        ),
+        Some(libc::EACCES | libc::EPERM) => {
+            format!(
+                "choose a folder where you may write; {} is not",
+                folder.display()
+            )
+        }
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            "name the file itself, or remove the link".to_owned()
+        }
+        Some(libc::EISDIR) => "name a file in it".to_owned(),
+        Some(libc::EROFS) => "that file system is mounted read-only".to_owned(),
+        _ => String::new(),
+    };
+    let error = Error::from_io(format!("write {}", path.display()), error);
+    if hint.is_empty() {
+        error
+    } else {
+        error.with_hint(hint)
+    }
+}
