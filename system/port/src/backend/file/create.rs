@@ -32,28 +32,42 @@ impl Making {
         let mut path = path.to_owned();
         for _ in 0..LINKS_MAX {
             // The kernel follows no link: what was checked is what is opened.
-            let mut options = File::options();
-            options.write(true).create(true).mode(self.mode);
-            options.custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW);
-            match options.open(&path) {
-                Err(error) if error.raw_os_error() == Some(libc::ELOOP) => path = follow(&path)?,
-                Err(error) => return Err(error),
-                Ok(file) => {
-                    // Not before it is known which file it is.
-                    if file.metadata()?.is_file() {
-                        file.set_len(0)?;
-                    }
-                    return Ok(file);
-                }
+            match self.open(&path, libc::O_NOFOLLOW) {
+                Err(error) if error.raw_os_error() == Some(libc::ELOOP) => match follow(&path)? {
+                    Link::Path(target) => path = target,
+                    Link::OpenFile => return self.open(&path, 0),
+                },
+                result => return result,
             }
         }
         Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
+
+    fn open(self, path: &Path, flags: i32) -> io::Result<File> {
+        let mut options = File::options();
+        options.write(true).create(true).mode(self.mode);
+        options.custom_flags(libc::O_CLOEXEC | flags);
+        let file = options.open(path)?;
+        // Not before it is known which file it is.
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+}
+
+/// Where a symbolic link leads.
+enum Link {
+    /// To another path.
+    Path(PathBuf),
+    /// To a file that a process has open, of which only the kernel knows where it is: what
+    /// `/dev/stdout` and `>(command)` of a shell lead to (proc(5), `/proc/pid/fd`).
+    OpenFile,
 }
 
 /// Where a link leads that root or the effective user made. The link of a user to whom the file
 /// will be given is not followed: that user could name any file of root's.
-fn follow(path: &Path) -> io::Result<PathBuf> {
+fn follow(path: &Path) -> io::Result<Link> {
     let mut options = File::options();
     options.custom_flags(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC);
     // Held open, so that owner and target are those of the same link.
@@ -61,7 +75,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
     let data = link.metadata()?;
     if !data.is_symlink() {
         // It has changed meanwhile.
-        return Ok(path.to_owned());
+        return Ok(Link::Path(path.to_owned()));
     }
     let target = target_of(&link)?;
     // SAFETY: a plain system call without arguments.
@@ -74,8 +88,23 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
+    if is_of_proc(&link)? {
+        return Ok(Link::OpenFile);
+    }
     // A target that is absolute replaces the folder.
-    Ok(path.parent().unwrap_or(Path::new("")).join(target))
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Ok(Link::Path(folder.join(target)))
+}
+
+/// Whether a link is the kernel's own: nobody can make one in `/proc`.
+fn is_of_proc(link: &File) -> io::Result<bool> {
+    // SAFETY: all zeros is a value of this plain structure, which the kernel fills.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the structure lives until after the call.
+    match unsafe { libc::fstatfs(link.as_raw_fd(), &raw mut system) } {
+        0 => Ok(system.f_type == libc::PROC_SUPER_MAGIC),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The target of an open link (readlinkat(2), with an empty path).
@@ -135,6 +164,24 @@ mod tests {
         let file = PRIVATE.create(&path).unwrap();
         let data = file.metadata().unwrap();
         assert_eq!((data.mode() & 0o777, data.len()), (0o640, 0));
+    }
+
+    #[test]
+    fn a_pipe_of_this_process_has_a_name() {
+        use std::io::{Read, Write};
+        let folder = Folder::new("pipe");
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let names = ["/proc/self/fd", "/dev/fd"].map(|fds| format!("{fds}/{}", pipe.as_raw_fd()));
+        // A link to it, too: `/dev/stdout` is one.
+        let link = folder.0.join("link");
+        symlink(&names[0], &link).unwrap();
+        for path in names.iter().map(Path::new).chain([link.as_path()]) {
+            PRIVATE.create(path).unwrap().write_all(b"x").unwrap();
+        }
+        drop(pipe);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "xxx");
     }
 
     #[test]

@@ -1,0 +1,79 @@
+//! Why a filter was not compiled, and where in its text.
+
+use std::fmt;
+use std::ops::Range;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a filter was not compiled.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Error {
+    /// The bytes of the text that are to blame; empty at the end where something is missing.
+    pub at: Range<usize>,
+    /// What is wrong: "unknown port name \"htpp\"".
+    pub what: String,
+    /// What would have been right, or what to do; may be empty.
+    pub expected: String,
+}
+
+impl Error {
+    /// An error at some bytes of the text.
+    pub fn new(at: Range<usize>, what: impl Into<String>) -> Self {
+        Error {
+            at,
+            what: what.into(),
+            expected: String::new(),
+        }
+    }
+
+    /// The same error with what would have been right.
+    pub fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = expected.into();
+        self
+    }
+
+    /// The text with the place marked below it, as a compiler shows it: two lines without a line
+    /// end. Control characters are shown as spaces.
+    pub fn mark(&self, text: &str) -> String {
+        let plain: String = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let start = text.floor_char_boundary(self.at.start.min(text.len()));
+        let end = text.ceil_char_boundary(self.at.end.min(text.len()));
+        let before = text[..start].chars().count();
+        let width = text[start..end.max(start)].chars().count().max(1);
+        format!("{plain}\n{}{}", " ".repeat(before), "^".repeat(width))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at character {}", self.what, self.at.start + 1)?;
+        if self.expected.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; {}", self.expected)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_is_marked_below_the_text() {
+        let error = Error::new(4..8, "unknown word \"porz\"").expected("did you mean \"port\"?");
+        assert_eq!(error.mark("tcp porz 80"), "tcp porz 80\n    ^^^^");
+        assert_eq!(
+            error.to_string(),
+            "unknown word \"porz\" at character 5; did you mean \"port\"?"
+        );
+        // A place behind the end, in the middle of a character, or among control characters.
+        assert_eq!(Error::new(9..9, "").mark("tcp"), "tcp\n   ^");
+        assert_eq!(Error::new(1..2, "").mark("é\tx"), "é x\n^");
+    }
+}

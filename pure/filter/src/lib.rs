@@ -1,0 +1,9 @@
+//! Packet filters: from text (a pcap expression, a p0f signature, a list of DNS names) to a classic
+//! BPF program, which `bpf` prints, runs and translates for each hook.
+//!
+//! Everything here turns text into numbers: files, name services and kernels belong to the caller.
+#![forbid(unsafe_code)]
+
+mod error;
+
+pub use error::{Error, Result};
