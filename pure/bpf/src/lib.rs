@@ -15,6 +15,7 @@ pub mod disasm;
 pub mod ebpf;
 #[cfg(feature = "laws")]
 pub mod laws;
+pub mod native;
 #[cfg(test)]
 mod tests;
 pub mod translate;

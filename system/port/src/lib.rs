@@ -28,6 +28,7 @@
 mod account;
 mod backend;
 mod control;
+mod matcher;
 mod open;
 mod options;
 mod port;
@@ -53,6 +54,7 @@ pub use account::{
 };
 pub use backend::vfio::card_name as user_mode_card;
 pub use control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
+pub use matcher::Matcher;
 pub use open::{BACKENDS, open, shared_pool};
 pub use options::{
     AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,

@@ -18,6 +18,7 @@ use sys::Result;
 use sys::eventfd::EventFd;
 
 use crate::account::RxCounters;
+use crate::matcher::Matcher;
 
 pub use ring::slot::Filled;
 
@@ -109,7 +110,7 @@ pub struct RxQueue {
     rejected: Vec<Slot>,
     batch_max: usize,
     queue_index: u32,
-    filter: Option<Program>,
+    filter: Option<Matcher>,
     next_filter: Arc<switch::NextFilter>,
     waker: Option<Arc<EventFd>>,
     counters: Arc<RxCounters>,
@@ -133,7 +134,7 @@ impl RxQueue {
             rejected: Vec::new(),
             batch_max,
             queue_index,
-            filter,
+            filter: filter.map(Matcher::new),
             next_filter: Arc::default(),
             waker: None,
             counters,
@@ -247,11 +248,11 @@ impl Drop for RxQueue {
 /// Whether a filter selects a packet. What the kernel would tell a filter beside the bytes is
 /// reported here, too: a tag that is not among them, and which way the packet goes.
 #[inline]
-fn selects(filter: &Program, slot: &Slot, bytes: &[u8]) -> bool {
+fn selects(filter: &Matcher, slot: &Slot, bytes: &[u8]) -> bool {
     /// `PACKET_OUTGOING` of `if_packet.h`.
     const OUTGOING: u8 = 4;
     if !slot.has(Slot::VLAN) && !slot.has(Slot::OUTGOING) {
-        return bpf::vm_cbpf::run(filter, bytes, slot.wire_len) != 0;
+        return filter.selects(bytes, slot.wire_len);
     }
     let vlan = slot.has(Slot::VLAN).then_some(slot.vlan);
     let info = PacketInfo {
@@ -263,7 +264,7 @@ fn selects(filter: &Program, slot: &Slot, bytes: &[u8]) -> bool {
         vlan: vlan.map(|vlan| (vlan.tpid, vlan.tci)),
         ..PacketInfo::UNKNOWN
     };
-    bpf::vm_cbpf::run_with(filter, bytes, slot.wire_len, &info) != 0
+    filter.run(bytes, slot.wire_len, &info) != 0
 }
 
 /// # Safety

@@ -7,6 +7,7 @@ pub mod advice;
 pub mod affinity;
 pub mod bpf;
 pub mod clock;
+pub mod code;
 mod dynamic;
 mod error;
 pub mod ethtool;

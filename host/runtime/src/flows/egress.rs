@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf::cbpf::Program;
 use inspect::Protocol;
-use port::{Intake, Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue};
+use port::{Intake, Matcher, Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
@@ -48,7 +47,7 @@ pub struct Egress {
     pub(super) port: Port,
     choice: Choice,
     packet_len_max: usize,
-    program: Option<Arc<Program>>,
+    filter: Option<Matcher>,
     pub(super) counters: Vec<Arc<Counters>>,
     can_wait: bool,
 }
@@ -209,7 +208,7 @@ impl Plan {
         Ok(Egress {
             packet_len_max: side.packet_len_max,
             port: side.port,
-            program: program.map(Arc::new),
+            filter: program.map(Matcher::new),
             counters: Vec::new(),
             can_wait: input.control.describe().intake == Intake::File,
             choice: self.choice,
@@ -232,7 +231,7 @@ impl Egress {
                 0 => u32::MAX,
                 len => len as u32,
             },
-            program: self.program.clone(),
+            filter: self.filter.clone(),
             only: self.choice.only.clone(),
             can_wait: self.can_wait,
             is_stuck: false,
@@ -246,7 +245,7 @@ pub(super) struct Out {
     tx: TxQueue,
     counters: Arc<Counters>,
     packet_len_max: u32,
-    program: Option<Arc<Program>>,
+    filter: Option<Matcher>,
     only: Vec<Protocol>,
     can_wait: bool,
     /// The last wait for room was for nothing.
@@ -285,7 +284,7 @@ impl Out {
                 &mut status.unsendable
             } else if len_of(&packet) > self.packet_len_max {
                 &mut status.too_long
-            } else if is_refused(self.program.as_deref(), &packet) {
+            } else if is_refused(self.filter.as_ref(), &packet) {
                 &mut status.filtered
             } else {
                 continue;
@@ -389,9 +388,8 @@ fn len_of(packet: &Packet<'_>) -> u32 {
     packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
 }
 
-fn is_refused(program: Option<&Program>, packet: &Packet<'_>) -> bool {
-    program
-        .is_some_and(|program| bpf::vm_cbpf::run(program, packet.bytes(), packet.wire_len()) == 0)
+fn is_refused(filter: Option<&Matcher>, packet: &Packet<'_>) -> bool {
+    filter.is_some_and(|filter| !filter.selects(packet.bytes(), packet.wire_len()))
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bpf::cbpf::Program;
-use bpf::vm_cbpf;
 use flow::Sampling;
-use port::Packet;
+use port::{Matcher, Packet};
 
 use super::lock;
 
@@ -56,7 +55,7 @@ impl Changing {
 
 /// A filter that runs in a worker.
 pub(super) struct Filter {
-    program: Arc<Program>,
+    matcher: Matcher,
     /// A packet with its tag put back.
     tagged: Vec<u8>,
 }
@@ -64,7 +63,7 @@ pub(super) struct Filter {
 impl Filter {
     pub(super) fn new(program: Arc<Program>) -> Filter {
         Filter {
-            program,
+            matcher: Matcher::new(program),
             tagged: Vec::new(),
         }
     }
@@ -74,7 +73,7 @@ impl Filter {
     pub(super) fn takes(&mut self, packet: &Packet<'_>) -> bool {
         let (bytes, wire_len) = (packet.bytes(), packet.wire_len());
         let Some(vlan) = packet.vlan() else {
-            return vm_cbpf::run(&self.program, bytes, wire_len) != 0;
+            return self.matcher.selects(bytes, wire_len);
         };
         let (macs, rest) = bytes.split_at(bytes.len().min(12));
         self.tagged.clear();
@@ -82,6 +81,7 @@ impl Filter {
         self.tagged.extend(vlan.tpid.to_be_bytes());
         self.tagged.extend(vlan.tci.to_be_bytes());
         self.tagged.extend_from_slice(rest);
-        vm_cbpf::run(&self.program, &self.tagged, wire_len.saturating_add(4)) != 0
+        self.matcher
+            .selects(&self.tagged, wire_len.saturating_add(4))
     }
 }

@@ -97,8 +97,8 @@ fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
         indices: Vec::new(),
         section: 0,
         options: options.clone(),
-        programs: Vec::new(),
-        programs_by_link: HashMap::new(),
+        filters: Vec::new(),
+        filters_by_link: HashMap::new(),
         snaplen: if options.snaplen == 0 {
             u32::MAX
         } else {

@@ -8,6 +8,7 @@ use sys::Result;
 
 use super::RxQueue;
 use crate::control::PortControl;
+use crate::matcher::Matcher;
 use crate::port::Port;
 
 /// What a queue's next filter is, for the thread that owns the queue.
@@ -41,7 +42,7 @@ impl NextFilter {
 impl RxQueue {
     #[cold]
     pub(super) fn take_filter(&mut self) {
-        self.filter = self.next_filter.take();
+        self.filter = self.next_filter.take().map(Matcher::new);
         self.backend.end_filter();
     }
 }

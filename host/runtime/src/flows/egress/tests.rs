@@ -8,7 +8,7 @@ fn out(kind: ErrorKind) -> Out {
         tx: queue(kind),
         counters: Arc::default(),
         packet_len_max: u32::MAX,
-        program: None,
+        filter: None,
         only: Vec::new(),
         can_wait: false,
         is_stuck: false,

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use bpf::cbpf::Program;
 use ring::slot::Slot;
 use ring::{Frame, FrameCache, Pool, PoolConfig};
 use sys::{Error, ErrorKind, Result};
@@ -18,6 +17,7 @@ use super::Shared;
 use super::input::Compression;
 use super::source::{self, More, Source};
 use crate::account::RxCounters;
+use crate::matcher::Matcher;
 use crate::options::{FilterTarget, PortOptions};
 use crate::rx::{Filled, Ready, RxBackend};
 
@@ -58,9 +58,9 @@ pub(super) struct Rx {
     pub(super) section: u32,
     pub(super) options: PortOptions,
     /// The filter of each interface, by its index in the port.
-    pub(super) programs: Vec<Option<Arc<Program>>>,
+    pub(super) filters: Vec<Option<Matcher>>,
     /// The filter for each link type met.
-    pub(super) programs_by_link: HashMap<u16, Option<Arc<Program>>>,
+    pub(super) filters_by_link: HashMap<u16, Option<Matcher>>,
     pub(super) snaplen: u32,
     pub(super) end: Option<End>,
     /// The end was told to the program.
@@ -135,9 +135,9 @@ impl Rx {
         let index = u16::try_from(index);
         let count = known.len();
         drop(known);
-        if count > self.programs.len() {
-            match self.program(found.interface.link.0) {
-                Ok(program) => self.programs.push(program),
+        if count > self.filters.len() {
+            match self.filter(found.interface.link.0) {
+                Ok(filter) => self.filters.push(filter),
                 Err(error) => self.end = Some(End::Filter(Some(error))),
             }
         }
@@ -156,17 +156,17 @@ impl Rx {
     }
 
     /// The filter for a link type; the one of an interface before, if it has the same.
-    fn program(&mut self, link_type: u16) -> Result<Option<Arc<Program>>> {
-        if let Some(program) = self.programs_by_link.get(&link_type) {
-            return Ok(program.clone());
+    fn filter(&mut self, link_type: u16) -> Result<Option<Matcher>> {
+        if let Some(filter) = self.filters_by_link.get(&link_type) {
+            return Ok(filter.clone());
         }
         let target = FilterTarget {
             link_type,
             tap: None,
         };
-        let program = self.options.for_packets(target)?.filter.map(Arc::new);
-        self.programs_by_link.insert(link_type, program.clone());
-        Ok(program)
+        let filter = self.options.for_packets(target)?.filter.map(Matcher::new);
+        self.filters_by_link.insert(link_type, filter.clone());
+        Ok(filter)
     }
 
     fn at_end(&mut self, more: More) {
@@ -235,11 +235,11 @@ impl Rx {
     /// Whether the filter of the packet's interface, if there is one, selects it.
     #[inline]
     fn selects(&self, index: u16, bytes: &[u8], packet: &Packet) -> bool {
-        let Some(Some(program)) = self.programs.get(usize::from(index)) else {
+        let Some(Some(filter)) = self.filters.get(usize::from(index)) else {
             return true;
         };
         let data = bytes.get(packet.data.clone()).unwrap_or(&[]);
-        bpf::vm_cbpf::run(program, data, packet.wire_len) != 0
+        filter.selects(data, packet.wire_len)
     }
 
     /// Adds packets to the batch until there is something else, or `room` of them; how many were
@@ -253,7 +253,7 @@ impl Rx {
         let start = self.source.pointer(0);
         let (mut at, mut seen, mut added) = (0, 0, 0);
         slots.reserve(room);
-        if self.programs.iter().all(Option::is_none) {
+        if self.filters.iter().all(Option::is_none) {
             let index = self.indices.first().copied().unwrap_or(0);
             let snaplen = self.snaplen;
             at = self
@@ -359,8 +359,8 @@ impl RxBackend for Rx {
 
     fn end_filter(&mut self) {
         (self.options.filter, self.options.filter_source) = (None, None);
-        self.programs_by_link.clear();
-        self.programs.fill(None);
+        self.filters_by_link.clear();
+        self.filters.fill(None);
     }
 
     fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {

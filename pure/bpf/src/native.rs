@@ -1,0 +1,325 @@
+//! cBPF to machine code of x86-64, for filters that run in user space on many packets.
+//!
+//! The code means what [`vm_cbpf`](crate::vm_cbpf) means. It is a function of the System V calling
+//! convention (System V ABI, AMD64 supplement, section 3.2):
+//!
+//! ```text
+//! rdi  first byte of the packet
+//! rsi  bytes present, fewer than 2^31
+//! edx  length on the wire
+//! eax  the result: bytes to keep, 0 for none
+//! ```
+//!
+//! Inside, A is eax, X is r9d, the length on the wire r8d. Scratch memory lies below the stack
+//! pointer, in the 128 bytes that a function without calls may use.
+//!
+//! A load is preceded by a comparison with the bytes present, unless every way that leads to it
+//! has compared with as many.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::cbpf::{Alu, Cond, LINK_BASE, MEMORY_WORDS, Op, Operand, Program, Reg, Width};
+
+mod encode;
+
+use encode::{Code, Jump};
+
+/// Machine code of a program; `None` for what only the interpreter runs: jumps backward and loads
+/// of what is known beside the bytes.
+pub fn x86_64(program: &Program) -> Option<Vec<u8>> {
+    if program.backward_jump().is_some() {
+        return None;
+    }
+    let ops: Option<Vec<Op>> = program.insns().iter().map(|insn| insn.decode()).collect();
+    let ops = ops?;
+    if ops
+        .iter()
+        .any(|op| matches!(op, Op::LoadAbs(_, at) if *at >= LINK_BASE))
+    {
+        return None;
+    }
+    let mut compiler = Compiler::new(&ops);
+    compiler.prologue();
+    for (at, op) in ops.iter().enumerate() {
+        compiler.code.bind(at);
+        // What no way leads to is left out.
+        if let Some(known) = compiler.known[at] {
+            compiler.op(at, *op, known);
+        }
+    }
+    compiler.code.bind(ops.len());
+    compiler.code.put(&[0x31, 0xc0, 0xc3]); // xor eax, eax; ret
+    Some(compiler.code.finish())
+}
+
+/// Loads at this index and above are outside of every packet.
+const OUTSIDE: u32 = i32::MAX as u32 - 4;
+
+struct Compiler<'a> {
+    ops: &'a [Op],
+    /// How many bytes are present for certain when an instruction is reached; `None` if it is not
+    /// reached.
+    known: Vec<Option<u32>>,
+    code: Code,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(ops: &'a [Op]) -> Self {
+        let mut known = vec![None; ops.len()];
+        known[0] = Some(0);
+        Compiler {
+            ops,
+            known,
+            // One label for each instruction, and one for the refusal behind the last.
+            code: Code::new(ops.len() + 1),
+        }
+    }
+
+    fn refusal(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// A and X are 0 at the start, and so is scratch memory where it is read.
+    fn prologue(&mut self) {
+        self.code.put(&[0x41, 0x89, 0xd0]); // mov r8d, edx
+        self.code.put(&[0x31, 0xc0]); // xor eax, eax
+        self.code.put(&[0x45, 0x31, 0xc9]); // xor r9d, r9d
+        if self.ops.iter().any(|op| matches!(op, Op::LoadMem(..))) {
+            for word in 0..MEMORY_WORDS as u32 {
+                // mov dword [rsp + place], 0
+                self.code.put(&[0xc7, 0x44, 0x24, place(word)]);
+                self.code.put(&0u32.to_le_bytes());
+            }
+        }
+    }
+
+    /// A way leads to an instruction, with so many bytes present.
+    fn reaches(&mut self, at: usize, known: u32) {
+        if let Some(there) = self.known.get_mut(at) {
+            *there = Some(there.map_or(known, |other| other.min(known)));
+        }
+    }
+
+    fn op(&mut self, at: usize, op: Op, mut known: u32) {
+        match op {
+            Op::LoadAbs(width, index) => self.load_abs(width, index, &mut known),
+            Op::LoadInd(width, index) => self.load_ind(width, index),
+            Op::LoadMsh(index) => {
+                self.present(index, 1, &mut known);
+                // movzx r9d, byte [rdi + index]; and r9d, 15; shl r9d, 2
+                self.code.put(&[0x44, 0x0f, 0xb6, 0x8f]);
+                self.code.put(&index.to_le_bytes());
+                self.code
+                    .put(&[0x41, 0x83, 0xe1, 0x0f, 0x41, 0xc1, 0xe1, 0x02]);
+            }
+            Op::LoadLen(Reg::A) => self.code.put(&[0x44, 0x89, 0xc0]),
+            Op::LoadLen(Reg::X) => self.code.put(&[0x45, 0x89, 0xc1]),
+            Op::LoadImm(Reg::A, k) => self.code.put_with(&[0xb8], k),
+            Op::LoadImm(Reg::X, k) => self.code.put_with(&[0x41, 0xb9], k),
+            Op::LoadMem(Reg::A, k) => self.code.put(&[0x8b, 0x44, 0x24, place(k)]),
+            Op::LoadMem(Reg::X, k) => self.code.put(&[0x44, 0x8b, 0x4c, 0x24, place(k)]),
+            Op::Store(Reg::A, k) => self.code.put(&[0x89, 0x44, 0x24, place(k)]),
+            Op::Store(Reg::X, k) => self.code.put(&[0x44, 0x89, 0x4c, 0x24, place(k)]),
+            Op::Tax => self.code.put(&[0x41, 0x89, 0xc1]),
+            Op::Txa => self.code.put(&[0x44, 0x89, 0xc8]),
+            Op::Alu(alu, Operand::K(k)) => self.alu_constant(alu, k),
+            Op::Alu(alu, Operand::X) => self.alu_x(alu),
+            Op::Jump(skip) => return self.jump(at, at + 1 + skip as usize, known),
+            Op::JumpIf(cond, operand, jt, jf) => {
+                let ways = [jt, jf].map(|skip| at + 1 + usize::from(skip));
+                return self.jump_if(at, cond, operand, ways, known);
+            }
+            Op::Ret(k) => {
+                self.code.put_with(&[0xb8], k);
+                return self.code.put(&[0xc3]);
+            }
+            Op::RetA => return self.code.put(&[0xc3]),
+        }
+        self.reaches(at + 1, known);
+    }
+
+    /// Refuses the packet unless so many bytes are present at an index.
+    fn present(&mut self, index: u32, len: u32, known: &mut u32) {
+        let refusal = self.refusal();
+        if index >= OUTSIDE {
+            self.code.jump(Jump::Always, refusal);
+        } else if index + len > *known {
+            *known = index + len;
+            self.code.put_with(&[0x48, 0x81, 0xfe], *known); // cmp rsi, known
+            self.code.jump(Jump::Below, refusal);
+        }
+    }
+
+    fn load_abs(&mut self, width: Width, index: u32, known: &mut u32) {
+        self.present(index, width.bytes(), known);
+        match width {
+            Width::W => self.code.put_with(&[0x8b, 0x87], index), // mov eax, [rdi + index]
+            Width::H => self.code.put_with(&[0x0f, 0xb7, 0x87], index), // movzx eax, word
+            Width::B => self.code.put_with(&[0x0f, 0xb6, 0x87], index), // movzx eax, byte
+        }
+        self.swap(width);
+    }
+
+    fn load_ind(&mut self, width: Width, index: u32) {
+        let refusal = self.refusal();
+        if index >= OUTSIDE {
+            return self.code.jump(Jump::Always, refusal);
+        }
+        // lea r10, [r9 + index]: X is in the low half, the sum needs 33 bits. The end of the load
+        // is compared: lea r11, [r10 + width]; cmp r11, rsi; ja.
+        self.code.put_with(&[0x4d, 0x8d, 0x91], index);
+        self.code.put(&[0x4d, 0x8d, 0x5a, width.bytes() as u8]);
+        self.code.put(&[0x49, 0x39, 0xf3]);
+        self.code.jump(Jump::Above, refusal);
+        match width {
+            Width::W => self.code.put(&[0x42, 0x8b, 0x04, 0x17]), // mov eax, [rdi + r10]
+            Width::H => self.code.put(&[0x42, 0x0f, 0xb7, 0x04, 0x17]),
+            Width::B => self.code.put(&[0x42, 0x0f, 0xb6, 0x04, 0x17]),
+        }
+        self.swap(width);
+    }
+
+    /// From network byte order.
+    fn swap(&mut self, width: Width) {
+        match width {
+            Width::W => self.code.put(&[0x0f, 0xc8]), // bswap eax
+            Width::H => self.code.put(&[0x66, 0xc1, 0xc0, 0x08]), // rol ax, 8
+            Width::B => {}
+        }
+    }
+
+    fn alu_constant(&mut self, alu: Alu, k: u32) {
+        match alu {
+            Alu::Add => self.code.put_with(&[0x05], k),
+            Alu::Sub => self.code.put_with(&[0x2d], k),
+            Alu::Mul => self.code.put_with(&[0x69, 0xc0], k),
+            Alu::And => self.code.put_with(&[0x25], k),
+            Alu::Or => self.code.put_with(&[0x0d], k),
+            Alu::Xor => self.code.put_with(&[0x35], k),
+            Alu::Lsh => self.code.put(&[0xc1, 0xe0, k as u8]),
+            Alu::Rsh => self.code.put(&[0xc1, 0xe8, k as u8]),
+            Alu::Neg => self.code.put(&[0xf7, 0xd8]),
+            Alu::Div | Alu::Mod => {
+                // mov ecx, k; xor edx, edx; div ecx. A checked program divides by no constant 0.
+                self.code.put_with(&[0xb9], k);
+                self.code.put(&[0x31, 0xd2, 0xf7, 0xf1]);
+                self.remainder(alu);
+            }
+        }
+    }
+
+    fn alu_x(&mut self, alu: Alu) {
+        match alu {
+            Alu::Add => self.code.put(&[0x44, 0x01, 0xc8]),
+            Alu::Sub => self.code.put(&[0x44, 0x29, 0xc8]),
+            Alu::Mul => self.code.put(&[0x41, 0x0f, 0xaf, 0xc1]),
+            Alu::And => self.code.put(&[0x44, 0x21, 0xc8]),
+            Alu::Or => self.code.put(&[0x44, 0x09, 0xc8]),
+            Alu::Xor => self.code.put(&[0x44, 0x31, 0xc8]),
+            Alu::Lsh => self.shift(0xe0),
+            Alu::Rsh => self.shift(0xe8),
+            Alu::Neg => self.code.put(&[0xf7, 0xd8]),
+            Alu::Div | Alu::Mod => {
+                let refusal = self.refusal();
+                self.code.put(&[0x45, 0x85, 0xc9]); // test r9d, r9d
+                self.code.jump(Jump::Equal, refusal);
+                self.code.put(&[0x31, 0xd2, 0x41, 0xf7, 0xf1]); // xor edx, edx; div r9d
+                self.remainder(alu);
+            }
+        }
+    }
+
+    /// Shifts A by X: by 32 and more gives 0, where the processor would take the count modulo 32.
+    fn shift(&mut self, operation: u8) {
+        self.code.put(&[0x44, 0x89, 0xc9]); // mov ecx, r9d
+        self.code.put(&[0xd3, operation]);
+        self.code.put(&[0x83, 0xf9, 0x20]); // cmp ecx, 32
+        self.code.put(&[0x72, 0x02, 0x31, 0xc0]); // jb over; xor eax, eax
+    }
+
+    fn remainder(&mut self, alu: Alu) {
+        if alu == Alu::Mod {
+            self.code.put(&[0x89, 0xd0]); // mov eax, edx
+        }
+    }
+
+    fn jump(&mut self, at: usize, to: usize, known: u32) {
+        if to != at + 1 {
+            self.code.jump(Jump::Always, to);
+        }
+        self.reaches(to, known);
+    }
+
+    fn jump_if(&mut self, at: usize, cond: Cond, operand: Operand, ways: [usize; 2], known: u32) {
+        match (cond, operand) {
+            (Cond::Set, Operand::K(k)) => self.code.put_with(&[0xa9], k), // test eax, k
+            (Cond::Set, Operand::X) => self.code.put(&[0x44, 0x85, 0xc8]),
+            (_, Operand::K(k)) => self.code.put_with(&[0x3d], k), // cmp eax, k
+            (_, Operand::X) => self.code.put(&[0x44, 0x39, 0xc8]),
+        }
+        let (holds, fails) = match cond {
+            Cond::Eq => (Jump::Equal, Jump::NotEqual),
+            Cond::Gt => (Jump::Above, Jump::NotAbove),
+            Cond::Ge => (Jump::NotBelow, Jump::Below),
+            Cond::Set => (Jump::NotEqual, Jump::Equal),
+        };
+        let [yes, no] = ways;
+        if yes == at + 1 {
+            self.code.jump(fails, no);
+        } else {
+            self.code.jump(holds, yes);
+            if no != at + 1 {
+                self.code.jump(Jump::Always, no);
+            }
+        }
+        self.reaches(yes, known);
+        self.reaches(no, known);
+    }
+}
+
+/// Where a word of scratch memory lies, from the stack pointer: a signed byte.
+fn place(word: u32) -> u8 {
+    (word as u8).wrapping_mul(4).wrapping_sub(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cbpf::Insn;
+
+    fn bytes(insns: &[(u16, u8, u8, u32)]) -> Option<Vec<u8>> {
+        let insns = insns
+            .iter()
+            .map(|&(code, jt, jf, k)| Insn::new(code, jt, jf, k));
+        x86_64(&Program::new(insns.collect()).unwrap())
+    }
+
+    #[test]
+    fn bytes_present_are_compared_once() {
+        let cmp = [0x48, 0x81, 0xfe];
+        let count = |code: &[u8]| code.windows(3).filter(|three| *three == cmp).count();
+        let once = bytes(&[
+            (0x28, 0, 0, 12),
+            (0x15, 0, 1, 0x800),
+            (0x30, 0, 0, 9),
+            (0x16, 0, 0, 0),
+        ]);
+        assert_eq!(count(&once.unwrap()), 1);
+        let twice = bytes(&[
+            (0x30, 0, 0, 9),
+            (0x15, 0, 1, 6),
+            (0x28, 0, 0, 12),
+            (0x16, 0, 0, 0),
+        ]);
+        assert_eq!(count(&twice.unwrap()), 2);
+    }
+
+    #[test]
+    fn what_needs_the_interpreter_is_left_to_it() {
+        let tag = crate::cbpf::ANCILLARY_BASE + 44;
+        assert_eq!(bytes(&[(0x30, 0, 0, tag), (0x16, 0, 0, 0)]), None);
+        let backward = [(0x05, 0, 0, u32::MAX), (0x16, 0, 0, 0)];
+        assert_eq!(bytes(&backward), None);
+    }
+}

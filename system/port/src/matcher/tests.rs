@@ -1,0 +1,132 @@
+//! Machine code against the interpreter, on programs and packets from a fixed seed.
+
+use bpf::cbpf::{Insn, OPS};
+
+use super::*;
+
+/// Xorshift, from a fixed seed: the same programs and packets in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 16) % end
+    }
+
+    /// Constants at which something changes, small ones, any.
+    fn constant(&mut self) -> u32 {
+        match self.below(8) {
+            0 => [
+                0,
+                1,
+                31,
+                0x7fff_fffa,
+                0x7fff_fffb,
+                0x7fff_ffff,
+                0x8000_0000,
+                u32::MAX,
+            ][self.below(8) as usize],
+            1 => self.next() as u32,
+            2..5 => self.below(16) as u32,
+            _ => self.below(70) as u32,
+        }
+    }
+
+    fn program(&mut self) -> Option<Program> {
+        let len = 1 + self.below(12);
+        let mut insns: Vec<_> = (0..len)
+            .map(|_| {
+                let code = OPS[self.below(OPS.len() as u64) as usize].code;
+                let [jt, jf] = [0; 2].map(|_: u8| self.below(3) as u8);
+                Insn::new(code, jt, jf, self.constant())
+            })
+            .collect();
+        insns.push(Insn::new(0x16, 0, 0, 0));
+        Program::new(insns).ok()
+    }
+}
+
+#[test]
+fn machine_code_and_interpreter_say_the_same() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (mut native, mut nonzero) = (0, 0);
+    for _ in 0..200_000 {
+        let Some(program) = random.program() else {
+            continue;
+        };
+        let matcher = Matcher::new(program);
+        native += u32::from(matcher.is_native());
+        for _ in 0..3 {
+            let packet: Vec<u8> = (0..random.below(80)).map(|_| random.next() as u8).collect();
+            // Nothing may be read behind the last byte, so let it be the last of its memory.
+            let packet = packet.into_boxed_slice();
+            let wire_len = packet.len() as u32 + random.below(3) as u32;
+            let expected = vm_cbpf::run(matcher.program(), &packet, wire_len);
+            let result = matcher.run(&packet, wire_len, &PacketInfo::UNKNOWN);
+            let text = bpf::disasm::Classic(matcher.program().insns());
+            assert_eq!(result, expected, "{packet:x?} of {wire_len}\n{text}");
+            nonzero += u32::from(expected != 0);
+        }
+    }
+    assert!(nonzero > 10_000, "{nonzero} results are not 0");
+    if cfg!(target_arch = "x86_64") {
+        assert!(native > 10_000, "{native} programs are machine code");
+    }
+}
+
+#[test]
+fn packets_are_not_read_behind_their_end() {
+    // The packet ends where a page ends behind which nothing is mapped.
+    const PAGE: usize = 4096;
+    // SAFETY: anonymous memory at a place of the kernel's choice.
+    let pages = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(pages, libc::MAP_FAILED);
+    // SAFETY: the second page of the two.
+    assert_eq!(unsafe { libc::munmap(pages.byte_add(PAGE), PAGE) }, 0);
+    for (load, width) in [
+        (0x20, 4),
+        (0x28, 2),
+        (0x30, 1),
+        (0x40, 4),
+        (0x48, 2),
+        (0x50, 1),
+    ] {
+        for index in 0..8 {
+            let insns = vec![
+                Insn::new(0x01, 0, 0, 0),
+                Insn::new(load, 0, 0, index),
+                Insn::new(0x06, 0, 0, 1),
+            ];
+            let matcher = Matcher::new(Program::new(insns).unwrap());
+            for len in 0..12 {
+                // SAFETY: the last bytes of the page that is mapped.
+                let packet =
+                    unsafe { std::slice::from_raw_parts(pages.cast::<u8>().add(PAGE - len), len) };
+                let is_there = index as usize + width <= len;
+                assert_eq!(
+                    matcher.selects(packet, 12),
+                    is_there,
+                    "{load:#x} {index} {len}"
+                );
+            }
+        }
+    }
+    // SAFETY: the page that is left.
+    unsafe { libc::munmap(pages, PAGE) };
+}
