@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod filter;
 pub mod flows;
 pub mod forward;
+pub mod guard;
 pub mod notify;
 pub mod origin_table;
 pub mod output;

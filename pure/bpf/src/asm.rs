@@ -17,9 +17,9 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::ebpf::{
-    Alu, CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD, CLASS_LDX, CLASS_ST,
-    CLASS_STX, Cond, Helper, Insn, MODE_ABS, MODE_IMM, MODE_IND, MODE_MEM, PSEUDO_KFUNC_CALL,
-    PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_X, Src, Width,
+    ATOMIC_COMPARE_EXCHANGE, Alu, CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD,
+    CLASS_LDX, CLASS_ST, CLASS_STX, Cond, Helper, Insn, MODE_ABS, MODE_ATOMIC, MODE_IMM, MODE_IND,
+    MODE_MEM, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_X, Src, Width,
 };
 
 /// A place in the program that jumps can name before it is known where it is.
@@ -180,6 +180,18 @@ impl Asm {
         });
     }
 
+    /// `if *(u64 *)(base + off) == r0 { *(u64 *)(base + off) = src }`, as one step for all
+    /// processors; R0 is then what was there before (Linux 5.12).
+    pub fn compare_exchange(&mut self, base: Reg, off: i16, src: Reg) {
+        self.raw(Insn {
+            code: CLASS_STX | MODE_ATOMIC | Width::D as u8,
+            dst: base as u8,
+            src: src as u8,
+            off,
+            imm: ATOMIC_COMPARE_EXCHANGE,
+        });
+    }
+
     /// Jumps always.
     pub fn jump(&mut self, to: Label) {
         self.fixups.push((self.insns.len() as u32, to));
@@ -328,6 +340,7 @@ mod tests {
         a.call_kfunc(77);
         a.load_ind(Width::H, R1, 2);
         a.load_abs(Width::B, 9);
+        a.compare_exchange(R1, 8, R2);
         let codes: std::vec::Vec<_> = a
             .finish()
             .unwrap()
@@ -345,6 +358,7 @@ mod tests {
                 (0x85, 2, 77),
                 (0x48, 1, 2),
                 (0x30, 0, 9),
+                (0xdb, 2, 0xf1),
             ]
         );
     }

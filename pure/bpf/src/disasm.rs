@@ -12,8 +12,9 @@ use core::fmt::{self, Display, Formatter};
 
 use crate::cbpf::{self, ANCILLARIES, ANCILLARY_BASE, Form, Reg};
 use crate::ebpf::{
-    CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD, CLASS_LDX, CLASS_ST, CLASS_STX,
-    Insn, MODE_ABS, MODE_IND, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, SOURCE_X,
+    ATOMIC_COMPARE_EXCHANGE, CLASS_ALU32, CLASS_ALU64, CLASS_JMP, CLASS_JMP32, CLASS_LD, CLASS_LDX,
+    CLASS_ST, CLASS_STX, Insn, MODE_ABS, MODE_ATOMIC, MODE_IND, PSEUDO_KFUNC_CALL, PSEUDO_MAP_FD,
+    PSEUDO_MAP_VALUE, SOURCE_X,
 };
 
 /// cBPF instructions, one line each.
@@ -207,6 +208,10 @@ fn extended(f: &mut Formatter<'_>, at: usize, insn: Insn) -> fmt::Result {
         }
         CLASS_LDX => write!(f, "r{dst} = *({} *)(r{src} {off:+})", width(code)),
         CLASS_ST => write!(f, "*({} *)(r{dst} {off:+}) = {imm}", width(code)),
+        CLASS_STX if code & 0xe0 == MODE_ATOMIC && imm == ATOMIC_COMPARE_EXCHANGE => write!(
+            f,
+            "r0 = atomic64_cmpxchg((u64 *)(r{dst} {off:+}), r0, r{src})"
+        ),
         CLASS_STX => write!(f, "*({} *)(r{dst} {off:+}) = r{src}", width(code)),
         CLASS_LD => match code & 0xe0 {
             MODE_ABS => write!(f, "r0 = *({} *)skb[{imm}]", width(code)),

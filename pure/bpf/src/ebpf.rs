@@ -24,6 +24,10 @@ pub const CLASS_ALU64: u8 = 0x07;
 
 /// Mode of a load or store: an address in a register plus an offset.
 pub const MODE_MEM: u8 = 0x60;
+/// Mode of an atomic operation on memory; the constant says which.
+pub const MODE_ATOMIC: u8 = 0xc0;
+/// The constant of an atomic compare-and-exchange (`BPF_CMPXCHG`, Linux 5.12).
+pub const ATOMIC_COMPARE_EXCHANGE: i32 = 0xf1;
 /// Mode of the socket filter's packet load at a constant index.
 pub const MODE_ABS: u8 = 0x20;
 /// Mode of the socket filter's packet load at a register plus a constant.

@@ -17,6 +17,8 @@ pub enum Capability {
     NetRaw = 13,
     /// Lock memory beyond the limit.
     IpcLock = 14,
+    /// Load programs that compute with pointers to packets. Since Linux 5.8.
+    Perfmon = 38,
     /// Load programs and make maps. Since Linux 5.8.
     Bpf = 39,
 }

@@ -1,4 +1,5 @@
 //! The programs that we generate, one file each.
 
+pub mod guard;
 pub mod redirect;
 pub(crate) mod transmit;

@@ -8,6 +8,7 @@ mod extcap;
 pub mod flows;
 mod forward;
 mod generate;
+mod guard;
 mod nic;
 mod send;
 
@@ -26,6 +27,8 @@ pub enum Command {
     Send(Box<send::Args>),
     /// Forward packets from one port to another or both ways, zero-copy where possible
     Forward(Box<forward::Args>),
+    /// Drop or limit packets by rules in the driver, by XDP
+    Guard(Box<guard::Args>),
     /// Meter flows on an interface or in a capture file; show, record and export them
     Flows(Box<flows::Args>),
     /// List network cards and bind them to vfio-pci or back to their kernel driver
@@ -47,6 +50,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Doctor(args) => doctor::run(args),
         Command::Send(args) => send::run(args),
         Command::Forward(args) => forward::run(args),
+        Command::Guard(args) => guard::run(args),
         Command::Flows(args) => flows::run(args),
         Command::Nic(args) => nic::run(args),
         Command::Extcap(args) => extcap::run(args),

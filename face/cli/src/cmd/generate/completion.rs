@@ -14,6 +14,7 @@ const INTERFACES: &[(&[&str], &str)] = &[
     (&["flows"], "port"),
     (&["forward"], "from"),
     (&["forward"], "to"),
+    (&["guard"], "interface"),
     (&["nic", "bind"], "card"),
     (&["send"], "names"),
 ];

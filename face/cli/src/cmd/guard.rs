@@ -1,0 +1,191 @@
+//! `barewire guard`: drops packets in the driver by rules.
+
+mod show;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::guard::{Limit, Verdict};
+use runtime::guard::{self, Notice, RuleSpec, Setup};
+use runtime::{Reload, Stop, TotalsRequest};
+use sys::rights::{self, Capability, User};
+use sys::{Error, ErrorKind, Result};
+
+use crate::args::{Attach, parse_duration};
+use crate::out::{say, warning};
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(
+    after_help = HELP,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
+    /// Interface to guard: its received packets are checked
+    #[arg(value_name = "IFACE", required = true)]
+    interface: Option<String>,
+    /// Pass packets that match this expression (man pcap-filter), whatever later rules say
+    #[arg(long, value_name = "EXPR")]
+    pass: Vec<String>,
+    /// Count packets that match, and go on with the next rule
+    #[arg(long, value_name = "EXPR")]
+    count: Vec<String>,
+    /// Drop packets that match
+    #[arg(long, value_name = "EXPR")]
+    drop: Vec<String>,
+    /// Pass packets that match up to this rate, from all sources together, and drop the others:
+    /// '1000/s EXPR'
+    #[arg(long, value_name = "RATE EXPR")]
+    limit: Vec<String>,
+    /// Read rules from a TOML file; SIGHUP reloads it
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Count what the rules would drop, and drop nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Where the XDP program is attached
+    #[arg(long, value_enum, default_value = "auto")]
+    mode: Attach,
+    /// Stop after TIME (90s, 5m; without a unit: seconds)
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    duration: Option<Duration>,
+    /// Print the counters every second, and the account at the end, as one JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Drop privileges to this user once the program is attached
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+/// What else the command does.
+#[derive(clap::Subcommand)]
+enum Other {
+    /// Check a rule file: print its rules in order, or the first error with its line
+    Check {
+        /// The rule file
+        file: PathBuf,
+    },
+}
+
+const HELP: &str = "\
+Packets are dropped by an XDP program in the driver, before the host's network stack spends time \
+on them. The first matching rule decides; packets that match no rule pass. Rules of the command \
+line are checked in this order: --pass, --count, --drop, --limit, then those of the file with the \
+same priority.
+
+The program is detached when barewire ends, however it ends. Rules see received packets only, \
+and segments that the card has merged (GRO in hardware) as one packet.
+
+A rule file:
+  [[rule]]
+  name = \"SYN flood\"
+  match = \"tcp dst port 80 and tcp[tcpflags] & tcp-syn != 0\"
+  verdict = \"limit\"    # pass, drop, count or limit
+  rate = \"1000/s\"      # with limit
+  burst = 100          # with limit; a tenth of the rate if absent
+  priority = 10        # lower numbers first; 0 if absent
+  expires = \"10m\"      # never if absent
+
+Examples:
+  barewire guard eth0 --dry-run --drop 'udp src port 53 and greater 600'
+  barewire guard eth0 --pass 'src net 192.0.2.0/24' --limit '1000/s udp dst port 53'
+  barewire guard eth0 --rules flood.toml --json
+  barewire guard check flood.toml";
+
+/// Guards, or checks a file.
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(Other::Check { file }) = &args.other {
+        return show::check(&guard::read(file)?);
+    }
+    let stop = Stop::on_signals()?;
+    let reload = match args.rules {
+        Some(_) => Some(Reload::on_hangup()?),
+        None => None,
+    };
+    let request = TotalsRequest::on_signal()?;
+    let user = args.user.as_deref().map(User::find).transpose()?;
+    let opened = guard::open(Setup {
+        interface: args.interface.clone().unwrap_or_default(),
+        rules: inline_rules(args)?,
+        file: args.rules.clone(),
+        mode: match args.mode {
+            Attach::Auto => None,
+            Attach::Native => Some(xdp::AttachMode::Native),
+            Attach::Generic => Some(xdp::AttachMode::Generic),
+        },
+        dry_run: args.dry_run,
+    })?;
+    rights::give_up(user.as_ref(), &to_keep(args))?;
+    let mut show = show::Show::start(&opened, args.json)?;
+    let outcome = opened.run(
+        args.duration,
+        &stop,
+        reload.as_ref(),
+        |notice| match notice {
+            Notice::Progress(totals) => {
+                if request.take() {
+                    show.so_far(totals);
+                }
+                show.progress(totals);
+            }
+            Notice::Reloaded(count) => {
+                show.clear();
+                say!("reloaded: {count} rules");
+            }
+            Notice::Kept(error) => {
+                show.clear();
+                warning!("warning: the rules stay as they were: {error}");
+            }
+            Notice::Expired(name) => {
+                show.clear();
+                say!("rule \"{name}\" has expired");
+            }
+        },
+    );
+    let reported = show.end(&outcome);
+    outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+/// New programs are loaded only for a file: when it is reloaded, and when one of its rules expires.
+fn to_keep(args: &Args) -> Vec<Capability> {
+    match args.rules {
+        Some(_) => vec![Capability::Bpf, Capability::Perfmon, Capability::NetAdmin],
+        None => rights::to_read_maps().into_iter().collect(),
+    }
+}
+
+fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
+    let mut rules = Vec::new();
+    let plain = [
+        (&args.pass, Verdict::Pass),
+        (&args.count, Verdict::Count),
+        (&args.drop, Verdict::Drop),
+    ];
+    for (expressions, verdict) in plain {
+        rules.extend(expressions.iter().map(|e| RuleSpec::new(e, verdict)));
+    }
+    for text in &args.limit {
+        rules.push(limit_rule(text)?);
+    }
+    Ok(rules)
+}
+
+/// From `1000/s EXPR`.
+fn limit_rule(text: &str) -> Result<RuleSpec> {
+    let refused = |why: String| {
+        let what = format!("use --limit '{text}'");
+        Error::new(ErrorKind::InvalidInput, what, why).with_hint("--limit '1000/s udp dst port 53'")
+    };
+    let (rate, expression) = text
+        .trim()
+        .split_once(char::is_whitespace)
+        .ok_or_else(|| refused("expected a rate and an expression".into()))?;
+    let rate = guard::parse_rate(rate).map_err(refused)?;
+    let limit = Limit::new(rate, Limit::burst_of(rate))
+        .ok_or_else(|| refused("the rate is out of range".into()))?;
+    Ok(RuleSpec::new(expression, Verdict::Limit(limit)))
+}

@@ -1,0 +1,283 @@
+//! Output while an interface is guarded, and at the end: text on standard error, JSON on standard
+//! output.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+use std::time::Instant;
+
+use ::guard::{Counters, Verdict};
+use runtime::Ended;
+use runtime::guard::{Guard, Outcome, RuleSpec, RuleTotals, Totals};
+use runtime::output::{Output, Piece, Refused};
+use serde_json::{Value, json};
+use sys::{Error, Result};
+
+use crate::out::{self, say, warning};
+use crate::report::si;
+use crate::short::words;
+
+/// Lines of JSON that wait for a reader.
+const LINES_MAX: usize = 16;
+/// Columns of a rule's name in the table.
+const NAME_WIDTH: usize = 40;
+/// Most rules in the live table; JSON and the account have all.
+const TABLE_LEN: usize = 20;
+
+/// Prints the rules of a file in the order in which they are asked.
+pub fn check(rules: &[RuleSpec]) -> Result<()> {
+    let mut rules: Vec<&RuleSpec> = rules.iter().collect();
+    rules.sort_by_key(|rule| rule.priority);
+    let mut text = String::new();
+    for rule in &rules {
+        let _ = writeln!(
+            text,
+            "{:>6}  {:<14} {}: {}",
+            rule.priority,
+            rule.verdict.to_string(),
+            rule.name,
+            rule.expression
+        );
+    }
+    let _ = writeln!(text, "{} rules, all valid", rules.len());
+    let stdout = out::stdout(LINES_MAX)?;
+    out::print(&stdout, text.into_bytes())
+}
+
+/// The view of one run.
+pub struct Show {
+    interface: String,
+    mode: String,
+    dry_run: bool,
+    json: bool,
+    on_terminal: bool,
+    /// Lines of the table that stands on the terminal.
+    drawn: usize,
+    before: Totals,
+    began: Instant,
+    at: Instant,
+    stdout: Output,
+    /// The reader of standard output has left.
+    error: Option<Error>,
+}
+
+impl Show {
+    /// Prints what is about to happen.
+    ///
+    /// # Errors
+    /// When nothing can be printed.
+    pub fn start(opened: &Guard, json: bool) -> Result<Self> {
+        out::start()?;
+        let (interface, mode) = (opened.interface().to_owned(), opened.mode().to_string());
+        if let Some(why) = &opened.fallback {
+            warning!("warning: {mode} mode, which is slower: {why}");
+        }
+        let totals = opened.totals()?;
+        let dry = match opened.is_dry_run() {
+            true => ", dry run: nothing is dropped",
+            false => "",
+        };
+        let count = totals.rules.len();
+        say!("guarding {interface} with {count} rules, {mode} mode{dry}");
+        let now = Instant::now();
+        Ok(Self {
+            interface,
+            mode,
+            dry_run: opened.is_dry_run(),
+            json,
+            on_terminal: io::stderr().is_terminal(),
+            drawn: 0,
+            before: totals,
+            began: now,
+            at: now,
+            stdout: out::stdout(LINES_MAX)?,
+            error: None,
+        })
+    }
+
+    /// The counters of the second that has passed.
+    pub fn progress(&mut self, totals: &Totals) {
+        let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
+        self.at = Instant::now();
+        if self.json {
+            let line = self.line("counters", totals);
+            let piece = Piece {
+                bytes: format!("{line}\n").into_bytes(),
+                ..Piece::default()
+            };
+            // A reader that is too slow misses lines; the next one has all counts.
+            if let Err(Refused::Failed(error)) = self.stdout.try_give(piece) {
+                self.error
+                    .get_or_insert(Error::from_io("write to standard output", error));
+            }
+        } else if self.on_terminal {
+            self.draw(totals, seconds);
+        }
+        self.before = totals.clone();
+    }
+
+    fn draw(&mut self, totals: &Totals, seconds: f64) {
+        let rate = |now: u64, before: u64| si(now.saturating_sub(before) as f64 / seconds, "pps");
+        let mut text = String::new();
+        if self.drawn != 0 {
+            // Back to the table's first line (ECMA-48 CPL).
+            let _ = write!(text, "\x1b[{}F", self.drawn);
+        }
+        let mut lines = vec![format!(
+            "{:>6.0} s  seen {}  passed {}  dropped {}",
+            self.began.elapsed().as_secs_f64(),
+            rate(totals.seen.packets, self.before.seen.packets),
+            rate(totals.passed(), self.before.passed()),
+            rate(totals.dropped(), self.before.dropped()),
+        )];
+        for rule in totals.rules.iter().take(TABLE_LEN) {
+            let same = |other: &&RuleTotals| other.spec == rule.spec;
+            let before = self.before.rules.iter().find(same);
+            let before = before.map_or(Counters::default(), |rule| rule.counters);
+            lines.push(format!(
+                "  {:<14} {:<NAME_WIDTH$} {:>12} {:>14} {:>14} dropped",
+                verdict(rule),
+                words(&rule.spec.name, NAME_WIDTH),
+                rate(rule.counters.packets, before.packets),
+                rule.counters.packets,
+                rule.counters.dropped,
+            ));
+        }
+        if let Some(more) = totals.rules.len().checked_sub(TABLE_LEN + 1) {
+            lines.push(format!("  and {} more rules", more + 1));
+        }
+        for line in &lines {
+            // The rest of a longer line before is erased (ECMA-48 EL).
+            let _ = writeln!(text, "{line}\x1b[K");
+        }
+        text.push_str("\x1b[J");
+        self.drawn = lines.len();
+        out::words(text.into_bytes());
+    }
+
+    /// The table stays where it is; what comes next is printed below it.
+    pub fn clear(&mut self) {
+        self.drawn = 0;
+    }
+
+    /// Prints the totals so far.
+    pub fn so_far(&mut self, totals: &Totals) {
+        self.clear();
+        let text = self.account(totals, self.began.elapsed().as_secs_f64());
+        out::words(text.into_bytes());
+    }
+
+    /// The account.
+    pub fn end(mut self, outcome: &Outcome) -> Result<()> {
+        self.clear();
+        let text = self.account(&outcome.totals, outcome.elapsed.as_secs_f64());
+        out::over();
+        out::last_words(text.into_bytes());
+        if self.json {
+            let mut line = self.line("totals", &outcome.totals);
+            line["seconds"] = outcome.elapsed.as_secs_f64().into();
+            line["ended"] = match outcome.ended {
+                Ended::Finished => "duration".into(),
+                _ => "stopped".into(),
+            };
+            line["error"] = outcome.error.as_ref().map(ToString::to_string).into();
+            out::print(&self.stdout, format!("{line}\n").into_bytes())?;
+        }
+        self.error.map_or(Ok(()), Err)
+    }
+
+    /// What became of the packets, rule by rule.
+    fn account(&self, totals: &Totals, seconds: f64) -> String {
+        let mut text = String::new();
+        let would = if self.dry_run { " (dry run)" } else { "" };
+        let _ = writeln!(
+            text,
+            "{}: {} packets seen ({}), {} passed, {} dropped{would} in {seconds:.3} s",
+            self.interface,
+            totals.seen.packets,
+            si(totals.seen.packets as f64 / seconds.max(1e-3), "pps"),
+            totals.passed(),
+            totals.dropped(),
+        );
+        for rule in &totals.rules {
+            let _ = writeln!(
+                text,
+                "  {} \"{}\": {} packets, {} dropped",
+                verdict(rule),
+                rule.spec.name,
+                rule.counters.packets,
+                rule.counters.dropped
+            );
+        }
+        if totals.removed != Counters::default() {
+            let _ = writeln!(
+                text,
+                "  rules that a reload removed: {} packets, {} dropped",
+                totals.removed.packets, totals.removed.dropped
+            );
+        }
+        let _ = writeln!(text, "  no rule: {} packets", totals.unmatched.packets);
+        match totals.imbalance() {
+            0 => {}
+            missing => {
+                let _ = writeln!(text, "  {missing} not accounted for");
+            }
+        }
+        text
+    }
+
+    fn line(&self, kind: &str, totals: &Totals) -> Value {
+        let rules: Vec<Value> = totals
+            .rules
+            .iter()
+            .map(|rule| {
+                let mut value = counters(&rule.counters);
+                value["name"] = rule.spec.name.clone().into();
+                value["match"] = rule.spec.expression.clone().into();
+                value["verdict"] = match rule.spec.verdict {
+                    Verdict::Pass => "pass".into(),
+                    Verdict::Drop => "drop".into(),
+                    Verdict::Count => "count".into(),
+                    Verdict::Limit(limit) => {
+                        value["rate_pps"] = limit.rate_pps().into();
+                        value["burst"] = limit.burst().into();
+                        "limit".into()
+                    }
+                };
+                value["priority"] = rule.spec.priority.into();
+                value["expired"] = rule.is_expired.into();
+                value
+            })
+            .collect();
+        json!({
+            "type": kind,
+            "seconds": self.began.elapsed().as_secs_f64(),
+            "interface": self.interface,
+            "mode": self.mode,
+            "dry_run": self.dry_run,
+            "seen": totals.seen.packets,
+            "seen_bytes": totals.seen.bytes,
+            "passed": totals.passed(),
+            "dropped": totals.dropped(),
+            "unmatched": totals.unmatched.packets,
+            "removed": counters(&totals.removed),
+            "imbalance": totals.imbalance(),
+            "rules": rules,
+        })
+    }
+}
+
+fn counters(counters: &Counters) -> Value {
+    json!({
+        "packets": counters.packets,
+        "bytes": counters.bytes,
+        "dropped": counters.dropped,
+        "dropped_bytes": counters.dropped_bytes,
+    })
+}
+
+fn verdict(rule: &RuleTotals) -> String {
+    match rule.is_expired {
+        true => "expired".to_owned(),
+        false => rule.spec.verdict.to_string(),
+    }
+}

@@ -1,0 +1,286 @@
+//! Dropping packets in the driver by rules: one XDP program on one interface.
+//!
+//! The program is attached through a bpf_link, so nothing is left behind however the process ends.
+//! A new set of rules is loaded beside the old one and takes its place in one step; counters and
+//! limits of rules that stay are carried over.
+
+mod rules;
+mod table;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sys::{Error, ErrorKind, Result};
+use xdp::{AttachMode, XdpLink};
+
+use crate::worker::Ended;
+use crate::{Reload, Stop};
+pub use rules::{RuleSpec, parse, parse_rate, read};
+use table::Table;
+pub use table::{RuleTotals, Totals};
+
+/// Hardware types whose packets have an Ethernet header (`if_arp.h`).
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+
+/// How often progress is reported.
+const TICK: Duration = Duration::from_secs(1);
+/// How often requests to stop and to reload are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long the last packets may take to be counted.
+const LAST_MAX: Duration = Duration::from_millis(500);
+
+/// What to guard, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// The interface.
+    pub interface: String,
+    /// Rules that stay as they are; asked before those of the file where priorities are equal.
+    pub rules: Vec<RuleSpec>,
+    /// A file of rules, read again on request.
+    pub file: Option<PathBuf>,
+    /// Attach in this mode only; native, and if the driver cannot, generic, if `None`.
+    pub mode: Option<AttachMode>,
+    /// Count what would be dropped, and drop nothing.
+    pub dry_run: bool,
+}
+
+impl Setup {
+    /// All rules as they are now.
+    fn specs(&self) -> Result<Vec<RuleSpec>> {
+        let mut specs = self.rules.clone();
+        if let Some(file) = &self.file {
+            specs.extend(read(file)?);
+        }
+        Ok(specs)
+    }
+}
+
+/// A guard that is attached.
+#[derive(Debug)]
+pub struct Guard {
+    setup: Setup,
+    link: XdpLink,
+    table: Table,
+    began: Instant,
+    /// Why generic mode, though nobody asked for it.
+    pub fallback: Option<String>,
+}
+
+/// What happens meanwhile.
+pub enum Notice<'a> {
+    /// Once a second.
+    Progress(&'a Totals),
+    /// So many rules took the place of those before.
+    Reloaded(usize),
+    /// The new rules are not usable; the old ones stay.
+    Kept(Error),
+    /// This rule has ended.
+    Expired(String),
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was counted, to the last packet.
+    pub totals: Totals,
+    /// How long the guard was attached.
+    pub elapsed: Duration,
+    /// Why it ended.
+    pub ended: Ended,
+    /// What ended it, if it was not asked to.
+    pub error: Option<Error>,
+}
+
+/// Loads the rules and attaches the program.
+///
+/// # Errors
+/// Of the rules; of loading; `Busy` if another XDP program is on the interface, which is left
+/// alone.
+pub fn open(setup: Setup) -> Result<Guard> {
+    let specs = setup.specs()?;
+    if specs.is_empty() && setup.file.is_none() {
+        let what = format!("guard {}", setup.interface);
+        return Err(
+            Error::new(ErrorKind::InvalidInput, what, "there are no rules")
+                .with_hint("--drop 'EXPR', --limit 'RATE EXPR' or --rules FILE"),
+        );
+    }
+    let device = sys::link::Link::by_name(&setup.interface)?;
+    if !matches!(device.hardware, ARPHRD_ETHER | ARPHRD_LOOPBACK) {
+        let what = format!("guard {}", setup.interface);
+        let why = "its packets have no Ethernet header, which the rules count from";
+        return Err(Error::new(ErrorKind::Unsupported, what, why));
+    }
+    let table = Table::load(specs, setup.dry_run)?;
+    let (link, fallback) = attach(&table, device.index, setup.mode)?;
+    Ok(Guard {
+        setup,
+        link,
+        table,
+        began: Instant::now(),
+        fallback,
+    })
+}
+
+fn attach(
+    table: &Table,
+    ifindex: u32,
+    mode: Option<AttachMode>,
+) -> Result<(XdpLink, Option<String>)> {
+    let first = mode.unwrap_or(AttachMode::Native);
+    let attach = |mode| {
+        XdpLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
+            ErrorKind::Busy => error.with_hint(
+                "one program at a time guards an interface: end the other one (`barewire devices` \
+                 shows it; ip link set dev IFACE xdp off removes one attached by ip)",
+            ),
+            _ => error,
+        })
+    };
+    match attach(first) {
+        Ok(link) => Ok((link, None)),
+        Err(error) if error.kind() == ErrorKind::Unsupported && mode.is_none() => {
+            let link = attach(AttachMode::Generic)?;
+            Ok((link, Some(error.to_string())))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Guard {
+    /// The mode it is attached in.
+    pub fn mode(&self) -> AttachMode {
+        self.link.mode()
+    }
+
+    /// The interface.
+    pub fn interface(&self) -> &str {
+        &self.setup.interface
+    }
+
+    /// Whether nothing is dropped.
+    pub fn is_dry_run(&self) -> bool {
+        self.setup.dry_run
+    }
+
+    /// What was counted so far.
+    ///
+    /// # Errors
+    /// If the kernel refuses to read the counters.
+    pub fn totals(&self) -> Result<Totals> {
+        self.table.totals()
+    }
+
+    /// Guards until asked to stop, or for so long.
+    pub fn run(
+        mut self,
+        duration: Option<Duration>,
+        stop: &Stop,
+        reload: Option<&Reload>,
+        mut notice: impl FnMut(Notice<'_>),
+    ) -> Outcome {
+        let (ended, error) = match self.watch(duration, stop, reload, &mut notice) {
+            Ok(ended) => (ended, None),
+            Err(error) => (Ended::Stopped, Some(error)),
+        };
+        let detached = self.link.detach();
+        let elapsed = self.began.elapsed();
+        let (totals, unread) = match self.last_totals() {
+            Ok(totals) => (totals, None),
+            Err(error) => (Totals::default(), Some(error)),
+        };
+        // A device that went away took its link along.
+        let error = error.or(unread).or(detached.err());
+        Outcome {
+            totals,
+            elapsed,
+            ended,
+            error,
+        }
+    }
+
+    fn watch(
+        &mut self,
+        duration: Option<Duration>,
+        stop: &Stop,
+        reload: Option<&Reload>,
+        notice: &mut impl FnMut(Notice<'_>),
+    ) -> Result<Ended> {
+        let mut next = self.began + TICK;
+        loop {
+            if stop.is_set() {
+                return Ok(Ended::Stopped);
+            }
+            if duration.is_some_and(|duration| self.began.elapsed() >= duration) {
+                return Ok(Ended::Finished);
+            }
+            if reload.is_some_and(Reload::take) {
+                match self.reload() {
+                    Ok(count) => notice(Notice::Reloaded(count)),
+                    Err(error) => notice(Notice::Kept(error)),
+                }
+            }
+            if Instant::now() >= next {
+                next += TICK;
+                self.expire(notice)?;
+                self.check_attached()?;
+                self.table.settle()?;
+                notice(Notice::Progress(&self.table.totals()?));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Reads the file again.
+    fn reload(&mut self) -> Result<usize> {
+        let specs = self.setup.specs()?;
+        let count = specs.len();
+        let next = self.table.next(specs, self.setup.dry_run)?;
+        self.replace(next)?;
+        Ok(count)
+    }
+
+    fn expire(&mut self, notice: &mut impl FnMut(Notice<'_>)) -> Result<()> {
+        let ended = self.table.expire(Instant::now());
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let next = self.table.again(self.setup.dry_run)?;
+        self.replace(next)?;
+        for name in ended {
+            notice(Notice::Expired(name));
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, next: table::Next) -> Result<()> {
+        self.link.update(next.program())?;
+        self.table.replace(next);
+        Ok(())
+    }
+
+    /// Others may detach the program or replace it; the interface may go away.
+    fn check_attached(&self) -> Result<()> {
+        if self.link.calls(self.table.program())? {
+            return Ok(());
+        }
+        let what = format!("guard {}", self.setup.interface);
+        let why = "its XDP program is no longer attached: the interface went away, or another \
+                   process detached or replaced it";
+        Err(Error::new(ErrorKind::NotFound, what, why))
+    }
+
+    /// The program is detached; a packet may still be on its way through it.
+    fn last_totals(&self) -> Result<Totals> {
+        let began = Instant::now();
+        loop {
+            let totals = self.table.totals()?;
+            if totals.imbalance() == 0 || began.elapsed() >= LAST_MAX {
+                return Ok(totals);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The rule file: TOML, a `[[rule]]` a rule.
+//!
+//! ```toml
+//! [[rule]]
+//! name = "SYN flood on the web server"
+//! match = "tcp dst port 80 and tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn"
+//! verdict = "limit"     # pass, drop, count or limit
+//! rate = "1000/s"       # with limit: packets a second that pass
+//! burst = 100           # with limit: packets that pass at once; a tenth of the rate if absent
+//! priority = 10         # lower numbers are asked first; 0 if absent
+//! expires = "10m"       # the rule ends so long after it was loaded; never if absent
+//! ```
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use ::guard::{BURST_MAX, Limit, RATE_PPS_MAX, RULES_MAX, Rule, Verdict};
+use sys::{Error, ErrorKind, Result};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Longest file that is read.
+const LEN_MAX: u64 = 4 << 20;
+/// Longest name, in bytes: it is printed every second.
+const NAME_LEN_MAX: usize = 100;
+
+/// A rule as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSpec {
+    /// Its name for people.
+    pub name: String,
+    /// What it matches: a pcap expression for Ethernet.
+    pub expression: String,
+    /// What becomes of the packets.
+    pub verdict: Verdict,
+    /// Rules with a lower number are asked first.
+    pub priority: i32,
+    /// How long after it was loaded the rule ends.
+    pub expires_after: Option<Duration>,
+}
+
+impl RuleSpec {
+    /// A rule of a pcap expression that has the expression for its name.
+    pub fn new(expression: &str, verdict: Verdict) -> Self {
+        Self {
+            name: expression.trim().to_owned(),
+            expression: expression.to_owned(),
+            verdict,
+            priority: 0,
+            expires_after: None,
+        }
+    }
+
+    /// Compiles the filter.
+    ///
+    /// # Errors
+    /// What is wrong with the expression, with the rule's name.
+    pub fn compile(&self) -> Result<Rule> {
+        let what = || format!("compile the rule \"{}\"", self.name);
+        let matcher = crate::filter::compile(&self.expression, 1)
+            .map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;
+        if matcher.is_none() {
+            let why = "its expression is empty and would match every packet";
+            return Err(Error::new(ErrorKind::InvalidInput, what(), why)
+                .with_hint("\"greater 0\" matches every packet"));
+        }
+        Ok(Rule {
+            name: self.name.clone(),
+            matcher,
+            verdict: self.verdict,
+            priority: self.priority,
+        })
+    }
+}
+
+/// A rate in packets a second: `1000/s`, `20k/s`, `1M/s`, `1000pps`, `1000`.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_rate(text: &str) -> std::result::Result<u32, String> {
+    let expected = || {
+        format!("\"{text}\" is no rate: expected packets a second such as 1000/s, 20k/s or 1M/s")
+    };
+    let trimmed = text.trim();
+    let number = trimmed.strip_suffix("/s").or(trimmed.strip_suffix("pps"));
+    let number = number.unwrap_or(trimmed).trim();
+    let digits = number.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u32 = match &number[digits.len()..] {
+        "" => 1,
+        "k" => 1_000,
+        "M" => 1_000_000,
+        _ => return Err(expected()),
+    };
+    let count: u32 = digits.trim().parse().map_err(|_| expected())?;
+    let rate = count.saturating_mul(unit);
+    match (1..=RATE_PPS_MAX).contains(&rate) {
+        true => Ok(rate),
+        false => Err(format!(
+            "the rate \"{text}\" is not between 1/s and {}M/s",
+            RATE_PPS_MAX / 1_000_000
+        )),
+    }
+}
+
+/// A time such as `90s`, `10m`, `2h`, `7d`.
+fn parse_time(text: &str) -> std::result::Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let seconds = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    match seconds {
+        Some(seconds @ 1..=1_000_000_000) => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!(
+            "\"{text}\" is no time: expected one such as 90s, 10m, 2h or 7d"
+        )),
+    }
+}
+
+/// Reads a rule file; every filter in it compiles.
+///
+/// # Errors
+/// What is wrong, with the file's name and the line.
+pub fn read(path: &Path) -> Result<Vec<RuleSpec>> {
+    let what = || format!("read the rules in {}", path.display());
+    let len = std::fs::metadata(path)
+        .map_err(|e| Error::from_io(what(), e))?
+        .len();
+    if len > LEN_MAX {
+        let why = format!("it is {len} bytes long; the limit is {LEN_MAX}");
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
+    parse(&text).map_err(|why| {
+        Error::new(ErrorKind::InvalidInput, what(), why)
+            .with_hint("`barewire guard --help` shows a rule; docs/guides/guard.md has all keys")
+    })
+}
+
+/// The rules of a file's text; every filter in it compiles.
+///
+/// # Errors
+/// What is wrong, with the line.
+pub fn parse(text: &str) -> std::result::Result<Vec<RuleSpec>, String> {
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().unwrap_or(0..0);
+        on_line(text, &at, error.message())
+    })?;
+    let mut rules = Vec::new();
+    for (key, value) in table.get_ref() {
+        if key.get_ref() != "rule" {
+            let why = format!("unknown key \"{}\": expected [[rule]]", key.get_ref());
+            return Err(on_line(text, &key.span(), &why));
+        }
+        let Some(array) = value.get_ref().as_array() else {
+            let why = "expected [[rule]], with two brackets";
+            return Err(on_line(text, &key.span(), why));
+        };
+        for entry in array.iter() {
+            let Some(table) = entry.get_ref().as_table() else {
+                return Err(on_line(text, &entry.span(), "expected [[rule]]"));
+            };
+            let spec = rule(table, &entry.span(), rules.len() + 1)
+                .map_err(|(at, why)| on_line(text, &at, &why))?;
+            let is_double = |other: &RuleSpec| other.name == spec.name;
+            if rules.iter().any(is_double) {
+                let why = format!("another rule has the name \"{}\"", spec.name);
+                return Err(on_line(text, &entry.span(), &why));
+            }
+            rules.push(spec);
+            if rules.len() > RULES_MAX {
+                let why = format!("more than {RULES_MAX} rules");
+                return Err(on_line(text, &entry.span(), &why));
+            }
+        }
+    }
+    Ok(rules)
+}
+
+/// What is wrong, and where.
+type Wrong = (Range<usize>, String);
+
+fn on_line(text: &str, at: &Range<usize>, why: &str) -> String {
+    let before = text.get(..at.start).unwrap_or(text);
+    format!("line {}: {why}", before.matches('\n').count() + 1)
+}
+
+/// The keys of a rule, as they stand.
+#[derive(Default)]
+struct Keys {
+    name: Option<String>,
+    expression: Option<(Range<usize>, String)>,
+    verdict: Option<(Range<usize>, String)>,
+    rate: Option<(Range<usize>, u32)>,
+    burst: Option<(Range<usize>, u32)>,
+    priority: i32,
+    expires_after: Option<Duration>,
+}
+
+fn rule(
+    table: &DeTable<'_>,
+    at: &Range<usize>,
+    number: usize,
+) -> std::result::Result<RuleSpec, Wrong> {
+    let keys = keys(table)?;
+    let wrong = |why: &str| (at.clone(), why.to_owned());
+    let (expression_at, expression) = keys
+        .expression
+        .ok_or_else(|| wrong("the rule has no match"))?;
+    let (verdict_at, verdict) = keys
+        .verdict
+        .ok_or_else(|| wrong("the rule has no verdict"))?;
+    if verdict != "limit"
+        && let Some(at) = keys
+            .rate
+            .as_ref()
+            .map(|k| &k.0)
+            .or(keys.burst.as_ref().map(|k| &k.0))
+    {
+        let why = "rate and burst are for verdict = \"limit\"";
+        return Err((at.clone(), why.to_owned()));
+    }
+    let verdict = match verdict.as_str() {
+        "pass" => Verdict::Pass,
+        "drop" => Verdict::Drop,
+        "count" => Verdict::Count,
+        "limit" => {
+            let (_, rate) = keys.rate.ok_or_else(|| wrong("the limit has no rate"))?;
+            let burst = keys.burst.map_or(Limit::burst_of(rate), |k| k.1);
+            let limit = Limit::new(rate, burst);
+            Verdict::Limit(limit.ok_or_else(|| wrong("rate or burst out of range"))?)
+        }
+        other => {
+            let why = format!("unknown verdict \"{other}\": expected pass, drop, count or limit");
+            return Err((verdict_at, why));
+        }
+    };
+    let spec = RuleSpec {
+        name: keys.name.unwrap_or_else(|| format!("rule {number}")),
+        expression,
+        verdict,
+        priority: keys.priority,
+        expires_after: keys.expires_after,
+    };
+    spec.compile().map_err(|e| (expression_at, e.to_string()))?;
+    Ok(spec)
+}
+
+fn keys(table: &DeTable<'_>) -> std::result::Result<Keys, Wrong> {
+    let mut keys = Keys::default();
+    for (key, value) in table {
+        let at = value.span();
+        let wrong = |why: String| (at.clone(), why);
+        let name = key.get_ref().as_ref();
+        match name {
+            "name" => {
+                let name = text(value, name)?;
+                if name.trim().is_empty() || name.len() > NAME_LEN_MAX {
+                    let why = format!("a name has 1 to {NAME_LEN_MAX} bytes");
+                    return Err(wrong(why));
+                }
+                if name.chars().any(char::is_control) {
+                    return Err(wrong("a name has no control characters".into()));
+                }
+                keys.name = Some(name);
+            }
+            "match" => keys.expression = Some((at.clone(), text(value, name)?)),
+            "verdict" => keys.verdict = Some((at.clone(), text(value, name)?)),
+            "rate" => {
+                let rate = parse_rate(&text(value, name)?).map_err(wrong)?;
+                keys.rate = Some((at.clone(), rate));
+            }
+            "burst" => {
+                let burst = u32::try_from(integer(value, name)?).unwrap_or(0);
+                if !(1..=BURST_MAX).contains(&burst) {
+                    return Err(wrong(format!("burst is between 1 and {BURST_MAX}")));
+                }
+                keys.burst = Some((at.clone(), burst));
+            }
+            "priority" => {
+                keys.priority = i32::try_from(integer(value, name)?)
+                    .map_err(|_| wrong("priority is too large".into()))?;
+            }
+            "expires" => {
+                let time = parse_time(&text(value, name)?).map_err(wrong)?;
+                keys.expires_after = Some(time);
+            }
+            other => {
+                let why = format!(
+                    "unknown key \"{other}\": expected name, match, verdict, rate, burst, \
+                     priority or expires"
+                );
+                return Err((key.span(), why));
+            }
+        }
+    }
+    Ok(keys)
+}
+
+fn text(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<String, Wrong> {
+    match value.get_ref() {
+        DeValue::String(text) => Ok(text.clone().into_owned()),
+        _ => Err((value.span(), format!("{key} is a text in quotes"))),
+    }
+}
+
+fn integer(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<i64, Wrong> {
+    let number = match value.get_ref() {
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| (value.span(), format!("{key} is a whole number")))
+}

@@ -1,0 +1,308 @@
+//! The rules that are in force, with their program and their counts over all programs so far.
+
+use std::time::{Duration, Instant};
+
+use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, Verdict};
+use bpf::ebpf::Insn;
+use sys::{Error, ErrorKind, Result};
+use xdp::{Guard, GuardMaps, GuardMeans, XdpProgram};
+
+use super::RuleSpec;
+
+/// How long a replaced program may still be running on some processor; its counts are read until
+/// then.
+const LEAVE: Duration = Duration::from_secs(2);
+
+/// A rule and its counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleTotals {
+    /// The rule.
+    pub spec: RuleSpec,
+    /// Whether it has ended.
+    pub is_expired: bool,
+    /// Its counts since it was first loaded.
+    pub counters: Counters,
+}
+
+/// What became of all packets: `seen = unmatched + Σ packets of rules that decide + removed`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// All packets that reached the program.
+    pub seen: Counters,
+    /// Packets that no rule decided; they passed.
+    pub unmatched: Counters,
+    /// Packets that were decided by rules that a reload removed.
+    pub removed: Counters,
+    /// The rules, in the order in which they are asked.
+    pub rules: Vec<RuleTotals>,
+}
+
+impl Totals {
+    /// Packets dropped; in a dry run, that would have been.
+    pub fn dropped(&self) -> u64 {
+        self.deciding().map(|c| c.dropped).sum::<u64>() + self.removed.dropped
+    }
+
+    /// Packets passed to the host.
+    pub fn passed(&self) -> u64 {
+        let rules: u64 = self.deciding().map(Counters::passed).sum();
+        self.unmatched.packets + rules + self.removed.passed()
+    }
+
+    /// What is missing from the account (positive) or counted twice (negative).
+    pub fn imbalance(&self) -> i64 {
+        self.seen
+            .packets
+            .wrapping_sub(self.passed() + self.dropped()) as i64
+    }
+
+    fn deciding(&self) -> impl Iterator<Item = &Counters> {
+        let decides = |rule: &&RuleTotals| rule.spec.verdict.decides();
+        self.rules.iter().filter(decides).map(|rule| &rule.counters)
+    }
+}
+
+/// A rule that is in force, or has ended.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// Tells rules apart over programs.
+    id: u64,
+    spec: RuleSpec,
+    rule: Rule,
+    expires_at: Option<Instant>,
+    is_expired: bool,
+    /// Counts of programs that are gone.
+    before: Counters,
+}
+
+/// A program and the rules in it, in order.
+#[derive(Debug)]
+struct Loaded {
+    guard: Guard,
+    ids: Vec<(u64, Verdict)>,
+}
+
+impl Loaded {
+    fn account(&self) -> Result<Account> {
+        Ok(Account::of(&self.guard.counters()?))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Table {
+    entries: Vec<Entry>,
+    loaded: Loaded,
+    /// Programs that were replaced, which may still run for a moment.
+    leaving: Vec<(Instant, Loaded)>,
+    /// Counts of programs that are gone: seen, unmatched, and of rules that are gone.
+    before: [Counters; 3],
+    id_next: u64,
+}
+
+/// What is to take the place of a table's rules.
+pub struct Next {
+    entries: Vec<Entry>,
+    loaded: Loaded,
+    id_next: u64,
+}
+
+impl Next {
+    /// The program to attach.
+    pub fn program(&self) -> &XdpProgram {
+        self.loaded.guard.program()
+    }
+}
+
+impl Table {
+    /// Compiles the rules and loads their program.
+    pub fn load(specs: Vec<RuleSpec>, dry_run: bool) -> Result<Self> {
+        let (entries, id_next) = entries(specs, &[], 0)?;
+        Ok(Self {
+            loaded: load(&entries, dry_run)?,
+            entries,
+            leaving: Vec::new(),
+            before: Default::default(),
+            id_next,
+        })
+    }
+
+    /// The program that is attached.
+    pub fn program(&self) -> &XdpProgram {
+        self.loaded.guard.program()
+    }
+
+    /// A program for new rules. Rules that were there keep their counts, their limits and the time
+    /// they have left.
+    pub fn next(&self, specs: Vec<RuleSpec>, dry_run: bool) -> Result<Next> {
+        let (entries, id_next) = entries(specs, &self.entries, self.id_next)?;
+        self.load_next(entries, id_next, dry_run)
+    }
+
+    /// A program for the rules that are left.
+    pub fn again(&self, dry_run: bool) -> Result<Next> {
+        self.load_next(self.entries.clone(), self.id_next, dry_run)
+    }
+
+    fn load_next(&self, entries: Vec<Entry>, id_next: u64, dry_run: bool) -> Result<Next> {
+        let loaded = load(&entries, dry_run)?;
+        let old = self.loaded.guard.limits()?;
+        let mut new = loaded.guard.limits()?;
+        for (to, (id, _)) in loaded.ids.iter().enumerate() {
+            let from = self.loaded.ids.iter().position(|row| row.0 == *id);
+            let range = |at: usize| at * LIMIT_STRIDE..(at + 1) * LIMIT_STRIDE;
+            if let Some(from) = from
+                && let (Some(from), Some(to)) = (old.get(range(from)), new.get_mut(range(to)))
+            {
+                to.copy_from_slice(from);
+            }
+        }
+        loaded.guard.set_limits(&new)?;
+        Ok(Next {
+            entries,
+            loaded,
+            id_next,
+        })
+    }
+
+    /// The new program is attached.
+    pub fn replace(&mut self, next: Next) {
+        let old = std::mem::replace(&mut self.loaded, next.loaded);
+        self.leaving.push((Instant::now(), old));
+        let gone = std::mem::replace(&mut self.entries, next.entries);
+        for entry in gone {
+            let stays = self.entries.iter().any(|other| other.id == entry.id);
+            if !stays && entry.spec.verdict.decides() {
+                self.before[2].add(&entry.before);
+            }
+        }
+        self.id_next = next.id_next;
+    }
+
+    /// Marks rules whose time is over, and gives their names.
+    pub fn expire(&mut self, now: Instant) -> Vec<String> {
+        let mut names = Vec::new();
+        for entry in &mut self.entries {
+            let is_over = entry.expires_at.is_some_and(|at| at <= now);
+            if is_over && !entry.is_expired {
+                entry.is_expired = true;
+                names.push(entry.spec.name.clone());
+            }
+        }
+        names
+    }
+
+    /// Lets go of programs that no processor runs any more.
+    pub fn settle(&mut self) -> Result<()> {
+        while let Some((since, old)) = self.leaving.first() {
+            if since.elapsed() < LEAVE {
+                break;
+            }
+            let account = old.account()?;
+            let (_, old) = self.leaving.remove(0);
+            let mut befores: Vec<(u64, Counters)> =
+                self.entries.iter().map(|e| (e.id, e.before)).collect();
+            add(&account, &old.ids, &mut self.before, &mut befores);
+            for (entry, (_, before)) in self.entries.iter_mut().zip(befores) {
+                entry.before = before;
+            }
+        }
+        Ok(())
+    }
+
+    /// All counts.
+    pub fn totals(&self) -> Result<Totals> {
+        let mut sums = self.before;
+        let mut counters: Vec<(u64, Counters)> =
+            self.entries.iter().map(|e| (e.id, e.before)).collect();
+        for loaded in self.leaving.iter().map(|row| &row.1).chain([&self.loaded]) {
+            add(&loaded.account()?, &loaded.ids, &mut sums, &mut counters);
+        }
+        let rules = self.entries.iter().zip(counters);
+        let [seen, unmatched, removed] = sums;
+        Ok(Totals {
+            seen,
+            unmatched,
+            removed,
+            rules: rules
+                .map(|(entry, (_, counters))| RuleTotals {
+                    spec: entry.spec.clone(),
+                    is_expired: entry.is_expired,
+                    counters,
+                })
+                .collect(),
+        })
+    }
+}
+
+/// Adds a program's counts to the sums (seen, unmatched, rules that are gone) and to its rules'.
+fn add(
+    account: &Account,
+    ids: &[(u64, Verdict)],
+    sums: &mut [Counters; 3],
+    rules: &mut [(u64, Counters)],
+) {
+    sums[0].add(&account.seen);
+    sums[1].add(&account.unmatched);
+    for ((id, verdict), counters) in ids.iter().zip(&account.rules) {
+        match rules.iter_mut().find(|row| row.0 == *id) {
+            Some((_, sum)) => sum.add(counters),
+            None if verdict.decides() => sums[2].add(counters),
+            None => {}
+        }
+    }
+}
+
+/// Compiles the rules and puts them in order; a rule that is in `old` unchanged stays the same.
+fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entry>, u64)> {
+    let mut entries = Vec::with_capacity(specs.len());
+    for spec in specs {
+        if let Some(same) = old.iter().find(|entry| entry.spec == spec) {
+            entries.push(same.clone());
+            continue;
+        }
+        let rule = spec.compile()?;
+        let expires_at = spec.expires_after.map(|after| Instant::now() + after);
+        entries.push(Entry {
+            id,
+            spec,
+            rule,
+            expires_at,
+            is_expired: false,
+            before: Counters::default(),
+        });
+        id += 1;
+    }
+    entries.sort_by_key(|entry| entry.spec.priority);
+    Ok((entries, id))
+}
+
+/// Loads the program of the rules that have not ended.
+fn load(entries: &[Entry], dry_run: bool) -> Result<Loaded> {
+    let active = || entries.iter().filter(|entry| !entry.is_expired);
+    let rules: Vec<Rule> = active().map(|entry| entry.rule.clone()).collect();
+    let guard = Guard::load(
+        ::guard::counters_len(rules.len()),
+        ::guard::limits_len(rules.len()),
+        |maps, means| emit(&rules, dry_run, maps, means),
+    )?;
+    let ids = active()
+        .map(|entry| (entry.id, entry.spec.verdict))
+        .collect();
+    Ok(Loaded { guard, ids })
+}
+
+fn emit(rules: &[Rule], dry_run: bool, maps: GuardMaps, means: GuardMeans) -> Result<Vec<Insn>> {
+    let maps = ::guard::Maps {
+        counters: maps.counters,
+        limits: maps.limits,
+    };
+    let means = ::guard::Means {
+        frags: means.frags,
+        indirect: means.indirect,
+    };
+    ::guard::emit(rules, dry_run, maps, means).map_err(|e: EmitError| {
+        let what = "compile the rules for XDP";
+        Error::new(ErrorKind::InvalidInput, what, e.to_string())
+    })
+}

@@ -1,0 +1,73 @@
+//! What the program counts, as it lies in the map.
+
+/// Words of a block: packets, bytes, packets dropped, bytes dropped.
+pub(crate) const BLOCK_WORDS: usize = 4;
+/// Bytes of a block.
+pub(crate) const BLOCK_LEN: usize = BLOCK_WORDS * 8;
+/// The block of all packets.
+pub(crate) const SEEN: usize = 0;
+/// The block of packets that no rule decided.
+pub(crate) const UNMATCHED: usize = 1;
+/// The first rule's block.
+pub(crate) const FIRST_RULE: usize = 2;
+
+/// Counters of one rule, or of all packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that matched.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on.
+    pub bytes: u64,
+    /// Packets of these that were dropped; in a dry run, that would have been.
+    pub dropped: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
+}
+
+impl Counters {
+    fn of(block: &[u64]) -> Self {
+        let word = |at: usize| block.get(at).copied().unwrap_or_default();
+        Self {
+            packets: word(0),
+            bytes: word(1),
+            dropped: word(2),
+            dropped_bytes: word(3),
+        }
+    }
+
+    /// Packets that were not dropped.
+    pub fn passed(&self) -> u64 {
+        self.packets.saturating_sub(self.dropped)
+    }
+
+    /// Adds the counts of another program's same rule.
+    pub fn add(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.dropped += other.dropped;
+        self.dropped_bytes += other.dropped_bytes;
+    }
+}
+
+/// What a program counted: `seen = unmatched + Σ packets of rules that decide`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// All packets.
+    pub seen: Counters,
+    /// Packets that no rule decided; they passed.
+    pub unmatched: Counters,
+    /// The rules, in the order of the program.
+    pub rules: Vec<Counters>,
+}
+
+impl Account {
+    /// From the words of the counters' map, added up over processors.
+    pub fn of(words: &[u64]) -> Self {
+        let mut blocks = words.chunks(BLOCK_WORDS).map(Counters::of);
+        Self {
+            seen: blocks.next().unwrap_or_default(),
+            unmatched: blocks.next().unwrap_or_default(),
+            rules: blocks.collect(),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The program: every packet is counted, asked about by the rules in turn, and passed or dropped.
+//!
+//! Limits are the generic cell rate algorithm (ITU-T I.371, annex A): of a limit one time is kept,
+//! when the next packet is due at the rate. A packet may come earlier by the burst. All processors
+//! share that time, so that a flood over many queues and from many sources has one limit.
+
+use std::fmt;
+
+use bpf::asm::{Asm, AsmError, Label};
+use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
+use bpf::translate::{self, TranslateError, XdpOptions};
+
+use crate::counters::{BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
+use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, Verdict};
+
+/// How often a processor tries to move a limit's time before the packet counts as over the limit:
+/// each failure means that another processor has just let a packet pass.
+pub const TRIES: usize = 8;
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+
+/// Offsets in `struct xdp_md`.
+const MD_DATA: i16 = 0;
+const MD_DATA_END: i16 = 4;
+
+/// On the stack: the key for the counters, the packet's length; filters use what is below.
+const KEY: i16 = -4;
+const PACKET_LEN: i16 = -16;
+const STACK_TOP: i16 = -16;
+
+/// Descriptors of the maps that the program uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Maps {
+    /// A per-CPU array with one entry of [`crate::counters_len`] bytes.
+    pub counters: i32,
+    /// An array with one entry of [`crate::limits_len`] bytes.
+    pub limits: i32,
+}
+
+/// What the program may use that not every kernel has and not every process may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Means {
+    /// Packets of several buffers, by helper (Linux 5.18, program loaded with the frags flag).
+    pub frags: bool,
+    /// Load at X + k directly, which only CAP_PERFMON may.
+    pub indirect: bool,
+}
+
+/// Why there is no program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EmitError {
+    /// More than [`RULES_MAX`].
+    TooMany {
+        /// How many there are.
+        count: usize,
+    },
+    /// A rule's filter cannot run in XDP.
+    Rule {
+        /// The rule's name.
+        name: String,
+        /// Why.
+        why: TranslateError,
+    },
+    /// The whole does not fit together: too long.
+    Asm(AsmError),
+}
+
+impl fmt::Display for EmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany { count } => write!(f, "{count} rules; the limit is {RULES_MAX}"),
+            Self::Rule { name, why } => write!(f, "rule \"{name}\": {why}"),
+            Self::Asm(error) => write!(f, "too many or too long rules: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for EmitError {}
+
+/// The program of these rules, in their order. With `dry_run` it counts what it would drop, and
+/// passes everything.
+///
+/// # Errors
+/// `TooMany`; `Rule` for a filter that asks for what XDP does not know; `Asm` for one that is too
+/// long.
+pub fn emit(
+    rules: &[Rule],
+    dry_run: bool,
+    maps: Maps,
+    means: Means,
+) -> Result<Vec<Insn>, EmitError> {
+    if rules.len() > RULES_MAX {
+        return Err(EmitError::TooMany { count: rules.len() });
+    }
+    let mut a = Asm::new();
+    head(&mut a, maps, means);
+    let mut is_open = true;
+    for (index, rule) in rules.iter().enumerate() {
+        is_open = emit_rule(&mut a, index, rule, dry_run, maps, means)?;
+        // Nothing comes past a rule that decides every packet, and the verifier refuses code that
+        // nothing leads to.
+        if !is_open {
+            break;
+        }
+    }
+    if is_open {
+        count(&mut a, UNMATCHED, 0);
+        a.mov(R0, XDP_PASS);
+        a.exit();
+    }
+    a.finish().map_err(EmitError::Asm)
+}
+
+/// R6 = context, R8 = counters, the packet's length on the stack; the packet is counted as seen.
+fn head(a: &mut Asm, maps: Maps, means: Means) {
+    let found = a.label();
+    a.mov(R6, R1);
+    if means.frags {
+        a.call(Helper::XdpGetBuffLen);
+    } else {
+        a.load(Width::W, R0, R6, MD_DATA_END);
+        a.load(Width::W, R1, R6, MD_DATA);
+        a.alu(Alu::Sub, R0, R1);
+    }
+    a.store(Width::D, R10, PACKET_LEN, R0);
+    a.store(Width::W, R10, KEY, 0);
+    a.load_map(R1, maps.counters);
+    a.mov(R2, R10);
+    a.alu(Alu::Add, R2, i32::from(KEY));
+    a.call(Helper::MapLookup);
+    // Never: the array has this entry. The verifier wants to see it asked.
+    a.jump_if(Cond::Ne, R0, 0, found);
+    a.mov(R0, XDP_PASS);
+    a.exit();
+    a.bind(found);
+    a.mov(R8, R0);
+    count(a, SEEN, 0);
+}
+
+/// `packets += 1, bytes += length`, or of those dropped with `word` 2. This processor's own
+/// numbers, so no atomic operation. Loses R1 and R2.
+fn count(a: &mut Asm, block: usize, word: usize) {
+    let off = (block * BLOCK_LEN + word * 8) as i16;
+    a.load(Width::D, R1, R8, off);
+    a.alu(Alu::Add, R1, 1);
+    a.store(Width::D, R8, off, R1);
+    a.load(Width::D, R1, R8, off + 8);
+    a.load(Width::D, R2, R10, PACKET_LEN);
+    a.alu(Alu::Add, R1, R2);
+    a.store(Width::D, R8, off + 8, R1);
+}
+
+/// Returns whether any packet comes past this rule.
+fn emit_rule(
+    a: &mut Asm,
+    index: usize,
+    rule: &Rule,
+    dry_run: bool,
+    maps: Maps,
+    means: Means,
+) -> Result<bool, EmitError> {
+    let (hit, miss) = (a.label(), a.label());
+    if let Some(matcher) = &rule.matcher {
+        let options = XdpOptions {
+            frags: means.frags,
+            indirect_by_helper: means.frags && !means.indirect,
+            stack_top: STACK_TOP,
+        };
+        a.load(Width::D, R9, R10, PACKET_LEN);
+        translate::emit_xdp(a, matcher, &options, hit, miss).map_err(|why| EmitError::Rule {
+            name: rule.name.clone(),
+            why,
+        })?;
+    }
+    let matches_some = rule.matcher.is_none() || a.is_used(hit);
+    if matches_some {
+        a.bind(hit);
+        let block = FIRST_RULE + index;
+        count(a, block, 0);
+        match rule.verdict {
+            Verdict::Count => {}
+            Verdict::Pass => end(a, XDP_PASS),
+            Verdict::Drop => drop_packet(a, block, dry_run),
+            Verdict::Limit(limit) => {
+                let within = a.label();
+                ask_limit(a, limit, (maps.limits, index), within);
+                drop_packet(a, block, dry_run);
+                a.bind(within);
+                end(a, XDP_PASS);
+            }
+        }
+    }
+    let is_open = a.is_used(miss) || (matches_some && rule.verdict == Verdict::Count);
+    a.bind(miss);
+    Ok(is_open)
+}
+
+fn end(a: &mut Asm, verdict: i32) {
+    a.mov(R0, verdict);
+    a.exit();
+}
+
+fn drop_packet(a: &mut Asm, block: usize, dry_run: bool) {
+    count(a, block, 2);
+    end(a, if dry_run { XDP_PASS } else { XDP_DROP });
+}
+
+/// Jumps to `within` if the limit has room, and takes it; falls through if not.
+fn ask_limit(a: &mut Asm, limit: Limit, (limits_fd, index): (i32, usize), within: Label) {
+    let over = a.label();
+    let interval_ns = limit.interval_ns();
+    let ahead_max_ns = u64::from(interval_ns) * u64::from(limit.burst());
+    a.call(Helper::KtimeGetNs);
+    a.mov(R7, R0);
+    a.load_map_value(R9, limits_fd, (index * LIMIT_STRIDE) as u32);
+    a.load(Width::D, R0, R9, 0);
+    for _ in 0..TRIES {
+        // R0 = when the next packet is due; R1 = the same after this one: max(due, now) + interval.
+        let is_later = a.label();
+        a.mov(R1, R0);
+        a.jump_if(Cond::Ge, R1, R7, is_later);
+        a.mov(R1, R7);
+        a.bind(is_later);
+        a.alu(Alu::Add, R1, interval_ns as i32);
+        a.mov(R2, R1);
+        a.alu(Alu::Sub, R2, R7);
+        a.load_imm64(R3, ahead_max_ns);
+        a.jump_if(Cond::Gt, R2, R3, over);
+        a.mov(R4, R0);
+        a.compare_exchange(R9, 0, R1);
+        a.jump_if(Cond::Eq, R0, R4, within);
+    }
+    a.bind(over);
+}

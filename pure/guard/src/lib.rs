@@ -1,0 +1,28 @@
+//! Rules against floods, compiled into one XDP program.
+//!
+//! A [`Rule`] is a filter and a [`Verdict`]. [`emit`] puts the filters of all rules in a row, in
+//! the order of [`order`]: the first that matches decides, except that after a rule that only
+//! counts the next one is asked. A packet that no rule decides goes to the host.
+//!
+//! ```text
+//!   seen ─> rule 1 ─> rule 2 ─> ... ─> unmatched: pass
+//!             └ pass, drop, or a token bucket (GCRA) shared by all processors
+//! ```
+//!
+//! The program uses two maps, which the caller makes: counters, one value per processor, of
+//! [`counters_len`] bytes; and limits, one value for all, of [`limits_len`] bytes.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod emit;
+mod rule;
+
+pub use counters::{Account, Counters};
+pub use emit::{EmitError, Maps, Means, TRIES, emit};
+pub use rule::{
+    BURST_MAX, LIMIT_STRIDE, Limit, RATE_PPS_MAX, RULES_MAX, Rule, Verdict, counters_len,
+    limits_len, order,
+};
+
+#[cfg(test)]
+mod tests;

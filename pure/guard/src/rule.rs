@@ -1,0 +1,120 @@
+//! What a rule is, and how much memory of the kernel's the rules need.
+
+use std::fmt;
+
+use bpf::cbpf::Program;
+
+use crate::counters::BLOCK_LEN;
+
+/// Most rules of one program: the counters of all are one per-CPU value, which the kernel limits
+/// to 32 KiB (`PCPU_MIN_UNIT_SIZE`).
+pub const RULES_MAX: usize = 1000;
+
+/// Highest rate of a limit, in packets a second. The program counts in whole nanoseconds: the
+/// error of the rate is below 0.5 % up to here.
+pub const RATE_PPS_MAX: u32 = 10_000_000;
+
+/// Largest burst of a limit, in packets.
+pub const BURST_MAX: u32 = 10_000_000;
+
+/// Bytes from one limit to the next: a cache line each, since processors write them.
+pub const LIMIT_STRIDE: usize = 64;
+
+/// A rate with a burst: `burst` packets pass at once, and `rate_pps` a second in the long run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    rate_pps: u32,
+    burst: u32,
+}
+
+impl Limit {
+    /// `None` when the rate is not in 1 to [`RATE_PPS_MAX`] or the burst not in 1 to
+    /// [`BURST_MAX`].
+    pub fn new(rate_pps: u32, burst: u32) -> Option<Self> {
+        let fits = (1..=RATE_PPS_MAX).contains(&rate_pps) && (1..=BURST_MAX).contains(&burst);
+        fits.then_some(Self { rate_pps, burst })
+    }
+
+    /// The burst of a limit that states none: what comes in a tenth of a second.
+    pub fn burst_of(rate_pps: u32) -> u32 {
+        (rate_pps / 10).max(1)
+    }
+
+    /// Packets a second.
+    pub fn rate_pps(self) -> u32 {
+        self.rate_pps
+    }
+
+    /// Packets that pass at once after a silence.
+    pub fn burst(self) -> u32 {
+        self.burst
+    }
+
+    /// From one packet to the next at this rate.
+    pub(crate) fn interval_ns(self) -> u32 {
+        let rate = u64::from(self.rate_pps);
+        ((1_000_000_000 + rate / 2) / rate) as u32
+    }
+}
+
+/// What becomes of a packet that a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes to the host.
+    Pass,
+    /// It is dropped.
+    Drop,
+    /// It is counted, and the next rule is asked.
+    Count,
+    /// It goes to the host as long as the limit has room, and is dropped else. The limit is one
+    /// for all packets of the rule, whatever their source.
+    Limit(Limit),
+}
+
+impl Verdict {
+    /// Whether it ends the search: no further rule is asked.
+    pub fn decides(self) -> bool {
+        self != Self::Count
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pass => f.write_str("pass"),
+            Self::Drop => f.write_str("drop"),
+            Self::Count => f.write_str("count"),
+            Self::Limit(limit) => write!(f, "limit {}/s", limit.rate_pps),
+        }
+    }
+}
+
+/// A rule.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Its name for people.
+    pub name: String,
+    /// A filter on Ethernet packets; none matches every packet.
+    pub matcher: Option<Program>,
+    /// What becomes of the packets.
+    pub verdict: Verdict,
+    /// Rules with a lower number are asked first.
+    pub priority: i32,
+}
+
+/// Puts rules into the order in which the program asks them: by priority, and as given among
+/// equals.
+pub fn order(rules: &mut [Rule]) {
+    rules.sort_by_key(|rule| rule.priority);
+}
+
+/// Bytes of one processor's counters: a block for what was seen, one for what no rule decided, one
+/// a rule.
+pub fn counters_len(rule_count: usize) -> usize {
+    (rule_count + 2) * BLOCK_LEN
+}
+
+/// Bytes of the limits.
+pub fn limits_len(rule_count: usize) -> usize {
+    rule_count.max(1) * LIMIT_STRIDE
+}

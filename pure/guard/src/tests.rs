@@ -1,0 +1,169 @@
+//! Programs of all kinds of rules, without a kernel.
+
+use bpf::cbpf::{self, Program};
+use bpf::ebpf::{Insn, MODE_ATOMIC};
+
+use super::*;
+
+const MAPS: Maps = Maps {
+    counters: 3,
+    limits: 4,
+};
+
+fn filter(insns: &[(u16, u8, u8, u32)]) -> Program {
+    let insns = insns
+        .iter()
+        .map(|&(code, jt, jf, k)| cbpf::Insn::new(code, jt, jf, k));
+    Program::new(insns.collect()).unwrap()
+}
+
+/// IPv4 on Ethernet.
+fn ipv4() -> Option<Program> {
+    Some(filter(&[
+        (0x28, 0, 0, 12),
+        (0x15, 0, 1, 0x800),
+        (0x06, 0, 0, 1),
+        (0x06, 0, 0, 0),
+    ]))
+}
+
+fn rule(name: &str, matcher: Option<Program>, verdict: Verdict, priority: i32) -> Rule {
+    Rule {
+        name: name.into(),
+        matcher,
+        verdict,
+        priority,
+    }
+}
+
+fn all_means() -> impl Iterator<Item = Means> {
+    [(true, true), (true, false), (false, true)]
+        .into_iter()
+        .map(|(frags, indirect)| Means { frags, indirect })
+}
+
+/// What the verifier refuses about jumps: code that no path leads to, and paths out of the
+/// program.
+fn assert_all_reached(insns: &[Insn]) {
+    let mut reached = vec![false; insns.len()];
+    let mut open = vec![0];
+    while let Some(at) = open.pop() {
+        if std::mem::replace(&mut reached[at], true) {
+            continue;
+        }
+        let insn = insns[at];
+        let to = |off: i16| usize::try_from(at as i64 + 1 + i64::from(off)).unwrap();
+        match (insn.class(), insn.code & 0xf0) {
+            _ if insn.is_wide() => {
+                reached[at + 1] = true;
+                open.push(at + 2);
+            }
+            (5, 0x90) => {}
+            (5, 0x00) => open.push(to(insn.off)),
+            (5, 0x80) => open.push(at + 1),
+            (5 | 6, _) => open.extend([at + 1, to(insn.off)]),
+            _ => open.push(at + 1),
+        }
+    }
+    let dead = reached.iter().position(|reached| !reached);
+    assert_eq!(dead, None, "an instruction that nothing leads to");
+}
+
+#[test]
+fn programs_have_no_dead_code_whatever_the_rules() {
+    let never = Some(filter(&[(0x06, 0, 0, 0)]));
+    let always = Some(filter(&[(0x06, 0, 0, 1)]));
+    let matchers = [never, always, None, ipv4()];
+    let limit = Verdict::Limit(Limit::new(1000, 10).unwrap());
+    let verdicts = [Verdict::Pass, Verdict::Drop, Verdict::Count, limit];
+    for means in all_means() {
+        for matcher in &matchers {
+            for first in verdicts {
+                for second in verdicts {
+                    let rules = [
+                        rule("first", matcher.clone(), first, 0),
+                        rule("second", ipv4(), second, 0),
+                        rule("third", matcher.clone(), first, 0),
+                    ];
+                    for dry_run in [false, true] {
+                        let insns = emit(&rules, dry_run, MAPS, means).unwrap();
+                        assert_all_reached(&insns);
+                    }
+                }
+            }
+        }
+        assert_all_reached(&emit(&[], false, MAPS, means).unwrap());
+    }
+}
+
+#[test]
+fn a_limit_tries_a_bounded_number_of_times() {
+    let limit = Verdict::Limit(Limit::new(1000, 10).unwrap());
+    for means in all_means() {
+        let insns = emit(&[rule("l", ipv4(), limit, 0)], false, MAPS, means).unwrap();
+        let atomic = insns.iter().filter(|i| i.code == 0x03 | MODE_ATOMIC | 0x18);
+        assert_eq!(atomic.count(), TRIES);
+    }
+}
+
+#[test]
+fn rules_are_asked_by_priority_and_then_as_given() {
+    let mut rules = ["c", "a", "b", "d"].map(|name| {
+        let priority = match name {
+            "a" => -1,
+            "c" => 1,
+            _ => 0,
+        };
+        rule(name, None, Verdict::Pass, priority)
+    });
+    order(&mut rules);
+    assert_eq!(rules.map(|rule| rule.name), ["a", "b", "d", "c"]);
+}
+
+#[test]
+fn limits_have_bounds() {
+    assert!(Limit::new(0, 1).is_none() && Limit::new(1, 0).is_none());
+    assert!(Limit::new(RATE_PPS_MAX + 1, 1).is_none());
+    assert!(Limit::new(1, BURST_MAX + 1).is_none());
+    assert_eq!(Limit::new(1, 1).unwrap().interval_ns(), 1_000_000_000);
+    for rate in [1, 3, 999, 1000, 333_333, 3_000_000, 7_000_000, RATE_PPS_MAX] {
+        let interval = f64::from(Limit::new(rate, 1).unwrap().interval_ns());
+        let error = (1e9 / interval / f64::from(rate) - 1.0).abs();
+        assert!(error <= 0.005, "{rate}/s: {error}");
+    }
+}
+
+#[test]
+fn too_many_rules_and_foreign_filters_are_refused() {
+    let many = vec![rule("r", None, Verdict::Count, 0); RULES_MAX + 1];
+    let means = Means {
+        frags: true,
+        indirect: true,
+    };
+    assert!(matches!(
+        emit(&many, false, MAPS, means),
+        Err(EmitError::TooMany { .. })
+    ));
+    assert!(counters_len(RULES_MAX) <= 32 << 10);
+    assert!(emit(&many[..RULES_MAX], false, MAPS, means).is_ok());
+    // The packet mark, which no XDP program knows.
+    let mark = filter(&[(0x20, 0, 0, 0xffff_f000 + 20), (0x16, 0, 0, 0)]);
+    let error = emit(
+        &[rule("m", Some(mark), Verdict::Drop, 0)],
+        false,
+        MAPS,
+        means,
+    )
+    .unwrap_err();
+    assert!(error.to_string().contains("\"m\""), "{error}");
+}
+
+#[test]
+fn the_account_reads_the_maps_words() {
+    let words: Vec<u64> = (1..=16).collect();
+    let account = Account::of(&words);
+    assert_eq!(account.seen.packets, 1);
+    assert_eq!(account.unmatched.bytes, 6);
+    assert_eq!(account.rules.len(), 2);
+    assert_eq!(account.rules[1].dropped_bytes, 16);
+}

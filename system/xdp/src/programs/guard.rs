@@ -1,0 +1,166 @@
+//! A program that drops packets by rules, with its two maps. The rules are the caller's: it emits
+//! the instructions once the maps are there.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use bpf::ebpf::Insn;
+use sys::bpf::{Map, MapSpec, MapType, UpdateMode};
+use sys::{Error, ErrorKind, Result};
+
+use crate::XdpProgram;
+
+/// `EPERM`, which no other means would change.
+const EPERM: i32 = 1;
+
+/// Descriptors of the maps, for the instructions.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardMaps {
+    /// A per-CPU array with one entry: counters.
+    pub counters: RawFd,
+    /// An array with one entry, shared by all processors: limits.
+    pub limits: RawFd,
+}
+
+/// What the program may use that not every kernel has and not every process may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardMeans {
+    /// Packets of several buffers (Linux 5.18).
+    pub frags: bool,
+    /// Loads at an unknown offset from a packet pointer, which need CAP_PERFMON.
+    pub indirect: bool,
+}
+
+/// The best first. The last one, for kernels before 5.18, needs CAP_PERFMON.
+const MEANS: [GuardMeans; 3] = [
+    GuardMeans {
+        frags: true,
+        indirect: true,
+    },
+    GuardMeans {
+        frags: true,
+        indirect: false,
+    },
+    GuardMeans {
+        frags: false,
+        indirect: true,
+    },
+];
+
+/// The program with its maps.
+#[derive(Debug)]
+pub struct Guard {
+    program: XdpProgram,
+    counters: Map,
+    limits: Map,
+    means: GuardMeans,
+}
+
+impl Guard {
+    /// Makes the maps, of so many bytes each, and loads the program that `emit` makes for them.
+    /// To replace a program, load another and give it to [`crate::XdpLink::update`].
+    ///
+    /// # Errors
+    /// What `emit` says; as [`XdpProgram::load`].
+    pub fn load(
+        counters_len: usize,
+        limits_len: usize,
+        emit: impl Fn(GuardMaps, GuardMeans) -> Result<Vec<Insn>>,
+    ) -> Result<Self> {
+        let counters = one_value(MapType::PercpuArray, "bw_rules", counters_len)?;
+        let limits = one_value(MapType::Array, "bw_limits", limits_len)?;
+        let maps = GuardMaps {
+            counters: counters.as_fd().as_raw_fd(),
+            limits: limits.as_fd().as_raw_fd(),
+        };
+        // The first refusal is the one to report: it is of what this kernel should be able to do.
+        let mut refusal = None;
+        for means in MEANS {
+            let insns = emit(maps, means)?;
+            match XdpProgram::load("bw_guard", &insns, means.frags, None) {
+                Ok(program) => {
+                    return Ok(Self {
+                        program,
+                        counters,
+                        limits,
+                        means,
+                    });
+                }
+                Err(e) if e.os_code() == Some(EPERM) => return Err(e),
+                Err(e) => refusal = refusal.or(Some(e)),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "load the XDP program",
+                "there is no way left to try",
+            )
+        }))
+    }
+
+    /// The program, to be attached.
+    pub fn program(&self) -> &XdpProgram {
+        &self.program
+    }
+
+    /// What it was loaded with.
+    pub fn means(&self) -> GuardMeans {
+        self.means
+    }
+
+    /// The bytes of the limits: times of `CLOCK_MONOTONIC` by which each is used up.
+    ///
+    /// # Errors
+    /// If the kernel refuses to read the map.
+    pub fn limits(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.limits.value_len()];
+        self.limits.lookup(&0_u32.to_ne_bytes(), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Takes limits over from another program, before this one is attached.
+    ///
+    /// # Errors
+    /// If there are not as many bytes, or the kernel refuses to write the map.
+    pub fn set_limits(&self, bytes: &[u8]) -> Result<()> {
+        let key = 0_u32.to_ne_bytes();
+        self.limits.update(&key, bytes, UpdateMode::Any)
+    }
+
+    /// The counters' words, added up over processors. While packets pass, the numbers of one
+    /// reading can be apart by the packets that are being counted.
+    ///
+    /// # Errors
+    /// If the kernel refuses to read the map.
+    pub fn counters(&self) -> Result<Vec<u64>> {
+        let mut bytes = vec![0; self.counters.value_len()];
+        self.counters.lookup(&0_u32.to_ne_bytes(), &mut bytes)?;
+        let cpu_count = sys::bpf::possible_cpu_count()?;
+        let word_count = bytes.len() / 8 / cpu_count.max(1);
+        let mut sums = vec![0_u64; word_count];
+        for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            sums[at % word_count] += u64::from_ne_bytes(*word);
+        }
+        Ok(sums)
+    }
+}
+
+/// A map with one entry of so many bytes.
+fn one_value(kind: MapType, name: &str, len: usize) -> Result<Map> {
+    let value_size = u32::try_from(len.next_multiple_of(8)).map_err(|_| {
+        let why = format!("{len} bytes are too many");
+        Error::new(
+            ErrorKind::InvalidInput,
+            format!("create the BPF map {name}"),
+            why,
+        )
+    })?;
+    Map::create(&MapSpec {
+        kind,
+        name,
+        key_size: 4,
+        value_size,
+        max_entries: 1,
+        mappable: false,
+    })
+}
