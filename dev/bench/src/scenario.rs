@@ -2,6 +2,7 @@
 
 mod capture;
 pub mod driver;
+mod filter;
 mod flows;
 mod forward;
 mod live;
@@ -44,6 +45,7 @@ pub const SCENARIOS: &[Scenario] = &[
     send::SCENARIO,
     forward::SCENARIO,
     wire::SCENARIO,
+    filter::SCENARIO,
     memory::SCENARIO,
     driver::SCENARIO,
     paths::SCENARIO,
