@@ -71,6 +71,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
         "tcpdump",
         &[Set::Test, Set::Bench, Set::Fixture],
     ),
+    (Program("p0f"), "p0f", &[Set::Test]),
     (Program("tshark"), "tshark", &[Set::Test]),
     (Program("capinfos"), "wireshark-common", &[Set::Test]),
     (Program("mmdbresolve"), "wireshark-common", &[Set::Test]),

@@ -5,5 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod p0f;
 
 pub use error::{Error, Result};

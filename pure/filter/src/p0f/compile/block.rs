@@ -1,0 +1,193 @@
+//! Instructions that a packet goes through from first to last, or leaves at the first test that
+//! fails.
+
+use bpf::cbpf::Insn;
+
+/// Where a jump leads.
+#[derive(Clone, Copy)]
+pub(super) enum To {
+    Next,
+    /// Out of the block.
+    Fail,
+    Label(usize),
+}
+
+#[derive(Clone, Copy)]
+struct Line {
+    code: u16,
+    k: u32,
+    jumps: Option<[To; 2]>,
+}
+
+/// Instructions in the making.
+#[derive(Default)]
+pub(super) struct Block {
+    lines: Vec<Line>,
+    labels: Vec<usize>,
+    /// Offset behind the last byte that was loaded.
+    reached: u32,
+    /// What A holds, as long as that is known: offset and width.
+    loaded: Option<(u32, u32)>,
+}
+
+impl Block {
+    fn put(&mut self, code: u16, k: u32) {
+        self.loaded = None;
+        let jumps = None;
+        self.lines.push(Line { code, k, jumps });
+    }
+
+    fn load(&mut self, code: u16, at: u32, width: u32) {
+        if self.loaded == Some((at, width)) {
+            return;
+        }
+        self.put(code, at);
+        self.reached = self.reached.max(at + width);
+        self.loaded = Some((at, width));
+    }
+
+    pub(super) fn word(&mut self, at: u32) {
+        self.load(0x20, at, 4);
+    }
+
+    pub(super) fn half(&mut self, at: u32) {
+        self.load(0x28, at, 2);
+    }
+
+    pub(super) fn byte(&mut self, at: u32) {
+        self.load(0x30, at, 1);
+    }
+
+    /// The packet must be this long.
+    pub(super) fn reach(&mut self, end: u32) {
+        if self.reached < end {
+            self.byte(end - 1);
+        }
+    }
+
+    pub(super) fn and(&mut self, mask: u32) {
+        self.put(0x54, mask);
+    }
+
+    pub(super) fn add(&mut self, k: u32) {
+        self.put(0x04, k);
+    }
+
+    pub(super) fn sub(&mut self, k: u32) {
+        self.put(0x14, k);
+    }
+
+    pub(super) fn modulo(&mut self, k: u32) {
+        self.put(0x94, k);
+    }
+
+    pub(super) fn modulo_x(&mut self) {
+        self.put(0x9c, 0);
+    }
+
+    pub(super) fn divide_x(&mut self) {
+        self.put(0x3c, 0);
+    }
+
+    pub(super) fn xor_x(&mut self) {
+        self.put(0xac, 0);
+    }
+
+    pub(super) fn tax(&mut self) {
+        self.lines.push(Line {
+            code: 0x07,
+            k: 0,
+            jumps: None,
+        });
+    }
+
+    pub(super) fn txa(&mut self) {
+        self.put(0x87, 0);
+    }
+
+    pub(super) fn ret(&mut self, k: u32) {
+        self.put(0x06, k);
+    }
+
+    /// A conditional jump by its code: 0x15 equal, 0x25 greater, 0x35 at least, 0x45 any bit.
+    pub(super) fn jump_if(&mut self, code: u16, k: u32, yes: To, no: To) {
+        let jumps = Some([yes, no]);
+        self.lines.push(Line { code, k, jumps });
+    }
+
+    pub(super) fn equal(&mut self, k: u32) {
+        self.jump_if(0x15, k, To::Next, To::Fail);
+    }
+
+    pub(super) fn equal_x(&mut self) {
+        self.jump_if(0x1d, 0, To::Next, To::Fail);
+    }
+
+    /// A is 0, or is not.
+    pub(super) fn zero(&mut self, is_zero: bool) {
+        match is_zero {
+            true => self.equal(0),
+            false => self.jump_if(0x15, 0, To::Fail, To::Next),
+        }
+    }
+
+    pub(super) fn at_least(&mut self, k: u32) {
+        self.jump_if(0x35, k, To::Next, To::Fail);
+    }
+
+    pub(super) fn at_most(&mut self, k: u32) {
+        self.jump_if(0x25, k, To::Fail, To::Next);
+    }
+
+    pub(super) fn between(&mut self, least: u32, most: u32) {
+        if least == most {
+            return self.equal(least);
+        }
+        self.at_least(least);
+        self.at_most(most);
+    }
+
+    pub(super) fn any_of(&mut self, bits: u32) {
+        self.jump_if(0x45, bits, To::Next, To::Fail);
+    }
+
+    pub(super) fn none_of(&mut self, bits: u32) {
+        self.jump_if(0x45, bits, To::Fail, To::Next);
+    }
+
+    /// No packet comes here.
+    pub(super) fn fail(&mut self) {
+        self.jump_if(0x45, 0, To::Fail, To::Fail);
+    }
+
+    pub(super) fn label(&mut self) -> usize {
+        self.labels.push(usize::MAX);
+        self.labels.len() - 1
+    }
+
+    /// The label is here. Ways with different A meet.
+    pub(super) fn bind(&mut self, label: usize) {
+        self.labels[label] = self.lines.len();
+        self.loaded = None;
+    }
+
+    /// The instructions; `None` if a jump is too long.
+    pub(super) fn link(&self) -> Option<Vec<Insn>> {
+        let place = |from: usize, to: To| {
+            let to = match to {
+                To::Next => from + 1,
+                To::Fail => self.lines.len(),
+                To::Label(label) => self.labels[label],
+            };
+            u8::try_from(to.checked_sub(from + 1)?).ok()
+        };
+        let insn = |(at, line): (usize, &Line)| {
+            let [jt, jf] = match line.jumps {
+                Some([yes, no]) => [place(at, yes)?, place(at, no)?],
+                None => [0; 2],
+            };
+            Some(Insn::new(line.code, jt, jf, line.k))
+        };
+        self.lines.iter().enumerate().map(insn).collect()
+    }
+}

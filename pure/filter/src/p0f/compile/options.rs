@@ -1,0 +1,209 @@
+//! The TCP options of a signature: their bytes, compared in words.
+
+use super::super::{Quirks, TcpOption};
+use super::block::{Block, To};
+use super::{Handshake, Variant};
+
+/// Longest options of a TCP header.
+const LEN_MAX: usize = 40;
+/// Most combinations of lengths that are looked for.
+const SEARCH_MAX: usize = 64;
+
+impl TcpOption {
+    fn kind(self) -> u8 {
+        match self {
+            TcpOption::End(_) => 0,
+            TcpOption::Nop => 1,
+            TcpOption::Mss => 2,
+            TcpOption::WindowScale => 3,
+            TcpOption::SackPermitted => 4,
+            TcpOption::Sack => 5,
+            TcpOption::Timestamp => 8,
+            TcpOption::Other(kind) => kind,
+        }
+    }
+
+    fn lengths(self) -> std::ops::RangeInclusive<u8> {
+        match self {
+            TcpOption::End(padding) => 1 + padding..=1 + padding,
+            TcpOption::Nop => 1..=1,
+            TcpOption::Mss => 4..=4,
+            TcpOption::WindowScale => 3..=3,
+            TcpOption::SackPermitted => 2..=2,
+            TcpOption::Sack => 10..=34,
+            TcpOption::Timestamp => 10..=10,
+            TcpOption::Other(_) => 2..=40,
+        }
+    }
+}
+
+/// The lengths that the options of a layout can have: whole words, 40 bytes at the most. No more
+/// than a bound of combinations.
+pub(in super::super) fn lengths(layout: &[TcpOption]) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    combine(layout, &mut Vec::new(), 0, &mut found);
+    found
+}
+
+fn combine(layout: &[TcpOption], chosen: &mut Vec<u8>, len: usize, found: &mut Vec<Vec<u8>>) {
+    if len > LEN_MAX || found.len() >= SEARCH_MAX {
+        return;
+    }
+    let Some((option, rest)) = layout.split_first() else {
+        if len.is_multiple_of(4) {
+            found.push(chosen.clone());
+        }
+        return;
+    };
+    for length in option.lengths() {
+        chosen.push(length);
+        combine(rest, chosen, len + usize::from(length), found);
+        chosen.pop();
+    }
+}
+
+impl Variant<'_> {
+    /// Where an option is, from the start of the packet.
+    pub(super) fn offset_of(&self, option: TcpOption) -> Option<u32> {
+        let index = self.signature.layout.iter().position(|o| *o == option)?;
+        let before: u32 = self.lengths[..index]
+            .iter()
+            .map(|len| u32::from(*len))
+            .sum();
+        Some(self.tcp_at() + 20 + before)
+    }
+
+    /// Which bytes the options have, where that is known.
+    fn option_bytes(&self) -> Vec<Option<u8>> {
+        let signature = self.signature;
+        let mut bytes = Vec::new();
+        for (option, len) in signature.layout.iter().zip(self.lengths) {
+            bytes.push(Some(option.kind()));
+            let end = bytes.len() - 1 + usize::from(*len);
+            if !matches!(option, TcpOption::End(_) | TcpOption::Nop) {
+                bytes.push(Some(*len));
+            }
+            match option {
+                TcpOption::Mss => match signature.mss {
+                    Some(mss) => bytes.extend(mss.to_be_bytes().map(Some)),
+                    None => bytes.extend([None; 2]),
+                },
+                TcpOption::WindowScale => bytes.push(signature.scale),
+                TcpOption::Timestamp => {
+                    let zero = |is_zero: bool| is_zero.then_some(0);
+                    bytes.extend([zero(self.quirk(Quirks::TS1_ZERO)); 4]);
+                    let is_syn = self.handshake == Handshake::Syn;
+                    bytes.extend([zero(is_syn && !self.quirk(Quirks::TS2_NONZERO)); 4]);
+                }
+                TcpOption::End(_) if !self.quirk(Quirks::OPT_NONZERO) => {
+                    bytes.resize(end, Some(0));
+                }
+                _ => {}
+            }
+            bytes.resize(end, None);
+        }
+        bytes
+    }
+
+    pub(super) fn options(&self, block: &mut Block) {
+        let start = self.tcp_at() + 20;
+        for (at, word) in (start..)
+            .step_by(4)
+            .zip(self.option_bytes().chunks_exact(4))
+        {
+            compare(block, at, word);
+        }
+        if let Some(timestamp) = self.offset_of(TcpOption::Timestamp) {
+            if !self.quirk(Quirks::TS1_ZERO) {
+                block.word(timestamp + 2);
+                block.zero(false);
+            }
+            if self.quirk(Quirks::TS2_NONZERO) {
+                block.word(timestamp + 6);
+                block.zero(false);
+            }
+        }
+        if let (Some(scale), None) = (self.offset_of(TcpOption::WindowScale), self.signature.scale)
+        {
+            block.byte(scale + 2);
+            match self.quirk(Quirks::EXCESSIVE_SCALE) {
+                true => block.at_least(15),
+                false => block.at_most(14),
+            }
+        }
+        if self.quirk(Quirks::OPT_NONZERO) {
+            self.padding(block);
+        }
+    }
+
+    /// Any byte behind the end of options is not 0.
+    fn padding(&self, block: &mut Block) {
+        let end = self.tcp_at() + self.tcp_len();
+        let Some(TcpOption::End(padding)) = self.signature.layout.last() else {
+            return;
+        };
+        // Before the jumps, which leave out what comes behind them.
+        block.reach(end);
+        let done = block.label();
+        let mut at = end - u32::from(*padding);
+        while at < end {
+            match end - at {
+                4.. if at.is_multiple_of(2) => block.word(at),
+                2.. => block.half(at),
+                _ => block.byte(at),
+            }
+            at += match end - at {
+                4.. if at.is_multiple_of(2) => 4,
+                2.. => 2,
+                _ => 1,
+            };
+            let otherwise = if at < end { To::Next } else { To::Fail };
+            block.jump_if(0x45, u32::MAX, To::Label(done), otherwise);
+        }
+        block.bind(done);
+    }
+}
+
+/// Compares a word of which some bytes are known, by the narrowest load.
+fn compare(block: &mut Block, at: u32, word: &[Option<u8>]) {
+    let number = |bytes: &[Option<u8>]| {
+        let byte = |number: u32, byte: &Option<u8>| number << 8 | u32::from(byte.unwrap_or(0));
+        bytes.iter().fold(0, byte)
+    };
+    match word {
+        [None, None, None, None] => {}
+        [Some(_), None, None, None] => {
+            block.byte(at);
+            block.equal(number(&word[..1]));
+        }
+        [None, None, None, Some(_)] => {
+            block.byte(at + 3);
+            block.equal(number(&word[3..]));
+        }
+        [None, Some(_), None, None] => {
+            block.byte(at + 1);
+            block.equal(number(&word[1..2]));
+        }
+        [None, None, Some(_), None] => {
+            block.byte(at + 2);
+            block.equal(number(&word[2..3]));
+        }
+        [Some(_), Some(_), None, None] => {
+            block.half(at);
+            block.equal(number(&word[..2]));
+        }
+        [None, None, Some(_), Some(_)] => {
+            block.half(at + 2);
+            block.equal(number(&word[2..]));
+        }
+        _ => {
+            let mask = word.iter().map(|byte| byte.map(|_| 0xff));
+            let mask = number(&mask.collect::<Vec<_>>());
+            block.word(at);
+            if mask != u32::MAX {
+                block.and(mask);
+            }
+            block.equal(number(word));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The compiler against the rules read one by one, on packets made from signatures and changed.
+
+mod packet;
+
+use bpf::cbpf::Program;
+use bpf::vm_cbpf;
+use packet::{Random, packet_of};
+
+use super::*;
+
+/// Signatures with every form of every field.
+const SIGNATURES: [&str; 24] = [
+    "4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0",
+    "*:64:0:*:mss*4,*:mss,sok,ts,nop,ws:df,id+:0",
+    "*:128:0:*:8192,8:mss,nop,ws,nop,nop,sok:df,id+:0",
+    "4:64:0:0:*,0::ack+:0",
+    "4:255:0:0:*,0::ack+,uptr+:0",
+    "*:64:0:1460:mss*4,7:mss,sok,nop,nop,nop,nop,nop,nop,ws,nop:df:0",
+    "4:64:0:1400:mss*3,0:mss:id-:*",
+    "4:128:4:536:mtu*2,0:mss,nop,ws::+",
+    "*:64:0:*:mtu*3,*:mss,nop,ws,ts,nop,nop:ts1-:0",
+    "6:64:0:*:mtu*2,5:mss,nop,ws,nop,nop,sok:flow:+",
+    "6:64+0:0:1440:mss*45,10:mss,sok,ts,nop,ws:flow:0",
+    "*:64-:0:1460:1024,0:mss:ecn:0",
+    "4:64-:40:*:%4096,*:mss,nop,ws:exws,df:*",
+    "*:192:0:1331:1337,5:mss,ws,ts,nop,eol+5:opt+:0",
+    "*:192:0:1331:1337,0:mss,nop,eol+18::0",
+    "4:60+4:0:*:*,*:mss,nop,nop,ts,nop,ws,sok,nop,nop:df,id+,ts2+,seq-:0",
+    "4:32:0:*:%3,2:ws,nop,mss,ts,sok:urgf+,pushf+,0+:0",
+    "*:64:0:*:*,*:mss,nop,nop,sack:df:0",
+    "*:64:0:*:*,0:mss,?76:df,id+:+",
+    "4:64:0:*:*,*:mss,sok,ts,nop,ws:df,id+,linux:0",
+    "*:64:0:200:mss*40,2:mss,nop,ws,ts,nop,nop:ecn,seq-:0",
+    "*:64:0:*:mss*365,2:mss,nop,ws:df:0",
+    "4:3:0:*:0,0::pushf+:*",
+    "*:64:0:1460:65535,6:ts,nop,nop,ws,nop,mss,eol+3:df,id+:0",
+];
+
+fn compiled(text: &str, handshake: Handshake) -> (Signature, Program) {
+    let signature = Signature::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    let program = compile(&signature, handshake, Start::Ip);
+    let program = program.unwrap_or_else(|error| panic!("{text}: {error}"));
+    (signature, program)
+}
+
+/// Holds a program against the rules on so many packets; how many of them match.
+fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32 {
+    let (signature, program) = compiled(text, handshake);
+    let ethernet = compile(&signature, handshake, Start::Ethernet).unwrap();
+    let mut matching = 0;
+    for round in 0..count {
+        let mut packet = packet_of(&signature, handshake, random);
+        let wire_len = packet.len() as u32;
+        if round % 2 == 1 {
+            random.change(&mut packet);
+        }
+        let raw = raw_signature(&packet).filter(|raw| raw.handshake == handshake);
+        let expected = raw.is_some_and(|raw| matches(&signature, &raw));
+        let listing = bpf::disasm::Classic(program.insns());
+        let result = vm_cbpf::run(&program, &packet, wire_len) != 0;
+        assert_eq!(result, expected, "{text}\n{packet:02x?}\n{listing}");
+        let version = if packet.first().is_some_and(|byte| byte >> 4 == 6) {
+            [0x86, 0xdd]
+        } else {
+            [8, 0]
+        };
+        let frame = [&[0; 12], &version[..], &packet].concat();
+        let framed = vm_cbpf::run(&ethernet, &frame, wire_len + 14) != 0;
+        assert_eq!(framed, expected, "{text} on Ethernet\n{packet:02x?}");
+        matching += u32::from(expected);
+    }
+    matching
+}
+
+#[test]
+fn programs_mean_what_the_rules_say() {
+    let mut random = Random(0x5eed_0f0f_1234_5678);
+    let mut matching = 0;
+    for text in SIGNATURES {
+        for (handshake, count) in [(Handshake::Syn, 5_000), (Handshake::SynAck, 1_000)] {
+            if handshake == Handshake::SynAck && (text.contains("ack+") || text.contains("ts2+")) {
+                continue;
+            }
+            let found = law(text, handshake, count, &mut random);
+            assert!(
+                found > count / 100,
+                "{text}: {found} of {count} packets match"
+            );
+            matching += found;
+        }
+    }
+    assert!(matching > 50_000, "{matching}");
+}
+
+#[test]
+fn packets_cut_anywhere() {
+    let mut random = Random(7);
+    for text in SIGNATURES {
+        let (signature, program) = compiled(text, Handshake::Syn);
+        let packet = packet_of(&signature, Handshake::Syn, &mut random);
+        for end in 0..=packet.len() {
+            let cut = &packet[..end];
+            let expected = raw_signature(cut).is_some_and(|raw| matches(&signature, &raw));
+            let result = vm_cbpf::run(&program, cut, packet.len() as u32) != 0;
+            assert_eq!(result, expected, "{text}: {end} of {} bytes", packet.len());
+        }
+    }
+}
+
+/// The signatures of p0f's database, which are all in the sections of requests.
+#[test]
+fn all_of_the_database_fits_into_iptables() {
+    let Ok(database) = std::fs::read_to_string("/etc/p0f/p0f.fp") else {
+        skip::skip!("p0f is not installed: apt-get install p0f");
+    };
+    let mut random = Random(91);
+    let mut section = "";
+    let mut largest = [0; 2];
+    let mut count = 0;
+    for line in database.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let Some(("sig", text)) = line.split_once('=').map(|(k, v)| (k.trim(), v.trim())) else {
+            continue;
+        };
+        let handshake = match section {
+            "[tcp:request]" => Handshake::Syn,
+            "[tcp:response]" => Handshake::SynAck,
+            _ => continue,
+        };
+        let signature = Signature::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        if handshake == Handshake::SynAck {
+            continue;
+        }
+        count += 1;
+        law(text, handshake, 400, &mut random);
+        for (largest, version) in largest.iter_mut().zip([Version::V4, Version::V6]) {
+            if signature.versions().contains(&version) {
+                let signature = Signature {
+                    version,
+                    quirks: signature.quirks_of(version),
+                    ..signature.clone()
+                };
+                let program = compile(&signature, handshake, Start::Ip).unwrap();
+                *largest = program.insns().len().max(*largest);
+            }
+        }
+    }
+    assert!(count >= 91, "{count} signatures of requests");
+    assert!(largest[0] < 59 && largest[1] < 56, "{largest:?}");
+}
+
+#[test]
+fn signatures_are_printed_as_they_were() {
+    for text in SIGNATURES {
+        let signature = Signature::parse(text).unwrap();
+        let again = Signature::parse(&signature.to_string()).unwrap();
+        assert_eq!(again, signature, "{text}");
+    }
+}
+
+#[test]
+fn a_signature_that_is_none_is_shown_where() {
+    for (text, start, what) in [
+        ("4:64:0:*:mss*10,6:mss,sok", 25, "the quirks is missing"),
+        ("5:64:0:*:*,*:mss::0", 0, "not an IP version"),
+        ("4:300:0:*:*,*:mss::0", 2, "not a initial TTL"),
+        ("4:64:0:*:*,*:mss,msss::0", 17, "not a TCP option"),
+        ("4:64:0:*:*,*:mss:df,dg:0", 20, "not a quirk"),
+        ("4:64:0:*:*:mss::0", 9, "window and a scale"),
+        ("4:64:0:*:*,*:mss::1", 18, "payload class"),
+        ("4:64:0:*:*,*:mss::0:0", 20, "more than eight fields"),
+        ("6:64:0:*:*,*:mss:df:0", 17, "IPv4"),
+        ("4:64:0:1460:*,*:nop,nop,nop,nop::0", 7, "needs mss"),
+        ("4:64:0:*:*,*:mss,ts::0", 13, "words of 4 bytes"),
+        ("4:64:0:*:*,*:mss:id+:0", 17, "id+ comes with df"),
+        ("4:64:0:*:*,15:nop,ws::0", 11, "exws"),
+        ("4:64:0:*:*,*:eol+3,nop::0", 19, "behind eol"),
+    ] {
+        let error = Signature::parse(text).unwrap_err();
+        assert!(error.to_string().contains(what), "{text}: {error}");
+        assert_eq!(error.at.start, start, "{text}: {error}");
+    }
+}
