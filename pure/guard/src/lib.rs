@@ -1,6 +1,6 @@
 //! Rules against floods, compiled into one XDP program.
 //!
-//! A [`Rule`] is a filter and a [`Verdict`]. [`emit`] puts the filters of all rules in a row, in
+//! A [`Rule`] is a filter and a [`Verdict`]. [`emit()`] puts the filters of all rules in a row, in
 //! the order of [`order`]: the first that matches decides, except that after a rule that only
 //! counts the next one is asked. A packet that no rule decides goes to the host.
 //!
