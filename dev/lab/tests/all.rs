@@ -66,6 +66,8 @@ mod flow_tunnels;
 mod flow_view;
 mod forward_gone;
 mod forward_live;
+mod guard_live;
+mod guard_program;
 mod inspect_certificates;
 mod inspect_oracle;
 mod inspect_samples;

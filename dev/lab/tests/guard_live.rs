@@ -1,0 +1,206 @@
+//! `barewire guard` on a veth pair: real packets, a real connection, and what is left behind.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use lab::oracle::TempFile;
+use lab::packet::pour;
+use lab::process::{Process, Signal, barewire};
+use lab::{Pair, Veth, require, skip};
+use serde_json::Value;
+
+/// How long a program may take here; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The packets of `pour`.
+const FLOOD: &str = "udp dst port 9";
+
+/// Starts a guard at the right end, and waits until it guards.
+fn guard(pair: &Pair, args: &[&str]) -> Process {
+    let args = [&["guard", &pair.right.ifname, "--json"], args].concat();
+    let process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait_stderr("guarding", LIMIT).unwrap();
+    // A program that was just attached takes a moment (veth turns NAPI on).
+    pair.left.wait_up(LIMIT).unwrap();
+    pair.right.wait_up(LIMIT).unwrap();
+    process
+}
+
+/// Ends it as Ctrl-C does; every packet is accounted for.
+fn stop(mut process: Process) -> Value {
+    let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
+    let stdout = finished.checked().unwrap().stdout;
+    let line = stdout.lines().last().unwrap_or_default();
+    let totals: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {stdout}"));
+    assert_eq!(totals["type"], "totals", "{totals}");
+    assert_eq!(totals["imbalance"], 0, "{totals}");
+    totals
+}
+
+/// Waits until a line of JSON says that so many packets were seen, and gives that line.
+fn seen(process: &Process, count: u64) -> Value {
+    for _ in 0..3_000 {
+        let stdout = process.stdout();
+        let mut lines = stdout.split_inclusive('\n').filter(|l| l.ends_with('\n'));
+        let last: Option<Value> = lines.next_back().and_then(|l| serde_json::from_str(l).ok());
+        if let Some(line) = last
+            && line["seen"].as_u64() >= Some(count)
+        {
+            return line;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{count} packets were not seen: {}", process.stdout());
+}
+
+/// A connection over the kernel from left to right that carries some data both ways.
+fn connect(pair: &Pair) {
+    let address = SocketAddr::from((pair.right.ipv4, 8080));
+    let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
+    let listener = listener.unwrap();
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut data = [0; 4096];
+        stream.read_exact(&mut data).unwrap();
+        stream.write_all(&data).unwrap();
+    });
+    let stream = pair.left.ns.run(|| TcpStream::connect(address)).unwrap();
+    let mut stream = stream.unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(&[7; 4096]).unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    assert_eq!(back, [7; 4096]);
+    answer.join().unwrap();
+}
+
+#[test]
+fn a_flood_is_dropped_to_the_last_packet_and_connections_complete() {
+    require!(skip::lab());
+    for (mode, word) in [("native", "xdp"), ("generic", "xdpgeneric")] {
+        let pair = Veth::new().create().unwrap();
+        let process = guard(&pair, &["--mode", mode, "--drop", FLOOD, "--count", "tcp"]);
+        assert_eq!(pair.right.xdp().unwrap().unwrap().1, word);
+        pour(&pair, 64, 5_000);
+        connect(&pair);
+        let totals = stop(process);
+        assert_eq!(totals["dropped"], 5_000, "{totals}");
+        assert_eq!(totals["mode"], mode);
+        // In the order of the program: what counts comes before what drops.
+        assert_eq!(totals["rules"][1]["dropped_bytes"], 300_000, "{totals}");
+        let tcp = &totals["rules"][0]["packets"];
+        assert!(tcp.as_u64().unwrap() >= 5, "{totals}");
+        assert_eq!(&totals["unmatched"], tcp, "{totals}");
+        assert_eq!(pair.right.xdp().unwrap(), None);
+    }
+}
+
+#[test]
+fn a_dry_run_counts_and_drops_nothing() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let process = guard(&pair, &["--dry-run", "--drop", "udp or tcp"]);
+    pour(&pair, 4, 100);
+    connect(&pair);
+    let totals = stop(process);
+    assert_eq!(totals["dry_run"], true);
+    assert!(totals["dropped"].as_u64().unwrap() >= 105, "{totals}");
+}
+
+#[test]
+fn nothing_is_left_after_kill_9() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let mut process = guard(&pair, &["--drop", FLOOD]);
+    assert!(pair.right.xdp().unwrap().is_some());
+    process.kill().unwrap();
+    assert_eq!(pair.right.xdp().unwrap(), None);
+}
+
+#[test]
+fn another_program_on_the_interface_is_left_alone() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let first = guard(&pair, &["--drop", FLOOD]);
+    let held = pair.right.xdp().unwrap();
+    let args = ["guard", &pair.right.ifname, "--drop", "icmp"];
+    let mut second = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
+    let finished = second.wait(LIMIT).unwrap();
+    assert!(!finished.success());
+    assert!(finished.stderr.contains("bw_guard"), "{}", finished.stderr);
+    assert_eq!(pair.right.xdp().unwrap(), held);
+    pour(&pair, 1, 10);
+    assert_eq!(stop(first)["dropped"], 10);
+}
+
+fn write(path: &Path, rules: &str) {
+    std::fs::write(path, rules).unwrap();
+}
+
+#[test]
+fn a_reload_loses_no_count_and_a_bad_file_changes_nothing() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let file = TempFile::new(".toml");
+    let rule = format!("[[rule]]\nname = \"flood\"\nmatch = \"{FLOOD}\"\nverdict = \"drop\"\n");
+    write(file.path(), &rule);
+    let process = guard(&pair, &["--rules", file.path().to_str().unwrap()]);
+    pour(&pair, 4, 1_000);
+    write(
+        file.path(),
+        "[[rule]]\nmatch = \"udp prt 9\"\nverdict = \"drop\"\n",
+    );
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("line 2", LIMIT).unwrap();
+    pour(&pair, 4, 1_000);
+    let more = "[[rule]]\nname = \"all\"\nmatch = \"udp\"\nverdict = \"count\"\npriority = -1\n";
+    write(file.path(), &format!("{rule}{more}"));
+    process.signal(Signal::SIGHUP).unwrap();
+    // While packets pass.
+    pour(&pair, 4, 10_000);
+    process.wait_stderr("reloaded: 2 rules", LIMIT).unwrap();
+    pour(&pair, 4, 1_000);
+    seen(&process, 13_000);
+    let totals = stop(process);
+    assert_eq!(totals["rules"][0]["name"], "all", "{totals}");
+    assert_eq!(totals["rules"][1]["dropped"], 13_000, "{totals}");
+    assert!(
+        totals["rules"][0]["packets"].as_u64().unwrap() >= 1_000,
+        "{totals}"
+    );
+}
+
+#[test]
+fn a_rule_expires_and_the_others_go_on() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let file = TempFile::new(".toml");
+    let rules = format!(
+        "[[rule]]\nname = \"short\"\nmatch = \"{FLOOD}\"\nverdict = \"drop\"\nexpires = \"1s\"\n\
+         [[rule]]\nname = \"long\"\nmatch = \"udp\"\nverdict = \"drop\"\n"
+    );
+    write(file.path(), &rules);
+    let process = guard(&pair, &["--rules", file.path().to_str().unwrap()]);
+    process.wait_stderr("\"short\" has expired", LIMIT).unwrap();
+    pour(&pair, 1, 50);
+    let totals = stop(process);
+    assert_eq!(totals["rules"][0]["expired"], true);
+    assert_eq!(totals["rules"][1]["dropped"], 50, "{totals}");
+}
+
+#[test]
+fn a_rule_file_is_checked_without_an_interface() {
+    require!(skip::lab());
+    let file = TempFile::new(".toml");
+    write(
+        file.path(),
+        "# one\n[[rule]]\nmatch = \"udp\"\nverdict = \"dorp\"\n",
+    );
+    let args = ["guard", "check", file.path().to_str().unwrap()];
+    let mut process = Process::spawn(std::process::Command::new(barewire().unwrap()).args(args));
+    let finished = process.as_mut().unwrap().wait(LIMIT).unwrap();
+    assert!(!finished.success());
+    assert!(finished.stderr.contains("line 4"), "{}", finished.stderr);
+}
