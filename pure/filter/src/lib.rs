@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod expression;
 pub mod p0f;
 
 pub use error::{Error, Result};

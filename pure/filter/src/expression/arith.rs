@@ -1,0 +1,151 @@
+//! Arithmetic on packet bytes: `ip[0] & 0xf`.
+
+use bpf::cbpf::{Insn, MEMORY_WORDS};
+
+use super::block::{Cond, JEQ, LD_IMM, Test, WITH_X};
+
+/// A value; an operation's code is that of its instruction with a constant.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Number(u32),
+    Length,
+    /// Bytes at a value: behind the IPv4 header if there is a load of X, a size bit and an offset.
+    Load(Option<Insn>, u16, u32, Box<Value>),
+    Op(u16, Box<Value>, Box<Value>),
+    Negate(Box<Value>),
+}
+
+/// A value, and what must hold before it is loaded.
+#[derive(Clone, Debug)]
+pub(super) struct Guarded {
+    pub(super) value: Value,
+    pub(super) guard: Vec<Cond>,
+}
+
+pub(super) const ADD: u16 = 0x04;
+pub(super) const SUB: u16 = 0x14;
+pub(super) const MUL: u16 = 0x24;
+pub(super) const DIV: u16 = 0x34;
+pub(super) const OR: u16 = 0x44;
+pub(super) const AND: u16 = 0x54;
+pub(super) const LSH: u16 = 0x64;
+pub(super) const RSH: u16 = 0x74;
+pub(super) const MOD: u16 = 0x94;
+pub(super) const XOR: u16 = 0xa4;
+
+const ST: u16 = 0x02;
+const LDX_MEM: u16 = 0x61;
+const TAX: u16 = 0x07;
+const ADD_X: u16 = ADD + WITH_X;
+
+/// `a op b` with constants computed; `None` for a division by 0 or a shift by 32 and more.
+pub(super) fn operate(op: u16, a: Value, b: Value) -> Option<Value> {
+    if let Value::Number(b) = b
+        && (matches!(op, DIV | MOD) && b == 0 || matches!(op, LSH | RSH) && b > 31)
+    {
+        return None;
+    }
+    let (Value::Number(x), Value::Number(y)) = (&a, &b) else {
+        return Some(Value::Op(op, Box::new(a), Box::new(b)));
+    };
+    let (x, y) = (*x, *y);
+    Some(Value::Number(match op {
+        ADD => x.wrapping_add(y),
+        SUB => x.wrapping_sub(y),
+        MUL => x.wrapping_mul(y),
+        DIV => x / y,
+        MOD => x % y,
+        OR => x | y,
+        AND => x & y,
+        XOR => x ^ y,
+        LSH => x << y,
+        _ => x >> y,
+    }))
+}
+
+/// The test `a jump b`; `None` if it takes more scratch memory than there is.
+pub(super) fn relate(jump: u16, a: &Value, b: &Value) -> Option<Cond> {
+    let mut load = Vec::new();
+    let (jump, k) = match *b {
+        Value::Number(k) => {
+            evaluate(a, 0, &mut load)?;
+            (jump, k)
+        }
+        _ => {
+            operands(a, b, 0, &mut load)?;
+            if jump == JEQ {
+                load.push(insn(SUB + WITH_X, 0));
+                (JEQ, 0)
+            } else {
+                (jump + WITH_X, 0)
+            }
+        }
+    };
+    Some(Cond::Test(Test { load, jump, k }))
+}
+
+fn insn(code: u16, k: u32) -> Insn {
+    Insn::new(code, 0, 0, k)
+}
+
+/// A = the value, with scratch words from `free` up.
+fn evaluate(value: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
+    match value {
+        Value::Number(k) => out.push(insn(LD_IMM, *k)),
+        Value::Length => out.push(insn(0x80, 0)),
+        Value::Load(header, size, offset, index) => {
+            load(*header, *size, *offset, index, free, out)?;
+        }
+        Value::Negate(inner) => {
+            evaluate(inner, free, out)?;
+            out.push(insn(0x84, 0));
+        }
+        Value::Op(op, a, b) => match **b {
+            Value::Number(k) => {
+                evaluate(a, free, out)?;
+                out.push(insn(*op, k));
+            }
+            _ => {
+                operands(a, b, free, out)?;
+                out.push(insn(op + WITH_X, 0));
+            }
+        },
+    }
+    Some(())
+}
+
+/// A = `a`, X = `b`.
+fn operands(a: &Value, b: &Value, free: u32, out: &mut Vec<Insn>) -> Option<()> {
+    if free as usize >= MEMORY_WORDS {
+        return None;
+    }
+    evaluate(b, free, out)?;
+    out.push(insn(ST, free));
+    evaluate(a, free + 1, out)?;
+    out.push(insn(LDX_MEM, free));
+    Some(())
+}
+
+fn load(
+    header: Option<Insn>,
+    size: u16,
+    offset: u32,
+    index: &Value,
+    free: u32,
+    out: &mut Vec<Insn>,
+) -> Option<()> {
+    match (header, index) {
+        (None, Value::Number(k)) => out.push(insn(0x20 | size, offset.wrapping_add(*k))),
+        (Some(header), Value::Number(k)) => {
+            out.extend([header, insn(0x40 | size, offset.wrapping_add(*k))]);
+        }
+        (header, index) => {
+            evaluate(index, free, out)?;
+            if let Some(header) = header {
+                out.extend([header, insn(ADD_X, 0)]);
+            }
+            out.extend([insn(TAX, 0), insn(0x40 | size, offset)]);
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,133 @@
+//! From blocks to instructions, with jumps of more than 255 over a `ja`.
+
+use std::ops::Range;
+
+use bpf::cbpf::{INSN_COUNT_MAX, Insn, Program};
+
+use super::block::{Graph, LDX_MSH, REFUSE, TAKE};
+use crate::{Error, Result};
+
+const JA: u16 = 0x05;
+const RET: u16 = 0x06;
+
+/// What A and X hold at the start of a block, by the load that made them.
+#[derive(Clone, Debug, PartialEq)]
+enum Held {
+    Unvisited,
+    Load(Vec<Insn>),
+}
+
+/// Writes the program; `whole` is the text's range, for the error of a program too long.
+pub(super) fn emit(
+    graph: &Graph,
+    start: usize,
+    snaplen: u32,
+    share_loads: bool,
+    whole: Range<usize>,
+) -> Result<Program> {
+    let loads = loads(graph, start, share_loads);
+    // Backward, so that every target is placed before the jump: positions count from the end.
+    let mut out: Vec<Insn> = vec![Insn::new(RET, 0, 0, 0), Insn::new(RET, 0, 0, snaplen)];
+    let mut place = vec![0usize; graph.blocks.len()];
+    (place[REFUSE], place[TAKE]) = (1, 2);
+    for at in TAKE + 1..=start.max(TAKE) {
+        let Some(load) = &loads[at] else { continue };
+        let block = &graph.blocks[at];
+        let (yes, no) = jumps(&mut out, place[block.yes], place[block.no]);
+        out.push(Insn::new(block.test.jump, yes, no, block.test.k));
+        out.extend(load.iter().rev());
+        place[at] = out.len();
+        if out.len() > INSN_COUNT_MAX {
+            break;
+        }
+    }
+    if start <= TAKE {
+        out = vec![Insn::new(
+            RET,
+            0,
+            0,
+            if start == TAKE { snaplen } else { 0 },
+        )];
+    }
+    out.reverse();
+    Program::new(out).map_err(|error| {
+        Error::new(
+            whole,
+            format!("the program is invalid or too long: {error}"),
+        )
+        .expected(format!("at most {INSN_COUNT_MAX} instructions fit"))
+    })
+}
+
+/// The two distances of the jump that is written next, over trampolines if they are far.
+fn jumps(out: &mut Vec<Insn>, yes: usize, no: usize) -> (u8, u8) {
+    // Two more instructions may come between.
+    let is_far = |target: usize| out.len() + 2 - target > 255;
+    let (yes_far, no_far) = (is_far(yes), is_far(no));
+    let mut trampoline = |target: usize, far: bool| {
+        if !far {
+            return target;
+        }
+        let skip = out.len() - target;
+        out.push(Insn::new(JA, 0, 0, skip as u32));
+        out.len()
+    };
+    let yes = trampoline(yes, yes_far);
+    let no = trampoline(no, no_far);
+    ((out.len() - yes) as u8, (out.len() - no) as u8)
+}
+
+/// What each block that is reached still has to load.
+fn loads(graph: &Graph, start: usize, share: bool) -> Vec<Option<Vec<Insn>>> {
+    let mut held = vec![Held::Unvisited; graph.blocks.len()];
+    let mut loads = vec![None; graph.blocks.len()];
+    if start > TAKE {
+        held[start] = Held::Load(Vec::new());
+    }
+    for at in (TAKE + 1..=start).rev() {
+        let Held::Load(before) = &held[at] else {
+            continue;
+        };
+        let block = &graph.blocks[at];
+        let load = &block.test.load;
+        let shared = if share { common(before, load) } else { 0 };
+        loads[at] = Some(load[shared..].to_vec());
+        for next in [block.yes, block.no] {
+            held[next] = match &held[next] {
+                Held::Unvisited => Held::Load(load.clone()),
+                Held::Load(other) if other == load => continue,
+                Held::Load(other) => Held::Load(header(other, load)),
+            };
+        }
+    }
+    loads
+}
+
+/// How many instructions at the start of `load` are done when `before` has run.
+fn common(before: &[Insn], load: &[Insn]) -> usize {
+    if before.is_empty() || load.is_empty() {
+        0
+    } else if load.starts_with(before) {
+        before.len()
+    } else if before[0] == load[0] && load[0].code == LDX_MSH && keeps_x(before) {
+        1
+    } else {
+        0
+    }
+}
+
+/// The header length in X, if two loads agree on it and on nothing else.
+fn header(a: &[Insn], b: &[Insn]) -> Vec<Insn> {
+    let agree = common(a, b) > 0 && common(b, a) > 0;
+    if agree && a[0].code == LDX_MSH && keeps_x(a) && keeps_x(b) {
+        return vec![a[0]];
+    }
+    Vec::new()
+}
+
+/// Whether X is not written behind the first instruction.
+fn keeps_x(load: &[Insn]) -> bool {
+    load[1..]
+        .iter()
+        .all(|insn| insn.code != 0x07 && insn.code & 7 != 1)
+}

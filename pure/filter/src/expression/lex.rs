@@ -1,0 +1,240 @@
+//! Words of an expression, as libpcap's scanner splits them: the longest match wins.
+
+use std::net::Ipv6Addr;
+use std::ops::Range;
+
+use crate::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Number(u32),
+    /// An IPv4 address of two to four parts.
+    Dotted(String),
+    Ipv6(Ipv6Addr),
+    Mac([u8; 6]),
+    Name(String),
+    Key(&'static str),
+    End,
+}
+
+/// Spellings and the word that the parser knows.
+#[rustfmt::skip]
+const KEYS: &[(&str, &str)] = &[
+    ("src", "src"), ("dst", "dst"), ("link", "ether"), ("ether", "ether"), ("ppp", "ether"),
+    ("slip", "ether"), ("fddi", "ether"), ("tr", "ether"), ("wlan", "ether"), ("arp", "arp"),
+    ("rarp", "rarp"), ("ip", "ip"), ("sctp", "sctp"), ("tcp", "tcp"), ("udp", "udp"),
+    ("icmp", "icmp"), ("igmp", "igmp"), ("igrp", "igrp"), ("pim", "pim"), ("vrrp", "vrrp"),
+    ("carp", "carp"), ("ip6", "ip6"), ("icmp6", "icmp6"), ("ah", "ah"), ("esp", "esp"),
+    ("atalk", "atalk"), ("aarp", "aarp"), ("lat", "lat"), ("sca", "sca"), ("moprc", "moprc"),
+    ("mopdl", "mopdl"), ("iso", "iso"), ("esis", "esis"), ("es-is", "esis"), ("isis", "isis"),
+    ("is-is", "isis"), ("clnp", "clnp"), ("stp", "stp"), ("ipx", "ipx"), ("netbeui", "netbeui"),
+    ("decnet", "decnet"), ("radio", "radio"), ("geneve", "geneve"), ("llc", "llc"),
+    ("type", "type"), ("subtype", "subtype"), ("direction", "direction"), ("dir", "direction"),
+    ("host", "host"), ("net", "net"), ("mask", "mask"), ("port", "port"),
+    ("portrange", "portrange"), ("proto", "proto"), ("protochain", "protochain"),
+    ("gateway", "gateway"), ("less", "less"), ("greater", "greater"), ("byte", "byte"),
+    ("broadcast", "broadcast"), ("multicast", "multicast"), ("and", "and"), ("or", "or"),
+    ("not", "not"), ("len", "len"), ("length", "len"), ("inbound", "inbound"),
+    ("outbound", "outbound"), ("ifindex", "ifindex"), ("vlan", "vlan"), ("mpls", "mpls"),
+    ("pppoed", "pppoed"), ("pppoes", "pppoes"),
+];
+
+/// Constants by name, from pcap-filter(7).
+#[rustfmt::skip]
+const CONSTANTS: &[(&str, u32)] = &[
+    ("icmptype", 0), ("icmpcode", 1), ("icmp-echoreply", 0), ("icmp-unreach", 3),
+    ("icmp-sourcequench", 4), ("icmp-redirect", 5), ("icmp-echo", 8), ("icmp-routeradvert", 9),
+    ("icmp-routersolicit", 10), ("icmp-timxceed", 11), ("icmp-paramprob", 12),
+    ("icmp-tstamp", 13), ("icmp-tstampreply", 14), ("icmp-ireq", 15), ("icmp-ireqreply", 16),
+    ("icmp-maskreq", 17), ("icmp-maskreply", 18), ("icmp6type", 0), ("icmp6code", 1),
+    ("icmp6-destinationrunreach", 1), ("icmp6-packettoobig", 2), ("icmp6-timeexceeded", 3),
+    ("icmp6-parameterproblem", 4), ("icmp6-echo", 128), ("icmp6-echoreply", 129),
+    ("icmp6-multicastlistenerquery", 130), ("icmp6-multicastlistenerreportv1", 131),
+    ("icmp6-multicastlistenerdone", 132), ("icmp6-routersolicit", 133),
+    ("icmp6-routeradvert", 134), ("icmp6-neighborsolicit", 135), ("icmp6-neighboradvert", 136),
+    ("icmp6-redirect", 137), ("icmp6-routerrenum", 138), ("icmp6-nodeinformationquery", 139),
+    ("icmp6-nodeinformationresponse", 140), ("icmp6-ineighbordiscoverysolicit", 141),
+    ("icmp6-ineighbordiscoveryadvert", 142), ("icmp6-multicastlistenerreportv2", 143),
+    ("icmp6-homeagentdiscoveryrequest", 144), ("icmp6-homeagentdiscoveryreply", 145),
+    ("icmp6-mobileprefixsolicit", 146), ("icmp6-mobileprefixadvert", 147),
+    ("icmp6-certpathsolicit", 148), ("icmp6-certpathadvert", 149),
+    ("icmp6-multicastrouteradvert", 151), ("icmp6-multicastroutersolicit", 152),
+    ("icmp6-multicastrouterterm", 153), ("tcpflags", 13), ("tcp-fin", 1), ("tcp-syn", 2),
+    ("tcp-rst", 4), ("tcp-push", 8), ("tcp-ack", 16), ("tcp-urg", 32), ("tcp-ece", 64),
+    ("tcp-cwr", 128),
+];
+
+/// Operators; a longer one before its beginning.
+const OPERATORS: &[(&str, &str)] = &[
+    ("&&", "and"),
+    ("||", "or"),
+    ("<<", "<<"),
+    (">>", ">>"),
+    ("<=", "<="),
+    (">=", ">="),
+    ("!=", "!="),
+    ("==", "="),
+    ("!", "not"),
+    ("=", "="),
+    ("<", "<"),
+    (">", ">"),
+    ("(", "("),
+    (")", ")"),
+    ("[", "["),
+    ("]", "]"),
+    (":", ":"),
+    ("+", "+"),
+    ("-", "-"),
+    ("*", "*"),
+    ("/", "/"),
+    ("%", "%"),
+    ("&", "&"),
+    ("|", "|"),
+    ("^", "^"),
+];
+
+/// Splits a text; the last token is `End`.
+pub(super) fn lex(text: &str) -> Result<Vec<(Token, Range<usize>)>> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next() {
+        if matches!(c, ' ' | '\t' | '\r' | '\n') {
+            at += 1;
+            continue;
+        }
+        let (token, len) = token(&text[at..], at)?;
+        tokens.push((token, at..at + len));
+        at += len;
+    }
+    tokens.push((Token::End, text.len()..text.len()));
+    Ok(tokens)
+}
+
+fn token(rest: &str, at: usize) -> Result<(Token, usize)> {
+    let bytes = rest.as_bytes();
+    if let Some(escaped) = rest.strip_prefix('\\') {
+        let len = run(escaped, |b| !b" !()\n\t".contains(&b));
+        if len > 0 && escaped.is_char_boundary(len) {
+            return Ok((Token::Name(escaped[..len].to_owned()), len + 1));
+        }
+    }
+    let word = word(bytes);
+    if let Some((address, len)) = ipv6(rest).filter(|&(_, len)| len >= word) {
+        return Ok((Token::Ipv6(address), len));
+    }
+    if let Some((address, len)) = mac(rest).filter(|&(_, len)| len >= word) {
+        return Ok((Token::Mac(address), len));
+    }
+    if word > 0 {
+        return Ok((named(&rest[..word], at)?, word));
+    }
+    for &(spelling, key) in OPERATORS {
+        if rest.starts_with(spelling) {
+            return Ok((Token::Key(key), spelling.len()));
+        }
+    }
+    let c = rest.chars().next().unwrap_or(' ');
+    Err(Error::new(
+        at..at + c.len_utf8(),
+        format!("{c:?} is not part of any word"),
+    )
+    .expected("expected a word, a number, an address or an operator"))
+}
+
+fn run(text: &str, is: impl Fn(u8) -> bool) -> usize {
+    text.bytes().take_while(|&b| is(b)).count()
+}
+
+/// The length of a name at the start: letters, digits and `-_.`, the last no `-` or `_`.
+fn word(bytes: &[u8]) -> usize {
+    if !bytes.first().is_some_and(u8::is_ascii_alphanumeric) {
+        return 0;
+    }
+    let len = bytes
+        .iter()
+        .take_while(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+        .count();
+    bytes[..len]
+        .iter()
+        .rposition(|b| !b"-_".contains(b))
+        .map_or(0, |last| last + 1)
+}
+
+fn named(word: &str, at: usize) -> Result<Token> {
+    if let Some(&(_, key)) = KEYS.iter().find(|(spelling, _)| *spelling == word) {
+        return Ok(Token::Key(key));
+    }
+    if let Some(&(_, value)) = CONSTANTS.iter().find(|(name, _)| *name == word) {
+        return Ok(Token::Number(value));
+    }
+    let parts = word.split('.').count();
+    if parts == 1 && is_number(word) {
+        return number(word).map(Token::Number).ok_or_else(|| {
+            Error::new(
+                at..at + word.len(),
+                format!("number {word} is malformed or too large"),
+            )
+            .expected("expected a number of 32 bits")
+        });
+    }
+    if (2..=4).contains(&parts) && word.split('.').all(is_number) {
+        return Ok(Token::Dotted(word.to_owned()));
+    }
+    Ok(Token::Name(word.to_owned()))
+}
+
+fn is_number(word: &str) -> bool {
+    match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
+        Some(hex) => !hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit()),
+        None => !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()),
+    }
+}
+
+/// A number as in C: `0x` is hexadecimal, a leading 0 octal.
+fn number(word: &str) -> Option<u32> {
+    if let Some(hex) = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
+        return u32::from_str_radix(hex, 16).ok();
+    }
+    let base = if word.starts_with('0') { 8 } else { 10 };
+    u32::from_str_radix(word, base).ok()
+}
+
+fn ipv6(rest: &str) -> Option<(Ipv6Addr, usize)> {
+    let len = run(rest, |b| b.is_ascii_hexdigit() || b == b':' || b == b'.').min(45);
+    if !rest[..len].contains(':') {
+        return None;
+    }
+    (2..=len)
+        .rev()
+        .find_map(|len| Some((rest[..len].parse().ok()?, len)))
+}
+
+fn mac(rest: &str) -> Option<([u8; 6], usize)> {
+    let len = run(rest, |b| b.is_ascii_hexdigit() || b":-.".contains(&b));
+    let text = rest.get(..len).filter(|text| text.len() <= 17)?;
+    let separator = text.bytes().find(|b| !b.is_ascii_hexdigit());
+    let mut address = [0; 6];
+    let mut parts = Vec::new();
+    match separator {
+        None if text.len() == 12 => parts.extend((0..6).map(|i| &text[2 * i..2 * i + 2])),
+        None => return None,
+        Some(separator) => {
+            for part in text.split(separator as char) {
+                match part.len() {
+                    1 | 2 => parts.push(part),
+                    4 if separator == b'.' && text.len() == 14 => {
+                        parts.extend([&part[..2], &part[2..]]);
+                    }
+                    _ => return None,
+                }
+            }
+        }
+    }
+    if parts.len() != 6 {
+        return None;
+    }
+    for (byte, part) in address.iter_mut().zip(parts) {
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    Some((address, len))
+}

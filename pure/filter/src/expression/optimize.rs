@@ -1,0 +1,119 @@
+//! Jump threading: an edge to a test whose outcome is known on that edge goes to where it leads.
+//!
+//! What is known at a block is what is known on all edges to it. A test is skipped only where the
+//! same value was loaded before, so a truncated packet is refused as without the pass.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bpf::cbpf::Insn;
+
+use super::block::{Block, Graph, JEQ, JGE, JGT, JSET, LD_IMM, TAKE, Test};
+
+/// Most facts kept for a block: the time of the pass is bounded by blocks times this.
+const FACTS_MAX: usize = 64;
+
+type Fact = (usize, u16, u32, bool);
+type Facts = BTreeSet<Fact>;
+
+/// Threads jumps and merges equal blocks, twice: the one makes room for the other.
+pub(super) fn optimize(graph: &mut Graph, mut start: usize) -> usize {
+    for _ in 0..2 {
+        start = thread(graph, start);
+        start = merge(graph, start);
+    }
+    start
+}
+
+/// Leads edges to the first of equal blocks.
+fn merge(graph: &mut Graph, start: usize) -> usize {
+    let mut known: HashMap<Block, usize> = HashMap::new();
+    let mut place: Vec<usize> = (0..graph.blocks.len()).collect();
+    for at in TAKE + 1..=start {
+        let block = &mut graph.blocks[at];
+        (block.yes, block.no) = (place[block.yes], place[block.no]);
+        place[at] = *known.entry(block.clone()).or_insert(at);
+    }
+    place[start]
+}
+
+fn thread(graph: &mut Graph, start: usize) -> usize {
+    let mut values: HashMap<Vec<Insn>, usize> = HashMap::new();
+    let ids: Vec<usize> = graph
+        .blocks
+        .iter()
+        .map(|block| {
+            let next = values.len();
+            *values.entry(block.test.load.clone()).or_insert(next)
+        })
+        .collect();
+    let start = follow(graph, &ids, start, &Facts::new());
+    let mut facts: Vec<Option<Facts>> = vec![None; graph.blocks.len()];
+    if start > TAKE {
+        facts[start] = Some(Facts::new());
+    }
+    for at in (TAKE + 1..=start).rev() {
+        let Some(known) = facts[at].take() else {
+            continue;
+        };
+        for outcome in [true, false] {
+            let block = &graph.blocks[at];
+            let mut known = known.clone();
+            if known.len() < FACTS_MAX {
+                known.insert((ids[at], block.test.jump, block.test.k, outcome));
+            }
+            let next = if outcome { block.yes } else { block.no };
+            let next = follow(graph, &ids, next, &known);
+            if outcome {
+                graph.blocks[at].yes = next;
+            } else {
+                graph.blocks[at].no = next;
+            }
+            if next > TAKE {
+                match &mut facts[next] {
+                    Some(before) => before.retain(|fact| known.contains(fact)),
+                    none => *none = Some(known),
+                }
+            }
+        }
+    }
+    start
+}
+
+fn follow(graph: &Graph, ids: &[usize], mut at: usize, known: &Facts) -> usize {
+    while at > TAKE {
+        let block = &graph.blocks[at];
+        at = match decided(&block.test, ids[at], known) {
+            Some(true) => block.yes,
+            Some(false) => block.no,
+            None => return at,
+        };
+    }
+    at
+}
+
+fn decided(test: &Test, value: usize, known: &Facts) -> Option<bool> {
+    if let [load] = test.load[..]
+        && load.code == LD_IMM
+    {
+        return outcome(test.jump, load.k, test.k);
+    }
+    for &(_, jump, k, was) in known.range((value, 0, 0, false)..(value + 1, 0, 0, false)) {
+        if jump == test.jump && k == test.k {
+            return Some(was);
+        }
+        if jump == JEQ && was {
+            return outcome(test.jump, k, test.k);
+        }
+    }
+    None
+}
+
+fn outcome(jump: u16, a: u32, k: u32) -> Option<bool> {
+    match jump {
+        JEQ => Some(a == k),
+        JGT => Some(a > k),
+        JGE => Some(a >= k),
+        JSET => Some(a & k != 0),
+        _ => None,
+    }
+}

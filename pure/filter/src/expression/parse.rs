@@ -1,0 +1,369 @@
+//! The grammar: `and` and `or` of equal precedence, identifiers that inherit qualifiers, and
+//! arithmetic.
+
+use std::ops::Range;
+
+use super::Options;
+use super::arith::{self, Guarded, Value};
+use super::block::{Cond, JEQ, JGE, JGT};
+use super::lex::{Token, lex};
+use super::lower::{Link, Way};
+use crate::{Error, Result};
+
+/// Deepest nesting of parentheses, `not` and signs.
+const DEPTH_MAX: usize = 100;
+/// Most changes between `and` and `or`, each of which nests conditions once more.
+const CHANGES_MAX: usize = 500;
+
+/// What stands before an identifier, and is inherited by the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Qualifier {
+    pub(super) proto: Option<&'static str>,
+    pub(super) way: Way,
+    /// `host`, `net`, `port`, `portrange`, `proto`; `None` for the default.
+    pub(super) kind: Option<&'static str>,
+}
+
+pub(super) type Parsed = (Cond, Option<Qualifier>);
+
+pub(super) struct Parser<'a> {
+    pub(super) tokens: Vec<(Token, Range<usize>)>,
+    pub(super) at: usize,
+    depth: usize,
+    changes: usize,
+    /// For each opening parenthesis, the token behind its end.
+    behind: Vec<usize>,
+    pub(super) link: Link,
+    pub(super) options: &'a Options<'a>,
+}
+
+pub(super) fn parse(text: &str, options: &Options) -> Result<Cond> {
+    let link = Link::new(options.link_type).ok_or_else(|| {
+        let what = format!("link type {} is not supported", options.link_type);
+        Error::new(0..text.len(), what)
+            .expected("supported are Ethernet, NULL, LOOP, raw IP, Linux cooked and PPP")
+    })?;
+    let tokens = lex(text)?;
+    let mut parser = Parser {
+        behind: matching(&tokens),
+        tokens,
+        at: 0,
+        depth: 0,
+        changes: 0,
+        link,
+        options,
+    };
+    if *parser.peek() == Token::End {
+        return Ok(Cond::Const(true));
+    }
+    let (cond, _) = parser.expression()?;
+    if *parser.peek() != Token::End {
+        return Err(parser.unexpected("expected \"and\", \"or\" or the end"));
+    }
+    Ok(cond)
+}
+
+fn matching(tokens: &[(Token, Range<usize>)]) -> Vec<usize> {
+    let mut behind = vec![tokens.len() - 1; tokens.len()];
+    let mut open = Vec::new();
+    for (at, (token, _)) in tokens.iter().enumerate() {
+        match token {
+            Token::Key("(") => open.push(at),
+            Token::Key(")") => {
+                if let Some(start) = open.pop() {
+                    behind[start] = at + 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    behind
+}
+
+impl Parser<'_> {
+    pub(super) fn peek(&self) -> &Token {
+        &self.tokens[self.at].0
+    }
+
+    pub(super) fn place(&self) -> Range<usize> {
+        self.tokens[self.at].1.clone()
+    }
+
+    pub(super) fn next(&mut self) -> Token {
+        let token = self.peek().clone();
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+
+    pub(super) fn take(&mut self, key: &str) -> bool {
+        let is = matches!(self.peek(), Token::Key(k) if *k == key);
+        if is {
+            self.next();
+        }
+        is
+    }
+
+    pub(super) fn need(&mut self, key: &str) -> Result<()> {
+        if self.take(key) {
+            return Ok(());
+        }
+        Err(self.unexpected(format!("expected \"{key}\"")))
+    }
+
+    pub(super) fn unexpected(&self, expected: impl Into<String>) -> Error {
+        let what = match self.peek() {
+            Token::End => "the expression ends too early".to_owned(),
+            Token::Key(key) => format!("unexpected \"{key}\""),
+            Token::Number(n) => format!("unexpected number {n}"),
+            Token::Dotted(text) | Token::Name(text) => format!("unexpected \"{text}\""),
+            Token::Ipv6(_) | Token::Mac(_) => "unexpected address".to_owned(),
+        };
+        Error::new(self.place(), what).expected(expected)
+    }
+
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == DEPTH_MAX {
+            let what = "the expression is nested too deeply";
+            return Err(
+                Error::new(self.place(), what).expected(format!("at most {DEPTH_MAX} levels"))
+            );
+        }
+        self.depth += 1;
+        let result = parse(self);
+        self.depth -= 1;
+        result
+    }
+
+    fn expression(&mut self) -> Result<Parsed> {
+        let (mut cond, mut qualifier) = self.term()?;
+        loop {
+            let is_and = match self.peek() {
+                Token::Key("and") => true,
+                Token::Key("or") => false,
+                _ => return Ok((cond, qualifier)),
+            };
+            self.next();
+            self.count_change(&cond, is_and)?;
+            let next;
+            (next, qualifier) = if self.is_identifier(self.at) {
+                (self.identifier(qualifier)?, qualifier)
+            } else {
+                self.term()?
+            };
+            cond = if is_and {
+                cond.and(next)
+            } else {
+                cond.or(next)
+            };
+        }
+    }
+
+    fn count_change(&mut self, cond: &Cond, is_and: bool) -> Result<()> {
+        self.changes += usize::from(match cond {
+            Cond::All(_) => !is_and,
+            Cond::Any(_) => is_and,
+            _ => true,
+        });
+        if self.changes <= CHANGES_MAX {
+            return Ok(());
+        }
+        let what = "\"and\" and \"or\" alternate too often";
+        Err(Error::new(self.place(), what).expected(format!("at most {CHANGES_MAX} times")))
+    }
+
+    /// Whether an identifier, or a list of them in parentheses, starts at a token.
+    fn is_identifier(&self, mut at: usize) -> bool {
+        let mut open = 0;
+        while let Token::Key(key @ ("(" | "not")) = self.tokens[at].0 {
+            open += usize::from(key == "(");
+            at += 1;
+        }
+        match self.tokens[at].0 {
+            Token::Dotted(_) | Token::Ipv6(_) | Token::Mac(_) | Token::Name(_) => true,
+            Token::Number(_) => {
+                at += 1;
+                while open > 0 && self.tokens[at].0 == Token::Key(")") {
+                    (at, open) = (at + 1, open - 1);
+                }
+                !self.is_operator(at)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_operator(&self, at: usize) -> bool {
+        let Token::Key(key) = self.tokens[at].0 else {
+            return false;
+        };
+        matches!(key, "=" | "!=" | "<" | ">" | "<=" | ">=") || precedence(key).is_some()
+    }
+
+    /// One identifier, or a list of them in parentheses, with qualifiers from before.
+    pub(super) fn identifier(&mut self, qualifier: Option<Qualifier>) -> Result<Cond> {
+        if self.take("not") {
+            return self.deeper(|p| Ok(p.identifier(qualifier)?.negate()));
+        }
+        if !self.take("(") {
+            return self.named(qualifier);
+        }
+        self.deeper(|p| {
+            let mut cond = p.identifier(qualifier)?;
+            loop {
+                let is_and = match p.peek() {
+                    Token::Key("and") => true,
+                    Token::Key("or") => false,
+                    _ => break,
+                };
+                p.next();
+                p.count_change(&cond, is_and)?;
+                let next = p.identifier(qualifier)?;
+                cond = if is_and {
+                    cond.and(next)
+                } else {
+                    cond.or(next)
+                };
+            }
+            p.need(")")?;
+            Ok(cond)
+        })
+    }
+
+    fn term(&mut self) -> Result<Parsed> {
+        if self.take("not") {
+            return self.deeper(|p| {
+                let (cond, qualifier) = p.term()?;
+                Ok((cond.negate(), qualifier))
+            });
+        }
+        let is_arithmetic = match self.peek() {
+            Token::Number(_) | Token::Key("len" | "-") => true,
+            Token::Key("(") => self.is_operator(self.behind[self.at]),
+            Token::Key(_) => self.tokens[self.at + 1].0 == Token::Key("["),
+            _ => false,
+        };
+        if is_arithmetic {
+            return Ok((self.relation()?, None));
+        }
+        if self.take("(") {
+            return self.deeper(|p| {
+                let parsed = p.expression()?;
+                p.need(")")?;
+                Ok(parsed)
+            });
+        }
+        self.primitive()
+    }
+
+    fn relation(&mut self) -> Result<Cond> {
+        let a = self.arithmetic(0)?;
+        let place = self.place();
+        let (jump, reversed) = match self.peek() {
+            Token::Key("=") => (JEQ, false),
+            Token::Key("!=") => (JEQ, true),
+            Token::Key(">") => (JGT, false),
+            Token::Key("<=") => (JGT, true),
+            Token::Key(">=") => (JGE, false),
+            Token::Key("<") => (JGE, true),
+            _ => return Err(self.unexpected("expected a comparison, such as \"=\"")),
+        };
+        self.next();
+        let b = self.arithmetic(0)?;
+        let test = arith::relate(jump, &a.value, &b.value)
+            .ok_or_else(|| Error::new(place, "the arithmetic needs too much scratch memory"))?;
+        let mut list = a.guard;
+        list.extend(b.guard);
+        list.push(if reversed { test.negate() } else { test });
+        Ok(Cond::All(list))
+    }
+
+    /// Operators of at least a precedence. `%` and `^` have none in libpcap's grammar: they take
+    /// all that follows.
+    fn arithmetic(&mut self, least: u8) -> Result<Guarded> {
+        let mut a = self.deeper(Self::operand)?;
+        while let Token::Key(key) = *self.peek() {
+            let Some((op, level)) = precedence(key).filter(|&(_, level)| level >= least) else {
+                break;
+            };
+            let place = self.place();
+            self.next();
+            let next = if level == LEVEL_NONE { 0 } else { level + 1 };
+            let b = self.deeper(|p| p.arithmetic(next))?;
+            a.guard.extend(b.guard);
+            a.value = arith::operate(op, a.value, b.value)
+                .ok_or_else(|| Error::new(place, "division by 0, or shift by more than 31 bits"))?;
+        }
+        Ok(a)
+    }
+
+    fn operand(&mut self) -> Result<Guarded> {
+        let guard = Vec::new();
+        match *self.peek() {
+            Token::Number(n) => {
+                self.next();
+                let value = Value::Number(n);
+                Ok(Guarded { value, guard })
+            }
+            Token::Key("len") => {
+                self.next();
+                let value = Value::Length;
+                Ok(Guarded { value, guard })
+            }
+            Token::Key("-") => {
+                self.next();
+                let mut inner = self.deeper(|p| p.arithmetic(LEVEL_NONE))?;
+                inner.value = match inner.value {
+                    Value::Number(n) => Value::Number(n.wrapping_neg()),
+                    value => Value::Negate(Box::new(value)),
+                };
+                Ok(inner)
+            }
+            Token::Key("(") => {
+                self.next();
+                let inner = self.deeper(|p| p.arithmetic(0))?;
+                self.need(")")?;
+                Ok(inner)
+            }
+            Token::Key(protocol) if self.tokens[self.at + 1].0 == Token::Key("[") => {
+                let place = self.place();
+                self.next();
+                self.next();
+                let index = self.deeper(|p| p.arithmetic(0))?;
+                let size = self.size()?;
+                self.need("]")?;
+                self.load(protocol, place, index, size)
+            }
+            _ => Err(self.unexpected("expected a number, \"len\" or bytes such as \"ip[0]\"")),
+        }
+    }
+
+    fn size(&mut self) -> Result<u16> {
+        if !self.take(":") {
+            return Ok(0x10);
+        }
+        let place = self.place();
+        match self.next() {
+            Token::Number(1) => Ok(0x10),
+            Token::Number(2) => Ok(0x08),
+            Token::Number(4) => Ok(0x00),
+            _ => Err(Error::new(place, "not a size of a load").expected("expected 1, 2 or 4")),
+        }
+    }
+}
+
+const LEVEL_NONE: u8 = 9;
+
+fn precedence(key: &str) -> Option<(u16, u8)> {
+    Some(match key {
+        "|" => (arith::OR, 1),
+        "&" => (arith::AND, 2),
+        "<<" => (arith::LSH, 3),
+        ">>" => (arith::RSH, 3),
+        "+" => (arith::ADD, 4),
+        "-" => (arith::SUB, 4),
+        "*" => (arith::MUL, 5),
+        "/" => (arith::DIV, 5),
+        "%" => (arith::MOD, LEVEL_NONE),
+        "^" => (arith::XOR, LEVEL_NONE),
+        _ => return None,
+    })
+}

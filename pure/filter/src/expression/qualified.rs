@@ -1,0 +1,359 @@
+//! Primitives with an identifier: `src host 192.0.2.1`, `tcp port 80`, `ip proto 47`.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use super::block::Cond;
+use super::lex::Token;
+use super::lower::{ARP, From, IP, IPV6, Kind, RARP, SAP_ISO, Size, Way};
+use super::parse::{Parsed, Parser, Qualifier};
+use crate::{Error, Result};
+
+const SCTP: u32 = 132;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+
+impl Parser<'_> {
+    /// Direction, type and identifier behind a protocol.
+    pub(super) fn qualified(&mut self, proto: Option<&'static str>) -> Result<Parsed> {
+        let way = self.way();
+        let kind = match *self.peek() {
+            Token::Key(kind @ ("host" | "net" | "port" | "portrange")) => Some(kind),
+            Token::Key("proto") if way == Way::Default => Some("proto"),
+            _ => None,
+        };
+        if kind.is_some() {
+            self.next();
+        }
+        let qualifier = Some(Qualifier { proto, way, kind });
+        Ok((self.identifier(qualifier)?, qualifier))
+    }
+
+    fn way(&mut self) -> Way {
+        let (first, other) = match *self.peek() {
+            Token::Key("src") => (Way::Src, "dst"),
+            Token::Key("dst") => (Way::Dst, "src"),
+            _ => return Way::Default,
+        };
+        self.next();
+        let joined = match *self.peek() {
+            Token::Key("or") => Way::Either,
+            Token::Key("and") => Way::Both,
+            _ => return first,
+        };
+        // `src or dst`, but not `src 192.0.2.1 or dst …`, which has an identifier before the `or`.
+        if self.tokens[self.at + 1].0 != Token::Key(other) {
+            return first;
+        }
+        self.next();
+        self.next();
+        joined
+    }
+
+    pub(super) fn named(&mut self, qualifier: Option<Qualifier>) -> Result<Cond> {
+        let place = self.place();
+        let Some(q) = qualifier else {
+            return Err(self.unexpected("expected a qualifier such as \"host\" before it"));
+        };
+        match self.peek().clone() {
+            Token::Number(n) => {
+                self.next();
+                self.by_number(n, q, place)
+            }
+            Token::Dotted(text) => {
+                self.next();
+                self.dotted(&text, q, place)
+            }
+            Token::Ipv6(address) => {
+                self.next();
+                self.ipv6(address.to_bits(), q, place)
+            }
+            Token::Mac(address) => {
+                self.next();
+                let is_ether = q.proto == Some("ether") && matches!(q.kind, None | Some("host"));
+                if !is_ether || self.link.kind != Kind::Ethernet {
+                    return Err(wrong(place, "a MAC address is not tested here")
+                        .expected("expected \"ether host\" before it, on Ethernet"));
+                }
+                Ok(self.link.mac(address, q.way))
+            }
+            Token::Name(name) => {
+                self.next();
+                self.by_name(&name, q, place)
+            }
+            _ => Err(self.unexpected("expected an address, a number or a name")),
+        }
+    }
+
+    fn by_number(&self, n: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        match q.kind {
+            None | Some("host") => self.host((n, u32::MAX), q, place),
+            Some("net") => {
+                let (mut value, mut mask) = (n, u32::MAX);
+                while value != 0 && value & 0xff00_0000 == 0 {
+                    (value, mask) = (value << 8, mask << 8);
+                }
+                self.host((value, mask), q, place)
+            }
+            Some("port" | "portrange") => {
+                let transports = transports(q.proto, &place)?;
+                let n = port(n, &place)?;
+                Ok(self.link.ports(n, n, transports, q.way))
+            }
+            _ => self.protocol_number(n, q, place),
+        }
+    }
+
+    fn dotted(&mut self, text: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        let (value, mask) = address(text, &place)?;
+        let masked = self.mask4(mask)?;
+        if !matches!(q.kind, None | Some("host" | "net")) {
+            return Err(wrong(place, "an IPv4 address is not tested here")
+                .expected("expected \"host\" or \"net\" before it"));
+        }
+        let Some(mask) = masked else {
+            return self.host((value, mask), q, place);
+        };
+        if q.kind != Some("net") {
+            return Err(wrong(place, "a mask belongs to a network").expected("expected \"net\""));
+        }
+        if value & !mask != 0 {
+            return Err(
+                wrong(place, format!("\"{text}\" has bits outside its mask"))
+                    .expected("the bits behind the mask have to be 0"),
+            );
+        }
+        self.host((value, mask), q, place)
+    }
+
+    /// The mask behind a network, if there is one.
+    fn mask4(&mut self, _default: u32) -> Result<Option<u32>> {
+        if self.take("/") {
+            let place = self.place();
+            let len = self.number()?;
+            if len > 32 {
+                return Err(wrong(place, "the mask is longer than 32 bits").expected("at most 32"));
+            }
+            return Ok(Some(u32::MAX.checked_shl(32 - len).unwrap_or(0)));
+        }
+        if !self.take("mask") {
+            return Ok(None);
+        }
+        let place = self.place();
+        match self.next() {
+            Token::Dotted(text) => address(&text, &place).map(|(mask, _)| Some(mask)),
+            _ => Err(wrong(place, "not a mask").expected("expected one such as 255.255.0.0")),
+        }
+    }
+
+    fn ipv6(&mut self, value: u128, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        let mut len = 128;
+        if self.take("/") {
+            len = self.number()?;
+        }
+        if len > 128 {
+            return Err(wrong(place, "the mask is longer than 128 bits").expected("at most 128"));
+        }
+        let mask = u128::MAX.checked_shl(128 - len).unwrap_or(0);
+        match q.kind {
+            None | Some("host") if len != 128 => {
+                return Err(
+                    wrong(place, "a mask belongs to a network").expected("expected \"net\"")
+                );
+            }
+            None | Some("host" | "net") => {}
+            _ => {
+                return Err(wrong(place, "an IPv6 address is not tested here")
+                    .expected("expected \"host\" or \"net\" before it"));
+            }
+        }
+        if value & !mask != 0 {
+            return Err(wrong(place, "the network has bits outside its mask")
+                .expected("the bits behind the mask have to be 0"));
+        }
+        if !matches!(q.proto, None | Some("ip6")) {
+            return Err(
+                wrong(place, "an IPv6 address is only in IPv6").expected("expected \"ip6\"")
+            );
+        }
+        Ok(self.link.host6(value, mask, q.way))
+    }
+
+    fn host(&self, address: (u32, u32), q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        let link = &self.link;
+        let at = |protocol| link.host4(address, protocol, q.way);
+        Ok(match q.proto {
+            None if link.labels > 0 => at(IP),
+            None => at(IP).or(at(ARP)).or(at(RARP)),
+            Some("ip") => at(IP),
+            Some("arp") if link.labels == 0 => at(ARP),
+            Some("rarp") if link.labels == 0 => at(RARP),
+            Some(proto) => {
+                return Err(wrong(place, format!("\"{proto}\" has no IPv4 address"))
+                    .expected("expected \"ip\", \"arp\", \"rarp\" or no protocol"));
+            }
+        })
+    }
+
+    fn protocol_number(&self, n: u32, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        let link = &self.link;
+        let only_ip = link.labels > 0 && !matches!(q.proto, None | Some("ip" | "ip6"));
+        Ok(match q.proto {
+            None => link.ip4(n).or(link.ip6(n)),
+            Some("ip") => link.ip4(n),
+            Some("ip6") => link.ip6(n),
+            Some("ether") if !only_ip || matches!(n, IP | IPV6) => link.protocol(n),
+            Some("iso") if !only_ip => {
+                let pdu = link.eq(From::NetworkNoSnap, 0, Size::B, n);
+                link.protocol(SAP_ISO).and(pdu)
+            }
+            Some(proto) => {
+                return Err(
+                    wrong(place, format!("\"{proto}\" carries no other protocol"))
+                        .expected("expected \"ip proto\", \"ip6 proto\" or \"ether proto\""),
+                );
+            }
+        })
+    }
+
+    fn by_name(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        let names = self.options.names;
+        let unknown = |what: &str| {
+            wrong(place.clone(), format!("unknown {what} \"{name}\"")).expected("expected another")
+        };
+        match q.kind {
+            None | Some("host") if q.proto == Some("ether") => {
+                let address = names.ether(name).ok_or_else(|| unknown("MAC address"))?;
+                Ok(self.link.mac(address, q.way))
+            }
+            None | Some("host") => self.host_name(name, q, place.clone()),
+            Some("net") => {
+                let network = names.network(name).ok_or_else(|| unknown("network"))?;
+                self.host(network, q, place)
+            }
+            Some("port") => {
+                let service = names.service(name).ok_or_else(|| unknown("port"))?;
+                let asked = transports(q.proto, &place)?;
+                let known: &[u32] = match (service.tcp, service.udp) {
+                    (true, false) => &[TCP],
+                    (false, true) => &[UDP],
+                    _ => asked,
+                };
+                if !known.iter().all(|transport| asked.contains(transport)) {
+                    return Err(unknown("port of this protocol"));
+                }
+                let n = service.port.into();
+                Ok(self.link.ports(n, n, known, q.way))
+            }
+            Some("portrange") => {
+                let asked = transports(q.proto, &place)?;
+                let end = |text: &str| {
+                    let number = text.parse::<u16>().ok();
+                    number.or_else(|| names.service(text).map(|service| service.port))
+                };
+                let range = name.split_once('-');
+                let (low, high) = range
+                    .and_then(|(low, high)| Some((end(low)?, end(high)?)))
+                    .ok_or_else(|| unknown("range of ports"))?;
+                Ok(self.link.ports(low.into(), high.into(), asked, q.way))
+            }
+            _ => {
+                let number = match q.proto {
+                    Some("ether") => ethertype(name),
+                    Some("iso") => iso(name),
+                    _ => names.protocol(name).map(u32::from),
+                };
+                self.protocol_number(number.ok_or_else(|| unknown("protocol"))?, q, place)
+            }
+        }
+    }
+
+    fn host_name(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        let mut list = Vec::new();
+        for address in self.options.names.hosts(name) {
+            match address {
+                IpAddr::V4(v4) if q.proto != Some("ip6") => {
+                    list.push(self.host((v4.to_bits(), u32::MAX), q, place.clone())?);
+                }
+                IpAddr::V6(v6) if matches!(q.proto, None | Some("ip6")) => {
+                    list.push(self.link.host6(v6.to_bits(), u128::MAX, q.way));
+                }
+                _ => {}
+            }
+        }
+        if list.is_empty() {
+            return Err(wrong(place, format!("unknown host \"{name}\""))
+                .expected("expected a name that resolves, or an address"));
+        }
+        Ok(Cond::Any(list))
+    }
+}
+
+fn wrong(place: Range<usize>, what: impl Into<String>) -> Error {
+    Error::new(place, what)
+}
+
+fn port(n: u32, place: &Range<usize>) -> Result<u32> {
+    if n <= 65_535 {
+        return Ok(n);
+    }
+    Err(wrong(place.clone(), format!("port {n} is too large")).expected("at most 65535"))
+}
+
+fn transports(proto: Option<&str>, place: &Range<usize>) -> Result<&'static [u32]> {
+    match proto {
+        None => Ok(&[SCTP, TCP, UDP]),
+        Some("tcp") => Ok(&[TCP]),
+        Some("udp") => Ok(&[UDP]),
+        Some("sctp") => Ok(&[SCTP]),
+        Some(proto) => Err(wrong(place.clone(), format!("\"{proto}\" has no ports"))
+            .expected("expected \"tcp\", \"udp\", \"sctp\" or no protocol")),
+    }
+}
+
+/// An IPv4 address of one to four parts, and the mask of the parts given.
+fn address(text: &str, place: &Range<usize>) -> Result<(u32, u32)> {
+    let (mut value, mut bits) = (0, 0);
+    for part in text.split('.') {
+        let part: u8 = part.parse().map_err(|_| {
+            wrong(
+                place.clone(),
+                format!("{part} is no part of an IPv4 address"),
+            )
+            .expected("expected numbers up to 255")
+        })?;
+        (value, bits) = (value << 8 | u32::from(part), bits + 8);
+    }
+    let shift = 32 - bits;
+    Ok((value << shift, u32::MAX << shift))
+}
+
+fn ethertype(name: &str) -> Option<u32> {
+    Some(match name {
+        "ip" => IP,
+        "ip6" => IPV6,
+        "arp" => ARP,
+        "rarp" => RARP,
+        "aarp" => 0x80f3,
+        "atalk" => 0x809b,
+        "loopback" => 0x9000,
+        "moprc" => 0x6002,
+        "mopdl" => 0x6001,
+        "sca" => 0x6007,
+        "lat" => 0x6004,
+        "iso" => SAP_ISO,
+        "stp" => 0x42,
+        "ipx" => 0xe0,
+        "netbeui" => 0xf0,
+        _ => return None,
+    })
+}
+
+fn iso(name: &str) -> Option<u32> {
+    Some(match name {
+        "clnp" => 0x81,
+        "esis" => 0x82,
+        "isis" => 0x83,
+        _ => return None,
+    })
+}

@@ -1,0 +1,67 @@
+use super::*;
+
+fn program(text: &str) -> Program {
+    compile(text, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{}", e.mark(text)))
+}
+
+#[test]
+fn programs_are_as_small_as_libpcaps() {
+    for (text, most) in [
+        ("", 1),
+        ("ip", 4),
+        ("tcp", 12),
+        ("host 192.0.2.1", 14),
+        ("port 80", 24),
+    ] {
+        let len = program(text).insns().len();
+        assert!(len <= most, "{text}: {len} instructions");
+    }
+}
+
+#[test]
+fn errors_point_at_the_word() {
+    for (text, at) in [
+        ("tcp porz 80", 4..8),
+        ("host", 4..4),
+        ("(tcp", 4..4),
+        ("port 70000", 5..10),
+        ("ip[0:3] = 1", 5..6),
+        ("net 10.0.0.1/8", 4..12),
+        ("tcp §", 4..6),
+    ] {
+        let error = compile(text, &Options::default()).unwrap_err();
+        assert_eq!(error.at, at, "{text}: {error}");
+        assert!(!error.expected.is_empty(), "{text}: {error}");
+    }
+}
+
+#[test]
+fn size_and_nesting_are_bounded() {
+    for text in [
+        "(".repeat(60_000),
+        "not ".repeat(10_000) + "tcp",
+        "-".repeat(60_000),
+        "1+".repeat(30_000),
+        "tcp and udp or ".repeat(4_000) + "tcp",
+        "ip[".repeat(20_000),
+        "x".repeat(TEXT_LEN_MAX + 1),
+        (0..6_000).map(|p| format!("{p} or ")).collect::<String>(),
+    ] {
+        assert!(compile(&text, &Options::default()).is_err());
+    }
+}
+
+#[test]
+fn far_targets_are_reached_over_trampolines() {
+    let hosts: Vec<String> = (0..200).map(|i| format!("192.0.2.{i}")).collect();
+    let program = program(&format!("src host {}", hosts.join(" or ")));
+    assert!(program.insns().iter().any(|insn| insn.code == 0x05) || program.insns().len() < 255);
+    let mut packet = [0u8; 34];
+    packet[12] = 8;
+    packet[14] = 0x45;
+    for last in 0..=255 {
+        packet[26..30].copy_from_slice(&[192, 0, 2, last]);
+        let verdict = bpf::vm_cbpf::run(&program, &packet, 34);
+        assert_eq!(verdict != 0, last < 200, "{last}");
+    }
+}
