@@ -1,3 +1,5 @@
+//! Sizes, error places and bounds; verdicts are compared with libpcap in the lab.
+
 use super::*;
 
 fn program(text: &str) -> Program {
