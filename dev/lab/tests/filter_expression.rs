@@ -2,6 +2,7 @@
 //! packet, and the same expressions refused.
 
 use bpf::cbpf::{Insn, Program};
+use bpf::vm_cbpf;
 use filter::expression::{Options, compile};
 use sys::libpcap::PacketSource;
 
@@ -132,12 +133,6 @@ fn packets(link_type: u16) -> Vec<Vec<u8>> {
                 let protocol = if ethertype == 0x800 { 0x21 } else { 0x57 };
                 list.push([&[0xff, 3, 0, protocol][..], &network].concat());
             }
-            0 | 108 => {
-                let family = if ethertype == 0x800 { 2 } else { 10 };
-                for header in [[family, 0, 0, 0], [0, 0, 0, family]] {
-                    list.push([&header[..], &network].concat());
-                }
-            }
             _ => list.push(network),
         }
     }
@@ -163,8 +158,12 @@ fn compare(
         let (ours, theirs) = match (ours, &theirs) {
             (Ok(ours), Some(theirs)) => (ours, theirs),
             (Err(_), None) => continue,
-            (Ok(_), None) => {
-                found.push(format!("{link_type} {text:?}: libpcap refuses it"));
+            // libpcap's optimizer sees more contradictions.
+            (Ok(ours), None) => {
+                let takes = |packet: &Vec<u8>| vm_cbpf::run(&ours, packet, packet.len() as u32);
+                if packets.iter().any(|packet| takes(packet) != 0) {
+                    found.push(format!("{link_type} {text:?}: libpcap refuses it"));
+                }
                 continue;
             }
             (Err(error), Some(_)) => {
@@ -180,7 +179,7 @@ fn compare(
         for packet in packets {
             for len in 0..=packet.len() {
                 let wire_len = packet.len() as u32;
-                let run = |program: &Program| bpf::vm_cbpf::run(program, &packet[..len], wire_len);
+                let run = |program: &Program| vm_cbpf::run(program, &packet[..len], wire_len);
                 let mine = run(&ours);
                 // libpcap's own optimizer may drop a load that a short packet does not have.
                 if mine != run(theirs) && plain.as_ref().is_none_or(|plain| mine != run(plain)) {
@@ -206,7 +205,7 @@ fn verdicts_are_libpcaps() {
     }
     let mut found = Vec::new();
     let mut sizes = (0, 0);
-    for link_type in [1, 0, 9, 101, 108, 113, 228, 229, 276] {
+    for link_type in [1, 9, 101, 113, 228, 229, 276] {
         let mut packets = packets(link_type);
         if link_type == 1 {
             // All of the headers of Ethernet, with every third network packet.
@@ -243,7 +242,7 @@ fn random_expressions_have_libpcaps_verdicts() {
     let mut random = Random(0x5eed_0012);
     let mut found = Vec::new();
     let mut sizes = (0, 0);
-    for _ in 0..200 {
+    for _ in 0..1000 {
         let mut text = String::new();
         for i in 0..2 + random.below(4) {
             if i > 0 {

@@ -34,8 +34,6 @@ pub(super) enum From {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Ethernet,
-    Null,
-    Loop,
     Raw,
     Raw4,
     Raw6,
@@ -73,8 +71,6 @@ impl Link {
     pub(super) fn new(link_type: u16) -> Option<Link> {
         let (kind, at, payload, no_snap) = match link_type {
             1 => (Kind::Ethernet, 12, 14, 3),
-            0 => (Kind::Null, 0, 4, 0),
-            108 => (Kind::Loop, 0, 4, 0),
             101 => (Kind::Raw, 0, 0, 0),
             228 => (Kind::Raw4, 0, 0, 0),
             229 => (Kind::Raw6, 0, 0, 0),
@@ -200,20 +196,6 @@ impl Link {
             Kind::Ethernet => self.ethernet(protocol),
             Kind::Sll | Kind::Sll2 => self.cooked(protocol),
             Kind::Ppp => self.eq(From::LinkType, 0, Size::H, ppp(protocol)),
-            Kind::Null | Kind::Loop => {
-                let family = match protocol {
-                    IP => 2,
-                    IPV6 => 10,
-                    _ => return Cond::Const(false),
-                };
-                let is_null = self.kind == Kind::Null;
-                let k = if is_null {
-                    u32::swap_bytes(family)
-                } else {
-                    family
-                };
-                self.eq(From::Header, 0, Size::W, k)
-            }
             Kind::Raw => match protocol {
                 IP => self.masked(From::Network, 0, Size::B, 0x40, 0xf0),
                 IPV6 => self.masked(From::Network, 0, Size::B, 0x60, 0xf0),

@@ -3,7 +3,8 @@
 //! The text is split into words ([`lex`]), parsed and lowered in one pass (a `vlan` moves what
 //! follows it, so order matters), then jumps are threaded and instructions written. What
 //! libpcap 1.10 knows and this compiler does not is refused by name: `protochain`, `gateway`,
-//! `geneve`, 802.11, `decnet`, and `vlan` on a live socket.
+//! `geneve`, 802.11, `decnet`, and `vlan` on a live socket; so are link types beside Ethernet, raw
+//! IP, PPP and Linux cooked capture.
 
 mod arith;
 mod block;
@@ -69,6 +70,10 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
     let mut start = graph.add(&cond, block::TAKE, block::REFUSE);
     if options.optimize {
         start = optimize::optimize(&mut graph, start);
+        if start == block::REFUSE {
+            let what = "no packet of this link type can match";
+            return Err(Error::new(0..text.len(), what));
+        }
     }
     emit::emit(
         &graph,
