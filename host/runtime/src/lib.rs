@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod broken;
 pub mod capture;
+pub mod compiler;
 pub mod doctor;
 pub mod filter;
 pub mod flows;

@@ -5,6 +5,7 @@ mod capture;
 mod devices;
 mod doctor;
 mod extcap;
+mod filter;
 pub mod flows;
 mod forward;
 mod generate;
@@ -31,6 +32,8 @@ pub enum Command {
     Guard(Box<guard::Args>),
     /// Meter flows on an interface or in a capture file; show, record and export them
     Flows(Box<flows::Args>),
+    /// Compile filters and p0f signatures to BPF; print the p0f signatures of a capture
+    Filter(filter::Args),
     /// List network cards and bind them to vfio-pci or back to their kernel driver
     Nic(nic::Args),
     /// Be Wireshark's source of packets (extcap)
@@ -52,6 +55,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Forward(args) => forward::run(args),
         Command::Guard(args) => guard::run(args),
         Command::Flows(args) => flows::run(args),
+        Command::Filter(args) => filter::run(args),
         Command::Nic(args) => nic::run(args),
         Command::Extcap(args) => extcap::run(args),
         Command::Completions(args) => generate::completions(args),

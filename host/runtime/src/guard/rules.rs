@@ -9,6 +9,11 @@
 //! burst = 100           # with limit: packets that pass at once; a tenth of the rate if absent
 //! priority = 10         # lower numbers are asked first; 0 if absent
 //! expires = "10m"       # the rule ends so long after it was loaded; never if absent
+//!
+//! [[rule]]
+//! name = "hping3"
+//! match = "p0f:4:64:0:0:*,0::ack+:0"   # a p0f signature of a SYN
+//! verdict = "drop"
 //! ```
 
 use std::ops::Range;
@@ -20,6 +25,8 @@ use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::compiler;
+
 /// Longest file that is read.
 const LEN_MAX: u64 = 4 << 20;
 /// Longest name, in bytes: it is printed every second.
@@ -30,7 +37,7 @@ const NAME_LEN_MAX: usize = 100;
 pub struct RuleSpec {
     /// Its name for people.
     pub name: String,
-    /// What it matches: a pcap expression for Ethernet.
+    /// What it matches: a pcap expression for Ethernet, or `p0f:` and a signature of a SYN.
     pub expression: String,
     /// What becomes of the packets.
     pub verdict: Verdict,
@@ -58,8 +65,11 @@ impl RuleSpec {
     /// What is wrong with the expression, with the rule's name.
     pub fn compile(&self) -> Result<Rule> {
         let what = || format!("compile the rule \"{}\"", self.name);
-        let matcher = crate::filter::compile(&self.expression, 1)
-            .map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;
+        let matcher = match self.expression.trim().strip_prefix(compiler::P0F) {
+            Some(signature) => compiler::p0f(signature.trim(), 1).map(Some),
+            None => crate::filter::compile(&self.expression, 1),
+        };
+        let matcher = matcher.map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;
         if matcher.is_none() {
             let why = "its expression is empty and would match every packet";
             return Err(Error::new(ErrorKind::InvalidInput, what(), why)
