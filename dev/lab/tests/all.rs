@@ -46,6 +46,7 @@ mod export_parquet;
 mod export_tshark;
 mod facade_examples;
 mod file_corpus;
+mod filter_command;
 mod filter_expression;
 mod flow_applications;
 mod flow_blocked;

@@ -73,6 +73,7 @@ const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire flows eth0", "eth0"),
     ("barewire flows afxdp:eth0", "eth0"),
     ("barewire forward", "forwarding"),
+    ("barewire guard eth0", "guarding"),
 ];
 
 /// Paths of examples, and what stands for them here.
@@ -176,6 +177,8 @@ fn files(folder: &Folder) {
     let vendors = "Registry,Assignment,Organization Name,Organization Address\n\
                    MA-L,00005E,Lab,Here\n";
     std::fs::write(folder.0.join("oui.csv"), vendors).unwrap();
+    let rules = "[[rule]]\nmatch = \"udp port 9\"\nverdict = \"drop\"\n";
+    std::fs::write(folder.0.join("flood.toml"), rules).unwrap();
     let shell = "gzip -c trace.pcap > big.pcap.gz; zstd -q -c trace.pcap > trace.pcap.zst";
     let mut command = Command::new("sh");
     command.args(["-euc", shell]).current_dir(&folder.0);

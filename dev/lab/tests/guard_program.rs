@@ -136,3 +136,37 @@ fn many_rules_load() {
     assert_eq!(run(&guard, &udp(100), 1), XDP_PASS);
     assert_eq!(account(&guard).unmatched.packets, 1);
 }
+
+/// A SYN without options whose acknowledgment number is not 0, as hping3 sends them.
+fn syn() -> [u8; 54] {
+    let mut packet = [0; 54];
+    packet[12] = 8;
+    packet[14..34].copy_from_slice(&[
+        0x45, 0, 0, 40, 0x12, 0x34, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ]);
+    packet[34..54].copy_from_slice(&[
+        0x9c, 0x40, 0, 80, 1, 2, 3, 4, 1, 0, 0, 1, 0x50, 2, 2, 0, 0, 0, 0, 0,
+    ]);
+    packet
+}
+
+#[test]
+fn a_p0f_signature_is_a_rule() {
+    require!(skip::lab());
+    let signature = "4:64:0:0:*,0::ack+:0";
+    let rules = [Rule {
+        name: "hping3".into(),
+        matcher: Some(runtime::compiler::p0f(signature, 1).unwrap()),
+        verdict: Verdict::Drop,
+        priority: 0,
+    }];
+    let guard = load(&rules, false);
+    assert_eq!(run(&guard, &syn(), 1), XDP_DROP);
+    // DF, FIN beside SYN, RST, SYN and ACK, another option: each is another signature.
+    for (at, value) in [(20, 0x40), (47, 3), (47, 4), (47, 0x12), (46, 0x60)] {
+        let mut packet = syn();
+        packet[at] = value;
+        assert_eq!(run(&guard, &packet, 1), XDP_PASS, "byte {at}");
+    }
+    assert_eq!(account(&guard).rules[0].dropped, 1);
+}

@@ -1,0 +1,152 @@
+//! `barewire filter`: what it prints, and what libpcap and p0f print for the same.
+
+use std::process::Command;
+use std::time::Duration;
+
+use lab::oracle::TempFile;
+use lab::process::{Process, barewire};
+use lab::{Finished, skip};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// What Linux sent for many years.
+const LINUX: &str = "*:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0";
+
+fn run(args: &[&str]) -> Finished {
+    let mut command = Command::new(barewire().unwrap());
+    let mut process = Process::spawn(command.arg("filter").args(args)).unwrap();
+    process.wait(LIMIT).unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    run(args).checked().unwrap().stdout
+}
+
+#[test]
+fn programs_are_printed_for_each_hook() {
+    let text = stdout(&["compile", "tcp", "port", "80"]);
+    assert!(text.starts_with("(000) ldh      [12]\n"), "{text}");
+    let text = stdout(&["compile", "--to", "dd", "--link", "ip", "icmp"]);
+    assert!(text.starts_with("{ 0x30, 0, 0, 0x00000000 },\n"), "{text}");
+    let text = stdout(&["compile", "--to", "xdp", "--p0f", LINUX]);
+    assert!(text.ends_with(": exit\n"), "{text}");
+    // A line for iptables and one for ip6tables, each with as many instructions as it says.
+    let text = stdout(&["compile", "--to", "iptables", "--p0f", LINUX]);
+    assert_eq!(text.lines().count(), 2);
+    for line in text.lines() {
+        let mut parts = line.split(',');
+        let count: usize = parts.next().unwrap().parse().unwrap();
+        assert!(count <= 64, "{count}");
+        assert_eq!(
+            parts.filter(|part| part.split(' ').count() == 4).count(),
+            count
+        );
+    }
+    let object: Value = serde_json::from_str(&stdout(&["compile", "--json", "udp"])).unwrap();
+    assert_eq!(object["count"], object["cbpf"].as_array().unwrap().len());
+}
+
+#[test]
+fn errors_show_the_place_and_what_was_expected() {
+    for (args, part) in [
+        (&["compile", "tcp porz 80"][..], "        ^^^^"),
+        (&["compile", "--p0f", "4:64:0:*:*,*:mss,msss::0"], "^^^^"),
+        (
+            &["compile", "--p0f", "4:64:0:*:*,*:mss,ts::0"],
+            "words of 4 bytes",
+        ),
+        (
+            &[
+                "compile",
+                "--to",
+                "iptables",
+                "portrange 1-2 or portrange 4-5 or portrange 7-8 or port 10 or port 12 or port 14 or port 16 or port 18 or port 20 or port 22",
+            ],
+            "iptables takes 64",
+        ),
+    ] {
+        let finished = run(args);
+        assert_eq!(finished.code(), Some(1), "{args:?}: {}", finished.stderr);
+        assert!(
+            finished.stderr.contains(part),
+            "{args:?}: {}",
+            finished.stderr
+        );
+    }
+}
+
+/// The signatures of a capture are those that p0f prints.
+#[test]
+fn signatures_are_those_of_p0f() {
+    let p0f = skip::program("p0f", "p0f");
+    lab::require!(p0f);
+    let file = TempFile::new("syns.pcap");
+    std::fs::write(file.path(), syns()).unwrap();
+    let log = TempFile::new("p0f.log");
+    let path = |file: &TempFile| file.path().to_str().unwrap().to_owned();
+    let mut command = Command::new("p0f");
+    command.args(["-r", &path(&file), "-o", &path(&log)]);
+    let mut process = Process::spawn(&mut command).unwrap();
+    process.wait(LIMIT).unwrap().checked().unwrap();
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let mut theirs: Vec<_> = log
+        .lines()
+        .filter_map(|line| line.split("raw_sig=").nth(1))
+        .filter(|signature| signature.matches(':').count() == 7)
+        .map(str::to_owned)
+        .collect();
+    let text = stdout(&["p0f", &path(&file)]);
+    let ours = text.lines().filter_map(|line| line.split(' ').next_back());
+    let mut ours: Vec<_> = ours.map(str::to_owned).collect();
+    theirs.sort();
+    ours.sort();
+    assert_eq!(ours.len(), 4, "{text}");
+    assert_eq!(ours, theirs, "{log}");
+}
+
+/// A capture of SYNs, each from an address of its own: options, windows, quirks.
+fn syns() -> Vec<u8> {
+    let linux = [
+        2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 1, 2, 3, 0, 0, 0, 0, 1, 3, 3, 6,
+    ];
+    let windows = [2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2];
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
+    file.extend([0; 8]);
+    file.extend(65_535u32.to_le_bytes());
+    file.extend(101u32.to_le_bytes());
+    for (index, ttl, df, window, options) in [
+        (1u8, 64u8, true, 14_600u16, &linux[..]),
+        (2, 128, true, 8_192, &windows),
+        (3, 57, false, 1_024, &linux[..4]),
+        (4, 255, true, 65_535, &[]),
+    ] {
+        let len = 40 + options.len();
+        let mut packet = vec![0x45, 0, 0, len as u8, 1, index];
+        packet.extend([
+            if df { 0x40 } else { 0 },
+            0,
+            ttl,
+            6,
+            0,
+            0,
+            10,
+            0,
+            0,
+            index,
+            10,
+            0,
+            1,
+            1,
+        ]);
+        packet.extend([0x9c, index, 0, 80, 1, 2, 3, 4, 0, 0, 0, 0]);
+        packet.extend([((20 + options.len()) as u8 / 4) << 4, 2]);
+        packet.extend(window.to_be_bytes());
+        packet.extend([0; 4]);
+        packet.extend(options);
+        file.extend(u32::from(index).to_le_bytes());
+        file.extend([0; 4]);
+        file.extend([(len as u32).to_le_bytes(); 2].concat());
+        file.extend(packet);
+    }
+    file
+}
