@@ -7,7 +7,6 @@ mod postrotate;
 mod print;
 mod summary;
 
-pub(crate) use lists::dump;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -2,19 +2,19 @@
 
 mod signatures;
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use ::filter::dns::Family;
 use ::filter::p0f::Version;
+use ::filter::print::{IPTABLES_MAX, bytecode, c_array};
 use bpf::cbpf::Program;
-use bpf::disasm::Extended;
+use bpf::disasm::{Classic, Extended};
 use bpf::translate::{XdpOptions, skb_program, xdp_program};
 use runtime::compiler;
 use serde_json::json;
 use sys::{Error, ErrorKind, Result};
 
-use super::capture::dump;
 use crate::out::say;
 
 /// Arguments.
@@ -45,11 +45,18 @@ enum Action {
 #[command(after_help = HELP)]
 struct CompileArgs {
     /// The expression (man pcap-filter)
-    #[arg(value_name = "EXPR", required_unless_present = "p0f")]
+    #[arg(value_name = "EXPR", required_unless_present_any = ["p0f", "dns"])]
     expression: Vec<String>,
     /// Compile this p0f signature of a SYN, such as 4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0
     #[arg(long, value_name = "SIGNATURE", conflicts_with = "expression")]
     p0f: Option<String>,
+    /// Compile queries for these DNS names, in any case: example.com, or *.example.com for one
+    /// more label; or a file of names behind an @
+    #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with_all = ["expression", "p0f"])]
+    dns: Vec<String>,
+    /// Only queries of these types, such as A, AAAA or ANY
+    #[arg(long, value_name = "TYPE", requires = "dns", value_delimiter = ',')]
+    qtype: Vec<String>,
     /// What to print
     #[arg(long, value_enum, default_value = "cbpf")]
     to: Target,
@@ -65,6 +72,7 @@ const HELP: &str = "\
 Examples:
   barewire filter compile 'tcp port 80'
   barewire filter compile --to iptables --p0f '4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0'
+  barewire filter compile --dns example.com '*.example.org' --qtype ANY
   iptables -A INPUT -m bpf --bytecode \"$(barewire filter compile --to iptables tcp)\" -j DROP";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -89,9 +97,6 @@ enum Link {
     Ip,
 }
 
-/// Most instructions of iptables' bpf match (`XT_BPF_MAX_NUM_INSTR` of xt_bpf.h).
-const IPTABLES_MAX: usize = 64;
-
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     match &args.action {
@@ -114,6 +119,9 @@ fn compile(args: &CompileArgs) -> Result<String> {
         (Target::Iptables, _) | (_, Link::Ip) => 101,
         (_, Link::Ethernet) => 1,
     };
+    if !args.dns.is_empty() {
+        return dns(args, link);
+    }
     let Some(text) = &args.p0f else {
         let program = compiler::expression(&args.expression.join(" "), link)?;
         return printed(&program, args);
@@ -138,6 +146,21 @@ fn compile(args: &CompileArgs) -> Result<String> {
     Ok(lines)
 }
 
+fn dns(args: &CompileArgs, link: u16) -> Result<String> {
+    if args.to != Target::Iptables {
+        return printed(
+            &compiler::dns(&args.dns, &args.qtype, Family::Both, link)?,
+            args,
+        );
+    }
+    let mut lines = String::new();
+    for family in [Family::V4, Family::V6] {
+        lines += &printed(&compiler::dns(&args.dns, &args.qtype, family, link)?, args)?;
+    }
+    say!("Note: the first line is for iptables, the second for ip6tables");
+    Ok(lines)
+}
+
 fn printed(program: &Program, args: &CompileArgs) -> Result<String> {
     let insns = program.insns();
     if args.json {
@@ -156,21 +179,14 @@ fn printed(program: &Program, args: &CompileArgs) -> Result<String> {
         )
     };
     Ok(match args.to {
-        Target::Cbpf => dump(insns, 1),
-        Target::Dd => dump(insns, 2),
+        Target::Cbpf => Classic(insns).to_string(),
+        Target::Dd => c_array(insns),
         Target::Iptables if insns.len() > IPTABLES_MAX => {
             let count = insns.len();
             let why = format!("it has {count} instructions; iptables takes {IPTABLES_MAX}");
             return Err(refused(why).with_hint("`barewire guard` drops packets in the driver"));
         }
-        Target::Iptables => {
-            let mut line = insns.len().to_string();
-            for i in insns {
-                // Writing to a string cannot fail.
-                let _ = write!(line, ",{} {} {} {}", i.code, i.jt, i.jf, i.k);
-            }
-            line + "\n"
-        }
+        Target::Iptables => bytecode(insns) + "\n",
         Target::Xdp => {
             let options = XdpOptions {
                 frags: false,

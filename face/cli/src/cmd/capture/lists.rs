@@ -125,7 +125,7 @@ impl Args {
 }
 
 /// A program in one of tcpdump's three forms.
-pub(crate) fn dump(insns: &[Insn], level: u8) -> String {
+fn dump(insns: &[Insn], level: u8) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     match level {
