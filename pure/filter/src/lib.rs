@@ -4,7 +4,11 @@
 //! Everything here turns text into numbers: files, name services and kernels belong to the caller.
 #![forbid(unsafe_code)]
 
+mod code;
+pub mod dns;
 mod error;
 pub mod p0f;
+pub mod print;
 
+pub use code::{Explained, Note};
 pub use error::{Error, Result};

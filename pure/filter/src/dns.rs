@@ -1,0 +1,37 @@
+//! DNS queries by name: a list of names compiled to classic BPF, and the same rules in user space.
+//!
+//! A packet matches if it is a query (QR clear) over UDP to port 53 whose first question has one of
+//! the names, in any case, and one of the types. `*.example.com` is every name of exactly one more
+//! label. Fragments do not match, nor IPv6 packets with extension headers. The whole
+//! question must be in the bytes present; lengths in the UDP header are not looked at.
+
+mod compile;
+mod matching;
+mod name;
+#[cfg(test)]
+mod tests;
+
+pub use compile::compile;
+pub use matching::matches;
+pub use name::{Name, QueryType};
+
+/// Which packets to look for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queries {
+    /// Any of these names.
+    pub names: Vec<Name>,
+    /// Any of these types; all types if empty.
+    pub types: Vec<QueryType>,
+}
+
+/// The versions of IP that a program is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4 alone.
+    V4,
+    /// IPv6 alone.
+    V6,
+    /// Both.
+    #[default]
+    Both,
+}
