@@ -5,6 +5,7 @@ mod capture;
 mod devices;
 mod doctor;
 mod extcap;
+mod filter;
 pub mod flows;
 mod forward;
 mod generate;
@@ -29,6 +30,8 @@ pub enum Command {
     Forward(Box<forward::Args>),
     /// Drop or limit packets by rules in the driver, by XDP
     Guard(Box<guard::Args>),
+    /// Compile filters for the kernel and iptables; test them on a capture file
+    Filter(Box<filter::Args>),
     /// Meter flows on an interface or in a capture file; show, record and export them
     Flows(Box<flows::Args>),
     /// List network cards and bind them to vfio-pci or back to their kernel driver
@@ -51,6 +54,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Send(args) => send::run(args),
         Command::Forward(args) => forward::run(args),
         Command::Guard(args) => guard::run(args),
+        Command::Filter(args) => filter::run(args),
         Command::Flows(args) => flows::run(args),
         Command::Nic(args) => nic::run(args),
         Command::Extcap(args) => extcap::run(args),

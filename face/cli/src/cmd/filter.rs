@@ -1,0 +1,138 @@
+//! `barewire filter`: compiles filters, explains them, and tries them on capture files.
+
+mod compile;
+mod explain;
+mod p0f;
+mod test;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use runtime::filter::select::Select;
+use sys::{Error, ErrorKind, Result};
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP, disable_help_subcommand = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What to do.
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Compile a filter and print the program
+    Compile(compile::Args),
+    /// Print the program of a filter with what its instructions read
+    Explain(explain::Args),
+    /// Print the packets of a capture file that a filter selects, and how many there are
+    Test(test::Args),
+    /// Print the p0f signature of each SYN and SYN+ACK of a capture file
+    P0f(p0f::Args),
+}
+
+const HELP: &str = "\
+A filter is an expression (man pcap-filter), a p0f signature of TCP SYNs, or a list of DNS names.
+
+Signatures mean what p0f documents: quirks that are not listed must be absent, and only SYNs \
+match. Names match DNS queries over UDP to port 53, in any case; *.example.com is every name of \
+exactly one more label.
+
+Examples:
+  barewire filter compile 'udp port 53 and greater 600'
+  barewire filter compile --to iptables --p0f '4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0'
+  barewire filter compile --to xdp --dns '*.example.com,example.org' --qtype ANY
+  barewire filter test flood.pcap --p0f '4:64:0:0:*,0::ack+:0'
+  barewire filter p0f flood.pcap --database /etc/p0f/p0f.fp";
+
+/// A filter, in one of its forms.
+#[derive(clap::Args)]
+struct FilterArgs {
+    /// Expression (man pcap-filter)
+    #[arg(value_name = "EXPR", required_unless_present_any = ["p0f", "dns", "dns_file"])]
+    expression: Vec<String>,
+    /// p0f signature of SYNs: ver:ittl:olen:mss:wsize,scale:olayout:quirks:pclass
+    #[arg(long, value_name = "SIG", conflicts_with = "expression")]
+    p0f: Option<String>,
+    /// DNS names, separated by commas; *.example.com is every name of one more label
+    #[arg(long, value_name = "NAMES", conflicts_with_all = ["expression", "p0f"])]
+    dns: Option<String>,
+    /// Read DNS names from a file: separated by white space or commas, # begins a comment
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["expression", "p0f", "dns"])]
+    dns_file: Option<PathBuf>,
+    /// Only queries of these types: A, AAAA, ANY, TXT, TYPE65, ...
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["expression", "p0f"])]
+    qtype: Vec<String>,
+}
+
+/// Bytes of a list of names at most.
+const LIST_MAX: u64 = 1 << 20;
+
+impl FilterArgs {
+    fn select(&self) -> Result<Select> {
+        if let Some(text) = &self.p0f {
+            return Select::p0f(text);
+        }
+        if let Some(names) = &self.dns {
+            return Select::dns(names, &self.qtype);
+        }
+        if let Some(path) = &self.dns_file {
+            return Select::dns(&read_text(path, LIST_MAX)?, &self.qtype);
+        }
+        Ok(Select::Expression(self.expression.join(" ")))
+    }
+}
+
+/// A file of text, not larger than a bound.
+fn read_text(path: &PathBuf, len_max: u64) -> Result<String> {
+    use std::io::Read;
+    let what = || format!("read {}", path.display());
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(len_max + 1).read_to_string(&mut text))
+        .map_err(|e| Error::from_io(what(), e))?;
+    if text.len() as u64 > len_max {
+        let why = format!("it is larger than {} KiB", len_max >> 10);
+        return Err(Error::new(ErrorKind::InvalidInput, what(), why));
+    }
+    Ok(text)
+}
+
+/// What packets begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Link {
+    /// An Ethernet header without VLAN tags
+    Ethernet,
+    /// The IP header
+    Raw,
+}
+
+impl Link {
+    /// The number of the link type.
+    fn link_type(self) -> u16 {
+        match self {
+            Link::Ethernet => 1,
+            Link::Raw => 101,
+        }
+    }
+}
+
+/// Writes to standard output.
+fn print(text: &str) -> Result<()> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|e| Error::from_io("write to standard output", e))
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.verb {
+        Verb::Compile(args) => compile::run(args),
+        Verb::Explain(args) => explain::run(args),
+        Verb::Test(args) => test::run(args),
+        Verb::P0f(args) => p0f::run(args),
+    }
+}
