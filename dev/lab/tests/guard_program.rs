@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use guard::{Account, Limit, Maps, Means, Rule, Verdict};
 use lab::{require, skip};
+use runtime::filter::select::Select;
 use sys::bpf::TestRun;
 use xdp::Guard;
 
@@ -156,7 +157,7 @@ fn a_p0f_signature_is_a_rule() {
     let signature = "4:64:0:0:*,0::ack+:0";
     let rules = [Rule {
         name: "hping3".into(),
-        matcher: Some(runtime::compiler::p0f(signature, 1).unwrap()),
+        matcher: Some(Select::p0f(signature).unwrap().compile(1).unwrap()),
         verdict: Verdict::Drop,
         priority: 0,
     }];

@@ -1,5 +1,7 @@
 //! From a pcap expression to a program, through the system's libpcap.
 
+pub mod select;
+
 use bpf::cbpf::{Insn, Program};
 use port::{FilterSource, FilterTarget};
 use sys::libpcap::PacketSource;

@@ -4,7 +4,6 @@
 #[cfg(test)]
 mod broken;
 pub mod capture;
-pub mod compiler;
 pub mod doctor;
 pub mod filter;
 pub mod flows;

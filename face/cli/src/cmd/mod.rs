@@ -30,10 +30,10 @@ pub enum Command {
     Forward(Box<forward::Args>),
     /// Drop or limit packets by rules in the driver, by XDP
     Guard(Box<guard::Args>),
+    /// Compile filters for the kernel and iptables; test them on a capture file
+    Filter(Box<filter::Args>),
     /// Meter flows on an interface or in a capture file; show, record and export them
     Flows(Box<flows::Args>),
-    /// Compile filters and p0f signatures to BPF; print the p0f signatures of a capture
-    Filter(filter::Args),
     /// List network cards and bind them to vfio-pci or back to their kernel driver
     Nic(nic::Args),
     /// Be Wireshark's source of packets (extcap)

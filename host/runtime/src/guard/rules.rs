@@ -25,7 +25,10 @@ use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::compiler;
+use crate::filter::select::Select;
+
+/// Marks a p0f signature where an expression may stand.
+const P0F: &str = "p0f:";
 
 /// Longest file that is read.
 const LEN_MAX: u64 = 4 << 20;
@@ -65,8 +68,10 @@ impl RuleSpec {
     /// What is wrong with the expression, with the rule's name.
     pub fn compile(&self) -> Result<Rule> {
         let what = || format!("compile the rule \"{}\"", self.name);
-        let matcher = match self.expression.trim().strip_prefix(compiler::P0F) {
-            Some(signature) => compiler::p0f(signature.trim(), 1).map(Some),
+        let matcher = match self.expression.trim().strip_prefix(P0F) {
+            Some(signature) => Select::p0f(signature.trim())
+                .and_then(|select| select.compile(1))
+                .map(Some),
             None => crate::filter::compile(&self.expression, 1),
         };
         let matcher = matcher.map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;

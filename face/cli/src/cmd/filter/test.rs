@@ -1,0 +1,140 @@
+//! `barewire filter test`: a filter on the packets of a capture file.
+
+use port::{PortOptions, RxBatch};
+use runtime::capture::{Context, Held, Printer, Style, TimeStyle};
+use runtime::{Engine, Pacing, Stop, Verdict, worker};
+use sys::{Error, Result};
+
+use super::FilterArgs;
+use crate::out::say;
+
+/// Arguments.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Capture file; - is standard input
+    file: String,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Print only the number of packets selected
+    #[arg(long)]
+    count: bool,
+    /// Print one JSON object per packet
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the packets selected, and the numbers.
+pub fn run(args: &Args) -> Result<()> {
+    let select = args.filter.select()?;
+    let options = PortOptions {
+        filter_source: Some(select.source()),
+        ..PortOptions::default()
+    };
+    let mut port = port::open(&file_port(&args.file), &options)?;
+    let stop = Stop::on_signals()?;
+    let description = port.control.describe();
+    let links = description.interfaces.clone();
+    let style = Style {
+        time: TimeStyle::Clock,
+        number: !args.json,
+        json: args.json,
+        ..Style::default()
+    };
+    let mut test = Test {
+        selected: 0,
+        link_type: description.link_type,
+        links,
+        printer: (!args.count).then(|| Printer::new(style)),
+    };
+    let ended = match port.rx.first_mut() {
+        Some(rx) => worker::run(rx, &mut test, &stop, Pacing::Wait),
+        None => return Ok(()),
+    };
+    test.flush()?;
+    let total = port.control.account()?.rx_total();
+    if args.count && !args.json {
+        super::print(&format!("{}\n", test.selected))?;
+    } else if args.count {
+        let counts = serde_json::json!({ "packets": total.seen, "selected": test.selected });
+        super::print(&format!("{counts}\n"))?;
+    }
+    say!("{} of {} packets selected", test.selected, total.seen);
+    ended.map(drop)
+}
+
+/// The name of the port that reads a file.
+pub(super) fn file_port(name: &str) -> String {
+    match name.starts_with("file:") {
+        true => name.to_owned(),
+        false => format!("file:{name}"),
+    }
+}
+
+/// Text that waits is written when there is so much of it.
+const FLUSH_LEN: usize = 64 << 10;
+
+struct Test {
+    selected: u64,
+    link_type: u16,
+    links: Vec<(u16, String)>,
+    printer: Option<Printer>,
+}
+
+impl Test {
+    fn flush(&mut self) -> Result<()> {
+        let Some(printer) = &mut self.printer else {
+            return Ok(());
+        };
+        printer
+            .flush(&mut std::io::stdout())
+            .map_err(|e| Error::from_io("write to standard output", e))
+    }
+}
+
+impl Engine for Test {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        for packet in batch.iter() {
+            self.selected += 1;
+            let Some(printer) = &mut self.printer else {
+                continue;
+            };
+            let interface = packet.interface_index();
+            let of_file = self.links.get(usize::from(interface));
+            let (link_type, name) = of_file.map_or((self.link_type, ""), |(link_type, name)| {
+                (*link_type, name.as_str())
+            });
+            let segments: Vec<&[u8]> = packet.segments().collect();
+            let joined;
+            let bytes = match segments[..] {
+                [one] => one,
+                _ => {
+                    joined = segments.concat();
+                    &joined[..]
+                }
+            };
+            let held = Held {
+                time_ns: packet.time_ns().unwrap_or(0),
+                cap_len: packet.cap_len(),
+                wire_len: packet.wire_len(),
+                interface,
+                outgoing: packet.is_outgoing(),
+                vlan: packet.vlan(),
+                bytes,
+            };
+            let context = Context {
+                link_type,
+                interface: name,
+                has_way: false,
+            };
+            printer.packet(&held, &context);
+        }
+        if self
+            .printer
+            .as_ref()
+            .is_some_and(|p| p.waiting() >= FLUSH_LEN)
+        {
+            self.flush()?;
+        }
+        Ok(Verdict::Continue)
+    }
+}

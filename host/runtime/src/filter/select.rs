@@ -1,0 +1,209 @@
+//! What a filter selects (an expression, a p0f signature, DNS names), compiled for each place where
+//! a filter can run.
+
+use ::filter::dns::{self, Family, Queries};
+use ::filter::p0f::{self, Handshake, Signature, Start, Version};
+use ::filter::print::IPTABLES_MAX;
+use bpf::cbpf::Program;
+use port::FilterSource;
+use sys::{Error, ErrorKind, Result};
+
+/// Link types by which a packet begins with its IP header (raw IP, IPv4, IPv6), and Ethernet.
+const RAW: [u16; 3] = [101, 228, 229];
+const ETHERNET: u16 = 1;
+
+/// What to select.
+#[derive(Clone, Debug)]
+pub enum Select {
+    /// Packets that an expression matches.
+    Expression(String),
+    /// TCP SYNs with a signature.
+    P0f(Signature),
+    /// DNS queries.
+    Dns(Queries),
+}
+
+impl Select {
+    /// From the text of a signature.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the place in the text.
+    pub fn p0f(text: &str) -> Result<Select> {
+        let signature = Signature::parse(text).map_err(|e| refused("the signature", text, &e))?;
+        Ok(Select::P0f(signature))
+    }
+
+    /// From a list of names and of types, as text.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the place in the text.
+    pub fn dns(names: &str, types: &[String]) -> Result<Select> {
+        let names = dns::Name::parse_list(names).map_err(|e| refused("the names", names, &e))?;
+        let types = types
+            .iter()
+            .map(|t| dns::QueryType::parse(t).map_err(|e| refused("the type", t, &e)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Select::Dns(Queries { names, types }))
+    }
+
+    /// One program for packets of a link type, of both versions of IP where both are meant.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what cannot be compiled, `Unsupported` for a link type that is not known.
+    pub fn compile(&self, link_type: u16) -> Result<Program> {
+        let start = || match link_type {
+            ETHERNET => Ok(Start::Ethernet),
+            raw if RAW.contains(&raw) => Ok(Start::Ip),
+            other => Err(Error::new(
+                ErrorKind::Unsupported,
+                "compile the filter",
+                format!("link type {other} is neither Ethernet nor raw IP"),
+            )
+            .with_hint("an expression works on every link type")),
+        };
+        match self {
+            Select::Expression(text) => expression(text, link_type),
+            Select::P0f(signature) => one_signature(signature, start()?),
+            Select::Dns(queries) => names(queries, Family::Both, start()?),
+        }
+    }
+
+    /// The programs for `-m bpf --bytecode`, each with the command that takes it. There are two
+    /// where one for both versions of IP would be longer.
+    ///
+    /// # Errors
+    /// As [`Select::compile`], and for programs of more than 64 instructions.
+    pub fn for_iptables(&self) -> Result<Vec<(&'static str, Program)>> {
+        let programs = match self {
+            Select::Expression(_) => vec![("iptables", self.compile(RAW[0])?)],
+            Select::P0f(signature) => {
+                let versions = signature.versions().iter();
+                versions
+                    .map(|version| {
+                        let one = for_version(signature, *version);
+                        Ok((command(*version), one_signature(&one, Start::Ip)?))
+                    })
+                    .collect::<Result<Vec<_>>>()?
+            }
+            Select::Dns(queries) => vec![
+                ("iptables", names(queries, Family::V4, Start::Ip)?),
+                ("ip6tables", names(queries, Family::V6, Start::Ip)?),
+            ],
+        };
+        for (command, program) in &programs {
+            let count = program.insns().len();
+            if count > IPTABLES_MAX {
+                let what = format!("compile the filter for {command}");
+                let why = format!("{count} instructions, and -m bpf takes {IPTABLES_MAX}");
+                let hint = "several rules with a part of the filter each, or barewire guard, \
+                            which has no such limit";
+                return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint));
+            }
+        }
+        Ok(programs)
+    }
+
+    /// The filter as a port wants it: compiled when the link type is known.
+    pub fn source(&self) -> FilterSource {
+        let select = self.clone();
+        FilterSource::new(move |target| select.compile(target.link_type).map(Some))
+    }
+}
+
+/// The signature for one version of IP.
+pub fn for_version(signature: &Signature, version: Version) -> Signature {
+    Signature {
+        version,
+        quirks: signature.quirks_of(version),
+        ..signature.clone()
+    }
+}
+
+/// Compiles an expression by our own compiler, for packets of a file.
+fn expression(text: &str, link_type: u16) -> Result<Program> {
+    if text.trim().is_empty() {
+        let what = "compile the filter";
+        let error = Error::new(ErrorKind::InvalidInput, what, "the expression is empty");
+        return Err(error.with_hint("give an expression, --p0f or --dns"));
+    }
+    let options = ::filter::expression::Options {
+        link_type,
+        ..::filter::expression::Options::default()
+    };
+    ::filter::expression::compile(text, &options).map_err(|e| refused("the expression", text, &e))
+}
+
+fn command(version: Version) -> &'static str {
+    match version {
+        Version::V6 => "ip6tables",
+        _ => "iptables",
+    }
+}
+
+fn one_signature(signature: &Signature, start: Start) -> Result<Program> {
+    let text = signature.to_string();
+    p0f::compile(signature, Handshake::Syn, start).map_err(|e| refused("the signature", &text, &e))
+}
+
+fn names(queries: &Queries, family: Family, start: Start) -> Result<Program> {
+    dns::compile(queries, family, start)
+        .map(|made| made.program)
+        .map_err(|e| refused("the names", "", &e))
+}
+
+/// An error of the compilers with its place marked below the text, where that is one line.
+fn refused(what: &str, text: &str, error: &::filter::Error) -> Error {
+    let mut why = error.what.clone();
+    if !text.is_empty() && !text.contains('\n') && error.at.end <= text.len() {
+        why = format!("{why}\n  {}", error.mark(text).replace('\n', "\n  "));
+    } else if text.contains('\n') {
+        let before = text.get(..error.at.start).unwrap_or(text);
+        why += &format!(" in line {}", before.matches('\n').count() + 1);
+    }
+    let new = Error::new(ErrorKind::InvalidInput, format!("use {what}"), why);
+    match error.expected.is_empty() {
+        true => new,
+        false => new.with_hint(error.expected.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_two_rules() {
+        let select = Select::p0f("*:64:0:*:mss*10,*:mss,sok,ts,nop,ws:df,id+:0").unwrap();
+        let programs = select.for_iptables().unwrap();
+        let commands: Vec<&str> = programs.iter().map(|p| p.0).collect();
+        assert_eq!(commands, ["iptables", "ip6tables"]);
+        for link_type in [1, 101, 228] {
+            assert!(select.compile(link_type).is_ok());
+        }
+        assert_eq!(
+            select.compile(113).unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
+    }
+
+    #[test]
+    fn what_iptables_cannot_take_is_refused_with_the_count() {
+        let list: Vec<String> = (0..20).map(|i| format!("host-{i}.example.com")).collect();
+        let select = Select::dns(&list.join(","), &[]).unwrap();
+        let error = select.for_iptables().unwrap_err();
+        assert!(error.why().contains("-m bpf takes 64"), "{error}");
+        assert!(select.compile(1).is_ok());
+    }
+
+    #[test]
+    fn an_error_shows_its_place() {
+        let error = Select::p0f("4:64:0:*:*,*:mss:dg:0").unwrap_err();
+        assert!(
+            error.why().contains("\n                   ^^"),
+            "{}",
+            error.why()
+        );
+        let error = Select::dns("a.test\nb..test", &[]).unwrap_err();
+        assert!(error.why().contains("line 2"), "{}", error.why());
+    }
+}
