@@ -233,6 +233,10 @@ pub fn pour(pair: &Pair, flow_count: u16, count: u64) {
     let sender = sender.and_then(|sender| sender).expect("a socket");
     for number in 0..count {
         sender.send(&udp.build(number, 60)).expect("room to send");
+        // veth holds 256 packets before its peer's program has seen them.
+        if number % 64 == 63 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

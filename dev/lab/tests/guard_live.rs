@@ -185,6 +185,7 @@ fn a_rule_expires_and_the_others_go_on() {
     let process = guard(&pair, &["--rules", file.path().to_str().unwrap()]);
     process.wait_stderr("\"short\" has expired", LIMIT).unwrap();
     pour(&pair, 1, 50);
+    seen(&process, 50);
     let totals = stop(process);
     assert_eq!(totals["rules"][0]["expired"], true);
     assert_eq!(totals["rules"][1]["dropped"], 50, "{totals}");

@@ -207,7 +207,7 @@ mod tests {
         assert!(zsh.starts_with("#compdef barewire"), "{}", &zsh[..200]);
         assert!(zsh.contains(":_barewire_interfaces'"));
         assert!(zsh.contains("_net_interfaces") && !zsh.contains("_hosts"));
-        assert!(fish.contains("from capture devices flows forward nic send"));
+        assert!(fish.contains("from capture devices flows forward guard nic send"));
         assert!(!fish.contains("hostnames"));
     }
 }

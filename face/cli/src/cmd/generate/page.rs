@@ -12,12 +12,25 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
     ("barewire-completions", &["bash(1)"]),
     ("barewire-devices", &["ethtool(8)", "ip-link(8)"]),
     ("barewire-doctor", &["capabilities(7)", "sysctl(8)"]),
+    ("barewire-filter", &["pcap-filter(7)", "tcpdump(8)"]),
+    (
+        "barewire-filter-compile",
+        &["pcap-filter(7)", "iptables-extensions(8)", "bpf(2)"],
+    ),
+    ("barewire-filter-explain", &["pcap-filter(7)", "tcpdump(8)"]),
+    ("barewire-filter-p0f", &["p0f(1)"]),
+    ("barewire-filter-test", &["pcap-filter(7)", "tcpdump(8)"]),
     (
         "barewire-flows",
         &["pcap-filter(7)", "nfdump(1)", "systemd.service(5)"],
     ),
     ("barewire-flows-query", &["duckdb(1)"]),
     ("barewire-forward", &["pcap-filter(7)", "bridge(8)"]),
+    (
+        "barewire-guard",
+        &["pcap-filter(7)", "iptables(8)", "nft(8)", "ip-link(8)"],
+    ),
+    ("barewire-guard-check", &["pcap-filter(7)"]),
     ("barewire-man", &["man(1)"]),
     ("barewire-nic", &["lspci(8)"]),
     (
@@ -203,7 +216,7 @@ mod tests {
             let file = format!("{name}.1");
             assert!(pages.iter().any(|(name, _)| *name == file), "{name}");
         }
-        assert!(!pages.iter().any(|(name, _)| name.contains("guard")));
+        assert!(!pages.iter().any(|(name, _)| name.contains("nic-guard")));
     }
 
     #[test]
