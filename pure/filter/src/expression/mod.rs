@@ -1,6 +1,6 @@
 //! Expressions of pcap-filter(7) to classic BPF, without libpcap.
 //!
-//! The text is split into words ([`lex`]), parsed and lowered in one pass (a `vlan` moves what
+//! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` moves what
 //! follows it, so order matters), then jumps are threaded and instructions written. What
 //! libpcap 1.10 knows and this compiler does not is refused by name: `protochain`, `gateway`,
 //! `geneve`, 802.11, `decnet`, and `vlan` on a live socket; so are link types beside Ethernet, raw
