@@ -205,3 +205,49 @@ fn a_rule_file_is_checked_without_an_interface() {
     assert!(!finished.success());
     assert!(finished.stderr.contains("line 4"), "{}", finished.stderr);
 }
+
+#[test]
+fn a_reload_swaps_prefix_lists_and_keeps_the_counts() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let (list, rules) = (TempFile::new(".txt"), TempFile::new(".toml"));
+    // The packets of `pour` come from the left end.
+    let net = |byte: u8| format!("{byte}.0.0.0/8\n");
+    let source = pair.left.ipv4.octets()[0];
+    write(list.path(), &net(source));
+    let text = format!(
+        "[[rule]]\nname = \"listed\"\nsources = \"{}\"\nmatch = \"{FLOOD}\"\nverdict = \"drop\"\n",
+        list.path().display()
+    );
+    write(rules.path(), &text);
+    let process = guard(&pair, &["--rules", rules.path().to_str().unwrap()]);
+    pour(&pair, 1, 1_000);
+    // Both lists hold the source, so no packet may pass while one takes the other's place.
+    write(list.path(), &format!("{}{}", net(source), net(source ^ 1)));
+    process.signal(Signal::SIGHUP).unwrap();
+    pour(&pair, 1, 10_000);
+    process.wait_stderr("reloaded: 1 rules", LIMIT).unwrap();
+    write(list.path(), "10.0.0.0/8\n10.0.0.1/8\n");
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("line 2", LIMIT).unwrap();
+    pour(&pair, 1, 1_000);
+    connect(&pair);
+    let totals = stop(process);
+    assert_eq!(totals["rules"][0]["dropped"], 12_000, "{totals}");
+}
+
+#[test]
+fn allowed_sources_pass_whatever_is_denied() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let left = pair.left.ipv4.to_string();
+    let args = ["--deny", "0.0.0.0/0,::/0", "--allow", &left];
+    let process = guard(&pair, &args);
+    connect(&pair);
+    let totals = stop(process);
+    assert_eq!(totals["rules"][0]["name"], format!("allow {left}"));
+    assert!(
+        totals["rules"][0]["packets"].as_u64() >= Some(5),
+        "{totals}"
+    );
+}

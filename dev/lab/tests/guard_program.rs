@@ -1,13 +1,14 @@
 //! The guard's program in the kernel by `BPF_PROG_TEST_RUN`: verdicts, limits and counts, without
 //! traffic.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use guard::{Account, Limit, Maps, Means, Rule, Verdict};
+use guard::{Account, Limit, List, Maps, Means, Prefix, Rule, Verdict};
 use lab::{require, skip};
 use runtime::filter::select::Select;
 use sys::bpf::TestRun;
-use xdp::Guard;
+use xdp::{Guard, GuardSpec};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -16,20 +17,26 @@ fn rule(name: &str, expression: &str, verdict: Verdict) -> Rule {
     Rule {
         name: name.into(),
         matcher: runtime::filter::compile(expression, 1).unwrap(),
+        sources: None,
+        destinations: None,
         verdict,
         priority: 0,
     }
 }
 
 fn load(rules: &[Rule], dry_run: bool) -> Guard {
-    let lens = (
-        guard::counters_len(rules.len()),
-        guard::limits_len(rules.len()),
-    );
-    Guard::load(lens.0, lens.1, |maps, means| {
+    let entries = guard::trie_entries(rules).unwrap();
+    let prefixes: Vec<_> = entries.iter().map(|e| (e.key, e.lists)).collect();
+    let spec = GuardSpec {
+        counters_len: guard::counters_len(rules.len()),
+        limits_len: guard::limits_len(rules.len()),
+        prefixes: &prefixes,
+    };
+    Guard::load(&spec, |maps, means| {
         let maps = Maps {
             counters: maps.counters,
             limits: maps.limits,
+            prefixes: maps.prefixes,
         };
         let means = Means {
             frags: means.frags,
@@ -158,6 +165,8 @@ fn a_p0f_signature_is_a_rule() {
     let rules = [Rule {
         name: "hping3".into(),
         matcher: Some(Select::p0f(signature).unwrap().compile(1).unwrap()),
+        sources: None,
+        destinations: None,
         verdict: Verdict::Drop,
         priority: 0,
     }];
@@ -170,4 +179,114 @@ fn a_p0f_signature_is_a_rule() {
         assert_eq!(run(&guard, &packet, 1), XDP_PASS, "byte {at}");
     }
     assert_eq!(account(&guard).rules[0].dropped, 1);
+}
+
+/// A UDP packet from this source behind so many VLAN tags.
+fn udp_from(source: IpAddr, tag_count: usize) -> Vec<u8> {
+    let mut packet = vec![0; 12];
+    for _ in 0..tag_count {
+        packet.extend([0x81, 0, 0, 7]);
+    }
+    match source {
+        IpAddr::V4(source) => {
+            packet.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+            packet.extend(source.octets());
+            packet.extend([192, 0, 2, 1]);
+        }
+        IpAddr::V6(source) => {
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+            packet.extend(source.octets());
+            packet.extend([0x20; 16]);
+        }
+    }
+    packet.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+    packet
+}
+
+fn list(texts: &[&str]) -> Option<List> {
+    Some(texts.iter().map(|t| Prefix::parse(t).unwrap()).collect())
+}
+
+#[test]
+fn prefix_lists_select_by_source_and_destination() {
+    require!(skip::lab());
+    let mut allow = rule("allow", "", Verdict::Pass);
+    allow.sources = list(&["10.1.2.0/24", "2001:db8:1::/48"]);
+    let mut deny = rule("deny", "udp", Verdict::Drop);
+    deny.sources = list(&["10.0.0.0/8", "2001:db8::/32", "10.1.2.3"]);
+    let mut to = rule("to", "", Verdict::Drop);
+    to.destinations = list(&["2020:2020::/32"]);
+    let guard = load(&[allow, deny, to], false);
+    for (source, verdict) in [
+        ("10.1.2.3", XDP_PASS),
+        ("10.1.3.3", XDP_DROP),
+        ("11.0.0.1", XDP_PASS),
+        ("2001:db8:1::1", XDP_PASS),
+        ("2001:db8:2::1", XDP_DROP),
+        ("2001:db9::1", XDP_DROP),
+    ] {
+        for tag_count in 0..=2 {
+            let packet = udp_from(source.parse().unwrap(), tag_count);
+            // The expression counts from the Ethernet header: it sees no UDP behind a tag.
+            if source == "10.1.3.3" && tag_count > 0 {
+                continue;
+            }
+            assert_eq!(
+                run(&guard, &packet, 1),
+                verdict,
+                "{source}, {tag_count} tags"
+            );
+        }
+    }
+    // No addresses: ARP, a header cut short, three tags.
+    let mut arp = udp_from("10.9.9.9".parse().unwrap(), 0);
+    arp[13] = 6;
+    let cut = &udp_from("10.9.9.9".parse().unwrap(), 0)[..33];
+    let tagged = udp_from("2001:db9::1".parse().unwrap(), 3);
+    for packet in [&arp, cut, &tagged] {
+        assert_eq!(run(&guard, packet, 1), XDP_PASS);
+    }
+    let rules = account(&guard).rules;
+    assert_eq!((rules[0].packets, rules[1].dropped), (6, 2));
+}
+
+#[test]
+fn a_hundred_thousand_prefixes_answer_as_a_search_of_the_list_does() {
+    require!(skip::lab());
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let prefixes: Vec<(u32, u32)> = (0..100_000)
+        .map(|_| {
+            let len = 16 + (next() % 17) as u32;
+            ((next() as u32) >> (32 - len) << (32 - len), len)
+        })
+        .collect();
+    let mut deny = rule("deny", "", Verdict::Drop);
+    let texts = prefixes.iter().map(|(bits, len)| {
+        let text = format!("{}/{len}", Ipv4Addr::from_bits(*bits));
+        Prefix::parse(&text).unwrap()
+    });
+    deny.sources = Some(texts.collect());
+    let guard = load(&[deny], false);
+    let mut dropped = 0;
+    for at in 0..400 {
+        // Half of them beside or in a prefix of the list.
+        let address = match at % 2 {
+            0 => next() as u32,
+            _ => prefixes[next() as usize % prefixes.len()].0 ^ (next() as u32 & 0x1ff),
+        };
+        let covers = |(bits, len): &(u32, u32)| (bits ^ address) >> (32 - len) == 0;
+        let is_listed = prefixes.iter().any(covers);
+        let packet = udp_from(Ipv4Addr::from_bits(address).into(), 0);
+        let verdict = if is_listed { XDP_DROP } else { XDP_PASS };
+        assert_eq!(run(&guard, &packet, 1), verdict, "{address:#x}");
+        dropped += u64::from(is_listed);
+    }
+    assert!(dropped > 40);
+    assert_eq!(account(&guard).rules[0].dropped, dropped);
 }

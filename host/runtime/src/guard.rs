@@ -4,6 +4,7 @@
 //! A new set of rules is loaded beside the old one and takes its place in one step; counters and
 //! limits of rules that stay are carried over.
 
+mod lists;
 mod rules;
 mod table;
 
@@ -16,6 +17,7 @@ use xdp::{AttachMode, XdpLink};
 
 use crate::worker::Ended;
 use crate::{Reload, Stop};
+pub use lists::ListSpec;
 pub use rules::{RuleSpec, parse, parse_rate, read};
 use table::Table;
 pub use table::{RuleTotals, Totals};

@@ -11,7 +11,12 @@ use bpf::ebpf::Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{self, TranslateError, XdpOptions};
 
+use crate::addresses::{
+    DESTINATION_KEY, DESTINATION_LISTS, SOURCE_KEY, SOURCE_LISTS, STACK_TOP, emit_keys,
+    emit_look_up, emit_test,
+};
 use crate::counters::{BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
+use crate::prefix::{LISTS_MAX, Lists, PREFIXES_MAX};
 use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, Verdict};
 
 /// How often a processor tries to move a limit's time before the packet counts as over the limit:
@@ -22,13 +27,13 @@ const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 
 /// Offsets in `struct xdp_md`.
-const MD_DATA: i16 = 0;
-const MD_DATA_END: i16 = 4;
+pub(crate) const MD_DATA: i16 = 0;
+pub(crate) const MD_DATA_END: i16 = 4;
 
-/// On the stack: the key for the counters, the packet's length; filters use what is below.
+/// On the stack: the key for the counters, the packet's length; addresses and filters use what is
+/// below.
 const KEY: i16 = -4;
 const PACKET_LEN: i16 = -16;
-const STACK_TOP: i16 = -16;
 
 /// Descriptors of the maps that the program uses.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +42,8 @@ pub struct Maps {
     pub counters: i32,
     /// An array with one entry of [`crate::limits_len`] bytes.
     pub limits: i32,
+    /// The trie of [`crate::trie_entries`], which only rules with prefix lists use.
+    pub prefixes: i32,
 }
 
 /// What the program may use that not every kernel has and not every process may.
@@ -56,6 +63,16 @@ pub enum EmitError {
         /// How many there are.
         count: usize,
     },
+    /// More different prefix lists than [`LISTS_MAX`].
+    TooManyLists {
+        /// How many there are.
+        count: usize,
+    },
+    /// More prefixes in all lists together than [`PREFIXES_MAX`].
+    TooManyPrefixes {
+        /// How many there are.
+        count: usize,
+    },
     /// A rule's filter cannot run in XDP.
     Rule {
         /// The rule's name.
@@ -71,6 +88,15 @@ impl fmt::Display for EmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooMany { count } => write!(f, "{count} rules; the limit is {RULES_MAX}"),
+            Self::TooManyLists { count } => {
+                write!(f, "{count} prefix lists; the limit is {LISTS_MAX}")
+            }
+            Self::TooManyPrefixes { count } => {
+                write!(
+                    f,
+                    "{count} prefixes in all lists; the limit is {PREFIXES_MAX}"
+                )
+            }
             Self::Rule { name, why } => write!(f, "rule \"{name}\": {why}"),
             Self::Asm(error) => write!(f, "too many or too long rules: {error}"),
         }
@@ -83,8 +109,8 @@ impl std::error::Error for EmitError {}
 /// passes everything.
 ///
 /// # Errors
-/// `TooMany`; `Rule` for a filter that asks for what XDP does not know; `Asm` for one that is too
-/// long.
+/// `TooMany`, `TooManyLists`, `TooManyPrefixes`; `Rule` for a filter that asks for what XDP does
+/// not know; `Asm` for one that is too long.
 pub fn emit(
     rules: &[Rule],
     dry_run: bool,
@@ -94,11 +120,23 @@ pub fn emit(
     if rules.len() > RULES_MAX {
         return Err(EmitError::TooMany { count: rules.len() });
     }
+    let lists = Lists::of(rules)?;
     let mut a = Asm::new();
     head(&mut a, maps, means);
     let mut is_open = true;
+    let mut known = Known::default();
     for (index, rule) in rules.iter().enumerate() {
-        is_open = emit_rule(&mut a, index, rule, dry_run, maps, means)?;
+        known.emit(&mut a, rule, maps.prefixes);
+        let miss = a.label();
+        for (list, at) in [
+            (&rule.sources, SOURCE_LISTS),
+            (&rule.destinations, DESTINATION_LISTS),
+        ] {
+            if let Some(list) = list {
+                emit_test(&mut a, at, lists.bit(list), miss);
+            }
+        }
+        is_open = emit_rule(&mut a, (index, rule), miss, dry_run, maps, means)?;
         // Nothing comes past a rule that decides every packet, and the verifier refuses code that
         // nothing leads to.
         if !is_open {
@@ -111,6 +149,34 @@ pub fn emit(
         a.exit();
     }
     a.finish().map_err(EmitError::Asm)
+}
+
+/// What is on the stack of every packet that comes to a rule.
+#[derive(Default)]
+struct Known {
+    keys: bool,
+    sources: bool,
+    destinations: bool,
+}
+
+impl Known {
+    /// Emits what the rule needs and no rule before it did. It runs for every packet that comes so
+    /// far, so that the rules behind it have it, too.
+    fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32) {
+        let wants = (rule.sources.is_some(), rule.destinations.is_some());
+        if (wants.0 || wants.1) && !self.keys {
+            emit_keys(a);
+            self.keys = true;
+        }
+        if wants.0 && !self.sources {
+            emit_look_up(a, trie_fd, SOURCE_KEY, SOURCE_LISTS);
+            self.sources = true;
+        }
+        if wants.1 && !self.destinations {
+            emit_look_up(a, trie_fd, DESTINATION_KEY, DESTINATION_LISTS);
+            self.destinations = true;
+        }
+    }
 }
 
 /// R6 = context, R8 = counters, the packet's length on the stack; the packet is counted as seen.
@@ -155,13 +221,13 @@ fn count(a: &mut Asm, block: usize, word: usize) {
 /// Returns whether any packet comes past this rule.
 fn emit_rule(
     a: &mut Asm,
-    index: usize,
-    rule: &Rule,
+    (index, rule): (usize, &Rule),
+    miss: Label,
     dry_run: bool,
     maps: Maps,
     means: Means,
 ) -> Result<bool, EmitError> {
-    let (hit, miss) = (a.label(), a.label());
+    let hit = a.label();
     if let Some(matcher) = &rule.matcher {
         let options = XdpOptions {
             frags: means.frags,

@@ -10,15 +10,21 @@
 //! ```
 //!
 //! The program uses two maps, which the caller makes: counters, one value per processor, of
-//! [`counters_len`] bytes; and limits, one value for all, of [`limits_len`] bytes.
+//! [`counters_len`] bytes; and limits, one value for all, of [`limits_len`] bytes. Rules with
+//! prefix lists use a third, a trie with the entries of [`trie_entries`].
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod counters;
 mod emit;
+mod prefix;
 mod rule;
 
 pub use counters::{Account, Counters};
 pub use emit::{EmitError, Maps, Means, TRIES, emit};
+pub use prefix::{
+    KEY_LEN, LISTS_MAX, List, PREFIXES_MAX, Prefix, TrieEntry, parse_list, trie_entries,
+};
 pub use rule::{
     BURST_MAX, LIMIT_STRIDE, Limit, RATE_PPS_MAX, RULES_MAX, Rule, Verdict, counters_len,
     limits_len, order,

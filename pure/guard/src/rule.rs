@@ -5,6 +5,7 @@ use std::fmt;
 use bpf::cbpf::Program;
 
 use crate::counters::BLOCK_LEN;
+use crate::prefix::List;
 
 /// Most rules of one program: the counters of all are one per-CPU value, which the kernel limits
 /// to 32 KiB (`PCPU_MIN_UNIT_SIZE`).
@@ -96,6 +97,10 @@ pub struct Rule {
     pub name: String,
     /// A filter on Ethernet packets; none matches every packet.
     pub matcher: Option<Program>,
+    /// The IP source is also in this list.
+    pub sources: Option<List>,
+    /// The IP destination is also in this list.
+    pub destinations: Option<List>,
     /// What becomes of the packets.
     pub verdict: Verdict,
     /// Rules with a lower number are asked first.

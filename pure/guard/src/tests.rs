@@ -8,6 +8,7 @@ use super::*;
 const MAPS: Maps = Maps {
     counters: 3,
     limits: 4,
+    prefixes: 5,
 };
 
 fn filter(insns: &[(u16, u8, u8, u32)]) -> Program {
@@ -31,6 +32,8 @@ fn rule(name: &str, matcher: Option<Program>, verdict: Verdict, priority: i32) -
     Rule {
         name: name.into(),
         matcher,
+        sources: None,
+        destinations: None,
         verdict,
         priority,
     }
@@ -93,6 +96,25 @@ fn programs_have_no_dead_code_whatever_the_rules() {
             }
         }
         assert_all_reached(&emit(&[], false, MAPS, means).unwrap());
+    }
+}
+
+#[test]
+fn addresses_are_looked_up_once_whatever_the_rules() {
+    let list = |text: &str| -> Option<List> { Some([Prefix::parse(text).unwrap()].into()) };
+    let mut rules = vec![rule("count", ipv4(), Verdict::Count, 0); 5];
+    rules[1].sources = list("10.0.0.0/8");
+    rules[2].destinations = list("2001:db8::/32");
+    rules[3].sources = list("2001:db8::/32");
+    rules[3].matcher = None;
+    rules[4] = rule("drop", None, Verdict::Drop, 0);
+    rules[4].destinations = list("10.0.0.0/8");
+    for means in all_means() {
+        let insns = emit(&rules, false, MAPS, means).unwrap();
+        assert_all_reached(&insns);
+        // The counters' map and the trie, by the helper bpf_map_lookup_elem.
+        let calls = insns.iter().filter(|i| (i.code, i.imm) == (0x85, 1));
+        assert_eq!(calls.count(), 3);
     }
 }
 

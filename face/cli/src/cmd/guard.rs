@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::guard::{Limit, Verdict};
-use runtime::guard::{self, Notice, RuleSpec, Setup};
+use runtime::guard::{self, ListSpec, Notice, RuleSpec, Setup};
 use runtime::{Reload, Stop, TotalsRequest};
 use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
@@ -28,6 +28,13 @@ pub struct Args {
     /// Interface to guard: its received packets are checked
     #[arg(value_name = "IFACE", required = true)]
     interface: Option<String>,
+    /// Pass packets from these sources, whatever the rules are: a file with an IP prefix a line, or
+    /// prefixes separated by commas
+    #[arg(long, value_name = "LIST")]
+    allow: Vec<String>,
+    /// Drop packets from these sources: a list as with --allow
+    #[arg(long, value_name = "LIST")]
+    deny: Vec<String>,
     /// Pass packets that match this expression (man pcap-filter), whatever later rules say
     #[arg(long, value_name = "EXPR")]
     pass: Vec<String>,
@@ -74,8 +81,8 @@ enum Other {
 const HELP: &str = "\
 Packets are dropped by an XDP program in the driver, before the host's network stack spends time \
 on them. The first matching rule decides; packets that match no rule pass. Rules of the command \
-line are checked in this order: --pass, --count, --drop, --limit, then those of the file with the \
-same priority.
+line are checked in this order: --allow, --pass, --count, --deny, --drop, --limit, then those of \
+the file with the same priority.
 
 The program is detached when barewire ends, however it ends. Rules see received packets only, \
 and segments that the card has merged (GRO in hardware) as one packet.
@@ -160,14 +167,21 @@ fn to_keep(args: &Args) -> Vec<Capability> {
 
 fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
     let mut rules = Vec::new();
-    let plain = [
-        (&args.pass, Verdict::Pass),
-        (&args.count, Verdict::Count),
-        (&args.drop, Verdict::Drop),
-    ];
-    for (expressions, verdict) in plain {
-        rules.extend(expressions.iter().map(|e| RuleSpec::new(e, verdict)));
+    for text in &args.allow {
+        rules.push(RuleSpec::allow(ListSpec::argument(text)?));
     }
+    let plain = |expressions: &[String], verdict| -> Vec<RuleSpec> {
+        let rule = |e: &String| RuleSpec::new(e, verdict);
+        expressions.iter().map(rule).collect()
+    };
+    rules.extend(plain(&args.pass, Verdict::Pass));
+    rules.extend(plain(&args.count, Verdict::Count));
+    for text in &args.deny {
+        let sources = ListSpec::argument(text)?;
+        let name = format!("deny {}", sources.name());
+        rules.push(RuleSpec::of_sources(&name, sources, Verdict::Drop));
+    }
+    rules.extend(plain(&args.drop, Verdict::Drop));
     for text in &args.limit {
         rules.push(limit_rule(text)?);
     }

@@ -14,7 +14,15 @@
 //! name = "hping3"
 //! match = "p0f:4:64:0:0:*,0::ack+:0"   # a p0f signature of a SYN
 //! verdict = "drop"
+//!
+//! [[rule]]
+//! sources = "drop.txt"                  # a file with a prefix a line, beside the rule file
+//! destinations = ["192.0.2.0/24"]       # or the prefixes
+//! verdict = "drop"                      # match may be absent then
 //! ```
+//!
+//! `allow = "friends.txt"`, or `allow = ["192.0.2.0/24"]`, before the first rule is a list of
+//! sources whose packets pass whatever the rules are.
 
 use std::ops::Range;
 use std::path::Path;
@@ -25,6 +33,7 @@ use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::ListSpec;
 use crate::filter::select::Select;
 
 /// Marks a p0f signature where an expression may stand.
@@ -41,7 +50,12 @@ pub struct RuleSpec {
     /// Its name for people.
     pub name: String,
     /// What it matches: a pcap expression for Ethernet, or `p0f:` and a signature of a SYN.
+    /// Empty matches every packet, which needs a prefix list.
     pub expression: String,
+    /// The IP source is also in this list.
+    pub sources: Option<ListSpec>,
+    /// The IP destination is also in this list.
+    pub destinations: Option<ListSpec>,
     /// What becomes of the packets.
     pub verdict: Verdict,
     /// Rules with a lower number are asked first.
@@ -56,10 +70,38 @@ impl RuleSpec {
         Self {
             name: expression.trim().to_owned(),
             expression: expression.to_owned(),
+            sources: None,
+            destinations: None,
             verdict,
             priority: 0,
             expires_after: None,
         }
+    }
+
+    /// A rule of a list of sources.
+    pub fn of_sources(name: &str, sources: ListSpec, verdict: Verdict) -> Self {
+        Self {
+            sources: Some(sources),
+            ..Self::new("", verdict)
+        }
+        .named(name)
+    }
+
+    /// The allow list: packets of these sources pass before any other rule is asked.
+    pub fn allow(sources: ListSpec) -> Self {
+        Self {
+            priority: i32::MIN,
+            ..Self::of_sources(&format!("allow {}", sources.name()), sources, Verdict::Pass)
+        }
+    }
+
+    fn named(mut self, name: &str) -> Self {
+        let mut end = name.len().min(NAME_LEN_MAX);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.name = name[..end].to_owned();
+        self
     }
 
     /// Compiles the filter.
@@ -75,7 +117,8 @@ impl RuleSpec {
             None => crate::filter::compile(&self.expression, 1),
         };
         let matcher = matcher.map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;
-        if matcher.is_none() {
+        let has_list = self.sources.is_some() || self.destinations.is_some();
+        if matcher.is_none() && !has_list {
             let why = "its expression is empty and would match every packet";
             return Err(Error::new(ErrorKind::InvalidInput, what(), why)
                 .with_hint("\"greater 0\" matches every packet"));
@@ -83,6 +126,8 @@ impl RuleSpec {
         Ok(Rule {
             name: self.name.clone(),
             matcher,
+            sources: self.sources.as_ref().map(|s| s.list().clone()),
+            destinations: self.destinations.as_ref().map(|s| s.list().clone()),
             verdict: self.verdict,
             priority: self.priority,
         })
@@ -151,23 +196,31 @@ pub fn read(path: &Path) -> Result<Vec<RuleSpec>> {
         return Err(Error::new(ErrorKind::InvalidInput, what(), why));
     }
     let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
-    parse(&text).map_err(|why| {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    parse(&text, folder).map_err(|why| {
         Error::new(ErrorKind::InvalidInput, what(), why)
             .with_hint("`barewire guard --help` shows a rule; docs/guides/guard.md has all keys")
     })
 }
 
-/// The rules of a file's text; every filter in it compiles.
+/// The rules of a file's text; every filter in it compiles, every list in it is read. Lists are
+/// named from this folder.
 ///
 /// # Errors
 /// What is wrong, with the line.
-pub fn parse(text: &str) -> std::result::Result<Vec<RuleSpec>, String> {
+pub fn parse(text: &str, folder: &Path) -> std::result::Result<Vec<RuleSpec>, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().unwrap_or(0..0);
         on_line(text, &at, error.message())
     })?;
     let mut rules = Vec::new();
     for (key, value) in table.get_ref() {
+        if key.get_ref() == "allow" {
+            let sources = list(value, "allow", folder);
+            let sources = sources.map_err(|(at, why)| on_line(text, &at, &why))?;
+            rules.push(RuleSpec::allow(sources));
+            continue;
+        }
         if key.get_ref() != "rule" {
             let why = format!("unknown key \"{}\": expected [[rule]]", key.get_ref());
             return Err(on_line(text, &key.span(), &why));
@@ -180,7 +233,7 @@ pub fn parse(text: &str) -> std::result::Result<Vec<RuleSpec>, String> {
             let Some(table) = entry.get_ref().as_table() else {
                 return Err(on_line(text, &entry.span(), "expected [[rule]]"));
             };
-            let spec = rule(table, &entry.span(), rules.len() + 1)
+            let spec = rule(table, folder, &entry.span(), rules.len() + 1)
                 .map_err(|(at, why)| on_line(text, &at, &why))?;
             let is_double = |other: &RuleSpec| other.name == spec.name;
             if rules.iter().any(is_double) {
@@ -215,18 +268,24 @@ struct Keys {
     burst: Option<(Range<usize>, u32)>,
     priority: i32,
     expires_after: Option<Duration>,
+    sources: Option<ListSpec>,
+    destinations: Option<ListSpec>,
 }
 
 fn rule(
     table: &DeTable<'_>,
+    folder: &Path,
     at: &Range<usize>,
     number: usize,
 ) -> std::result::Result<RuleSpec, Wrong> {
-    let keys = keys(table)?;
+    let keys = keys(table, folder)?;
     let wrong = |why: &str| (at.clone(), why.to_owned());
-    let (expression_at, expression) = keys
-        .expression
-        .ok_or_else(|| wrong("the rule has no match"))?;
+    let has_list = keys.sources.is_some() || keys.destinations.is_some();
+    let (expression_at, expression) = match keys.expression {
+        Some(expression) => expression,
+        None if has_list => (at.clone(), String::new()),
+        None => return Err(wrong("the rule has no match and no list of prefixes")),
+    };
     let (verdict_at, verdict) = keys
         .verdict
         .ok_or_else(|| wrong("the rule has no verdict"))?;
@@ -258,6 +317,8 @@ fn rule(
     let spec = RuleSpec {
         name: keys.name.unwrap_or_else(|| format!("rule {number}")),
         expression,
+        sources: keys.sources,
+        destinations: keys.destinations,
         verdict,
         priority: keys.priority,
         expires_after: keys.expires_after,
@@ -266,7 +327,7 @@ fn rule(
     Ok(spec)
 }
 
-fn keys(table: &DeTable<'_>) -> std::result::Result<Keys, Wrong> {
+fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> {
     let mut keys = Keys::default();
     for (key, value) in table {
         let at = value.span();
@@ -285,6 +346,8 @@ fn keys(table: &DeTable<'_>) -> std::result::Result<Keys, Wrong> {
                 keys.name = Some(name);
             }
             "match" => keys.expression = Some((at.clone(), text(value, name)?)),
+            "sources" => keys.sources = Some(list(value, name, folder)?),
+            "destinations" => keys.destinations = Some(list(value, name, folder)?),
             "verdict" => keys.verdict = Some((at.clone(), text(value, name)?)),
             "rate" => {
                 let rate = parse_rate(&text(value, name)?).map_err(wrong)?;
@@ -307,14 +370,41 @@ fn keys(table: &DeTable<'_>) -> std::result::Result<Keys, Wrong> {
             }
             other => {
                 let why = format!(
-                    "unknown key \"{other}\": expected name, match, verdict, rate, burst, \
-                     priority or expires"
+                    "unknown key \"{other}\": expected name, match, sources, destinations, \
+                     verdict, rate, burst, priority or expires"
                 );
                 return Err((key.span(), why));
             }
         }
     }
     Ok(keys)
+}
+
+/// A list of prefixes: in the file, or the name of another one.
+fn list(
+    value: &Spanned<DeValue<'_>>,
+    key: &str,
+    folder: &Path,
+) -> std::result::Result<ListSpec, Wrong> {
+    let at = value.span();
+    let wrong = |why: String| (at.clone(), why);
+    match value.get_ref() {
+        DeValue::String(file) => {
+            ListSpec::file(&folder.join(file.as_ref())).map_err(|e| wrong(e.to_string()))
+        }
+        DeValue::Array(array) => {
+            let texts: std::result::Result<Vec<String>, Wrong> =
+                array.iter().map(|entry| text(entry, key)).collect();
+            for entry in array.iter() {
+                // On the line of the entry itself.
+                ::guard::Prefix::parse(&text(entry, key)?).map_err(|why| (entry.span(), why))?;
+            }
+            ListSpec::inline(texts?).map_err(wrong)
+        }
+        _ => Err(wrong(format!(
+            "{key} is the name of a file in quotes, or an array of prefixes"
+        ))),
+    }
 }
 
 fn text(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<String, Wrong> {
@@ -330,4 +420,43 @@ fn integer(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<i64, 
         _ => None,
     };
     number.ok_or_else(|| (value.span(), format!("{key} is a whole number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        parse(text, Path::new("")).unwrap_err()
+    }
+
+    #[test]
+    fn lists_are_read_and_errors_name_both_lines() {
+        let folder = std::env::temp_dir();
+        let name = format!("barewire-lists-{}.txt", std::process::id());
+        let path = folder.join(&name);
+        std::fs::write(&path, "10.0.0.0/8\n2001:db8::/32 # ours\n").unwrap();
+        let text = format!(
+            "allow = [\"192.0.2.1\"]\n[[rule]]\nsources = \"{name}\"\nverdict = \"drop\"\n"
+        );
+        let rules = parse(&text, &folder).unwrap();
+        assert_eq!(rules.len(), 2);
+        assert_eq!(rules[0].priority, i32::MIN);
+        assert_eq!(rules[1].compile().unwrap().sources.unwrap().len(), 2);
+        std::fs::write(&path, "10.0.0.0/8\n10.0.0.0/64\n").unwrap();
+        let error = parse(&text, &folder).unwrap_err();
+        assert!(error.starts_with("line 3: "), "{error}");
+        assert!(error.contains("line 2: \"10.0.0.0/64\""), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        let error = parse(&text, &folder).unwrap_err();
+        assert!(error.contains(&name), "{error}");
+    }
+
+    #[test]
+    fn a_bad_inline_prefix_is_on_its_own_line() {
+        let error = refused("[[rule]]\nsources = [\n\"10.0.0.0/8\",\n\"10.0.0.1/8\"]\n");
+        assert!(error.starts_with("line 4: "), "{error}");
+        let error = refused("[[rule]]\nverdict = \"drop\"\n");
+        assert!(error.contains("no match and no list"), "{error}");
+    }
 }

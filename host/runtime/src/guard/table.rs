@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, Verdict};
 use bpf::ebpf::Insn;
 use sys::{Error, ErrorKind, Result};
-use xdp::{Guard, GuardMaps, GuardMeans, XdpProgram};
+use xdp::{Guard, GuardMaps, GuardMeans, GuardSpec, XdpProgram};
 
 use super::RuleSpec;
 
@@ -258,7 +258,12 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
     let mut entries = Vec::with_capacity(specs.len());
     for spec in specs {
         if let Some(same) = old.iter().find(|entry| entry.spec == spec) {
-            entries.push(same.clone());
+            let mut same = same.clone();
+            // Its prefix lists may have changed.
+            same.rule.sources = spec.sources.as_ref().map(|s| s.list().clone());
+            same.rule.destinations = spec.destinations.as_ref().map(|s| s.list().clone());
+            same.spec = spec;
+            entries.push(same);
             continue;
         }
         let rule = spec.compile()?;
@@ -281,11 +286,17 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
 fn load(entries: &[Entry], dry_run: bool) -> Result<Loaded> {
     let active = || entries.iter().filter(|entry| !entry.is_expired);
     let rules: Vec<Rule> = active().map(|entry| entry.rule.clone()).collect();
-    let guard = Guard::load(
-        ::guard::counters_len(rules.len()),
-        ::guard::limits_len(rules.len()),
-        |maps, means| emit(&rules, dry_run, maps, means),
-    )?;
+    let prefixes: Vec<_> = ::guard::trie_entries(&rules)
+        .map_err(refused)?
+        .iter()
+        .map(|entry| (entry.key, entry.lists))
+        .collect();
+    let spec = GuardSpec {
+        counters_len: ::guard::counters_len(rules.len()),
+        limits_len: ::guard::limits_len(rules.len()),
+        prefixes: &prefixes,
+    };
+    let guard = Guard::load(&spec, |maps, means| emit(&rules, dry_run, maps, means))?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))
         .collect();
@@ -296,13 +307,16 @@ fn emit(rules: &[Rule], dry_run: bool, maps: GuardMaps, means: GuardMeans) -> Re
     let maps = ::guard::Maps {
         counters: maps.counters,
         limits: maps.limits,
+        prefixes: maps.prefixes,
     };
     let means = ::guard::Means {
         frags: means.frags,
         indirect: means.indirect,
     };
-    ::guard::emit(rules, dry_run, maps, means).map_err(|e: EmitError| {
-        let what = "compile the rules for XDP";
-        Error::new(ErrorKind::InvalidInput, what, e.to_string())
-    })
+    ::guard::emit(rules, dry_run, maps, means).map_err(refused)
+}
+
+fn refused(error: EmitError) -> Error {
+    let what = "compile the rules for XDP";
+    Error::new(ErrorKind::InvalidInput, what, error.to_string())
 }

@@ -24,6 +24,8 @@ pub enum MapType {
     Array = 2,
     /// Index to one value a processor.
     PercpuArray = 6,
+    /// Prefix to value: a look-up gives the longest prefix that covers the key (Linux 4.11).
+    LpmTrie = 11,
     /// Index to network device (Linux 4.14).
     Devmap = 14,
     /// Index to AF_XDP socket (Linux 4.18).
@@ -47,6 +49,7 @@ pub struct MapSpec<'a> {
     pub mappable: bool,
 }
 
+const F_NO_PREALLOC: u32 = 1;
 const F_MMAPABLE: u32 = 1 << 10;
 
 #[repr(C)]
@@ -151,7 +154,11 @@ impl Map {
             key_size: spec.key_size,
             value_size: spec.value_size,
             max_entries: spec.max_entries,
-            map_flags: if spec.mappable { F_MMAPABLE } else { 0 },
+            map_flags: match spec.kind {
+                MapType::LpmTrie => F_NO_PREALLOC,
+                _ if spec.mappable => F_MMAPABLE,
+                _ => 0,
+            },
             map_name: object_name(spec.name),
             ..CreateAttr::default()
         };

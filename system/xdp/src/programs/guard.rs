@@ -1,4 +1,4 @@
-//! A program that drops packets by rules, with its two maps. The rules are the caller's: it emits
+//! A program that drops packets by rules, with its maps. The rules are the caller's: it emits
 //! the instructions once the maps are there.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -11,6 +11,7 @@ use crate::XdpProgram;
 
 /// `EPERM`, which no other means would change.
 const EPERM: i32 = 1;
+const ENOMEM: i32 = 12;
 
 /// Descriptors of the maps, for the instructions.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +20,23 @@ pub struct GuardMaps {
     pub counters: RawFd,
     /// An array with one entry, shared by all processors: limits.
     pub limits: RawFd,
+    /// A trie of [`GuardSpec::prefixes`].
+    pub prefixes: RawFd,
 }
+
+/// What the maps are to hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GuardSpec<'a> {
+    /// Bytes of one processor's counters.
+    pub counters_len: usize,
+    /// Bytes of the limits.
+    pub limits_len: usize,
+    /// Keys of the trie (`struct bpf_lpm_trie_key`, 20 bytes of data) and their values.
+    pub prefixes: &'a [([u8; PREFIX_KEY_LEN], u64)],
+}
+
+/// Bytes of a key of [`GuardSpec::prefixes`].
+pub const PREFIX_KEY_LEN: usize = 24;
 
 /// What the program may use that not every kernel has and not every process may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,25 +69,28 @@ pub struct Guard {
     program: XdpProgram,
     counters: Map,
     limits: Map,
+    /// Held for the program's sake; nobody reads it.
+    _prefixes: Map,
     means: GuardMeans,
 }
 
 impl Guard {
-    /// Makes the maps, of so many bytes each, and loads the program that `emit` makes for them.
+    /// Makes the maps and loads the program that `emit` makes for them.
     /// To replace a program, load another and give it to [`crate::XdpLink::update`].
     ///
     /// # Errors
     /// What `emit` says; as [`XdpProgram::load`].
     pub fn load(
-        counters_len: usize,
-        limits_len: usize,
+        spec: &GuardSpec<'_>,
         emit: impl Fn(GuardMaps, GuardMeans) -> Result<Vec<Insn>>,
     ) -> Result<Self> {
-        let counters = one_value(MapType::PercpuArray, "bw_rules", counters_len)?;
-        let limits = one_value(MapType::Array, "bw_limits", limits_len)?;
+        let counters = one_value(MapType::PercpuArray, "bw_rules", spec.counters_len)?;
+        let limits = one_value(MapType::Array, "bw_limits", spec.limits_len)?;
+        let prefixes = trie(spec.prefixes)?;
         let maps = GuardMaps {
             counters: counters.as_fd().as_raw_fd(),
             limits: limits.as_fd().as_raw_fd(),
+            prefixes: prefixes.as_fd().as_raw_fd(),
         };
         // The first refusal is the one to report: it is of what this kernel should be able to do.
         let mut refusal = None;
@@ -82,6 +102,7 @@ impl Guard {
                         program,
                         counters,
                         limits,
+                        _prefixes: prefixes,
                         means,
                     });
                 }
@@ -163,4 +184,30 @@ fn one_value(kind: MapType, name: &str, len: usize) -> Result<Map> {
         max_entries: 1,
         mappable: false,
     })
+}
+
+/// A trie with these entries.
+fn trie(prefixes: &[([u8; PREFIX_KEY_LEN], u64)]) -> Result<Map> {
+    let count = u32::try_from(prefixes.len()).unwrap_or(u32::MAX);
+    let map = Map::create(&MapSpec {
+        kind: MapType::LpmTrie,
+        name: "bw_prefixes",
+        key_size: PREFIX_KEY_LEN as u32,
+        value_size: 8,
+        max_entries: count.max(1),
+        mappable: false,
+    })?;
+    for (key, value) in prefixes {
+        map.update(key, &value.to_ne_bytes(), UpdateMode::Any)
+            .map_err(|error| match error.os_code() {
+                Some(ENOMEM) => Error::new(
+                    ErrorKind::NoSpace,
+                    format!("load {count} prefixes"),
+                    "the kernel has no memory for them; each takes about 200 bytes",
+                )
+                .with_hint("a control group's memory limit counts them, too"),
+                _ => error,
+            })?;
+    }
+    Ok(map)
 }

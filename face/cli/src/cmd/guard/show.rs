@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ::guard::{Counters, Verdict};
 use runtime::Ended;
-use runtime::guard::{Guard, Outcome, RuleSpec, RuleTotals, Totals};
+use runtime::guard::{Guard, ListSpec, Outcome, RuleSpec, RuleTotals, Totals};
 use runtime::output::{Output, Piece, Refused};
 use serde_json::{Value, json};
 use sys::{Error, Result};
@@ -35,12 +35,28 @@ pub fn check(rules: &[RuleSpec]) -> Result<()> {
             rule.priority,
             rule.verdict.to_string(),
             rule.name,
-            rule.expression
+            matches(rule)
         );
     }
     let _ = writeln!(text, "{} rules, all valid", rules.len());
     let stdout = out::stdout(LINES_MAX)?;
     out::print(&stdout, text.into_bytes())
+}
+
+/// What a rule matches, in one line.
+fn matches(rule: &RuleSpec) -> String {
+    let list = |word: &str, list: &Option<ListSpec>| {
+        let list = list.as_ref()?;
+        let name = words(&list.name(), NAME_WIDTH);
+        Some(format!("{word} {name} ({} prefixes)", list.list().len()))
+    };
+    let expression = Some(&rule.expression).filter(|e| !e.is_empty()).cloned();
+    let parts = [
+        list("sources", &rule.sources),
+        list("destinations", &rule.destinations),
+        expression,
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The view of one run.
@@ -233,6 +249,9 @@ impl Show {
                 let mut value = counters(&rule.counters);
                 value["name"] = rule.spec.name.clone().into();
                 value["match"] = rule.spec.expression.clone().into();
+                value["sources"] = rule.spec.sources.as_ref().map(ListSpec::name).into();
+                let destinations = rule.spec.destinations.as_ref();
+                value["destinations"] = destinations.map(ListSpec::name).into();
                 value["verdict"] = match rule.spec.verdict {
                     Verdict::Pass => "pass".into(),
                     Verdict::Drop => "drop".into(),
