@@ -35,6 +35,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "echo ",
         "binds a card of the guest, or speaks to the host of the guest lab",
     ),
+    (
+        "barewire scan ",
+        "needs hosts that answer; scan_live has them",
+    ),
     ("ssh ", "needs another host, and a desktop"),
     ("kcat ", "needs a broker; export_kafka has one"),
     (

@@ -15,7 +15,7 @@ pub const HELP: &str = "Exit codes:\n  \
     2  usage error\n  \
     3  damaged input: everything before the damage was processed\n  \
     4  the device went away\n  \
-    5  an export lost records: the run is complete, the error says what is missing";
+    5  records or answers were lost: the run is complete, the error says what is missing";
 
 /// Prints an error, if there is one, and returns the exit code.
 pub fn report(result: Result<()>) -> ExitCode {

@@ -13,6 +13,7 @@ pub mod notify;
 pub mod origin_table;
 pub mod output;
 pub mod pace;
+pub mod scan;
 pub mod send;
 pub mod stop;
 pub mod worker;

@@ -74,6 +74,13 @@ impl Pacer {
         }
     }
 
+    /// As it is, but a sender that falls behind by more than this does not catch up.
+    #[must_use]
+    pub fn with_lag_max(mut self, lag_max_ns: u64) -> Self {
+        self.lag_max_ns = lag_max_ns;
+        self
+    }
+
     /// Whether packets are never waited for.
     pub fn is_max(&self) -> bool {
         matches!(self.step, Step::None)

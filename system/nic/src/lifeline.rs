@@ -9,7 +9,6 @@ use std::io;
 use std::net::IpAddr;
 
 use sys::link::Link;
-use sys::netlink::{Message, NLM_F_DUMP, Socket};
 use sys::route::{DefaultRoute, default_routes};
 use sys::{Error, Result};
 
@@ -76,7 +75,7 @@ fn find(name: &str) -> Result<Option<String>> {
     }
     if let Some(at) = session_address() {
         for &index in &stack {
-            if addresses(index)?.contains(&at) {
+            if sys::address::of(index)?.iter().any(|own| own.addr == at) {
                 return Ok(Some(format!(
                     "this very session came through {}",
                     through(index)
@@ -155,44 +154,6 @@ fn session_address() -> Option<IpAddr> {
         }
     }
     None
-}
-
-/// The addresses of an interface (rtnetlink(7), `struct ifaddrmsg`).
-///
-/// # Errors
-/// If netlink does not answer.
-pub(crate) fn addresses(ifindex: u32) -> Result<Vec<IpAddr>> {
-    const INFO_LEN: usize = 8;
-    const IFA_ADDRESS: u16 = 1;
-    const IFA_LOCAL: u16 = 2;
-    /// `RTM_GETADDR`.
-    const GET: u16 = 22;
-    let ask = Message::new(GET, NLM_F_DUMP).raw(&[0; INFO_LEN]);
-    let replies = Socket::route()?.request("list the addresses", ask)?;
-    let mut found = Vec::new();
-    for reply in &replies {
-        let index = reply.body.get(4..8).and_then(|bytes| bytes.first_chunk());
-        if index.map(|bytes| u32::from_ne_bytes(*bytes)) != Some(ifindex) {
-            continue;
-        }
-        let mut address = None;
-        for (kind, value) in reply.attributes(INFO_LEN) {
-            // On a point-to-point link the second is the other end's unless there is the first.
-            if kind == IFA_LOCAL || kind == IFA_ADDRESS && address.is_none() {
-                address = parse_address(value).or(address);
-            }
-        }
-        found.extend(address);
-    }
-    Ok(found)
-}
-
-fn parse_address(value: &[u8]) -> Option<IpAddr> {
-    match value.len() {
-        4 => value.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
-        16 => value.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

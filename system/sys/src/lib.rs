@@ -3,6 +3,7 @@
 //! This crate is the home of most unsafe code: everything above it sees checked values and
 //! [`Error`]s that say what was tried, why it failed and what to do next.
 
+pub mod address;
 pub mod advice;
 pub mod affinity;
 pub mod bpf;

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::netlink::{Message, NLM_F_DUMP, Notice, Reply, Socket};
+use crate::address::parse;
+use crate::netlink::{Message, NLM_F_DUMP, Notice, Reply, Socket, number_u32};
 
 /// Bytes of `struct ndmsg`.
 const INFO_LEN: usize = 12;
@@ -16,6 +17,7 @@ const NDA_LLADDR: u16 = 2;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
 const RTA_VIA: u16 = 18;
 /// Group of notifications of neighbours (`RTNLGRP_NEIGH`).
 const GROUP: u32 = 3;
@@ -41,16 +43,49 @@ enum State {
 /// # Errors
 /// If netlink does not answer, or no route leads there.
 pub fn next_hop(interface: u32, destination: IpAddr) -> Result<IpAddr> {
+    let route = route(Some(interface), destination)?;
+    Ok(route.gateway.unwrap_or(destination))
+}
+
+/// The way of packets to one destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// The interface by which they leave.
+    pub interface: u32,
+    /// The gateway; none if the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// The address that the kernel would send them from.
+    pub source: Option<IpAddr>,
+}
+
+/// Looks up the route to `destination`, through this interface or through any.
+///
+/// # Errors
+/// If netlink does not answer, or no route leads there.
+pub fn route(interface: Option<u32>, destination: IpAddr) -> Result<Route> {
     let (family, bytes) = family_and_bytes(destination);
     let mut info = [0; ROUTE_LEN];
     info[0] = family;
     info[1] = bytes.len() as u8 * 8;
-    let ask = Message::new(libc::RTM_GETROUTE, 0)
+    let mut ask = Message::new(libc::RTM_GETROUTE, 0)
         .raw(&info)
-        .attr(RTA_DST, &bytes)
-        .attr_u32(RTA_OIF, interface);
+        .attr(RTA_DST, &bytes);
+    if let Some(interface) = interface {
+        ask = ask.attr_u32(RTA_OIF, interface);
+    }
     let replies = Socket::route()?.request("look up the route", ask)?;
-    Ok(replies.iter().find_map(gateway).unwrap_or(destination))
+    let mut route = Route {
+        gateway: replies.iter().find_map(gateway),
+        ..Route::default()
+    };
+    for (kind, value) in replies.iter().flat_map(|reply| reply.attributes(ROUTE_LEN)) {
+        match kind {
+            RTA_OIF => route.interface = number_u32(value),
+            RTA_PREFSRC => route.source = parse(value),
+            _ => {}
+        }
+    }
+    Ok(route)
 }
 
 /// The link-layer address of a neighbour on this interface, if the kernel has it.
@@ -163,18 +198,10 @@ pub(crate) fn gateway(reply: &Reply) -> Option<IpAddr> {
     }
     let mut all = reply.attributes(ROUTE_LEN);
     all.find_map(|(kind, value)| match kind {
-        RTA_GATEWAY => address(value),
-        RTA_VIA => address(value.get(2..)?),
+        RTA_GATEWAY => parse(value),
+        RTA_VIA => parse(value.get(2..)?),
         _ => None,
     })
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
-        16 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
-        _ => None,
-    }
 }
 
 fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {

@@ -11,6 +11,7 @@ mod forward;
 mod generate;
 mod guard;
 mod nic;
+mod scan;
 mod send;
 
 use sys::Result;
@@ -30,6 +31,8 @@ pub enum Command {
     Forward(Box<forward::Args>),
     /// Drop or limit packets by rules in the driver, by XDP
     Guard(Box<guard::Args>),
+    /// Scan for open TCP ports, statelessly
+    Scan(Box<scan::Args>),
     /// Compile filters for the kernel and iptables; test them on a capture file
     Filter(Box<filter::Args>),
     /// Meter flows on an interface or in a capture file; show, record and export them
@@ -54,6 +57,7 @@ pub fn run(command: &Command) -> Result<()> {
         Command::Send(args) => send::run(args),
         Command::Forward(args) => forward::run(args),
         Command::Guard(args) => guard::run(args),
+        Command::Scan(args) => scan::run(args),
         Command::Flows(args) => flows::run(args),
         Command::Filter(args) => filter::run(args),
         Command::Nic(args) => nic::run(args),

@@ -10,7 +10,7 @@ use sys::{Error, ErrorKind, Result};
 
 use super::{Place, VFIO};
 use crate::card::{Card, is_network_card};
-use crate::lifeline::{addresses, lifeline};
+use crate::lifeline::lifeline;
 
 const FORCE: &str = "--force does it anyway";
 
@@ -120,7 +120,9 @@ fn interface_in_use(name: &str) -> Result<Option<String>> {
         let id = xdp.program_id;
         return Ok(Some(format!("XDP program {id} is on its interface {name}")));
     }
-    let mut addresses = addresses(link.index)?.into_iter();
+    let mut addresses = sys::address::of(link.index)?
+        .into_iter()
+        .map(|own| own.addr);
     let address = addresses.find(|address| !is_link_local(address));
     Ok(address.map(|address| format!("its interface {name} has the address {address}")))
 }

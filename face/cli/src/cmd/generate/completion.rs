@@ -16,6 +16,7 @@ const INTERFACES: &[(&[&str], &str)] = &[
     (&["forward"], "to"),
     (&["guard"], "interface"),
     (&["nic", "bind"], "card"),
+    (&["scan"], "interface"),
     (&["send"], "names"),
 ];
 
@@ -207,7 +208,7 @@ mod tests {
         assert!(zsh.starts_with("#compdef barewire"), "{}", &zsh[..200]);
         assert!(zsh.contains(":_barewire_interfaces'"));
         assert!(zsh.contains("_net_interfaces") && !zsh.contains("_hosts"));
-        assert!(fish.contains("from capture devices flows forward guard nic send"));
+        assert!(fish.contains("from capture devices flows forward guard nic scan send"));
         assert!(!fish.contains("hostnames"));
     }
 }

@@ -38,6 +38,7 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
         &["driverctl(8)", "lspci(8)", "modprobe(8)"],
     ),
     ("barewire-nic-list", &["lspci(8)"]),
+    ("barewire-scan", &["masscan(8)", "nmap(1)", "zmap(1)"]),
     ("barewire-send", &["tcpreplay(1)", "trafgen(8)"]),
 ];
 

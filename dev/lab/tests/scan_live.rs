@@ -1,0 +1,442 @@
+//! `barewire scan` on a veth pair, counted at the far end.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::packet::Raw;
+use lab::process::barewire;
+use lab::{Finished, Pair, Veth, require, skip};
+use serde_json::Value;
+use wire::{Dissection, LinkType, dissect};
+
+/// How long a program may take here; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(120);
+
+const SYN: u16 = 0x02;
+const RST: u16 = 0x04;
+
+/// 1,024 hosts behind the right end, which its kernel answers for.
+const HOSTS: &str = "198.18.4.0/22";
+
+/// A pair with the hosts, known to the left end by a route.
+fn scene() -> Pair {
+    let pair = Veth::new().ipv6().create().unwrap();
+    let (left, right) = (&pair.left, &pair.right);
+    right
+        .ns
+        .ip(["route", "add", "local", HOSTS, "dev", "lo"])
+        .unwrap();
+    let router = right.ipv4.to_string();
+    left.ns.ip(["route", "add", HOSTS, "via", &router]).unwrap();
+    pair
+}
+
+fn scan(pair: &Pair, args: &[&str]) -> Finished {
+    let args = [&["scan", "--json", "--wait", "1"], args].concat();
+    let mut process = pair.left.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait(LIMIT).unwrap()
+}
+
+/// Answers and totals; every line is an object, and the last one is the totals.
+fn parsed(finished: Finished) -> (Vec<Value>, Value) {
+    let stdout = finished.checked().unwrap().stdout;
+    let mut lines: Vec<Value> = stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    let totals = lines.pop().expect("totals");
+    assert_eq!(totals["type"], "totals");
+    assert!(lines.iter().all(|line| line["type"] == "answer"));
+    (lines, totals)
+}
+
+/// A TCP segment that arrived at the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Segment {
+    to: (IpAddr, u16),
+    from_port: u16,
+    flags: u16,
+    seq: u32,
+}
+
+fn segment(packet: &[u8]) -> Option<Segment> {
+    let mut found = Dissection::EMPTY;
+    dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
+    (found.ip_protocol == 6).then_some(Segment {
+        to: (found.dst_addr()?, found.dst_port),
+        from_port: found.src_port,
+        flags: found.tcp_flags,
+        seq: found.tcp_seq,
+    })
+}
+
+/// Runs `body`, and gives what arrived at the right end meanwhile, to its last packet; `answer`
+/// sees each and may send something back.
+fn watched<T: Send>(
+    pair: &Pair,
+    answer: impl Fn(&Raw, &[u8]) + Sync,
+    body: impl FnOnce() -> T + Send,
+) -> (T, Vec<Segment>) {
+    let right = &pair.right;
+    let raw = right.ns.run(|| Raw::open(&right.ifname)).unwrap().unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = Vec::new();
+            loop {
+                // Everything that was sent before the end is in the socket by then.
+                let is_over = over.load(Ordering::Acquire);
+                match raw.receive(Duration::from_millis(50)).unwrap() {
+                    Some(packet) => {
+                        answer(&raw, &packet);
+                        seen.extend(segment(&packet));
+                    }
+                    None if is_over => return seen,
+                    None => {}
+                }
+            }
+        });
+        let result = body();
+        over.store(true, Ordering::Release);
+        (result, watcher.join().unwrap())
+    })
+}
+
+fn silent(_: &Raw, _: &[u8]) {}
+
+/// Probes of each target.
+fn probes(seen: &[Segment]) -> HashMap<(IpAddr, u16), u32> {
+    let mut counts = HashMap::new();
+    for segment in seen.iter().filter(|segment| segment.flags == SYN) {
+        *counts.entry(segment.to).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn every_target_is_probed_once_and_every_answer_reported_once() {
+    require!(skip::lab());
+    for scheme in ["", "afxdp:"] {
+        let pair = scene();
+        let listen = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80));
+        let _listener = pair.right.ns.run(listen).unwrap().unwrap();
+        let port = format!("{scheme}{}", pair.left.ifname);
+        let args = [HOSTS, "-p", "80,443", "--rate", "20kpps", "-e", &port];
+        let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
+        let (answers, totals) = parsed(finished);
+        let counts = probes(&seen);
+        assert_eq!(counts.len(), 2_048, "{scheme} {totals}");
+        assert!(counts.values().all(|count| *count == 1));
+        assert_eq!(totals["sent"], 2_048);
+        assert_eq!(
+            (&totals["open"], &totals["closed"]),
+            (&1_024.into(), &1_024.into())
+        );
+        assert_eq!(
+            (&totals["lost"], &totals["complete"]),
+            (&0.into(), &true.into())
+        );
+        assert_eq!(answers.len(), 2_048);
+        for answer in &answers {
+            let state = if answer["port"] == 80 {
+                "open"
+            } else {
+                "closed"
+            };
+            assert_eq!(answer["state"], state, "{answer}");
+        }
+        // The kernel sees what a tap sees, and refuses connections that it never asked for.
+        // Answers taken by XDP never reach it.
+        let resets = seen.iter().filter(|segment| segment.flags & RST != 0);
+        assert_eq!(resets.count() == 0, scheme == "afxdp:", "{scheme}");
+        assert_eq!(pair.left.xdp().unwrap(), None);
+    }
+}
+
+#[test]
+fn retries_are_added_not_multiplied() {
+    require!(skip::lab());
+    let pair = scene();
+    for retries in 0u32..=3 {
+        let text = retries.to_string();
+        let args = [
+            "198.18.4.0/26",
+            "-p",
+            "81,82",
+            "--rate",
+            "5000",
+            "--retries",
+            &text,
+        ];
+        let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
+        let (answers, totals) = parsed(finished);
+        let counts = probes(&seen);
+        assert_eq!(counts.len(), 128);
+        assert!(
+            counts.values().all(|count| *count == retries + 1),
+            "{retries}"
+        );
+        assert_eq!(answers.len(), 128);
+        assert_eq!(totals["repeated"], 128 * retries, "{totals}");
+    }
+}
+
+#[test]
+fn shards_at_different_rates_are_disjoint_and_complete() {
+    require!(skip::lab());
+    let pair = scene();
+    let mut all: HashMap<(IpAddr, u16), u32> = HashMap::new();
+    for (shard, rate) in [("1/3", "20000"), ("2/3", "3001"), ("3/3", "7777")] {
+        let args = [
+            HOSTS, "-p", "81", "--rate", rate, "--shard", shard, "--seed", "5",
+        ];
+        let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
+        let (answers, _) = parsed(finished);
+        let counts = probes(&seen);
+        assert_eq!(answers.len(), counts.len());
+        for (target, count) in counts {
+            *all.entry(target).or_default() += count;
+        }
+    }
+    assert_eq!(all.len(), 1_024);
+    assert!(all.values().all(|count| *count == 1));
+}
+
+/// The answer to a SYN as its target would send it, with another acknowledgment number added.
+fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
+    let mut out = syn.to_vec();
+    out[..6].copy_from_slice(&syn[6..12]);
+    out[6..12].copy_from_slice(&syn[..6]);
+    out[26..30].copy_from_slice(&syn[30..34]);
+    out[30..34].copy_from_slice(&syn[26..30]);
+    out[34..36].copy_from_slice(&syn[36..38]);
+    out[36..38].copy_from_slice(&syn[34..36]);
+    let seq = u32::from_be_bytes([syn[38], syn[39], syn[40], syn[41]]);
+    let ack = seq.wrapping_add(1).wrapping_add(more);
+    out[42..46].copy_from_slice(&ack.to_be_bytes());
+    out[47] = 0x12;
+    out
+}
+
+#[test]
+fn forged_answers_are_not_reported_and_repeated_ones_once() {
+    require!(skip::lab());
+    let pair = scene();
+    // Hosts that the right end's kernel knows nothing of: the test answers for them.
+    let mac = wire::Mac(pair.right.mac).to_string();
+    let left = &pair.left.ifname;
+    let args = [
+        "192.0.2.0/28",
+        "-p",
+        "7",
+        "--rate",
+        "50",
+        "--router-mac",
+        &mac,
+        "-e",
+        left,
+    ];
+    let answer = |raw: &Raw, packet: &[u8]| {
+        if segment(packet).is_none_or(|segment| segment.flags != SYN) {
+            return;
+        }
+        for number in 0..60u32 {
+            raw.send(&syn_ack(packet, 0)).unwrap();
+            raw.send(&syn_ack(packet, 1 + number * 71_582_788)).unwrap();
+        }
+        let mut other_host = syn_ack(packet, 0);
+        other_host[28] ^= 1;
+        raw.send(&other_host).unwrap();
+    };
+    let (finished, seen) = watched(&pair, answer, || scan(&pair, &args));
+    let (answers, totals) = parsed(finished);
+    assert_eq!(probes(&seen).len(), 16);
+    assert_eq!(answers.len(), 16, "{totals}");
+    assert_eq!(
+        (&totals["open"], &totals["repeated"]),
+        (&16.into(), &(16 * 59).into())
+    );
+    assert_eq!(totals["received"], 16 * 121);
+    assert_eq!(totals["lost"], 0);
+}
+
+#[test]
+fn runs_with_one_seed_have_one_order_and_different_numbers() {
+    require!(skip::lab());
+    let pair = scene();
+    let run = || {
+        let args = [
+            "198.18.4.0/24",
+            "-p",
+            "81",
+            "--rate",
+            "5000",
+            "--seed",
+            "42",
+        ];
+        let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
+        parsed(finished);
+        let seen = seen.into_iter().filter(|segment| segment.flags == SYN);
+        seen.map(|segment| (segment.to, segment.seq))
+            .unzip::<_, _, Vec<_>, Vec<_>>()
+    };
+    let ((first, numbers), (second, others)) = (run(), run());
+    assert_eq!(first.len(), 256);
+    assert_eq!(first, second);
+    let same = numbers.iter().zip(&others).filter(|(a, b)| a == b).count();
+    assert_eq!(same, 0);
+}
+
+#[test]
+fn what_a_router_refuses_is_filtered() {
+    require!(skip::lab());
+    let pair = scene();
+    let right = &pair.right;
+    right.ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
+    right.ns.sysctl("net/ipv4/icmp_ratelimit", "0").unwrap();
+    // Four addresses: the kernel reports five errors of routing to a host, and then one a second.
+    for (prefix, kind) in [
+        ("198.51.100.0/31", "prohibit"),
+        ("203.0.113.0/31", "unreachable"),
+    ] {
+        right.ns.ip(["route", "add", kind, prefix]).unwrap();
+        let router = right.ipv4.to_string();
+        pair.left
+            .ns
+            .ip(["route", "add", prefix, "via", &router])
+            .unwrap();
+    }
+    let args = [
+        "198.51.100.0/31",
+        "203.0.113.0/31",
+        "-p",
+        "80",
+        "--rate",
+        "500",
+    ];
+    let (answers, totals) = parsed(scan(&pair, &args));
+    assert_eq!(totals["filtered"], 4, "{totals}");
+    for answer in &answers {
+        let prohibited = answer["address"]
+            .as_str()
+            .unwrap()
+            .starts_with("198.51.100.");
+        let reason = if prohibited {
+            "admin-prohibited"
+        } else {
+            "host-unreach"
+        };
+        assert_eq!(
+            (&answer["reason"], &answer["state"]),
+            (&reason.into(), &"filtered".into())
+        );
+        assert_eq!(answer["from"], right.ipv4.to_string());
+    }
+}
+
+#[test]
+fn ipv6_is_scanned_like_ipv4() {
+    require!(skip::lab());
+    let pair = scene();
+    let (left, right) = (&pair.left, &pair.right);
+    let prefix = "2001:db8:2::/120";
+    right
+        .ns
+        .ip(["-6", "route", "add", "local", prefix, "dev", "lo"])
+        .unwrap();
+    let mac = wire::Mac(right.mac).to_string();
+    let port = left.ifname.clone();
+    let args = [
+        prefix,
+        "-p",
+        "80,81",
+        "--rate",
+        "5000",
+        "--router-mac",
+        &mac,
+        "-e",
+        &port,
+    ];
+    let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
+    let (answers, totals) = parsed(finished);
+    assert_eq!(probes(&seen).len(), 512);
+    assert_eq!(
+        (answers.len(), &totals["closed"]),
+        (512, &512.into()),
+        "{totals}"
+    );
+}
+
+#[test]
+fn neighbours_on_the_link_are_asked_for_their_addresses() {
+    require!(skip::lab());
+    let pair = scene();
+    let (left, right) = (&pair.left, &pair.right);
+    // Eight hosts on the link, of which four are there.
+    let address = "198.51.100.1/28";
+    left.ns
+        .ip(["address", "add", address, "dev", &left.ifname])
+        .unwrap();
+    for last in 4..8 {
+        let address = format!("198.51.100.{last}/32");
+        right
+            .ns
+            .ip(["address", "add", &address, "dev", &right.ifname])
+            .unwrap();
+    }
+    right
+        .ns
+        .ip(["route", "add", "198.51.100.1/32", "dev", &right.ifname])
+        .unwrap();
+    let args = ["198.51.100.2-198.51.100.9", "-p", "80", "--rate", "500"];
+    let (answers, totals) = parsed(scan(&pair, &args));
+    assert_eq!(answers.len(), 4, "{totals}");
+    assert_eq!(
+        (&totals["sent"], &totals["unreachable"]),
+        (&4.into(), &4.into()),
+        "{totals}"
+    );
+}
+
+#[test]
+fn a_dry_run_sends_nothing_and_bad_input_is_refused_by_its_place() {
+    require!(skip::lab());
+    let pair = scene();
+    let args = [HOSTS, "-p", "80", "--dry-run"];
+    let (finished, seen) = watched(&pair, silent, || scan(&pair, &args));
+    let plan: Value = serde_json::from_str(&finished.checked().unwrap().stdout).unwrap();
+    assert_eq!(
+        (&plan["type"], &plan["probes"]),
+        (&"plan".into(), &1_024.into())
+    );
+    assert_eq!(seen, []);
+
+    let file = lab::oracle::TempFile::new("txt");
+    std::fs::write(
+        file.path(),
+        "192.0.2.0/24\n\n192.0.2.9-192.0.2.1 # inverted\n",
+    )
+    .unwrap();
+    let path = file.path().to_str().unwrap();
+    for (args, expected) in [
+        (
+            ["198.18.4.0/24", "-p", "80", "--exclude-file", path],
+            "line 3",
+        ),
+        (
+            ["198.18.4.0/24", "-p", "80", "--exclude", "198.18.0.0/15"],
+            "after the exclusions",
+        ),
+        (["10.0.0.0/33", "-p", "80", "--wait", "1"], "prefix length"),
+    ] {
+        let mut args: Vec<&str> = args.to_vec();
+        if args[3] == "--wait" {
+            args.truncate(3);
+        }
+        let finished = scan(&pair, &args);
+        assert!(!finished.success());
+        assert!(finished.stderr.contains(expected), "{}", finished.stderr);
+    }
+}

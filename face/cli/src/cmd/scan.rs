@@ -1,0 +1,291 @@
+//! `barewire scan`: finds open TCP ports without remembering what was sent.
+
+mod show;
+
+use std::fs;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::scan::{AddrRange, Options, Ports, Shard, parse_line, parse_range};
+use runtime::scan::{self, Notice, Setup};
+use runtime::{Stop, TotalsRequest};
+use sys::rights::{self, User};
+use sys::{Error, ErrorKind, Result};
+use traffic::Rate;
+use wire::Mac;
+
+use crate::args::{parse_duration, to_read_counters};
+use show::Show;
+
+/// Arguments.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9)
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    /// TCP ports: 80,443,8000-8100; - for all
+    #[arg(long, short = 'p', value_parser = Ports::parse, required = true, value_name = "PORTS")]
+    ports: Ports,
+    /// Read more targets from a file: ranges on lines of their own or with commas, # comments
+    #[arg(long, visible_alias = "include-file", value_name = "FILE")]
+    target_file: Vec<PathBuf>,
+    /// Leave these addresses out
+    #[arg(long, value_parser = parse_range, value_delimiter = ',', value_name = "TARGETS")]
+    exclude: Vec<AddrRange>,
+    /// Leave out the addresses of a file; a line that is not understood stops the scan
+    #[arg(long, visible_alias = "excludefile", value_name = "FILE")]
+    exclude_file: Vec<PathBuf>,
+
+    /// Probes per second (100, 250kpps), or bits per second (3Mbps)
+    #[arg(long, visible_alias = "max-rate", value_parser = parse_rate)]
+    #[arg(default_value = "100", value_name = "RATE")]
+    rate: Rate,
+    /// Probe each target N more times
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
+    #[arg(value_name = "N")]
+    retries: u32,
+    /// Wait TIME for answers to the last probes (8s, 500ms; without a unit: seconds)
+    #[arg(long, default_value = "8", value_parser = parse_duration, value_name = "TIME")]
+    wait: Duration,
+    /// Scan one part of several: 1/4 is the first of four, with the same --seed everywhere
+    #[arg(long, default_value = "1/1", value_parser = Shard::parse, value_name = "I/N")]
+    shard: Shard,
+    /// Seed of the order of probes [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Port to scan from: an interface, or afxdp:eth0 and so on [default: that of the route]
+    #[arg(long, short = 'e', visible_alias = "adapter", value_name = "PORT")]
+    interface: Option<String>,
+    /// Source address [default: the interface's]; one of each family
+    #[arg(long, visible_alias = "adapter-ip", value_name = "ADDRESS")]
+    source_ip: Vec<IpAddr>,
+    /// Source port, or range of ports
+    #[arg(long, visible_alias = "adapter-port", value_parser = parse_source_ports)]
+    #[arg(default_value = "40000-44095", value_name = "PORTS")]
+    source_port: (u16, u16),
+    /// Send everything to this MAC address [default: neighbours and routers are asked for theirs]
+    #[arg(long, value_parser = parse_mac, value_name = "MAC")]
+    router_mac: Option<Mac>,
+    /// TCP options of probes
+    #[arg(long, value_enum, default_value = "minimal")]
+    tcp_options: OptionsText,
+    /// TTL or hop limit of probes
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(value_name = "N")]
+    ttl: u8,
+
+    /// Report open ports only
+    #[arg(long, visible_alias = "open-only")]
+    open: bool,
+    /// Print each answer, and the totals at the end, as one JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Print what would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Drop privileges to this user once the port is open
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+const HELP: &str = "\
+Nothing is remembered of a probe: an answer is recognized by numbers that only this run can \
+have chosen. What does not answer a probe of this run is never reported. Each port is reported \
+once: open (SYN and ACK), closed (RST), or filtered (an ICMP error that quotes the probe). Ports \
+that are not listed did not answer.
+
+Private, multicast and other reserved addresses are left out of larger ranges: to scan them, name \
+a range within them. At most 100 packets a second are sent unless --rate says otherwise.
+
+Each attempt of --retries goes to every target, one second after the one before or as soon as the \
+rate allows.
+
+Examples:
+  barewire scan 192.0.2.0/24 -p 80,443
+  barewire scan 192.0.2.0/24 -p 1-1024 --rate 10kpps --open --json
+  barewire scan --target-file net.txt --exclude-file quiet.txt -p 22 --shard 1/3 --seed 7
+  barewire scan 198.51.100.0/24 -p 80 --dry-run";
+
+/// What probes look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OptionsText {
+    /// MSS alone
+    Minimal,
+    /// As Linux sends them
+    Linux,
+    /// As Windows sends them
+    Windows,
+    /// As FreeBSD and macOS send them
+    Bsd,
+}
+
+impl From<OptionsText> for Options {
+    fn from(text: OptionsText) -> Self {
+        match text {
+            OptionsText::Minimal => Self::Minimal,
+            OptionsText::Linux => Self::Linux,
+            OptionsText::Windows => Self::Windows,
+            OptionsText::Bsd => Self::Bsd,
+        }
+    }
+}
+
+fn parse_rate(text: &str) -> std::result::Result<Rate, String> {
+    let rate = match text.parse() {
+        Ok(number) => Rate::packets(number),
+        Err(_) => Rate::parse(text),
+    };
+    rate.map_err(|error| match error.hint {
+        Some(hint) => format!("{}\nhint: {hint}", error.why),
+        None => error.why,
+    })
+}
+
+fn parse_source_ports(text: &str) -> std::result::Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+        (Ok(first @ 1..), Ok(last)) if first <= last => Ok((first, last - first + 1)),
+        _ => Err("expected a port from 1 to 65535, or a range such as 40000-40099".into()),
+    }
+}
+
+fn parse_mac(text: &str) -> std::result::Result<Mac, String> {
+    let range = traffic::Range::macs(text).map_err(|error| error.why)?;
+    let bits = range.single().ok_or("expected one MAC address")?;
+    let bytes = bits.to_be_bytes();
+    Ok(Mac(*bytes.last_chunk().unwrap_or(&[0; 6])))
+}
+
+/// Scans.
+pub fn run(args: &Args) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    let request = TotalsRequest::on_signal()?;
+    let user = args.user.as_deref().map(User::find).transpose()?;
+    let scan = scan::prepare(args.setup()?)?;
+    if args.dry_run {
+        return show::dry_run(&scan, args.json);
+    }
+    let mut show = Show::start(&scan, args.json, args.open)?;
+    let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
+    let give_up = || rights::give_up(user.as_ref(), &keep).and_then(|()| show::begin(&scan));
+    let outcome = scan::run(&scan, random()?, &stop, give_up, |notice| {
+        if request.take() {
+            show.so_far();
+        }
+        match notice {
+            Notice::Neighbours(found, count) => show.neighbours(found, count),
+            Notice::Found(answer, time) => show.found(answer, time)?,
+            Notice::Progress(totals, elapsed) => show.progress(totals, elapsed),
+            Notice::Waiting(wait) => show.waiting(wait),
+        }
+        Ok(())
+    })?;
+    let reported = show.end(&outcome);
+    let lost = match outcome.totals.lost {
+        0 => Ok(()),
+        lost => Err(lost_answers(lost)),
+    };
+    outcome.error.map_or(Ok(()), Err).and(reported).and(lost)
+}
+
+fn lost_answers(lost: u64) -> Error {
+    let why = format!("{lost} received packets were lost, and answers may be among them");
+    Error::new(ErrorKind::Lost, "receive all answers", why).with_hint("scan at a lower --rate")
+}
+
+impl Args {
+    fn setup(&self) -> Result<Setup> {
+        let mut include = Vec::new();
+        for text in &self.targets {
+            parse_line(text, &mut include).map_err(|why| refused("scan", why))?;
+        }
+        for file in &self.target_file {
+            read(file, &mut include)?;
+        }
+        if include.is_empty() {
+            return Err(refused("scan", "there is no target".into())
+                .with_hint("name addresses, prefixes or ranges, or --target-file FILE"));
+        }
+        let mut exclude = self.exclude.clone();
+        for file in &self.exclude_file {
+            read(file, &mut exclude)?;
+        }
+        let families = |is_v4| {
+            self.source_ip
+                .iter()
+                .filter(|a| a.is_ipv4() == is_v4)
+                .count()
+        };
+        if families(true) > 1 || families(false) > 1 {
+            let why = "there are two of one family".to_owned();
+            return Err(refused("use the source addresses", why));
+        }
+        Ok(Setup {
+            include,
+            exclude,
+            ports: self.ports.clone(),
+            port: self.interface.clone(),
+            source_addrs: self.source_ip.clone(),
+            source_ports: self.source_port,
+            router_mac: self.router_mac,
+            rate: self.rate,
+            attempts: self.retries + 1,
+            shard: self.shard,
+            seed: match self.seed {
+                Some(seed) => seed,
+                None => u64::from_ne_bytes(random()?),
+            },
+            wait: self.wait,
+            options: self.tcp_options.into(),
+            ttl: self.ttl,
+        })
+    }
+}
+
+fn refused(what: &str, why: String) -> Error {
+    Error::new(ErrorKind::InvalidInput, what, why)
+}
+
+/// The ranges of a file.
+fn read(path: &Path, out: &mut Vec<AddrRange>) -> Result<()> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| Error::from_io(format!("read {}", path.display()), error))?;
+    for (number, line) in (1..).zip(text.lines()) {
+        parse_line(line, out)
+            .map_err(|why| refused(&format!("read line {number} of {}", path.display()), why))?;
+    }
+    Ok(())
+}
+
+/// Bytes that nobody can guess (random(4)).
+fn random<const LEN: usize>() -> Result<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| Error::from_io("read random numbers from /dev/urandom", error))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_ports_as_people_write_them() {
+        assert_eq!(parse_rate("100"), Ok(Rate::Packets(100.0)));
+        assert_eq!(parse_rate("0.5"), Ok(Rate::Packets(0.5)));
+        assert_eq!(parse_rate("3Mbps"), Ok(Rate::Bits(3e6)));
+        assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
+        assert_eq!(parse_source_ports("40000-40009"), Ok((40_000, 10)));
+        assert_eq!(parse_source_ports("65535"), Ok((65_535, 1)));
+        assert_eq!(parse_source_ports("1-65535"), Ok((1, 65_535)));
+        for bad in ["0", "", "9-8", "1-", "70000"] {
+            assert!(parse_source_ports(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_mac("02:00:00:00:00:09"), Ok(Mac([2, 0, 0, 0, 0, 9])));
+    }
+}

@@ -1,0 +1,343 @@
+//! Output of a scan: answers on standard output, progress and the account on standard error.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ::scan::{Answer, State};
+use runtime::output::{Output, Piece, Refused, blocked};
+use runtime::scan::{Outcome, Scan, Totals};
+use serde_json::{Value, json};
+use sys::{Error, Result};
+use traffic::Rate;
+use wire::{Dissection, LinkType, Summary, Timestamp, dissect};
+
+use crate::out::{self, say, warning};
+use crate::report::si;
+
+/// Answers that wait for a reader.
+const ANSWERS_MAX: usize = 4096;
+/// Probes that a dry run shows.
+const SAMPLE_COUNT: usize = 5;
+
+/// The view of one run.
+pub struct Show {
+    json: bool,
+    open_only: bool,
+    on_terminal: bool,
+    is_drawn: bool,
+    stdout: Output,
+    last: (Totals, Duration),
+    seed: u64,
+}
+
+/// Starts writing, once rights are given up.
+///
+/// # Errors
+/// When the writing thread cannot be started.
+pub fn begin(scan: &Scan) -> Result<()> {
+    out::start()?;
+    say!("{}", plan_line(scan));
+    Ok(())
+}
+
+/// What is scanned, in a line.
+fn plan_line(scan: &Scan) -> String {
+    let (plan, setup) = (scan.plan(), scan.setup());
+    let rate = match setup.rate {
+        Rate::Packets(pps) => si(pps, "pps"),
+        Rate::Bits(bps) => si(bps, "bit/s"),
+    };
+    let mut text = format!(
+        "scanning {} and {} from {}: {}, {rate}",
+        counted(plan.targets().count(), "address", "addresses"),
+        counted(setup.ports.as_slice().len() as u128, "port", "ports"),
+        scan.interface(),
+        counted(plan.probe_count(), "probe", "probes"),
+    );
+    if let Rate::Packets(pps) = setup.rate {
+        let seconds = plan.probe_count() as f64 / pps + setup.wait.as_secs_f64();
+        let _ = write!(text, ", about {}", span(seconds));
+    }
+    let _ = write!(text, ", seed {}", setup.seed);
+    if scan.reserved != 0 {
+        let _ = write!(
+            text,
+            "\n{} left out: they are reserved (name a range within them to scan it)",
+            counted(scan.reserved, "address is", "addresses are")
+        );
+    }
+    text
+}
+
+fn counted(count: u128, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {many}"),
+    }
+}
+
+fn span(seconds: f64) -> String {
+    crate::short::span((seconds.min(1e9) * 1e9) as u64)
+}
+
+impl Show {
+    /// A view on standard output and standard error.
+    ///
+    /// # Errors
+    /// When there is no standard output.
+    pub fn start(scan: &Scan, json: bool, open_only: bool) -> Result<Self> {
+        Ok(Self {
+            json,
+            open_only,
+            on_terminal: io::stderr().is_terminal(),
+            is_drawn: false,
+            stdout: out::stdout(ANSWERS_MAX)?,
+            last: Default::default(),
+            seed: scan.setup().seed,
+        })
+    }
+
+    /// Neighbours that answered.
+    pub fn neighbours(&mut self, found: usize, count: u128) {
+        let count = counted(count, "target", "targets");
+        out::words(format!("{found} of {count} on the link answered\n").into_bytes());
+    }
+
+    /// An answer.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub fn found(&mut self, answer: &Answer, time: SystemTime) -> Result<()> {
+        if self.open_only && answer.state != State::Open {
+            return Ok(());
+        }
+        self.clear();
+        let mut text = match self.json {
+            true => json_line(answer, time).to_string(),
+            false => text_line(answer),
+        };
+        text.push('\n');
+        let piece = Piece {
+            bytes: text.into_bytes(),
+            records: 1,
+            ..Piece::default()
+        };
+        match self.stdout.give(piece, &out::patience()) {
+            Ok(()) => Ok(()),
+            Err(Refused::Failed(error)) => Err(Error::from_io("write to standard output", error)),
+            Err(_) => Err(blocked("the answers")),
+        }
+    }
+
+    /// The progress line.
+    pub fn progress(&mut self, totals: &Totals, elapsed: Duration) {
+        let (before, at) = std::mem::replace(&mut self.last, (*totals, elapsed));
+        if !self.on_terminal {
+            return;
+        }
+        let seconds = (elapsed - at).as_secs_f64().max(1e-3);
+        let sent = totals.sent.saturating_sub(before.sent) as f64 / seconds;
+        let part = totals.sent as f64 / (totals.probes.max(1)) as f64 * 100.0;
+        out::words(
+            format!(
+                "\r{part:5.1} %  sent {} ({})  open {}  closed {}  filtered {}\x1b[K",
+                totals.sent,
+                si(sent, "pps"),
+                totals.open,
+                totals.closed,
+                totals.filtered
+            )
+            .into_bytes(),
+        );
+        self.is_drawn = true;
+    }
+
+    /// All probes were sent.
+    pub fn waiting(&mut self, wait: Duration) {
+        self.clear();
+        say!(
+            "all probes sent; waiting {} for answers",
+            span(wait.as_secs_f64())
+        );
+    }
+
+    /// Prints the totals so far.
+    pub fn so_far(&mut self) {
+        self.clear();
+        let (totals, elapsed) = self.last;
+        out::words(account(&totals, elapsed, elapsed).into_bytes());
+    }
+
+    /// Leaves the progress line, so that what comes next has a line of its own.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            out::words(b"\r\x1b[K".to_vec());
+        }
+    }
+
+    /// The account.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub fn end(mut self, outcome: &Outcome) -> Result<()> {
+        self.clear();
+        let totals = &outcome.totals;
+        out::over();
+        let mut text = Vec::new();
+        if self.json {
+            let mut line = totals_json(totals);
+            line["seconds"] = outcome.elapsed.as_secs_f64().into();
+            line["complete"] = outcome.is_complete.into();
+            line["seed"] = self.seed.into();
+            line["error"] = outcome.error.as_ref().map(ToString::to_string).into();
+            text = format!("{line}\n").into_bytes();
+        }
+        let printed = out::print(&self.stdout, text);
+        if totals.maybe_repeated != 0 {
+            warning!(
+                "warning: {} answers may have been reported before: the table was full",
+                totals.maybe_repeated
+            );
+        }
+        out::last_words(account(totals, outcome.sending, outcome.elapsed).into_bytes());
+        printed
+    }
+}
+
+fn text_line(answer: &Answer) -> String {
+    let aim = &answer.aim;
+    let port = format!("{}/{}", aim.port, aim.protocol.word());
+    let mut text = format!(
+        "{:<15}  {port:<9}  {:<8}  {}, ttl {}",
+        aim.addr.to_string(),
+        answer.state.word(),
+        answer.evidence.word(),
+        answer.ttl
+    );
+    if answer.from != aim.addr {
+        let _ = write!(text, ", from {}", answer.from);
+    }
+    text
+}
+
+fn json_line(answer: &Answer, time: SystemTime) -> Value {
+    let aim = &answer.aim;
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "type": "answer",
+        "time": format!("{:.6}", Timestamp(since.as_nanos() as u64)),
+        "address": aim.addr.to_string(),
+        "protocol": aim.protocol.word(),
+        "port": aim.port,
+        "state": answer.state.word(),
+        "reason": answer.evidence.word(),
+        "ttl": answer.ttl,
+        "from": answer.from.to_string(),
+    })
+}
+
+fn totals_json(totals: &Totals) -> Value {
+    json!({
+        "type": "totals",
+        "probes": number(totals.probes),
+        "sent": totals.sent,
+        "sent_bytes": totals.sent_bytes,
+        "failed": totals.failed,
+        "unreachable": number(totals.unreachable),
+        "received": totals.received,
+        "answers": totals.answers,
+        "open": totals.open,
+        "closed": totals.closed,
+        "filtered": totals.filtered,
+        "repeated": totals.repeated,
+        "maybe_repeated": totals.maybe_repeated,
+        "lost": totals.lost,
+    })
+}
+
+/// As a JSON number where one can hold it, else as text.
+fn number(value: u128) -> Value {
+    u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
+}
+
+fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
+    let pps = totals.sent as f64 / sending.as_secs_f64().max(1e-3);
+    let mut text = format!(
+        "{} of {} probes sent ({}), {:.3} s\n",
+        totals.sent,
+        totals.probes,
+        si(pps, "pps"),
+        elapsed.as_secs_f64()
+    );
+    let _ = writeln!(
+        text,
+        "  {} open, {} closed, {} filtered; {} repeated answers",
+        totals.open, totals.closed, totals.filtered, totals.repeated
+    );
+    let _ = writeln!(
+        text,
+        "  {} packets received, {} of them no answers; {} lost",
+        totals.received,
+        totals.received.saturating_sub(totals.answers),
+        totals.lost
+    );
+    for (count, what) in [
+        (totals.failed.into(), "refused by the interface"),
+        (
+            totals.unreachable,
+            "not sent: no neighbour answered for the target",
+        ),
+    ] {
+        if count != 0 {
+            let _ = writeln!(text, "  {count} {what}");
+        }
+    }
+    text
+}
+
+/// A packet as `capture` prints it.
+fn shown(packet: &Vec<u8>) -> String {
+    let mut found = Dissection::EMPTY;
+    dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
+    let (dissection, bytes) = (&found, packet.as_slice());
+    Summary { dissection, bytes }.to_string()
+}
+
+/// Prints what would be sent.
+///
+/// # Errors
+/// When it cannot be printed.
+pub fn dry_run(scan: &Scan, json: bool) -> Result<()> {
+    let frames = scan.sample(SAMPLE_COUNT);
+    let mut text = String::new();
+    if json {
+        let plan = scan.plan();
+        let line = json!({
+            "type": "plan",
+            "interface": scan.interface(),
+            "port": scan.port_name(),
+            "addresses": number(plan.targets().count()),
+            "reserved": number(scan.reserved),
+            "on_link": number(scan.on_link_count()),
+            "ports": scan.setup().ports.as_slice().len(),
+            "probes": number(plan.probe_count()),
+            "seed": scan.setup().seed,
+            "first": frames.iter().map(shown).collect::<Vec<_>>(),
+        });
+        let _ = writeln!(text, "{line}");
+    } else {
+        let _ = writeln!(
+            text,
+            "{}\n(dry run: nothing is sent) The first probes:",
+            plan_line(scan)
+        );
+        for frame in &frames {
+            let _ = writeln!(text, "  {}", shown(frame));
+            let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+            let _ = writeln!(text, "    {hex}");
+        }
+    }
+    let stdout = out::stdout(1)?;
+    out::print(&stdout, text.into_bytes())
+}

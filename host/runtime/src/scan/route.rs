@@ -1,0 +1,167 @@
+//! From where probes leave: interface, addresses, routers.
+
+use std::net::IpAddr;
+
+use ::scan::{AddrRange, NextHops, Plan, Source, Targets};
+use port::PortName;
+use sys::address::InterfaceAddress;
+use sys::link::Link;
+use sys::{Error, ErrorKind, Result, neighbour};
+use wire::Mac;
+
+use super::Setup;
+use crate::send::next_hop_mac;
+
+/// This end.
+pub(super) struct Local {
+    /// The interface.
+    pub link: Link,
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Source addresses and ports.
+    pub source: Source,
+    addresses: Vec<InterfaceAddress>,
+}
+
+impl Local {
+    /// The interface that was named, or that of the route to the first target.
+    pub fn find(setup: &Setup, targets: &Targets) -> Result<Self> {
+        let link = match &setup.port {
+            Some(name) => Link::by_name(&PortName::parse(name)?.target)?,
+            None => {
+                let first = targets.addr(0);
+                let route = neighbour::route(None, first).map_err(|error| {
+                    error.with_hint(format!("no route leads to {first}: name one with -e"))
+                })?;
+                Link::by_index(route.interface)?
+            }
+        };
+        let what = || format!("scan from {}", link.name);
+        if !link.is_up() {
+            let hint = format!("ip link set {} up", link.name);
+            return Err(Error::new(ErrorKind::InvalidInput, what(), "it is down").with_hint(hint));
+        }
+        let Some(mac) = link.address.first_chunk::<6>().copied().map(Mac) else {
+            let why = "its packets have no Ethernet header";
+            return Err(Error::new(ErrorKind::Unsupported, what(), why));
+        };
+        let addresses = sys::address::of(link.index)?;
+        let mut local = Self {
+            source: Source {
+                ipv4: None,
+                ipv6: None,
+                ports: setup.source_ports,
+            },
+            mac,
+            addresses,
+            link,
+        };
+        local.choose_source(setup, targets)?;
+        Ok(local)
+    }
+
+    fn choose_source(&mut self, setup: &Setup, targets: &Targets) -> Result<()> {
+        for addr in &setup.source_addrs {
+            match addr {
+                IpAddr::V4(addr) => self.source.ipv4 = Some(*addr),
+                IpAddr::V6(addr) => self.source.ipv6 = Some(*addr),
+            }
+        }
+        for is_ipv6 in [false, true] {
+            let Some(target) = first_of(targets, is_ipv6) else {
+                continue;
+            };
+            let is_known = match is_ipv6 {
+                true => self.source.ipv6.is_some(),
+                false => self.source.ipv4.is_some(),
+            };
+            if is_known {
+                continue;
+            }
+            match self.source_to(target) {
+                Some(IpAddr::V4(addr)) => self.source.ipv4 = Some(addr),
+                Some(IpAddr::V6(addr)) => self.source.ipv6 = Some(addr),
+                None => {
+                    let family = if is_ipv6 { "IPv6" } else { "IPv4" };
+                    let what = format!("scan from {}", self.link.name);
+                    let why = format!("it has no {family} address to send from");
+                    return Err(Error::new(ErrorKind::InvalidInput, what, why)
+                        .with_hint("--source-ip ADDRESS names one"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the kernel would send from, or the interface's first address of that family.
+    fn source_to(&self, target: IpAddr) -> Option<IpAddr> {
+        let chosen = neighbour::route(Some(self.link.index), target).ok();
+        let own = self.addresses.iter().filter(|own| !own.is_local);
+        let first = own
+            .map(|own| own.addr)
+            .find(|own| own.is_ipv4() == target.is_ipv4());
+        chosen.and_then(|route| route.source).or(first)
+    }
+
+    /// The targets to which there is no router between.
+    pub fn on_link(&self, targets: &Targets) -> Targets {
+        let mut ranges = Vec::new();
+        for own in &self.addresses {
+            let prefix = prefix_of(own);
+            for range in targets.ranges() {
+                let (first, last) = (range.first.max(prefix.first), range.last.min(prefix.last));
+                if range.is_ipv6 == prefix.is_ipv6 && first <= last {
+                    ranges.push(AddrRange {
+                        first,
+                        last,
+                        ..*range
+                    });
+                }
+            }
+        }
+        Targets::new(ranges, Vec::new()).unwrap_or_default()
+    }
+
+    /// Asks for the routers of the targets that are not on the link.
+    pub fn routers(&self, plan: &Plan, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
+        let beyond = Targets::new(plan.targets().ranges().to_vec(), on_link.ranges().to_vec());
+        let beyond = beyond.unwrap_or_default();
+        for is_ipv6 in [false, true] {
+            let Some(target) = first_of(&beyond, is_ipv6) else {
+                continue;
+            };
+            let Some(mac) = next_hop_mac(&self.link, target, true)? else {
+                let what = format!("find the router to {target}");
+                let why = format!("nobody answers for it on {}", self.link.name);
+                return Err(Error::new(ErrorKind::NotFound, what, why)
+                    .with_hint("--router-mac MAC names it, -e another interface"));
+            };
+            match is_ipv6 {
+                true => hops.router_v6 = Some(mac),
+                false => hops.router_v4 = Some(mac),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn first_of(targets: &Targets, is_ipv6: bool) -> Option<IpAddr> {
+    let first = targets
+        .ranges()
+        .iter()
+        .find(|range| range.is_ipv6 == is_ipv6)?;
+    Some(first.first_addr())
+}
+
+/// The addresses on the link of one of ours.
+fn prefix_of(own: &InterfaceAddress) -> AddrRange {
+    let range = AddrRange::single(own.addr);
+    let width = if range.is_ipv6 { 128u32 } else { 32 };
+    let host_bits = width.saturating_sub(own.prefix_len.into());
+    let host = !u128::MAX.unbounded_shl(host_bits);
+    AddrRange {
+        first: range.first & !host,
+        last: range.first | host,
+        ..range
+    }
+}

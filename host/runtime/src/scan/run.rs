@@ -1,0 +1,341 @@
+//! The threads of a scan.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use ::scan::{Answer, Cookies, Judge, Prober, Seen, Sighting, State};
+use port::{Port, RxBatch, TxBatch, TxQueue};
+use sys::{Error, ErrorKind, Result};
+use traffic::{Pace, Pacer};
+
+use super::{Notice, Outcome, Scan, Totals};
+use crate::Stop;
+use crate::send::{self, Limits, Next, SendEnded};
+use crate::worker::{self, Engine, Pacing, Verdict};
+
+/// Answers on their way to the thread that reports them; a receiver waits when there is no room.
+const ANSWERS_MAX: usize = 1 << 14;
+/// Answers remembered, so that each is reported once.
+const SEEN_MAX: usize = 1 << 24;
+/// How far sending may catch up: no burst follows a pause.
+const LAG_MAX_NS: u64 = 5_000_000;
+/// How often progress is reported.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The probes, as packets to send.
+struct ProbeSource<'p> {
+    prober: Prober<'p>,
+}
+
+impl send::Source for ProbeSource<'_> {
+    #[inline]
+    fn next(&mut self) -> Result<Next> {
+        Ok(match self.prober.next_len() {
+            Some(len) => Next::Packet {
+                len,
+                time_ns: 0,
+                again: false,
+            },
+            None => Next::End,
+        })
+    }
+
+    #[inline]
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let written = batch.buffer().and_then(|buffer| self.prober.write(buffer));
+        if let Some(len) = written {
+            batch.advance(len);
+        }
+        written.is_some()
+    }
+}
+
+/// Recognizes answers on one queue.
+struct Receiving<'p> {
+    judge: Judge<'p>,
+    answers: SyncSender<(Answer, SystemTime)>,
+    received: &'p AtomicU64,
+}
+
+impl Engine for Receiving<'_> {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        self.received
+            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let now = SystemTime::now();
+        for packet in batch.iter() {
+            if let Some(answer) = self.judge.judge(packet.bytes())
+                && self.answers.send((answer, now)).is_err()
+            {
+                return Ok(Verdict::Finish);
+            }
+        }
+        Ok(Verdict::Continue)
+    }
+}
+
+/// What the sending thread says when it has ended.
+struct Sent {
+    report: send::Report,
+    result: Result<()>,
+    unreachable: u128,
+}
+
+/// Figures of the sending thread, for progress.
+#[derive(Default)]
+struct Live {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+/// Runs a scan: asks for next hops, opens the port, sends and listens. `opened` is called once
+/// rights are no longer needed.
+///
+/// # Errors
+/// What kept it from beginning; what happens later is in the outcome.
+pub fn run(
+    scan: &Scan,
+    key: [u8; 16],
+    stop: &Stop,
+    opened: impl FnOnce() -> Result<()>,
+    mut notice: impl FnMut(Notice<'_>) -> Result<()>,
+) -> Result<Outcome> {
+    // Before the neighbours are asked: what is refused is refused at once.
+    let mut port = scan.open()?;
+    let hops = scan.hops(stop)?;
+    if scan.on_link_count() != 0 {
+        notice(Notice::Neighbours(
+            hops.neighbours.len(),
+            scan.on_link_count(),
+        ))?;
+    }
+    opened()?;
+    let cookies = Cookies::new(key, *scan.plan().source());
+    let syns = scan.syns();
+    let prober = Prober::new(scan.plan(), 0, &cookies, &syns, &hops);
+    let live = Live::default();
+    let mut collector = Collector {
+        scan,
+        totals: Totals {
+            probes: scan.plan().probe_count(),
+            ..Totals::default()
+        },
+        seen: Seen::new(SEEN_MAX),
+        live: &live,
+        began: Instant::now(),
+        is_complete: false,
+        sending: Duration::ZERO,
+        error: None,
+    };
+    collector.run(&mut port, prober, &cookies, stop, &mut notice);
+    Ok(collector.outcome())
+}
+
+/// The thread that puts everything together.
+struct Collector<'s> {
+    scan: &'s Scan,
+    totals: Totals,
+    seen: Seen,
+    live: &'s Live,
+    began: Instant,
+    sending: Duration,
+    is_complete: bool,
+    error: Option<Error>,
+}
+
+impl<'s> Collector<'s> {
+    fn run(
+        &mut self,
+        port: &mut Port,
+        prober: Prober<'_>,
+        cookies: &Cookies,
+        stop: &Stop,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) {
+        let (give, answers) = sync_channel(ANSWERS_MAX);
+        let (over, ended) = (stop.child(), Stop::new());
+        let (live, plan) = (self.live, self.scan.plan());
+        let tx = &mut port.tx[0];
+        let sent = &mut None;
+        thread::scope(|scope| {
+            let mut receivers = Vec::new();
+            for rx in &mut port.rx {
+                let mut engine = Receiving {
+                    judge: Judge::new(plan, cookies),
+                    answers: give.clone(),
+                    received: &live.received,
+                };
+                let ended = &ended;
+                receivers.push(scope.spawn(move || {
+                    let result = worker::run(rx, &mut engine, ended, Pacing::Gather);
+                    result
+                        .map(drop)
+                        .and_then(|()| worker::drain(rx, &mut engine))
+                }));
+            }
+            drop(give);
+            let rate = self.scan.setup().rate;
+            let sending = &over;
+            let sender = scope.spawn(move || transmit(tx, prober, rate, live, sending));
+            self.collect(&answers, notice, || sender.is_finished(), None, &over);
+            *sent = Some(join(sender));
+            let all_sent = self.account_sent(sent.as_ref());
+            if all_sent && self.error.is_none() {
+                let wait = self.scan.setup().wait;
+                self.keep(notice(Notice::Waiting(wait)));
+                let until = Instant::now() + wait;
+                self.collect(&answers, notice, || false, Some(until), &over);
+            }
+            // The receivers take what is in their rings, and end; then the channel is closed.
+            ended.set();
+            self.collect(&answers, notice, || false, None, &Stop::new());
+            for receiver in receivers {
+                self.keep(join(receiver));
+            }
+        });
+        match port.control.account() {
+            Ok(account) => self.totals.lost = account.rx_total().lost(),
+            Err(error) => self.keep(Err(error)),
+        }
+        self.totals.received = live.received.load(Ordering::Relaxed);
+        if let Some(Err(error)) = sent.take().map(|sent| sent.result) {
+            self.keep(Err(error));
+        }
+    }
+
+    /// Reports answers until `is_done` says so, the time is over, `stop` is set, or no receiver is
+    /// left.
+    fn collect(
+        &mut self,
+        answers: &Receiver<(Answer, SystemTime)>,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+        is_done: impl Fn() -> bool,
+        until: Option<Instant>,
+        stop: &Stop,
+    ) {
+        let mut tick = Instant::now() + TICK;
+        loop {
+            match answers.recv_timeout(Duration::from_millis(20)) {
+                Ok((answer, time)) => {
+                    let result = self.answer(&answer, time, notice);
+                    self.end_on_error(result, stop);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            if now >= tick {
+                tick = now + TICK;
+                self.totals.sent = self.live.sent.load(Ordering::Relaxed);
+                self.totals.received = self.live.received.load(Ordering::Relaxed);
+                let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
+                self.end_on_error(result, stop);
+            }
+            if is_done()
+                || until.is_some_and(|until| now >= until)
+                || (until.is_some() && stop.is_set())
+            {
+                return;
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        answer: &Answer,
+        time: SystemTime,
+        notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let totals = &mut self.totals;
+        totals.answers += 1;
+        match self.seen.note(answer) {
+            Sighting::Again => {
+                totals.repeated += 1;
+                return Ok(());
+            }
+            Sighting::Unknown => totals.maybe_repeated += 1,
+            Sighting::New => {}
+        }
+        match answer.state {
+            State::Open => totals.open += 1,
+            State::Closed => totals.closed += 1,
+            State::Filtered => totals.filtered += 1,
+        }
+        notice(Notice::Found(answer, time))
+    }
+
+    /// Takes over what was sent; true if it was everything.
+    fn account_sent(&mut self, sent: Option<&Sent>) -> bool {
+        let Some(sent) = sent else {
+            return false;
+        };
+        self.totals.sent = sent.report.packets;
+        self.totals.sent_bytes = sent.report.bytes;
+        self.totals.failed = sent.report.failed;
+        self.totals.unreachable = sent.unreachable;
+        self.sending = Duration::from_nanos(sent.report.span_ns);
+        self.is_complete = sent.result.is_ok() && sent.report.ended == SendEnded::Source;
+        self.is_complete
+    }
+
+    fn end_on_error(&mut self, result: Result<()>, stop: &Stop) {
+        if result.is_err() {
+            stop.set();
+        }
+        self.keep(result);
+    }
+
+    /// Keeps the first error, which is the cause of the others.
+    fn keep(&mut self, result: Result<()>) {
+        if let Err(error) = result {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        Outcome {
+            totals: self.totals,
+            elapsed: self.began.elapsed(),
+            sending: self.sending,
+            is_complete: self.is_complete,
+            error: self.error,
+        }
+    }
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    let result = thread.join();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The sending thread.
+fn transmit(
+    tx: &mut TxQueue,
+    prober: Prober<'_>,
+    rate: traffic::Rate,
+    live: &Live,
+    stop: &Stop,
+) -> Sent {
+    let on_wire = false;
+    let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
+    let mut source = ProbeSource { prober };
+    let mut progress = |report: &send::Report| live.sent.store(report.packets, Ordering::Relaxed);
+    let limits = Limits::default();
+    let (report, result) = send::send(tx, &mut source, &mut pacer, &limits, stop, &mut progress);
+    live.sent.store(report.packets, Ordering::Relaxed);
+    let result = result.and(match report.failed {
+        0 => Ok(()),
+        failed => Err(refused(failed)),
+    });
+    Sent {
+        report,
+        result,
+        unreachable: source.prober.unreachable(),
+    }
+}
+
+fn refused(failed: u64) -> Error {
+    let why = format!("{failed} were refused by the interface");
+    Error::new(ErrorKind::Io, "send all probes", why).with_hint("scan again, at a lower --rate")
+}

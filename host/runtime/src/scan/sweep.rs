@@ -1,0 +1,132 @@
+//! MAC addresses of targets on the link: each is asked twice, at the scan's rate, by ARP or
+//! Neighbor Discovery. A tap listens, so that the host keeps what its neighbours tell it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ::scan::{Solicitor, Targets, neighbour};
+use port::{Direction, PortOptions, RxQueue, TxBatch};
+use sys::Result;
+use traffic::{Pace, Pacer, Rate};
+use wire::Mac;
+
+use super::Local;
+use crate::send::{Limits, Next, Source, send};
+use crate::{Stop, filter};
+
+/// Requests for each target.
+const ROUNDS: u128 = 2;
+/// How long the last answers may take.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Requests go out no slower than this: it is one packet to each target on our own link.
+const RATE_MIN: f64 = 500.0;
+
+/// Requests to all targets that have not answered, round after round.
+struct Requests<'a> {
+    solicitor: Solicitor,
+    targets: &'a Targets,
+    next: u128,
+}
+
+impl Requests<'_> {
+    fn addr(&self) -> IpAddr {
+        self.targets.addr(self.next % self.targets.count())
+    }
+}
+
+impl Source for Requests<'_> {
+    fn next(&mut self) -> Result<Next> {
+        if self.next >= self.targets.count() * ROUNDS {
+            return Ok(Next::End);
+        }
+        Ok(Next::Packet {
+            len: Solicitor::len(self.addr()),
+            time_ns: 0,
+            again: false,
+        })
+    }
+
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let addr = self.addr();
+        let written = batch
+            .buffer()
+            .and_then(|buffer| self.solicitor.write(addr, buffer));
+        if let Some(len) = written {
+            batch.advance(len);
+            self.next += 1;
+        }
+        written.is_some()
+    }
+}
+
+/// Those of the targets that have a MAC address on this link.
+pub(super) fn neighbours(
+    local: &Local,
+    targets: &Targets,
+    rate: &Rate,
+    stop: &Stop,
+) -> Result<HashMap<IpAddr, Mac>> {
+    let options = PortOptions {
+        direction: Direction::Both,
+        filter_source: Some(filter::source("arp or (icmp6 and ip6[40] = 136)")),
+        outgoing: false,
+        ..PortOptions::default()
+    };
+    let mut port = port::open(&format!("afpacket:{}", local.link.name), &options)?;
+    let rate = match rate {
+        Rate::Packets(pps) => Rate::Packets(pps.max(RATE_MIN)),
+        bits @ Rate::Bits(_) => *bits,
+    };
+    let mut pacer = Pacer::new(Pace::Rate {
+        rate,
+        on_wire: false,
+    });
+    let mut requests = Requests {
+        solicitor: Solicitor {
+            source: local.source,
+            mac: local.mac,
+        },
+        targets,
+        next: 0,
+    };
+    let sent = Stop::new();
+    let (tx, rx) = (&mut port.tx[0], &mut port.rx[0]);
+    std::thread::scope(|scope| {
+        let listener = scope.spawn(|| listen(rx, targets, &sent));
+        let limits = Limits::default();
+        let (_, result) = send(tx, &mut requests, &mut pacer, &limits, stop, &mut |_| {});
+        sent.set();
+        let found = listener.join();
+        let found = found.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        result.and(found)
+    })
+}
+
+/// Takes answers until all targets have answered, or all were asked and had their time.
+fn listen(rx: &mut RxQueue, targets: &Targets, sent: &Stop) -> Result<HashMap<IpAddr, Mac>> {
+    let mut found = HashMap::new();
+    let mut until: Option<Instant> = None;
+    while until.is_none_or(|until| Instant::now() < until) {
+        if until.is_none() && sent.is_set() {
+            until = Some(Instant::now() + ANSWER_MAX);
+        }
+        let batch = rx.receive()?;
+        let is_idle = batch.is_empty();
+        for packet in batch.iter() {
+            if let Some((addr, mac)) = neighbour(packet.bytes())
+                && targets.contains(addr)
+            {
+                found.insert(addr, mac);
+            }
+        }
+        drop(batch);
+        if until.is_some() && found.len() as u128 == targets.count() {
+            break;
+        }
+        if is_idle {
+            rx.wait(Duration::from_millis(20))?;
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,48 @@
+//! What is scanned of what was asked for.
+
+use ::scan::parse_range;
+
+use super::*;
+
+fn setup(include: &[&str]) -> Setup {
+    let ranges = include.iter().map(|text| parse_range(text).unwrap());
+    Setup {
+        include: ranges.collect(),
+        exclude: Vec::new(),
+        ports: Ports::parse("80").unwrap(),
+        port: None,
+        source_addrs: Vec::new(),
+        source_ports: (40_000, 10),
+        router_mac: None,
+        rate: Rate::Packets(100.0),
+        attempts: 1,
+        shard: Shard::WHOLE,
+        seed: 1,
+        wait: Duration::ZERO,
+        options: Options::Minimal,
+        ttl: 64,
+    }
+}
+
+#[test]
+fn reserved_ranges_are_scanned_only_if_they_are_named() {
+    let count = |include: &[&str]| without_reserved(&setup(include)).unwrap().count();
+    assert_eq!(count(&["10.0.0.0/24"]), 256);
+    assert_eq!(count(&["10.0.0.0/8"]), 1 << 24);
+    assert_eq!(count(&["9.255.255.0-10.0.0.255"]), 256);
+    assert_eq!(count(&["9.255.255.0-10.0.0.255", "10.0.0.7"]), 257);
+    let left = (1 << 32) - (3 << 24) - (1 << 22) - (1 << 20) - (1 << 17) - (2 << 16) - 4 * 256;
+    assert_eq!(count(&["0.0.0.0/0"]), left - (2 << 28));
+    assert_eq!(count(&["127.0.0.1"]), 1);
+}
+
+#[test]
+fn scanning_nothing_is_refused() {
+    let mut all = setup(&["192.0.2.0/24"]);
+    all.exclude = all.include.clone();
+    let error = prepare(all).err().expect("nothing is left");
+    assert!(
+        error.to_string().contains("after the exclusions"),
+        "{error}"
+    );
+}

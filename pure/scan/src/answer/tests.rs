@@ -1,0 +1,223 @@
+//! Answers that are true, forged, foreign, cut and reshaped.
+
+use wire::Mac;
+
+use super::*;
+use crate::plan::{Order, Shard};
+use crate::port::Ports;
+use crate::source::Source;
+use crate::syn::{Options, Syns};
+use crate::target::{Targets, parse_range};
+
+const OWN_V4: &str = "198.51.100.7";
+const OWN_V6: &str = "2001:db8:1::7";
+
+struct Scene {
+    plan: Plan,
+    cookies: Cookies,
+    syns: Syns,
+}
+
+fn scene(key: u8) -> Scene {
+    let source = Source {
+        ipv4: Some(OWN_V4.parse().unwrap()),
+        ipv6: Some(OWN_V6.parse().unwrap()),
+        ports: (40_000, 256),
+    };
+    let ranges = ["192.0.2.0/24", "2001:db8:2::/120"].map(|text| parse_range(text).unwrap());
+    let order = Order {
+        seed: 1,
+        shard: Shard::WHOLE,
+        attempts: 1,
+        block: 10,
+    };
+    let targets = Targets::new(ranges.to_vec(), Vec::new()).unwrap();
+    let ports = Ports::parse("80,443").unwrap();
+    let plan = Plan::new(targets, ports, source, order).unwrap();
+    Scene {
+        cookies: Cookies::new([key; 16], source),
+        syns: Syns::new(source, Mac([2; 6]), 64, Options::Minimal),
+        plan,
+    }
+}
+
+impl Scene {
+    fn probe(&self, addr: &str, port: u16) -> Vec<u8> {
+        let aim = Aim {
+            addr: addr.parse().unwrap(),
+            protocol: Protocol::Tcp,
+            port,
+        };
+        let mut out = vec![0; 128];
+        let cookie = self.cookies.of(&aim);
+        let len = self
+            .syns
+            .write(&aim, &cookie, Mac([4; 6]), &mut out)
+            .unwrap();
+        out.truncate(len);
+        out
+    }
+
+    fn judge(&self, packet: &[u8]) -> Option<Answer> {
+        Judge::new(&self.plan, &self.cookies).judge(packet)
+    }
+}
+
+/// Where the IP header ends, by the EtherType.
+fn tcp_at(packet: &[u8]) -> usize {
+    if packet[12] == 8 { 34 } else { 54 }
+}
+
+/// The far end's answer with these flags: everything the other way round.
+fn answer(probe: &[u8], flags: u8) -> Vec<u8> {
+    let mut out = probe.to_vec();
+    let at = tcp_at(probe);
+    let (src, dst) = if at == 34 {
+        (26..30, 30..34)
+    } else {
+        (22..38, 38..54)
+    };
+    out[src.clone()].copy_from_slice(&probe[dst.clone()]);
+    out[dst].copy_from_slice(&probe[src]);
+    out[at..at + 2].copy_from_slice(&probe[at + 2..at + 4]);
+    out[at + 2..at + 4].copy_from_slice(&probe[at..at + 2]);
+    let seq = u32::from_be_bytes(probe[at + 4..at + 8].try_into().unwrap());
+    out[at + 8..at + 12].copy_from_slice(&seq.wrapping_add(1).to_be_bytes());
+    out[at + 4..at + 8].copy_from_slice(&[9, 9, 9, 9]);
+    out[at + 13] = flags;
+    out
+}
+
+/// A router's ICMP error about a probe, with so many bytes of it behind the IP header.
+fn error(probe: &[u8], kind: u8, code: u8, quoted: usize) -> Vec<u8> {
+    let at = tcp_at(probe);
+    let quote = &probe[14..at + quoted];
+    let mut out = probe[..14].to_vec();
+    let icmp_len = (8 + quote.len()) as u16;
+    if at == 34 {
+        out.extend([0x45, 0]);
+        out.extend((20 + icmp_len).to_be_bytes());
+        out.extend([0, 0, 0, 0, 250, 1, 0, 0, 203, 0, 113, 1]);
+        out.extend(&probe[26..30]);
+    } else {
+        out.extend([0x60, 0, 0, 0]);
+        out.extend(icmp_len.to_be_bytes());
+        out.extend([58, 250]);
+        out.extend([0x20, 1, 0xd, 0xb8, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
+        out.extend(&probe[22..38]);
+    }
+    out.extend([kind, code, 0, 0, 0, 0, 0, 0]);
+    out.extend(quote);
+    out
+}
+
+const TARGETS: [&str; 2] = ["192.0.2.9", "2001:db8:2::9"];
+
+#[test]
+fn open_closed_and_filtered() {
+    let scene = scene(1);
+    for addr in TARGETS {
+        let probe = scene.probe(addr, 443);
+        for (flags, state, evidence) in [
+            (0x12, State::Open, Evidence::SynAck),
+            (0x14, State::Closed, Evidence::Reset),
+        ] {
+            let found = scene.judge(&answer(&probe, flags)).expect(addr);
+            assert_eq!((found.state, found.evidence), (state, evidence));
+            assert_eq!((found.aim.port, found.ttl), (443, 64));
+            assert_eq!(found.aim.addr, addr.parse::<IpAddr>().unwrap());
+            assert_eq!(found.from, found.aim.addr);
+        }
+        let (kind, code) = if addr.contains(':') { (1, 1) } else { (3, 13) };
+        for quoted in [8, 20, 24] {
+            let found = scene.judge(&error(&probe, kind, code, quoted)).expect(addr);
+            assert_eq!(found.state, State::Filtered);
+            assert_eq!(found.evidence.word(), "admin-prohibited");
+            assert_eq!(found.aim.addr, addr.parse::<IpAddr>().unwrap());
+            assert_ne!(found.from, found.aim.addr);
+        }
+    }
+}
+
+#[test]
+fn foreign_and_forged_packets_are_no_answers() {
+    let (scene, other) = (scene(1), scene(2));
+    for addr in TARGETS {
+        let probe = scene.probe(addr, 80);
+        let at = tcp_at(&probe);
+        assert_eq!(scene.judge(&probe), None, "the probe itself");
+        for flags in [0x02, 0x10, 0x04, 0x11, 0x16, 0x18] {
+            assert_eq!(scene.judge(&answer(&probe, flags)), None, "{flags:#x}");
+        }
+        // One bit of what has to be right: ports, acknowledgment, either address.
+        let whole = answer(&probe, 0x12);
+        let addresses = if at == 34 { 26..34 } else { 22..54 };
+        for byte in (at..at + 4).chain(at + 8..at + 12).chain(addresses) {
+            for bit in 0..8 {
+                let mut forged = whole.clone();
+                forged[byte] ^= 1 << bit;
+                assert_eq!(scene.judge(&forged), None, "byte {byte} bit {bit}");
+            }
+        }
+        for byte in at + 2..at + 8 {
+            let (kind, code) = if at == 34 { (3, 1) } else { (1, 3) };
+            let mut forged = probe.clone();
+            forged[byte] ^= 1;
+            assert_eq!(
+                scene.judge(&error(&forged, kind, code, 8)),
+                None,
+                "quoted {byte}"
+            );
+        }
+        // Of a run under another key, with the same seed.
+        assert_eq!(scene.judge(&answer(&other.probe(addr, 80), 0x12)), None);
+        // From an address and a port that were never asked.
+        let beyond = if at == 34 {
+            "192.0.3.9"
+        } else {
+            "2001:db8:3::9"
+        };
+        assert_eq!(scene.judge(&answer(&scene.probe(beyond, 80), 0x12)), None);
+        assert_eq!(scene.judge(&answer(&scene.probe(addr, 81), 0x12)), None);
+    }
+}
+
+#[test]
+fn cut_packets_are_no_answers_unless_all_that_counts_is_there() {
+    let scene = scene(1);
+    for addr in TARGETS {
+        let probe = scene.probe(addr, 80);
+        let at = tcp_at(&probe);
+        for whole in [
+            answer(&probe, 0x12),
+            error(&probe, 3, 1, 8),
+            error(&probe, 1, 1, 8),
+        ] {
+            for len in 0..whole.len() {
+                if let Some(found) = scene.judge(&whole[..len]) {
+                    assert!(len >= at + 14, "{len}: {found:?}");
+                    assert_eq!(Some(found), scene.judge(&whole));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn random_forgeries_are_not_believed() {
+    let scene = scene(1);
+    let mut state = 7u64;
+    for addr in TARGETS {
+        let mut forged = answer(&scene.probe(addr, 80), 0x12);
+        let at = tcp_at(&forged);
+        for _ in 0..200_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let bytes = (state >> 16).to_be_bytes();
+            forged[at + 8..at + 12].copy_from_slice(&bytes[4..]);
+            forged[at + 3] = bytes[3];
+            assert_eq!(scene.judge(&forged), None);
+        }
+    }
+}

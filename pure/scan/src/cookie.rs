@@ -1,0 +1,194 @@
+//! What makes an answer recognizable without remembering the probe: numbers in the probe that only
+//! the scanner can have chosen.
+//!
+//! The pseudo-random function is AES-128 under a random key of each run, by the processor's
+//! instructions where it has them. The key has nothing to do with the seed of the
+//! [permutation](crate::Permutation), which is public.
+
+use std::net::IpAddr;
+
+use aes::cipher::{BlockEncrypt as _, KeyInit as _};
+use aes::{Aes128, Block};
+
+use crate::port::Protocol;
+
+/// Where a probe goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Aim {
+    /// The address.
+    pub addr: IpAddr,
+    /// What is asked.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
+}
+
+/// The numbers of one probe: the same for every attempt, so that an answer to any is recognized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cookie {
+    /// TCP sequence number.
+    pub seq: u32,
+    /// Chooses the source port: 32 bits to be scaled to the range.
+    pub source_port: u32,
+    /// IPv4 identification.
+    pub ip_id: u16,
+    /// Value of the TCP timestamp option.
+    pub timestamp: u32,
+}
+
+impl Cookie {
+    fn of_block(block: &Block) -> Self {
+        let word = |at: usize| {
+            let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
+            u32::from_le_bytes(bytes)
+        };
+        Self {
+            seq: word(0),
+            source_port: word(4),
+            ip_id: word(8) as u16,
+            timestamp: word(12),
+        }
+    }
+}
+
+/// Makes cookies under a key.
+#[derive(Clone)]
+pub struct Cookies {
+    cipher: Aes128,
+    src_v4: [u8; 4],
+    src_v6: [u8; 16],
+}
+
+/// Cookies made at once, so that the cipher's blocks overlap in the processor.
+pub const BATCH: usize = 16;
+
+impl Cookies {
+    /// Cookies under a key, for probes from these addresses.
+    pub fn new(key: [u8; 16], source: crate::Source) -> Self {
+        Self {
+            cipher: Aes128::new(&key.into()),
+            src_v4: source.ipv4.map_or([0; 4], |addr| addr.octets()),
+            src_v6: source.ipv6.map_or([0; 16], |addr| addr.octets()),
+        }
+    }
+
+    /// The cookie of one probe.
+    pub fn of(&self, aim: &Aim) -> Cookie {
+        let mut block = self.block(aim);
+        self.cipher.encrypt_block(&mut block);
+        Cookie::of_block(&block)
+    }
+
+    /// The cookies of up to [`BATCH`] probes.
+    ///
+    /// # Panics
+    /// If there are more, or `out` has not their number: a bug of the caller.
+    #[inline]
+    pub fn of_all(&self, aims: &[Aim], out: &mut [Cookie]) {
+        let mut blocks = [Block::default(); BATCH];
+        let blocks = &mut blocks[..aims.len()];
+        for (block, aim) in blocks.iter_mut().zip(aims) {
+            *block = self.block(aim);
+        }
+        self.cipher.encrypt_blocks(blocks);
+        assert_eq!(aims.len(), out.len(), "a cookie for each probe");
+        for (cookie, block) in out.iter_mut().zip(blocks.iter()) {
+            *cookie = Cookie::of_block(block);
+        }
+    }
+
+    /// The last block of the message that names a probe. IPv4 has one; IPv6 has three, chained as
+    /// in CBC-MAC. Messages differ in length by their family, which stands in the first byte of the
+    /// last block, and the first of IPv6 is no last one: no message is the start of another.
+    #[inline]
+    fn block(&self, aim: &Aim) -> Block {
+        let mut block = Block::default();
+        let [high, low] = aim.port.to_be_bytes();
+        block[1] = aim.protocol as u8;
+        (block[2], block[3]) = (high, low);
+        match aim.addr {
+            IpAddr::V4(addr) => {
+                block[0] = 4;
+                block[4..8].copy_from_slice(&addr.octets());
+                block[8..12].copy_from_slice(&self.src_v4);
+            }
+            IpAddr::V6(addr) => {
+                block[0] = 6;
+                let mut chain = Block::from(addr.octets());
+                self.cipher.encrypt_block(&mut chain);
+                xor(&mut chain, &self.src_v6);
+                self.cipher.encrypt_block(&mut chain);
+                xor(&mut block, &chain);
+            }
+        }
+        block
+    }
+}
+
+#[inline]
+fn xor(block: &mut Block, with: &[u8]) {
+    for (byte, other) in block.iter_mut().zip(with) {
+        *byte ^= other;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Source;
+
+    fn aims() -> Vec<Aim> {
+        let addrs = ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"];
+        let aim = |addr: &str, port| Aim {
+            addr: addr.parse().unwrap(),
+            protocol: Protocol::Tcp,
+            port,
+        };
+        addrs
+            .iter()
+            .flat_map(|addr| [aim(addr, 80), aim(addr, 443)])
+            .collect()
+    }
+
+    fn source(last: u8) -> Source {
+        Source {
+            ipv4: Some([198, 51, 100, last].into()),
+            ipv6: Some(format!("2001:db8:1::{last}").parse().unwrap()),
+            ports: (40_000, 100),
+        }
+    }
+
+    #[test]
+    fn cookies_differ_by_everything_that_names_a_probe_and_by_the_key() {
+        let mut seen = Vec::new();
+        for (key, last) in [([1; 16], 1), ([2; 16], 1), ([1; 16], 2)] {
+            let cookies = Cookies::new(key, source(last));
+            seen.extend(aims().iter().map(|aim| cookies.of(aim).seq));
+        }
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!((seen.len(), count), (24, 24));
+    }
+
+    #[test]
+    fn batches_give_the_same_cookies() {
+        let cookies = Cookies::new([7; 16], source(1));
+        let aims = aims();
+        for count in 0..=aims.len() {
+            let mut out = vec![Cookie::default(); count];
+            cookies.of_all(&aims[..count], &mut out);
+            let single: Vec<Cookie> = aims[..count].iter().map(|aim| cookies.of(aim)).collect();
+            assert_eq!(out, single);
+        }
+    }
+
+    #[test]
+    fn the_cipher_is_aes_128() {
+        // FIPS 197, appendix C.1.
+        let key: [u8; 16] = core::array::from_fn(|n| n as u8);
+        let mut block = Block::from(core::array::from_fn::<u8, 16, _>(|n| n as u8 * 0x11));
+        Aes128::new(&key.into()).encrypt_block(&mut block);
+        assert_eq!(block[..4], [0x69, 0xc4, 0xe0, 0xd8]);
+    }
+}

@@ -1,0 +1,36 @@
+//! A stateless port scanner without its devices: which probe comes next, how it looks, and what an
+//! answer means.
+//!
+//! A [`Plan`] numbers all probes and gives them in the order of a [`Permutation`]; a [`Prober`]
+//! writes them as frames whose numbers are [`Cookies`]; a [`Judge`] recognizes the answers by those
+//! numbers alone, so nothing is remembered of a probe that was sent. [`Seen`] tells new answers
+//! from repeated ones.
+//!
+//! Nothing here does IO, reads a clock or draws random numbers: seed and key are given.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod cookie;
+mod hops;
+mod neighbour;
+mod permutation;
+mod plan;
+mod port;
+mod prober;
+mod seen;
+mod source;
+mod syn;
+mod target;
+
+pub use answer::{Answer, Evidence, Judge, State};
+pub use cookie::{Aim, Cookie, Cookies};
+pub use hops::NextHops;
+pub use neighbour::{Solicitor, neighbour};
+pub use permutation::{LEN_MAX, Permutation, Walk};
+pub use plan::{Order, Plan, Probes, Shard};
+pub use port::{Ports, Protocol};
+pub use prober::Prober;
+pub use seen::{Seen, Sighting};
+pub use source::Source;
+pub use syn::{Options, Syns};
+pub use target::{AddrRange, RESERVED, Targets, parse_line, parse_range};

@@ -1,0 +1,141 @@
+//! Bijection at every small length and by samples beyond, walks and shards, statistical quality.
+
+use super::*;
+
+/// Lengths beyond 2^16: around powers of two, primes, products of addresses and ports.
+const LARGE: [u128; 9] = [
+    65_537,
+    (1 << 24) - 1,
+    (1 << 24) + 43,
+    1 << 32,
+    3_702_258_688 * 3,
+    1 << 48,
+    (1 << 64) + 13,
+    (1 << 96) - 17,
+    LEN_MAX,
+];
+
+#[test]
+fn lengths_to_2_16_are_bijections() {
+    let mut seen = vec![0u32; 1 << 16];
+    // All to 2,048, then every 211th: all of them would take two billion steps.
+    let lengths = (1..=2_048)
+        .chain((2_049..65_536).step_by(211))
+        .chain([65_536]);
+    for (round, len) in (1u32..).zip(lengths) {
+        let permutation = Permutation::new(len as u128, u64::from(round)).unwrap();
+        let mut count = 0;
+        for number in permutation.walk(0, 1) {
+            let place = &mut seen[number as usize];
+            assert_ne!(*place, round, "{number} twice of {len}");
+            *place = round;
+            count += 1;
+        }
+        assert_eq!(count, len);
+    }
+}
+
+#[test]
+fn indices_of_numbers_are_where_they_stand() {
+    for len in LARGE.into_iter().chain([1, 2, 3, 7, 1000]) {
+        let permutation = Permutation::new(len, 42).unwrap();
+        for sample in 0..2_000u128 {
+            let index = sample.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) % len;
+            let number = permutation.at(index);
+            assert!(number < len);
+            assert_eq!(permutation.index_of(number), index, "{len}");
+            assert_eq!(permutation.at(permutation.index_of(index)), index);
+        }
+    }
+}
+
+#[test]
+fn a_walk_gives_what_stands_at_its_indices() {
+    for len in LARGE {
+        let permutation = Permutation::new(len, 7).unwrap();
+        for (from, stride) in [(0, 1), (5, 3), (len / 2, len / 500 + 1), (len - 1, 1)] {
+            let walk = permutation.walk(from, stride);
+            let mut index = from;
+            for number in walk.take(300) {
+                assert_eq!(number, permutation.at(index), "{len} {from} {stride}");
+                index += stride;
+            }
+        }
+        assert_eq!(permutation.walk(len, 1).next(), None);
+    }
+}
+
+#[test]
+fn shards_are_disjoint_and_leave_nothing_out() {
+    for (len, shards) in [(1, 3), (10, 3), (4_096, 5), (10_007, 7)] {
+        let permutation = Permutation::new(len, 3).unwrap();
+        let mut seen = vec![0; len as usize];
+        for shard in 0..shards {
+            for number in permutation.walk(shard, shards) {
+                seen[number as usize] += 1;
+            }
+        }
+        assert!(seen.iter().all(|count| *count == 1), "{len} {shards}");
+    }
+}
+
+/// Pearson's statistic over equal cells, as standard deviations from its mean.
+fn deviation(counts: &[u64]) -> f64 {
+    let total: u64 = counts.iter().sum();
+    let expected = total as f64 / counts.len() as f64;
+    let square = |count: &u64| (*count as f64 - expected).powi(2) / expected;
+    let freedom = counts.len() as f64 - 1.0;
+    (counts.iter().map(square).sum::<f64>() - freedom) / (2.0 * freedom).sqrt()
+}
+
+#[test]
+fn the_order_looks_random() {
+    const CELLS: u128 = 256;
+    for len in [1 << 24, (1 << 24) + 43, 1 << 32, 3_702_258_688 * 3, 1 << 48] {
+        for seed in [0, 1, 2, 0xdead_beef] {
+            let permutation = Permutation::new(len, seed).unwrap();
+            let numbers: Vec<u128> = permutation.walk(0, 1).take(1 << 18).collect();
+            let cell = |number: u128| (number * CELLS / len) as usize;
+            let mut high = vec![0; CELLS as usize];
+            let mut low = vec![0; CELLS as usize];
+            let mut pairs = vec![0; 1 << 12];
+            let mut gaps = vec![0; CELLS as usize];
+            for two in numbers.windows(2) {
+                high[cell(two[0])] += 1;
+                low[(two[0] % CELLS) as usize] += 1;
+                pairs[(cell(two[0]) >> 2) << 6 | cell(two[1]) >> 2] += 1;
+                gaps[cell((two[1] + len - two[0]) % len)] += 1;
+            }
+            for (what, counts) in [
+                ("high", high),
+                ("low", low),
+                ("pairs", pairs),
+                ("gaps", gaps),
+            ] {
+                let deviation = deviation(&counts);
+                assert!(
+                    deviation.abs() < 5.0,
+                    "{what} of {len} by {seed}: {deviation}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn seeds_give_orders_that_have_nothing_in_common() {
+    let len = 1 << 20;
+    let one = Permutation::new(len, 1).unwrap();
+    for seed in [0, 2, 1 << 63] {
+        let other = Permutation::new(len, seed).unwrap();
+        let same = one.walk(0, 1).zip(other.walk(0, 1)).filter(|(a, b)| a == b);
+        // One is expected.
+        assert!(same.count() < 10, "{seed}");
+    }
+}
+
+#[test]
+fn impossible_lengths_are_refused() {
+    assert!(Permutation::new(0, 1).is_none());
+    assert!(Permutation::new(LEN_MAX + 1, 1).is_none());
+}

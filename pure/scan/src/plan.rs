@@ -1,0 +1,244 @@
+//! Which probes a scan sends, in which order: arithmetic on one number.
+//!
+//! Every pair of an address and a port has an index in the [permutation](Permutation). A shard
+//! takes every n-th index. Attempts follow each other in blocks: all first attempts of a block of
+//! indices, then all second ones, and so on, so that the attempts at one target are a block apart.
+//! Nothing here depends on the rate: the probe with a given number is the same one at any rate, on
+//! any machine, and a scan can begin at any of them.
+
+use crate::cookie::Aim;
+use crate::permutation::{Permutation, Walk};
+use crate::port::Ports;
+use crate::source::Source;
+use crate::target::Targets;
+
+/// One part of a scan that is shared between machines or runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part, from 0.
+    pub index: u32,
+    /// How many there are, at least one.
+    pub count: u32,
+}
+
+impl Shard {
+    /// The whole.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// `1/4`: the first of four.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence without a full stop.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').map(|(i, n)| (i.parse(), n.parse()));
+        match parts {
+            Some((Ok(index @ 1..), Ok(count))) if index <= count => Ok(Self {
+                index: index - 1,
+                count,
+            }),
+            _ => Err(format!("{text:?} is not a shard: 1/4 is the first of four")),
+        }
+    }
+}
+
+/// How a plan is cut and repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Seed of the permutation.
+    pub seed: u64,
+    /// The part that is sent.
+    pub shard: Shard,
+    /// Probes to each target, at least one.
+    pub attempts: u32,
+    /// Indices of a block, at least one: as many probes lie between two attempts at a target.
+    pub block: u64,
+}
+
+/// A scan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    targets: Targets,
+    ports: Ports,
+    source: Source,
+    order: Order,
+    permutation: Permutation,
+    /// 2^64 / number of ports, rounded down.
+    reciprocal: u64,
+}
+
+impl Plan {
+    /// A plan; `None` if there is no target or no port, or if there are more than
+    /// [`LEN_MAX`](crate::LEN_MAX) of them together.
+    pub fn new(targets: Targets, ports: Ports, source: Source, order: Order) -> Option<Self> {
+        let port_count = ports.as_slice().len() as u128;
+        let permutation = Permutation::new(targets.count() * port_count, order.seed)?;
+        Some(Self {
+            targets,
+            source,
+            order: Order {
+                attempts: order.attempts.max(1),
+                block: order.block.max(1),
+                ..order
+            },
+            permutation,
+            reciprocal: ((1u128 << 64) / port_count).min(u64::MAX.into()) as u64,
+            ports,
+        })
+    }
+
+    /// The addresses.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    /// From where it is sent.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Its order.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Pairs of address and port in this shard.
+    pub fn pair_count(&self) -> u128 {
+        let Shard { index, count } = self.order.shard;
+        let len = self.permutation.len();
+        let index = u128::from(index);
+        if index < len {
+            (len - index).div_ceil(count.into())
+        } else {
+            0
+        }
+    }
+
+    /// Probes of this shard, all attempts included.
+    pub fn probe_count(&self) -> u128 {
+        self.pair_count() * u128::from(self.order.attempts)
+    }
+
+    /// The probes from a number on.
+    pub fn probes(&self, from: u128) -> Probes<'_> {
+        let (block, attempts) = (
+            u128::from(self.order.block),
+            u128::from(self.order.attempts),
+        );
+        let first = from / (block * attempts) * block;
+        let within = from % (block * attempts);
+        let pairs = self.pair_count();
+        // The last block is shorter, and so are its attempts.
+        let len = block.min(pairs.saturating_sub(first));
+        let start = self.walk(first);
+        let (attempt, offset) = match len {
+            0 => (0, 0),
+            _ if within >= len * attempts => (attempts - 1, len),
+            _ => (within / len, within % len),
+        };
+        Probes {
+            walk: self.walk(first + offset),
+            left: len - offset,
+            start,
+            len,
+            attempt: attempt as u32,
+            behind: pairs.saturating_sub(first + len),
+            plan: self,
+        }
+    }
+
+    /// The pairs from the n-th of this shard on.
+    fn walk(&self, pair: u128) -> Walk<'_> {
+        let Shard { index, count } = self.order.shard;
+        let count = u128::from(count);
+        self.permutation
+            .walk(u128::from(index) + pair * count, count)
+    }
+
+    /// The pair of a number of the permutation.
+    #[inline]
+    fn aim(&self, number: u128) -> Aim {
+        let ports = self.ports.as_slice();
+        let count = ports.len() as u64;
+        let (addr, port) = match u64::try_from(number) {
+            Ok(number) => {
+                // The estimate is right or one too low.
+                let estimate = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;
+                let rest = number - estimate * count;
+                let is_low = rest >= count;
+                let rest = if is_low { rest - count } else { rest };
+                (u128::from(estimate + u64::from(is_low)), rest)
+            }
+            Err(_) => {
+                let count = u128::from(count);
+                (number / count, (number % count) as u64)
+            }
+        };
+        let (protocol, port) = ports[port as usize];
+        Aim {
+            addr: self.targets.addr(addr),
+            protocol,
+            port,
+        }
+    }
+}
+
+/// The probes of a plan in their order.
+#[derive(Clone, Debug)]
+pub struct Probes<'p> {
+    plan: &'p Plan,
+    walk: Walk<'p>,
+    /// Where the block begins.
+    start: Walk<'p>,
+    /// Pairs of the block.
+    len: u128,
+    /// Of the block's pairs, those left of this attempt.
+    left: u128,
+    attempt: u32,
+    /// Pairs behind the block.
+    behind: u128,
+}
+
+impl Iterator for Probes<'_> {
+    type Item = Aim;
+
+    #[inline]
+    fn next(&mut self) -> Option<Aim> {
+        if self.left == 0 && !self.turn() {
+            return None;
+        }
+        self.left -= 1;
+        let number = self.walk.next()?;
+        Some(self.plan.aim(number))
+    }
+}
+
+impl Probes<'_> {
+    /// Goes on with the next attempt, or with the next block; false at the end.
+    #[cold]
+    fn turn(&mut self) -> bool {
+        self.attempt += 1;
+        if self.len != 0 && self.attempt < self.plan.order.attempts {
+            self.walk = self.start.clone();
+            self.left = self.len;
+            return true;
+        }
+        if self.behind == 0 {
+            self.attempt = self.plan.order.attempts;
+            return false;
+        }
+        self.attempt = 0;
+        self.start = self.walk.clone();
+        self.len = self.behind.min(self.plan.order.block.into());
+        self.behind -= self.len;
+        self.left = self.len;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Exact counts, shards, attempts, and beginning anywhere.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::target::parse_range;
+
+fn plan(range: &str, ports: &str, order: Order) -> Plan {
+    let targets = Targets::new(vec![parse_range(range).unwrap()], Vec::new()).unwrap();
+    let source = Source {
+        ipv4: Some([192, 0, 2, 1].into()),
+        ipv6: None,
+        ports: (40_000, 1),
+    };
+    Plan::new(targets, Ports::parse(ports).unwrap(), source, order).unwrap()
+}
+
+const PLAIN: Order = Order {
+    seed: 5,
+    shard: Shard::WHOLE,
+    attempts: 1,
+    block: 100,
+};
+
+#[test]
+fn each_target_is_probed_as_often_as_there_are_attempts() {
+    for attempts in 1..=4 {
+        for block in [1, 7, 100, 511, 512, 513, 100_000] {
+            let order = Order {
+                attempts,
+                block,
+                ..PLAIN
+            };
+            let plan = plan("198.18.4.0/24", "80,443", order);
+            let mut counts: HashMap<Aim, u32> = HashMap::new();
+            for aim in plan.probes(0) {
+                *counts.entry(aim).or_default() += 1;
+            }
+            assert_eq!(counts.len(), 512);
+            assert!(counts.values().all(|count| *count == attempts));
+            assert_eq!(plan.probe_count(), 512 * u128::from(attempts));
+        }
+    }
+}
+
+#[test]
+fn attempts_at_a_target_are_a_block_apart() {
+    let order = Order {
+        attempts: 3,
+        block: 64,
+        ..PLAIN
+    };
+    let aims: Vec<Aim> = plan("198.18.4.0/24", "80", order).probes(0).collect();
+    for (at, aim) in aims.iter().enumerate() {
+        let next = aims[at + 1..].iter().position(|other| other == aim);
+        assert!(next.is_none_or(|gap| gap == 63), "{at}");
+    }
+}
+
+#[test]
+fn a_scan_can_begin_at_any_probe() {
+    for (attempts, block) in [(1, 100), (3, 100), (2, 1), (4, 1_000)] {
+        let order = Order {
+            attempts,
+            block,
+            shard: Shard { index: 1, count: 3 },
+            ..PLAIN
+        };
+        let plan = plan("198.18.4.0/24", "80,443,8080", order);
+        let all: Vec<Aim> = plan.probes(0).collect();
+        assert_eq!(all.len() as u128, plan.probe_count());
+        for from in [
+            0,
+            1,
+            99,
+            100,
+            101,
+            299,
+            300,
+            301,
+            555,
+            all.len() - 1,
+            all.len(),
+            all.len() + 9,
+        ] {
+            let rest: Vec<Aim> = plan.probes(from as u128).collect();
+            assert_eq!(
+                rest,
+                all[from.min(all.len())..],
+                "{from} of {attempts}×{block}"
+            );
+        }
+    }
+}
+
+#[test]
+fn shards_are_disjoint_and_complete_at_any_block() {
+    let mut counts: HashMap<Aim, u32> = HashMap::new();
+    for (index, block) in (0..3).zip([10, 1_000, 77]) {
+        let shard = Shard { index, count: 3 };
+        let order = Order {
+            shard,
+            block,
+            ..PLAIN
+        };
+        for aim in plan("198.18.4.0/22", "81-83", order).probes(0) {
+            *counts.entry(aim).or_default() += 1;
+        }
+    }
+    assert_eq!(counts.len(), 3_072);
+    assert!(counts.values().all(|count| *count == 1));
+}
+
+#[test]
+fn more_shards_than_targets_leave_some_with_nothing() {
+    let order = |index| Order {
+        shard: Shard { index, count: 9 },
+        ..PLAIN
+    };
+    let count = |index| plan("192.0.2.0/30", "80", order(index)).probes(0).count();
+    assert_eq!((0..9).map(count).sum::<usize>(), 4);
+}
+
+#[test]
+fn pairs_are_right_for_every_number_of_ports() {
+    for ports in ["1", "1-2", "1-3", "1-7", "1-1000", "0-65535"] {
+        let plan = plan("0.0.0.0/0", ports, PLAIN);
+        let count = plan.ports().as_slice().len() as u128;
+        let last = (1u128 << 32) * count - 1;
+        for number in [
+            0,
+            1,
+            count - 1,
+            count,
+            count + 1,
+            last / 3,
+            last - count,
+            last,
+        ] {
+            let aim = plan.aim(number);
+            let addr = (number / count) as u32;
+            assert_eq!(
+                aim.addr,
+                std::net::Ipv4Addr::from_bits(addr),
+                "{number} {ports}"
+            );
+            assert_eq!(
+                aim.port,
+                plan.ports().as_slice()[(number % count) as usize].1
+            );
+        }
+    }
+}
+
+#[test]
+fn shards_from_text() {
+    assert_eq!(Shard::parse("1/1"), Ok(Shard::WHOLE));
+    assert_eq!(Shard::parse("3/4"), Ok(Shard { index: 2, count: 4 }));
+    for text in ["", "0/4", "5/4", "1/0", "1", "a/b", "-1/4"] {
+        assert!(Shard::parse(text).is_err(), "{text}");
+    }
+}

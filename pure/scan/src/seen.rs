@@ -1,0 +1,80 @@
+//! Which answers were seen: each is reported once, exactly, as long as the table has room.
+
+use std::collections::HashSet;
+
+use crate::answer::{Answer, State};
+use crate::cookie::Aim;
+
+/// What the table says of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// It is new.
+    New,
+    /// It came before.
+    Again,
+    /// The table is full: whether it is new is not known.
+    Unknown,
+}
+
+/// The answers seen, up to a number.
+pub struct Seen {
+    table: HashSet<(Aim, State)>,
+    len_max: usize,
+}
+
+impl Seen {
+    /// A table of at most this many answers.
+    pub fn new(len_max: usize) -> Self {
+        Self {
+            table: HashSet::new(),
+            len_max,
+        }
+    }
+
+    /// Notes an answer. A port that is first filtered and then open gives two.
+    pub fn note(&mut self, answer: &Answer) -> Sighting {
+        let key = (answer.aim, answer.state);
+        if self.table.contains(&key) {
+            return Sighting::Again;
+        }
+        if self.table.len() >= self.len_max {
+            return Sighting::Unknown;
+        }
+        self.table.insert(key);
+        Sighting::New
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Evidence;
+    use crate::port::Protocol;
+
+    #[test]
+    fn each_answer_is_new_once_until_the_table_is_full() {
+        let mut seen = Seen::new(3);
+        let answer = |last: u8, state| {
+            let addr = [192, 0, 2, last].into();
+            let (protocol, port) = (Protocol::Tcp, 80);
+            Answer {
+                aim: Aim {
+                    addr,
+                    protocol,
+                    port,
+                },
+                state,
+                evidence: Evidence::Reset,
+                ttl: 64,
+                from: addr,
+            }
+        };
+        let first = answer(1, State::Filtered);
+        assert_eq!(seen.note(&first), Sighting::New);
+        assert_eq!(seen.note(&first), Sighting::Again);
+        assert_eq!(seen.note(&answer(1, State::Open)), Sighting::New);
+        assert_eq!(seen.note(&answer(2, State::Open)), Sighting::New);
+        assert_eq!(seen.note(&answer(3, State::Open)), Sighting::Unknown);
+        assert_eq!(seen.note(&first), Sighting::Again);
+    }
+}

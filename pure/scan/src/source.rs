@@ -1,0 +1,33 @@
+//! From where probes are sent.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::cookie::Cookie;
+
+/// The scanner's own addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Of IPv4 probes.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Of IPv6 probes.
+    pub ipv6: Option<Ipv6Addr>,
+    /// The first source port, and how many there are: at least one, and none above 65535.
+    pub ports: (u16, u16),
+}
+
+impl Source {
+    /// The source port of a probe.
+    #[inline]
+    pub fn port(&self, cookie: &Cookie) -> u16 {
+        let (first, count) = self.ports;
+        first + ((u64::from(cookie.source_port) * u64::from(count)) >> 32) as u16
+    }
+
+    /// Whether an address is the scanner's.
+    pub fn is_own(&self, addr: IpAddr) -> bool {
+        match addr {
+            IpAddr::V4(addr) => self.ipv4 == Some(addr),
+            IpAddr::V6(addr) => self.ipv6 == Some(addr),
+        }
+    }
+}

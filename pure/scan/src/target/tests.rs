@@ -1,0 +1,161 @@
+//! Sets of addresses beside a plain list of them.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn ranges(texts: &[&str]) -> Vec<AddrRange> {
+    texts
+        .iter()
+        .map(|text| parse_range(text).unwrap())
+        .collect()
+}
+
+#[test]
+fn ranges_mean_what_they_say() {
+    for (text, first, last) in [
+        ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7/24", "192.0.2.0", "192.0.2.255"),
+        ("192.0.2.7/32", "192.0.2.7", "192.0.2.7"),
+        ("0.0.0.0/0", "0.0.0.0", "255.255.255.255"),
+        ("192.0.2.1-192.0.3.9", "192.0.2.1", "192.0.3.9"),
+        ("192.0.2.1-9", "192.0.2.1", "192.0.2.9"),
+        ("2001:db8::/126", "2001:db8::", "2001:db8::3"),
+        ("2001:db8::1-2001:db8::f", "2001:db8::1", "2001:db8::f"),
+        ("::/0", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ] {
+        let range = parse_range(text).unwrap();
+        let ends = (range.addr(range.first), range.addr(range.last));
+        assert_eq!(
+            ends,
+            (first.parse().unwrap(), last.parse().unwrap()),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_range_is_refused_with_its_text() {
+    for text in [
+        "",
+        "192.0.2",
+        "192.0.2.0/33",
+        "192.0.2.0/",
+        "192.0.2.0/+8",
+        "192.0.2.0/08",
+        "192.0.2.9-192.0.2.1",
+        "192.0.2.9-1",
+        "192.0.2.1-300",
+        "192.0.2.1-::1",
+        "::1-9",
+        "::/129",
+        "host.example",
+    ] {
+        let error = parse_range(text).unwrap_err();
+        assert!(error.contains(text), "{text}: {error}");
+    }
+}
+
+#[test]
+fn numbers_and_addresses_are_those_of_a_list() {
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    for _ in 0..300 {
+        let mut some = |count: u64| -> Vec<AddrRange> {
+            let one = |_| {
+                let first = u128::from(random(500));
+                AddrRange {
+                    is_ipv6: random(3) == 0,
+                    first,
+                    last: first + u128::from(random(30)),
+                }
+            };
+            (0..count).map(one).collect()
+        };
+        let (include, exclude) = (some(12), some(9));
+        let mut list = BTreeSet::new();
+        let all = |range: &AddrRange| {
+            let is_ipv6 = range.is_ipv6;
+            (range.first..=range.last)
+                .map(move |bits| (is_ipv6, bits))
+                .collect::<Vec<_>>()
+        };
+        list.extend(include.iter().flat_map(all));
+        for range in &exclude {
+            for one in all(range) {
+                list.remove(&one);
+            }
+        }
+        let targets = Targets::new(include, exclude).unwrap();
+        assert_eq!(targets.count(), list.len() as u128);
+        for (number, expected) in list.iter().enumerate() {
+            let addr = targets.addr(number as u128);
+            assert_eq!(bits_of(addr), *expected);
+            assert!(targets.contains(addr));
+        }
+        for is_ipv6 in [false, true] {
+            for bits in 0..600 {
+                let (first, last) = (bits, bits);
+                let range = AddrRange {
+                    is_ipv6,
+                    first,
+                    last,
+                };
+                let expected = list.contains(&(is_ipv6, bits));
+                assert_eq!(targets.contains(range.addr(bits)), expected);
+                assert_eq!(targets.count_in(&range), u128::from(expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_of_the_address_space() {
+    let all = ranges(&["0.0.0.0/0"]);
+    let ends = ranges(&["0.0.0.0", "255.255.255.255"]);
+    let targets = Targets::new(all.clone(), ends).unwrap();
+    assert_eq!(targets.count(), (1 << 32) - 2);
+    assert_eq!(targets.addr(0).to_string(), "0.0.0.1");
+    assert_eq!(
+        targets.addr(targets.count() - 1).to_string(),
+        "255.255.255.254"
+    );
+    assert_eq!(Targets::new(all.clone(), all).unwrap().count(), 0);
+    assert!(Targets::new(ranges(&["::/0"]), Vec::new()).is_none());
+    let wide = Targets::new(ranges(&["2001:db8::/32"]), Vec::new()).unwrap();
+    assert_eq!(wide.addr(5).to_string(), "2001:db8::5");
+}
+
+#[test]
+fn lines_have_comments_and_several_ranges() {
+    let mut out = Vec::new();
+    parse_line("192.0.2.1, 192.0.2.8/30\t2001:db8::1 # three\r\n", &mut out).unwrap();
+    parse_line("# none", &mut out).unwrap();
+    assert_eq!(out.len(), 3);
+    assert!(parse_line("192.0.2.1 nonsense", &mut out).is_err());
+}
+
+#[test]
+fn a_million_exclusions_are_found_among() {
+    let exclude = (0..1u128 << 20).map(|n| AddrRange {
+        is_ipv6: false,
+        first: (n << 12) | (n % 4096),
+        last: (n << 12) | (n % 4096),
+    });
+    let targets = Targets::new(ranges(&["0.0.0.0/0"]), exclude.collect()).unwrap();
+    assert_eq!(targets.count(), (1 << 32) - (1 << 20));
+    for sample in 0..100_000u128 {
+        let number = sample.wrapping_mul(2_654_435_761) % targets.count();
+        let addr = targets.addr(number);
+        let (_, bits) = bits_of(addr);
+        assert_ne!(bits & 4095, (bits >> 12) % 4096);
+        // Every address before it but the excluded ones has a lower number.
+        let cut = (bits >> 12) + u128::from(bits & 4095 > (bits >> 12) % 4096);
+        assert_eq!(number, bits - cut);
+    }
+}
