@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::confine::ConfineArgs;
 use clap::ValueEnum;
 use port::{AttachMode, BindMode, Direction, PortName, PortOptions, TimestampSource};
 use runtime::Pacing;
@@ -87,6 +88,8 @@ pub struct PortArgs {
     /// Drop privileges to this user once the port is open
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    #[command(flatten)]
+    pub confine: ConfineArgs,
 }
 
 /// A time as every command takes it: a number of seconds, or with a unit (`us`, `ms`, `s`, `m`,

@@ -4,6 +4,7 @@
 mod args;
 mod cmd;
 mod config;
+mod confine;
 mod exit;
 mod live;
 mod out;

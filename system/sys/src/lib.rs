@@ -30,6 +30,7 @@ pub mod poll;
 pub mod probe;
 pub mod rights;
 pub mod route;
+pub mod seccomp;
 pub mod session;
 pub mod signal;
 pub mod vfio;

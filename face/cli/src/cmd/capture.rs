@@ -19,6 +19,7 @@ use port::{Direction, Intake, Port, PortName};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
 use runtime::{Pacing, Stop, TotalsRequest};
 use sys::rights::{self, Capability, User};
+use sys::seccomp::Keep;
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
@@ -238,6 +239,8 @@ pub fn run(args: &Args) -> Result<()> {
         let keep: Vec<Capability> = files.into_iter().chain(counters).collect();
         rights::give_up(user.as_ref(), &keep)?;
     }
+    let exec = args.write.postrotate.is_some();
+    args.port.confine.calls(Keep { exec })?;
     let sink = sink.map_or_else(make, Ok)?;
     drop(closed);
     out::start()?;

@@ -260,7 +260,7 @@ pub fn run(args: &Args) -> Result<()> {
         // As root those files may lie in other users' folders: that one right stays.
         keep.push(Capability::DacOverride);
     }
-    rights::give_up(user.as_ref(), &keep)?;
+    args.port_args.confine.give_up(user.as_ref(), &keep)?;
     // Rights are a thread's own: these begin without.
     out::start()?;
     let stdout = out::stdout(lines::PIECES_MAX)?;

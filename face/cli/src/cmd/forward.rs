@@ -8,7 +8,7 @@ use port::{Direction, PortName};
 use runtime::forward::{self, Notice, Options, Setup};
 use runtime::{Stop, TotalsRequest};
 use sys::Result;
-use sys::rights::{self, User};
+use sys::rights::User;
 
 use crate::args::{PortArgs, parse_duration};
 
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
     let names = [args.from.as_str(), args.to.as_str()];
     let to_count = crate::args::to_read_counters_of(&names)?;
     let keep: Vec<_> = to_send.into_iter().chain(to_count).collect();
-    rights::give_up(user.as_ref(), &keep)?;
+    args.port.confine.give_up(user.as_ref(), &keep)?;
     let mut show = show::Show::start(names, args.both, args.json, &opened)?;
     let options = Options {
         both: args.both,

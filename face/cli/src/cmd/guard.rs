@@ -12,6 +12,7 @@ use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, parse_duration};
+use crate::confine::ConfineArgs;
 use crate::out::{say, warning};
 
 /// Arguments.
@@ -66,6 +67,8 @@ pub struct Args {
     /// Drop privileges to this user once the program is attached
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    #[command(flatten)]
+    confine: ConfineArgs,
 }
 
 /// What else the command does.
@@ -126,7 +129,7 @@ pub fn run(args: &Args) -> Result<()> {
         },
         dry_run: args.dry_run,
     })?;
-    rights::give_up(user.as_ref(), &to_keep(args))?;
+    args.confine.give_up(user.as_ref(), &to_keep(args))?;
     let mut show = show::Show::start(&opened, args.json)?;
     let outcome = opened.run(
         args.duration,

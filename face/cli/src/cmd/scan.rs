@@ -11,12 +11,13 @@ use std::time::Duration;
 use ::scan::{AddrRange, Options, Ports, Shard, parse_line, parse_range};
 use runtime::scan::{self, Notice, Setup};
 use runtime::{Stop, TotalsRequest};
-use sys::rights::{self, User};
+use sys::rights::User;
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
 use wire::Mac;
 
 use crate::args::{parse_duration, to_read_counters};
+use crate::confine::ConfineArgs;
 use show::Show;
 
 /// Arguments.
@@ -90,6 +91,8 @@ pub struct Args {
     /// Drop privileges to this user once the port is open
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    #[command(flatten)]
+    confine: ConfineArgs,
 }
 
 const HELP: &str = "\
@@ -171,7 +174,11 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut show = Show::start(&scan, args.json, args.open)?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
-    let give_up = || rights::give_up(user.as_ref(), &keep).and_then(|()| show::begin(&scan));
+    let give_up = || {
+        args.confine
+            .give_up(user.as_ref(), &keep)
+            .and_then(|()| show::begin(&scan))
+    };
     let outcome = scan::run(&scan, random()?, &stop, give_up, |notice| {
         if request.take() {
             show.so_far();

@@ -12,6 +12,7 @@ use sys::{Error, ErrorKind, Result, rights};
 use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
 use crate::args::{check_cpus, parse_duration};
+use crate::confine::ConfineArgs;
 use crate::out;
 use show::Progress;
 use template::TemplateArgs;
@@ -49,6 +50,8 @@ pub struct Args {
     /// Drop privileges to this user once the port and the file are open
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    #[command(flatten)]
+    confine: ConfineArgs,
     /// Pin the sending thread to this CPU
     #[arg(long = "cpus", alias = "cpu", value_name = "N")]
     cpu: Option<usize>,
@@ -485,7 +488,7 @@ fn give_up(args: &Args) -> Result<()> {
         Some(_) => &[],
         None => &[rights::Capability::DacOverride, rights::Capability::Bpf],
     };
-    rights::give_up(user.as_ref(), keep)?;
+    args.confine.give_up(user.as_ref(), keep)?;
     out::start()
 }
 

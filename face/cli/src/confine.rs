@@ -1,0 +1,36 @@
+//! What a command gives up once everything is open: rights first, then system calls.
+
+use sys::Result;
+use sys::rights::{self, Capability, User};
+use sys::seccomp::{self, Keep};
+
+/// Whether system calls are given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct ConfineArgs {
+    /// Do not give up system calls once everything is open (seccomp)
+    #[arg(long)]
+    pub no_seccomp: bool,
+}
+
+impl ConfineArgs {
+    /// Gives up all rights but those to keep, and the system calls that no command needs while it
+    /// runs: starting programs, tracing others, changing mounts, modules, keys and the clock.
+    ///
+    /// # Errors
+    /// As [`rights::give_up`] and [`seccomp::confine`].
+    pub fn give_up(self, user: Option<&User>, keep: &[Capability]) -> Result<()> {
+        rights::give_up(user, keep)?;
+        self.calls(Keep::default())
+    }
+
+    /// Gives up system calls alone.
+    ///
+    /// # Errors
+    /// As [`seccomp::confine`].
+    pub fn calls(self, keep: Keep) -> Result<()> {
+        if !self.no_seccomp {
+            seccomp::confine(keep)?;
+        }
+        Ok(())
+    }
+}
