@@ -183,6 +183,11 @@ fn files(folder: &Folder) {
     std::fs::write(folder.0.join("oui.csv"), vendors).unwrap();
     let rules = "[[rule]]\nmatch = \"udp port 9\"\nverdict = \"drop\"\n";
     std::fs::write(folder.0.join("flood.toml"), rules).unwrap();
+    std::fs::write(
+        folder.0.join("drop.txt"),
+        "203.0.113.0/24 # of the example\n",
+    )
+    .unwrap();
     let shell = "gzip -c trace.pcap > big.pcap.gz; zstd -q -c trace.pcap > trace.pcap.zst";
     let mut command = Command::new("sh");
     command.args(["-euc", shell]).current_dir(&folder.0);
