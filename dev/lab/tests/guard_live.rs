@@ -251,3 +251,26 @@ fn allowed_sources_pass_whatever_is_denied() {
         "{totals}"
     );
 }
+
+#[test]
+fn a_source_keeps_its_limit_over_a_reload() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let rules = TempFile::new(".toml");
+    let text = "[[rule]]\nname = \"own\"\nmatch = \"udp or tcp\"\nverdict = \"limit\"\n\
+                source_rate = \"1/s\"\nsource_burst = 200\n";
+    write(rules.path(), text);
+    let process = guard(&pair, &["--rules", rules.path().to_str().unwrap()]);
+    // All of one source: the burst passes, and little more.
+    pour(&pair, 1, 5_000);
+    // A reload does not fill the bucket again.
+    let more = "[[rule]]\nname = \"none\"\nmatch = \"icmp\"\nverdict = \"count\"\n";
+    write(rules.path(), &format!("{more}{text}"));
+    process.signal(Signal::SIGHUP).unwrap();
+    process.wait_stderr("reloaded: 2 rules", LIMIT).unwrap();
+    pour(&pair, 1, 5_000);
+    let totals = stop(process);
+    let own = &totals["rules"][1];
+    let passed = own["packets"].as_u64().unwrap() - own["dropped"].as_u64().unwrap();
+    assert!((200..380).contains(&passed), "{totals}");
+}

@@ -4,17 +4,18 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use guard::{Account, Limit, List, Maps, Means, Prefix, Rule, Verdict};
+use guard::{Account, Limit, List, Maps, Means, Prefix, Rule, SourceLimit, Verdict};
 use lab::{require, skip};
 use runtime::filter::select::Select;
 use sys::bpf::TestRun;
-use xdp::{Guard, GuardSpec};
+use xdp::{Guard, GuardSpec, SourceMap};
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 fn rule(name: &str, expression: &str, verdict: Verdict) -> Rule {
     Rule {
+        id: 0,
         name: name.into(),
         matcher: runtime::filter::compile(expression, 1).unwrap(),
         sources: None,
@@ -27,16 +28,19 @@ fn rule(name: &str, expression: &str, verdict: Verdict) -> Rule {
 fn load(rules: &[Rule], dry_run: bool) -> Guard {
     let entries = guard::trie_entries(rules).unwrap();
     let prefixes: Vec<_> = entries.iter().map(|e| (e.key, e.lists)).collect();
+    let sources = SourceMap::create(guard::SOURCES_MAX).unwrap();
     let spec = GuardSpec {
         counters_len: guard::counters_len(rules.len()),
         limits_len: guard::limits_len(rules.len()),
         prefixes: &prefixes,
+        sources: Some(&sources),
     };
     Guard::load(&spec, |maps, means| {
         let maps = Maps {
             counters: maps.counters,
             limits: maps.limits,
             prefixes: maps.prefixes,
+            sources: maps.sources,
         };
         let means = Means {
             frags: means.frags,
@@ -163,6 +167,7 @@ fn a_p0f_signature_is_a_rule() {
     require!(skip::lab());
     let signature = "4:64:0:0:*,0::ack+:0";
     let rules = [Rule {
+        id: 0,
         name: "hping3".into(),
         matcher: Some(Select::p0f(signature).unwrap().compile(1).unwrap()),
         sources: None,
@@ -289,4 +294,37 @@ fn a_hundred_thousand_prefixes_answer_as_a_search_of_the_list_does() {
     }
     assert!(dropped > 40);
     assert_eq!(account(&guard).rules[0].dropped, dropped);
+}
+
+#[test]
+fn each_source_prefix_has_its_own_limit_and_all_have_one_together() {
+    require!(skip::lab());
+    // One packet a second: what passes is the burst and the seconds that the test takes.
+    let limit = |burst| Limit::new(1, burst).unwrap();
+    let source = SourceLimit::new(limit(1_000), 24, 48).unwrap();
+    let own = rule("own", "", Verdict::LimitSources(source, None));
+    let guard = load(&[own], false);
+    let packet = |text: &str| udp_from(text.parse().unwrap(), 0);
+    let passed_by = |guard: &Guard, texts: &[&str]| {
+        let before = account(guard).rules[0].passed();
+        for text in texts {
+            run(guard, &packet(text), 5_000);
+        }
+        account(guard).rules[0].passed() - before
+    };
+    // Between the burst and what a slow machine adds at one packet a second.
+    let is_burst = |count: u64, burst: u64| (burst..burst + 500).contains(&count);
+    for texts in [
+        ["10.0.0.1", "10.0.0.200"],
+        ["10.0.1.1", "10.0.1.2"],
+        ["2001:db8::1", "2001:db8:0:7::1"],
+        ["2001:db8:1::1", "2001:db8:1:7::1"],
+    ] {
+        let count = passed_by(&guard, &texts);
+        assert!(is_burst(count, 1_000), "{texts:?}: {count}");
+    }
+    let both = Verdict::LimitSources(source, Some(limit(1_500)));
+    let guard = load(&[rule("both", "", both)], false);
+    let count = passed_by(&guard, &["10.0.0.1", "10.0.1.1", "10.0.2.1"]);
+    assert!(is_burst(count, 1_500), "{count}");
 }

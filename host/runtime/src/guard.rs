@@ -18,7 +18,7 @@ use xdp::{AttachMode, XdpLink};
 use crate::worker::Ended;
 use crate::{Reload, Stop};
 pub use lists::ListSpec;
-pub use rules::{RuleSpec, parse, parse_rate, read};
+pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 use table::Table;
 pub use table::{RuleTotals, Totals};
 

@@ -175,6 +175,8 @@ pub enum Cond {
 pub enum Helper {
     /// `bpf_map_lookup_elem`.
     MapLookup = 1,
+    /// `bpf_map_update_elem`.
+    MapUpdate = 2,
     /// `bpf_ktime_get_ns`: `CLOCK_MONOTONIC`.
     KtimeGetNs = 5,
     /// `bpf_get_prandom_u32`.

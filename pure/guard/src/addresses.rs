@@ -18,11 +18,15 @@ pub(crate) const DESTINATION_KEY: i16 = -64;
 pub(crate) const SOURCE_LISTS: i16 = -72;
 /// The lists that hold the destination.
 pub(crate) const DESTINATION_LISTS: i16 = -80;
+/// The key of a limit per source, of 24 bytes.
+pub(crate) const BUCKET_KEY: i16 = -104;
+/// A new value for it.
+pub(crate) const BUCKET: i16 = -112;
 /// What is used of the stack.
-pub(crate) const STACK_TOP: i16 = -80;
+pub(crate) const STACK_TOP: i16 = -112;
 
-const FAMILY: i16 = 4;
-const ADDRESS: i16 = 8;
+pub(crate) const FAMILY: i16 = 4;
+pub(crate) const ADDRESS: i16 = 8;
 const TAGS_MAX: i16 = 2;
 
 /// Fills both keys; the family of a packet without addresses is 0. Loses R0 to R4.

@@ -12,12 +12,12 @@ use bpf::ebpf::{Alu, Cond, Helper, Insn, Width};
 use bpf::translate::{self, TranslateError, XdpOptions};
 
 use crate::addresses::{
-    DESTINATION_KEY, DESTINATION_LISTS, SOURCE_KEY, SOURCE_LISTS, STACK_TOP, emit_keys,
-    emit_look_up, emit_test,
+    ADDRESS, BUCKET, BUCKET_KEY, DESTINATION_KEY, DESTINATION_LISTS, FAMILY, SOURCE_KEY,
+    SOURCE_LISTS, STACK_TOP, emit_keys, emit_look_up, emit_test,
 };
 use crate::counters::{BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
 use crate::prefix::{LISTS_MAX, Lists, PREFIXES_MAX};
-use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, Verdict};
+use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, SourceLimit, Verdict};
 
 /// How often a processor tries to move a limit's time before the packet counts as over the limit:
 /// each failure means that another processor has just let a packet pass.
@@ -44,6 +44,9 @@ pub struct Maps {
     pub limits: i32,
     /// The trie of [`crate::trie_entries`], which only rules with prefix lists use.
     pub prefixes: i32,
+    /// A table with keys of [`crate::KEY_LEN`] bytes and values of 8, which only rules with limits
+    /// per source use.
+    pub sources: i32,
 }
 
 /// What the program may use that not every kernel has and not every process may.
@@ -164,7 +167,8 @@ impl Known {
     /// far, so that the rules behind it have it, too.
     fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32) {
         let wants = (rule.sources.is_some(), rule.destinations.is_some());
-        if (wants.0 || wants.1) && !self.keys {
+        let limits_sources = matches!(rule.verdict, Verdict::LimitSources(..));
+        if (wants.0 || wants.1 || limits_sources) && !self.keys {
             emit_keys(a);
             self.keys = true;
         }
@@ -256,6 +260,19 @@ fn emit_rule(
                 a.bind(within);
                 end(a, XDP_PASS);
             }
+            Verdict::LimitSources(source, all) => {
+                let (own, within) = (a.label(), a.label());
+                // The source's first: one that sends too much takes nothing from the others.
+                ask_source(a, source, (maps.sources, rule.id), own);
+                drop_packet(a, block, dry_run);
+                a.bind(own);
+                if let Some(limit) = all {
+                    ask_limit(a, limit, (maps.limits, index), within);
+                    drop_packet(a, block, dry_run);
+                    a.bind(within);
+                }
+                end(a, XDP_PASS);
+            }
         }
     }
     let is_open = a.is_used(miss) || (matches_some && rule.verdict == Verdict::Count);
@@ -275,12 +292,63 @@ fn drop_packet(a: &mut Asm, block: usize, dry_run: bool) {
 
 /// Jumps to `within` if the limit has room, and takes it; falls through if not.
 fn ask_limit(a: &mut Asm, limit: Limit, (limits_fd, index): (i32, usize), within: Label) {
-    let over = a.label();
-    let interval_ns = limit.interval_ns();
-    let ahead_max_ns = u64::from(interval_ns) * u64::from(limit.burst());
     a.call(Helper::KtimeGetNs);
     a.mov(R7, R0);
     a.load_map_value(R9, limits_fd, (index * LIMIT_STRIDE) as u32);
+    take(a, limit, within);
+}
+
+/// As [`ask_limit`], of the limit of the packet's source prefix.
+fn ask_source(a: &mut Asm, source: SourceLimit, (sources_fd, id): (i32, u32), within: Label) {
+    let (masked, known, over) = (a.label(), a.label(), a.label());
+    let [ipv4, ipv6] = source.masks();
+    a.store(Width::W, R10, BUCKET_KEY, id as i32);
+    a.load(Width::W, R1, R10, SOURCE_KEY + FAMILY);
+    a.store(Width::W, R10, BUCKET_KEY + FAMILY, R1);
+    a.load_imm64(R3, ipv4[0]);
+    a.load_imm64(R4, ipv4[1]);
+    let family = i32::from_ne_bytes([0, 0, 0, 4]);
+    a.jump_if(Cond::Eq, R1, family, masked);
+    a.load_imm64(R3, ipv6[0]);
+    a.load_imm64(R4, ipv6[1]);
+    a.bind(masked);
+    for (at, mask) in [(ADDRESS, R3), (ADDRESS + 8, R4)] {
+        a.load(Width::D, R2, R10, SOURCE_KEY + at);
+        a.alu(Alu::And, R2, mask);
+        a.store(Width::D, R10, BUCKET_KEY + at, R2);
+    }
+    a.call(Helper::KtimeGetNs);
+    a.mov(R7, R0);
+    let key = |a: &mut Asm| {
+        a.load_map(R1, sources_fd);
+        a.mov(R2, R10);
+        a.alu(Alu::Add, R2, i32::from(BUCKET_KEY));
+    };
+    key(a);
+    a.call(Helper::MapLookup);
+    a.jump_if(Cond::Ne, R0, 0, known);
+    // The first packet. When another processor has just seen one, too, one of both is forgotten.
+    a.mov(R1, R7);
+    a.alu(Alu::Add, R1, source.limit.interval_ns() as i32);
+    a.store(Width::D, R10, BUCKET, R1);
+    key(a);
+    a.mov(R3, R10);
+    a.alu(Alu::Add, R3, i32::from(BUCKET));
+    a.mov(R4, 0);
+    a.call(Helper::MapUpdate);
+    a.jump_if(Cond::Eq, R0, 0, within);
+    a.jump(over);
+    a.bind(known);
+    a.mov(R9, R0);
+    take(a, source.limit, within);
+    a.bind(over);
+}
+
+/// R7 = now, R9 = where the limit's time is: jumps to `within` if it has room, and takes it.
+fn take(a: &mut Asm, limit: Limit, within: Label) {
+    let over = a.label();
+    let interval_ns = limit.interval_ns();
+    let ahead_max_ns = u64::from(interval_ns) * u64::from(limit.burst());
     a.load(Width::D, R0, R9, 0);
     for _ in 0..TRIES {
         // R0 = when the next packet is due; R1 = the same after this one: max(due, now) + interval.

@@ -11,7 +11,8 @@
 //!
 //! The program uses two maps, which the caller makes: counters, one value per processor, of
 //! [`counters_len`] bytes; and limits, one value for all, of [`limits_len`] bytes. Rules with
-//! prefix lists use a third, a trie with the entries of [`trie_entries`].
+//! prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with limits per
+//! source a table by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may share.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -26,8 +27,8 @@ pub use prefix::{
     KEY_LEN, LISTS_MAX, List, PREFIXES_MAX, Prefix, TrieEntry, parse_list, trie_entries,
 };
 pub use rule::{
-    BURST_MAX, LIMIT_STRIDE, Limit, RATE_PPS_MAX, RULES_MAX, Rule, Verdict, counters_len,
-    limits_len, order,
+    BURST_MAX, LIMIT_STRIDE, Limit, RATE_PPS_MAX, RULES_MAX, Rule, SOURCES_MAX, SourceLimit,
+    Verdict, counters_len, limits_len, order,
 };
 
 #[cfg(test)]

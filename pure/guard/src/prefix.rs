@@ -218,6 +218,7 @@ mod tests {
 
     fn rule(sources: List, destinations: Option<List>) -> Rule {
         Rule {
+            id: 0,
             name: String::new(),
             matcher: None,
             sources: Some(sources),

@@ -58,6 +58,49 @@ impl Limit {
     }
 }
 
+/// Sources that limits per source remember, all rules together.
+pub const SOURCES_MAX: u32 = 1 << 17;
+
+/// A limit for each source prefix by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceLimit {
+    /// What each may send.
+    pub limit: Limit,
+    ipv4_len: u8,
+    ipv6_len: u8,
+}
+
+impl SourceLimit {
+    /// The prefix of an IPv4 source if none is stated: the address.
+    pub const IPV4_LEN: u8 = 32;
+    /// The prefix of an IPv6 source if none is stated: what one host has to itself (RFC 4291,
+    /// section 2.5.4).
+    pub const IPV6_LEN: u8 = 64;
+
+    /// `None` when a length is not in 1 to 32 or 1 to 128.
+    pub fn new(limit: Limit, ipv4_len: u8, ipv6_len: u8) -> Option<Self> {
+        let fits = (1..=32).contains(&ipv4_len) && (1..=128).contains(&ipv6_len);
+        fits.then_some(Self {
+            limit,
+            ipv4_len,
+            ipv6_len,
+        })
+    }
+
+    /// The length of the prefix of IPv4 and of IPv6 sources.
+    pub fn prefix_lens(self) -> (u8, u8) {
+        (self.ipv4_len, self.ipv6_len)
+    }
+
+    /// The masks of the first and second half of an address, as loaded: of IPv4, of IPv6.
+    pub(crate) fn masks(self) -> [[u64; 2]; 2] {
+        [self.ipv4_len, self.ipv6_len].map(|len| {
+            let mask = u128::MAX << (128 - u32::from(len));
+            [(mask >> 64) as u64, mask as u64].map(u64::to_be)
+        })
+    }
+}
+
 /// What becomes of a packet that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -70,6 +113,10 @@ pub enum Verdict {
     /// It goes to the host as long as the limit has room, and is dropped else. The limit is one
     /// for all packets of the rule, whatever their source.
     Limit(Limit),
+    /// It goes to the host as long as the limit of its source prefix has room and, if there is one,
+    /// the limit of all packets of the rule; it is dropped else. Packets without an IP source are
+    /// one source.
+    LimitSources(SourceLimit, Option<Limit>),
 }
 
 impl Verdict {
@@ -86,6 +133,15 @@ impl fmt::Display for Verdict {
             Self::Drop => f.write_str("drop"),
             Self::Count => f.write_str("count"),
             Self::Limit(limit) => write!(f, "limit {}/s", limit.rate_pps),
+            Self::LimitSources(source, all) => {
+                if let Some(all) = all {
+                    write!(f, "limit {}/s and ", all.rate_pps)?;
+                } else {
+                    f.write_str("limit ")?;
+                }
+                let (ipv4, ipv6) = source.prefix_lens();
+                write!(f, "{}/s per /{ipv4},/{ipv6}", source.limit.rate_pps)
+            }
         }
     }
 }
@@ -93,6 +149,8 @@ impl fmt::Display for Verdict {
 /// A rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
+    /// Tells limits per source of different rules apart, over all programs that share the map.
+    pub id: u32,
     /// Its name for people.
     pub name: String,
     /// A filter on Ethernet packets; none matches every packet.

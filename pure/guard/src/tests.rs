@@ -9,6 +9,7 @@ const MAPS: Maps = Maps {
     counters: 3,
     limits: 4,
     prefixes: 5,
+    sources: 6,
 };
 
 fn filter(insns: &[(u16, u8, u8, u32)]) -> Program {
@@ -30,6 +31,7 @@ fn ipv4() -> Option<Program> {
 
 fn rule(name: &str, matcher: Option<Program>, verdict: Verdict, priority: i32) -> Rule {
     Rule {
+        id: 0,
         name: name.into(),
         matcher,
         sources: None,
@@ -78,7 +80,16 @@ fn programs_have_no_dead_code_whatever_the_rules() {
     let always = Some(filter(&[(0x06, 0, 0, 1)]));
     let matchers = [never, always, None, ipv4()];
     let limit = Verdict::Limit(Limit::new(1000, 10).unwrap());
-    let verdicts = [Verdict::Pass, Verdict::Drop, Verdict::Count, limit];
+    let whole = Limit::new(1000, 10).unwrap();
+    let source = SourceLimit::new(whole, 24, 64).unwrap();
+    let verdicts = [
+        Verdict::Pass,
+        Verdict::Drop,
+        Verdict::Count,
+        limit,
+        Verdict::LimitSources(source, None),
+        Verdict::LimitSources(source, Some(whole)),
+    ];
     for means in all_means() {
         for matcher in &matchers {
             for first in verdicts {

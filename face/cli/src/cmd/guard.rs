@@ -46,7 +46,8 @@ pub struct Args {
     #[arg(long, value_name = "EXPR")]
     drop: Vec<String>,
     /// Pass packets that match up to this rate, from all sources together, and drop the others:
-    /// '1000/s EXPR'
+    /// '1000/s EXPR'; '50/s per /24 EXPR' limits each source prefix, '1000/s and 50/s per /24,/48
+    /// EXPR' both (/48: of IPv6)
     #[arg(long, value_name = "RATE EXPR")]
     limit: Vec<String>,
     /// Read rules from a TOML file; SIGHUP reloads it
@@ -197,12 +198,71 @@ fn limit_rule(text: &str) -> Result<RuleSpec> {
         let what = format!("use --limit '{text}'");
         Error::new(ErrorKind::InvalidInput, what, why).with_hint("--limit '1000/s udp dst port 53'")
     };
-    let (rate, expression) = text
-        .trim()
-        .split_once(char::is_whitespace)
-        .ok_or_else(|| refused("expected a rate and an expression".into()))?;
-    let rate = guard::parse_rate(rate).map_err(refused)?;
-    let limit = Limit::new(rate, Limit::burst_of(rate))
-        .ok_or_else(|| refused("the rate is out of range".into()))?;
-    Ok(RuleSpec::new(expression, Verdict::Limit(limit)))
+    let (verdict, expression) = limit_verdict(text.trim()).map_err(refused)?;
+    Ok(RuleSpec::new(expression, verdict))
+}
+
+/// From `RATE EXPR`, `RATE per LENGTHS EXPR` or `RATE and RATE per LENGTHS EXPR`.
+fn limit_verdict(text: &str) -> std::result::Result<(Verdict, &str), String> {
+    let next = |text: &mut &str| -> std::result::Result<String, String> {
+        let len = text.find(char::is_whitespace);
+        let len = len.ok_or("expected a rate and an expression")?;
+        let found = text[..len].to_owned();
+        *text = text[len..].trim_start();
+        Ok(found)
+    };
+    let limit = |rate: &str| {
+        let rate = guard::parse_rate(rate)?;
+        Limit::new(rate, Limit::burst_of(rate)).ok_or("the rate is out of range".to_owned())
+    };
+    let mut rest = text;
+    let mut rate = next(&mut rest)?;
+    let mut all = None;
+    if rest.starts_with("and ") {
+        all = Some(limit(&rate)?);
+        next(&mut rest)?;
+        rate = next(&mut rest)?;
+        if !rest.starts_with("per ") {
+            return Err("expected \"per\" and a prefix length after the second rate".into());
+        }
+    }
+    if !rest.starts_with("per ") {
+        return Ok((Verdict::Limit(limit(&rate)?), rest));
+    }
+    next(&mut rest)?;
+    let lens = next(&mut rest)?;
+    let source = guard::parse_source_rate(&format!("{rate} per {lens}"))?;
+    Ok((Verdict::LimitSources(source, all), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_up_to_the_expression() {
+        let read = |text| {
+            let (verdict, expression) = limit_verdict(text)?;
+            Ok::<_, String>((verdict.to_string(), expression.to_owned()))
+        };
+        for (text, verdict) in [
+            ("1000/s udp port 53", "limit 1000/s"),
+            ("50/s per /24 udp port 53", "limit 50/s per /24,/64"),
+            (
+                "1k/s and 50/s  per /24,/48 udp port 53",
+                "limit 1000/s and 50/s per /24,/48",
+            ),
+        ] {
+            assert_eq!(read(text).unwrap(), (verdict.into(), "udp port 53".into()));
+        }
+        for (text, why) in [
+            ("1000/s", "expected a rate"),
+            ("50/s per /33 udp", "expected prefix lengths"),
+            ("1k/s and 50/s udp port 53", "expected \"per\""),
+            ("many udp", "no rate"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
 }

@@ -7,6 +7,8 @@
 //! verdict = "limit"     # pass, drop, count or limit
 //! rate = "1000/s"       # with limit: packets a second that pass
 //! burst = 100           # with limit: packets that pass at once; a tenth of the rate if absent
+//! source_rate = "50/s per /24"   # with limit: of each source prefix; with rate or instead of it
+//! source_burst = 10     # with source_rate; a tenth of it if absent
 //! priority = 10         # lower numbers are asked first; 0 if absent
 //! expires = "10m"       # the rule ends so long after it was loaded; never if absent
 //!
@@ -28,7 +30,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use ::guard::{BURST_MAX, Limit, RATE_PPS_MAX, RULES_MAX, Rule, Verdict};
+use ::guard::{BURST_MAX, Limit, RATE_PPS_MAX, RULES_MAX, Rule, SourceLimit, Verdict};
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -124,6 +126,7 @@ impl RuleSpec {
                 .with_hint("\"greater 0\" matches every packet"));
         }
         Ok(Rule {
+            id: 0,
             name: self.name.clone(),
             matcher,
             sources: self.sources.as_ref().map(|s| s.list().clone()),
@@ -161,6 +164,35 @@ pub fn parse_rate(text: &str) -> std::result::Result<u32, String> {
             RATE_PPS_MAX / 1_000_000
         )),
     }
+}
+
+/// A rate for each source: `100/s`, `100/s per /24`, `100/s per /24,/48`.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_source_rate(text: &str) -> std::result::Result<SourceLimit, String> {
+    let (rate, lens) = match text.split_once(" per ") {
+        Some((rate, lens)) => (rate, Some(lens)),
+        None => (text, None),
+    };
+    let rate = parse_rate(rate)?;
+    let expected = || {
+        format!(
+            "\"{text}\": expected prefix lengths of IPv4 and IPv6 such as \
+             \"per /24\" or \"per /24,/48\""
+        )
+    };
+    let len = |text: &str| {
+        let digits = text.trim().strip_prefix('/').ok_or_else(expected)?;
+        digits.parse::<u8>().map_err(|_| expected())
+    };
+    let (ipv4, ipv6) = match lens.map(|lens| lens.split_once(',').unwrap_or((lens, ""))) {
+        None => (SourceLimit::IPV4_LEN, SourceLimit::IPV6_LEN),
+        Some((ipv4, "")) => (len(ipv4)?, SourceLimit::IPV6_LEN),
+        Some((ipv4, ipv6)) => (len(ipv4)?, len(ipv6)?),
+    };
+    let limit = Limit::new(rate, Limit::burst_of(rate)).ok_or_else(expected)?;
+    SourceLimit::new(limit, ipv4, ipv6).ok_or_else(expected)
 }
 
 /// A time such as `90s`, `10m`, `2h`, `7d`.
@@ -266,6 +298,8 @@ struct Keys {
     verdict: Option<(Range<usize>, String)>,
     rate: Option<(Range<usize>, u32)>,
     burst: Option<(Range<usize>, u32)>,
+    source_rate: Option<(Range<usize>, SourceLimit)>,
+    source_burst: Option<(Range<usize>, u32)>,
     priority: i32,
     expires_after: Option<Duration>,
     sources: Option<ListSpec>,
@@ -280,6 +314,7 @@ fn rule(
 ) -> std::result::Result<RuleSpec, Wrong> {
     let keys = keys(table, folder)?;
     let wrong = |why: &str| (at.clone(), why.to_owned());
+    let limit = limit(&keys);
     let has_list = keys.sources.is_some() || keys.destinations.is_some();
     let (expression_at, expression) = match keys.expression {
         Some(expression) => expression,
@@ -289,26 +324,23 @@ fn rule(
     let (verdict_at, verdict) = keys
         .verdict
         .ok_or_else(|| wrong("the rule has no verdict"))?;
+    let limit_keys = [
+        keys.rate.as_ref().map(|k| &k.0),
+        keys.burst.as_ref().map(|k| &k.0),
+        keys.source_rate.as_ref().map(|k| &k.0),
+        keys.source_burst.as_ref().map(|k| &k.0),
+    ];
     if verdict != "limit"
-        && let Some(at) = keys
-            .rate
-            .as_ref()
-            .map(|k| &k.0)
-            .or(keys.burst.as_ref().map(|k| &k.0))
+        && let Some(at) = limit_keys.into_iter().flatten().next()
     {
-        let why = "rate and burst are for verdict = \"limit\"";
+        let why = "rates and bursts are for verdict = \"limit\"";
         return Err((at.clone(), why.to_owned()));
     }
     let verdict = match verdict.as_str() {
         "pass" => Verdict::Pass,
         "drop" => Verdict::Drop,
         "count" => Verdict::Count,
-        "limit" => {
-            let (_, rate) = keys.rate.ok_or_else(|| wrong("the limit has no rate"))?;
-            let burst = keys.burst.map_or(Limit::burst_of(rate), |k| k.1);
-            let limit = Limit::new(rate, burst);
-            Verdict::Limit(limit.ok_or_else(|| wrong("rate or burst out of range"))?)
-        }
+        "limit" => limit.map_err(wrong)?,
         other => {
             let why = format!("unknown verdict \"{other}\": expected pass, drop, count or limit");
             return Err((verdict_at, why));
@@ -325,6 +357,40 @@ fn rule(
     };
     spec.compile().map_err(|e| (expression_at, e.to_string()))?;
     Ok(spec)
+}
+
+/// The verdict of a limit.
+fn limit(keys: &Keys) -> std::result::Result<Verdict, &'static str> {
+    let out_of_range = "rate or burst out of range";
+    if keys.rate.is_none() && keys.burst.is_some() {
+        return Err("burst is for rate; a limit of each source has source_burst");
+    }
+    if keys.source_rate.is_none() && keys.source_burst.is_some() {
+        return Err("source_burst is for source_rate");
+    }
+    let all = match &keys.rate {
+        Some((_, rate)) => {
+            let burst = keys.burst.as_ref().map_or(Limit::burst_of(*rate), |k| k.1);
+            Some(Limit::new(*rate, burst).ok_or(out_of_range)?)
+        }
+        None => None,
+    };
+    let source = match &keys.source_rate {
+        Some((_, source)) => {
+            let burst = keys.source_burst.as_ref().map(|k| k.1);
+            let burst = burst.unwrap_or(source.limit.burst());
+            let limit = Limit::new(source.limit.rate_pps(), burst).ok_or(out_of_range)?;
+            let mut source = *source;
+            source.limit = limit;
+            Some(source)
+        }
+        None => None,
+    };
+    match (source, all) {
+        (Some(source), all) => Ok(Verdict::LimitSources(source, all)),
+        (None, Some(all)) => Ok(Verdict::Limit(all)),
+        (None, None) => Err("the limit has no rate and no source_rate"),
+    }
 }
 
 fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> {
@@ -353,12 +419,20 @@ fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> 
                 let rate = parse_rate(&text(value, name)?).map_err(wrong)?;
                 keys.rate = Some((at.clone(), rate));
             }
-            "burst" => {
+            "source_rate" => {
+                let rate = parse_source_rate(&text(value, name)?).map_err(wrong)?;
+                keys.source_rate = Some((at.clone(), rate));
+            }
+            "burst" | "source_burst" => {
                 let burst = u32::try_from(integer(value, name)?).unwrap_or(0);
                 if !(1..=BURST_MAX).contains(&burst) {
-                    return Err(wrong(format!("burst is between 1 and {BURST_MAX}")));
+                    return Err(wrong(format!("{name} is between 1 and {BURST_MAX}")));
                 }
-                keys.burst = Some((at.clone(), burst));
+                let slot = match name {
+                    "burst" => &mut keys.burst,
+                    _ => &mut keys.source_burst,
+                };
+                *slot = Some((at.clone(), burst));
             }
             "priority" => {
                 keys.priority = i32::try_from(integer(value, name)?)
@@ -371,7 +445,7 @@ fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> 
             other => {
                 let why = format!(
                     "unknown key \"{other}\": expected name, match, sources, destinations, \
-                     verdict, rate, burst, priority or expires"
+                     verdict, rate, burst, source_rate, source_burst, priority or expires"
                 );
                 return Err((key.span(), why));
             }
@@ -458,5 +532,29 @@ mod tests {
         assert!(error.starts_with("line 4: "), "{error}");
         let error = refused("[[rule]]\nverdict = \"drop\"\n");
         assert!(error.contains("no match and no list"), "{error}");
+    }
+
+    #[test]
+    fn limits_per_source_are_read() {
+        let verdict = |keys: &str| {
+            let text = format!("[[rule]]\nmatch = \"udp\"\nverdict = \"limit\"\n{keys}\n");
+            parse(&text, Path::new("")).map(|rules| rules[0].verdict.to_string())
+        };
+        let own = "source_rate = \"50/s per /24,/48\"\nsource_burst = 7";
+        assert_eq!(verdict(own).unwrap(), "limit 50/s per /24,/48");
+        let both = format!("{own}\nrate = \"1k/s\"");
+        assert_eq!(verdict(&both).unwrap(), "limit 1000/s and 50/s per /24,/48");
+        for (keys, why) in [
+            ("", "no rate and no source_rate"),
+            ("rate = \"9/s\"\nsource_burst = 1", "source_burst is for"),
+            ("source_rate = \"9/s\"\nburst = 1", "burst is for rate"),
+            (
+                "source_rate = \"9/s per 24\"",
+                "line 4: \"9/s per 24\": expected",
+            ),
+        ] {
+            let error = verdict(keys).unwrap_err();
+            assert!(error.contains(why), "{keys}: {error}");
+        }
     }
 }

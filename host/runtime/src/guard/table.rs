@@ -1,11 +1,12 @@
 //! The rules that are in force, with their program and their counts over all programs so far.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, Verdict};
 use bpf::ebpf::Insn;
 use sys::{Error, ErrorKind, Result};
-use xdp::{Guard, GuardMaps, GuardMeans, GuardSpec, XdpProgram};
+use xdp::{Guard, GuardMaps, GuardMeans, GuardSpec, SourceMap, XdpProgram};
 
 use super::RuleSpec;
 
@@ -79,6 +80,8 @@ struct Entry {
 #[derive(Debug)]
 struct Loaded {
     guard: Guard,
+    /// Limits per source, which the next program goes on with.
+    sources: Option<Arc<SourceMap>>,
     ids: Vec<(u64, Verdict)>,
 }
 
@@ -119,7 +122,7 @@ impl Table {
     pub fn load(specs: Vec<RuleSpec>, dry_run: bool) -> Result<Self> {
         let (entries, id_next) = entries(specs, &[], 0)?;
         Ok(Self {
-            loaded: load(&entries, dry_run)?,
+            loaded: load(&entries, dry_run, None)?,
             entries,
             leaving: Vec::new(),
             before: Default::default(),
@@ -145,7 +148,7 @@ impl Table {
     }
 
     fn load_next(&self, entries: Vec<Entry>, id_next: u64, dry_run: bool) -> Result<Next> {
-        let loaded = load(&entries, dry_run)?;
+        let loaded = load(&entries, dry_run, self.loaded.sources.as_ref())?;
         let old = self.loaded.guard.limits()?;
         let mut new = loaded.guard.limits()?;
         for (to, (id, _)) in loaded.ids.iter().enumerate() {
@@ -266,7 +269,8 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
             entries.push(same);
             continue;
         }
-        let rule = spec.compile()?;
+        let mut rule = spec.compile()?;
+        rule.id = id as u32;
         let expires_at = spec.expires_after.map(|after| Instant::now() + after);
         entries.push(Entry {
             id,
@@ -283,7 +287,7 @@ fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entr
 }
 
 /// Loads the program of the rules that have not ended.
-fn load(entries: &[Entry], dry_run: bool) -> Result<Loaded> {
+fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> Result<Loaded> {
     let active = || entries.iter().filter(|entry| !entry.is_expired);
     let rules: Vec<Rule> = active().map(|entry| entry.rule.clone()).collect();
     let prefixes: Vec<_> = ::guard::trie_entries(&rules)
@@ -291,16 +295,29 @@ fn load(entries: &[Entry], dry_run: bool) -> Result<Loaded> {
         .iter()
         .map(|entry| (entry.key, entry.lists))
         .collect();
+    let limits_sources = |rule: &Rule| matches!(rule.verdict, Verdict::LimitSources(..));
+    let sources = match sources {
+        Some(sources) => Some(Arc::clone(sources)),
+        None if rules.iter().any(limits_sources) => {
+            Some(Arc::new(SourceMap::create(::guard::SOURCES_MAX)?))
+        }
+        None => None,
+    };
     let spec = GuardSpec {
         counters_len: ::guard::counters_len(rules.len()),
         limits_len: ::guard::limits_len(rules.len()),
         prefixes: &prefixes,
+        sources: sources.as_deref(),
     };
     let guard = Guard::load(&spec, |maps, means| emit(&rules, dry_run, maps, means))?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))
         .collect();
-    Ok(Loaded { guard, ids })
+    Ok(Loaded {
+        guard,
+        sources,
+        ids,
+    })
 }
 
 fn emit(rules: &[Rule], dry_run: bool, maps: GuardMaps, means: GuardMeans) -> Result<Vec<Insn>> {
@@ -308,6 +325,7 @@ fn emit(rules: &[Rule], dry_run: bool, maps: GuardMaps, means: GuardMeans) -> Re
         counters: maps.counters,
         limits: maps.limits,
         prefixes: maps.prefixes,
+        sources: maps.sources,
     };
     let means = ::guard::Means {
         frags: means.frags,

@@ -24,6 +24,9 @@ pub enum MapType {
     Array = 2,
     /// Index to one value a processor.
     PercpuArray = 6,
+    /// Key to value by hashing; a new key takes the place of the one unused for longest
+    /// (Linux 4.10).
+    LruHash = 9,
     /// Prefix to value: a look-up gives the longest prefix that covers the key (Linux 4.11).
     LpmTrie = 11,
     /// Index to network device (Linux 4.14).

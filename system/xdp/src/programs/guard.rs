@@ -22,6 +22,30 @@ pub struct GuardMaps {
     pub limits: RawFd,
     /// A trie of [`GuardSpec::prefixes`].
     pub prefixes: RawFd,
+    /// The descriptor of [`GuardSpec::sources`]; no map without.
+    pub sources: RawFd,
+}
+
+/// Limits per source, by keys of [`PREFIX_KEY_LEN`] bytes. Programs may share it.
+#[derive(Debug)]
+pub struct SourceMap(Map);
+
+impl SourceMap {
+    /// For so many sources; more take the place of those unused for longest.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn create(source_count: u32) -> Result<Self> {
+        Map::create(&MapSpec {
+            kind: MapType::LruHash,
+            name: "bw_sources",
+            key_size: PREFIX_KEY_LEN as u32,
+            value_size: 8,
+            max_entries: source_count,
+            mappable: false,
+        })
+        .map(Self)
+    }
 }
 
 /// What the maps are to hold.
@@ -33,6 +57,8 @@ pub struct GuardSpec<'a> {
     pub limits_len: usize,
     /// Keys of the trie (`struct bpf_lpm_trie_key`, 20 bytes of data) and their values.
     pub prefixes: &'a [([u8; PREFIX_KEY_LEN], u64)],
+    /// Limits per source, if the program has any.
+    pub sources: Option<&'a SourceMap>,
 }
 
 /// Bytes of a key of [`GuardSpec::prefixes`].
@@ -91,6 +117,7 @@ impl Guard {
             counters: counters.as_fd().as_raw_fd(),
             limits: limits.as_fd().as_raw_fd(),
             prefixes: prefixes.as_fd().as_raw_fd(),
+            sources: spec.sources.map_or(-1, |map| map.0.as_fd().as_raw_fd()),
         };
         // The first refusal is the one to report: it is of what this kernel should be able to do.
         let mut refusal = None;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::Instant;
 
-use ::guard::{Counters, Verdict};
+use ::guard::{Counters, Limit, Verdict};
 use runtime::Ended;
 use runtime::guard::{Guard, ListSpec, Outcome, RuleSpec, RuleTotals, Totals};
 use runtime::output::{Output, Piece, Refused};
@@ -259,6 +259,15 @@ impl Show {
                     Verdict::Limit(limit) => {
                         value["rate_pps"] = limit.rate_pps().into();
                         value["burst"] = limit.burst().into();
+                        "limit".into()
+                    }
+                    Verdict::LimitSources(source, all) => {
+                        value["rate_pps"] = all.map(Limit::rate_pps).into();
+                        value["burst"] = all.map(Limit::burst).into();
+                        value["source_rate_pps"] = source.limit.rate_pps().into();
+                        value["source_burst"] = source.limit.burst().into();
+                        let (ipv4, ipv6) = source.prefix_lens();
+                        value["source_prefix_lens"] = json!([ipv4, ipv6]);
                         "limit".into()
                     }
                 };
