@@ -35,6 +35,7 @@ mod cli_hints;
 mod cli_machine;
 mod cli_signals;
 mod cli_stalled;
+mod confined;
 mod doc_examples;
 mod export_applications;
 mod export_collectors;

@@ -109,8 +109,8 @@ fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Gives up the calls of the list in all threads, for good; no program started later has more. False
-/// where the kernel has no seccomp filters, or the processor is not known here.
+/// Gives up the calls of the list in all threads, for good; no program started later has more.
+/// False where the kernel has no seccomp filters, or the processor is not known here.
 ///
 /// # Errors
 /// The kernel's.
