@@ -445,10 +445,12 @@ impl Args {
             }
             return self.printer().map(Recorder::Text);
         };
-        if !is_live {
-            refuse_itself(name, path)?;
-        }
         let mut options = WriterOptions::new(path);
+        if !is_live {
+            let source = PortName::parse(name)?.target;
+            options.keep = identity(std::path::Path::new(&source));
+            refuse_itself(options.keep, path)?;
+        }
         match self.write.format {
             Some(FormatText::Pcap) => options.format = FileFormat::Pcap(Precision::Nanoseconds),
             Some(FormatText::Pcapng) => options.format = FileFormat::Pcapng,
@@ -520,13 +522,7 @@ impl Args {
 }
 
 /// A file cannot be read and written at once: writing empties it.
-fn refuse_itself(name: &str, path: &std::path::Path) -> Result<()> {
-    let parsed = PortName::parse(name)?;
-    let identity = |path: &std::path::Path| {
-        let data = std::fs::metadata(path).ok()?;
-        data.is_file().then(|| (data.dev(), data.ino()))
-    };
-    let source = identity(std::path::Path::new(&parsed.target));
+fn refuse_itself(source: Option<(u64, u64)>, path: &std::path::Path) -> Result<()> {
     if source.is_some() && source == identity(path) {
         let what = format!("write {}", path.display());
         let why = "it is also the input file, and would be truncated first";
@@ -534,6 +530,12 @@ fn refuse_itself(name: &str, path: &std::path::Path) -> Result<()> {
             .with_hint("write to another file and rename it afterwards"));
     }
     Ok(())
+}
+
+/// Device and inode of a regular file.
+fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
+    let data = std::fs::metadata(path).ok()?;
+    data.is_file().then(|| (data.dev(), data.ino()))
 }
 
 #[cfg(test)]

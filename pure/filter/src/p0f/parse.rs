@@ -50,10 +50,15 @@ impl<'a> Piece<'a> {
         let digits = !self.text.is_empty() && self.text.bytes().all(|b| b.is_ascii_digit());
         match self.text.parse() {
             Ok(number) if digits && number <= most => Ok(number),
-            _ => Err(
-                Error::new(self.range(), format!("\"{}\" is not a {what}", self.text))
-                    .expected(format!("a number from 0 to {most}")),
-            ),
+            _ => {
+                let an = if what.starts_with(['a', 'e', 'i', 'o']) {
+                    "an"
+                } else {
+                    "a"
+                };
+                let why = format!("\"{}\" is not {an} {what}", self.text);
+                Err(Error::new(self.range(), why).expected(format!("a number from 0 to {most}")))
+            }
         }
     }
 

@@ -165,7 +165,7 @@ fn a_signature_that_is_none_is_shown_where() {
     for (text, start, what) in [
         ("4:64:0:*:mss*10,6:mss,sok", 25, "the quirks is missing"),
         ("5:64:0:*:*,*:mss::0", 0, "not an IP version"),
-        ("4:300:0:*:*,*:mss::0", 2, "not a initial TTL"),
+        ("4:300:0:*:*,*:mss::0", 2, "not an initial TTL"),
         ("4:64:0:*:*,*:mss,msss::0", 17, "not a TCP option"),
         ("4:64:0:*:*,*:mss:df,dg:0", 20, "not a quirk"),
         ("4:64:0:*:*:mss::0", 9, "window and a scale"),

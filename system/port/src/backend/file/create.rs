@@ -21,6 +21,8 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Making {
     /// Permissions of new files, less the umask (open(2)).
     pub(super) mode: u32,
+    /// Device and inode of a file that must not be emptied, whatever name leads to it: the input.
+    pub(super) keep: Option<(u64, u64)>,
 }
 
 impl Making {
@@ -29,13 +31,36 @@ impl Making {
     /// # Errors
     /// What open(2) says; `PermissionDenied` for a link of another user.
     pub(super) fn create(self, path: &Path) -> io::Result<File> {
+        self.resolve(path, Self::open)
+    }
+
+    /// Whether a file that exists could be emptied: opens it as [`create`](Self::create) does, and
+    /// leaves it as it is.
+    ///
+    /// # Errors
+    /// As `create`, and `NotFound`.
+    pub(super) fn check(self, path: &Path) -> io::Result<()> {
+        let open = |making: Making, path: &Path, flags| {
+            let mut options = File::options();
+            options.write(true).custom_flags(libc::O_CLOEXEC | flags);
+            making.refuse_input(&options.open(path)?)
+        };
+        self.resolve(path, open)
+    }
+
+    /// Calls `open` with the path behind symbolic links, and the flags for it.
+    fn resolve<T>(
+        self,
+        path: &Path,
+        open: impl Fn(Self, &Path, i32) -> io::Result<T>,
+    ) -> io::Result<T> {
         let mut path = path.to_owned();
         for _ in 0..LINKS_MAX {
             // The kernel follows no link: what was checked is what is opened.
-            match self.open(&path, libc::O_NOFOLLOW) {
+            match open(self, &path, libc::O_NOFOLLOW) {
                 Err(error) if error.raw_os_error() == Some(libc::ELOOP) => match follow(&path)? {
                     Link::Path(target) => path = target,
-                    Link::OpenFile => return self.open(&path, 0),
+                    Link::OpenFile => return open(self, &path, 0),
                 },
                 result => return result,
             }
@@ -48,11 +73,21 @@ impl Making {
         options.write(true).create(true).mode(self.mode);
         options.custom_flags(libc::O_CLOEXEC | flags);
         let file = options.open(path)?;
+        self.refuse_input(&file)?;
         // Not before it is known which file it is.
         if file.metadata()?.is_file() {
             file.set_len(0)?;
         }
         Ok(file)
+    }
+
+    fn refuse_input(self, file: &File) -> io::Result<()> {
+        let data = file.metadata()?;
+        if self.keep == Some((data.dev(), data.ino())) {
+            let why = "it is also the input file, and would be truncated";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(())
     }
 }
 
@@ -148,13 +183,42 @@ mod tests {
         }
     }
 
-    const PRIVATE: Making = Making { mode: 0o600 };
+    const PRIVATE: Making = Making {
+        mode: 0o600,
+        keep: None,
+    };
+
+    #[test]
+    fn the_input_is_kept_by_any_name() {
+        let folder = Folder::new("input");
+        let [input, hard, link] = ["input", "hard", "link"].map(|name| folder.0.join(name));
+        std::fs::write(&input, "kept").unwrap();
+        std::fs::hard_link(&input, &hard).unwrap();
+        symlink("input", &link).unwrap();
+        let data = std::fs::metadata(&input).unwrap();
+        let making = Making {
+            keep: Some((data.dev(), data.ino())),
+            ..PRIVATE
+        };
+        for path in [&input, &hard, &link] {
+            for error in [
+                making.create(path).unwrap_err(),
+                making.check(path).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            }
+        }
+        PRIVATE.check(&link).unwrap();
+        assert_eq!(std::fs::read_to_string(&input).unwrap(), "kept");
+    }
 
     #[test]
     fn new_files_are_private_unless_asked() {
         let folder = Folder::new("mode");
         for (name, mode) in [("a", 0o600), ("b", 0o400)] {
-            let file = Making { mode }.create(&folder.0.join(name)).unwrap();
+            let file = Making { mode, ..PRIVATE }
+                .create(&folder.0.join(name))
+                .unwrap();
             assert_eq!(file.metadata().unwrap().mode() & 0o777, mode);
         }
         // One that is there keeps its permissions, and is emptied.
@@ -195,6 +259,8 @@ mod tests {
             skip::skip!("root, to make a link of another user");
         }
         lchown(&link, Some(12_345), None).unwrap();
+        let error = PRIVATE.check(&link).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         let error = PRIVATE.create(&link).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(error.to_string().contains("user 12345 made"), "{error}");

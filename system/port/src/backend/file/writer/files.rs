@@ -29,8 +29,8 @@ impl FileWriter {
         }
         for path in sequence.later() {
             if path.is_file() {
-                let open = std::fs::File::options().write(true).open(&path);
-                open.map_err(|error| refused(&path, error, 1))?;
+                let checked = making_of(options).check(&path);
+                checked.map_err(|error| refused(&path, error, 1))?;
             }
         }
         let path = sequence.name();
@@ -50,9 +50,7 @@ impl FileWriter {
             FileCompression::Gzip => Compression::Gzip,
             FileCompression::Zstd => Compression::Zstd,
         };
-        let making = Making {
-            mode: self.options.mode,
-        };
+        let making = making_of(&self.options);
         let create = || {
             let output = Output::create(&path, compression, making)?;
             if let Some((uid, gid)) = self.options.owner {
@@ -157,6 +155,13 @@ impl FileWriter {
     }
 }
 
+fn making_of(options: &WriterOptions) -> Making {
+    Making {
+        mode: options.mode,
+        keep: options.keep,
+    }
+}
+
 /// A file that cannot be made: why, and what to do.
 fn refused(path: &Path, error: io::Error, files: u32) -> Error {
     let folder = match path.parent() {
@@ -178,6 +183,9 @@ fn refused(path: &Path, error: io::Error, files: u32) -> Error {
         }
         None if error.kind() == io::ErrorKind::PermissionDenied => {
             "name the file itself, or remove the link".to_owned()
+        }
+        None if error.kind() == io::ErrorKind::InvalidInput => {
+            "write to other names, or to another folder".to_owned()
         }
         Some(libc::EISDIR) => "name a file in it".to_owned(),
         Some(libc::EROFS) => "that file system is mounted read-only".to_owned(),
