@@ -496,7 +496,7 @@ fn rates_of_each_second_add_up_to_the_total() {
         }
         sum
     };
-    // Until all have come to the far end and the rates tell of them, but for what the clock is off
+    // Until all have come to the far end and are in the rates, except for the clock difference
     // between a rate and the time beside it.
     let until = Instant::now() + LIMIT;
     let lines = loop {

@@ -31,7 +31,7 @@ struct Whole {
     over: Option<io::ErrorKind>,
 }
 
-/// The destination of a target. The file is made here: before rights are given up, and so that a
+/// The destination of a target. The file is made here: before privileges are dropped, and so that a
 /// wrong path is reported at once.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let what = || format!("export to {:?}", target.text);
@@ -39,6 +39,9 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let Place::Path(path) = &target.place else {
         return Err(invalid("a path is needed".into()));
     };
+    if let Some(why) = Packing::refusal(path) {
+        return Err(invalid(why.into()));
+    }
     let packing = Packing::of(path);
     if target.options.rotation.is_some() {
         let pattern = path.to_str().map(Pattern::parse);

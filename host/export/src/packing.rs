@@ -29,6 +29,17 @@ impl Packing {
         }
     }
 
+    /// Why a name asks for a compression that is not available; written plain, such a file would
+    /// not be what its name says.
+    pub fn refusal(path: &Path) -> Option<&'static str> {
+        let ending = path.extension().and_then(|ending| ending.to_str())?;
+        [
+            "xz", "bz2", "lz4", "br", "lzma", "Z", "zip", "7z", "gzip", "zstd",
+        ]
+        .contains(&ending)
+        .then_some("files can be compressed as .gz or .zst only")
+    }
+
     /// Packs a message into `out`, which is emptied before.
     ///
     /// # Errors
@@ -44,5 +55,28 @@ impl Packing {
             Packing::Zstd => zstd::stream::copy_encode(message, out, ZSTD_LEVEL)?,
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_compressions_are_refused() {
+        for (name, is_refused) in [
+            ("x.csv.xz", true),
+            ("x.csv.bz2", true),
+            ("x.csv.gz", false),
+            ("x.csv.zst", false),
+            ("x.csv", false),
+            ("xz", false),
+        ] {
+            assert_eq!(
+                Packing::refusal(Path::new(name)).is_some(),
+                is_refused,
+                "{name}"
+            );
+        }
     }
 }

@@ -27,7 +27,7 @@ struct Tls {
     stream: Option<StreamOwned<ClientConnection, TcpStream>>,
 }
 
-/// The destination of a target: certificates are read here, before rights are given up.
+/// The destination of a target: certificates are read here, before privileges are dropped.
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let (host, port) = crate::udp::host_of(target)?;
     let options = &target.options;

@@ -94,7 +94,7 @@ fn metering(page: &mut Page, total: &QueueStatus) {
         (
             "barewire_packets_total",
             Kind::Counter,
-            "Packets metered.",
+            "Packets received by the meter, those in no flow included.",
             meter.packets,
         ),
         (

@@ -164,7 +164,7 @@ enum Event {
     Panicked,
 }
 
-/// Tells of a panic, which would otherwise be waited for in vain.
+/// Reports a panic, which would otherwise be waited for in vain.
 struct Alarm(Sender<Event>);
 
 impl Drop for Alarm {

@@ -88,7 +88,7 @@ enum Message {
 }
 
 /// Runs a probe until the input ends, its limits are reached, or somebody says stop. The caller has
-/// opened the port and given up rights.
+/// opened the port and dropped privileges.
 ///
 /// # Errors
 /// Only where threads cannot be started. What goes wrong later is in the report, with all that was

@@ -1,5 +1,5 @@
-//! Who is the client does not depend on how directions are recorded: a meter that keeps them apart
-//! tells of each what a biflow has of it.
+//! The client is the same however directions are recorded: a uniflow meter records for each
+//! direction what a biflow has of it.
 
 use barewire_flow::{EndReason, Extra, HashKey, Input, Meter, MeterConfig, Record, RecordSink};
 use inspect::{Application, Field, Inspector, InspectorConfig, Protocol};

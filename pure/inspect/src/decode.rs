@@ -63,7 +63,7 @@ impl Direction {
     }
 }
 
-/// Whence and when a piece came.
+/// Source and time of a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
     /// Who sent it.
@@ -174,7 +174,7 @@ pub(crate) const EARLY_MAX: usize = 1024;
 
 /// What a decoder is given with each piece.
 pub(crate) struct Context<'a> {
-    /// Whence and when it came.
+    /// Its source and time.
     pub(crate) origin: Origin,
     /// Whether there is room for following flows beyond their first transaction.
     pub(crate) may_follow: bool,

@@ -37,6 +37,7 @@ mod inspector;
 mod json;
 #[cfg(feature = "laws")]
 pub mod laws;
+mod names;
 mod ports;
 mod set;
 mod slab;
@@ -55,6 +56,7 @@ pub use inspector::{DONE, FLOW_LEN, Inspector, InspectorConfig, InspectorStats, 
 pub use json::{
     is_unprintable, json, string as json_string, tls_version, transactions as json_transactions,
 };
+pub use names::{dns_rcode, dns_type};
 pub use ports::{Transport, guess, guess_port, known_ports};
 pub use stream::Stream;
 pub use transaction::{LOG_LEN, Transactions};

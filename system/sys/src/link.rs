@@ -402,7 +402,7 @@ impl LinkMonitor {
                 Some(Notice::Overrun) => return Ok(Some(LinkEvent::Overrun)),
                 Some(Notice::Message(reply)) => reply,
             };
-            // A bridge tells of its ports in the same group, with its own family.
+            // A bridge reports its ports in the same group, with its own family.
             if reply.body.first() != Some(&0) {
                 continue;
             }

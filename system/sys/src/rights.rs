@@ -1,4 +1,4 @@
-//! Giving up rights once the sockets are open: another user, no capabilities, none to be gained
+//! Dropping privileges once the sockets are open: another user, no capabilities, none to be gained
 //! again.
 
 use std::ffi::{CStr, CString};
@@ -91,7 +91,7 @@ pub fn has(capability: Capability) -> bool {
     mask.is_some_and(|mask| mask & (1 << capability as u32) != 0)
 }
 
-/// What reading a BPF map takes once rights are given up: nothing since Linux 5.19, which lets
+/// What reading a BPF map takes once privileges are dropped: nothing since Linux 5.19, which lets
 /// every holder of a descriptor read; before it CAP_BPF, where unprivileged BPF is off (as Debian
 /// has it).
 pub fn to_read_maps() -> Option<Capability> {

@@ -177,7 +177,7 @@ fn a_closed_queue_accounts_for_what_it_leaves() {
     assert_eq!((account.seen, account.imbalance()), (100, 0), "{account:?}");
 }
 
-/// All rights are given up after opening: receiving, sending, the account, events and stopping go
+/// Privileges are dropped after opening: receiving, sending, the account, events and stopping go
 /// on.
 #[test]
 fn everything_works_without_rights_once_open() {

@@ -7,7 +7,7 @@ use super::guest::Outcome;
 use super::suites::Suite;
 use crate::test;
 
-/// How a line of the job's output begins that tells of a suite.
+/// How a line of the job's output begins that reports on a suite.
 pub const MARK: &str = "@@lab ";
 
 /// Lines of a suite's output that are kept as evidence, and characters of each.

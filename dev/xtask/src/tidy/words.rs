@@ -19,6 +19,12 @@ const PHRASES: &[(&str, &str)] = &[
     ("print the picture one", "print one snapshot"),
     ("programs become machine code", "BPF JIT enabled"),
     ("is no format", "unknown format"),
+    ("told of", "reported"),
+    ("tell of", "report"),
+    ("tells of", "reports"),
+    ("whence", "source"),
+    ("rights are given up", "privileges are dropped"),
+    ("giving up rights", "dropping privileges"),
     ("is no flag", "unknown key"),
 ];
 

@@ -289,6 +289,9 @@ impl Args {
         if let Some(refusal) = self.compat.refusal() {
             usage(refusal);
         }
+        if self.count.is_some() && self.print.count.is_some_and(|count| count != 0) {
+            usage("-c COUNT and --count=COUNT are the same: give one of them");
+        }
         if self.print.counts() && self.write.write.is_some() {
             usage("--count prints a number instead of packets: give it without -w");
         }

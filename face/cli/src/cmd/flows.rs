@@ -277,6 +277,7 @@ pub fn run(args: &Args) -> Result<()> {
         reload,
         origins,
         is_file: probe.describe().intake == Intake::File,
+        has_picture: false,
     }
     .run(probe)
 }

@@ -1,4 +1,4 @@
-//! The slabs at work: what the table tells of each packet and flow.
+//! The slabs at work: what the table passes on about each packet and flow.
 
 use super::{Extra, Extras, PacketNote, Timing, put};
 use crate::expire::EndReason;

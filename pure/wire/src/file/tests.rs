@@ -5,7 +5,7 @@ use crate::LinkType;
 use std::string::ToString;
 use std::vec::Vec;
 
-/// What a reader tells of a file, up to its end or an error.
+/// What a reader reports about a file, up to its end or an error.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[allow(clippy::type_complexity)] // a log to compare, not an interface
 struct Read {

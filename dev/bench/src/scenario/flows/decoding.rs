@@ -15,7 +15,7 @@ pub(super) const COMPARED: Comparison = Comparison {
     subjects: &SUBJECTS,
 };
 
-/// What ipfixprobe's plugins tell of, and its way out.
+/// What ipfixprobe's plugins export, and its output plugin.
 pub(super) const EXPORTED: Subject = Subject {
     name: "barewire, tls,http,dns,quic, IPFIX over UDP",
     is_rival: false,

@@ -70,7 +70,7 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
             *event == PortEvent::LinkDown
         })
         .with_context(|| format!("{name} set down"))?;
-        // Sent into a dead link: refused and counted, or kept for later. An error may tell of it,
+        // Sent into a dead link: refused and counted, or kept for later. An error may report it,
         // but not that the interface is gone.
         let packet = line.plan.build(u64::MAX, 100);
         let before = line.tx_account()?;

@@ -12,7 +12,7 @@ pub struct PrintArgs {
     /// as -c does
     #[arg(id = "packet_count", long = "count", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "0")]
-    #[arg(value_name = "COUNT", conflicts_with = "count")]
+    #[arg(value_name = "COUNT")]
     pub count: Option<u64>,
     /// Same as --count
     #[arg(long, conflicts_with = "write")]

@@ -15,6 +15,7 @@ use wire::{LinkType, Timestamp};
 use super::Args;
 use crate::out::{self, say};
 use crate::report::{account_json, bytes, event_level, si, write_account, write_damage};
+use crate::short::counted;
 
 impl Args {
     /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.
@@ -66,35 +67,47 @@ impl Args {
         let rx = outcome.account.rx_total();
         let rejected = rx.dropped[port::DropReason::Filter as usize];
         // A Vec takes everything.
-        let _ = writeln!(text, "{} packets captured", totals.packets);
+        let _ = writeln!(text, "{} captured", counted(totals.packets, "packet"));
         if is_live {
             let _ = writeln!(
                 text,
-                "{} packets received by filter",
-                rx.seen.saturating_sub(rejected)
+                "{} received by filter",
+                counted(rx.seen.saturating_sub(rejected), "packet")
             );
-            let _ = writeln!(text, "{} packets dropped by kernel", rx.lost());
+            let _ = writeln!(text, "{} dropped by kernel", counted(rx.lost(), "packet"));
         } else if rejected != 0 {
-            let _ = writeln!(text, "{rejected} packets rejected by filter");
+            let _ = writeln!(text, "{} rejected by filter", counted(rejected, "packet"));
         }
         if totals.other_way != 0 {
-            let _ = writeln!(text, "{} packets of the other direction", totals.other_way);
+            let _ = writeln!(
+                text,
+                "{} of the other direction",
+                counted(totals.other_way, "packet")
+            );
         }
         if is_live && totals.surplus != 0 {
             let after = match outcome.error {
                 None => "the last one to capture",
                 Some(_) => "the failure",
             };
-            let _ = writeln!(text, "{} packets received after {after}", totals.surplus);
-        }
-        if totals.unwritten != 0 {
-            let _ = writeln!(text, "{} packets lost at the output", totals.unwritten);
-        }
-        if totals.late != 0 {
-            let count = totals.late;
             let _ = writeln!(
                 text,
-                "{count} packets written out of order: they arrived too late to be merged"
+                "{} received after {after}",
+                counted(totals.surplus, "packet")
+            );
+        }
+        if totals.unwritten != 0 {
+            let _ = writeln!(
+                text,
+                "{} lost at the output",
+                counted(totals.unwritten, "packet")
+            );
+        }
+        if totals.late != 0 {
+            let late = counted(totals.late, "packet");
+            let _ = writeln!(
+                text,
+                "{late} written out of order: arrived too late to be merged"
             );
         }
         if let Some(written) = outcome.written {
@@ -106,11 +119,8 @@ impl Args {
         };
         out::last_words(text);
         if self.print.counts() && !self.json {
-            let (count, s) = (totals.packets, if totals.packets == 1 { "" } else { "s" });
-            out::print(
-                &out::stdout(1)?,
-                format!("{count} packet{s}\n").into_bytes(),
-            )?;
+            let line = format!("{}\n", counted(totals.packets, "packet"));
+            out::print(&out::stdout(1)?, line.into_bytes())?;
         }
         // A call that has not come back holds standard output where packets go there.
         if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
@@ -122,14 +132,14 @@ impl Args {
 
     /// How much went into files.
     fn write_written(&self, text: &mut Vec<u8>, written: &Written) {
-        let (packets, len) = (written.packets, bytes(written.bytes));
+        let (packets, len) = (counted(written.packets, "packet"), bytes(written.bytes));
         let _ = match written.files {
             1 => {
                 let path = self.write.write.as_ref();
                 let path = path.map_or_else(String::new, |path| path.display().to_string());
-                writeln!(text, "{packets} packets written to {path} ({len})")
+                writeln!(text, "{packets} written to {path} ({len})")
             }
-            files => writeln!(text, "{packets} packets written to {files} files ({len})"),
+            files => writeln!(text, "{packets} written to {files} files ({len})"),
         };
     }
 
@@ -177,13 +187,13 @@ impl Args {
 /// The totals of a running capture in one line, as tcpdump prints them on SIGUSR1; with the account
 /// of a live port.
 pub(super) fn so_far(totals: &Totals, account: Option<&PortAccount>) -> String {
-    let mut line = format!("{} packets captured", totals.packets);
+    let mut line = format!("{} captured", counted(totals.packets, "packet"));
     if let Some(account) = account {
         let rx = account.rx_total();
         let rejected = rx.dropped[port::DropReason::Filter as usize];
         let seen = rx.seen.saturating_sub(rejected);
-        let lost = rx.lost();
-        line += &format!(", {seen} packets received by filter, {lost} packets dropped by kernel");
+        let (seen, lost) = (counted(seen, "packet"), counted(rx.lost(), "packet"));
+        line += &format!(", {seen} received by filter, {lost} dropped by kernel");
     }
     line
 }

@@ -1,5 +1,6 @@
 //! Shows the flows of a running probe: live, as JSON lines, as rates, or as one snapshot.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use flow::{EndReason, Extra, KnownFlows, Record};
@@ -29,6 +30,8 @@ pub(super) struct Showing<'a> {
     pub(super) reload: Option<Reloading>,
     pub(super) origins: Origins,
     pub(super) is_file: bool,
+    /// Whether the live view draws on the terminal.
+    pub(super) has_picture: bool,
 }
 
 impl Showing<'_> {
@@ -78,6 +81,7 @@ impl Showing<'_> {
         let (out, stop) = (&self.stdout, &self.stop);
         let mut live = Live::start(out, stop, name, probe.describe(), memory.total(), order)?;
         live.show_origins(self.origins.clone());
+        self.has_picture = true;
         let done = self.probe(probe, &mut live);
         // The table at the end goes to the terminal as it was before.
         let order = live.order();
@@ -106,6 +110,7 @@ impl Showing<'_> {
             outlet,
             stop: &self.stop,
             request: &self.request,
+            has_picture: self.has_picture,
             duration: self.args.duration,
             reload: &mut self.reload,
         };
@@ -128,6 +133,7 @@ struct Watching<'a> {
     outlet: &'a mut dyn Outlet,
     stop: &'a Stop,
     request: &'a TotalsRequest,
+    has_picture: bool,
     duration: Option<Duration>,
     reload: &'a mut Option<Reloading>,
 }
@@ -142,7 +148,8 @@ impl View for Watching<'_> {
             // From now on readers that take nothing are not waited for.
             self.stop.set();
         }
-        if self.request.take() {
+        // The picture has the totals; lines on the same terminal would be printed over it.
+        if self.request.take() && !(self.has_picture && std::io::stderr().is_terminal()) {
             out::words(report::so_far(status, &running.exports()));
         }
         if let Some(reload) = self.reload {

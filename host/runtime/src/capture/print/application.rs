@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write};
 
-use inspect::{Application, Field, Kind, Protocol, Value, tls_version};
+use inspect::{Application, Field, Kind, Protocol, Value, dns_rcode, dns_type, tls_version};
 
 /// Fields whose values explain themselves behind the protocol's name.
 const BARE: &[Field] = &[
@@ -135,44 +135,6 @@ fn write_text(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
         }
     }
     Ok(())
-}
-
-/// Types of DNS records (registry "DNS Parameters").
-fn dns_type(number: u64) -> Option<&'static str> {
-    Some(match number {
-        1 => "A",
-        2 => "NS",
-        5 => "CNAME",
-        6 => "SOA",
-        12 => "PTR",
-        15 => "MX",
-        16 => "TXT",
-        28 => "AAAA",
-        33 => "SRV",
-        35 => "NAPTR",
-        43 => "DS",
-        46 => "RRSIG",
-        48 => "DNSKEY",
-        64 => "SVCB",
-        65 => "HTTPS",
-        252 => "AXFR",
-        255 => "ANY",
-        257 => "CAA",
-        _ => return None,
-    })
-}
-
-/// Response codes of DNS (RFC 1035 §4.1.1, RFC 2136 §2.2).
-fn dns_rcode(number: u64) -> Option<&'static str> {
-    Some(match number {
-        0 => "NOERROR",
-        1 => "FORMERR",
-        2 => "SERVFAIL",
-        3 => "NXDOMAIN",
-        4 => "NOTIMP",
-        5 => "REFUSED",
-        _ => return None,
-    })
 }
 
 /// Types of DHCP messages (RFC 2132 §9.6).

@@ -261,45 +261,22 @@ fn value(application: &Application, field: Field, how: As, out: &mut Vec<u8>) {
         },
         (Kind::Hex, _) => write!(words, "\"0x{number:04x}\""),
         (Kind::Time, _) => write!(words, "\"{}\"", DateTime(number)),
-        (_, Field::DnsType) => write!(words, "\"{}\"", dns_type(number)),
-        (_, Field::DnsRcode) => write!(words, "\"{}\"", dns_rcode(number)),
+        (_, Field::DnsType) => match inspect::dns_type(number) {
+            Some(name) => write!(words, "\"{name}\""),
+            // RFC 3597 §5.
+            None => write!(words, "\"TYPE{number}\""),
+        },
+        (_, Field::DnsRcode) => dns_rcode(number, &mut words),
         _ => write!(words, "{number}"),
     };
     out.extend(words.as_bytes());
 }
 
-/// Names of the IANA registry for the types that are usual.
-fn dns_type(number: u64) -> String {
-    let name = match number {
-        1 => "A",
-        2 => "NS",
-        5 => "CNAME",
-        6 => "SOA",
-        12 => "PTR",
-        15 => "MX",
-        16 => "TXT",
-        28 => "AAAA",
-        33 => "SRV",
-        43 => "DS",
-        48 => "DNSKEY",
-        65 => "HTTPS",
-        255 => "ANY",
-        other => return format!("TYPE{other}"),
-    };
-    name.into()
-}
-
-fn dns_rcode(number: u64) -> String {
-    let name = match number {
-        0 => "NOERROR",
-        1 => "FORMERR",
-        2 => "SERVFAIL",
-        3 => "NXDOMAIN",
-        4 => "NOTIMP",
-        5 => "REFUSED",
-        other => return other.to_string(),
-    };
-    name.into()
+fn dns_rcode(number: u64, words: &mut impl Write) -> std::fmt::Result {
+    match inspect::dns_rcode(number) {
+        Some(name) => write!(words, "\"{name}\""),
+        None => write!(words, "\"{number}\""),
+    }
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Attachment {
     }
 
     /// Whether somebody else has detached the program, or put another into our link. Where the
-    /// kernel does not say (rights were given up, and it does not let us ask), nothing is known.
+    /// kernel does not say (privileges were dropped, and it does not let us ask), nothing is known.
     pub(super) fn is_lost(&self) -> bool {
         let held = self.held();
         let program = held.program(&self.redirect);

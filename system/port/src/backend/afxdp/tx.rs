@@ -43,7 +43,7 @@ pub(super) struct Tx {
     /// Shown to the kernel since the last kick.
     unkicked: bool,
     /// In copy mode: the ring's index up to which the kernel is known to have taken packets. It
-    /// tells of those that it refused only with the next that it sends.
+    /// reports packets it refused only when it sends the next one.
     taken: u32,
     foreign: Foreign,
     /// When the kernel was last asked whether the interface exists; `None` as long as it is up.

@@ -99,7 +99,7 @@ impl Output {
         self.is_stream
     }
 
-    /// Gives the file to a user, so that who captures can read it after giving up rights.
+    /// Gives the file to a user, so that they can read it once privileges are dropped.
     pub(super) fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         if self.base.is_none() {
             return Ok(());
