@@ -31,7 +31,7 @@ pub struct Show {
     seed: u64,
 }
 
-/// Starts writing, once rights are given up.
+/// Starts writing, once privileges are dropped.
 ///
 /// # Errors
 /// When the writing thread cannot be started.
