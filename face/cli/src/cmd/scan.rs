@@ -66,7 +66,7 @@ pub struct Args {
     source_ip: Vec<IpAddr>,
     /// Source port, or range of ports
     #[arg(long, visible_alias = "adapter-port", value_parser = parse_source_ports)]
-    #[arg(default_value = "40000-44095", value_name = "PORTS")]
+    #[arg(default_value = "61000-65095", value_name = "PORTS")]
     source_port: (u16, u16),
     /// Send everything to this MAC address [default: neighbours and routers are asked for theirs]
     #[arg(long, value_parser = parse_mac, value_name = "MAC")]

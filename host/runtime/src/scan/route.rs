@@ -45,6 +45,9 @@ impl Local {
             let why = "its packets have no Ethernet header";
             return Err(Error::new(ErrorKind::Unsupported, what(), why));
         };
+        if let Some(name) = &setup.port {
+            check_source_ports(name, setup.source_ports, own_ports())?;
+        }
         let addresses = sys::address::of(link.index)?;
         let mut local = Self {
             source: Source {
@@ -145,6 +148,33 @@ impl Local {
     }
 }
 
+/// The ports that this host's own connections are made from (ip-sysctl, `ip_local_port_range`).
+fn own_ports() -> Option<(u16, u16)> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut numbers = text.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// A port that takes packets from the host would take answers to the host's own connections.
+fn check_source_ports(name: &str, ports: (u16, u16), own: Option<(u16, u16)>) -> Result<()> {
+    let (first, last) = (ports.0, ports.0 + (ports.1 - 1));
+    let takes_traffic = name.starts_with("afxdp:");
+    let Some((own_first, own_last)) = own.filter(|_| takes_traffic) else {
+        return Ok(());
+    };
+    if last < own_first || own_last < first {
+        return Ok(());
+    }
+    let why = format!(
+        "this host makes its own connections from ports {own_first}-{own_last}, and would miss \
+         the answers to those from {first}-{last}"
+    );
+    Err(
+        Error::new(ErrorKind::InvalidInput, format!("scan by {name}"), why)
+            .with_hint("--source-port outside of that range, or afpacket:, which copies packets"),
+    )
+}
+
 fn first_of(targets: &Targets, is_ipv6: bool) -> Option<IpAddr> {
     let first = targets
         .ranges()
@@ -163,5 +193,27 @@ fn prefix_of(own: &InterfaceAddress) -> AddrRange {
         first: range.first & !host,
         last: range.first | host,
         ..range
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_the_host_are_not_taken_from_it() {
+        let own = Some((32_768, 60_999));
+        for (name, ports, is_ok) in [
+            ("afxdp:eth0", (61_000, 4_096), true),
+            ("afxdp:eth0", (60_999, 1), false),
+            ("afxdp:eth0", (1, 65_535), false),
+            ("afxdp:eth0", (30_000, 2_768), true),
+            ("afxdp:eth0", (30_000, 2_769), false),
+            ("eth0", (40_000, 10), true),
+        ] {
+            let result = check_source_ports(name, ports, own);
+            assert_eq!(result.is_ok(), is_ok, "{name} {ports:?}");
+        }
+        assert!(check_source_ports("afxdp:eth0", (40_000, 1), None).is_ok());
     }
 }
