@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lab::packet::Raw;
-use lab::process::barewire;
+use lab::process::{Process, Signal, barewire};
 use lab::{Finished, Pair, Veth, require, skip};
 use serde_json::Value;
 use wire::{Dissection, LinkType, dissect};
@@ -202,6 +203,82 @@ fn shards_at_different_rates_are_disjoint_and_complete() {
     }
     assert_eq!(all.len(), 1_024);
     assert!(all.values().all(|count| *count == 1));
+}
+
+/// A scan of 2,048 targets that keeps its state, in the middle of its work.
+fn begun(pair: &Pair, state: &str, rate: &str) -> Process {
+    let args = [
+        "scan", HOSTS, "-p", "81,82", "--json", "--wait", "1", "--state", state, "--rate", rate,
+    ];
+    pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
+}
+
+/// The probe that a state file says comes next.
+fn next_of(path: &Path) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("next = \""));
+    let number = line.and_then(|rest| rest.strip_suffix('"'));
+    number.map_or(0, |number| number.parse().unwrap())
+}
+
+#[test]
+fn a_scan_that_was_killed_goes_on_and_leaves_nothing_out() {
+    require!(skip::lab());
+    let pair = scene();
+    let file = lab::oracle::TempFile::new("state");
+    let path = file.path().to_str().unwrap();
+    let (_, seen) = watched(&pair, silent, || {
+        let mut before = 0;
+        for _ in 0..3 {
+            let mut process = begun(&pair, path, "200");
+            let since = std::time::Instant::now();
+            while next_of(file.path()) <= before {
+                assert!(process.running().unwrap() && since.elapsed() < LIMIT);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            process.kill().unwrap();
+            before = next_of(file.path());
+        }
+        let finished = begun(&pair, path, "20000").wait(LIMIT).unwrap();
+        let (_, totals) = parsed(finished);
+        assert_eq!(totals["before"], before);
+        assert_eq!(totals["sent"], 2_048 - before, "{totals}");
+    });
+    assert_eq!(probes(&seen).len(), 2_048);
+    // Once more, of nothing.
+    let (answers, totals) = parsed(begun(&pair, path, "200").wait(LIMIT).unwrap());
+    assert_eq!((answers.len(), &totals["sent"]), (0, &0.into()), "{totals}");
+}
+
+#[test]
+fn a_scan_that_was_interrupted_sends_no_probe_twice() {
+    require!(skip::lab());
+    let pair = scene();
+    let file = lab::oracle::TempFile::new("state");
+    let path = file.path().to_str().unwrap();
+    let (rows, seen) = watched(&pair, silent, || {
+        let mut first = begun(&pair, path, "500");
+        first.wait_stdout("closed", LIMIT).unwrap();
+        let (mut rows, totals) = parsed(first.stop(Signal::SIGINT, LIMIT).unwrap());
+        assert_eq!(totals["complete"], false);
+        let (others, totals) = parsed(begun(&pair, path, "7000").wait(LIMIT).unwrap());
+        assert_eq!(totals["complete"], true);
+        rows.extend(others);
+        rows
+    });
+    let counts = probes(&seen);
+    assert_eq!(counts.len(), 2_048);
+    assert!(counts.values().all(|count| *count == 1));
+    assert_eq!(rows.len(), 2_048);
+
+    let args = [HOSTS, "-p", "81", "--state", path];
+    let finished = scan(&pair, &args);
+    assert!(!finished.success());
+    assert!(
+        finished.stderr.contains("other targets"),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// The answer to a SYN as its target would send it, with another acknowledgment number added.

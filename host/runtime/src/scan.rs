@@ -3,6 +3,7 @@
 
 mod route;
 mod run;
+mod state;
 mod sweep;
 
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use wire::Mac;
 
 use route::Local;
 pub use run::run;
+pub use state::{Saved, StateFile};
 
 /// What to scan, and how.
 #[derive(Clone, Debug)]
@@ -45,6 +47,10 @@ pub struct Setup {
     pub shard: Shard,
     /// Seed of the order.
     pub seed: u64,
+    /// Pairs between two attempts at a target; a second's worth if `None`.
+    pub block: Option<u64>,
+    /// The probe to begin with.
+    pub from: u128,
     /// How long answers to the last probes may take.
     pub wait: Duration,
     /// TCP options of probes.
@@ -100,7 +106,7 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
         seed: setup.seed,
         shard: setup.shard,
         attempts: setup.attempts,
-        block: block_len(&setup.rate),
+        block: setup.block.unwrap_or_else(|| block_len(&setup.rate)),
     };
     let reserved = given.count() - targets.count();
     let plan = Plan::new(targets, setup.ports.clone(), local.source, order);
@@ -141,6 +147,17 @@ impl Scan {
     /// Probes and their order.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What it is of, in 64 bits, to tell it from other scans.
+    pub fn fingerprint(&self) -> u64 {
+        let order = self.plan.order();
+        state::fingerprint(
+            self.plan.targets(),
+            self.plan.ports(),
+            order.shard,
+            order.attempts,
+        )
     }
 
     /// How it is set up.
@@ -254,8 +271,10 @@ impl Scan {
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Probes of this run, all attempts included.
+    /// Probes of this scan, all attempts included.
     pub probes: u128,
+    /// Of these, the ones that earlier runs have sent.
+    pub before: u128,
     /// Probes handed to the device.
     pub sent: u64,
     /// Bytes of them.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::scan::{AddrRange, Options, Ports, Shard, parse_line, parse_range};
-use runtime::scan::{self, Notice, Setup};
+use runtime::scan::{self, Notice, Saved, Scan, Setup, StateFile};
 use runtime::{Stop, TotalsRequest};
 use sys::rights::User;
 use sys::{Error, ErrorKind, Result};
@@ -57,6 +57,9 @@ pub struct Args {
     /// Seed of the order of probes [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Keep the state in a file; a scan that was ended goes on from there, at any rate
+    #[arg(long, visible_alias = "resume", value_name = "FILE")]
+    state: Option<PathBuf>,
 
     /// Port to scan from: an interface, or afxdp:eth0 and so on [default: that of the route]
     #[arg(long, short = 'e', visible_alias = "adapter", value_name = "PORT")]
@@ -168,7 +171,14 @@ pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;
     let user = args.user.as_deref().map(User::find).transpose()?;
-    let scan = scan::prepare(args.setup()?)?;
+    let saved = match &args.state {
+        Some(path) => Saved::read(path)?,
+        None => None,
+    };
+    let scan = scan::prepare(args.setup(saved)?)?;
+    if let (Some(saved), Some(path)) = (saved, &args.state) {
+        check_same(&scan, &saved, path)?;
+    }
     if args.dry_run {
         return show::dry_run(&scan, args.json);
     }
@@ -179,7 +189,9 @@ pub fn run(args: &Args) -> Result<()> {
             .give_up(user.as_ref(), &keep)
             .and_then(|()| show::begin(&scan))
     };
-    let outcome = scan::run(&scan, random()?, &stop, give_up, |notice| {
+    let path = args.state.as_deref();
+    let state = path.map(|path| StateFile::open(path, &scan)).transpose()?;
+    let outcome = scan::run(&scan, random()?, &stop, state, give_up, |notice| {
         if request.take() {
             show.so_far();
         }
@@ -199,13 +211,24 @@ pub fn run(args: &Args) -> Result<()> {
     outcome.error.map_or(Ok(()), Err).and(reported).and(lost)
 }
 
+/// A state file is that of this very scan.
+fn check_same(scan: &Scan, saved: &Saved, path: &Path) -> Result<()> {
+    let order = scan.plan().order();
+    if saved.fingerprint == scan.fingerprint() && saved.seed == order.seed {
+        return Ok(());
+    }
+    let what = format!("go on with the scan of {}", path.display());
+    let why = "it is the state of a scan of other targets, ports, shard, retries or seed";
+    Err(refused(&what, why.into()).with_hint("give the same arguments, or another file"))
+}
+
 fn lost_answers(lost: u64) -> Error {
     let why = format!("{lost} received packets were lost, and answers may be among them");
     Error::new(ErrorKind::Lost, "receive all answers", why).with_hint("scan at a lower --rate")
 }
 
 impl Args {
-    fn setup(&self) -> Result<Setup> {
+    fn setup(&self, saved: Option<Saved>) -> Result<Setup> {
         let mut include = Vec::new();
         for text in &self.targets {
             parse_line(text, &mut include).map_err(|why| refused("scan", why))?;
@@ -242,10 +265,12 @@ impl Args {
             rate: self.rate,
             attempts: self.retries + 1,
             shard: self.shard,
-            seed: match self.seed {
+            seed: match self.seed.or(saved.map(|saved| saved.seed)) {
                 Some(seed) => seed,
                 None => u64::from_ne_bytes(random()?),
             },
+            block: saved.map(|saved| saved.block),
+            from: saved.map_or(0, |saved| saved.next),
             wait: self.wait,
             options: self.tcp_options.into(),
             ttl: self.ttl,

@@ -10,7 +10,7 @@ use port::{Port, RxBatch, TxBatch, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
 
-use super::{Notice, Outcome, Scan, Totals};
+use super::{Notice, Outcome, Scan, StateFile, Totals};
 use crate::Stop;
 use crate::send::{self, Limits, Next, SendEnded};
 use crate::worker::{self, Engine, Pacing, Verdict};
@@ -21,12 +21,16 @@ const ANSWERS_MAX: usize = 1 << 14;
 const SEEN_MAX: usize = 1 << 24;
 /// How far sending may catch up: no burst follows a pause.
 const LAG_MAX_NS: u64 = 5_000_000;
+/// How long answers to the last probes may take when the scan is ended early and its state is kept.
+const LAST_MAX: Duration = Duration::from_millis(800);
 /// How often progress is reported.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The probes, as packets to send.
 struct ProbeSource<'p> {
     prober: Prober<'p>,
+    from: u128,
+    live: &'p Live,
 }
 
 impl send::Source for ProbeSource<'_> {
@@ -47,6 +51,8 @@ impl send::Source for ProbeSource<'_> {
         let written = batch.buffer().and_then(|buffer| self.prober.write(buffer));
         if let Some(len) = written {
             batch.advance(len);
+            let done = self.prober.taken() - self.from;
+            self.live.done.store(done as u64, Ordering::Relaxed);
         }
         written.is_some()
     }
@@ -80,17 +86,22 @@ struct Sent {
     report: send::Report,
     result: Result<()>,
     unreachable: u128,
+    /// The probe that would have been next.
+    next: u128,
 }
 
 /// Figures of the sending thread, for progress.
 #[derive(Default)]
 struct Live {
+    /// Probes that left, brought up to date about once a second.
     sent: AtomicU64,
+    /// Probes of this run that were written or passed over.
+    done: AtomicU64,
     received: AtomicU64,
 }
 
 /// Runs a scan: asks for next hops, opens the port, sends and listens. `opened` is called once
-/// rights are no longer needed.
+/// rights are no longer needed. `state` is kept up to date.
 ///
 /// # Errors
 /// What kept it from beginning; what happens later is in the outcome.
@@ -98,6 +109,7 @@ pub fn run(
     scan: &Scan,
     key: [u8; 16],
     stop: &Stop,
+    state: Option<StateFile>,
     opened: impl FnOnce() -> Result<()>,
     mut notice: impl FnMut(Notice<'_>) -> Result<()>,
 ) -> Result<Outcome> {
@@ -113,12 +125,13 @@ pub fn run(
     opened()?;
     let cookies = Cookies::new(key, *scan.plan().source());
     let syns = scan.syns();
-    let prober = Prober::new(scan.plan(), 0, &cookies, &syns, &hops);
+    let prober = Prober::new(scan.plan(), scan.setup().from, &cookies, &syns, &hops);
     let live = Live::default();
     let mut collector = Collector {
         scan,
         totals: Totals {
             probes: scan.plan().probe_count(),
+            before: scan.setup().from,
             ..Totals::default()
         },
         seen: Seen::new(SEEN_MAX),
@@ -127,6 +140,8 @@ pub fn run(
         is_complete: false,
         sending: Duration::ZERO,
         error: None,
+        state,
+        done: scan.setup().from,
     };
     collector.run(&mut port, prober, &cookies, stop, &mut notice);
     Ok(collector.outcome())
@@ -142,6 +157,9 @@ struct Collector<'s> {
     sending: Duration,
     is_complete: bool,
     error: Option<Error>,
+    state: Option<StateFile>,
+    /// The next probe as it was at the last tick.
+    done: u128,
 }
 
 impl<'s> Collector<'s> {
@@ -177,7 +195,9 @@ impl<'s> Collector<'s> {
             drop(give);
             let rate = self.scan.setup().rate;
             let sending = &over;
-            let sender = scope.spawn(move || transmit(tx, prober, rate, live, sending));
+            let from = self.scan.setup().from;
+            let source = ProbeSource { prober, from, live };
+            let sender = scope.spawn(move || transmit(tx, source, rate, live, sending));
             self.collect(&answers, notice, || sender.is_finished(), None, &over);
             *sent = Some(join(sender));
             let all_sent = self.account_sent(sent.as_ref());
@@ -186,6 +206,14 @@ impl<'s> Collector<'s> {
                 self.keep(notice(Notice::Waiting(wait)));
                 let until = Instant::now() + wait;
                 self.collect(&answers, notice, || false, Some(until), &over);
+            } else if self.state.is_some() {
+                // So that the state need not go back to before the last probes.
+                let until = Instant::now() + LAST_MAX;
+                self.collect(&answers, notice, || false, Some(until), &Stop::new());
+            }
+            if let (Some(state), Some(sent)) = (&mut self.state, sent.as_ref()) {
+                let noted = state.note(sent.next);
+                self.keep(noted);
             }
             // The receivers take what is in their rings, and end; then the channel is closed.
             ended.set();
@@ -227,6 +255,8 @@ impl<'s> Collector<'s> {
             let now = Instant::now();
             if now >= tick {
                 tick = now + TICK;
+                let noted = self.note();
+                self.end_on_error(noted, stop);
                 self.totals.sent = self.live.sent.load(Ordering::Relaxed);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
@@ -263,6 +293,16 @@ impl<'s> Collector<'s> {
             State::Filtered => totals.filtered += 1,
         }
         notice(Notice::Found(answer, time))
+    }
+
+    /// Notes the state of a second ago.
+    fn note(&mut self) -> Result<()> {
+        let done = self.live.done.load(Ordering::Relaxed);
+        let now = self.scan.setup().from + u128::from(done);
+        let before = std::mem::replace(&mut self.done, now);
+        self.state
+            .as_mut()
+            .map_or(Ok(()), |state| state.note(before))
     }
 
     /// Takes over what was sent; true if it was everything.
@@ -312,14 +352,13 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 /// The sending thread.
 fn transmit(
     tx: &mut TxQueue,
-    prober: Prober<'_>,
+    mut source: ProbeSource<'_>,
     rate: traffic::Rate,
     live: &Live,
     stop: &Stop,
 ) -> Sent {
     let on_wire = false;
     let mut pacer = Pacer::new(Pace::Rate { rate, on_wire }).with_lag_max(LAG_MAX_NS);
-    let mut source = ProbeSource { prober };
     let mut progress = |report: &send::Report| live.sent.store(report.packets, Ordering::Relaxed);
     let limits = Limits::default();
     let (report, result) = send::send(tx, &mut source, &mut pacer, &limits, stop, &mut progress);
@@ -332,6 +371,7 @@ fn transmit(
         report,
         result,
         unreachable: source.prober.unreachable(),
+        next: source.prober.taken(),
     }
 }
 

@@ -18,6 +18,8 @@ fn setup(include: &[&str]) -> Setup {
         attempts: 1,
         shard: Shard::WHOLE,
         seed: 1,
+        block: None,
+        from: 0,
         wait: Duration::ZERO,
         options: Options::Minimal,
         ttl: 64,

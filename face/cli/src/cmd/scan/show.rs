@@ -60,6 +60,13 @@ fn plan_line(scan: &Scan) -> String {
         let _ = write!(text, ", about {}", span(seconds));
     }
     let _ = write!(text, ", seed {}", setup.seed);
+    if setup.from != 0 {
+        let _ = write!(
+            text,
+            "; {} sent before",
+            counted(setup.from, "probe", "probes")
+        );
+    }
     if scan.reserved != 0 {
         let _ = write!(
             text,
@@ -138,7 +145,8 @@ impl Show {
         }
         let seconds = (elapsed - at).as_secs_f64().max(1e-3);
         let sent = totals.sent.saturating_sub(before.sent) as f64 / seconds;
-        let part = totals.sent as f64 / (totals.probes.max(1)) as f64 * 100.0;
+        let done = totals.before + u128::from(totals.sent);
+        let part = done as f64 / totals.probes.max(1) as f64 * 100.0;
         out::words(
             format!(
                 "\r{part:5.1} %  sent {} ({})  open {}  closed {}  filtered {}\x1b[K",
@@ -241,6 +249,7 @@ fn totals_json(totals: &Totals) -> Value {
     json!({
         "type": "totals",
         "probes": number(totals.probes),
+        "before": number(totals.before),
         "sent": totals.sent,
         "sent_bytes": totals.sent_bytes,
         "failed": totals.failed,
@@ -266,7 +275,7 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
     let mut text = format!(
         "{} of {} probes sent ({}), {:.3} s\n",
         totals.sent,
-        totals.probes,
+        totals.probes - totals.before.min(totals.probes),
         si(pps, "pps"),
         elapsed.as_secs_f64()
     );

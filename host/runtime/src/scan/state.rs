@@ -1,0 +1,192 @@
+//! How far a scan has come, in a file: what is needed to go on where it ended, however it ended.
+//!
+//! The file is written in place, once a second, by one call: it needs no right but the open file,
+//! and a process that is killed leaves the last state whole. The number in it is that of a second
+//! before, because answers to probes sent since may not have arrived.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ::scan::{Ports, Shard, Targets};
+use sys::{Error, ErrorKind, Result};
+use toml::de::{DeTable, DeValue};
+
+use super::Scan;
+
+/// First line of a state file.
+const TITLE: &str = "# barewire scan, state 1: give it to --state, with the same targets and ports";
+
+/// What a state file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// What the scan is of: see [`fingerprint`].
+    pub fingerprint: u64,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Pairs between two attempts.
+    pub block: u64,
+    /// The first probe that has to be sent.
+    pub next: u128,
+}
+
+impl Saved {
+    /// Reads a state file; `None` if there is none, or an empty one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no state file.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::from_io(what(path), error)),
+        };
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let saved = Self::parse(&text).ok_or_else(|| {
+            let why = "it is not the state of a scan";
+            Error::new(ErrorKind::InvalidInput, what(path), why)
+                .with_hint("name another file, or remove this one")
+        })?;
+        Ok(Some(saved))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.strip_prefix(TITLE)?;
+        let table = DeTable::parse(text).ok()?;
+        let word = |key: &str| match table.get_ref().get(key)?.get_ref() {
+            DeValue::String(text) => Some(text.as_ref().to_owned()),
+            _ => None,
+        };
+        Some(Self {
+            fingerprint: u64::from_str_radix(&word("scan")?, 16).ok()?,
+            seed: word("seed")?.parse().ok()?,
+            block: word("block")?.parse().ok().filter(|block| *block > 0)?,
+            next: word("next")?.parse().ok()?,
+        })
+    }
+
+    /// Numbers are strings: TOML's integers end at 2^63. All texts are of one length.
+    fn text(&self) -> String {
+        format!(
+            "{TITLE}\nscan = \"{:016x}\"\nseed = \"{:020}\"\nblock = \"{:020}\"\nnext = \"{:040}\"\n",
+            self.fingerprint, self.seed, self.block, self.next
+        )
+    }
+}
+
+fn what(path: &Path) -> String {
+    format!("go on with the scan of {}", path.display())
+}
+
+/// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). For telling scans apart,
+/// not for proof.
+pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attempts: u32) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for range in targets.ranges() {
+        add(&[range.is_ipv6.into()]);
+        add(&range.first.to_be_bytes());
+        add(&range.last.to_be_bytes());
+    }
+    for (protocol, port) in ports.as_slice() {
+        add(protocol.word().as_bytes());
+        add(&port.to_be_bytes());
+    }
+    for number in [shard.index, shard.count, attempts] {
+        add(&number.to_be_bytes());
+    }
+    hash
+}
+
+/// An open state file.
+#[derive(Debug)]
+pub struct StateFile {
+    file: File,
+    path: PathBuf,
+    saved: Saved,
+}
+
+impl StateFile {
+    /// Opens or makes the file of a scan, for its owner alone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path, scan: &Scan) -> Result<Self> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::from_io(what(path), error))?;
+        let order = scan.plan().order();
+        let state = Self {
+            file,
+            path: path.to_owned(),
+            saved: Saved {
+                fingerprint: scan.fingerprint(),
+                seed: order.seed,
+                block: order.block,
+                next: scan.setup().from,
+            },
+        };
+        state.write()?;
+        Ok(state)
+    }
+
+    /// Notes that all probes before this one are done with.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn note(&mut self, next: u128) -> Result<()> {
+        self.saved.next = next;
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
+        let text = self.saved.text();
+        let what = || format!("write the state to {}", self.path.display());
+        self.file
+            .write_all_at(text.as_bytes(), 0)
+            .map_err(|error| Error::from_io(what(), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let saved = Saved {
+            fingerprint: 0xff,
+            seed: u64::MAX,
+            block: 1,
+            next: u128::MAX,
+        };
+        assert_eq!(Saved::parse(&saved.text()), Some(saved));
+        let other = Saved {
+            next: 0,
+            seed: 0,
+            ..saved
+        };
+        assert_eq!(other.text().len(), saved.text().len());
+        let text = saved.text();
+        for len in 0..text.len() - 1 {
+            assert_eq!(Saved::parse(&text[..len]), None, "{len}");
+        }
+        for wrong in ["", "x = 1", "# barewire scan, state 2"] {
+            assert_eq!(Saved::parse(wrong), None);
+        }
+        assert_eq!(
+            Saved::parse(&text.replace("block = \"00000000000000000001", "block = \"0")),
+            None
+        );
+    }
+}
