@@ -4,6 +4,8 @@ use sys::Result;
 use sys::rights::{self, Capability, User};
 use sys::seccomp::{self, Keep};
 
+use crate::out::say;
+
 /// Whether system calls are given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ConfineArgs {
@@ -28,8 +30,8 @@ impl ConfineArgs {
     /// # Errors
     /// As [`seccomp::confine`].
     pub fn calls(self, keep: Keep) -> Result<()> {
-        if !self.no_seccomp {
-            seccomp::confine(keep)?;
+        if !self.no_seccomp && !seccomp::confine(keep)? {
+            say!("no system calls are given up: seccomp is not available here");
         }
         Ok(())
     }

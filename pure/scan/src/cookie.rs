@@ -79,7 +79,7 @@ impl Cookies {
         Cookie::of_block(&block)
     }
 
-    /// The cookies of up to [`BATCH`] probes.
+    /// The cookies of up to `BATCH` probes.
     ///
     /// # Panics
     /// If there are more, or `out` has not their number: a bug of the caller.

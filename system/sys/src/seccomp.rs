@@ -19,7 +19,9 @@ const EXEC: &[libc::c_long] = &[libc::SYS_execve, libc::SYS_execveat];
 const DENIED: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
+    libc::SYS_adjtimex,
     libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
     libc::SYS_clock_settime,
     libc::SYS_delete_module,
     libc::SYS_finit_module,
@@ -28,12 +30,17 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_fsopen,
     libc::SYS_fspick,
     libc::SYS_init_module,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_mount,
+    libc::SYS_mount_setattr,
     libc::SYS_move_mount,
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_personality,
     libc::SYS_pidfd_getfd,
     libc::SYS_pivot_root,
     libc::SYS_process_vm_readv,
@@ -42,6 +49,8 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_quotactl,
     libc::SYS_reboot,
     libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
     libc::SYS_swapon,
@@ -180,7 +189,8 @@ mod tests {
         }
         // SAFETY: refused before anything is read.
         let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
-        assert_eq!(traced, -1);
+        let error = std::io::Error::last_os_error();
+        assert_eq!((traced, error.raw_os_error()), (-1, Some(libc::EPERM)));
         // What programs do every day goes on.
         assert!(
             std::fs::read_to_string("/proc/self/status")

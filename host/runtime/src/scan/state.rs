@@ -20,7 +20,7 @@ const TITLE: &str = "# barewire scan, state 1: give it to --state, with the same
 /// What a state file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// What the scan is of: see [`fingerprint`].
+    /// What the scan is of: see [`Scan::fingerprint`].
     pub fingerprint: u64,
     /// Seed of the order.
     pub seed: u64,
@@ -70,7 +70,8 @@ impl Saved {
     /// Numbers are strings: TOML's integers end at 2^63. All texts are of one length.
     fn text(&self) -> String {
         format!(
-            "{TITLE}\nscan = \"{:016x}\"\nseed = \"{:020}\"\nblock = \"{:020}\"\nnext = \"{:040}\"\n",
+            "{TITLE}\nscan = \"{:016x}\"\nseed = \"{:020}\"\nblock = \"{:020}\"\n\
+             next = \"{:040}\"\n",
             self.fingerprint, self.seed, self.block, self.next
         )
     }
@@ -80,8 +81,8 @@ fn what(path: &Path) -> String {
     format!("go on with the scan of {}", path.display())
 }
 
-/// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). For telling scans apart,
-/// not for proof.
+/// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). It tells scans apart
+/// and proves nothing.
 pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attempts: u32) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {
