@@ -34,7 +34,7 @@ pub enum AsmError {
         /// Index of the jump.
         at: u32,
     },
-    /// A jump is farther than its 16-bit distance can say.
+    /// A jump is longer than a 16-bit offset allows.
     JumpTooFar {
         /// Index of the jump.
         at: u32,

@@ -19,8 +19,8 @@ pub const INSN_COUNT_MAX: usize = 4096;
 /// Words of scratch memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: usize = 16;
 
-/// From here up, the index of a packet load names something the kernel knows about the packet
-/// (`SKF_AD_OFF`); see [`Ancillary`].
+/// From this index up, a packet load reads kernel metadata of the packet (`SKF_AD_OFF`); see
+/// [`Ancillary`].
 pub const ANCILLARY_BASE: u32 = 0u32.wrapping_sub(0x1000);
 /// From here up to [`ANCILLARY_BASE`], an index counts from the network header (`SKF_NET_OFF`).
 pub const NETWORK_BASE: u32 = 0u32.wrapping_sub(0x10_0000);
@@ -291,8 +291,8 @@ fn decode(insn: Insn, form: Form) -> Op {
     }
 }
 
-/// What the kernel knows about a packet beside its bytes, loaded by an index of
-/// [`ANCILLARY_BASE`] and more (`SKF_AD_…` in `include/uapi/linux/filter.h`).
+/// Kernel metadata of a packet, loaded with an index of [`ANCILLARY_BASE`] or above (`SKF_AD_…` in
+/// `include/uapi/linux/filter.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Ancillary {
@@ -345,7 +345,7 @@ pub enum Place {
     Link(u32),
     /// Into the packet, from its network header.
     Network(u32),
-    /// At what the kernel knows.
+    /// Kernel metadata.
     Ancillary(Ancillary),
     /// Nowhere.
     Nothing,
@@ -383,8 +383,8 @@ impl Program {
     ///
     /// These are the kernel's checks but for what libpcap's compiler makes and its interpreter
     /// runs. A scratch word may be read before it is written, and is then 0 (`pppoes` behind some
-    /// link types); a jump may go backward (`protochain`); a load may be at a negative offset that
-    /// names nothing, and refuses the packet. [`Program::kernel_refusal`] tells.
+    /// link types); a jump may go backward (`protochain`); a load may be at a negative offset
+    /// without a meaning, which refuses the packet. [`Program::kernel_refusal`] detects these.
     pub fn new(insns: Vec<Insn>) -> Result<Self, Invalid> {
         let refusal = validate::check(&insns)?;
         Ok(Self { insns, refusal })

@@ -24,7 +24,7 @@ pub const CLASS_ALU64: u8 = 0x07;
 
 /// Mode of a load or store: an address in a register plus an offset.
 pub const MODE_MEM: u8 = 0x60;
-/// Mode of an atomic operation on memory; the constant says which.
+/// Mode of an atomic operation on memory; the immediate selects the operation.
 pub const MODE_ATOMIC: u8 = 0xc0;
 /// The constant of an atomic compare-and-exchange (`BPF_CMPXCHG`, Linux 5.12).
 pub const ATOMIC_COMPARE_EXCHANGE: i32 = 0xf1;
@@ -34,7 +34,7 @@ pub const MODE_ABS: u8 = 0x20;
 pub const MODE_IND: u8 = 0x40;
 /// Mode of the two-part 64-bit constant.
 pub const MODE_IMM: u8 = 0x00;
-/// The bit that says: the second operand is a register.
+/// Set if the second operand is a register.
 pub const SOURCE_X: u8 = 0x08;
 
 /// The source register of a 64-bit constant that is a map's descriptor (`BPF_PSEUDO_MAP_FD`).

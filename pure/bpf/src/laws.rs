@@ -69,7 +69,7 @@ pub fn input_of(insns: &[cbpf::Insn], packet: &[u8]) -> Vec<u8> {
 }
 
 /// Any filter on any packet: refused in words, or run with the same result by the interpreter and
-/// by every translation. Says whether it was run.
+/// by every translation. Returns whether it was run.
 pub fn filter_input(input: &[u8]) -> bool {
     let Some((&[count, choice], rest)) = input.split_first_chunk::<2>() else {
         return false;
@@ -96,7 +96,7 @@ pub fn filter_input(input: &[u8]) -> bool {
     }
 }
 
-/// What nobody but the kernel knows: the interpreter refuses the packet.
+/// Metadata that only the kernel has: the interpreter refuses the packet.
 fn asks_the_kernel(program: &Program) -> bool {
     program.ops().any(|op| match op {
         Op::LoadAbs(_, index) => matches!(

@@ -1,7 +1,6 @@
 //! cBPF and eBPF: instructions, assembler, disassembler, interpreter, translation.
 //!
-//! Everything here turns numbers into numbers: no kernel is asked. Loading is the business of the
-//! `xdp` crate.
+//! Nothing here calls the kernel. Loading is the business of the `xdp` crate.
 #![no_std]
 #![forbid(unsafe_code)]
 

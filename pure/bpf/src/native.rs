@@ -1,7 +1,7 @@
 //! cBPF to machine code of x86-64, for filters that run in user space on many packets.
 //!
-//! The code means what [`vm_cbpf`](crate::vm_cbpf) means. It is a function of the System V calling
-//! convention (System V ABI, AMD64 supplement, section 3.2):
+//! The code has the semantics of [`vm_cbpf`](crate::vm_cbpf). It is a function of the System V
+//! calling convention (System V ABI, AMD64 supplement, section 3.2):
 //!
 //! ```text
 //! rdi  first byte of the packet

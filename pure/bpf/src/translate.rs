@@ -1,8 +1,9 @@
 //! cBPF to eBPF, for two places: before the network stack (XDP, [`emit_xdp`]) and on a socket
 //! ([`emit_skb`]).
 //!
-//! Both mean what [`crate::vm_cbpf`] means. One deviation: an index into the packet over 65535 is
-//! outside, whatever the packet's length, because the verifier bounds packet offsets by that.
+//! Both have the semantics of [`crate::vm_cbpf`]. One deviation: an index into the packet over
+//! 65535 is outside, whatever the packet's length, because the verifier bounds packet offsets by
+//! that.
 //!
 //! The code is emitted into a larger program: it ends with a jump to one of two labels, `hit` with
 //! the filter's result in R0, or `miss`. [`xdp_program`] and [`skb_program`] make whole programs
@@ -26,11 +27,11 @@ pub use xdp::XdpOptions;
 /// Why a filter cannot run at that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TranslateError {
-    /// It asks for something that is not known there.
+    /// It needs metadata that is not available there.
     Ancillary {
         /// The instruction's index.
         at: usize,
-        /// What it asks for.
+        /// What it needs.
         what: Ancillary,
     },
     /// It counts from the network header, which is not known there.
@@ -263,7 +264,7 @@ impl<'a> Out<'a> {
             }
             self.asm.bind(self.labels[at]);
             self.op(access, at, op)?;
-            // All paths on are refused: say so, since the next instruction is not there.
+            // All further paths are refused: return, since there is no next instruction.
             let falls = !matches!(op, Op::Jump(_) | Op::JumpIf(..) | Op::Ret(_) | Op::RetA);
             if falls && plan.is_refused(at + 1) {
                 self.asm.jump(self.miss);

@@ -1,14 +1,15 @@
 //! The cBPF interpreter: one packet, one verdict.
 //!
-//! It means what libpcap's `bpf_filter` means: a load that is not wholly inside the bytes present
-//! ends the program with 0, as does a division by 0; a shift by 32 and more gives 0. (Where Linux
-//! deviates: its `SO_ATTACH_FILTER` takes shift counts modulo 32, and lets X + k wrap around.)
+//! It has the semantics of libpcap's `bpf_filter`: a load that is not wholly inside the bytes
+//! present ends the program with 0, as does a division by 0; a shift by 32 and more gives 0. (Where
+//! Linux deviates: its `SO_ATTACH_FILTER` takes shift counts modulo 32, and lets X + k wrap
+//! around.)
 //!
 //! A program comes checked, so there is no way to run on or to panic.
 
 use crate::cbpf::{Ancillary, MEMORY_WORDS, Place, Program};
 
-/// What a capture knows about a packet beside its bytes, for ancillary loads.
+/// Metadata of a captured packet, for ancillary loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PacketInfo {
     /// EtherType, in host byte order.
@@ -217,7 +218,7 @@ mod tests {
             (&[(0x20, 0x7fff_ffff)], 0),
             (&[(0x01, 2), (0x40, 3)], 0x0607_0809),
             (&[(0x01, 19), (0x48, 0)], 0),
-            // X + k beyond 32 bits is outside, not around the corner.
+            // X + k above 32 bits is out of bounds and does not wrap.
             (&[(0x01, 2), (0x50, u32::MAX)], 0),
             (&[(0xb1, 14), (0x87, 0)], 60),
             (&[(0xb1, 20), (0x87, 0)], 0),

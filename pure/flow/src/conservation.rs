@@ -1,6 +1,6 @@
-//! The law of conservation: whatever packets come in, however a meter is made, each is counted
-//! where it belongs. Called by tests and by the fuzz target; panics where the law is broken. Not
-//! part of the interface.
+//! Conservation: for any packets and any meter configuration, each packet is counted exactly once.
+//! Called by tests and by the fuzz target; panics where the law is broken. Not part of the
+//! interface.
 
 use wire::LinkType;
 
@@ -75,7 +75,7 @@ impl RecordSink for Taken {
     }
 }
 
-/// Says how many packets it has been given, and wants every handle back once.
+/// Counts the packets it has been given, and checks that every handle comes back once.
 #[derive(Default)]
 struct Counting {
     open: u64,

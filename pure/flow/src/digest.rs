@@ -1,5 +1,5 @@
-//! Sums over records for people: who, what, how large, how long. Everything has a bound; where more
-//! came than is kept, the smaller ones were forgotten, and that is reported.
+//! Sums over records for reports: endpoints, applications, sizes, durations. Everything has a
+//! bound; where more came than is kept, the smaller ones were forgotten, and that is reported.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -217,12 +217,12 @@ impl Digest {
         }
     }
 
-    /// What decoders said of a flow, if it is remembered: the application and a name.
+    /// The result of the decoders for a flow, if it is kept: the application and a name.
     pub fn known(&self, key: &FlowKey) -> Option<(&Cow<'static, str>, &[u8])> {
         self.known.get(key)
     }
 
-    /// What decoders said of flows.
+    /// Results of the decoders by flow.
     pub fn into_known_flows(self) -> KnownFlows {
         self.known
     }

@@ -4,10 +4,9 @@
 //! IANA registry) and the function that reads it from a record. Encoders know no field of a record;
 //! they walk rows. The row of a new field of a record is all that its export needs.
 //!
-//! Rows come in two forms that say the same. As a function behind a pointer they serve lists of
-//! fields that are chosen at run time. As a type each they are fused, field by field, into one
-//! function for each of the [standard templates](STANDARD): that costs two or three instructions a
-//! field.
+//! Rows come in two equivalent forms. As a function behind a pointer they serve lists of fields
+//! that are chosen at run time. As a type each they are fused, field by field, into one function
+//! for each of the [standard templates](STANDARD): that costs two or three instructions a field.
 
 use crate::expire::EndReason;
 use crate::key::{FlowKey, Side};
@@ -91,7 +90,7 @@ pub struct Element {
     pub len: u16,
     /// How the bytes are to be read.
     pub data_type: DataType,
-    /// What the value means.
+    /// The meaning of the value.
     pub semantics: Semantics,
     /// What it is counted in.
     pub units: Units,
@@ -99,7 +98,7 @@ pub struct Element {
     pub about: &'static str,
 }
 
-/// Which way a directed value is asked for.
+/// The requested direction of a directional value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {
@@ -200,7 +199,7 @@ const NTP_OFFSET_S: u64 = 2_208_988_800;
 #[inline]
 fn ntp(time_ns: u64) -> [u8; 8] {
     let seconds = (time_ns / 1_000_000_000).wrapping_add(NTP_OFFSET_S) << 32;
-    // Rounded up, so that a reader who cuts the fraction to nanoseconds has the same number.
+    // Rounded up, so that a reader that truncates the fraction to nanoseconds gets the same number.
     let fraction = ((time_ns % 1_000_000_000) << 32).div_ceil(1_000_000_000);
     (seconds | fraction).to_be_bytes()
 }

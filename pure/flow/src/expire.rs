@@ -1,7 +1,7 @@
 //! When a flow ends, and why.
 //!
-//! Packet time drives expiry and never goes back: the clock of a table is the greatest time it was
-//! told. A flow ends
+//! Packet time drives expiry and never goes back: the clock of a table is the latest time it was
+//! given. A flow ends
 //! - *idle*, when no packet came for its protocol's idle timeout;
 //! - *active*, when its first packet is older than the active timeout; packets after that begin a
 //!   new record;
@@ -29,7 +29,7 @@ pub enum EndReason {
     Idle = 1,
     /// It went on longer than the active timeout; what follows is in the next record.
     Active = 2,
-    /// Its protocol said so (TCP: FIN from both sides, or RST).
+    /// Its protocol ended it (TCP: FIN from both sides, or RST).
     EndOfFlow = 3,
     /// The end of input.
     Forced = 4,

@@ -1,4 +1,4 @@
-//! What is recorded of a flow beyond its record, only where it was asked for.
+//! Optional data recorded in addition to the flow record.
 //!
 //! Each kind is a slab of its own beside the table's records, reserved at the start, with a place
 //! for every flow:
@@ -44,13 +44,13 @@ struct Inspected {
     handle: u32,
     count: u8,
     is_done: bool,
-    /// Who began the flow, where an earlier record of it said so.
+    /// The initiator of the flow, if an earlier record had it.
     initiator: Option<Side>,
 }
 
 const _: () = assert!(size_of::<Inspected>() == 8);
 
-/// The slabs. Those that were not asked for stay empty.
+/// The slabs. Those that are disabled stay empty.
 pub(crate) struct Extras {
     config: ExtraConfig,
     with_key: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Extras {
 
 const _: () = assert!(crate::table::BATCH_MAX <= u32::BITS as usize);
 
-/// What an inspector may say of a flow, in bytes; it is reserved once.
+/// The maximum size of an inspector's result for a flow, in bytes; it is reserved once.
 const FOUND_LEN: usize = 4096;
 
 impl Extras {
@@ -123,7 +123,7 @@ impl Extras {
         std::mem::take(&mut self.chosen)
     }
 
-    /// Whether a packet goes on: as its application says, or by its place in the record.
+    /// Whether a packet is passed on: by its application, or by its position in the record.
     fn choose(&mut self, at: usize, record: &Record, packet: &Observed) {
         let Some(shunt) = self.config.shunt else {
             return;
@@ -138,7 +138,7 @@ impl Extras {
         }
     }
 
-    /// What the inspector knows of the flow in this place.
+    /// The inspector's result for the flow in this slot.
     pub(crate) fn known(&self, place: u32, found: &mut Vec<u8>) {
         let inspected = self.inspected.get(place as usize);
         if let (Some(inspector), Some(inspected)) = (&self.inspector, inspected) {
@@ -190,7 +190,7 @@ impl Extras {
         }
     }
 
-    /// Nobody goes on with this flow.
+    /// No inspector continues with this flow.
     fn forget(&mut self, inspected: Inspected) {
         if let Some(inspector) = &mut self.inspector {
             self.found.clear();
@@ -211,7 +211,7 @@ impl Extras {
         }
     }
 
-    /// Tells what was found of a flow whose record ends.
+    /// Reports the result for a flow whose record ends.
     fn report(&mut self, at: usize, (record, reason): (&Record, EndReason), clock_ns: u64) {
         let Some(mut inspected) = self.inspected.get(at).copied() else {
             return self.found.clear();
@@ -268,7 +268,7 @@ impl Extras {
             .unwrap_or(&[])
     }
 
-    /// Shows the inspector a packet that it may want.
+    /// Passes a packet to the inspector if it may need it.
     #[inline(never)]
     fn inspect(&mut self, at: usize, record: &mut Record, packet: &Observed, payload: &[u8]) {
         let Some(inspected) = self.inspected.get_mut(at) else {
@@ -293,8 +293,8 @@ impl Extras {
 }
 
 /// The side that began the connection which a record is of, at a packet with these TCP flags. A
-/// record of one direction has its sender as the initiator, so the handshake says whether that is
-/// the client, or else the ports do.
+/// record of one direction has its sender as the initiator, so the handshake determines whether
+/// that is the client, or else the ports.
 fn began(record: &Record, tcp_flags: u16) -> Side {
     if !record.is_uniflow() {
         return record.initiator();

@@ -6,10 +6,10 @@
 //! first are held back: their counts, not their bytes. If the first comes within [`HOLD_NS`], they
 //! join its flow; if not, or when their place is needed, they are orphans and count in a flow with
 //! ports 0 that is marked. All of this follows from the order and the times of packets alone: a
-//! datagram is forgotten before the first packet that is too far from it in time, and when the
-//! table is full the one untouched for longest gives way, whatever its hash is. Nothing is
-//! reassembled: each fragment is one packet with its own bytes, and where pieces overlap (RFC 5722,
-//! RFC 3128), that is counted and changes nothing.
+//! datagram is removed before the first packet that is too far from it in time, and when the table
+//! is full the least recently used one is evicted, regardless of its hash. Nothing is reassembled:
+//! each fragment is one packet with its own bytes, and where pieces overlap (RFC 5722, RFC 3128),
+//! that is counted and changes nothing.
 
 use wire::{Dissection, LayerKind};
 
@@ -77,7 +77,7 @@ impl Datagram {
             dst: level.dst,
             id: level.fragment_id,
             protocol: match level.ip_version {
-                // What the first fragment says behind its other headers, later ones do not.
+                // Later fragments lack what follows the other headers in the first one.
                 6 => 0,
                 _ if level.layer_mask & LayerKind::Ah.bit() != 0 => 51,
                 _ => level.ip_protocol,
@@ -160,7 +160,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Adds one, and says whether some of it was there.
+    /// Adds one, and returns whether part of it was already present.
     fn add(&mut self, piece: Piece) -> bool {
         let mut all = piece;
         let mut overlaps = false;
@@ -454,7 +454,7 @@ impl Fragments {
         Later::Held(released)
     }
 
-    /// Says when something is to be released.
+    /// Returns when the next entry is due for release.
     fn plan(&mut self) {
         (self.quiet_from_ns, self.quiet_ns) = match self.entries.get(self.oldest as usize) {
             Some(entry) if self.stats.held != 0 => {

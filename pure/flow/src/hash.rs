@@ -1,10 +1,10 @@
 //! The keyed hash of flow keys.
 //!
 //! First NH, the universal hash of UMAC and VMAC (RFC 4418 §5.2.2, here on 64-bit words): sums
-//! modulo 2^64, products and their sum modulo 2^128. Whatever two keys somebody chooses without
-//! knowing the secret, their NH values are equal with a probability of 2^-64. A last multiplication
-//! folds 128 bits to 64 so that every bit of the result can be used. Four multiplications, all but
-//! the last independent of each other.
+//! modulo 2^64, products and their sum modulo 2^128. For any two keys chosen without the secret,
+//! the NH values are equal with a probability of 2^-64. A last multiplication folds 128 bits to 64
+//! so that every bit of the result can be used. Four multiplications, all but the last independent
+//! of each other.
 
 /// The secret of a table. Take it from the system's random source; equal secrets give equal hashes.
 #[derive(Clone)]
@@ -91,7 +91,7 @@ mod tests {
         let b = HashKey::from_bytes(&[8; 64]).hash(&words);
         assert_ne!(a, b);
         assert_eq!(a, HashKey::from_bytes(&[7; 64]).hash(&words));
-        // What is public about a key tells nothing.
+        // The public part of a key reveals nothing.
         assert_eq!(format!("{:?}", HashKey::from_seed(1)), "HashKey(secret)");
     }
 }

@@ -1,11 +1,11 @@
 //! Flow keys: what makes two packets belong together.
 //!
 //! A key has two *sides*, A and B, in an order that does not depend on who sent the packet, so that
-//! both directions of a biflow (RFC 5103) have one key. Who began is kept in the record.
+//! both directions of a biflow (RFC 5103) have one key. The initiator is kept in the record.
 //!
-//! ICMP has no ports. Messages that are asked and answered (echo, timestamp, router solicitation,
-//! …) use the sender's type and the type of the counterpart in their place, the others type and
-//! code, as the Community ID specification has it; so a ping and its replies are one biflow.
+//! ICMP has no ports. Requests and replies (echo, timestamp, router solicitation, …) use the
+//! sender's type and the type of the counterpart in their place, the others type and code, as the
+//! Community ID specification has it; so a ping and its replies are one biflow.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -74,7 +74,8 @@ impl std::hash::Hash for FlowKey {
 
 const _: () = assert!(size_of::<FlowKey>() == 44);
 
-/// The two numbers in the place of ports, and whether the packet says that its receiver began.
+/// The two numbers in the place of ports, and whether the packet identifies its receiver as the
+/// initiator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) src: u16,
@@ -108,7 +109,7 @@ impl FlowKey {
             rank(u64::from_ne_bytes(halves[0]), u64::from_ne_bytes(halves[1]))
         };
         let (s, d) = (number(src), number(dst));
-        // Any total order does. Equal addresses are told apart by port.
+        // Any total order does. Equal addresses are distinguished by port.
         let swap = (s > d || (s == d && ports.src > ports.dst)) && !uniflow;
         let (a, b) = if swap { (d, s) } else { (s, d) };
         let port = if swap {
@@ -318,7 +319,7 @@ fn address(first: u64, second: u64) -> [u8; 16] {
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 }
 
-/// Parts of a key that few ask for. 24 bytes.
+/// Rarely used parts of a key. 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct KeyExtra {
@@ -335,7 +336,7 @@ pub struct KeyExtra {
 }
 
 impl KeyExtra {
-    /// Nothing asked for.
+    /// No optional parts.
     pub const NONE: KeyExtra = KeyExtra {
         mac: [[0; 6]; 2],
         mpls_label: 0,

@@ -1,5 +1,5 @@
-//! What decoders said of flows, for people: the application and a name, of a bounded number of
-//! flows, the smallest of which are forgotten first.
+//! Results of the decoders, for display: application and name of a bounded number of flows, of
+//! which the smallest are evicted first.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ struct Entry {
 }
 
 impl KnownFlows {
-    /// Takes in what decoders said of a record; nothing where they said nothing.
+    /// Adds the decoders' result for a record, if there is one.
     pub fn add(&mut self, record: &Record, extra: &Extra<'_>) {
         let Some(found) = extra.application() else {
             return;
@@ -89,7 +89,7 @@ impl KnownFlows {
     }
 }
 
-/// The name that says most, at most [`NAME_LEN`] bytes of it.
+/// The most informative name, at most [`NAME_LEN`] bytes of it.
 pub(crate) fn headline(found: &inspect::Application) -> &[u8] {
     match found.headline() {
         Some(inspect::Value::Text { bytes, .. }) => &bytes[..bytes.len().min(NAME_LEN)],

@@ -6,13 +6,11 @@
 //! 5103 (biflow).
 //!
 //! Nothing here does IO or reads a clock: time comes with the packets. All memory is reserved when
-//! a meter is made and [`Meter::memory_len`] says how much; nothing is allocated for a packet or a
-//! flow.
+//! a meter is created ([`Meter::memory_len`]); nothing is allocated for a packet or a flow.
 //!
-//! What holds whatever comes in: packets given + packets counted twice (in a tunnel's flow and in
-//! the one inside) = packets refused (by reason) + packets left out by sampling + packets in
-//! records of ended flows + packets in flows that go on + fragments held back. [`Meter::stats`]
-//! has all the terms.
+//! For any input: packets given + packets counted twice (in a tunnel's flow and in the one inside)
+//! = packets refused (by reason) + packets left out by sampling + packets in records of ended flows
+//! + packets in flows that go on + fragments held back. [`Meter::stats`] has all the terms.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

@@ -68,7 +68,7 @@ impl Merger {
         self.push_with(record, None, reason, out);
     }
 
-    /// The same with what was recorded beyond the record.
+    /// The same with extra fields.
     pub fn push_with(
         &mut self,
         record: &Record,

@@ -57,7 +57,7 @@ pub struct Meter {
     level: Level,
     uniflow: bool,
     is_layer2: bool,
-    /// Nothing is asked for that the short cut does not know.
+    /// No option is set that the shortcut does not support.
     has_shortcut: bool,
     key_vlan: bool,
     key_interface: bool,
@@ -129,7 +129,7 @@ impl Meter {
         self.memory_len
     }
 
-    /// Whether more than records was asked for, so that packets should be given by
+    /// Whether extra fields are enabled, so that packets should be passed by
     /// [`Meter::observe_all`].
     pub fn has_extras(&self) -> bool {
         self.extras.is_some()
@@ -150,16 +150,16 @@ impl Meter {
         self.sampler = Sampler::new(sampling, &self.hash_key);
     }
 
-    /// Gives it somebody who looks at the first packets of flows; there are
-    /// [`ExtraConfig::inspect_count`] of them. Without that nothing happens.
+    /// Sets the inspector of the first [`ExtraConfig::inspect_count`] packets of flows. Without
+    /// that nothing happens.
     pub fn set_inspector(&mut self, inspector: Box<dyn Inspect>) {
         if let Some(extras) = &mut self.extras {
             extras.set_inspector(inspector);
         }
     }
 
-    /// What the inspector knows of a flow that goes on, in its own form, into `found`, whose former
-    /// content is lost. The place is one that [`TopScan::take`](crate::top::TopScan::take) showed;
+    /// Writes the inspector's result for an active flow, in its own form, into `found`, replacing
+    /// its content. The place is one that [`TopScan::take`](crate::top::TopScan::take) showed;
     /// nothing is found where another flow has it by now.
     pub fn application(&self, place: u32, record: &Record, found: &mut Vec<u8>) {
         found.clear();
@@ -191,8 +191,7 @@ impl Meter {
     }
 
     /// Takes a packet. It may wait for others until its batch is full: call [`Meter::flush`] after
-    /// the last one at hand. Where more than the record was asked for, packets are handled faster
-    /// by [`Meter::observe_all`].
+    /// the last one at hand. With extra fields, [`Meter::observe_all`] is faster.
     #[inline]
     pub fn observe(&mut self, input: &Input<'_>, sink: &mut dyn RecordSink) {
         if self.extras.is_some() {
@@ -254,7 +253,7 @@ impl Meter {
             self.packets += 1;
             observed.time_ns = input.time_ns.min(TIME_MAX_NS);
             if W::HAS_EXTRAS {
-                // Parts of the key that are rarely asked for rule the short cut out.
+                // Rarely used parts of the key disable the shortcut.
                 observed.input_index = input_index;
             }
             self.batch_len = place + 1;
@@ -266,7 +265,7 @@ impl Meter {
         self.take_dissected(input, input_index, watch, sink);
     }
 
-    /// A packet that needs the whole dissection, or a meter that asks for more of it.
+    /// A packet that needs the whole dissection, or a meter whose options require it.
     #[inline(never)]
     fn take_dissected<W: Watch>(
         &mut self,
@@ -453,8 +452,8 @@ impl Meter {
         });
     }
 
-    /// Whether sampling takes packets between these addresses. Ports and protocol have no part in
-    /// it: later fragments do not tell them, and are to share the fate of the first.
+    /// Whether sampling takes packets between these addresses. Ports and protocol are excluded:
+    /// later fragments lack them, and must be treated like the first.
     #[inline(never)]
     fn takes_flow(&self, key: &FlowKey) -> bool {
         let [a, b, c, d, ..] = key.words();
@@ -505,8 +504,8 @@ impl Meter {
         }
     }
 
-    /// Tells the time when no packets come, some ten times a second at most. Give a time that no
-    /// packet to come will be before: the clock less what the device may hold back.
+    /// Advances the clock when no packets arrive, at most some ten times a second. Give a time that
+    /// no packet to come will be before: the clock less what the device may hold back.
     pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn RecordSink) {
         watched!(self, watch => {
             self.empty_batch(watch, sink);

@@ -77,7 +77,8 @@ pub struct Counters {
     pub handshake_us: u32,
 }
 
-/// A biflow. Directions are kept by [`Side`]; [`Record::initiator`] says which side began.
+/// A biflow. Directions are kept by [`Side`]; [`Record::initiator`] is the side that started the
+/// flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct Record {
@@ -99,13 +100,13 @@ const _: () = assert!(size_of::<Record>() == 176);
 
 /// B began.
 const INITIATOR_B: u8 = 1 << 0;
-/// Who began was reported by the packets: a SYN, or the answer to a question.
+/// The packets identified the initiator: a SYN, or the reply to a request.
 const KNOWN: u8 = 1 << 1;
 /// Only one direction: of a meter without biflows.
 const UNIFLOW: u8 = 1 << 2;
 /// Has fragments whose first one did not come.
 const ORPHANS: u8 = 1 << 3;
-/// Whoever looks at the packets of flows needs no more of this one. Not part of what a record says.
+/// The inspector needs no more packets of this flow. Not part of the exported record.
 const INSPECTED: u8 = 1 << 4;
 
 /// Packets that were held back and come together.
@@ -171,7 +172,7 @@ impl Record {
         side.count::<DETAIL>(packet, passed_ns);
     }
 
-    /// Adds a packet, whatever it is; [`Record::has_room`] holds.
+    /// Adds any packet; [`Record::has_room`] must hold.
     pub(crate) fn add_any<const DETAIL: bool>(&mut self, packet: &Observed, seen: u32) {
         self.open(packet.side, packet.time_ns);
         let at = packet.side as usize;
@@ -317,9 +318,9 @@ impl Record {
         self.seen = next;
     }
 
-    /// Takes in another record of the same flow: counters add up, times widen, flags join. Who
-    /// began is kept from the one whose packets showed it, else from the earlier one. Used where
-    /// the two directions of a flow went through different tables.
+    /// Takes in another record of the same flow: counters add up, times widen, flags join. The
+    /// initiator is taken from the record whose packets identified it, else from the earlier one.
+    /// Used where the two directions of a flow went through different tables.
     pub fn merge(&mut self, other: &Record) {
         let other_knows = other.state & KNOWN != 0;
         let other_is_earlier = other.start_ns() < self.start_ns();
@@ -372,15 +373,15 @@ impl Record {
         }
     }
 
-    /// Whether the packets themselves showed who began (SYN, SYN+ACK, an ICMP answer). If not, the
+    /// Whether the packets identified the initiator (SYN, SYN+ACK, an ICMP reply). If not, the
     /// initiator is the best guess (biflowDirection).
     #[inline]
     pub fn is_initiator_known(&self) -> bool {
         self.state & KNOWN != 0
     }
 
-    /// Whether it is one direction of a connection, because the meter was told to keep the
-    /// directions apart.
+    /// Whether it is one direction of a connection, because the meter keeps directions separate
+    /// (uniflow).
     #[inline]
     pub fn is_uniflow(&self) -> bool {
         self.state & UNIFLOW != 0
@@ -464,7 +465,7 @@ impl Record {
         self.sides[side as usize].stream_begin()
     }
 
-    /// Whether nobody needs to look at its packets any more.
+    /// Whether its packets need no further inspection.
     #[inline(always)]
     pub(crate) fn is_inspected(&self) -> bool {
         self.state & INSPECTED != 0

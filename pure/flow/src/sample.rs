@@ -14,7 +14,7 @@ pub(crate) fn record(version: u8, protocol: u8, sent: [u32; 2]) -> Record {
     record_of(version, protocol, sent, [FIRST_NS, LAST_NS], None)
 }
 
-/// The same with other times, and with packets that are said to be of this length.
+/// The same with other times, and with packets of this stated length.
 pub(crate) fn record_of(
     version: u8,
     protocol: u8,

@@ -1,7 +1,7 @@
 //! Sampling: which packets are metered (RFC 5475), and which records go out.
 //!
-//! What is left out is counted, so the account still adds up. An exporter must tell collectors the
-//! rate: [`Sampling::interval`], and what kind it is.
+//! What is left out is counted, so the account still adds up. An exporter must report the rate
+//! ([`Sampling::interval`]) and the method to collectors.
 
 use crate::hash::HashKey;
 use crate::key::FlowKey;
@@ -61,8 +61,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The hash key makes choices that nobody can foresee; the same one makes the same choices by
-    /// hash.
+    /// The hash key makes the selection unpredictable; the same key selects the same flows by hash.
     pub fn new(sampling: Sampling, hash_key: &HashKey) -> Sampler {
         Sampler {
             sampling,

@@ -63,7 +63,7 @@ impl Series {
                 break;
             }
             if self.width_ns >= 1 << 55 || !self.widen(time_ns < self.start_ns) {
-                // Beyond all time: into the last bin.
+                // Times after the end: into the last bin.
                 self.put(BIN_COUNT - 1, packets, bytes);
                 return;
             }

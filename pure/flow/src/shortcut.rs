@@ -2,8 +2,8 @@
 //! one VLAN tag, IPv4 without options or IPv6 without extension headers, whole, then TCP or UDP
 //! that is no tunnel.
 //!
-//! It decides nothing on its own: whatever is not plainly regular is left to the dissection, and a
-//! law ([`crate::conservation::law`]) says that both lead to the same records. Its gain is that
+//! It is only a shortcut: anything unusual is left to the dissection, and a property test
+//! ([`crate::conservation::law`]) checks that both produce the same records. Its gain is that
 //! nothing is written which the table does not read.
 //!
 //! Two passes. [`read`] goes through one packet and stores what it finds at once, so that hardly
@@ -30,7 +30,7 @@ const fn in_memory(kind: u16) -> u16 {
 /// [`turn`] finishes what is read.
 #[inline(never)]
 pub(crate) fn read(bytes: &[u8], wire_len: u32, is_layer2: bool, out: &mut Observed) -> bool {
-    // Never less than what is there.
+    // Never less than the bytes present.
     let wire_len = wire_len.max(bytes.len() as u32);
     let Some(head) = bytes.first_chunk::<{ ethernet::HEADER_LEN }>() else {
         return false;

@@ -3,19 +3,19 @@
 //! *Layout.* A line of 64 bytes has eight ways, each a 16-bit tag, a 16-bit deadline and the number
 //! of a record. There is a line for every four records, so half of the ways are free when the table
 //! is full. A flow lives in its home line (from the upper bits of its hash) or, where that is full,
-//! in one of the three behind it; the tag says how many lines it was moved. Lookups go on to the
-//! next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a packet of
-//! a known flow touches the line, the head of the record and one of its sides.
+//! in one of the three behind it; the tag has the number of lines it was moved. Lookups go on to
+//! the next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a
+//! packet of a known flow touches the line, the head of the record and one of its sides.
 //!
 //! *Batches.* Passes over up to [`BATCH_MAX`] packets each do one thing for all: load the home
 //! lines, match the tags, update, with the records loaded some packets ahead. The loads of one pass
 //! do not depend on each other, so the processor overlaps them. Where the caller has a prefetch
 //! ([`TableConfig::prefetch`]), they do not even wait in the processor's window.
 //!
-//! *Full.* When no record is free, or the four lines are full (in a full table some seven flows of
-//! a million find them so, or whoever has the secret), the flow that is nearest to its timeout
-//! among those of the home line and the next one (or of the four) ends with
-//! [`EndReason::Resources`]. Closed connections and short timeouts go first.
+//! *Full.* When no record is free, or the four lines are full (some seven flows in a million in a
+//! full table, or an attacker who has the secret), the flow closest to its timeout among those of
+//! the home line and the next one (or of the four) ends with [`EndReason::Resources`]. Closed
+//! connections and short timeouts go first.
 //!
 //! *Expiry* walks the index, never the records, a few lines after every [`BATCH_MAX`] packets: once
 //! round in about two seconds. Packets are counted across calls, so the same packets give the same
@@ -50,7 +50,7 @@ const AHEAD: usize = 16;
 
 /// Lines that a flow may live in.
 const REACH: usize = 4;
-/// The tag proper; the two bits above say how many lines from home.
+/// The tag proper; the two bits above it are the distance in lines from the home line.
 const TAG_MASK: u16 = 0x3fff;
 const AWAY_SHIFT: u32 = 14;
 
@@ -86,7 +86,7 @@ pub struct Table {
     hand: usize,
     /// Packets until expiry looks at the next lines.
     until_walk: usize,
-    /// The clock up to which expiry knows what it owes.
+    /// The clock up to which expiry has been computed.
     walked_ns: u64,
     /// Lines that expiry is behind, in nanoseconds of a round.
     owed_ns: u64,
@@ -185,8 +185,8 @@ impl Table {
         self.clock_ns
     }
 
-    /// The flows in places `from` to `to` of the slab (below [`Table::place_count`]), in no order
-    /// that means anything. For views that look at all flows piece by piece.
+    /// The flows in places `from` to `to` of the slab (below [`Table::place_count`]), in no
+    /// particular order. For views that look at all flows piece by piece.
     pub fn live(&self, from: usize, to: usize) -> impl Iterator<Item = &Record> {
         self.live_places(from, to).map(|(_, record)| record)
     }
@@ -269,7 +269,7 @@ impl Table {
             };
             let way = match line.find(tag_of(packet.hash)).first() {
                 Some(way) => way,
-                // It will take somebody's place: have that record at hand.
+                // It will evict a flow: prefetch that record.
                 None if is_full => match line.nearest(expire::deadline_now(self.clock_ns)) {
                     Some((_, way)) => way,
                     None => continue,
@@ -353,8 +353,8 @@ impl Table {
             && record.key() == &packet.key
             && watch.is_same(guess.record, packet)
         {
-            // Two steps before its deadline a flow cannot be over. Whatever is not plain is looked
-            // at closely.
+            // Two steps before its deadline a flow cannot be over. Anything unusual takes the slow
+            // path.
             let (now, tick) = (
                 expire::deadline_now(self.clock_ns),
                 expire::tick(self.clock_ns),

@@ -56,7 +56,7 @@ impl Order {
 pub struct Total {
     /// Which flow.
     pub key: FlowKey,
-    /// Who began it, by its first record.
+    /// The initiator, by its first record.
     pub initiator: Side,
     /// Packets from the initiator, and to it.
     pub packets: [u64; 2],
@@ -134,7 +134,7 @@ struct KeyedHasher {
 impl Hasher for KeyedHasher {
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // What comes beyond six words joins them.
+        // Words after the sixth are mixed into these.
         self.words[self.count % 6] ^= word;
         self.count += 1;
     }
@@ -157,8 +157,8 @@ impl Hasher for KeyedHasher {
 ///
 /// Twice as many flows as wanted, and a thousand more, are kept; when there are more, the smaller
 /// ones are forgotten. A flow whose records are each small, and far between, may thus have a sum
-/// that is too low; it is never too high, and [`Top::is_exact`] tells whether any flow was ever
-/// forgotten.
+/// that is too low; it is never too high, and [`Top::is_exact`] returns whether no flow was ever
+/// evicted.
 pub struct Top {
     totals: HashMap<FlowKey, Total, Keyed>,
     count_max: usize,
@@ -170,8 +170,8 @@ pub struct Top {
     marks: Box<Marks>,
 }
 
-/// A set of flow keys that may have more members than were put in. Whoever finds keys that look
-/// like members gains a look into a map.
+/// A set of flow keys that may have more members than were put in. An attacker who finds keys that
+/// look like members only causes a map lookup.
 struct Marks([u64; Marks::WORDS]);
 
 impl Marks {

@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// A TCP segment of connection number `flow`: who sends (0 the client), sequence number, flags,
+/// A TCP segment of connection number `flow`: sender (0 the client), sequence number, flags,
 /// payload.
 fn tcp(flow: u16, from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ends = [[192, 0, 2, 1], [192, 0, 2, 2]];
@@ -115,7 +115,7 @@ fn assert_same(config: &MeterConfig, packets: &[Packet], lens: impl Iterator<Ite
 /// Lengths at which batches do and do not fall together with those of the table.
 const LENS: [usize; 10] = [1, 2, 3, 7, 31, 32, 33, 64, 65, 200];
 
-/// Connections that begin to ask, are cut by the active timeout, are silent and ask on.
+/// Connections that send requests, reach the active timeout, pause and continue.
 fn silences(seed: u64, flow_count: u16) -> Vec<Packet> {
     const REQUEST: &[u8] = b"GET /path HTTP/1.1\r\nHost: www.example.org\r\n\r\n";
     let mut random = Random(seed);
@@ -194,7 +194,7 @@ fn a_silent_flow_is_told_alone_as_among_others() {
     assert!(among == alone, "{different:#?}");
 }
 
-/// Knows something of every flow, and counts those that need not be readable any more.
+/// Has a result for every flow, and counts those that need no further packets.
 struct Rests(Arc<AtomicU32>);
 
 impl Inspect for Rests {

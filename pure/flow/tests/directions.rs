@@ -8,7 +8,7 @@ use wire::LinkType;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
-/// A TCP segment: who sends (0 the client), the server's port, sequence number, flags, payload.
+/// A TCP segment: sender (0 the client), the server's port, sequence number, flags, payload.
 fn tcp(from: usize, port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ends = [[192, 0, 2, 1], [192, 0, 2, 2]];
     let ports = [40_000_u16, port];

@@ -147,7 +147,7 @@ fn template() -> Vec<u8> {
     set(2, &[256, 3, 8, 4, 82, VARIABLE, 0x8001, 2, 0, 9999])
 }
 
-/// Two records of it: a name of three bytes, then one that says its length in three bytes.
+/// Two records of it: a name of three bytes, then one with its length in three bytes.
 fn data() -> Vec<u8> {
     let first = [0x0a00, 1, 0x0361, 0x6263, 7];
     let second = [0x0a00, 2, 0xff00, 0x0261, 0x6200, 8];

@@ -13,10 +13,10 @@ const ACK: u8 = 0x10;
 const REQUEST: &[u8] = b"GET /path HTTP/1.1\r\nHost: www.example.org\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 
-/// A TCP segment between two hosts: who sends (0 the client), sequence number, flags, payload.
+/// A TCP segment between two hosts: sender (0 the client), sequence number, flags, payload.
 fn tcp(from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ends = [[192, 0, 2, 1], [192, 0, 2, 2]];
-    // Of these ports neither says who the server is.
+    // Neither of these ports identifies the server.
     let ports = [40_000_u16, 50_000];
     let mut packet = vec![0x45, 0];
     packet.extend((40 + payload.len() as u16).to_be_bytes());

@@ -90,7 +90,7 @@ impl Application {
             .map(|(_, value)| value)
     }
 
-    /// The field that says most to people: a name, a path, a greeting.
+    /// The most informative field: a name, a path, a greeting.
     pub fn headline(&self) -> Option<Value<'_>> {
         const FIRST: [Field; 20] = [
             Field::TlsSni,
@@ -211,7 +211,7 @@ impl Application {
     fn push_text(&mut self, field: Field, bytes: &[u8], is_cut: bool) -> bool {
         let room = FILLED_MAX.saturating_sub(usize::from(self.len) + HEAD);
         let len = bytes.len().min(field.row().len_max.into()).min(room);
-        // A name of one letter says nothing: rather none.
+        // A name of one letter is not informative: rather none.
         if len == 0 && !bytes.is_empty() {
             return false;
         }

@@ -1,8 +1,8 @@
 //! One flow read: what it is by its first bytes, its decoder, and what it turns into.
 //!
 //! This is where [`identify`](crate::identify) and [`decode`](crate::decode) meet, without any
-//! notion of packets: whoever has the bytes of a flow in order (the flow probe by a
-//! [`Stream`](crate::Stream), a scanner by its own TCP, an inspection engine) gives them to a
+//! notion of packets: a program that has the bytes of a flow in order (the flow probe by a
+//! [`Stream`](crate::Stream), a scanner by its own TCP, an inspection engine) passes them to a
 //! [`Conversation`]. Many conversations share the [`Tools`] of their thread.
 
 use core::mem::replace;
@@ -42,7 +42,7 @@ impl Tools {
         size_of::<Tools>() + self.identifier.memory_len() + Arena::memory_len(page_count)
     }
 
-    /// Whether a decoder knows the beginning of a datagram.
+    /// Whether a decoder recognizes the start of a datagram.
     pub(crate) fn knows_datagram(&self, bytes: &[u8], ports: [u16; 2]) -> bool {
         matches!(self.identifier.datagram(bytes, ports), Found::Known(_))
     }
@@ -71,7 +71,7 @@ impl core::fmt::Debug for Tools {
 pub enum End {
     /// The decoder has all that it looks for.
     Done,
-    /// It gave up; or no decoder knows either direction.
+    /// It rejected the flow; or no decoder recognizes either direction.
     Rejected(Reason),
     /// There is no room for a state.
     NoRoom,
@@ -145,13 +145,13 @@ impl Conversation {
         self.row
     }
 
-    /// Whether a direction began with something that no decoder knows, or with a gap. The other
-    /// one may still say what the flow is.
+    /// Whether a direction began with something that no decoder recognizes, or with a gap. The
+    /// other one may still identify the flow.
     pub fn is_unknown(&self, from: Direction) -> bool {
         self.row.is_none() && self.is_unknown[from as usize]
     }
 
-    /// Whether its decoder asked for room to read beyond the first transaction, and got it.
+    /// Whether its decoder requested room for further transactions, and got it.
     pub fn is_followed(&self) -> bool {
         self.is_followed
     }
@@ -216,7 +216,7 @@ impl Conversation {
         out: &mut dyn FieldSink,
     ) -> Option<End> {
         if self.row.is_none() {
-            // The beginning is lost; the other direction may tell.
+            // The start is lost; the other direction may identify it.
             self.is_unknown[from as usize] = true;
             return self.unknown(Reason::Gap);
         }
@@ -281,7 +281,7 @@ impl Conversation {
         true
     }
 
-    /// A decoder of one protocol need not say what it is.
+    /// A decoder of one protocol need not name it.
     fn name(&self, row: Row, out: &mut dyn FieldSink) {
         match (row.row().protocols, self.is_inner) {
             ([protocol], true) => Inner(out).named(*protocol),
@@ -339,7 +339,7 @@ impl Conversation {
             let Tools { arena, scratch, .. } = &mut *tools;
             let mut context = Context {
                 origin: *origin,
-                // Of what is reported first nothing is lost for want of room.
+                // The fields reported first always have room.
                 may_follow: arena.is_half_empty(),
                 is_followed: false,
                 is_refused: false,
@@ -442,7 +442,7 @@ fn ended(progress: Progress) -> Option<End> {
         Progress::Need(_) => None,
         Progress::Done => Some(End::Done),
         Progress::Reject(reason) => Some(End::Rejected(reason)),
-        // Nobody can go on from within a gap.
+        // No decoder can continue from within a gap.
         Progress::Become(_) => Some(End::Rejected(Reason::Gap)),
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A *stream* decoder reads the bytes of both directions of a TCP connection, in pieces of any
 //! length; a *datagram* decoder is given whole datagrams, or as much of them as was captured. What
-//! it keeps between two pieces is its state, in an [`Arena`] of bounded size. A protocol that turns
-//! into another says so ([`Progress::Become`]).
+//! it keeps between two pieces is its state, in an [`Arena`] of bounded size. A protocol that
+//! switches to another returns [`Progress::Become`].
 //!
-//! `docs/guides/decoder.md` says how to add one.
+//! `docs/guides/decoder.md` describes how to add one.
 
 #[cfg(feature = "laws")]
 pub use quic::seal as quic_datagram;
@@ -43,11 +43,11 @@ pub use arena::{Arena, PAGE_LEN};
 pub(crate) use arena::{Handle, Kind};
 pub use table::DECODERS;
 
-/// Who sent something.
+/// The sender of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
-    /// The side that began the flow, as far as one knows.
+    /// The initiator of the flow, as far as known.
     Forward = 0,
     /// The other one.
     Reverse = 1,
@@ -66,7 +66,7 @@ impl Direction {
 /// Source and time of a piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// Who sent it.
+    /// The sender.
     pub from: Direction,
     /// When, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -90,7 +90,7 @@ pub enum Reason {
     NotAuthentic,
     /// A version or a form that is not read.
     Unsupported,
-    /// No decoder knows the first bytes.
+    /// No decoder recognizes the first bytes.
     Unknown,
     /// As many packets or bytes as may be looked at, and still not done.
     Limit,
@@ -134,13 +134,13 @@ pub enum Progress {
     Done,
     /// It needs at least so many bytes more, of either direction.
     Need(usize),
-    /// It gives up. What it reported before stays valid.
+    /// Decoding has stopped. What it reported before stays valid.
     Reject(Reason),
     /// From here on both directions speak something else.
     Become(Become),
 }
 
-/// What follows within a flow: TLS behind STARTTLS, whatever a proxy was asked for.
+/// What follows within a flow: TLS after STARTTLS, or the protocol inside a proxy connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Become {
     /// What it is.
@@ -150,7 +150,7 @@ pub struct Become {
     pub used: usize,
 }
 
-/// Who reads what follows.
+/// The decoder for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// This decoder. What the flow is called stays.
@@ -176,18 +176,18 @@ pub(crate) const EARLY_MAX: usize = 1024;
 pub(crate) struct Context<'a> {
     /// Its source and time.
     pub(crate) origin: Origin,
-    /// Whether there is room for following flows beyond their first transaction.
+    /// Whether there is room for following flows past their first transaction.
     pub(crate) may_follow: bool,
-    /// Whether a decoder asked for it, and was allowed to.
+    /// Whether a decoder requested it, and it was granted.
     pub(crate) is_followed: bool,
-    /// Whether a decoder asked for it in vain.
+    /// Whether a decoder requested it, and it was refused.
     pub(crate) is_refused: bool,
     /// What the decoders of one thread share: nothing of it outlives a call.
     pub(crate) scratch: &'a mut Scratch,
 }
 
 impl Context<'_> {
-    /// Whether the flow may be read beyond its first transaction. Ask once for a flow.
+    /// Whether the flow may be read past its first transaction. Call it once per flow.
     pub(crate) fn follow(&mut self) -> bool {
         self.is_followed |= self.may_follow;
         self.is_refused |= !self.may_follow;
@@ -227,7 +227,7 @@ pub(crate) trait Decode {
         true
     }
 
-    /// Bytes that come next in a direction of a stream and do not matter, whatever they are.
+    /// The next bytes in a direction of a stream, which do not matter.
     fn skips(&self, _from: Direction) -> u32 {
         0
     }
@@ -257,7 +257,7 @@ pub(crate) trait Decode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match {
     No,
-    /// More bytes will tell.
+    /// More bytes are needed.
     Maybe,
     Yes,
 }
@@ -279,8 +279,9 @@ pub struct DecoderRow {
     pub ports: &'static [u16],
     /// What a direction of a stream, or a datagram, begins with.
     pub starts: &'static [Pattern],
-    /// Whether it is the protocol where a pattern has matched; none: it is. Of a stream it is asked
-    /// with [`FIRST_MAX`] bytes at most, and once it has said no it says no to more.
+    /// Whether it is the protocol where a pattern has matched; none: it is. For a stream it is
+    /// called with at most [`FIRST_MAX`] bytes, and once it returns `No` it must return `No` for
+    /// more.
     pub(crate) check: Option<fn(&First<'_>) -> Match>,
 }
 

@@ -73,8 +73,8 @@ protocols! {
 pub enum Value<'a> {
     /// A number.
     Number(u64),
-    /// Bytes from the packet that are text by their protocol. They may be anything: whoever prints
-    /// them escapes them.
+    /// Bytes from the packet that are text by their protocol. They may be any bytes: escape them
+    /// for printing.
     Text {
         /// The bytes.
         bytes: &'a [u8],
@@ -97,7 +97,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What kind of value a field has. An address may stand where text is said.
+/// What kind of value a field has. An address may be used for a text field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// [`Value::Number`].
@@ -114,7 +114,7 @@ pub enum Kind {
     Time,
 }
 
-/// Where decoders tell what they find.
+/// Receives what decoders find.
 pub trait FieldSink {
     /// What the flow carries. May be reported again when more is known.
     fn named(&mut self, protocol: Protocol);

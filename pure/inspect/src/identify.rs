@@ -1,9 +1,9 @@
 //! Which decoder a flow belongs to, by its first bytes.
 //!
-//! The rows of [`DECODERS`] say what their protocols begin with, as [`Pattern`]s. An [`Identifier`]
-//! is an automaton made of all of them, once: each byte is one step, whatever the number of rows,
-//! and most of what no decoder reads is known as that after one byte or two. Where a row has a
-//! check besides, it is asked once a pattern of the row has matched.
+//! The rows of [`DECODERS`] list the bytes that their protocols begin with, as [`Pattern`]s. An
+//! [`Identifier`] is an automaton made of all of them, once: each byte is one step, regardless of
+//! the number of rows, and most protocols without a decoder are rejected after one or two bytes. If
+//! a row has a check, it is called once a pattern of the row has matched.
 //!
 //! What is identified is a row, [`Row`]; what the flow carries is reported by the decoder, once it
 //! has read on.
@@ -87,7 +87,7 @@ impl Row {
         panic!("no decoder has this name");
     }
 
-    /// What the table says.
+    /// The result of the table.
     pub fn row(self) -> &'static DecoderRow {
         &DECODERS[usize::from(self.0).min(DECODERS.len() - 1)]
     }
@@ -106,7 +106,7 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
 pub enum Found {
     /// Nothing that a decoder reads.
     Unknown,
-    /// More bytes will tell.
+    /// More bytes are needed.
     Undecided,
     /// The beginning of this.
     Known(Row),
@@ -182,7 +182,7 @@ impl Identifier {
         bytes: &[u8],
         ports: [u16; 2],
     ) -> (Found, usize) {
-        // Rows that have said no; more bytes do not change their mind.
+        // Rows that have returned `No`; more bytes do not change that.
         let mut refused = Rows::NONE;
         for (at, byte) in bytes.iter().enumerate() {
             let len = usize::from(beginning.len);
@@ -245,7 +245,7 @@ impl core::fmt::Debug for Identifier {
     }
 }
 
-/// Asks the check of a row.
+/// Calls the check of a row.
 fn check(row: usize, first: &First<'_>) -> Match {
     match DECODERS.get(row) {
         Some(row) => row.check.map_or(Match::Yes, |check| check(first)),

@@ -23,7 +23,7 @@ pub const NONE: u32 = 0;
 pub const DONE: u32 = 1 << 31;
 
 /// Set in the number of a UDP flow of which nothing was recognised yet. It has no slot; the bits
-/// below count its packets and say which directions were seen.
+/// below hold its packet count and the directions seen.
 pub(crate) const LOOSE: u32 = 1 << 30;
 const LOOSE_COUNT: u32 = 0xffff;
 const LOOSE_FROM_SHIFT: u32 = 16;
@@ -48,7 +48,7 @@ pub struct InspectorConfig {
     pub follow_count_max: u32,
     /// Bytes of payload of a flow that are looked at, before its first transaction has ended.
     pub byte_count_max: u32,
-    /// Packets after which a flow of which one direction began with nothing known is given up.
+    /// Packets after which a flow with one unidentified direction is abandoned.
     pub unknown_count_max: u16,
 }
 
@@ -86,7 +86,7 @@ impl InspectorConfig {
 pub struct Segment<'a> {
     /// What carries it.
     pub transport: Transport,
-    /// Who sent it.
+    /// The sender.
     pub from: Direction,
     /// When, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
@@ -251,8 +251,8 @@ impl Inspector {
         }
         let has_content = !segment.payload.is_empty() || segment.payload_len != 0;
         if *flow == NONE {
-            // A SYN alone is not worth a slot: the next packet tells where the stream begins, but
-            // for a lost or late first segment.
+            // A SYN alone does not get a slot: the next packet shows where the stream begins,
+            // unless the first segment is lost or late.
             if !has_content {
                 return;
             }
@@ -316,7 +316,7 @@ impl Inspector {
         }
     }
 
-    /// A datagram that no decoder knows, of a flow of which nothing is known either.
+    /// A datagram that no decoder recognizes, of an unidentified flow.
     fn pass_datagram(&mut self, flow: &mut u32, from: Direction) {
         self.stats.flows += u64::from(*flow == NONE);
         self.stats.packets += 1;
@@ -405,7 +405,7 @@ impl Inspector {
     }
 
     /// The transactions of a flow, by its number, where there was more than one. Once no more of it
-    /// will be given, [`Inspector::rest`] tells the last.
+    /// will be passed, [`Inspector::rest`] reports the rest.
     pub fn transactions(&self, flow: u32) -> Option<Transactions<'_>> {
         let index = (flow & !DONE).checked_sub(1)?;
         self.flows.get(index)?.tally.transactions(&self.logs)

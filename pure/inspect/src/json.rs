@@ -9,11 +9,11 @@ use crate::field::{FIELDS, Field, Kind, Protocol, Value};
 use crate::text::hex;
 use crate::transaction::{self, Transactions};
 
-/// Writes `{"protocol":…,"by":"content",…}`: what was seen; or what nDPI calls it, and
-/// `"by":"ndpi"`; or with `guess` what the port says, and `"by":"port"`. Text that is not UTF-8
-/// has a code point below 256 for each byte that is not. Repeated fields are lists. `"cut"` names
-/// fields that were longer, `"lost"` counts those that there was no room for. Nothing is written,
-/// and false returned, where nothing is known at all.
+/// Writes `{"protocol":…,"by":"content",…}`: the protocol found by content; or nDPI's name, and
+/// `"by":"ndpi"`; or with `guess` the protocol of the port, and `"by":"port"`. Text that is not
+/// UTF-8 has a code point below 256 for each byte that is not. Repeated fields are lists. `"cut"`
+/// names fields that were longer, `"lost"` counts those that there was no room for. Nothing is
+/// written, and false returned, where nothing is known at all.
 pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
     let (name, by) = match (application.protocol(), application.ndpi_name(), guess) {
         (Protocol::Unknown, None, None) => return false,

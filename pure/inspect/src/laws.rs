@@ -16,7 +16,7 @@ pub use crate::decode::quic_datagram;
 /// Pieces of one input.
 const PIECE_MAX: usize = 64;
 
-/// A piece and who sent it.
+/// A segment and its sender.
 pub type Piece<'a> = (Direction, &'a [u8]);
 
 /// Takes an input apart.
@@ -167,7 +167,7 @@ fn check(application: &Application) {
 }
 
 impl Laws {
-    /// What the two sides of a TCP connection say, given as they are.
+    /// The bytes of both sides of a TCP connection, passed unchanged.
     pub fn whole(&mut self, pieces: &[Piece<'_>], ports: [u16; 2]) -> Reported {
         let mut connection = Connection::new(self, ports);
         for (from, bytes) in pieces {
@@ -193,7 +193,7 @@ impl Laws {
         for (from, bytes) in pieces {
             let (one, two) = bytes.split_at(at.min(bytes.len()));
             let start = connection.next[*from as usize];
-            // The very first byte says where the stream begins.
+            // The very first byte marks the start of the stream.
             let (lead, one) = one.split_at(one.len().min(1));
             connection.push(*from, lead);
             let middle = start.wrapping_add((lead.len() + one.len()) as u32);
@@ -206,7 +206,7 @@ impl Laws {
     }
 
     /// The same with `len` bytes missing from `at` on, in whichever direction they are; but never
-    /// the first byte of a direction, because then nobody could know that something is missing.
+    /// the first byte of a direction, because then the gap could not be detected.
     pub fn with_gap(
         &mut self,
         pieces: &[Piece<'_>],
@@ -256,7 +256,7 @@ impl Laws {
     }
 }
 
-/// What the two sides of a TCP connection say, given as they are.
+/// The bytes of both sides of a TCP connection, passed unchanged.
 pub fn whole(pieces: &[Piece<'_>], ports: [u16; 2]) -> Application {
     Laws::default().whole(pieces, ports).application
 }

@@ -1,24 +1,24 @@
-//! What the first packets of a flow say of its application: resumable decoders, bounded.
+//! Application identification from the first packets of a flow: bounded, resumable decoders.
 //!
 //! Three parts, each of use alone, and what joins them:
 //!
-//! - [`stream`] puts TCP segments in order, both directions, and tells overlaps and gaps.
+//! - [`stream`] puts TCP segments in order, both directions, and reports overlaps and gaps.
 //! - [`identify`] is an automaton over first bytes: which decoder a flow belongs to.
 //! - [`decode`] holds the decoders ([`decode::DECODERS`] is the list: one file and one row each). A
 //!   decoder is a state machine over the bytes of one flow, in both directions. It answers
 //!   [`Progress`]: done, more is needed, refused with a [`Reason`], or that the flow turns into
 //!   another protocol. It may be stopped after any byte and resumed; bytes that were never captured
-//!   are told to it as a gap. What it finds it tells to a [`FieldSink`], as typed [`Field`]s of
+//!   are passed to it as a gap. It reports its results to a [`FieldSink`], as typed [`Field`]s of
 //!   bounded length.
-//! - A [`Conversation`] joins the last two for one flow, given its bytes in order, whoever put them
-//!   in order. This is what a program with a TCP of its own uses.
+//! - A [`Conversation`] joins the last two for one flow, given its bytes in order. This is what a
+//!   program with a TCP of its own uses.
 //! - An [`Inspector`] joins all of them for the packets of many flows, within budgets, and keeps an
 //!   [`Application`] for each flow. The caller keeps one number a flow.
 //!
 //! [`CommunityId`] is the flow hash that other programs use to speak of the same flow.
 //!
-//! Nothing here does IO or reads a clock. All memory is reserved when an inspector is made;
-//! [`Inspector::memory_len`] says how much. No input makes it panic, allocate or loop.
+//! Nothing here does IO or reads a clock. All memory is reserved when an inspector is created
+//! ([`Inspector::memory_len`]). No input makes it panic, allocate or loop.
 #![no_std]
 #![forbid(unsafe_code)]
 

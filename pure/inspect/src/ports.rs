@@ -113,7 +113,7 @@ pub fn guess(transport: Transport, initiator: u16, responder: u16) -> Option<&'s
     guess_port(transport, initiator, responder).map(|(_, name)| name)
 }
 
-/// The same with the port that says so.
+/// The same with the port that determined it.
 pub fn guess_port(
     transport: Transport,
     initiator: u16,

@@ -17,7 +17,7 @@ impl<const W: usize> Set<W> {
         number / 64 < W && self.0[number / 64] & 1 << (number % 64) != 0
     }
 
-    /// A number beyond what the set is for is left out.
+    /// A number out of range is ignored.
     #[inline]
     pub(crate) const fn insert(&mut self, number: usize) {
         if number / 64 < W {

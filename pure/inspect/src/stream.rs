@@ -2,9 +2,9 @@
 //!
 //! A [`Stream`] is the place of one connection: a few numbers for each direction. It is given
 //! segments as they arrive and calls a [`Reader`] with bytes in order, each byte once. What arrives
-//! early is kept by a [`Keep`], up to [`HELD_MAX`] segments a direction; when there is no room the
-//! bytes before it are given up, and the reader is given a gap. Of bytes that arrive twice
-//! the first copy counts, the second is shown by [`Reader::again`].
+//! early is kept by a [`Keep`], up to [`HELD_MAX`] segments a direction; when there is no room, the
+//! missing bytes before it are skipped, and the reader gets a gap. Of bytes that arrive twice the
+//! first copy counts, the second is shown by [`Reader::again`].
 //!
 //! [`Blocks`] keeps segments by copying them. An engine that owns its frames implements [`Keep`]
 //! over them instead and copies nothing. A program with a TCP of its own needs none of this: it
@@ -23,14 +23,14 @@ const FAR: u32 = 1 << 20;
 /// Where segments stay that arrived before their turn.
 pub trait Keep {
     /// Keeps a segment and returns its handle, which stands for it until it is released; none if
-    /// there is no room. An implementation that keeps frames knows which frame is being read, and
-    /// keeps that one instead of the bytes.
+    /// there is no room. An implementation that keeps frames keeps the frame being read instead of
+    /// copying the bytes.
     fn keep(&mut self, sequence: u32, bytes: &[u8]) -> Option<u32>;
 
     /// The sequence number and the bytes of a segment.
     fn kept(&self, handle: u32) -> Option<(u32, &[u8])>;
 
-    /// Gives up a segment.
+    /// Drops a segment.
     fn release(&mut self, handle: u32);
 
     /// A segment could not be kept: by [`Keep::keep`], or because its direction has
@@ -52,8 +52,8 @@ pub trait Reader {
     /// A segment far from where the direction stands: most likely of another connection.
     fn far(&mut self, from: Direction) -> Option<Self::End>;
 
-    /// Bytes that were delivered or given up before have arrived again, perhaps with other
-    /// content: a whole segment, or the first bytes of one.
+    /// Bytes that were already delivered or skipped have arrived again, perhaps with other content:
+    /// a whole segment, or the first bytes of one.
     fn again(&mut self, from: Direction, bytes: &[u8], is_whole: bool) {
         let _ = (from, bytes, is_whole);
     }
@@ -218,7 +218,7 @@ enum Offer {
     Next(usize),
     /// It was kept.
     Held,
-    /// So many bytes are given up; offer it again.
+    /// This many bytes are skipped; offer the segment again.
     Gap(u32),
     /// It belongs to something else.
     Far,
@@ -313,7 +313,7 @@ impl Order {
         true
     }
 
-    /// So many bytes were delivered, or given up.
+    /// This many bytes were delivered, or skipped.
     fn advance(&mut self, len: usize) {
         self.next = self.next.wrapping_add(len as u32);
     }
@@ -350,7 +350,8 @@ impl Order {
         None
     }
 
-    /// Gives up what is missing before the first segment kept: how many bytes. `None` if none is.
+    /// Skips the bytes missing before the first segment kept, and returns their number. `None` if
+    /// none is.
     fn skip(&mut self, keep: &impl Keep) -> Option<u32> {
         let (sequence, _) = keep.kept(*self.held().first()?)?;
         let len = sequence.wrapping_sub(self.next);

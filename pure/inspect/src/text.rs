@@ -23,7 +23,7 @@ impl<const N: usize> Text<N> {
         self.is_cut |= len < bytes.len();
     }
 
-    /// Something is missing behind what is there.
+    /// The text continues after the bytes present.
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;
     }
@@ -73,7 +73,7 @@ pub(crate) fn trim(bytes: &[u8]) -> &[u8] {
     bytes.trim_ascii()
 }
 
-/// The header's value, if its name is this one, in whatever case.
+/// The header's value, if its name is this one, ignoring case.
 pub(crate) fn header<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (head, rest) = line.split_at_checked(name.len())?;
     if !head.eq_ignore_ascii_case(name) {

@@ -1,8 +1,8 @@
 //! The transactions of a flow: each question with its answer, each request with its response.
 //!
-//! What an [`Application`] tells is the first one. All are counted, and of
-//! those behind the first some are kept, in a [`Log`] of bounded size that a flow takes with its
-//! second one.
+//! The fields of an [`Application`] are those of the first one. All are counted, and of those
+//! behind the first some are kept, in a [`Log`] of bounded size that a flow takes with its second
+//! one.
 
 use alloc::vec::Vec;
 
@@ -87,7 +87,7 @@ impl Tally {
         logs: &mut Slab<Log>,
     ) {
         self.count = self.count.saturating_add(1);
-        // The application tells it.
+        // The application has it.
         if is_first {
             return;
         }

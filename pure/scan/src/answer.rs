@@ -1,4 +1,4 @@
-//! What a packet says about a probe: answers are recognized by the cookie alone.
+//! Evaluates received packets: answers are recognized by the cookie alone.
 
 use std::net::IpAddr;
 
@@ -17,9 +17,9 @@ const ACK: u16 = 0x10;
 pub enum State {
     /// Something listens.
     Open,
-    /// Nothing does, and the host said so.
+    /// Closed: the host answered with a reset.
     Closed,
-    /// Something on the way said that the probe did not arrive.
+    /// Filtered: a router or host reported that the probe was not delivered.
     Filtered,
 }
 
@@ -92,13 +92,13 @@ fn icmp_word(is_ipv6: bool, kind: u8, code: u8) -> &'static str {
 pub struct Answer {
     /// The probe's destination.
     pub aim: Aim,
-    /// What it says.
+    /// The state of the port.
     pub state: State,
     /// By what.
     pub evidence: Evidence,
     /// TTL or hop limit with which the answer arrived.
     pub ttl: u8,
-    /// Who sent it: the target, or the router that reports an error.
+    /// The sender: the target, or the router that reports an error.
     pub from: IpAddr,
 }
 
@@ -114,7 +114,7 @@ impl<'p> Judge<'p> {
         Self { plan, cookies }
     }
 
-    /// What an Ethernet packet says; `None` if it is no answer to a probe of this scan.
+    /// Evaluates an Ethernet packet; `None` if it is no answer to a probe of this scan.
     ///
     /// Its checksums are not looked at: a packet that comes from this very machine need not have
     /// them yet, and others were checked on the way.

@@ -17,7 +17,7 @@ use crate::port::Protocol;
 pub struct Aim {
     /// The address.
     pub addr: IpAddr,
-    /// What is asked.
+    /// The probe's target.
     pub protocol: Protocol,
     /// The port.
     pub port: u16,

@@ -21,7 +21,7 @@ pub struct NextHops {
 }
 
 impl NextHops {
-    /// The MAC address of a target's next hop; `None` if nobody answers for it.
+    /// The MAC address of a target's next hop; `None` if its MAC address could not be resolved.
     #[inline]
     pub fn mac(&self, addr: IpAddr) -> Option<Mac> {
         if self.on_link.count() != 0 && self.on_link.contains(addr) {

@@ -1,10 +1,9 @@
-//! A stateless port scanner without its devices: which probe comes next, how it looks, and what an
-//! answer means.
+//! A stateless port scanner without IO: which probe is next, its packet, and the meaning of an
+//! answer.
 //!
 //! A [`Plan`] numbers all probes and gives them in the order of a [`Permutation`]; a [`Prober`]
 //! writes them as frames whose numbers are [`Cookies`]; a [`Judge`] recognizes the answers by those
-//! numbers alone, so nothing is remembered of a probe that was sent. [`Seen`] tells new answers
-//! from repeated ones.
+//! numbers alone, so no state is kept for a probe. [`Seen`] detects repeated answers.
 //!
 //! Nothing here does IO, reads a clock or draws random numbers: seed and key are given.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Neighbours on the link: whom to ask for a MAC address, and what the answer says (ARP, RFC 826;
-//! Neighbor Discovery, RFC 4861).
+//! Neighbour resolution: requests for MAC addresses and their answers (ARP, RFC 826; Neighbor
+//! Discovery, RFC 4861).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,12 +25,12 @@ const ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
 
-/// Asks neighbours for their MAC addresses.
+/// Builds requests for neighbours' MAC addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Solicitor {
-    /// Who asks.
+    /// The requester.
     pub source: Source,
-    /// The MAC address of who asks.
+    /// The MAC address of the requester.
     pub mac: Mac,
 }
 

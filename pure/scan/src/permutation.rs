@@ -1,15 +1,15 @@
 //! A permutation of `0..len`, addressable at every index, invertible, for any length.
 //!
-//! A generalized Feistel network (Black and Rogaway, Ciphers with Arbitrary Finite Domains,
-//! CT-RSA 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`: the
-//! columns are the square root of it. In even rounds a function of the column moves the row, in odd
-//! rounds one of the row moves the column. The functions take the high half of a product where
-//! masscan divides, so no round has a division, and a cell beyond `len` (one of `sqrt(len)` at the
-//! most) goes through the rounds again until it is within: the cost does not depend on how `len`
-//! fits a power of two or a prime.
+//! A generalized Feistel network (Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA
+//! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`: the columns
+//! are the square root of it. In even rounds a function of the column moves the row, in odd rounds
+//! one of the row moves the column. The functions take the high half of a product where masscan
+//! divides, so no round has a division, and a cell above `len` (one of `sqrt(len)` at the most)
+//! goes through the rounds again until it is within: the cost does not depend on how `len` fits a
+//! power of two or a prime.
 //!
-//! The order is no secret and need not be one: whoever knows the seed can take a shard of the same
-//! scan. What keeps answers honest is the [cookie](crate::Cookies), under another key.
+//! The order need not be secret: anyone with the seed can run a shard of the same scan. What keeps
+//! answers honest is the [cookie](crate::Cookies), under another key.
 
 /// Rounds. Four pass the tests of this module; two more cost 2 ns.
 const ROUNDS: usize = 6;

@@ -1,6 +1,6 @@
 //! The ports of a scan, as nmap and masscan write them: `80,443,8000-8100,U:53`.
 
-/// What a probe asks.
+/// The protocol and port of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// A TCP SYN.

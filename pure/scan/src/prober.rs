@@ -90,7 +90,7 @@ impl<'p> Prober<'p> {
         self.taken
     }
 
-    /// Probes passed over, because nobody answers for their targets on the link.
+    /// Probes skipped because their targets' MAC addresses could not be resolved.
     pub fn unreachable(&self) -> u128 {
         self.unreachable
     }

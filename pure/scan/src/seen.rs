@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::answer::{Answer, State};
 use crate::cookie::Aim;
 
-/// What the table says of an answer.
+/// The result of looking up an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
     /// It is new.

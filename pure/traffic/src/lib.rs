@@ -8,8 +8,8 @@
 //!   copy of the template and a few additions for the checksums.
 //! - [`Rewriter`] changes captured packets on their way to another network: MAC and IP addresses,
 //!   ports, VLAN tags, TTL; checksums follow.
-//! - [`Rate`] and [`Pacer`] say when the next packet is due: at the original gaps, at packets or
-//!   bits a second, or at once.
+//! - [`Rate`] and [`Pacer`] determine when the next packet is due: at the original gaps, at packets
+//!   or bits a second, or at once.
 //!
 //! Lengths are those of a capture file: the Ethernet header and VLAN tags are counted, the frame
 //! check sequence (4 bytes) is not.
@@ -40,8 +40,8 @@ pub use vlan::Tag;
 /// Shortest Ethernet packet without its frame check sequence (IEEE 802.3 §4.4.2: 64 with it).
 pub const PACKET_LEN_MIN: usize = 60;
 
-/// Bytes that a packet takes on the wire beyond its own: preamble and start (8), frame check
-/// sequence (4), gap (12) (IEEE 802.3 §4.4.2).
+/// Bytes that a packet takes on the wire in addition to its own: preamble and start (8), frame
+/// check sequence (4), gap (12) (IEEE 802.3 §4.4.2).
 pub const WIRE_OVERHEAD: usize = 24;
 
 /// A text or combination that makes no sense: what is wrong, and perhaps what would be right.

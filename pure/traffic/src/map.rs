@@ -62,7 +62,7 @@ impl PortMap {
     /// From `FROM=TO` or `LOW-HIGH=TO`.
     ///
     /// # Errors
-    /// Not ports, or a target beyond 65535.
+    /// Invalid ports, or a target above 65535.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = || {
             let why = format!("{text:?} is not a map of ports");

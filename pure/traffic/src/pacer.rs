@@ -2,8 +2,8 @@
 //!
 //! Due times are added up in units of 2^-32 ns, so that a rate does not drift: at 10 Mpps the error
 //! after a day is below 0.2 ms. A sender that falls behind catches up, but only so far: a burst of
-//! any length after a pause is what overruns the buffers on the way. What is beyond is given up,
-//! and counted ([`Pacer::slipped_ns`]).
+//! any length after a pause is what overruns the buffers on the way. The rest is not made up, but
+//! counted ([`Pacer::slipped_ns`]).
 
 use crate::rate::{Pace, Rate};
 use crate::{PACKET_LEN_MIN, WIRE_OVERHEAD};
@@ -23,7 +23,7 @@ enum Step {
     Gap { inverse: f64, gap_max_ns: u64 },
 }
 
-/// Says when the next packet is due.
+/// Returns when the next packet is due.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     step: Step,
@@ -143,7 +143,7 @@ impl Pacer {
         }
     }
 
-    /// Gives up what cannot be caught up at `now_ns`.
+    /// Drops the delay that cannot be made up at `now_ns`.
     #[inline]
     pub fn slip(&mut self, now_ns: u64) {
         let lag = now_ns.saturating_sub(self.due_ns());

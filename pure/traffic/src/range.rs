@@ -82,7 +82,7 @@ impl Range {
     /// Numbers up to `max`: `80`, `1024-65535`, `53,80,443`.
     ///
     /// # Errors
-    /// Says which item is wrong.
+    /// The error names the invalid item.
     pub fn numbers(text: &str, max: u64) -> Result<Self> {
         let number = |item: &str| match item.parse::<u64>() {
             Ok(value) if value <= max => Ok(u128::from(value)),
@@ -102,7 +102,7 @@ impl Range {
     /// included), `2001:db8::1-2001:db8::ff`, lists of these. Gives the version too.
     ///
     /// # Errors
-    /// Says which item is wrong; IPv4 and IPv6 in one list are refused.
+    /// The error names the invalid item; IPv4 and IPv6 in one list are refused.
     pub fn addrs(text: &str) -> Result<(u8, Self)> {
         let mut version = 0;
         let range = Self::parse(
@@ -128,7 +128,7 @@ impl Range {
     /// MAC addresses: `02:00:00:00:00:01`, `02:00:00:00:00:01-02:00:00:00:00:ff`, lists of these.
     ///
     /// # Errors
-    /// Says which item is wrong.
+    /// The error names the invalid item.
     pub fn macs(text: &str) -> Result<Self> {
         let mac = |item: &str| match item.parse::<Mac>() {
             Ok(mac) => Ok(mac_bits(mac)),
@@ -192,7 +192,7 @@ impl Range {
         self.spans.iter().map(|s| s.high).max().unwrap_or(0)
     }
 
-    /// The value with this index; an index beyond the last gives the last.
+    /// The value with this index; an index past the end gives the last value.
     #[inline]
     pub fn get(&self, index: u128) -> u128 {
         let index = index.min(self.last);

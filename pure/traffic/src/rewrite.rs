@@ -374,7 +374,7 @@ fn fix(packet: &mut [u8], d: &Dissection) {
     if d.ip_version == 4 {
         let header_len = usize::from(packet[ip] & 15) * 4;
         let header = packet.get_mut(ip..ip + header_len);
-        // Hostile input: a header that says it is shorter than it can be.
+        // Hostile input: a header length below the minimum.
         let Some(header) = header.filter(|h| h.len() >= 20) else {
             return;
         };
@@ -386,7 +386,7 @@ fn fix(packet: &mut [u8], d: &Dissection) {
         return;
     };
     let whole = d.fragment == wire::Fragment::Whole && end <= packet.len() && at + 2 <= end;
-    // UDP-Lite covers what its own field says (RFC 3828): left alone.
+    // UDP-Lite has its own coverage field (RFC 3828): left unchanged.
     if !whole || d.ip_protocol == 136 {
         return;
     }

@@ -24,7 +24,7 @@ impl Rng {
     }
 
     /// A number from 0 to `last`. The bias is below 2^-64 × `last` where `last` fits 64 bits, and
-    /// below 2^-63 or so for subnets beyond that.
+    /// about 2^-63 for larger subnets.
     #[inline]
     pub fn up_to(&mut self, last: u128) -> u128 {
         match u64::try_from(last) {

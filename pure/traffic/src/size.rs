@@ -23,7 +23,7 @@ pub enum Sizes {
     Shortest,
     /// Each of a range.
     Range(Range),
-    /// A cycle of sizes in which each stands as often as its weight says, well mixed.
+    /// A cycle of sizes in which each occurs as often as its weight, evenly mixed.
     Cycle(Vec<u32>),
 }
 
@@ -36,7 +36,7 @@ impl Sizes {
     /// `60`, `60-1514`, `60,590,1514`, `60*7,590*4,1514` (with weights), `imix`.
     ///
     /// # Errors
-    /// Says which item is wrong.
+    /// The error names the invalid item.
     pub fn parse(text: &str) -> Result<Self> {
         if text.eq_ignore_ascii_case("imix") {
             return Ok(Self::imix());

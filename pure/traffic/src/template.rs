@@ -31,7 +31,7 @@ impl Addresses {
     /// From two texts for [`Range::addrs`].
     ///
     /// # Errors
-    /// Says which text is wrong; both must be of the same IP version.
+    /// The error names the invalid text; both must have the same IP version.
     pub fn parse(src: &str, dst: &str) -> Result<Self> {
         let (version, src) = Range::addrs(src)?;
         let (dst_version, dst) = Range::addrs(dst)?;
@@ -131,7 +131,7 @@ impl Template {
     /// Builds the first packet and everything that does not change.
     ///
     /// # Errors
-    /// A size that is too short for the headers or too long for IP, a port beyond 65535.
+    /// A size that is too short for the headers or too long for IP, a port above 65535.
     pub fn build(&self) -> Result<Generator> {
         Generator::new(self)
     }
@@ -140,7 +140,7 @@ impl Template {
 /// TCP flags by name, joined by commas: `SYN`, `syn,ack`, or tcpdump's letters (`S`, `S.`).
 ///
 /// # Errors
-/// Says which flag there is not.
+/// The error names the unknown flag.
 pub fn parse_tcp_flags(text: &str) -> Result<u8> {
     const NAMES: [(&str, char, u8); 8] = [
         ("FIN", 'F', 1),

@@ -18,10 +18,10 @@ impl Tag {
     /// A stack from the outside in: `100`, `200,100`, `0x88a8:200,100@5` (`@` before the priority).
     ///
     /// The last tag is a customer tag (0x8100); those before it are service tags (0x88a8), unless
-    /// said otherwise.
+    /// specified otherwise.
     ///
     /// # Errors
-    /// Says which item is wrong.
+    /// The error names the invalid item.
     pub fn parse_stack(text: &str) -> Result<Vec<Tag>> {
         let items: Vec<&str> = text.split(',').collect();
         if items.len() > TAG_COUNT_MAX {

@@ -29,13 +29,13 @@ pub struct Arp<'a> {
 /// The addresses of an ARP packet for Ethernet and IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetIpv4 {
-    /// Who sends.
+    /// The sender.
     pub sender_mac: Mac,
-    /// Who sends.
+    /// The sender.
     pub sender: Ipv4Addr,
-    /// Who is asked for or answered.
+    /// The target: the address being resolved, or the requester in a reply.
     pub target_mac: Mac,
-    /// Who is asked for or answered.
+    /// The target: the address being resolved, or the requester in a reply.
     pub target: Ipv4Addr,
 }
 

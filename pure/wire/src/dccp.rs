@@ -36,7 +36,7 @@ pub struct Dccp<'a> {
     pub payload: &'a [u8],
 }
 
-/// What the first bytes say of the length of the header.
+/// The header length according to the first bytes.
 fn header_len(start: &[u8; START_LEN]) -> Result<usize, Reason> {
     let least = if start[8] & 1 == 0 {
         HEADER_LEN

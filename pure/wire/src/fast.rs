@@ -1,10 +1,10 @@
 //! The short cut for what nearly all packets are: Ethernet or nothing, at most one VLAN tag, IPv4
 //! without options or IPv6 without extension headers, whole, then TCP or UDP that is no tunnel.
 //!
-//! It decides nothing on its own: whatever is not plainly regular is left to the walk, and a law
-//! (`laws::fast_equals_walk`), checked over captures, samples and fuzz inputs, says that both leave
-//! the same [`Dissection`]. Its gain is that all offsets within a header are constants, the layer
-//! stack is written in a few wide stores, and nothing is called.
+//! It is only a shortcut: anything unusual is left to the walk, and a property test
+//! (`laws::fast_equals_walk`) over captures, samples and fuzz inputs checks that both produce the
+//! same [`Dissection`]. Its gain is that all offsets within a header are constants, the layer stack
+//! is written in a few wide stores, and nothing is called.
 
 use crate::table::{self, LayerKind};
 use crate::{Dissection, be16, ethernet, tcp};

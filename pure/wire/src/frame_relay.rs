@@ -65,7 +65,7 @@ fn dlci(address: &[u8]) -> u32 {
     }
 }
 
-/// With the six bits of the last byte, unless its second bit says that they are for control.
+/// With the six bits of the last byte, unless its second bit marks them as control bits.
 fn lowest(dlci: u32, last: &u8) -> u32 {
     match last & 2 {
         0 => dlci << 6 | u32::from(last >> 2),

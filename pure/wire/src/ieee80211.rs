@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Data frames have 24 bytes, a fourth address between access points, two bytes of QoS control in
-//! subtypes from 8 on, and four bytes of HT control where the order bit says so. LLC follows, or a
-//! row of aggregated MSDUs, each with an Ethernet header, of which the first is read. Management
-//! and control frames are named and end there; so do protected frames, whose body is encrypted,
-//! and later fragments, which have no LLC header.
+//! subtypes from 8 on, and four bytes of HT control if the order bit is set. LLC follows, or a row
+//! of aggregated MSDUs, each with an Ethernet header, of which the first is read. Management and
+//! control frames are named and end there; so do protected frames, whose body is encrypted, and
+//! later fragments, which have no LLC header.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -31,7 +31,7 @@ pub mod frame_type {
     pub const MANAGEMENT: u8 = 0;
     /// RTS, CTS, acknowledgments, polls.
     pub const CONTROL: u8 = 1;
-    /// Data, and frames without data that tell power saving states.
+    /// Data, and frames without data that signal power saving states.
     pub const DATA: u8 = 2;
 }
 
@@ -139,13 +139,13 @@ impl<'a> Ieee80211<'a> {
         Some(Mac(*bytes))
     }
 
-    /// Who receives the frame by radio.
+    /// The receiver address.
     pub fn receiver(&self) -> Mac {
         let [_, _, _, _, a, b, c, d, e, f] = *self.head;
         Mac([a, b, c, d, e, f])
     }
 
-    /// Who sends the frame by radio; acknowledgments do not say.
+    /// The transmitter address; acknowledgments have none.
     pub fn transmitter(&self) -> Option<Mac> {
         self.address(1)
     }

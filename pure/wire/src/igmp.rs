@@ -46,7 +46,7 @@ impl<'a> Igmp<'a> {
             == 0
     }
 
-    /// The group asked for or reported; means nothing in a report of version 3.
+    /// The group queried or reported; unused in version 3 reports.
     #[inline]
     pub fn group(&self) -> Ipv4Addr {
         Ipv4Addr::new(self.head[4], self.head[5], self.head[6], self.head[7])

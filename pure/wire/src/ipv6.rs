@@ -146,7 +146,7 @@ impl Header {
     }
 }
 
-/// The value that says that nothing follows (RFC 8200 section 4.7).
+/// No Next Header (RFC 8200 section 4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
 /// Moves behind an extension header or AH of `len` bytes, to what its next header value leads to.

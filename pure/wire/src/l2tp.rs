@@ -12,7 +12,7 @@
 //! | O: offset                     | padding of that many bytes …  |
 //! ```
 //!
-//! Version 3 (RFC 3931) says neither how long its cookie is nor what it carries; it is not
+//! Version 3 (RFC 3931) encodes neither the length of its cookie nor the payload type; it is not
 //! followed.
 
 use crate::table::{self, Protocol};

@@ -145,10 +145,11 @@ fn former_content_is_lost(link: LinkType, bytes: &[u8], wire_len: u32, expected:
     assert_eq!(dirty, *expected);
 }
 
-/// A packet cut by the capture shows the first layers of the whole one, and says that it is cut.
+/// A packet truncated by the capture has the first layers of the whole one, and is marked as
+/// truncated.
 fn cuts(link: LinkType, bytes: &[u8], wire_len: u32, whole: &Dissection) {
     let wire_len = wire_len.max(bytes.len() as u32);
-    // All cuts within the headers of an ordinary packet, some beyond.
+    // All cuts within the headers of an ordinary packet, and some after them.
     let near = bytes.len().min(160);
     for cut in (0..near).chain((near..bytes.len()).step_by(97)) {
         let mut d = Dissection::EMPTY;
@@ -179,7 +180,7 @@ fn cuts(link: LinkType, bytes: &[u8], wire_len: u32, whole: &Dissection) {
 }
 
 /// What does not depend on the bytes that were cut off is as in the whole packet; what does is not
-/// told, or is reported as far as it is known.
+/// reported, or reported as far as it is known.
 fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
     if d.ip_version == 0 {
         return;
@@ -234,7 +235,7 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
 }
 
 /// A fuzz input as a pcapng file: as it is if it starts like one, else behind a section header
-/// whose byte order the first bit chooses. What is beyond 8 KiB is left out.
+/// whose byte order the first bit chooses. Input above 8 KiB is ignored.
 pub fn pcapng_input(input: &[u8]) {
     const BIG: [u8; 28] = [
         10, 13, 13, 10, 0, 0, 0, 28, 0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0, 255, 255, 255, 255, 255,
@@ -257,7 +258,7 @@ pub fn pcapng_input(input: &[u8]) {
     file(&bytes[..28 + len]);
 }
 
-/// The next event of a reader that is shown no more than it asks for.
+/// The next event of a reader that gets no more bytes than it requests.
 fn byte_by_byte<I: AsRef<[Interface]> + AsMut<[Interface]>>(
     reader: &mut Reader<I>,
     rest: &[u8],
@@ -293,7 +294,7 @@ pub fn file(bytes: &[u8]) {
         assert_eq!(used > 0, plain.is_some());
         assert_eq!(short.offset(), (at + used) as u64);
         let event = whole.next(rest);
-        // The short way says the same, and goes as far.
+        // The shortcut reports the same, and consumes as much.
         if let (Some((start, cap_len, wire_len, time)), Ok(Event::Packet(packet))) = (plain, &event)
         {
             assert_eq!(packet.data, start..start + cap_len as usize);

@@ -21,7 +21,7 @@ impl LinkType {
     pub const PPP_HDLC: LinkType = LinkType(50);
     /// PPPoE, from the PPPoE header on (RFC 2516).
     pub const PPP_ETHER: LinkType = LinkType(51);
-    /// Raw IPv4 or IPv6, as the version nibble says.
+    /// Raw IPv4 or IPv6, by the version nibble.
     pub const RAW: LinkType = LinkType(101);
     /// Cisco HDLC.
     pub const C_HDLC: LinkType = LinkType(104);
@@ -58,7 +58,7 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: LinkType = LinkType(276);
 
-    /// The link types that [`dissect`](crate::dissect) knows.
+    /// The link types that [`dissect`](crate::dissect) supports.
     pub const SUPPORTED: [LinkType; 23] = [
         LinkType::NULL,
         LinkType::ETHERNET,
@@ -88,7 +88,7 @@ impl LinkType {
     /// From a DLT_ number as libpcap's API on Linux gives it.
     pub const fn from_dlt(dlt: u16) -> LinkType {
         match dlt {
-            // DLT_RAW is 12 on Linux and 14 on OpenBSD; files say 101.
+            // DLT_RAW is 12 on Linux and 14 on OpenBSD; files use 101.
             12 | 14 => LinkType::RAW,
             other => LinkType(other),
         }

@@ -74,7 +74,7 @@ impl<'a> Llc<'a> {
         self.head[0]
     }
 
-    /// Source service; the lowest bit tells commands and responses apart.
+    /// Source service; the lowest bit distinguishes commands and responses.
     pub fn ssap(&self) -> u8 {
         self.head[1]
     }

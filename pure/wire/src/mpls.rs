@@ -7,8 +7,9 @@
 //! +---------------------------------------+-----+-+---------------+
 //! ```
 //!
-//! Nothing says what follows the entry with S set. As routers and other readers do, we look at the
-//! first nibble (RFC 4928): 4 and 6 are IP, 0 is a pseudowire control word with Ethernet behind it.
+//! The entry with S set does not name the protocol that follows. As routers and other readers do,
+//! we look at the first nibble (RFC 4928): 4 and 6 are IP, 0 is a pseudowire control word with
+//! Ethernet behind it.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};

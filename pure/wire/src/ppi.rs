@@ -6,8 +6,8 @@
 //! fields: type u16, length u16 of the value, value; padded to four bytes if flags bit 0 is set
 //! ```
 //!
-//! Of the fields only 802.11-Common (2) matters to what follows: it says whether a frame check
-//! sequence ends the frame.
+//! Only the field 802.11-Common (2) matters here: it has the flag for a frame check sequence at the
+//! end.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Address and control may be left out, and a protocol below 256 may be sent as one byte: all
-//! protocol numbers have an odd last byte and an even first one, so both can be told apart.
+//! protocol numbers have an odd last byte and an even first one, so both can be distinguished.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};

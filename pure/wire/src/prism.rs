@@ -6,7 +6,7 @@
 //! AVS:   version u32 (0x80211001 or 0x80211002), header length u32, values; big-endian
 //! ```
 //!
-//! Files of the first link type hold headers of either kind: the first word tells which.
+//! Files of the first link type hold headers of either kind: the first word distinguishes them.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};

@@ -77,7 +77,7 @@ fn header_len(head: &[u8; HEADER_LEN]) -> Result<usize, Reason> {
 /// The flags field of a header: the second of the fields that there are.
 fn flags(header: &[u8]) -> Option<u8> {
     let words = header.get(4..)?.chunks_exact(4);
-    // Bit 31 says that another word follows.
+    // If bit 31 is set, another word follows.
     let count = words.take_while(|word| word[3] & 0x80 != 0).count() + 1;
     let present = header.get(4)?;
     if present & 2 == 0 {

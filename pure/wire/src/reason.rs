@@ -16,7 +16,7 @@ pub enum Reason {
     Short,
     /// A version field has a value that the header above does not allow.
     BadVersion,
-    /// A header says that it is shorter than its fixed part.
+    /// A header's length field is below its fixed part.
     BadHeaderLength,
     /// A length field contradicts the header that it is in.
     BadLength,

@@ -6,7 +6,8 @@
 //!    address 8 bytes
 //! ```
 //!
-//! What `any` gives on Linux: the link header is replaced by what the kernel's socket address says.
+//! Captures from `any` on Linux: the link header is replaced by the contents of the kernel's socket
+//! address.
 
 use crate::file::Direction;
 use crate::table::{self, Protocol};

@@ -140,7 +140,7 @@ fn show_level(
     }
 }
 
-/// What follows is not dissected: say what it is by its number.
+/// The payload is not dissected: print its protocol number.
 fn show_unknown_type(
     d: &Dissection,
     header: Header<'_>,

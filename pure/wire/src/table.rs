@@ -1,13 +1,13 @@
 //! The protocols: one file and one row each.
 //!
-//! A row says which numbers lead to the protocol and which function steps over its header. The
+//! A row has the numbers that lead to the protocol and the function that steps over its header. The
 //! lookup tables below, the tests and the fuzz targets are built from the rows.
 
 use crate::walk::{Next, Walk};
 use crate::{LinkType, Reason};
 use core::fmt;
 
-/// What a protocol's file says of it.
+/// A row of the table, defined in the protocol's file.
 pub struct Protocol {
     /// Short name, as tcpdump and tshark have it.
     pub name: &'static str,

@@ -163,7 +163,7 @@ fn one_of(text: &mut &[u8], wanted: &[u8]) -> Result<u8, TimeParseError> {
     }
 }
 
-/// RFC 3339 section 5.6; a space may stand for the T, and digits beyond nanoseconds are cut.
+/// RFC 3339 section 5.6; a space may stand for the T, and digits after nanoseconds are cut.
 impl FromStr for Timestamp {
     type Err = TimeParseError;
 

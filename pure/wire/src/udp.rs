@@ -55,7 +55,7 @@ impl<'a> Udp<'a> {
         be16(self.head[4], self.head[5])
     }
 
-    /// Whether the length field says that there is no payload.
+    /// Whether the payload is empty according to the length field.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == HEADER_LEN as u16

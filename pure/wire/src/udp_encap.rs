@@ -26,7 +26,7 @@ pub enum UdpEncap<'a> {
 }
 
 impl<'a> UdpEncap<'a> {
-    /// Tells the three apart.
+    /// Distinguishes the three.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         match bytes {
             [0xff] => Ok(UdpEncap::Keepalive),

@@ -39,7 +39,7 @@ impl<'a> Vxlan<'a> {
         Ok(Vxlan { head, payload })
     }
 
-    /// The flags byte; 0x08 says that the identifier is valid.
+    /// The flags byte; 0x08 marks the identifier as valid.
     #[inline]
     pub fn flags(&self) -> u8 {
         self.head[0]

@@ -66,8 +66,8 @@ impl<'a> Walk<'a, '_> {
         reason
     }
 
-    /// The enclosing header says that only `len` bytes from the cursor on are its payload: what
-    /// follows them is padding or a trailer.
+    /// According to the enclosing header, only `len` bytes from the cursor on are payload; the rest
+    /// is padding or a trailer.
     #[inline(always)]
     pub(crate) fn limit(&mut self, len: usize) {
         if len < self.wire_rest {
@@ -134,7 +134,7 @@ impl<'a> Walk<'a, '_> {
 ///
 /// `bytes` are the bytes present, `wire_len` how many there were on the wire; a `wire_len` below
 /// the bytes present is taken as equal to them. The walk ends at the transport header, at a tunnel
-/// ([`Dissection::inner`] then says where its inner packet is), or for a [`Reason`].
+/// ([`Dissection::inner`] then has the position of the inner packet), or for a [`Reason`].
 #[inline]
 pub fn dissect(link: LinkType, bytes: &[u8], wire_len: u32, out: &mut Dissection) {
     let wire_rest = bytes.len().max(wire_len as usize);
@@ -151,10 +151,10 @@ pub fn dissect(link: LinkType, bytes: &[u8], wire_len: u32, out: &mut Dissection
     level(first, bytes, 0, wire_rest, 0, out);
 }
 
-/// Dissects the level inside `outer` into `out`, and says whether there is one.
+/// Dissects the level inside `outer` into `out`, and returns whether there is one.
 ///
 /// `packet` is the whole packet that `outer` was made from; offsets in `out` count from its start.
-/// Beyond [`MAX_TUNNEL_DEPTH`] the answer is true, and `out` has [`Reason::TooDeep`] and no layers.
+/// Above [`MAX_TUNNEL_DEPTH`] the result is true, and `out` has [`Reason::TooDeep`] and no layers.
 pub fn dissect_inner(packet: &[u8], outer: &Dissection, out: &mut Dissection) -> bool {
     if outer.inner == LayerKind::None {
         *out = Dissection::EMPTY;

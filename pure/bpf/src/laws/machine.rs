@@ -2,7 +2,7 @@
 //! register or a word of the stack that nothing was written to, an access outside the packet, the
 //! context or the stack, an unknown instruction and a program that does not end are faults.
 //!
-//! It knows what translated filters use: arithmetic, jumps forward, loads and stores, the packet
+//! It supports what translated filters use: arithmetic, jumps forward, loads and stores, the packet
 //! loads of socket filters, and three helpers.
 
 use alloc::vec;

@@ -6,7 +6,7 @@
 //! result other than 0 will load: the same packets are refused. [`Plan`] finds those numbers, from
 //! the end of the program to its beginning; jumps go forward only, so one pass is enough.
 //!
-//! A load beyond [`OFFSET_MAX`] counts as one that is always outside.
+//! A load above [`OFFSET_MAX`] counts as always out of bounds.
 
 use alloc::vec;
 use alloc::vec::Vec;

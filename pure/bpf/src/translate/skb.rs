@@ -62,7 +62,7 @@ impl Access for Skb {
     ) -> Result<(), TranslateError> {
         let what = match Place::of(k) {
             Place::Ancillary(what) => what,
-            // The kernel knows the negative indices that count from headers.
+            // The kernel defines negative indices that count from headers.
             _ => {
                 out.asm.load_abs(ebpf_width(width), k as i32);
                 return Ok(());
@@ -85,7 +85,7 @@ impl Access for Skb {
     }
 
     fn load_ind(&mut self, out: &mut Out<'_>, _: usize, width: cbpf::Width, k: u32) {
-        // Beyond, the sum could become one of the negative indices.
+        // Above this, the sum could become one of the negative indices.
         out.asm.jump32_if(Cond::Gt, X, OFFSET_MAX as i32, out.miss);
         out.asm.load_ind(ebpf_width(width), X, k as i32);
     }

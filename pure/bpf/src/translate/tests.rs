@@ -1,4 +1,4 @@
-//! The shape of the code; what it does, the kernel tells in the lab's tests.
+//! The shape of the code; the lab's tests run it in the kernel.
 
 #[path = "../../tests/programs/mod.rs"]
 mod programs;

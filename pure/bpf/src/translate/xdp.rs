@@ -1,9 +1,10 @@
-//! Filters on an XDP context, by direct packet access: the verifier wants every load to come
-//! after a comparison of the same pointer with the packet's end.
+//! Filters on an XDP context, by direct packet access: the verifier requires each load to be
+//! preceded by a comparison of the same pointer with the packet's end.
 //!
 //! Comparisons are made once for as many bytes as every path on needs ([`super::plan`]), and what
 //! has been compared on every path so far is remembered, for the packet's beginning and for the
-//! pointer at X alike. The verifier follows each path by itself and so always knows as much.
+//! pointer at X alike. The verifier follows each path separately, so it always has the same
+//! information.
 //!
 //! A packet of several buffers has only its first one in reach. So with
 //! [`XdpOptions::frags`] a second body is emitted that loads by helper from anywhere in the
@@ -328,7 +329,7 @@ impl Access for ByHelper {
     }
 }
 
-/// The little that an XDP program knows beside the bytes.
+/// The metadata that an XDP program has.
 fn ancillary(
     out: &mut Out<'_>,
     at: usize,

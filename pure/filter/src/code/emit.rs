@@ -105,7 +105,7 @@ impl Emit {
         self.items.len()
     }
 
-    /// Says what the instructions from `start` on test.
+    /// Records what the instructions from `start` on test.
     pub fn note(&mut self, start: usize, what: Vec<String>) {
         let insns = start..self.len();
         if !insns.is_empty() {

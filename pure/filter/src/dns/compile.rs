@@ -137,7 +137,7 @@ fn one_name(e: &mut Emit, name: &Name, queries: &Queries, base: u32, is_last: bo
         done = from + width;
     }
     // Names are compared one after the other, and a load outside would refuse the packet for all:
-    // none goes outside as long as type and class are there, which is also asked for.
+    // none is out of bounds as long as type and class are present, which is checked too.
     e.op(LDB_IND, base + wire.len() as u32 + 3);
     let mut what = vec![format!("the name is {name}, type and class are there")];
     if !queries.types.is_empty() {

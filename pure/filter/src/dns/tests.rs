@@ -1,4 +1,4 @@
-//! Programs against the rules, and the rules against names that they must tell apart.
+//! Programs against the rules, and the rules against names that they must distinguish.
 
 use super::*;
 use crate::p0f::Start;

@@ -17,7 +17,7 @@ pub(super) enum Token {
     End,
 }
 
-/// Spellings and the word that the parser knows.
+/// Alternative spellings, and the keyword that the parser uses.
 #[rustfmt::skip]
 const KEYS: &[(&str, &str)] = &[
     ("src", "src"), ("dst", "dst"), ("link", "ether"), ("ether", "ether"), ("ppp", "ether"),

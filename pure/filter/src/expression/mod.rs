@@ -1,8 +1,8 @@
 //! Expressions of pcap-filter(7) to classic BPF, without libpcap.
 //!
 //! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` moves what
-//! follows it, so order matters), then jumps are threaded and instructions written. What
-//! libpcap 1.10 knows and this compiler does not is refused by name: `protochain`, `gateway`,
+//! follows it, so order matters), then jumps are threaded and instructions written. Keywords of
+//! libpcap 1.10 that this compiler does not support are refused by name: `protochain`, `gateway`,
 //! `geneve`, 802.11, `decnet`, and `vlan` on a live socket; so are link types beside Ethernet, raw
 //! IP, PPP and Linux cooked capture.
 
@@ -32,7 +32,7 @@ pub struct Options<'a> {
     pub link_type: u16,
     /// What the program returns for a packet it takes: bytes to keep.
     pub snaplen: u32,
-    /// The index of the interface for a program of a live Linux socket, where the kernel knows
+    /// The index of the interface for a program of a live Linux socket, where the kernel provides
     /// direction and interface; `None` for packets of a file.
     pub tap: Option<u32>,
     /// Whether to thread jumps and share loads.
@@ -56,7 +56,7 @@ impl Default for Options<'_> {
 /// Compiles an expression; an empty one takes every packet.
 ///
 /// # Errors
-/// Where the text is wrong, or asks for what is not supported, or the program would have more than
+/// If the expression is invalid or unsupported, or the program would have more than
 /// [`bpf::cbpf::INSN_COUNT_MAX`] instructions (the kernel's limit).
 pub fn compile(text: &str, options: &Options) -> Result<Program> {
     if text.len() > TEXT_LEN_MAX {

@@ -288,7 +288,7 @@ impl Parser<'_> {
             self.next();
             let next = if level == LEVEL_NONE { 0 } else { level + 1 };
             let b = self.deeper(|p| p.arithmetic(next))?;
-            // libpcap asks only for the protocol of the left operand.
+            // libpcap checks only the protocol of the left operand.
             a.value = arith::operate(op, a.value, b.value)
                 .ok_or_else(|| Error::new(place, "division by 0, or shift by more than 31 bits"))?;
         }

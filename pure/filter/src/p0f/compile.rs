@@ -130,7 +130,7 @@ impl Variant<'_> {
         20 + self.lengths.iter().map(|len| u32::from(*len)).sum::<u32>()
     }
 
-    /// Least and largest length behind which there is as much payload as asked for.
+    /// Minimum and maximum length that leaves the required payload.
     fn total(&self, headers: u32) -> (u32, u32) {
         match self.signature.payload {
             Payload::None => (headers, headers),
@@ -323,7 +323,7 @@ impl Variant<'_> {
         let Some(option) = self.offset_of(TcpOption::Mss) else {
             return;
         };
-        // Behind the last divisor of the kind asked for, nothing matters.
+        // After the last required divisor, the rest does not matter.
         let last = divisors.iter().rposition(|(_, is_mtu)| *is_mtu == of_mtu);
         let mut divisors = &divisors[..last.map_or(0, |last| last + 1)];
         let (times, divided) = (u32::from(times), block.label());

@@ -1,5 +1,5 @@
-//! What a packet's signature is, and whether it is the one asked for: p0f's rules, read one by one.
-//! The compiler is held against this.
+//! The signature of a packet, and whether it matches a given one: p0f's rules, one by one. The
+//! compiler is held against this.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use super::{
 /// Which packet of a handshake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Handshake {
-    /// The SYN of who connects.
+    /// The SYN of the client.
     Syn,
-    /// The SYN and ACK of who answers.
+    /// The SYN+ACK of the server.
     SynAck,
 }
 

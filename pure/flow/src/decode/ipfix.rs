@@ -1,7 +1,7 @@
 //! IPFIX messages taken apart (RFC 7011), by whomever they were written.
 //!
-//! Whatever the bytes are, nothing panics, and work and memory have bounds: [`TEMPLATE_MAX`]
-//! templates of [`FIELD_MAX`] fields, and a record is never without bytes.
+//! It never panics on any input, and work and memory are bounded: [`TEMPLATE_MAX`] templates of
+//! [`FIELD_MAX`] fields, and a record is never without bytes.
 
 use std::collections::HashMap;
 
@@ -18,17 +18,17 @@ pub const FIELD_MAX: usize = 1024;
 /// Why a message cannot be read, or the rest of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Shorter than its header says, or than a header.
+    /// Shorter than the length in its header, or than a header.
     Short,
     /// Not version 10.
     Version,
-    /// A set whose length is that of no set, or beyond the message.
+    /// A set with an impossible length, or one that exceeds the message.
     Set,
     /// A template that is cut off, has no fields or no bytes, or no scope where one must be.
     Template,
     /// More templates, or fields of one, than are remembered.
     TooMany,
-    /// A record whose values go beyond its set.
+    /// A record whose values exceed its set.
     Record,
 }
 
@@ -123,7 +123,7 @@ impl<'a> DataRecord<'a> {
             .map(|(_, value)| value)
     }
 
-    /// The same as an unsigned number, of whatever size up to eight bytes (RFC 7011 §6.2).
+    /// The same as an unsigned number, of any size up to eight bytes (RFC 7011 §6.2).
     pub fn unsigned(&self, enterprise: u32, id: u16) -> Option<u64> {
         let value = self.get(enterprise, id)?;
         (value.len() <= 8).then(|| {
@@ -159,14 +159,14 @@ pub struct Decoder {
     templates: HashMap<(u32, u16), Template>,
     /// The sequence number that comes next, by domain.
     expected: HashMap<u32, u32>,
-    /// Data records that the sequence numbers say were lost.
+    /// Data records lost according to the sequence numbers.
     pub missed: u64,
     /// Sets without a template.
     pub unknown_sets: u64,
 }
 
 impl Decoder {
-    /// One that knows no templates.
+    /// A decoder without templates.
     pub fn new() -> Decoder {
         Decoder::default()
     }

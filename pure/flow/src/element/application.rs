@@ -1,8 +1,8 @@
 //! Elements for what decoders find. Those that IANA has go out under its numbers, all others under
 //! numbers of our own, which do not change.
 //!
-//! Numbers of a fixed length have a value for *not seen*: 0 where that says nothing, else all bits
-//! set. Texts that were not seen are empty.
+//! Numbers of a fixed length have a value for *not seen*: 0 if 0 is not a valid value, else all
+//! bits set. Texts that were not seen are empty.
 
 use inspect::{Application, FIELDS, Field, Value};
 
@@ -181,8 +181,7 @@ impl ApplicationElement {
     }
 }
 
-/// Appends a field as text: UTF-8 whatever came, lists joined by commas; nothing where there is
-/// none.
+/// Appends a field as text: Always valid UTF-8, lists joined by commas; empty if there is none.
 pub(crate) fn text(application: &Application, field: Field, out: &mut Vec<u8>) {
     text_by(application, field, utf8, out);
 }

@@ -15,10 +15,10 @@ pub struct Standard {
     /// Writes a record, seen from `source`, at the start of `out`, which must have `len` bytes at
     /// the least: otherwise nothing is written and the answer is false.
     pub put: fn(&Record, EndReason, Side, u32, &mut [u8]) -> bool,
-    /// Writes records that this template serves, one behind the other, seen from whoever began or,
-    /// where one side sent, from that. Ends before the first of another shape, before one that
-    /// nobody sent, and where `out` has no room; adds what was written to the sum, and says how
-    /// many.
+    /// Writes records that fit this template, one after the other, from the view of the initiator
+    /// or, for one-way flows, of the sender. Stops at the first record of another shape, at a
+    /// record without packets, and when `out` is full; adds the written records to the sum, and
+    /// returns their number.
     pub put_run: PutRun,
 }
 
@@ -170,7 +170,7 @@ const fn has(columns: &[Column], field: &Field) -> bool {
 // In the order that `standard_index` counts on: version, then ICMP, then whether both directions
 // are in it.
 standard! {
-    /// The standard templates; [`standard_index`] says which serves a flow.
+    /// The standard templates; [`standard_index`] selects the one for a flow.
     STANDARD;
     ipv4: [SourceIpv4 DestinationIpv4 SourcePort DestinationPort Protocol EndReasonOf
         BiflowDirection MinimumTtl TcpControlBits IngressInterface StartMs EndMs Packets Octets] [];

@@ -1,4 +1,4 @@
-//! What elements say: fused and one by one, names and numbers, times.
+//! Values of elements: fused and one by one, names and numbers, times.
 
 use std::collections::BTreeSet;
 
@@ -51,8 +51,8 @@ fn fused_templates_equal_their_rows() {
     }
 }
 
-/// A run is what each of its records is alone. It ends before a record of another template, before
-/// one that nobody sent, and where there is no room.
+/// A run is what each of its records is alone. It stops at a record of another template, at one
+/// without packets, and when there is no room.
 #[test]
 fn runs_equal_their_records() {
     let mut records = Vec::new();

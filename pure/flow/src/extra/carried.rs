@@ -174,7 +174,7 @@ impl Carried {
         }
     }
 
-    /// Looks at the next few places for flows that have waited too long, and tells each once.
+    /// Looks at the next few places for flows that have waited too long, and reports each once.
     #[inline]
     pub(super) fn sweep(&mut self, clock_ns: u64, rest: impl FnMut(&mut Inspected)) {
         if self.count != 0 {

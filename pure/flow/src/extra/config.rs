@@ -1,10 +1,10 @@
-//! What is wanted beyond the record, and what it costs.
+//! The extra fields to record, and their cost.
 
 use super::carried::Carried;
 use super::{ByteCounts, Inspected, PacketNote, Timing};
 use crate::key::KeyExtra;
 
-/// What is wanted beyond the record.
+/// The extra fields to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraConfig {
     /// Remember so many packets from the start of a flow; 0 none.
@@ -13,14 +13,15 @@ pub struct ExtraConfig {
     pub timing: bool,
     /// How often each value of a byte was in the payload.
     pub bytes: bool,
-    /// Packets with payload from the start of a flow that an [`Inspect`](super::Inspect) is
-    /// given; 0 none, 255 until it wants no more.
+    /// Packets with payload from the start of a flow that an [`Inspect`](super::Inspect) is given;
+    /// 0 none, 255 until it is done.
     pub inspect_count: u8,
-    /// Say of each packet whether it is among the first of its record ([`crate::Meter::chosen`]).
+    /// Report for each packet whether it is among the first of its record
+    /// ([`crate::Meter::chosen`]).
     pub shunt: Option<Shunt>,
 }
 
-/// The beginning of a record: what goes on to who looks deeper.
+/// The start of a record, which is passed on for deeper inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shunt {
     /// Packets of both directions.

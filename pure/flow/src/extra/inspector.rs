@@ -1,4 +1,4 @@
-//! Who looks at the first packets of flows.
+//! The trait for inspecting the first packets of flows.
 
 use crate::key::Side;
 use crate::record::Record;
@@ -26,18 +26,18 @@ pub trait Inspect: Send {
         let _ = (handle, is_initiator, sequence);
     }
 
-    /// What was found so far goes to the end of `found`. A flow that is reported in several records
-    /// is asked for it with each of them.
+    /// What was found so far goes to the end of `found`. It is called for each record if a flow is
+    /// reported in several.
     fn known(&self, handle: u32, found: &mut Vec<u8>);
 
-    /// No more packets of the flow will be given, although it may go on: what only reading needs
-    /// may be given up. What is known stays until it has ended.
+    /// No more packets of the flow will be passed, although it may continue: state that only
+    /// decoding needs may be freed. What is known stays until it has ended.
     fn rest(&mut self, handle: &mut u32) {
         let _ = handle;
     }
 
-    /// Whether the flow is wanted ([`shunt`](super::ExtraConfig::shunt)); none: that is not known,
-    /// or nobody asks.
+    /// Whether the flow is selected ([`shunt`](super::ExtraConfig::shunt)); `None` if that is not
+    /// known yet, or not needed.
     fn wants(&self, handle: u32) -> Option<bool> {
         let _ = handle;
         None

@@ -90,7 +90,7 @@ impl OwnedExtra {
             return;
         };
         let mut both = take_application(&self.application).unwrap_or(Application::EMPTY);
-        // Of one direction alone nobody can say what belongs together: the longer list stands.
+        // With one direction alone the lists cannot be matched: the longer list is kept.
         let (mut list, mut count) = (Vec::new(), 0);
         for half in [&self.application[..], other] {
             if let Some(transactions) = take_transactions(half)

@@ -21,7 +21,7 @@ pub struct PacketNote {
 }
 
 impl PacketNote {
-    /// Who sent it.
+    /// The sender.
     pub fn side(&self) -> Side {
         if self.side == 0 { Side::A } else { Side::B }
     }
@@ -45,7 +45,7 @@ const _: () = assert!(size_of::<PacketNote>() == 8);
 const _: () = assert!(size_of::<[Timing; 2]>() == 208);
 const _: () = assert!(size_of::<ByteCounts>() == 2048);
 
-/// What was recorded of a flow beyond its record. What was not asked for is none or empty.
+/// The extra fields of a flow. Fields that are disabled are none or empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra<'a> {
     /// More of its key.
@@ -56,14 +56,14 @@ pub struct Extra<'a> {
     pub timing: Option<&'a [Timing; 2]>,
     /// Values of bytes, by [`Side`].
     pub bytes: Option<&'a ByteCounts>,
-    /// What an [`Inspect`](super::Inspect) had to say, in the form of [`put_application`].
+    /// The result of an [`Inspect`](super::Inspect), in the form of [`put_application`].
     pub application: &'a [u8],
     /// Enrichment of the endpoints, by [`Side`].
     pub origins: Option<&'a Origins>,
 }
 
 impl Extra<'_> {
-    /// Whether there is nothing beyond the record.
+    /// Whether there are no extra fields.
     pub fn is_empty(&self) -> bool {
         self.key.is_none()
             && self.packets.is_empty()
@@ -84,8 +84,8 @@ impl Extra<'_> {
     }
 }
 
-/// An application as an [`Inspect`](super::Inspect) tells it: one byte for the protocol, then the
-/// fields, then its transactions, if there are several.
+/// An application as reported by an [`Inspect`](super::Inspect): one byte for the protocol, then
+/// the fields, then its transactions, if there are several.
 pub fn put_application(application: &Application, found: &mut Vec<u8>) {
     let (protocol, bytes) = application.bytes();
     found.push(protocol as u8);

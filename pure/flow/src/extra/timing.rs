@@ -88,8 +88,8 @@ impl Timing {
         )
     }
 
-    /// Mean length of the packets, and standard deviation, in bytes. `sent` is what the side's
-    /// record says.
+    /// Mean length of the packets, and standard deviation, in bytes. `sent` is the packet count in
+    /// the side's record.
     pub fn len_mean_deviation(&self, sent: &Counters) -> (f64, f64) {
         moments(sent.packets as f64, sent.bytes as f64, self.len_square_sum)
     }

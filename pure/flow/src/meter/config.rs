@@ -68,7 +68,7 @@ pub struct MeterConfig {
     pub key_interface: bool,
     /// Which rarer parts the key has.
     pub key_extra: KeyParts,
-    /// What is recorded beyond the record.
+    /// The extra fields to record.
     pub extra: ExtraConfig,
     /// Which packets are metered.
     pub sampling: Sampling,
@@ -95,7 +95,7 @@ impl MeterConfig {
         }
     }
 
-    /// Bytes that a flow takes: its record, its share of the index, and what was asked for beyond.
+    /// Bytes that a flow takes: its record, its share of the index, and its extra fields.
     pub fn flow_len(&self) -> usize {
         const INDEX: usize = 16;
         size_of::<crate::Record>() + INDEX + self.extra.flow_len(self.key_extra.any())

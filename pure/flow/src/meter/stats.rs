@@ -10,8 +10,8 @@ use crate::table::TableStats;
 pub struct MeterStats {
     /// Packets given.
     pub packets: u64,
-    /// Packets without an IP header, by the [`Reason`] why none was read. [`Reason::Complete`]
-    /// means that the packet is whole and not IP (ARP, for example).
+    /// Packets without an IP header, by [`Reason`]. [`Reason::Complete`]: the packet is intact but
+    /// not IP (ARP, for example).
     pub refused: [u64; Reason::COUNT],
     /// Packets with an IP header whose transport header could not be read; they are in flows, with
     /// ports 0.

@@ -311,7 +311,7 @@ fn whatever_comes_in_the_account_adds_up() {
     }
 }
 
-/// The records and what was recorded beyond them, of packets a millisecond apart, given together.
+/// The records and extra fields of packets a millisecond apart, passed together.
 fn with_extras(config: &MeterConfig, packets: &[Vec<u8>]) -> Vec<(Record, OwnedExtra)> {
     #[derive(Default)]
     struct Taken(Vec<(Record, OwnedExtra)>);
@@ -520,7 +520,7 @@ fn the_beginnings_of_records_are_chosen() {
     assert_eq!(chosen(100, 1 << 20), (0b1111_1101, 0b1111_1101));
 }
 
-/// Memory is asked for before there is any: each part that grows is in it.
+/// The memory estimate covers each part that grows.
 #[test]
 fn memory_grows_with_what_is_kept() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));

@@ -134,7 +134,7 @@ impl Direction {
         self.packets <= u32::MAX - packets && (self.bytes_mss | self.payload_window) & FULL == 0
     }
 
-    /// What only the side's first packet tells.
+    /// Values taken from the side's first packet only.
     pub(super) fn begin(&mut self, packet: &Observed) {
         self.flags_first = packet.level.tcp_flags as u8;
         (self.ttl_min, self.ttl_max) = (packet.level.ttl, packet.level.ttl);
@@ -162,7 +162,7 @@ impl Direction {
         }
     }
 
-    /// What the standard record holds beyond counters. Before the packet is counted.
+    /// The fields of the standard record in addition to counters. Before the packet is counted.
     #[inline(always)]
     pub(super) fn detail(&mut self, packet: &Observed, passed_ns: u64) {
         let level = &packet.level;
@@ -181,8 +181,8 @@ impl Direction {
         if packet.marks & FRAGMENT != 0 {
             self.add_fragments(1);
         }
-        // What TCP has beyond is 0 without TCP: no branch, which would go either way at random.
-        // Later fragments have none, and say nothing of flags.
+        // TCP fields are 0 without TCP: this avoids an unpredictable branch. Later fragments have
+        // no TCP header, so no flags.
         let kept = self.flags_last & u8::from(level.is_tcp).wrapping_sub(1);
         self.flags_last = level.tcp_flags as u8 | kept;
         self.tcp_options |= level.tcp_options as u32;

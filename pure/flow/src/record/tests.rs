@@ -44,7 +44,7 @@ pub(crate) fn add(record: &mut Record, side: Side, sent: &Sent) {
         let moves = packet.level.payload_len + u32::from(sent.tcp_flags & FIN);
         tcp_seq += moves + u32::from(sent.tcp_flags >> 1 & 1);
         if nth == 0 {
-            // The first one tells the beginning, also where it is the only one.
+            // The first one marks the start, even if it is the only one.
             record.add_any::<true>(&packet, 0);
             record.open(side, sent.first_ns);
         } else {
@@ -250,7 +250,7 @@ fn counters_leave_the_rest_zero() {
     assert_eq!(record.forward(), expected);
 }
 
-/// The next number is known once a segment has moved it, from whatever number on.
+/// The next sequence number is known once a segment has advanced it, from any number.
 #[test]
 fn the_next_number_is_known_from_the_first_that_counts() {
     let next = |segments: &[(bool, u16, u32, u32, u64)]| {

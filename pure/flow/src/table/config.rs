@@ -36,7 +36,7 @@ impl Default for TableConfig {
     }
 }
 
-/// What is recorded of a flow. Each profile has code of its own, so nothing is asked for a packet.
+/// What is recorded of a flow. Each profile is compiled separately, so there is no test per packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
     /// Packets, bytes, times and TCP flags.

@@ -79,10 +79,10 @@ impl Headers {
 pub struct Observed {
     /// Which flow.
     pub key: FlowKey,
-    /// Who sent it.
+    /// The sender.
     pub side: Side,
-    /// Whether it answers something, so that the receiver began the flow (ICMP replies). TCP tells
-    /// by its flags.
+    /// Whether it answers something, so that the receiver began the flow (ICMP replies). TCP: by
+    /// its flags.
     pub is_answer: bool,
     /// 8 for a fragment, 16 for one whose first did not come, 32 for one that is not the first.
     pub marks: u8,
@@ -92,13 +92,13 @@ pub struct Observed {
     pub hash: u64,
     /// When, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// What the headers of the level that names the flow say.
+    /// Header fields of the level that defines the flow.
     pub level: Headers,
     /// Bytes to count.
     pub bytes: u32,
     /// Maximum segment size announced by a SYN, 0 without.
     pub tcp_mss: u16,
-    /// Parts of the key that are rarely asked for; all zero where they were not.
+    /// Rarely used parts of the key; all zero if disabled.
     pub key_extra: KeyExtra,
 }
 

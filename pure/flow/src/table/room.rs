@@ -7,7 +7,7 @@ use super::{AWAY_SHIFT, Place, REACH, RecordSink, Table, Watch};
 
 impl Table {
     /// The flow nearest to its timeout in the first `reach` lines from home, or, if they are empty,
-    /// in the next line that is not. None only in an empty table, which nobody asks.
+    /// in the next line that is not. `None` only in an empty table, where it is not called.
     pub(super) fn victim(&self, hash: u64, reach: usize) -> Option<Place> {
         let now = expire::deadline_now(self.clock_ns);
         let home = self.home(hash);

@@ -63,7 +63,7 @@ fn packet(hash_key: &HashKey, from: u8, to: u8, port: u16, protocol: u8, time_ns
     }
 }
 
-/// Whatever holds between two calls.
+/// The invariants between two calls.
 fn check(table: &Table) {
     let mut indexed = vec![0; table.records.len()];
     // What the end of input left in the index is removed before anybody looks.
@@ -158,7 +158,7 @@ impl Model {
         (steps > (left >> 20) + 1).then_some(reason)
     }
 
-    /// As a packet of this time finds it: as the search does, or by its own time beyond the active
+    /// As a packet of this time finds it: as the search does, or by its own time after the active
     /// timeout.
     fn over_for(&self, t: &Timeouts, protocol: u8, clock: u64, time: u64) -> Option<EndReason> {
         if let Some(reason) = self.over(t, protocol, clock) {

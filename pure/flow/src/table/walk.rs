@@ -54,7 +54,7 @@ impl Table {
         }
     }
 
-    /// Tells the time when no packets come, and ends flows that are over. Looks at the whole index
+    /// Advances the clock when no packets arrive, and ends expired flows. Looks at the whole index
     /// if it is long enough since the last time, so call it some ten times a second at most.
     pub fn tick(&mut self, clock_ns: u64, sink: &mut dyn RecordSink) {
         self.tick_with(clock_ns, &mut Alone::<true>, sink);
@@ -89,7 +89,7 @@ impl Table {
         self.walked_ns = self.clock_ns;
     }
 
-    /// Looks for ended flows in as many lines as the time that passed asks for, at most
+    /// Looks for ended flows in a number of lines proportional to the elapsed time, at most
     /// `line_count_max`.
     pub(super) fn walk<W: Watch>(
         &mut self,

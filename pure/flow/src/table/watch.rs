@@ -10,8 +10,7 @@ pub trait RecordSink {
     /// A flow has ended.
     fn ended(&mut self, record: &Record, reason: EndReason);
 
-    /// A flow has ended of which more than the record was asked for. Without this the record alone
-    /// is taken.
+    /// A flow with extra fields has ended. Without this the record alone is taken.
     fn ended_with(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         let _ = extra;
         self.ended(record, reason);

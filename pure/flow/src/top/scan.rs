@@ -10,7 +10,7 @@ use crate::top::Order;
 /// What a place of the table held in the round before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
-    /// Of the record, to tell another flow in the same place.
+    /// Of the record, to detect another flow in the same place.
     start_ns: u64,
     /// From the initiator, and to it.
     bytes: [u64; 2],

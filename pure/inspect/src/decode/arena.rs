@@ -2,7 +2,7 @@
 //!
 //! A page holds as many states of one decoder as fit, so that small states do not cost what large
 //! ones do. A page whose states are all given back serves another decoder when no other page is
-//! left. Taking and giving back are a few instructions, whatever the number of pages.
+//! left. Allocating and freeing take a few instructions, regardless of the number of pages.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! DHCP (RFC 2131, options of RFC 2132): who asks for what, and what is given.
+//! DHCP (RFC 2131, options of RFC 2132): the client, its request, and the lease.
 
 use core::net::Ipv4Addr;
 
@@ -103,7 +103,7 @@ fn report(option: u8, value: &[u8], out: &mut dyn FieldSink) {
             }
         }
         12 | 60 => {
-            // Some count a zero at the end (RFC 2132 §2 says not to).
+            // Some clients count a trailing zero (RFC 2132 §2 forbids it).
             let end = value.iter().rposition(|byte| *byte != 0);
             let text = &value[..end.map_or(0, |end| end + 1)];
             let field = match option {

@@ -1,8 +1,8 @@
 //! DNS (RFC 1035) over UDP and TCP, multicast DNS (RFC 6762) and LLMNR (RFC 4795): the first
 //! question and its answer; and of DNS each question of the flow with its answer.
 //!
-//! Compressed names are followed backwards only, so that they end (§4.1.4 says that a pointer
-//! points to a prior occurrence); a name has at most 255 bytes.
+//! Compressed names are followed backwards only, so that they end (§4.1.4: a pointer points to a
+//! prior occurrence); a name has at most 255 bytes.
 
 mod message;
 
@@ -26,7 +26,7 @@ pub(super) const STARTS: &[Pattern] = &[Pattern::ANY];
 
 pub(super) fn first(first: &First<'_>) -> Match {
     if first.transport == Transport::Tcp {
-        // Without the port, two bytes of length and a header are too little to tell.
+        // Without the port, two bytes of length and a header are not enough to identify it.
         if !first.has_port(PORT) {
             return Match::No;
         }
@@ -69,7 +69,7 @@ struct Pending {
 /// Questions before those that were reported without their answers.
 const GIVEN_UP_MAX: usize = 16;
 
-/// Which of a flow's questions it is, in whatever case: some ask in a case of their own, and some
+/// Which of a flow's questions it is, ignoring case: some clients randomize the case, and some
 /// servers answer in another (FNV-1a). Never 0.
 fn sum(id: u16, kind: u16, name: &[u8]) -> u32 {
     let [high, low] = id.to_be_bytes();
@@ -81,7 +81,7 @@ fn sum(id: u16, kind: u16, name: &[u8]) -> u32 {
     bytes.fold(0x811c_9dc5, step).max(1)
 }
 
-// The documentation says that a page has room for so many.
+// The documentation has this number of states per page.
 const _: () = assert!(super::arena::slots_of::<Datagrams>() == 11);
 
 /// What is kept of a flow's questions.
@@ -93,7 +93,7 @@ pub(crate) struct Datagrams {
     is_announced: bool,
     /// The first question has its answer: what follows is reported as transactions alone.
     is_selected: bool,
-    /// Whether the flow may be read beyond its first transaction; none: that was not asked.
+    /// Whether the flow may be read past its first transaction; `None`: not requested yet.
     follows: Option<bool>,
     /// Whether a transaction was reported at all, and one as the first.
     has_ended: bool,
@@ -156,7 +156,7 @@ impl Datagrams {
             (false, true) => self.response(&header, protocol, &origin, message, out),
             (false, false) => self.query(&header, &origin, message, out),
         };
-        // Of multicast nobody can say what belongs together.
+        // Multicast questions and answers cannot be matched.
         if protocol != Protocol::Dns {
             return progress;
         }
@@ -178,7 +178,7 @@ impl Datagrams {
         }
     }
 
-    /// A question begins a transaction, unless it is asked again.
+    /// A question begins a transaction, unless it is repeated.
     fn ask(&mut self, header: &Header, origin: &Origin, message: &[u8], out: &mut dyn FieldSink) {
         let mut text = Name::EMPTY;
         let Ok((kind, _, _)) = question(message, &mut text) else {
@@ -345,7 +345,7 @@ impl Datagrams {
         out.field(Field::DnsRcode, Value::Number((header.flags & 15).into()));
         out.field(Field::DnsAnswers, Value::Number(header.answers.into()));
         match answers(header, message, out) {
-            // RFC 6762 §6: responses have no question, and who announces also asks.
+            // RFC 6762 §6: responses have no question, and announcing hosts also send questions.
             Ok(()) if is_mdns && header.questions == 0 && self.asked.is_none() => {
                 self.is_announced = true;
                 Progress::Need(HEADER_LEN)

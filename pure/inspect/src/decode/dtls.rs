@@ -125,7 +125,7 @@ struct Message {
 
 /// The state of a connection.
 pub(crate) struct Dtls {
-    /// Sides that have nothing more to say in the clear.
+    /// Sides that send no more plaintext.
     is_over: [bool; 2],
     /// Sides whose hello has been reported.
     is_selected: [bool; 2],
@@ -250,7 +250,7 @@ impl Decode for Dtls {
             };
             rest = behind;
             if record.epoch != 0 || record.kind == CHANGE_CIPHER_SPEC {
-                // Whatever follows is encrypted.
+                // The rest is encrypted.
                 self.is_over[side] = true;
                 break;
             }

@@ -33,7 +33,7 @@ impl<const N: usize> Frame<N> {
     /// [`Frame::clear`] before the next one.
     ///
     /// `length` gives the length of the message from its first bytes, their own included, and
-    /// `None` while there are too few of them. It never knows the length without a byte.
+    /// `None` while there are too few of them. The length is never known without a byte.
     pub(super) fn take(
         &mut self,
         input: &mut &[u8],

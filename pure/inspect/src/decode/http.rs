@@ -2,8 +2,8 @@
 //! with its response.
 //!
 //! Start lines and a few headers are read, line by line; lines longer than [`side::LINE_MAX`] are
-//! cut. Bodies are passed over by their length (§6.3). Behind a CONNECT that was granted comes
-//! whatever the client wanted (RFC 9110 §9.3.6); what it sends before the answer is kept, up to
+//! cut. Bodies are passed over by their length (§6.3). After a granted CONNECT the connection
+//! carries any protocol (RFC 9110 §9.3.6); what the client sends before the response is kept, up to
 //! [`side::LINE_MAX`] bytes. HTTP/2 without TLS is recognised by its preface and named, not read.
 
 mod side;
@@ -98,7 +98,7 @@ struct Asked {
     path: Text<128>,
 }
 
-/// What the end of a message's headers means for the connection.
+/// The effect of the end of a message's headers on the connection.
 enum Outcome {
     GoesOn,
     /// Nothing more of HTTP.
@@ -112,19 +112,19 @@ enum Outcome {
 pub(crate) struct Http {
     sides: [Side; 2],
     asked: [Asked; ASKED_MAX],
-    /// Requests that have begun, been answered (or given up), since the start.
+    /// Requests that have begun, or been answered (or abandoned), since the start.
     asked_count: u32,
     answered_count: u32,
     /// Requests before those that were reported without their responses, which are still to come,
     /// and which of them were HEAD: the oldest has the lowest bit.
     given_up_count: u32,
     given_up_heads: u64,
-    /// Whether both sides may be read beyond their first messages; none: that was not asked.
+    /// Whether both sides may be read past their first messages; `None`: not requested yet.
     follows: Option<bool>,
     is_over: bool,
 }
 
-// The documentation says that a page has room for three.
+// The documentation has three states per page.
 const _: () = assert!(super::arena::slots_of::<Http>() >= 3);
 
 impl Http {
@@ -294,7 +294,8 @@ impl Http {
         if !has_no_body && !matches!(status, 204 | 304) && side.begin_body().is_none() {
             return Outcome::Over;
         }
-        // CONNECT is the last request that was sent. A client to whom it was refused may ask again.
+        // CONNECT is the last request that was sent. A client whose request was refused may try
+        // again.
         let is_refused = had_request && self.asked_count == self.answered_count;
         if is_refused && self.sides[1 - at].at == At::Tunnel {
             return Outcome::Refused;
@@ -314,7 +315,7 @@ impl Http {
         let held = side.line.clone();
         side.line.clear();
         let progress = match self.read(at, context, held.bytes(), out) {
-            // Both sides ask and answer at once: nobody can tell what is within what.
+            // Both sides send requests and responses: they cannot be matched.
             Progress::Become(_) => {
                 self.is_over = true;
                 Progress::Done
@@ -436,7 +437,8 @@ impl Http {
         if let Some(reason) = self.sides.iter().find_map(|side| side.failed) {
             return Progress::Reject(reason);
         }
-        // What asks is over, and all of it answered; or what answers is.
+        // The requesting side has ended, and all requests are answered; or the responding side has
+        // ended.
         let is_over = |side: &Side| side.at == At::Over;
         let waits = self.asked_count != self.answered_count && self.asked_count != 0;
         let ends = self.is_over || is_over(one) && is_over(other);

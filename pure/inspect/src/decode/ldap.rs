@@ -9,7 +9,7 @@ use crate::ports::Transport;
 
 /// Bytes of a message that are kept.
 const KEPT: usize = 256;
-/// Longest message: no server takes more without being told to.
+/// Longest message: servers accept no more by default.
 const MESSAGE_MAX: u32 = 1 << 24;
 
 // Tags of BER (X.690 §8.1.2), and of the operations that are read (RFC 4511 §4.2 to §4.14).
@@ -179,7 +179,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
 #[derive(Clone, Copy, Default)]
 struct Talk {
     has_base: bool,
-    /// The number of a StartTLS that was asked for.
+    /// The message id of a StartTLS request.
     start_tls: Option<u64>,
     is_tls: bool,
     is_over: bool,
@@ -227,7 +227,7 @@ impl Talk {
     }
 }
 
-/// Who binds, and how: the name of the SASL mechanism, or `simple`.
+/// The bind name, and the SASL mechanism, or `simple`.
 fn bind(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<()> {
     let version = tagged(operation.body, INTEGER)?;
     let name = tagged(version.rest, OCTET_STRING)?;
@@ -251,7 +251,7 @@ fn bind(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<()> {
     Some(())
 }
 
-/// The code of a result (§4.1.9). That a mechanism wants another round is not one yet.
+/// The code of a result (§4.1.9). A request for another SASL round is not final yet.
 fn result(operation: &Element<'_>, out: &mut dyn FieldSink) -> Option<u64> {
     let code = integer(&tagged(operation.body, ENUMERATED)?)?;
     if code != SASL_IN_PROGRESS {

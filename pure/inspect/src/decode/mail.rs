@@ -86,7 +86,7 @@ impl Mail {
         let line = self.sides[at].line.bytes();
         let is = |text: &[u8]| line.starts_with(text);
         let talk = if is(b"220") {
-            // RFC 5321 §4.3.1 wants a domain there, custom adds the protocol's name.
+            // RFC 5321 §4.3.1 requires a domain there; in practice the protocol's name follows.
             if contains(line, b"SMTP") || contains(line, b"LMTP") {
                 Talk::Smtp
             } else if contains(line, b"FTP") {

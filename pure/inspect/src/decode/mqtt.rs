@@ -59,7 +59,7 @@ pub(crate) struct Mqtt {
     sides: [Head; 2],
 }
 
-/// What CONNECT says, once all of it that matters is there; `is_full` if there will not be more.
+/// The fields of CONNECT, once all of them are present; `is_full` if there will not be more.
 fn connect(bytes: &[u8], is_full: bool, out: &mut dyn FieldSink) -> Result<bool, Reason> {
     let Some((len, used)) = remaining(bytes)? else {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! NetBIOS over UDP (RFC 1002): the name service (§4.2), with the first name that is asked for,
+//! NetBIOS over UDP (RFC 1002): the name service (§4.2), with the first name that is queried,
 //! registered or answered, and the datagram service (§4.4), with the names of both ends.
 //!
 //! Names are reported as `nbtstat` prints them: without padding, the last byte in hexadecimal
@@ -27,7 +27,7 @@ const SCOPE_MAX: usize = 8;
 /// value, and so would keep the automaton open for six bytes of every datagram.
 pub(super) const STARTS: &[Pattern] = &[Pattern::ANY];
 
-/// A name has 15 characters, and a byte that says what it is for.
+/// A name has 15 characters and a suffix byte for its type.
 type Name = [u8; 16];
 
 /// Takes a name at the beginning (RFC 1001 §14): a label of 32 letters, each of which is half a
@@ -100,7 +100,7 @@ fn ends(bytes: &[u8]) -> Option<[Name; 2]> {
 }
 
 pub(super) fn first(first: &First<'_>) -> Match {
-    // Asked of every datagram that no row before knows: the cheapest tests go first.
+    // Called for every datagram that no earlier row recognizes: the cheapest tests go first.
     let is_known = match first.bytes {
         [0x10..=0x12, 0..=FLAGS_MAX, ..] if ends(first.bytes).is_some() => true,
         _ => first.has_port(NAME_PORT) && message(first.bytes).is_some(),

@@ -1,5 +1,5 @@
-//! NTP (RFC 5905 §7.3): what the two sides say of themselves. Control messages (mode 6, RFC 9327)
-//! and private ones (mode 7) are named, not read.
+//! NTP (RFC 5905 §7.3): the fields of both sides. Control messages (mode 6, RFC 9327) and private
+//! ones (mode 7) are named, not read.
 
 use core::net::Ipv4Addr;
 
@@ -24,7 +24,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
     };
     let (version, mode) = (byte >> 3 & 7, byte & 7);
     let len = first.bytes.len();
-    // There is nothing in it that only NTP has; the port must say it too.
+    // Nothing in it is specific to NTP, so the port is required too.
     let fits = match mode {
         1..=5 => len >= HEADER_LEN,
         6 => len >= 12,
@@ -64,7 +64,7 @@ impl Decode for Ntp {
             return Progress::Done;
         };
         match mode {
-            // Symmetric peers and clients say nothing yet of their source.
+            // Symmetric peers and clients do not report their source yet.
             1 | 3 if !self.has_client => {
                 self.has_client = true;
                 Progress::Need(HEADER_LEN)

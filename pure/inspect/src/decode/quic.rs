@@ -19,7 +19,7 @@ use protect::Keys;
 pub(crate) use protect::Scratch;
 pub(crate) use window::Window;
 
-/// Words of 64 bytes beyond the first missing byte of a CRYPTO stream that are kept.
+/// Words of 64 bytes after the first missing byte of a CRYPTO stream that are kept.
 const WINDOW_WORDS: usize = 48;
 
 /// Versions whose Initial packets can be read, by the same keys.
@@ -124,9 +124,9 @@ impl Version {
     }
 }
 
-/// Whether a version is one that somebody assigned: RFC, draft, Google (`Q050`, `T051`), Facebook
-/// (`0xfaceb0..`), or one kept for forcing negotiation (RFC 9000 §15). Only of these a datagram is
-/// called QUIC by its first bytes.
+/// Whether a version is assigned: RFC, draft, Google (`Q050`, `T051`), Facebook (`0xfaceb0..`), or
+/// one kept for forcing negotiation (RFC 9000 §15). Only of these a datagram is called QUIC by its
+/// first bytes.
 fn is_assigned(version: u32) -> bool {
     let [a, b, c, d] = version.to_be_bytes();
     !Version::of(version).is_empty()
@@ -178,14 +178,14 @@ impl<'a> Long<'a> {
 
 /// Packets in one datagram that are looked at.
 const COALESCED_MAX: usize = 8;
-/// Datagrams with Initial packets that do not decrypt before the decoder gives up.
+/// Datagrams with undecryptable Initial packets before decoding stops.
 const BAD_MAX: u8 = 4;
 
 /// The state of a connection.
 pub(crate) struct Quic {
     /// The client's, once a packet of its has been opened with them.
     client: Option<Keys>,
-    /// The server's, once they were asked for.
+    /// The server's, derived on demand.
     server: Option<Keys>,
     /// What both are made with.
     made_with: &'static Version,
@@ -252,7 +252,7 @@ impl Decode for Quic {
         let mut rest = bytes;
         for _ in 0..COALESCED_MAX {
             let Some(long) = Long::parse(rest) else {
-                // A short header: whatever follows is encrypted with keys that nobody else has.
+                // A short header: the rest is encrypted with keys that only the endpoints have.
                 break;
             };
             if self.version == 0 {

@@ -1,5 +1,5 @@
-//! RDP (MS-RDPBCGR §1.3.1.1): who asks for a connection and with what security, in the X.224
-//! connection request and confirm (§2.2.1.1, §2.2.1.2). TLS follows where it was agreed on.
+//! RDP (MS-RDPBCGR §1.3.1.1): the user that connects and the requested security protocols, in the
+//! X.224 connection request and confirm (§2.2.1.1, §2.2.1.2). TLS follows where it was agreed on.
 
 use super::frame::Frame;
 use super::{Become, Context, Decode, Direction, First, Match, Next, Progress, Reason, starts};

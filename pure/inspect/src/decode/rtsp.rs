@@ -1,8 +1,8 @@
 //! RTSP over TCP (RFC 2326, RFC 7826): each request with its response, by their CSeq; of the first
 //! ones a few headers.
 //!
-//! Either side may ask. Bodies, and media interleaved with the messages (RFC 2326 §10.12), are
-//! passed over by their lengths.
+//! Either side may send requests. Bodies, and media interleaved with the messages (RFC 2326
+//! §10.12), are passed over by their lengths.
 
 use super::{Context, Decode, Direction, First, Match, Progress, Reason, starts};
 use crate::field::{Field, FieldSink, Value};
@@ -99,7 +99,7 @@ pub(crate) struct Rtsp {
     asked: [Asked; ASKED_MAX],
     asked_count: u32,
     told_count: u32,
-    /// Whether it may be read beyond the first transaction; none: that was not asked.
+    /// Whether it may be read past the first transaction; `None`: not requested yet.
     follows: Option<bool>,
 }
 
@@ -297,7 +297,7 @@ impl Rtsp {
     }
 }
 
-/// Tells a request with its answer, if it has one.
+/// Reports a request with its response, if it has one.
 fn report(asked: &mut Asked, status: Option<u16>, out: &mut dyn FieldSink) {
     asked.is_open = false;
     let (method, url) = (asked.method.value(), asked.url.value());
@@ -370,7 +370,7 @@ impl Decode for Rtsp {
             match self.step(from, &mut rest, out) {
                 Ok(true) => {}
                 Ok(false) => return self.progress(context),
-                // What the other side says is read on.
+                // The other side continues to be read.
                 Err(_) => self.sides[from as usize].at = At::Over,
             }
             if self.progress(context) == Progress::Done {

@@ -41,9 +41,9 @@ impl<const N: usize> Sides<N> {
         }
     }
 
-    /// Takes from `input` up to the end of a message and shows what is kept of it to `read`, which
-    /// says whether the side can be read further. False if no message has come to its end, or none
-    /// is looked at any more. `length` is as in [`Frame::take`].
+    /// Takes from `input` up to the end of a message and passes the kept part to `read`, which
+    /// returns whether the side can be read further. False if no message has come to its end, or
+    /// none is looked at any more. `length` is as in [`Frame::take`].
     pub(super) fn message(
         &mut self,
         from: Direction,

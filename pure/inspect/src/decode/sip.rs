@@ -175,8 +175,8 @@ impl Decode for Sip {
     }
 }
 
-/// Messages in datagrams: nothing is kept between them. The first in each direction are what is
-/// told, because fields are kept as found first.
+/// Messages in datagrams: nothing is kept between them. The first message in each direction is
+/// reported, because the first value of a field is kept.
 pub(super) struct Datagrams;
 
 impl Decode for Datagrams {
@@ -194,7 +194,7 @@ impl Decode for Datagrams {
         let mut input = input;
         match side.feed(&mut input, out) {
             Err(reason) => Progress::Reject(reason),
-            // An answer has come, or it is one: nothing more is asked.
+            // A response has arrived, or this is one: nothing more is needed.
             Ok(()) if side.is_response => Progress::Done,
             Ok(()) => Progress::Need(1),
         }

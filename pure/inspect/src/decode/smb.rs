@@ -1,5 +1,5 @@
 //! SMB (MS-CIFS, MS-SMB, MS-SMB2) over TCP and over the NetBIOS session service (RFC 1002 §4.3):
-//! the dialect that the server chose, who signs on by NTLM, and the trees that are asked for.
+//! the dialect that the server chose, the NTLM user, and the trees that are requested.
 //!
 //! A direction whose messages are encrypted or compressed (MS-SMB2 §2.2.41, §2.2.42) is read no
 //! further.
@@ -33,8 +33,8 @@ const OLD: &[u8] = b"\xffSMB";
 const V2: &[u8] = b"\xfeSMB";
 const ENCRYPTED: &[u8] = b"\xfdSMB";
 
-/// A message of at least [`LEAST`] bytes (its length in each of its bytes, so that zeros are given
-/// up before the header), and the request for a session, whose names are 34 bytes each.
+/// A message of at least [`LEAST`] bytes (its length in each of its bytes, so that zeros are
+/// rejected before the header), and the request for a session, whose names are 34 bytes each.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[
         Byte::Is(MESSAGE),

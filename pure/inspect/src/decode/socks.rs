@@ -1,10 +1,10 @@
-//! SOCKS 4 and 4a (the memos of NEC), and 5 (RFC 1928, RFC 1929): what the client asks the
-//! proxy for, and the answer.
+//! SOCKS 4 and 4a (the memos of NEC), and 5 (RFC 1928, RFC 1929): the client's request and the
+//! proxy's response.
 //!
-//! Behind a CONNECT or BIND that was granted comes whatever the client wanted. A client need not
-//! wait for the answer: what it sends before is kept, up to [`EARLY_MAX`] bytes. The protocol is
-//! named once the server has answered in it, or by its port. Users and passwords are passed over;
-//! where another way of authentication was chosen, what follows is not read.
+//! After a granted CONNECT or BIND the connection carries any protocol. A client need not wait for
+//! the answer: what it sends before is kept, up to [`EARLY_MAX`] bytes. The protocol is named once
+//! the server has answered in it, or by its port. Users and passwords are passed over; where
+//! another way of authentication was chosen, what follows is not read.
 
 use core::net::IpAddr;
 
@@ -88,7 +88,7 @@ enum Asks {
     Either,
     User,
     Request,
-    /// Whatever it wants the proxy for.
+    /// Any command.
     Nothing,
 }
 
@@ -104,7 +104,7 @@ enum Answers {
 
 /// The state of a connection.
 pub(crate) struct Socks {
-    /// Who asks: the side whose first bytes identified the protocol.
+    /// The client: the side whose first bytes identified the protocol.
     client: Option<Direction>,
     version: u8,
     asks: Asks,
@@ -119,7 +119,7 @@ pub(crate) struct Socks {
     answered: Text<262>,
 }
 
-/// Bytes that a message has, as far as those that are there say: if there are as many, it is whole.
+/// Length of a message according to the bytes present: if there are that many, it is complete.
 fn wanted(asks: Asks, bytes: &[u8]) -> Result<usize, Reason> {
     let len = match asks {
         Asks::Nothing => 0,
@@ -162,7 +162,7 @@ fn wanted_5(bytes: &[u8]) -> Result<usize, Reason> {
     })
 }
 
-/// The address of version 4a that says that a name follows: 0.0.0.x.
+/// The address that announces a name in version 4a: 0.0.0.x.
 fn is_4a(request: &[u8]) -> bool {
     matches!(request.get(4..8), Some([0, 0, 0, last]) if *last != 0)
 }
@@ -257,7 +257,7 @@ impl Socks {
         Ok(())
     }
 
-    /// The server has answered, or the port says so: what was asked for is reported.
+    /// The server has answered, or the port is a proxy's: the request is reported.
     fn report(&mut self, out: &mut dyn FieldSink) {
         if !self.is_named {
             self.is_named = true;

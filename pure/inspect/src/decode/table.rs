@@ -73,7 +73,7 @@ macro_rules! decoders {
             $(udp: $udp:ty,)?
         }
     )*) => {
-        /// All decoders. The order matters where two say yes at the same byte.
+        /// All decoders. The order matters if two match at the same byte.
         pub const DECODERS: &[DecoderRow] = &[$(
             DecoderRow {
                 name: $name,

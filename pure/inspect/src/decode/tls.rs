@@ -75,7 +75,7 @@ struct Side {
     head: [u8; 5],
     head_len: u8,
     is_over: bool,
-    /// Why it is over before all that it may tell.
+    /// Why it ended before it was complete.
     failed: Option<Reason>,
     /// Bytes of the record still to come.
     left: u16,
@@ -105,7 +105,7 @@ impl Tls {
 }
 
 impl Side {
-    /// Bytes without which it cannot say more.
+    /// The minimum of bytes that it needs to continue.
     fn need(&self) -> usize {
         if self.left == 0 {
             return 5 - usize::from(self.head_len).min(4);

@@ -1,8 +1,8 @@
 //! A deterministic automaton of the patterns of one transport, by subset construction.
 //!
 //! All patterns begin at the first byte, so a state is the set of those that still fit, at one
-//! depth. Patterns that have matched to their end stay: their rows are asked. Bytes that no pattern
-//! tells apart share a column.
+//! depth. Patterns that have matched completely stay: their rows are checked. Bytes that no pattern
+//! distinguishes share a column.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ pub(super) const DEAD: u16 = u16::MAX;
 struct State {
     /// Rows with a pattern that has matched.
     matched: Rows,
-    /// Whether patterns are still open: more bytes tell more.
+    /// Whether patterns are still open, so that more bytes are needed.
     is_open: bool,
 }
 
@@ -108,14 +108,15 @@ impl Machine {
         state.is_none_or(|state| !state.is_open)
     }
 
-    /// Whether a state has rows to ask, but for those that have refused.
+    /// Whether a state has rows to check, except those that have refused.
     #[inline]
     pub(super) fn asks(&self, state: u16, refused: Rows) -> bool {
         let state = self.states.get(usize::from(state));
         state.is_some_and(|state| !state.matched.without(refused).is_empty())
     }
 
-    /// Asks the rows that have matched, in the order of the table, but for those that have refused.
+    /// Checks the rows that have matched, in the order of the table, except those that have
+    /// refused.
     #[inline]
     pub(super) fn ask(&self, state: u16, first: &First<'_>, refused: &mut Rows) -> Found {
         let Some(state) = self.states.get(usize::from(state)) else {
@@ -160,7 +161,7 @@ fn settle(depth: usize, open: Vec<usize>, matched: Rows, patterns: &[(usize, &Pa
             false => matched.insert(*row),
         }
     }
-    // A row that has matched is asked at every byte: its other patterns add nothing.
+    // A row that has matched is checked at every byte: its other patterns add nothing.
     left.retain(|index| {
         patterns
             .get(*index)

@@ -1,4 +1,4 @@
-//! What a protocol begins with, as rows say it.
+//! The start of a protocol, as written in rows of the table.
 
 /// A byte of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Byte {
     In(u8, u8),
     /// This letter, upper or lower case.
     Letter(u8),
-    /// Whatever.
+    /// Any byte.
     Any,
 }
 
@@ -31,7 +31,7 @@ impl Byte {
 pub enum Pattern {
     /// This text.
     Text(&'static [u8]),
-    /// This text in whatever case.
+    /// This text, ignoring case.
     AnyCase(&'static [u8]),
     /// Byte by byte.
     Bytes(&'static [Byte]),

@@ -3,7 +3,7 @@
 use super::*;
 use std::vec::Vec;
 
-/// What a row says by its patterns and its check, byte by byte and without an automaton.
+/// The result of a row by its patterns and its check, byte by byte and without an automaton.
 fn says(row: &DecoderRow, first: &First<'_>) -> Match {
     let bytes = first.bytes;
     let mut best = Match::No;
@@ -22,7 +22,7 @@ fn says(row: &DecoderRow, first: &First<'_>) -> Match {
     }
 }
 
-/// What all rows say, the first one that knows.
+/// The result of all rows: the first match.
 fn expected(first: &First<'_>) -> Found {
     let mut found = Found::Unknown;
     for (at, row) in DECODERS.iter().enumerate() {
@@ -205,7 +205,7 @@ fn beginnings_are_told_apart() {
     }
     let http = identifier.datagram(b"GET / HTTP/1.1", [1, 2]);
     assert_eq!(http, Found::Unknown);
-    // Only what was asked for.
+    // Only the requested ones.
     let ssh = Identifier::new(Decoders::NONE.with("ssh").unwrap());
     let (found, used) = ssh.stream(&mut { Beginning::NEW }, b"GET / HTTP/1.1", [1, 2]);
     assert_eq!((found, used), (Found::Unknown, 1));

@@ -10,7 +10,7 @@ use crate::slab::Slab;
 use crate::stream::{Reader, Stream};
 use crate::transaction::{Log, Tally};
 
-/// Where decoders tell what they find.
+/// Receives what decoders find.
 pub(super) struct Reported<'a> {
     pub(super) application: &'a mut Application,
     pub(super) tally: &'a mut Tally,
@@ -39,7 +39,7 @@ pub(super) struct Reading<'a> {
     time_ns: u64,
     ports: [u16; 2],
     packets: &'a mut u16,
-    /// Whether a flow of which one direction began with nothing known is given up.
+    /// Whether a flow with one unidentified direction is abandoned.
     is_late: bool,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// One direction began with nothing known, and the other did not say more in time.
+    /// One direction was not identified, and the other one not in time.
     fn or_late(&self, end: Option<End>, from: Direction, reason: Reason) -> Option<End> {
         if end.is_none() && self.is_late && self.conversation.is_unknown(from) {
             return Some(End::Rejected(reason));

@@ -12,7 +12,7 @@ pub struct InspectorStats {
     pub flows: u64,
     /// Flows whose decoder was content.
     pub done: u64,
-    /// Flows given up, by [`Reason`].
+    /// Flows abandoned, by [`Reason`].
     pub rejected: [u64; Reason::COUNT],
     /// Flows that ended before either.
     pub unfinished: u64,

@@ -123,7 +123,7 @@ fn each_byte_is_read_once_and_in_order() {
         one.flush(from, &mut blocks, &mut tape);
         other.flush(from, &mut zero_copy, &mut same);
         assert!(blocks.is_empty() && zero_copy.live == 0);
-        // Whatever was kept, and how, the bytes are those that were sent, each at its place.
+        // Regardless of what was kept, the bytes are those that were sent, in order.
         let read = &tape.read[1];
         for (at, byte) in read.iter().enumerate() {
             assert!(

@@ -164,8 +164,8 @@ fn budgets_hold() {
     assert_eq!((stats.live, stats.imbalance()), (0, 0));
 }
 
-/// Flows one after the other of which the answers are seen, but not the first question: what they
-/// tell gives none of them a right to keep its state.
+/// Consecutive flows of which the answers are seen, but not the first question: none of them may
+/// keep its state.
 fn answers_alone(transport: Transport, port: u16, answer: impl Fn(u16) -> Vec<u8>) {
     let config = InspectorConfig {
         page_count: 4,

@@ -122,7 +122,7 @@ fn key_exchange_packets_of_ssh() {
     let least = (2 + 16 + sum_len) as u32;
     assert_eq!(hassh(&kexinit(&lists, Some(least))), expected);
     let none = ["-", "-"];
-    // A list beyond its packet; a packet that is none.
+    // A list that exceeds its packet; an invalid packet.
     assert_eq!(hassh(&kexinit(&lists, Some(least - 1))), none);
     assert_eq!(hassh(&kexinit(&lists, Some(17))), none);
     assert_eq!(hassh(&kexinit(&lists, Some(35_001))), none);
@@ -222,7 +222,7 @@ fn bounds_of_http() {
     }
 }
 
-/// A gap within a body is passed over, one beyond it ends the reading.
+/// A gap within a body is skipped, one after it stops decoding.
 #[test]
 fn gaps_in_bodies_of_http() {
     let head = "POST /1 HTTP/1.1\r\nHost: h\r\nContent-Length: 20\r\n\r\n".as_bytes();
@@ -386,7 +386,7 @@ fn answers_of_ssdp() {
     assert_ne!(udp(9999, &[(Reverse, answer)]).protocol().name(), "ssdp");
 }
 
-/// What follows DATA is a letter, whatever it says.
+/// After DATA everything is message text.
 #[test]
 fn commands_of_smtp_end_with_data() {
     for (last, from) in [("NOOP", "x@y"), ("DATA", "-"), ("BDAT 20 LAST", "-")] {

@@ -1,4 +1,4 @@
-//! Every sample is named, and what is reported about it is what its protocol says.
+//! Every sample is identified, and the reported fields are those in the sample.
 
 use super::cases::CASES;
 use super::*;
@@ -75,7 +75,7 @@ fn elsewhere(message: &[u8], port: u16) -> Protocol {
     found(&sample).protocol()
 }
 
-/// Without a port that says so, DNS has to be valid to its last byte.
+/// On other ports, DNS has to be valid to its last byte.
 #[test]
 fn messages_that_are_strictly_invalid_are_not_dns() {
     type Damage = (&'static str, fn(&mut Vec<u8>));

@@ -231,7 +231,7 @@ pub fn quic_frames() -> Vec<(Direction, Vec<u8>)> {
     ]
 }
 
-/// Bytes and who sends them.
+/// Bytes and their sender.
 pub type Pieces = Vec<(Direction, Vec<u8>)>;
 
 /// The same handshake in other orders and among other frames (RFC 9000 section 19), one packet a

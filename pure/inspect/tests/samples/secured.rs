@@ -145,7 +145,7 @@ fn proxied() -> Vec<Sample> {
     ]
 }
 
-/// What a client asks a proxy of SOCKS for, and the answers.
+/// A client's requests to a SOCKS proxy, and the responses.
 fn socks() -> Vec<Sample> {
     let hello = records(&client_hello(&[0xc02f], &[sni(b"a.example")]), 500);
     let flight = records(&flight(), 300);
@@ -202,7 +202,7 @@ fn socks() -> Vec<Sample> {
             .with(Reverse, granted_4)
             .with(Reverse, granted_4)
             .with(Reverse, b"SSH-2.0-peer\r\n"),
-        // Only one direction was seen: its port says what it is.
+        // Only one direction was seen: it is identified by its port.
         Sample::new("socks-alone", Tcp, 1080).with(Forward, [&[5, 1, 0][..], &by_name].concat()),
     ]
 }
@@ -338,7 +338,7 @@ pub fn all() -> Vec<Sample> {
                 Reverse,
                 records(&[&answer[..], &handshake(11, &[0; 3])].concat(), 16_000),
             ),
-        // Longer than the message that it is in says.
+        // Longer than the enclosing message.
         Sample::new("tls-certificate-short", Tcp, 443)
             .with(Forward, hello())
             .with(Reverse, records(&truncated, 16_000)),

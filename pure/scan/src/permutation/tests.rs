@@ -1,8 +1,9 @@
-//! Bijection at every small length and by samples beyond, walks and shards, statistical quality.
+//! Bijection at every small length and by samples at larger ones, walks and shards, statistical
+//! quality.
 
 use super::*;
 
-/// Lengths beyond 2^16: around powers of two, primes, products of addresses and ports.
+/// Lengths above 2^16: around powers of two, primes, products of addresses and ports.
 const LARGE: [u128; 9] = [
     65_537,
     (1 << 24) - 1,

@@ -22,7 +22,7 @@ const fn v6(high: u16, next: u16, len: u32) -> AddrRange {
 
 /// Blocks that are not globally reachable, and multicast (IANA IPv4 and IPv6 Special-Purpose
 /// Address Registries; RFC 5771; RFC 4291 section 2.7). A larger range that covers one is scanned
-/// without it; a range that lies within one was asked for.
+/// without it; a range that lies within one is scanned, because the user named it.
 pub const RESERVED: &[AddrRange] = &[
     v4(0, 0, 0, 0, 8),
     v4(10, 0, 0, 0, 8),

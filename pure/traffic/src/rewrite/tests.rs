@@ -211,7 +211,8 @@ fn fragments_and_cuts() {
     let new = apply(&plain, &later);
     assert_eq!(checksum::checksum(&new[14..34]), 0);
     assert_eq!(new[34..], later[34..]);
-    // Cut anywhere by the capture: never a panic, and what is there changes as in the whole.
+    // Cut anywhere by the capture: never a panic, and the bytes present change as in the whole
+    // packet.
     let whole = apply(&plain, &packet);
     for len in 14..packet.len() {
         let mut out = Vec::new();

@@ -38,11 +38,11 @@ pub const MAX_PACKET_LEN: u32 = 262_144;
 /// The most bytes of a pcapng block beside the packet in it: header, trailer, options.
 pub const MAX_BLOCK_EXTRA: u32 = 131_072;
 
-/// The most bytes that [`Event::Need`] asks for at once by default: a buffer of this size is enough
+/// The maximum that [`Event::Need`] requests at once by default: a buffer of this size is enough
 /// for every file.
 pub const MAX_NEED: usize = (MAX_PACKET_LEN + MAX_BLOCK_EXTRA) as usize;
 
-/// The most bytes on the wire that a reader believes: 1 MiB, twice the largest packet that a Linux
+/// The largest wire length that a reader accepts: 1 MiB, twice the largest packet that a Linux
 /// interface hands over before segmentation (`GSO_MAX_SIZE`, 524,280 bytes). A length above it is
 /// damage, and would make up most of the bytes of any flow or total that it is added to.
 pub const MAX_WIRE_LEN: u32 = 1 << 20;
@@ -61,8 +61,8 @@ fn wire_len(stated: u32, cap_len: u32) -> (u32, bool) {
 /// What a reader found at its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Call again with at least this many bytes from the same position on. Where there are no more,
-    /// call `finish`: it tells a clean end from a truncated file.
+    /// Call again with at least this many bytes from the same position on. At the end of input,
+    /// call `finish`: it distinguishes a clean end from a truncated file.
     Need(usize),
     /// Nothing of interest in this many bytes. They may be more than were shown: seek or discard.
     Skip(usize),
@@ -95,9 +95,9 @@ pub struct Packet {
     pub used: usize,
     /// Where the packet's bytes are in the slice.
     pub data: Range<usize>,
-    /// When it was captured; [`Timestamp::ZERO`] where the file does not say (see `has_time`).
+    /// When it was captured; [`Timestamp::ZERO`] if the file has no timestamp (see `has_time`).
     pub time: Timestamp,
-    /// Whether the file says when.
+    /// Whether the file has a timestamp for it.
     pub has_time: bool,
     /// Bytes on the wire. Never less than `data.len()`.
     pub wire_len: u32,
@@ -108,7 +108,7 @@ pub struct Packet {
     pub link: LinkType,
     /// Index of its interface within its section.
     pub interface: u32,
-    /// Direction, as far as the file says.
+    /// Direction, if the file has it.
     pub direction: Direction,
     /// Packets that the interface lost between the packet before and this one, where recorded.
     pub dropped: u64,
@@ -161,7 +161,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// The unit where a file says nothing else.
+    /// The default unit.
     pub const MICROSECONDS: Resolution = Resolution::Decimal(6);
     /// 10^-9 seconds.
     pub const NANOSECONDS: Resolution = Resolution::Decimal(9);
@@ -387,7 +387,7 @@ fn at<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
-/// What the first bytes of a file say that it is.
+/// The file type according to the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// pcap.
@@ -472,9 +472,9 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
 
     /// Goes through at most `max` packets from the reader's position on, where `bytes` starts, as
     /// long as the file is a plain pcap and they are whole: the short way of what nearly always
-    /// comes. Calls `each` with where the bytes of each start, how many are there, how many were
-    /// on the wire, and when. All are of interface 0 and have a time. Gives the bytes gone on by;
-    /// [`Reader::next`] is to be asked at the rest, and would have said the same of these.
+    /// comes. Calls `each` with where the bytes of each start, how many are there, how many were on
+    /// the wire, and when. All are of interface 0 and have a time. Returns the number of bytes
+    /// consumed; call [`Reader::next`] for the rest. It would return the same for these.
     #[inline(always)]
     pub fn each_plain(
         &mut self,

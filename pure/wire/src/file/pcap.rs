@@ -5,7 +5,7 @@
 //! packet: seconds u32, fraction u32, bytes here u32, bytes on the wire u32, the bytes
 //! ```
 //!
-//! The magic number tells the byte order and the unit of the fraction. A third magic number,
+//! The magic number determines the byte order and the unit of the fraction. A third magic number,
 //! 0xa1b2cd34 (the "modified" format of some Linux distributions about 1999), adds eight bytes to
 //! each packet's header. Other numbers that were once in use have no documented layout and are
 //! refused.
@@ -25,7 +25,7 @@ pub const RECORD_LEN: usize = 16;
 /// Bytes of a packet's header in the modified format.
 const MODIFIED_RECORD_LEN: usize = 24;
 
-/// What the magic number tells.
+/// What the magic number determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Magic {
     /// Byte order of the numbers.
@@ -75,9 +75,9 @@ pub struct Reader {
     /// Known once the file header is read.
     magic: Option<Magic>,
     interface: Interface,
-    /// Bytes of frame check sequence at the end of each packet, if the file says.
+    /// Bytes of frame check sequence at the end of each packet, if the file has it.
     fcs_len: Option<u8>,
-    /// What the last [`Event::Need`] asked for.
+    /// The size in the last [`Event::Need`].
     needed: usize,
     /// Up to version 2.2 the two lengths stood the other way round; 2.3 was written both ways.
     minor: u16,
@@ -102,7 +102,7 @@ impl Reader {
         self.offset
     }
 
-    /// Bytes of frame check sequence at the end of each packet, if the file header says.
+    /// Bytes of frame check sequence at the end of each packet, if the file header has it.
     pub fn fcs_len(&self) -> Option<u8> {
         self.fcs_len
     }
@@ -221,7 +221,7 @@ impl Reader {
             return Err(self.error(FileErrorKind::Version(major, minor)));
         }
         self.minor = minor;
-        // Bit 26 says that the top four bits hold the length of the frame check sequence, in units
+        // If bit 26 is set, the top four bits hold the length of the frame check sequence, in units
         // of 16 bits; the rest above the link type is reserved.
         self.fcs_len = (link & 1 << 26 != 0).then_some((link >> 28) as u8 * 2);
         self.interface = Interface {
@@ -304,7 +304,7 @@ pub fn emit_record(
 /// The unit of the fraction of a second in a pcap file that we write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// What every reader knows.
+    /// The version that every reader supports.
     Microseconds,
     /// What nothing is lost with.
     #[default]

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Each section has its own byte order and its own interfaces. All other blocks (names, secrets,
-//! custom ones) are skipped without looking inside, whatever their length.
+//! custom ones) are skipped, whatever their length.
 
 use super::{
     Direction, Event, FileError, FileErrorKind, Interface, InterfaceFound, MAX_BLOCK_EXTRA, Order,
@@ -60,7 +60,7 @@ pub struct Reader<S = Table> {
     section_count: u32,
     interface_count: u32,
     interfaces: S,
-    /// What the last [`Event::Need`] asked for.
+    /// The size in the last [`Event::Need`].
     needed: usize,
     /// The rest of a block being skipped: where it starts, bytes of it left, its length.
     skipping: Option<(u64, usize, u32)>,
@@ -415,7 +415,7 @@ impl Iterator for Options<'_> {
     }
 }
 
-/// What the flags of a packet say (option `epb_flags`).
+/// The flags of a packet (option `epb_flags`).
 fn direction_of(flags: u32) -> Direction {
     match flags & 3 {
         1 => Direction::In,

@@ -15,7 +15,7 @@ struct Read {
     end: Option<FileError>,
 }
 
-/// Reads a file, never showing more than `step` bytes beyond what is needed.
+/// Reads a file, never showing more than `step` bytes in excess of what is needed.
 fn read(file: &[u8], step: usize) -> Read {
     let mut reader = Reader::new();
     let mut found = Read::default();

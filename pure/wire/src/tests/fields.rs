@@ -1,4 +1,4 @@
-//! What a dissection says of the headers of IP and its transports, whole and cut, field by field.
+//! The fields of IP and transport headers in a dissection, whole and cut, field by field.
 
 use super::counted;
 use crate::ipv6_ext::bit;

@@ -204,7 +204,7 @@ fn headers_of_pktap() {
 
 #[test]
 fn headers_of_ppi() {
-    // Two fields: the first is padded only where the flags say so.
+    // Two fields: the first is padded only if a flag is set.
     for (flags, at) in [(0, 17), (1, 20)] {
         let mut bytes: [u8; 40] = counted(&[(0, &[0, flags, 36, 0]), (8, &[7, 1, 5, 0])]);
         bytes[at..at + 4].copy_from_slice(&[2, 0, 9, 0]);

@@ -75,7 +75,7 @@ pub fn pcapng_seed() -> Vec<u8> {
     };
     let len = pcapng::emit_statistics(&mut buffer, &statistics, Timestamp(1), "end").unwrap();
     file.extend(&buffer[..len]);
-    // A block that nobody knows, and an empty big-endian section.
+    // A block of unknown type, and an empty big-endian section.
     file.extend([0xad, 0x0b, 0, 0, 16, 0, 0, 0, 1, 2, 3, 4, 16, 0, 0, 0]);
     file.extend([
         10, 13, 13, 10, 0, 0, 0, 28, 0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0,
@@ -218,7 +218,7 @@ pub fn pcapng_seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let file = |parts: &[&[u8]]| parts.concat();
     let odd_times = odd_times();
-    // An option that reaches beyond its block.
+    // An option that reaches past the end of its block.
     let option_too_long = block(1, &[&words(&[1, 65535])[..], &[2, 0, 0xff, 0xff]].concat());
     let mut lengths_differ = enhanced(0, len);
     let last = lengths_differ.len() - 4;

@@ -1,4 +1,4 @@
-//! Fragments: in whatever order, without a first one, more than there are places for.
+//! Fragments: in any order, without a first one, more than there is room for.
 
 use super::*;
 

@@ -35,7 +35,7 @@ fn directions_are_apart_when_asked() {
     let (records, _) = records(&uniflow, &packets);
     assert_eq!(records.len(), 2);
     let source = |record: &Record| record.key().port(record.initiator());
-    // The sender is the source, whoever began; its own FIN ends its flow.
+    // The sender is the source, not the initiator; its own FIN ends its flow.
     assert_eq!((source(&records[0]), source(&records[1])), (80, 5000));
     assert!(records[0].is_closed() && !records[1].is_closed());
     assert!(

@@ -51,7 +51,7 @@ fn idle_flows_end_without_packets() {
         });
     }
     assert_eq!(ended, [EndReason::Idle; 1000]);
-    // A pause longer than the deadlines can tell ends them too, if late.
+    // A pause longer than the range of the deadlines ends them too, if late.
     table.observe(
         &[packet(&hash_key, 1, 2, 3, 17, start + 40 * S)],
         &mut |_: &Record, _| panic!(),

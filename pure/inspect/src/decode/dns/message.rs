@@ -206,7 +206,7 @@ fn is_whole(message: &[u8], header: &Header) -> bool {
     count > ANSWER_MAX || at == message.len()
 }
 
-/// Tells the question, where it was not seen before, and the answers.
+/// Reports the question, if it was not seen before, and the answers.
 pub(super) fn answers(
     header: &Header,
     message: &[u8],

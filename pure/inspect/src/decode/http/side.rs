@@ -1,5 +1,5 @@
-//! One side of a connection: where it is in its message, what that message has said, and how its
-//! body is delimited (RFC 9112 §6, §7.1).
+//! One side of a connection: its position in the message, the values read so far, and how the body
+//! is delimited (RFC 9112 §6, §7.1).
 
 use crate::Reason;
 use crate::field::{Field, FieldSink, Value};
@@ -87,8 +87,8 @@ impl Side {
         }
     }
 
-    /// Whether what comes next can be the start of a message. Behind one that was read, anything
-    /// else means that its length was not understood.
+    /// Whether what comes next can be the start of a message. Anything else after a message that
+    /// was read means that its length was wrong.
     pub(super) fn is_lost(&self, next: u8) -> bool {
         let is_start = next.is_ascii_uppercase() || matches!(next, b'\r' | b'\n');
         self.at == At::Start && self.messages != 0 && self.line.is_empty() && !is_start
@@ -148,7 +148,7 @@ impl Side {
         }
     }
 
-    /// The line that says how long a chunk is.
+    /// The chunk size line.
     pub(super) fn chunk(&mut self) -> Result<(), Reason> {
         let line = self.line.bytes();
         let end = line.iter().position(|byte| !byte.is_ascii_hexdigit());

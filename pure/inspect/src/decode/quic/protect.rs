@@ -44,7 +44,7 @@ pub(super) struct Keys {
 /// HKDF-Expand-Label without context (RFC 8446 §7.1); `label` begins with `tls13 `.
 fn expand(secret: &Hkdf<Sha256>, label: &[u8], out: &mut [u8]) {
     let head = [0, out.len() as u8, label.len() as u8];
-    // It fails for outputs beyond 255 sums only; ours have one.
+    // It fails only for outputs longer than 255 blocks; ours have one.
     let _ = secret.expand_multi_info(&[&head[..], label, &[0]], out);
 }
 

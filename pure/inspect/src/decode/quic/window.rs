@@ -6,8 +6,8 @@ use crate::Reason;
 /// Bytes for each word of the bits.
 const WORD: usize = 64;
 
-/// A ring of bytes, a bit each for those that are there. 64 times `WORDS` bytes beyond the first
-/// missing one are kept.
+/// A ring of bytes, with a bit for each one present. 64 times `WORDS` bytes after the first missing
+/// one are kept.
 pub(crate) struct Window<const WORDS: usize> {
     /// Offset of the first byte that has not come out.
     next: u64,
@@ -37,7 +37,7 @@ impl<const WORDS: usize> Window<WORDS> {
     }
 
     /// Takes bytes at an offset and gives to `feed` what is now in order. True as soon as `feed`
-    /// says so. Of bytes that come twice the first count.
+    /// returns true. Of bytes that come twice the first count.
     pub(crate) fn take(
         &mut self,
         offset: u64,

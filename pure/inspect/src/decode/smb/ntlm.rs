@@ -15,7 +15,7 @@ const NAMES: &[(usize, Field)] = &[
 const FLAGS_AT: usize = 60;
 const UNICODE: u32 = 1;
 
-/// Tells the names, if the message is there.
+/// Reports the names, if the message is complete.
 pub(super) fn report(bytes: &[u8], out: &mut dyn FieldSink) {
     let found = bytes
         .windows(AUTHENTICATE.len())

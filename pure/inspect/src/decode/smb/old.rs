@@ -124,7 +124,7 @@ impl Talk {
     }
 }
 
-/// Who signs on: by NTLM, or with names beside the passwords.
+/// The user: by NTLM, or with plain names next to the passwords.
 fn session(command: &Command<'_>, is_wide: bool, out: &mut dyn FieldSink) -> Option<()> {
     if command.words.len() != 26 {
         ntlm::report(command.bytes, out);

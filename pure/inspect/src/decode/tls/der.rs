@@ -28,7 +28,7 @@ pub(super) enum Choice {
 /// What the reader has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event<'a> {
-    /// An element begins: [`Der::choose`] says what to do with it. Without a choice it is skipped.
+    /// An element begins: call [`Der::choose`]. Without a choice it is skipped.
     Begins(Head),
     /// Contents of an element that is being read.
     Contents(&'a [u8]),
@@ -84,7 +84,7 @@ impl Der {
         }
     }
 
-    /// Says what to do with the element that has begun.
+    /// Decides what to do with the element that has begun.
     ///
     /// # Errors
     /// If it is entered, and too many are open.
@@ -105,7 +105,7 @@ impl Der {
     /// Reads up to the next event. None: the input has been used up.
     ///
     /// # Errors
-    /// If an element is longer than the one around it, or not encoded as said above.
+    /// If an element is longer than the one around it, or not encoded as described above.
     pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Reason> {
         loop {
             match self.stage {
@@ -266,7 +266,7 @@ mod tests {
             (&[0x30, 0x81], Reason::BadLength),
         ] {
             let bytes = [bytes, &[0]].concat();
-            // One byte too few for what the heads say.
+            // One byte less than the headers require.
             let len = bytes.len() as u32 - 1;
             let mut der = Der::new(len);
             let mut input = &bytes[..];

@@ -53,7 +53,7 @@ impl<D: Digest> Gathered<D> {
         }
     }
 
-    /// Room for whatever is written at one time.
+    /// Room for the longest single write.
     #[inline]
     fn room(&mut self) -> &mut [u8] {
         if self.len > GATHERED_LEN - WRITTEN_MAX {

@@ -246,7 +246,7 @@ impl Hello {
                 continue;
             }
             if self.step == Step::Extension && self.extensions_left == 0 && self.got == 0 {
-                // Something behind the extensions: nobody knows what.
+                // Unknown data after the extensions.
                 return Ok(true);
             }
             if input.is_empty() {
@@ -273,7 +273,7 @@ impl Hello {
         }
     }
 
-    /// Bytes of the message behind a complete hello, which nobody knows.
+    /// Bytes after a complete hello, whose meaning is unknown.
     pub(super) fn left(&self) -> u32 {
         self.body_left
     }
@@ -503,7 +503,7 @@ impl Hello {
             || self.signatures.is_cut)
     }
 
-    /// Tells what is in it. It must be complete.
+    /// Reports its fields. It must be complete.
     pub(crate) fn report(&self, carrier: Carrier, out: &mut dyn FieldSink) {
         let number = |number: u16| Value::Number(number.into());
         if self.is_client() {

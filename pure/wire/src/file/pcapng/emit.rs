@@ -76,7 +76,7 @@ impl<'a> Out<'a> {
     }
 }
 
-/// What a section block tells; empty texts are left out.
+/// Contents of a section block; empty texts are omitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SectionInfo<'a> {
     /// The machine.
@@ -104,7 +104,7 @@ pub fn emit_section(out: &mut [u8], info: &SectionInfo<'_>) -> Option<usize> {
     out.finish(options)
 }
 
-/// What an interface block tells; empty texts are left out.
+/// Contents of an interface block; empty texts are omitted.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceInfo<'a> {
     /// Link type of its packets.
@@ -219,8 +219,8 @@ pub fn packet_head(info: &PacketInfo, cap_len: u32) -> [u8; PACKET_HEAD_LEN] {
     out
 }
 
-/// Writes what goes behind the bytes of a packet and says how many bytes of `out` that is; those
-/// behind them are lost.
+/// Writes the trailer of a packet and returns its length in `out`; the bytes after it are
+/// overwritten.
 #[inline]
 pub fn emit_packet_tail(
     out: &mut [u8; MAX_PACKET_TAIL_LEN],
