@@ -1,4 +1,4 @@
-//! Counts the packets and bytes of a port on all of its queues, and says where every packet went.
+//! Counts the packets and bytes of a port on all of its queues, and prints where every packet went.
 //!
 //! `count eth0`, `count afxdp:eth0`, `count trace.pcapng`; Ctrl-C ends it.
 

@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     while !stop.is_set() {
         let batch = port.rx[0].receive()?;
         let is_idle = batch.is_empty();
-        // A file says what its links are while it is read.
+        // The link types of a file become known while it is read.
         let link = LinkType(port.control.describe().link_type);
         for packet in batch.iter() {
             let bytes = packet.bytes();

@@ -63,7 +63,7 @@
 //! # Rights
 //!
 //! Files and `memory:` need none. A tap needs `CAP_NET_RAW`, `afxdp:` needs `CAP_NET_RAW`,
-//! `CAP_NET_ADMIN` and `CAP_BPF`, `vfio:` access to the card's VFIO group. An error says what is
+//! `CAP_NET_ADMIN` and `CAP_BPF`, `vfio:` access to the card's VFIO group. An error states what is
 //! missing and what to do.
 #![forbid(unsafe_code)]
 

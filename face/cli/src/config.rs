@@ -21,7 +21,7 @@ const FILTER: &str = "filter";
 /// Longest file that is read.
 const LEN_MAX: u64 = 1 << 20;
 
-/// What a file says, by key: the texts of its values.
+/// The contents of a file, by key: the texts of its values.
 pub type Settings = BTreeMap<String, Vec<String>>;
 
 /// Where a file is named on this command line, if one is.
@@ -41,7 +41,7 @@ fn given(arguments: &[OsString]) -> Option<ArgMatches> {
     (name == SUBCOMMAND).then(|| matches.clone())
 }
 
-/// The command line with what the file says.
+/// The command line merged with the file.
 ///
 /// # Errors
 /// When the file cannot be read, is not TOML, or has a key or a value that `flows` does not take.
@@ -220,14 +220,14 @@ fn text(value: &Value) -> Option<String> {
 /// The arguments of the process, with those of its file.
 ///
 /// # Errors
-/// As [`read`], and what the parser says of the file's values.
+/// As [`read`], and the parser's errors in the file's values.
 pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let Some(path) = path(&arguments) else {
         return Ok(arguments);
     };
     let settings = read(&path)?;
     let all = merged(&arguments, &settings);
-    // What is wrong with the command line itself the parser tells in its own way.
+    // The parser reports errors in the command line itself in its own way.
     if let Err(error) = Cli::try_parse_from(&all)
         && error.use_stderr()
         && !settings.is_empty()

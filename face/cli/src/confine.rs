@@ -1,4 +1,4 @@
-//! What a command gives up once everything is open: rights first, then system calls.
+//! Confinement of a command once everything is open: it drops privileges, then blocks system calls.
 
 use sys::Result;
 use sys::rights::{self, Capability, User};
@@ -6,7 +6,7 @@ use sys::seccomp::{self, Keep};
 
 use crate::out::say;
 
-/// Whether system calls are given up.
+/// Whether system calls are blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ConfineArgs {
     /// Do not give up system calls once everything is open (seccomp)
@@ -15,8 +15,9 @@ pub struct ConfineArgs {
 }
 
 impl ConfineArgs {
-    /// Gives up all rights but those to keep, and the system calls that no command needs while it
-    /// runs: starting programs, tracing others, changing mounts, modules, keys and the clock.
+    /// Drops all privileges except those to keep, and blocks the system calls that no command needs
+    /// while it runs: starting programs, tracing others, changing mounts, modules, keys and the
+    /// clock.
     ///
     /// # Errors
     /// As [`rights::give_up`] and [`seccomp::confine`].
@@ -25,7 +26,7 @@ impl ConfineArgs {
         self.calls(Keep::default())
     }
 
-    /// Gives up system calls alone.
+    /// Blocks system calls only.
     ///
     /// # Errors
     /// As [`seccomp::confine`].

@@ -22,8 +22,7 @@ pub fn report(result: Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
     };
-    // The reader of our standard output has left (`| head`): that is how it says that it has
-    // enough.
+    // The reader of our standard output has closed it (`| head`): it has enough.
     if error.os_code() == Some(32) {
         return ExitCode::SUCCESS;
     }
@@ -36,11 +35,12 @@ pub fn report(result: Result<()>) -> ExitCode {
     })
 }
 
-/// Prints a usage error (or the help that was asked for) and ends the process: what is wrong, the
-/// usage, and on a `hint:` line what to do.
+/// Prints a usage error (or the requested help) and ends the process: what is wrong, the usage, and
+/// on a `hint:` line what to do.
 pub fn usage(error: &clap::Error) -> ! {
     if !error.use_stderr() {
-        // `--help` and `--version` are not errors; a reader that has left wants no more.
+        // `--help` and `--version` are not errors; a reader that has closed the pipe is not an
+        // error either.
         let _ = error.print();
         std::process::exit(0);
     }
@@ -51,8 +51,7 @@ pub fn usage(error: &clap::Error) -> ! {
     std::process::exit(2);
 }
 
-/// What the parser says is wrong, and its hint or the one given: for arguments that come from a
-/// file.
+/// The parser's error, and its hint or the one given: for arguments that come from a file.
 pub fn why_and_hint(error: &clap::Error, otherwise: &str) -> (String, String) {
     let text = error.render().to_string();
     let line = text.lines().next().unwrap_or_default();

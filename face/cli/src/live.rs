@@ -58,7 +58,7 @@ impl Live {
         self.view.origins = origins;
     }
 
-    /// Gives the terminal back; what decoders said of flows, for the table at the end.
+    /// Restores the terminal; returns the results of the decoders, for the table at the end.
     pub fn end(self) -> KnownFlows {
         self.view.into_known_flows()
     }
@@ -74,7 +74,7 @@ impl Live {
             // As at a signal: exports are not waited for with a terminal that answers no keys.
             Key::Interrupt => return self.stop.set(),
             _ if picture.is_typing => return self.type_filter(key),
-            // Whatever was pressed: back to what was there.
+            // Any key: back to the previous screen.
             _ if picture.has_help => return picture.has_help = false,
             _ => {}
         }
@@ -130,7 +130,7 @@ impl Live {
         }
     }
 
-    /// What was asked for last is taken back first.
+    /// The last thing opened is closed first.
     fn back(&mut self) {
         let picture = &mut self.view.picture;
         if picture.opened.is_some() {
@@ -165,7 +165,7 @@ impl Outlet for Live {
             self.key(key, status);
         }
         if self.screen.is_gone() {
-            // Nobody is left to see the view or to press a key: as at SIGHUP.
+            // There is no terminal any more: end as at SIGHUP.
             self.stop.set();
             return Ok(());
         }

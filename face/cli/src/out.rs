@@ -1,4 +1,4 @@
-//! Messages on standard error and data on standard output, written without waiting for ever for a
+//! Messages on standard error and data on standard output, written without waiting forever for a
 //! reader ([`runtime::output`]).
 //!
 //! Standard error belongs to the whole process, and so does its queue. Lines written before
@@ -48,7 +48,7 @@ struct Err {
 pub enum Level {
     /// The command fails.
     Error = 3,
-    /// Something is lost, or not as it was asked for.
+    /// Something is lost, or not as requested.
     Warning = 4,
     /// Everything else.
     Info = 6,
@@ -124,8 +124,8 @@ pub fn words(text: Vec<u8>) {
     put(Level::Info, text);
 }
 
-/// From now on prints nothing but warnings and errors on standard error: for a caller that takes
-/// whatever stands there for an error.
+/// From now on prints nothing but warnings and errors on standard error: for a caller that treats
+/// all output there as an error.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -173,7 +173,7 @@ pub fn last_words(text: Vec<u8>) {
         bytes: marked(Level::Info, text),
         ..Piece::default()
     };
-    // Nobody may be reading standard error; that is no reason to fail.
+    // Standard error may be closed; that is no reason to fail.
     drop(output.give(piece, &patience()));
 }
 
@@ -223,7 +223,7 @@ pub fn finish() {
         let mut err = err();
         (std::mem::take(&mut err.early), err.output.take())
     };
-    // Nobody may be reading standard error; that is no reason to fail.
+    // Standard error may be closed; that is no reason to fail.
     if !early.is_empty() {
         drop(io::stderr().write_all(&early));
     }

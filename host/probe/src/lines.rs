@@ -1,8 +1,8 @@
 //! Lines of JSON: one a flow, and the summary.
 //!
-//! A thread of its own writes, so that a reader who is slow or stopped holds up no packet: lines
-//! wait in a queue of pieces with a bound, and a record of a live port that finds no room there is
-//! dropped and counted. A file waits for its reader, until somebody asks for the end.
+//! A separate thread writes, so that a slow or stopped reader delays no packets: lines wait in a
+//! bounded queue, and records of a live port that do not fit are dropped and counted. A file waits
+//! for its reader, until the run is to end.
 
 use flow::encode::extra_fields::ExtraFields;
 use flow::encode::json;
@@ -79,7 +79,7 @@ impl Lines {
         }
     }
 
-    /// Waits until all is written, as long as somebody reads.
+    /// Waits until all is written, as long as the reader makes progress.
     fn end(&mut self) -> Result<()> {
         let is_given = self.hand_over(true)?;
         let left = self.out.drain(&self.patience).map_err(write_error)?;
@@ -120,7 +120,7 @@ impl Lines {
 
 impl Outlet for Lines {
     fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
-        // What is forced out at the end holds up nobody.
+        // Writing the rest at the end delays nothing.
         let wait = !self.may_drop || reason == EndReason::Forced;
         if self.piece.bytes.len() >= PIECE_LEN && !self.hand_over(wait)? {
             return Ok(Fate::Dropped);
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader who reads nothing by default.
+    /// A reader that reads nothing by default.
     struct Asleep {
         wake: Receiver<()>,
         read: Arc<Mutex<Vec<u8>>>,
@@ -262,7 +262,7 @@ mod tests {
 
     impl Write for Asleep {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // An error means: awake for good.
+            // After an error it never sleeps again.
             let _ = self.wake.recv();
             self.read.lock().unwrap().extend(bytes);
             Ok(bytes.len())

@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// However often it is asked for: the last files count, and one thread reads at a time.
+    /// With repeated requests the last files win, and one thread reads at a time.
     #[test]
     fn files_are_read_again_one_after_another() {
         let folder = std::env::temp_dir().join(format!("barewire-again-{}", std::process::id()));

@@ -28,10 +28,10 @@ mod parts;
 
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
-/// The sum of [`SCRIPT`], by which the page's policy lets it run; a test in a browser says so.
+/// The sum of [`SCRIPT`], by which the page's policy lets it run; a test in a browser checks it.
 const SCRIPT_SUM: &str = "sha256-uz7dYQw6vIWSDz6vwjo8YNjQhbOzYxaiEZMSqutMfIQ=";
 
-/// Flows in the table, unless more are asked for.
+/// Default number of flows in the table.
 pub const FLOW_COUNT: usize = 50;
 /// Rows of a list of bars.
 const ROW_COUNT: usize = 10;
@@ -46,8 +46,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes the file: at once, so that a wrong path is reported at once, and before rights are
-    /// given up. A page that is there stays until the new one is written.
+    /// Makes the file: at once, so that a wrong path is reported at once, and before privileges are
+    /// dropped. A page that is there stays until the new one is written.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -103,7 +103,7 @@ impl Drop for Page {
     }
 }
 
-/// What a page tells beside the sums over records.
+/// Contents of a page in addition to the sums over records.
 pub struct Run<'a> {
     /// The port, as given.
     pub name: &'a str,
@@ -239,7 +239,7 @@ fn duration_short(ns: u64) -> String {
     }
 }
 
-/// Bars of the largest, with a note that tells how many there are.
+/// Bars of the largest, with a note on their number.
 fn largest<K: Clone + Eq + std::hash::Hash + Ord>(
     shares: &Shares<K>,
     what: &str,

@@ -15,7 +15,7 @@ use crate::page::Page;
 use crate::setup::Reported;
 use crate::text::si;
 
-/// Who looks on while a probe runs. Called by the collector, which must not be held up: what waits
+/// An observer of a running probe. Called by the collector, which must not be held up: what waits
 /// for a reader waits in a thread of its own ([`runtime::output`]).
 pub trait View {
     /// A flow has ended, and its record was handed to exporters.
@@ -42,7 +42,7 @@ pub trait View {
     }
 }
 
-/// Nobody looks on.
+/// No observer.
 impl View for () {}
 
 /// What can be changed of a probe that runs.
@@ -52,7 +52,7 @@ pub struct Running {
     pub(crate) exporters: Option<Exporters>,
     pub(crate) origins: Origins,
     pub(crate) manager: Manager,
-    /// Asks for the end.
+    /// Requests the end.
     pub(crate) stop: Stop,
 }
 
@@ -60,14 +60,14 @@ pub struct Running {
 pub struct Change {
     /// All destinations: those that are not named end.
     pub targets: Vec<Target>,
-    /// Who gets which records.
+    /// Which destination gets which records.
     pub fan_out: FanOut,
     /// One of so many packets came to us.
     pub sampling_rate: u32,
     /// Which packets and records.
     pub selection: Selection,
-    /// The files about origins. They are read again where they tell the same parts as those before:
-    /// what collectors receive about origins stays.
+    /// The files about origins. They are reloaded if they have the same kinds of data as before, so
+    /// that templates do not change.
     pub origins: OriginFiles,
 }
 
@@ -81,12 +81,12 @@ pub struct Changed {
 }
 
 impl Running {
-    /// Tells the service manager that the configuration is being read again.
+    /// Notifies the service manager that the configuration is being reloaded.
     pub fn reloading(&self) {
         self.manager.reloading();
     }
 
-    /// Tells it that this is over.
+    /// Notifies it that the reload is complete.
     pub fn ready(&self) {
         self.manager.ready();
     }
@@ -218,7 +218,7 @@ impl Outlet for Pipeline<'_> {
     }
 }
 
-/// What the metering process says of itself at the end.
+/// The metering process's statistics at the end.
 pub(crate) fn observed_at_end(report: &Report) -> Observed {
     let total = QueueStatus::total(&report.queues);
     observed(&total, report.account.rx_total().lost())

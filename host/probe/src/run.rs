@@ -84,7 +84,7 @@ impl Probe {
         self
     }
 
-    /// Tells collectors the Community ID with this seed. With decoders it is reported anyway.
+    /// Exports the Community ID with this seed. With decoders it is reported anyway.
     #[must_use]
     pub fn community_id(mut self, seed: Option<u16>) -> Probe {
         self.community_seed = seed;
@@ -116,21 +116,21 @@ impl Probe {
         self
     }
 
-    /// Who gets which records where there are several destinations.
+    /// Which of several destinations gets which records.
     #[must_use]
     pub fn fan_out(mut self, fan_out: FanOut) -> Probe {
         self.fan_out = fan_out;
         self
     }
 
-    /// Tells collectors that one of so many packets comes here.
+    /// Reports to collectors that the port receives one of this many packets.
     #[must_use]
     pub fn sampled_before(mut self, rate: u32) -> Probe {
         self.sampling_rate = rate;
         self
     }
 
-    /// Gives folders that are created to this user and group, who create files in them later.
+    /// Gives created folders to this user and group, which create files in them later.
     #[must_use]
     pub fn owner(mut self, owner: Option<(u32, u32)>) -> Probe {
         self.owner = owner;
@@ -154,7 +154,7 @@ impl Probe {
     }
 
     /// Opens everything that may need rights: files, certificates, addresses to listen at. Threads
-    /// are started when it runs, so rights can be given up in between.
+    /// are started when it runs, so privileges can be dropped in between.
     ///
     /// # Errors
     /// When something cannot be opened.
@@ -253,9 +253,9 @@ impl Prepared {
         self.running.reported.extra_fields
     }
 
-    /// Runs until the input ends, `stop` is set, or the view says so; then sends what is left and
-    /// writes the page. Once `stop` is set, a collector that takes nothing is waited for less
-    /// than a second ([`Exporters::end_when`]).
+    /// Runs until the input ends, `stop` is set, or the view ends it; then sends what is left and
+    /// writes the page. Once `stop` is set, a collector that takes nothing is waited for less than
+    /// a second ([`Exporters::end_when`]).
     ///
     /// # Errors
     /// When threads cannot be started. What ends it early is in [`Finished::report`].

@@ -61,7 +61,7 @@ impl Reported {
             ..Setup::default()
         };
         if self.has_vlan {
-            // 58 is what most collectors show; 243 and 245 are what IEEE means.
+            // Most collectors show 58; 243 and 245 are the IEEE's elements.
             let names = ["vlanId", "dot1qVlanId", "dot1qCustomerVlanId"];
             setup
                 .columns

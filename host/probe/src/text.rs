@@ -74,7 +74,7 @@ pub fn ends(total: &Total) -> (String, String) {
     (source, end(total.initiator.other()))
 }
 
-/// A duration, as short as it can be said.
+/// A duration in its shortest form.
 pub fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

@@ -3,11 +3,11 @@
 //! A thread for each queue, and one that writes. A queue makes the file's records of its packets,
 //! in bundles of its own, so that no queue waits for another one; the writer takes them in the
 //! order of their times. Where all bundles of a queue wait because the output is slow, packets wait
-//! in the device's ring, and the device counts what does not fit. The control side is asked for
-//! counters under a lock that no queue takes.
+//! in the device's ring, and the device counts what does not fit. The control side's counters are
+//! read under a lock that no queue takes.
 //!
-//! When the end is asked for, by a signal or because the time is up, an output that takes nothing
-//! is waited for only so long: what it has not taken then is counted.
+//! When the run is to end, by a signal or after its duration, the wait for a stalled output is
+//! bounded: what was not written then is counted.
 
 mod handover;
 mod output;
@@ -41,7 +41,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How often the stop flag is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the writer may take after the end was asked for, if it gets on.
+/// How long the writer may take at the end, if it makes progress.
 const END_MAX: Duration = Duration::from_secs(30);
 
 /// What records packets.
@@ -146,11 +146,11 @@ pub struct Outcome {
     pub is_stuck: bool,
 }
 
-/// The control side. The writer takes it only to learn of an interface of a file, whose control
-/// side asks nobody.
+/// The control side. The writer takes it only for a new interface of a file, whose control side
+/// makes no system calls.
 type Control = Mutex<Box<dyn PortControl>>;
 
-/// What the threads say.
+/// Messages of the threads.
 enum Event {
     /// A queue has ended.
     Received(Result<Ended>),
@@ -176,7 +176,7 @@ impl Drop for Alarm {
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked is a bug of ours that its alarm tells; the data is whole.
+    // A thread that panicked is a bug in barewire, which its alarm reports; the data is intact.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -237,7 +237,7 @@ struct Capture {
     error: Option<Error>,
     deadline: Option<Instant>,
     tick: Instant,
-    /// When the end was asked for from outside.
+    /// When the end was requested from outside.
     asked: Option<Instant>,
     /// Finds a writer that is held up by its output.
     watch: Watch,
@@ -374,7 +374,7 @@ impl Capture {
         self.spawn("writer".into(), move || writer.run())
             .inspect_err(|_| (self.receiving, self.running) = (0, 0))?;
         self.last = Some(account);
-        // With several queues only the writer knows which packet is the last one wanted.
+        // With several queues only the writer can determine the last packet of `--count`.
         let left = match (queues.len(), self.options.count) {
             (1, Some(count)) => count,
             _ => u64::MAX,
@@ -410,7 +410,7 @@ impl Capture {
         self.is_stuck || self.is_stopped && self.running == 0 && is_written
     }
 
-    /// What the threads say, and what follows from it.
+    /// Messages of the threads, and their handling.
     fn hear(&mut self) {
         let wait = self.tick.saturating_duration_since(Instant::now());
         match self.events.1.recv_timeout(wait.min(LOOK)) {
@@ -449,7 +449,7 @@ impl Capture {
         }
     }
 
-    /// Whether the end was asked for, and how long it takes.
+    /// Whether the end was requested, and how long it takes.
     fn look(&mut self, stop: &Stop) {
         let now = Instant::now();
         if self.asked.is_none()

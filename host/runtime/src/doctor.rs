@@ -294,8 +294,8 @@ fn librdkafka() -> Finding {
     library(version, "librdkafka ", "apt-get install librdkafka1")
 }
 
-/// An optional library: its version after `label`, or why it cannot be used and how to get it.
-/// The hint of the error is not repeated, because it is about the command that asked for it.
+/// An optional library: its version after `label`, or why it cannot be used and how to get it. The
+/// hint of the error is not repeated, because it is about another command.
 fn library(version: sys::Result<String>, label: &str, install: &str) -> Finding {
     match version {
         Ok(version) => Finding::Yes(format!("{label}{version}")),

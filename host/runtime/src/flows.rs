@@ -4,8 +4,8 @@
 //! to the collector in buffers that come back to be used again, so memory has a bound. A worker on
 //! a live port never waits for a buffer: while there is none it searches its table no further for
 //! ended flows, and records that end all the same are dropped and counted. A file can wait, and so
-//! does its worker; at the end, when no more packets come, every worker does. An outlet that finds
-//! no room for a record says [`Fate::Dropped`], which is counted, too. Figures and the largest live
+//! does its worker; at the end, when no more packets come, every worker does. An outlet without
+//! room for a record returns [`Fate::Dropped`], which is counted, too. Figures and the largest live
 //! flows are left where the collector finds them, ten times a second.
 //!
 //! With more than one queue, the two directions of a flow may go through different tables (a card's
@@ -77,17 +77,17 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What workers tell the collector.
+/// Messages from workers to the collector.
 enum Message {
     /// Flows ended; the buffer goes back to the worker.
     Ended(usize, Buffer),
     /// The worker's queue has come to its end, or was asked to.
     Paused,
-    /// The worker is done, and says how it ended.
+    /// The worker is done, with its result.
     Done(Result<Ended>),
 }
 
-/// Runs a probe until the input ends, its limits are reached, or somebody says stop. The caller has
+/// Runs a probe until the input ends, its limits are reached, or `stop` is set. The caller has
 /// opened the port and dropped privileges.
 ///
 /// # Errors

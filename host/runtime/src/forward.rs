@@ -74,8 +74,8 @@ impl From<Port> for Side {
     }
 }
 
-/// What happened to the packets of one direction, in packets unless said otherwise:
-/// `received = forwarded + tx_full + too_long + cut + outgoing + surplus + abandoned`.
+/// What happened to the packets of one direction, in packets unless noted otherwise: `received =
+/// forwarded + tx_full + too_long + cut + outgoing + surplus + abandoned`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Packets that the receiving port delivered.
@@ -229,8 +229,8 @@ impl Way {
 #[derive(Debug)]
 struct Budget(Option<Left>);
 
-/// Packets that nobody has taken to forward, and those that were not forwarded yet: the two differ
-/// by what lanes have in their hands, some of which they may give back.
+/// Packets that no lane has taken to forward, and those that were not forwarded yet: the two differ
+/// by the packets that lanes hold, some of which they may give back.
 #[derive(Debug)]
 struct Left {
     free: AtomicU64,
@@ -281,7 +281,8 @@ pub enum Notice<'a> {
     Progress(&'a [Flow]),
     /// Something happened to the device behind port 0 or 1.
     Event(usize, PortEvent),
-    /// Sending on port 0 or 1 fails; packets that find no room are dropped. Told once an outage.
+    /// Sending on port 0 or 1 fails; packets that find no room are dropped. Reported once per
+    /// outage.
     Failing(usize, String),
     /// Sending on port 0 or 1 works again.
     Working(usize),
@@ -389,8 +390,7 @@ struct Running<'a> {
     stop: &'a Stop,
     error: Option<Error>,
     ended: Ended,
-    /// Outages of each direction that were reported, and whether the last one was not told to be
-    /// over.
+    /// Outages of each direction that were reported, and whether the last one is still on.
     reported: [u64; 2],
     is_failing: [bool; 2],
 }
@@ -458,7 +458,7 @@ impl Running<'_> {
                         }
                     }
                     Err(RecvTimeoutError::Timeout) => {}
-                    // A thread panicked; leaving the scope tells it.
+                    // A thread panicked; leaving the scope reports it.
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -1,5 +1,5 @@
 //! Words to the service manager that started us: sd_notify(3), a datagram with lines `NAME=VALUE`
-//! to the socket that `NOTIFY_SOCKET` names. Without one nothing is said.
+//! to the socket that `NOTIFY_SOCKET` names. Without one nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -25,7 +25,7 @@ impl Manager {
     /// The one that the environment names.
     pub fn from_environment() -> Manager {
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-        // A watchdog for somebody else is none.
+        // A watchdog for another process is ignored.
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == std::process::id().into());
         let watchdog = number("WATCHDOG_USEC").filter(|_| is_ours);
         Manager {
@@ -68,7 +68,7 @@ impl Manager {
         self.say("STOPPING=1");
     }
 
-    /// To be called often: tells now and then that we live, and how things stand.
+    /// To be called often: sends keep-alives and the status from time to time.
     pub fn pulse(&mut self, status: impl FnOnce() -> String) {
         if self.socket.is_none() {
             return;
@@ -91,7 +91,7 @@ impl Manager {
 
     fn say(&self, words: &str) {
         if let Some((socket, address)) = &self.socket {
-            // Without a service manager there is nobody to notify.
+            // Without a service manager there is nothing to notify.
             drop(socket.send_to_addr(words.as_bytes(), address));
         }
     }

@@ -1,9 +1,9 @@
 //! Enrichment of flows from files that the user gives: autonomous systems, countries
 //! and cities of addresses, makers of network cards.
 //!
-//! Looked up when a record ends, in the thread that tells it. What was found of an address is
+//! Looked up when a record ends, in the thread that reports it. What was found of an address is
 //! remembered in a table of fixed size; names are kept once, also up to a bound. A file is read
-//! whole, up to a bound, and is believed nothing that is not checked.
+//! whole, up to a bound, and nothing in it is trusted unchecked.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -45,7 +45,7 @@ const NAME_LEN: usize = 2 * size_of::<Arc<str>>() + 16 + ranges::NAME_MAX;
 /// Which files there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginFiles {
-    /// Of autonomous systems: lists or MaxMind DB files, the first that knows an address counts.
+    /// Of autonomous systems: lists or MaxMind DB files, the first that has an address wins.
     pub networks: Vec<PathBuf>,
     /// Of countries and cities, likewise.
     pub places: Vec<PathBuf>,
@@ -54,7 +54,7 @@ pub struct OriginFiles {
 }
 
 impl OriginFiles {
-    /// What they can tell.
+    /// The kinds of data they have.
     pub fn parts(&self) -> OriginParts {
         OriginParts {
             network: !self.networks.is_empty(),

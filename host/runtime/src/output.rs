@@ -1,10 +1,10 @@
-//! Output in a thread of its own, so that a reader who is slow, stopped or gone holds up nobody.
+//! Output in a separate thread, so that a slow, stopped or closed reader delays nothing.
 //!
-//! Pieces of text wait in a bounded queue. Whoever has packets in its care uses
-//! [`Output::try_give`], which never waits; whoever reads a file uses [`Output::give`]. A wait has
-//! no limit as long as nobody has asked for the end: a pager may show one page for an hour. Once
-//! the end was asked for ([`Patience`]), it lasts as long as the reader keeps reading, and until
-//! [`STALL`] after that moment. All outputs count from it, so that waits do not add up.
+//! Pieces of text wait in a bounded queue. Packet loops use [`Output::try_give`], which never
+//! waits; file readers use [`Output::give`]. A wait has no limit until the run is to end: a pager
+//! may show one page for an hour. At the end ([`Patience`]), it lasts as long as the reader keeps
+//! reading, and until [`STALL`] after that moment. All outputs count from it, so that waits do not
+//! add up.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -15,13 +15,13 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::Stop;
 
-/// How long a reader that takes nothing is waited for once the end was asked for.
+/// How long to wait for a stalled reader at the end.
 pub const STALL: Duration = Duration::from_millis(600);
 
 /// The same after it took its last byte, where that was later.
 const STALL_STEP: Duration = Duration::from_millis(300);
 
-/// How often a wait looks whether the end was asked for.
+/// How often a wait checks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Bytes of one write at the most: a page, since a write to a pipe returns only once the reader has
@@ -46,7 +46,7 @@ pub struct Piece {
 #[derive(Clone, Debug)]
 pub struct Patience {
     stop: Stop,
-    /// Since when there is a limit whatever `stop` says.
+    /// The time from which there is a limit regardless of `stop`.
     over_since: Option<Arc<OnceLock<Instant>>>,
 }
 
@@ -59,8 +59,8 @@ impl Patience {
         }
     }
 
-    /// With a limit from the first wait on, or since `stop` was set: the input is a device, and is
-    /// over when somebody waits.
+    /// With a limit from the first wait on, or since `stop` was set: the input is a device, and has
+    /// ended when this waits.
     pub fn over(stop: &Stop) -> Patience {
         Patience {
             stop: stop.clone(),
@@ -156,7 +156,7 @@ impl Shared {
             while !rest.is_empty() {
                 match out.write(&rest[..rest.len().min(WRITE_LEN)]) {
                     Ok(0) => result = Err(io::ErrorKind::WriteZero.into()),
-                    // However little it is: somebody reads.
+                    // Any progress: the reader is alive.
                     Ok(len) => rest = &rest[len..],
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => result = Err(error),
@@ -204,7 +204,7 @@ impl Shared {
             }
             let now = Instant::now();
             let until = patience.since().map(|since| {
-                // A reader who was stuck before is not waited for anew by each who waits.
+                // The wait for a reader that was stuck before does not start over for each caller.
                 let step = match state.write_began {
                     Some(began) => began + STALL_STEP,
                     None => began + STALL,
@@ -222,8 +222,8 @@ impl Shared {
 }
 
 impl Output {
-    /// Starts the thread that writes to `out`. So many pieces may wait. Rights are a thread's own:
-    /// whoever gives some up does so before.
+    /// Starts the thread that writes to `out`. So many pieces may wait. Privileges are per thread:
+    /// drop them before.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -302,8 +302,8 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until all is written. What was given up is reported in records and the packets in
-    /// them; nothing more is written then.
+    /// Waits until all is written. Unwritten records and the packets in them are reported; nothing
+    /// more is written then.
     ///
     /// # Errors
     /// When writing has failed.
@@ -335,7 +335,7 @@ impl Drop for Handle {
     }
 }
 
-/// What was not written because nobody read.
+/// What was not written because the reader stalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Records.
@@ -391,7 +391,7 @@ mod tests {
         let stop = Stop::new();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| output.give(piece(1), &Patience::until(&stop)));
-            // Longer than a stall: nobody has asked for the end.
+            // Longer than a stall: the end was not requested.
             std::thread::sleep(2 * STALL);
             assert!(!waiting.is_finished());
             stop.set();

@@ -61,7 +61,7 @@ mod tests {
             let due_ns = clock.now_ns() + gap_ns;
             assert!(clock.wait_until(due_ns, &stop) >= due_ns);
         }
-        // Far beyond the longest sleep: comes back without the packet being due.
+        // Far longer than the longest sleep: returns before the packet is due.
         let due_ns = clock.now_ns() + 3_600_000_000_000;
         assert!(clock.wait_until(due_ns, &stop) < due_ns);
         stop.set();

@@ -64,13 +64,13 @@ pub struct Scan {
     setup: Setup,
     local: Local,
     plan: Plan,
-    /// Targets on the link, whose MAC addresses are yet to be asked for.
+    /// Targets on the link, whose MAC addresses are still to be resolved.
     on_link: Targets,
     /// Reserved addresses that larger ranges covered, left out.
     pub reserved: u128,
 }
 
-/// Most targets on the link: each is asked for its MAC address before the scan.
+/// Maximum number of targets on the link: the MAC address of each is resolved before the scan.
 pub const ON_LINK_MAX: u128 = 1 << 16;
 
 /// Finds the interface, its addresses and the next hops.
@@ -149,7 +149,7 @@ impl Scan {
         &self.plan
     }
 
-    /// What it is of, in 64 bits, to tell it from other scans.
+    /// A 64-bit fingerprint of the scan, to distinguish it from others.
     pub fn fingerprint(&self) -> u64 {
         let order = self.plan.order();
         state::fingerprint(

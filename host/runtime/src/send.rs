@@ -1,8 +1,8 @@
 //! The send loop: packets from a source to a queue, each when it is due.
 //!
-//! Packets that are due are written into the device's own buffers, as many as it lends; the device
-//! is started when it has no more to lend or when there is nothing due, so that a system call is
-//! paid for a batch at any rate and no packet waits for company.
+//! Packets that are due are written into the device's own buffers, as many as it has; the device is
+//! started when it has no more buffers or when nothing is due, so that a system call covers a batch
+//! at any rate and no packet waits for others.
 
 mod replay;
 mod target;
@@ -19,7 +19,7 @@ use crate::pace::{Clock, SLEEP_MAX_NS};
 pub use replay::{OpenReplay, Replay, ReplayOptions, Survey, survey};
 pub use target::{Target, neighbour_mac, next_hop_mac, target};
 
-/// Buffers asked for at once, at the most and, under a rate, at the least.
+/// Buffers requested at once: the maximum and, with a rate, the minimum.
 const BATCH_MAX: usize = 256;
 const BATCH_MIN: usize = 8;
 
@@ -139,7 +139,7 @@ pub enum SendEnded {
     Count,
     /// The time is over.
     Duration,
-    /// Somebody asked for it.
+    /// It was requested.
     Stopped,
     /// An error.
     Failed,
@@ -204,7 +204,7 @@ impl Report {
 }
 
 /// Sends until the source ends, a limit is reached, or `stop` is set; calls `progress` about once a
-/// second. The report is true in any case, the result says whether an error ended it.
+/// second. The report is valid in any case, the result has the error that ended it, if any.
 pub fn send<S: Source>(
     tx: &mut TxQueue,
     source: &mut S,
@@ -278,7 +278,7 @@ impl Counted {
 
 struct Sending {
     before: Counted,
-    /// Buffers to ask for: under a rate only as many as were of use lately.
+    /// Buffers to request: with a rate only as many as were used lately.
     want: usize,
     clock: Clock,
     now_ns: u64,
@@ -349,7 +349,7 @@ impl Sending {
                 continue;
             }
             room_ns = self.now_ns;
-            // What is due after the end is not sent, also by who comes late.
+            // Packets due after the end are not sent, even by a late sender.
             self.now_ns = self.now_ns.min(duration_ns - 1);
             self.fill(batch, source, pacer, packet_max, &mut pending)?;
         }
@@ -405,7 +405,7 @@ impl Sending {
             }
             if !source.put(&mut batch) {
                 if batch.room() == room && self.want >= BATCH_MAX {
-                    // All that the device lends is not enough for it.
+                    // All buffers of the device are not enough for it.
                     let why = format!("a packet of {len} bytes does not fit {room} buffers");
                     result = Err(Error::new(ErrorKind::InvalidInput, "send", why));
                 }

@@ -47,13 +47,13 @@ impl Stop {
         }
     }
 
-    /// Asks everybody to end.
+    /// Requests the end.
     pub fn set(&self) {
         self.set_at.get_or_init(Instant::now);
         self.flag.store(true, Ordering::Relaxed);
     }
 
-    /// Asks everybody to end after so long, whatever others wait for meanwhile.
+    /// Requests the end after this long, independently of other waits.
     ///
     /// # Errors
     /// When the thread that waits for it cannot be started.
@@ -70,15 +70,15 @@ impl Stop {
             .map_err(|e| Error::from_io("start the thread of the deadline", e))
     }
 
-    /// Whether the end has been asked for.
+    /// Whether the end has been requested.
     #[inline]
     pub fn is_set(&self) -> bool {
         let parent = self.parent.as_ref();
         self.flag.load(Ordering::Relaxed) || parent.is_some_and(|parent| parent.is_set())
     }
 
-    /// When the end was asked for, if it was: the moment of the signal, not that of whoever looks.
-    /// What waits at the end counts from here, so that waits one behind the other do not add up.
+    /// When the end was requested, if it was: the time of the signal, not of the first check. What
+    /// waits at the end counts from here, so that waits one behind the other do not add up.
     pub fn since(&self) -> Option<Instant> {
         let above = self.parent.as_ref().and_then(|parent| parent.since());
         let own = self.flag.load(Ordering::Relaxed).then(|| {
@@ -88,7 +88,7 @@ impl Stop {
                 .filter(|signals| Arc::ptr_eq(&signals.flag, &self.flag))
                 .and_then(|_| sys::signal::first_at());
             let first = set_at.into_iter().chain(by_signal).min();
-            // Nobody else sets it.
+            // Nothing else sets it.
             first.unwrap_or_else(Instant::now)
         });
         own.into_iter().chain(above).min()
@@ -100,7 +100,7 @@ impl Stop {
 pub struct Reload(Arc<AtomicBool>);
 
 impl Reload {
-    /// From now on `SIGHUP` asks for this, and for the end no more, under `nohup` as well. After
+    /// From now on `SIGHUP` requests this and no longer the end, under `nohup` as well. After
     /// [`Stop::on_signals`].
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Reload {
         sys::signal::reload_flag().map(Self)
     }
 
-    /// Whether it was asked for since the last time.
+    /// Whether it was requested since the last call.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
@@ -121,7 +121,7 @@ impl Reload {
 pub struct TotalsRequest(Arc<AtomicBool>);
 
 impl TotalsRequest {
-    /// From now on `SIGUSR1` asks for this, and no longer kills the process.
+    /// From now on `SIGUSR1` requests this, and no longer kills the process.
     ///
     /// # Errors
     /// If the handler cannot be installed.
@@ -135,7 +135,7 @@ impl TotalsRequest {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether it was asked for since the last time.
+    /// Whether it was requested since the last call.
     pub fn take(&self) -> bool {
         self.is_waiting() && self.0.swap(false, Ordering::Relaxed)
     }

@@ -12,7 +12,7 @@ use sys::Result;
 
 use crate::Stop;
 
-/// What an engine says after a batch.
+/// The result of an engine after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Go on.
@@ -36,7 +36,7 @@ pub trait Engine {
 /// Why a loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Somebody asked for it.
+    /// It was requested.
     Stopped,
     /// The input is at its end.
     Input,
@@ -177,8 +177,8 @@ impl Load {
         self.batches += 1;
     }
 
-    /// How long to sleep for a batch to gather, at most an eighth of the ring; `None` when packets
-    /// come too thinly to tell.
+    /// How long to sleep for a batch to gather, at most an eighth of the ring; `None` if packets
+    /// arrive too rarely to measure it.
     fn gather_ns(&mut self, ring_len: Option<u32>) -> Option<u64> {
         let elapsed_ns = (self.since.elapsed().as_nanos() as u64).max(1);
         let packets = ring_len.map_or(GATHER_PACKETS, |len| GATHER_PACKETS.min(u64::from(len) / 8));

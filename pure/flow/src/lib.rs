@@ -8,9 +8,10 @@
 //! Nothing here does IO or reads a clock: time comes with the packets. All memory is reserved when
 //! a meter is created ([`Meter::memory_len`]); nothing is allocated for a packet or a flow.
 //!
-//! For any input: packets given + packets counted twice (in a tunnel's flow and in the one inside)
-//! = packets refused (by reason) + packets left out by sampling + packets in records of ended flows
-//! + packets in flows that go on + fragments held back. [`Meter::stats`] has all the terms.
+//! For any input, the packets passed to the meter, plus those counted twice (in a tunnel's flow and
+//! in the one inside), equal the sum of packets refused (by reason), skipped by sampling, in
+//! records of ended flows and in active flows, and of fragments held back. [`Meter::stats`] has all
+//! the terms.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-/// Who is to have a card.
+/// The driver that a card is to be bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A process, through vfio-pci.
@@ -149,8 +149,8 @@ pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
     }
 }
 
-/// Works out what to do so that `owner` has the card; `force` leaves out the questions that are
-/// there to protect somebody who uses it.
+/// Works out what to do so that `owner` has the card; `force` skips the checks that protect users
+/// of the card.
 ///
 /// # Errors No such device, not a network card, no IOMMU, its group shared, its interface in use,
 /// the modules absent: each with what to do about it.
@@ -238,7 +238,7 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
     let is_remembered = former.is_some();
     let former = former.filter(|name| is_name(name));
     match card.driver.as_deref() {
-        // Nobody has taken it from the kernel.
+        // It is not bound to vfio-pci.
         Some(driver) if driver != VFIO => {
             let mut steps = Vec::new();
             if is_remembered {
@@ -259,7 +259,7 @@ fn to_kernel(place: &Place, function: &PciFunction, card: &Card) -> (Vec<Step>, 
             steps.pop();
             steps
         }
-        // Not taken by us: the kernel finds the driver that knows its id.
+        // Not bound by us: the kernel picks the driver by PCI ID.
         (None, false) => change(place, function, card, ""),
         (Some(driver), _) => {
             let mut steps = change(place, function, card, driver);
@@ -286,8 +286,8 @@ impl Plan {
     /// Does it. What ends half-way is undone.
     ///
     /// # Errors
-    /// When a step is refused, or when the card has another driver in the end than it should; the
-    /// hint tells if it is not as before.
+    /// If a step fails, or if the card ends up with the wrong driver; the hint states if the
+    /// previous state was not restored.
     pub fn carry_out(&self) -> Result<()> {
         let error = match self.change_and_check() {
             Ok(()) => return Ok(()),
@@ -374,7 +374,7 @@ impl Plan {
                         error.with_hint("run as root; /run must be there")
                     })
             }
-            // What cannot be forgotten is told the next time.
+            // A record that cannot be deleted is reported the next time.
             Step::Forget(file) => {
                 let _ = fs::remove_file(file);
                 Ok(())

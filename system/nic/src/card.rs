@@ -1,4 +1,4 @@
-//! Network cards on PCI: who drives each, and what hands it over with which others.
+//! Network cards on PCI: the driver of each, and the devices in its IOMMU group.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ impl Card {
     /// Looks at a function.
     ///
     /// # Errors
-    /// When sysfs does not say what it is.
+    /// If sysfs does not have it.
     pub(crate) fn of(function: &PciFunction) -> Result<Self> {
         let address = function.address();
         let companions = function

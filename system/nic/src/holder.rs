@@ -1,5 +1,4 @@
-//! Who holds XDP on an interface: the program, how it is attached, and the processes that keep it
-//! there.
+//! XDP on an interface: the program, how it is attached, and the processes that hold it.
 
 use std::fs;
 use std::path::Path;
@@ -12,16 +11,16 @@ use sys::link::XdpAttached;
 pub struct XdpHolder {
     /// Where it is attached, and its number.
     pub attached: XdpAttached,
-    /// Its name, where we may ask.
+    /// Its name, if we have the privileges to read it.
     pub program_name: Option<String>,
-    /// Number of the link that attaches it; `None` for one attached through netlink (it stays
-    /// until it is taken off), or where we may not ask.
+    /// Number of the link that attaches it; `None` for one attached through netlink (it stays until
+    /// it is detached), or without the privileges to read it.
     pub link_id: Option<u32>,
     /// Processes that hold the program or its link: number and name.
     pub processes: Vec<(u32, String)>,
 }
 
-/// Finds what holds a program. What we have no right to ask stays empty.
+/// Finds what holds a program. Values that need privileges we lack stay empty.
 pub(crate) fn holder(attached: XdpAttached, ifindex: u32) -> XdpHolder {
     let id = attached.program_id;
     let program = open_by_id(ObjectKind::Program, id).map(Program::from_fd);

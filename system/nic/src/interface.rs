@@ -12,7 +12,7 @@ use sys::link::{Link, XdpFeatures};
 use crate::holder::{XdpHolder, holder};
 use crate::lifeline::has_default_route;
 
-/// What is known of an interface. `None` is "the driver does not say".
+/// What is known of an interface. `None`: the driver does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Name, number, hardware type and address, flags, MTU, kind, queue counts.
@@ -49,9 +49,9 @@ impl Interface {
             .max(1)
     }
 
-    /// How AF_XDP can be had here as far as the driver says, best first, in the kernel's words.
-    /// Zero-copy may still fail when a queue is bound, where the device itself does not allow it
-    /// (virtio without `VIRTIO_F_ACCESS_PLATFORM`, say); trying would reset the card.
+    /// AF_XDP modes that the driver reports, best first, in the kernel's terms. Zero-copy may still
+    /// fail when a queue is bound, where the device itself does not allow it (virtio without
+    /// `VIRTIO_F_ACCESS_PLATFORM`, say); trying would reset the card.
     pub fn attach_modes(&self) -> Vec<&'static str> {
         let features = self.xdp_features.unwrap_or_default();
         let mut modes = Vec::new();

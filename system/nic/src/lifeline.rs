@@ -1,7 +1,7 @@
 //! Whether the machine lives on an interface: asked before its packets or its card are taken away.
 //!
-//! Asked of the calling thread's network namespace, by netlink and `/proc`. Where it cannot be
-//! told the answer is yes: who knows better says so (`--force`).
+//! Asked of the calling thread's network namespace, by netlink and `/proc`. If it cannot be
+//! determined, the answer is yes; `--force` overrides it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,8 +26,8 @@ pub fn lifeline(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a route to everywhere leaves by this interface itself, in any table. No if it cannot be
-/// told: for lists, not for decisions.
+/// Whether a route to everywhere leaves by this interface itself, in any table. False if it cannot
+/// be determined: for lists, not for decisions.
 pub fn has_default_route(name: &str) -> bool {
     let (Ok(link), Ok(routes)) = (Link::by_name(name), default_routes()) else {
         return false;
@@ -129,8 +129,8 @@ fn has_pppoe(name: &str) -> Result<bool> {
     }
 }
 
-/// The address of ours by which this session came (ssh(1), `SSH_CONNECTION`). sudo(8) takes the
-/// variable away, so those who started us are asked, too.
+/// Our address of this SSH session (ssh(1), `SSH_CONNECTION`). sudo(8) removes the variable, so
+/// parent processes are searched, too.
 fn session_address() -> Option<IpAddr> {
     let parse = |text: &str| text.split_whitespace().nth(2)?.parse().ok();
     if let Ok(text) = std::env::var("SSH_CONNECTION") {

@@ -69,7 +69,7 @@ pub struct QueueAccount {
     pub delivered: u64,
     /// Bytes of them present (not on the wire).
     pub delivered_bytes: u64,
-    /// Packets that went on to the host because nobody asked for them.
+    /// Packets passed to the host because they were not selected.
     pub passed: u64,
     /// Packets lost, by [`DropReason`].
     pub dropped: [u64; DropReason::COUNT],

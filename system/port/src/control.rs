@@ -8,7 +8,7 @@ use sys::Result;
 
 use crate::account::PortAccount;
 
-/// What a port can do, beyond moving packets.
+/// What a port can do besides moving packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -30,7 +30,7 @@ pub struct Capabilities {
     pub packet_len_max: u32,
 }
 
-/// What becomes of packets that nobody takes from a port.
+/// What happens to packets that are not received from a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Intake {
     /// They are lost when a ring is full.
@@ -51,7 +51,7 @@ pub struct PortDescription {
     pub target: String,
     /// Link type of its packets (as in capture files), of the first interface.
     pub link_type: u16,
-    /// What becomes of packets that nobody takes.
+    /// What happens to packets that are not received.
     pub intake: Intake,
     /// Pairs of what and value: attach mode, bind mode, time source, where the filter runs, ring
     /// sizes.
@@ -74,12 +74,11 @@ pub enum PortEvent {
     MtuChanged(u32),
     /// The interface is gone for good; the port is of no more use.
     DeviceGone,
-    /// The port's XDP program had been detached from the interface by somebody else, and is
-    /// attached again. Packets in between went to the host and are in no account but the
-    /// interface's.
+    /// Another process had detached the port's XDP program from the interface, and it is attached
+    /// again. Packets in between went to the host and are in no account but the interface's.
     Reattached,
-    /// The port's XDP program was detached from the interface, or replaced, by somebody else, and
-    /// this is why it is not attached again; a port that receives is of no more use.
+    /// Another process detached or replaced the port's XDP program, and this is why it is not
+    /// attached again; a receiving port is then no longer usable.
     Detached(String),
 }
 
@@ -109,7 +108,7 @@ pub trait PortControl: Send {
     /// Takes one event that happened since the last call, if there was one. Never blocks.
     fn event(&mut self) -> Option<PortEvent>;
 
-    /// Whether the link is up, where the port asks the card itself.
+    /// Whether the link is up, if the port reads it from the card itself.
     fn link_is_up(&mut self) -> Option<bool> {
         None
     }
@@ -117,8 +116,9 @@ pub trait PortControl: Send {
     /// What was obtained. May grow while a file is read (interfaces met on the way).
     fn describe(&self) -> PortDescription;
 
-    /// The interfaces of [`PortDescription`] from number `known` on: what is new to who knows so
-    /// many. A file may have tens of thousands; who meets one at a time must not be given all.
+    /// The interfaces of [`PortDescription`] from number `known` on: those added since a caller
+    /// last looked. A file may have tens of thousands, so callers that meet them one at a time do
+    /// not get all.
     fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
         let all = self.describe().interfaces;
         all.into_iter().skip(known).collect()

@@ -42,7 +42,7 @@ impl PortName {
 /// Opens a port by name. Options in the name go before those given.
 ///
 /// # Errors
-/// Each says what was tried, why it failed, and has a hint.
+/// Each has what was tried, why it failed, and a hint.
 pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
     Registry::default().open(name, options)
 }

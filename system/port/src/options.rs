@@ -77,7 +77,7 @@ pub enum TimestampSource {
     None,
 }
 
-/// By what means a tap copies packets out of the kernel (AF_PACKET).
+/// How a tap copies packets out of the kernel (AF_PACKET).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TapBy {
     /// The cheaper one where rights and kernel allow it.
@@ -126,15 +126,15 @@ pub enum IommuBy {
 pub struct FilterTarget {
     /// Their link type, as capture files number it.
     pub link_type: u16,
-    /// Index of the interface, for a tap: the kernel that runs the filter knows more than the
-    /// bytes, and keeps the VLAN tag beside them.
+    /// Index of the interface, for a tap: the kernel that runs the filter has more than the bytes,
+    /// and keeps the VLAN tag separately.
     pub tap: Option<u32>,
 }
 
 type Compile = dyn Fn(FilterTarget) -> Result<Option<Program>> + Send + Sync;
 
-/// Makes the filter once the port knows what its packets are: before the first one is let in, and
-/// for a file again for each link type in it.
+/// Compiles the filter once the link type is known: before the first packet is accepted, and for a
+/// file again for each link type in it.
 #[derive(Clone)]
 pub struct FilterSource(Arc<Compile>);
 
@@ -189,7 +189,7 @@ pub struct PortOptions {
     pub attach: AttachMode,
     /// How the socket is bound.
     pub bind: BindMode,
-    /// Who takes the time.
+    /// The timestamp source.
     pub timestamp: TimestampSource,
     /// See packets for other stations too.
     pub promiscuous: bool,
@@ -199,7 +199,7 @@ pub struct PortOptions {
     pub busy_poll_budget: Option<u16>,
     /// Set XDP_USE_NEED_WAKEUP (Since Linux 5.4).
     pub need_wakeup: bool,
-    /// By what means a tap copies packets (AF_PACKET).
+    /// How a tap copies packets (AF_PACKET).
     pub tap: TapBy,
     /// How a tap's packets are spread over several queues.
     pub fanout: Fanout,
@@ -249,8 +249,7 @@ impl Default for PortOptions {
 }
 
 impl PortOptions {
-    /// The same with the filter compiled for the packets at hand: what a backend calls once it
-    /// knows them.
+    /// The same with the filter compiled for the link type: called by a backend once it is known.
     ///
     /// # Errors
     /// As [`FilterSource::compile`].

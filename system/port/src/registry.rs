@@ -16,7 +16,7 @@ use crate::port::Port;
 pub struct PortName {
     /// Which backend.
     pub scheme: &'static str,
-    /// Interface, path, or whatever the backend names its devices by.
+    /// Interface, path, or another name of the backend's devices.
     pub target: String,
     /// One queue of it, from `afxdp:eth0/3`.
     pub queue: Option<u32>,
@@ -76,15 +76,15 @@ pub struct Backend {
     pub faster: &'static str,
     /// Options of its own names that are called otherwise elsewhere: here and there.
     pub renamed: &'static [(&'static str, &'static str)],
-    /// The frames that a port makes for itself when it is given no pool, where a pool of somebody
-    /// else's would do: how many, and how long. `None` for one that has nothing to share.
+    /// Number and length of the frames that a port allocates if the caller supplies no pool. `None`
+    /// for one that has nothing to share.
     pub frames: fn(&PortName, &PortOptions) -> Result<Option<PoolConfig>>,
     /// Opens a port.
     pub open: fn(&PortName, &PortOptions) -> Result<Port>,
 }
 
 impl Backend {
-    /// A row with a scheme and nothing beyond: for `..Backend::new("name", open)`.
+    /// A row with a scheme and nothing else: for `..Backend::new("name", open)`.
     pub const fn new(
         scheme: &'static str,
         open: fn(&PortName, &PortOptions) -> Result<Port>,
@@ -197,7 +197,7 @@ impl Registry {
     /// Opens a port by name. Options in the name go before those given.
     ///
     /// # Errors
-    /// Each says what was tried, why it failed, and has a hint.
+    /// Each has what was tried, why it failed, and a hint.
     pub fn open(&self, name: &str, options: &PortOptions) -> Result<Port> {
         let (backend, parsed, options) = self.prepare(name, options)?;
         (backend.open)(&parsed, &options)
@@ -221,7 +221,7 @@ impl Registry {
         let most = frames.iter().map(|config| config.frame_count).max();
         let frame_len = frames.iter().map(|config| config.frame_len).max();
         let config = PoolConfig {
-            // No port lends its device more than half of a pool that has other users.
+            // No port gives its device more than half of a pool that has other users.
             frame_count: sum.max(most.unwrap_or(0).saturating_mul(2)),
             frame_len: frame_len.unwrap_or(0),
             huge_pages: frames[0].huge_pages,

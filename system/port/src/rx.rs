@@ -36,13 +36,13 @@ pub enum Ready {
     Timeout,
     /// There will never be packets again: end of a file, or the sender is gone.
     End,
-    /// Somebody called the queue's [`Waker`].
+    /// The queue's [`Waker`] was called.
     Woken,
 }
 
 /// What a backend writes. Called once a batch.
 pub trait RxBackend: Send {
-    /// Appends up to `max` slots, and says what they hold; never blocks; none is not an error. A
+    /// Appends up to `max` slots, and returns what they hold; never blocks; none is not an error. A
     /// packet in several segments is never cut by the end of a batch: the backend stops before it
     /// instead.
     fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled>;
@@ -245,8 +245,8 @@ impl Drop for RxQueue {
     }
 }
 
-/// Whether a filter selects a packet. What the kernel would tell a filter beside the bytes is
-/// reported here, too: a tag that is not among them, and which way the packet goes.
+/// Whether a filter selects a packet. Metadata that the kernel offers to filters is reported here,
+/// too: a stripped tag, and the packet's direction.
 #[inline]
 fn selects(filter: &Matcher, slot: &Slot, bytes: &[u8]) -> bool {
     /// `PACKET_OUTGOING` of `if_packet.h`.
@@ -326,9 +326,8 @@ impl RxBatch<'_> {
         })
     }
 
-    /// Keeps packet `index` of a batch beyond the batch: its frame, owned, and what was known of it
-    /// beside its bytes. A move where the queue has a pool of its own, else a copy, which is
-    /// counted.
+    /// Detaches packet `index` from its batch: its frame, owned, and its metadata. A move where the
+    /// queue has a pool of its own, else a copy, which is counted.
     ///
     /// # Errors
     /// `InvalidInput` for an index out of range or a packet in several segments, `NoSpace` if the
@@ -491,7 +490,7 @@ impl<'b> Packet<'b> {
         self.head().has(Slot::VLAN).then_some(self.head().vlan)
     }
 
-    /// What the card says of its checksums.
+    /// The card's checksum verdict.
     #[inline]
     pub fn checksum(&self) -> Checksum {
         let head = self.head();

@@ -1,4 +1,4 @@
-//! Sending: a queue lends empty buffers, takes them back filled, or takes frames.
+//! Sending: a queue hands out empty buffers, takes them back filled, or takes frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub trait TxBackend: Send {
     /// `Slot::DETACHED`. A packet that can never be sent is taken and counted as failed, and its
     /// frames stay with the receiving queue.
     ///
-    /// `None`, which is what a backend says that has not got this: they have to be copied.
+    /// `None` from a backend without this: packets have to be copied.
     fn transfer(&mut self, slots: &mut [Slot]) -> Result<Option<usize>> {
         let _ = slots;
         Ok(None)
@@ -81,7 +81,7 @@ impl TxQueue {
         &self.counters
     }
 
-    /// Lends up to `count` empty buffers; fewer when the device is behind. Never blocks.
+    /// Hands out up to `count` empty buffers; fewer when the device is behind. Never blocks.
     #[inline]
     pub fn reserve(&mut self, count: usize) -> Result<TxBatch<'_>> {
         if !self.slots.is_empty() {

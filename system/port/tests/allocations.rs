@@ -1,5 +1,5 @@
-//! Once warm, moving packets through a port allocates nothing: a counting allocator says so. Here
-//! for the memory ring, files, and as root packet sockets.
+//! Once warm, moving packets through a port allocates nothing, as a counting allocator verifies.
+//! Here for the memory ring, files, and as root packet sockets.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -247,7 +247,7 @@ fn own_loopback() -> bool {
     true
 }
 
-/// Both means of receiving, and the sending ring.
+/// Both ways of receiving, and the transmit ring.
 #[test]
 fn packet_sockets_allocate_nothing_once_warm() {
     if !own_loopback() {
@@ -267,7 +267,7 @@ fn packet_sockets_allocate_nothing_once_warm() {
             }
             Err(error) => panic!("{error}"),
         };
-        // To nobody: an unassigned EtherType.
+        // An unassigned EtherType.
         let mut packet = [0; 200];
         (packet[12], packet[13]) = (0x88, 0xb5);
         let mut exchange = |rounds: usize| {

@@ -25,7 +25,7 @@ type Queue = Arc<Mutex<VecDeque<Box<[u8]>>>>;
 /// A backend in a crate of its own: what is sent on it is received from it, in memory of its own.
 struct Rx {
     queue: Queue,
-    /// Lent to the queue, by token.
+    /// Borrowed by the queue, by token.
     borrowed: Vec<Option<Box<[u8]>>>,
     cache: FrameCache,
     counters: Arc<RxCounters>,
@@ -400,7 +400,7 @@ fn a_waker_ends_a_wait_from_another_thread() {
         waker.wake();
         assert_eq!(port.rx[0].wait(LONG).unwrap(), Ready::Woken);
         assert_eq!(port.rx[0].wait(Duration::ZERO).unwrap(), Ready::Timeout);
-        // While it waits (or just before: nobody can tell).
+        // While it waits (or just before: it does not matter).
         for _ in 0..20 {
             let rx = &mut port.rx[0];
             std::thread::scope(|scope| {
@@ -457,7 +457,7 @@ fn a_ring_in_memory_can_be_polled() {
                 batch.submit().unwrap();
                 tx.flush().unwrap();
             });
-            // Armed before or after the packet came: nobody can tell.
+            // Armed before or after the packet arrived: both must work.
             if rx.arm().unwrap() {
                 assert!(poll(rx.poll_fd().unwrap(), LONG));
             }

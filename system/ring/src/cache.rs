@@ -21,8 +21,8 @@ pub struct FrameCache {
 }
 
 impl FrameCache {
-    /// Most frames that a cache keeps: a pool needs so many beyond what its rings hold for each
-    /// queue, or what one thread keeps another one waits for.
+    /// Most frames that a cache keeps: for each queue a pool needs this many in addition to those
+    /// in its rings, or one thread waits for frames that another one keeps.
     pub const LEN_MAX: usize = 3 * BATCH;
 
     /// An empty cache over `pool`.
@@ -56,8 +56,8 @@ impl FrameCache {
             }
             self.count = self.count.checked_sub(1)?;
             let index = self.free[self.count];
-            // Whoever writes the shared list wrongly makes frames unreachable, never two owners of
-            // one frame: the table has the last word.
+            // A corrupt shared list makes frames unreachable, but never gives one frame two owners:
+            // the table decides.
             if self.pool.pass(index, Owner::Free, to) {
                 return Some(index);
             }
@@ -153,8 +153,7 @@ impl FrameCache {
     }
 
     /// Gives all that it keeps to the shared list where that is more than an eighth of the pool.
-    /// For a thread that gives frames back and takes none: those who take would wait for the
-    /// frames that it keeps.
+    /// For a thread that only gives frames back: others would wait for the frames that it keeps.
     #[inline]
     pub fn keep_an_eighth(&mut self) {
         if self.count > self.pool.frame_count() as usize / 8 {
@@ -178,8 +177,8 @@ impl FrameCache {
         Ok(())
     }
 
-    /// Takes a free frame by its index, for a batch: this process holds it until it lends it or
-    /// gives it back.
+    /// Takes a free frame by its index, for a batch: this process holds it until it gives it to a
+    /// device or frees it.
     #[inline]
     pub fn take_index(&mut self) -> Option<u32> {
         self.next_free(Owner::User)
@@ -196,9 +195,9 @@ impl FrameCache {
     /// process does not hold it.
     ///
     /// # Safety
-    /// The caller holds `index` (it came from [`FrameCache::take_index`] or
-    /// [`Pool::claim_index`]) and no longer touches the frame: a [`Frame`] or batch elsewhere
-    /// would otherwise share its bytes with whoever takes it next.
+    /// The caller holds `index` (it came from [`FrameCache::take_index`] or [`Pool::claim_index`])
+    /// and no longer touches the frame: a [`Frame`] or batch elsewhere would otherwise share its
+    /// bytes with the next owner.
     #[inline]
     pub unsafe fn give_index(&mut self, index: u32) -> bool {
         let passed = self.pool.pass(index, Owner::User, Owner::Free);

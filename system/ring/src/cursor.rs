@@ -98,7 +98,7 @@ impl<T: Copy> RingMemory<T> {
         self.mask + 1
     }
 
-    /// Whether the kernel asks to be woken (XDP_RING_NEED_WAKEUP, Since Linux 5.4).
+    /// Whether the kernel needs a wakeup (XDP_RING_NEED_WAKEUP, since Linux 5.4).
     #[inline]
     fn need_wakeup(&self) -> bool {
         // SAFETY: valid while `_keep` lives.
@@ -149,7 +149,7 @@ impl<T: Copy> Producer<T> {
     /// Writes the `offset`-th reserved entry.
     ///
     /// # Panics
-    /// Beyond what `reserve` granted: there an entry may lie that the consumer is reading.
+    /// Past what `reserve` granted: the consumer may be reading an entry there.
     #[inline]
     pub fn write(&mut self, offset: u32, value: T) {
         let granted = self.limit.wrapping_sub(self.head);
@@ -184,7 +184,7 @@ impl<T: Copy> Producer<T> {
         self.memory.entry_count()
     }
 
-    /// Whether the kernel asks to be woken.
+    /// Whether the kernel needs a wakeup.
     #[inline]
     pub fn need_wakeup(&self) -> bool {
         self.memory.need_wakeup()
@@ -227,7 +227,7 @@ impl<T: Copy> Consumer<T> {
     /// Reads the `offset`-th entry peeked at. What it holds is the other side's word: check it.
     ///
     /// # Panics
-    /// Beyond what `peek` found: there the producer may be writing.
+    /// Past what `peek` found: the producer may be writing there.
     #[inline]
     pub fn read(&self, offset: u32) -> T {
         let found = self.limit.wrapping_sub(self.tail);
@@ -258,8 +258,7 @@ impl<T: Copy> Consumer<T> {
         self.memory.entry_count()
     }
 
-    /// Whether the kernel asks to be woken (on the fill ring's flags for RX it is the producer's to
-    /// ask).
+    /// Whether the kernel needs a wakeup (for RX it is in the fill ring's flags).
     #[inline]
     pub fn need_wakeup(&self) -> bool {
         self.memory.need_wakeup()
@@ -284,7 +283,7 @@ unsafe impl<T: Send> Sync for Owned<T> {}
 /// A ring within the process: both ends of `entry_count` (rounded up to a power of two) entries.
 ///
 /// # Panics
-/// For more than 2^31 entries: the indices could not tell full from empty.
+/// For more than 2^31 entries: the indices could not distinguish full from empty.
 pub fn spsc<T: Copy + Default + Send + 'static>(entry_count: u32) -> (Producer<T>, Consumer<T>) {
     spsc_from(entry_count, 0)
 }

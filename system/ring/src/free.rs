@@ -42,8 +42,8 @@ pub(crate) fn push(head: &AtomicU64, next: &[AtomicU32], indices: &[u32]) {
         let (tag, top) = unpack(seen);
         next[last as usize].store(top, Ordering::Relaxed);
         let new = pack(tag.wrapping_add(1), first);
-        // Release: the links written above are seen by whoever pops (pairs with the Acquire load in
-        // `pop`).
+        // Release: the links written above are visible to the thread that pops (pairs with the
+        // Acquire load in `pop`).
         match head.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => seen = now,

@@ -10,9 +10,9 @@
 //!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.
 //!
 //! Threat model of the owner table: a peer process may crash, lie in its descriptors, return a
-//! frame twice or never. It may not corrupt another frame's ownership: whoever maps the table
-//! writable is trusted that far. A hostile peer that was handed a frame can change its payload
-//! afterwards; who cares about that copies.
+//! frame twice or never. It must not corrupt another frame's ownership: a process that maps the
+//! table writable is trusted that far. A hostile peer that was handed a frame can change its
+//! payload afterwards; copy it if that matters.
 
 mod cache;
 mod cursor;

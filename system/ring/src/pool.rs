@@ -19,11 +19,11 @@ use crate::free;
 use crate::owners::Owners;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Who may touch a frame. Stored as one byte a frame, in the shared region.
+/// The owner of a frame. Stored as one byte a frame, in the shared region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Owner {
-    /// Nobody: on the free list or in a thread's cache.
+    /// Free: on the free list or in a thread's cache.
     Free = 0,
     /// A [`Frame`] or a batch in this process.
     User = 1,
@@ -91,11 +91,11 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// The pools that are alive, for those who hold a frame and not its pool. Touched when a pool is
-/// made and when a frame of a pool that a queue has not met yet is sent on it.
+/// The live pools, for code that holds a frame but not its pool. Touched when a pool is made and
+/// when a frame of a pool that a queue has not met yet is sent on it.
 static POOLS: Mutex<Vec<(u32, Weak<Shared>)>> = Mutex::new(Vec::new());
 
-/// Pools are told apart by a number that no two pools of this process share.
+/// Pools are distinguished by a number that is unique in this process.
 static NEXT_TAG: StdAtomicU32 = StdAtomicU32::new(1);
 
 impl Pool {
@@ -269,7 +269,8 @@ impl Pool {
         }
     }
 
-    /// Lends a frame to a device: gives up ownership, returns the index to put into a descriptor.
+    /// Gives a frame to a device: transfers ownership, and returns the index to put into a
+    /// descriptor.
     ///
     /// # Panics
     /// If the frame is of another pool: a bug of the caller, which must compare tags before.
@@ -297,13 +298,13 @@ impl Pool {
     /// frame becomes the user's; false if the device does not hold it.
     ///
     /// # Safety
-    /// As for `claim`; and whoever claims an index answers for giving it back once.
+    /// As for `claim`; and the caller must give a claimed index back exactly once.
     #[inline]
     pub unsafe fn claim_index(&self, index: u32) -> bool {
         self.pass(index, Owner::Device, Owner::User)
     }
 
-    /// Lends frame `index`, held by a batch, to a device; false if this process does not hold it.
+    /// Gives frame `index`, held by a batch, to a device; false if this process does not hold it.
     ///
     /// # Safety
     /// The caller holds `index`, as for [`FrameCache::give_index`](crate::FrameCache::give_index),
@@ -340,10 +341,10 @@ impl Pool {
         u64::from(index) << self.0.frame_len_log2
     }
 
-    /// Says where in the frame the packet lies.
+    /// Sets the packet's position in the frame.
     ///
     /// # Panics
-    /// If the range reaches beyond the frame, or the frame is of another pool.
+    /// If the range exceeds the frame, or the frame is of another pool.
     #[inline]
     pub fn set_range(&self, frame: &mut Frame, offset: u32, len: u32) {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");

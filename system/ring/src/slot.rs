@@ -28,7 +28,7 @@ impl Vlan {
     }
 }
 
-/// What the card says of a packet's IP and transport checksums.
+/// The card's verdict on a packet's IP and transport checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// Nothing: it did not look, or does not know the protocol.
@@ -54,7 +54,7 @@ pub struct Slot {
     cap_len: u32,
     /// Bytes of the packet on the wire, over all of its slots.
     pub wire_len: u32,
-    /// Whatever the backend needs to release the slot: a frame's index, a block's number.
+    /// The backend's token for releasing the slot: a frame's index, a block's number.
     token: u64,
     /// When it arrived, in nanoseconds since the Unix epoch, if `flags` has [`Slot::TIME`].
     pub time_ns: u64,
@@ -78,8 +78,8 @@ impl Slot {
     pub const TIME: u16 = 1 << 0;
     /// The host sent this packet (a tap sees both directions).
     pub const OUTGOING: u16 = 1 << 2;
-    /// `vlan` holds a tag. (Where Intel's cards say so, as are the checksums: a mask is all that it
-    /// takes.)
+    /// `vlan` holds a tag. (The bit positions are those of Intel's cards, as for the checksums, so
+    /// a mask is enough.)
     pub const VLAN: u16 = 1 << 3;
     /// The packet goes on in the next slot.
     pub const CONTINUES: u16 = 1 << 4;
@@ -90,7 +90,7 @@ impl Slot {
     /// The transport checksum is not finished: it came from a program on the same machine.
     pub const CHECKSUM_PARTIAL: u16 = 1 << 7;
 
-    /// The bits of `hash` that tell its kind.
+    /// The bits of `hash` that hold its type.
     const HASH_KIND: u64 = 0xf;
 
     /// The token of a slot whose frame has gone elsewhere: there is nothing to release.
@@ -101,7 +101,7 @@ impl Slot {
     ///
     /// # Safety
     /// Until the slot comes back to the backend (by `release` or `submit`) or is dropped, the bytes
-    /// are initialized memory that whoever has the slot alone reads and writes.
+    /// are initialized memory that only the holder of the slot reads and writes.
     #[inline(always)]
     pub unsafe fn over(data: NonNull<u8>, cap_len: u32, wire_len: u32, token: u64) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Slot {
         self.has(Self::CONTINUES)
     }
 
-    /// Says that the packet goes on in the next slot.
+    /// Marks the packet as continued in the next slot.
     #[inline]
     pub fn set_continues(&mut self) {
         self.flags |= Self::CONTINUES;
@@ -189,7 +189,7 @@ impl Slot {
         self.flags |= Self::VLAN;
     }
 
-    /// Sets what the card says of the packet's checksums.
+    /// Sets the card's checksum verdict.
     #[inline]
     pub fn set_checksum(&mut self, checksum: Checksum) {
         self.flags &= !(Self::CHECKSUM_GOOD | Self::CHECKSUM_BAD | Self::CHECKSUM_PARTIAL);
@@ -201,7 +201,7 @@ impl Slot {
         };
     }
 
-    /// Says that the host itself sent the packet.
+    /// Marks the packet as sent by the host itself.
     #[inline]
     pub fn set_outgoing(&mut self) {
         self.flags |= Self::OUTGOING;
@@ -213,13 +213,13 @@ impl Slot {
         self.interface_index = index;
     }
 
-    /// The card's hash, of whatever kind.
+    /// The card's hash, of any type.
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
         (self.hash & Self::HASH_KIND != 0).then_some((self.hash >> 32) as u32)
     }
 
-    /// Sets the hash of a card that does not tell its kind.
+    /// Sets a hash whose type the card does not report.
     #[inline]
     pub fn set_rss_hash(&mut self, hash: u32) {
         self.hash = u64::from(hash) << 32 | Self::HASH_KIND;
@@ -252,7 +252,7 @@ impl Slot {
         hash: u64,
         info: u64,
     ) {
-        // SAFETY: the caller's word. The fields of a slot lie as the assertions below say; on a
+        // SAFETY: the caller's word. The assertions below fix the layout of a slot; on a
         // little-endian processor those of one word are written by one store.
         unsafe {
             (&raw mut (*at).data).write(NonNull::new_unchecked(data));
@@ -269,7 +269,7 @@ impl Slot {
         }
     }
 
-    /// The same over a buffer of `len` bytes of which there is nothing to tell.
+    /// The same over a buffer of `len` bytes without metadata.
     ///
     /// # Safety
     /// As there.
@@ -283,7 +283,7 @@ impl Slot {
             (&raw mut (*at).token).write(index.into());
             (&raw mut (*at).time_ns).write(0);
             (&raw mut (*at).hash).write(0);
-            // Flags and tag are 0 in whatever order.
+            // Flags and tag are 0 in any byte order.
             at.cast::<u64>().add(INFO_WORD).write(0);
         }
     }
@@ -461,7 +461,7 @@ const _: () = assert!(
     "as `Slot::set_info` and `Slot::write` have them"
 );
 
-/// Asks for the line that a packet begins in: the reader will want its headers next.
+/// Prefetches the first cache line of a packet: the reader will want its headers next.
 #[inline(always)]
 pub fn prefetch(at: *const u8) {
     sys::advice::prefetch(&[at.addr()]);

@@ -1,6 +1,6 @@
-//! Advice about memory that somebody else reserved: to the kernel, and to the processor.
+//! Advice about memory reserved elsewhere: to the kernel, and to the processor.
 
-/// Asks for large pages in this piece of the process's memory, which should not have been touched
+/// Requests large pages in this piece of the process's memory, which should not have been touched
 /// yet: where transparent huge pages are on `madvise` (`/sys/kernel/mm/transparent_hugepage`), a
 /// table that is looked up at random misses the TLB less. Advice may be ignored, and then is.
 pub fn large_pages(address: usize, len: usize) {
@@ -10,14 +10,13 @@ pub fn large_pages(address: usize, len: usize) {
     if to <= from || to - from < 2 << 20 {
         return;
     }
-    // SAFETY: MADV_HUGEPAGE changes how memory is backed, never what is in it or who may use it,
-    // whatever the range; a range that is not mapped is an error.
+    // SAFETY: MADV_HUGEPAGE changes how memory is backed, never its contents or permissions, for
+    // any range; a range that is not mapped is an error.
     unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_HUGEPAGE) };
 }
 
 /// Has the processor load the cache lines at these addresses, all at once and without waiting for
-/// any. Addresses that are nobody's do no harm: a prefetch reads nothing that a program can see,
-/// and never faults.
+/// any. Invalid addresses do no harm: a prefetch has no visible effect, and never faults.
 #[inline]
 pub fn prefetch(addresses: &[usize]) {
     for address in addresses {

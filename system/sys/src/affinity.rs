@@ -30,7 +30,7 @@ pub fn pin_current_thread(cpu_index: usize) -> Result<()> {
 /// value belongs to the thread (setpriority(2), "C library/kernel differences").
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn lower_priority_of_thread() -> Result<()> {
     // SAFETY: a plain system call with integers; 0 is the calling thread.
     let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };

@@ -1,4 +1,4 @@
-//! bpf(2): maps, programs, links and what the kernel says about them (`include/uapi/linux/bpf.h`).
+//! bpf(2): maps, programs, links and their info (`include/uapi/linux/bpf.h`).
 //!
 //! Objects are owned file descriptors. The sizes that the kernel would write by are known to each
 //! [`Map`], so that no call can run over a caller's buffer.

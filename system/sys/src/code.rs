@@ -18,7 +18,7 @@ impl FilterCode {
     /// Puts code into memory of its own, and makes it executable and no longer writable.
     ///
     /// # Errors
-    /// What mmap(2) and mprotect(2) say; a system may forbid code made at run time (SELinux
+    /// Errors of mmap(2) and mprotect(2); a system may forbid code made at run time (SELinux
     /// `execmem`).
     ///
     /// # Safety

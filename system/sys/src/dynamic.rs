@@ -1,5 +1,5 @@
-//! Libraries of the system that are opened when they are first asked for, not linked: a machine
-//! without them runs everything but what they are for.
+//! System libraries that are loaded on demand, not linked: without them a machine runs everything
+//! that does not need them.
 
 use std::ffi::{CStr, c_void};
 

@@ -18,9 +18,9 @@ pub enum ErrorKind {
     Permission,
     /// The kernel, driver or library cannot do it; see [`Unsupported`].
     Unsupported,
-    /// Somebody else holds what was asked for.
+    /// The resource is in use.
     Busy,
-    /// The caller asked for something that makes no sense.
+    /// The caller's arguments are invalid.
     InvalidInput,
     /// The device went away under us.
     Gone,
@@ -66,7 +66,7 @@ impl fmt::Display for KernelVersion {
     }
 }
 
-/// Something this kernel or driver does not have: apart from failure, because it says what would
+/// This kernel or driver lacks a feature: separate from failure, because the hint names what would
 /// provide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {

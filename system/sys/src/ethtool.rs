@@ -1,4 +1,4 @@
-//! What a driver says of its interface: the `SIOCETHTOOL` requests that read (Linux
+//! What a driver reports about its interface: the `SIOCETHTOOL` requests that read (Linux
 //! `include/uapi/linux/ethtool.h`). Nothing here changes anything.
 //!
 //! A driver that does not know a request answers `EOPNOTSUPP`, which is reported as `None`.
@@ -23,7 +23,7 @@ const GRSSH: u32 = 0x46;
 const STATISTICS_SET: u32 = 1;
 /// Bytes of a name in a string set (`ETH_GSTRING_LEN`).
 const NAME_LEN: usize = 32;
-/// More statistics or table entries than any driver has: a bound for what the kernel tells us.
+/// More statistics or table entries than any driver has: a bound on the kernel's reply.
 const COUNT_MAX: usize = 65_536;
 
 /// Driver and firmware, as `ethtool -i`.
@@ -108,7 +108,7 @@ pub struct Offloads {
     pub tx_vlan: bool,
 }
 
-/// A socket to ask through.
+/// The socket for requests.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,

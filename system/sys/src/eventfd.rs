@@ -1,4 +1,4 @@
-//! A counter as a file descriptor (`eventfd(2)`): how VFIO tells an interrupt.
+//! A counter as a file descriptor (`eventfd(2)`): how VFIO reports an interrupt.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -11,12 +11,13 @@ static SUSPEND: AtomicBool = AtomicBool::new(false);
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 static RESIZED: AtomicBool = AtomicBool::new(false);
 
-/// What signals have asked for or reported since the last time.
+/// Signals since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// The process is to stop (`SIGTSTP`): restore the terminal, then call [`suspend`].
     pub suspend: bool,
-    /// The process was stopped and goes on (`SIGCONT`): somebody else may have used the terminal.
+    /// The process was stopped and continues (`SIGCONT`): another program may have used the
+    /// terminal.
     pub continued: bool,
     /// The terminal may have another size (`SIGWINCH`).
     pub resized: bool,
@@ -48,12 +49,12 @@ pub fn changes() -> Changes {
 /// Sends `SIGTSTP` to the process group, as the terminal does at Ctrl-Z when it is not in raw mode:
 /// all programs of a pipeline stop.
 pub fn suspend_group() {
-    // SAFETY: no memory is touched. It fails only where the signal may be sent to nobody.
+    // SAFETY: no memory is touched. It fails only if the signal must not be sent to any process.
     unsafe { libc::kill(0, libc::SIGTSTP) };
 }
 
 /// Stops this process with the default action of `SIGTSTP`, and returns when it is continued; at
-/// once in an orphaned process group, where nobody could continue it.
+/// once in an orphaned process group, where no shell could continue it.
 ///
 /// # Errors
 /// If the handler cannot be installed again.

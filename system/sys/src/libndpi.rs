@@ -1,9 +1,9 @@
 //! The system's libndpi: several hundred application protocols, by the first packets of flows.
 //!
-//! It is opened when first asked for, not linked. Its structures change with each release, so only
-//! its functions are used, and only of releases whose signatures are known here (ndpi_api.h of
-//! 4.2): another one is refused. State of flows lies in memory of ours, as many as were reserved;
-//! what the library allocates for a flow beside that is freed with it.
+//! It is loaded on demand, not linked. Its structures change with each release, so only its
+//! functions are used, and only of releases whose signatures are known here (ndpi_api.h of 4.2):
+//! another one is refused. State of flows lies in memory of ours, as many as were reserved; what
+//! the library allocates for a flow beside that is freed with it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ushort};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -222,8 +222,8 @@ impl Detector {
         Some(state.as_mut_ptr().cast())
     }
 
-    /// Takes a packet of a flow, from its IP header on, at a time in milliseconds. What is beyond
-    /// 65,535 bytes is not looked at. Tells what the flow carries, as far as known.
+    /// Takes a packet of a flow, from its IP header on, at a time in milliseconds. Bytes after the
+    /// first 65,535 are ignored. Returns what the flow carries, as far as known.
     pub fn packet(&mut self, flow: u32, packet: &[u8], time_ms: u64) -> Protocol {
         let len = packet.len().min(u16::MAX.into()) as u16;
         let Some(state) = self.state(flow) else {
@@ -234,7 +234,7 @@ impl Detector {
         unsafe { (self.library.process)(self.module, state, packet.as_ptr(), len, time_ms) }
     }
 
-    /// Whether more packets of a flow whose protocol is known could tell more.
+    /// Whether more packets of a flow whose protocol is known could refine it.
     pub fn wants_more(&mut self, flow: u32) -> bool {
         let Some(state) = self.state(flow) else {
             return false;
@@ -345,7 +345,7 @@ mod tests {
         );
         assert_eq!(detector.begin(), Some(one));
         assert_eq!(detector.begin(), None);
-        // What is no packet at all says nothing.
+        // An empty packet gives no result.
         for len in 0..datagram(53, question).len() {
             detector.packet(one, &datagram(53, question)[..len], 1002);
         }

@@ -1,7 +1,7 @@
 //! The system's libpcap, for one thing: its compiler of filter expressions (pcap-filter(7)).
 //!
-//! It is opened when first asked for, not linked: a machine without it runs everything but
-//! filters. Debian calls the library `libpcap.so.0.8`, its authors `libpcap.so.1`.
+//! It is loaded on demand, not linked: without it a machine runs everything except filters. Debian
+//! calls the library `libpcap.so.0.8`, its authors `libpcap.so.1`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -191,7 +191,7 @@ impl Library {
 }
 
 impl Library {
-    /// The netmask of an interface's IPv4 address, as libpcap wants it.
+    /// The netmask of an interface's IPv4 address, in libpcap's form.
     fn netmask(&self, ifindex: u32) -> u32 {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
         let mut text: [c_char; 256] = [0; 256];
@@ -243,8 +243,7 @@ pub fn version() -> Result<String> {
 /// What the packets are that an expression is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketSource {
-    /// Packets of an interface. What only the kernel knows (`inbound`, `outbound`) is compiled to
-    /// ancillary loads.
+    /// Packets of an interface. Direction (`inbound`, `outbound`) is compiled to ancillary loads.
     Live {
         /// libpcap's `DLT_` number, 1 for Ethernet.
         link_type: i32,
@@ -391,7 +390,7 @@ mod tests {
             compile("udp", file(1, false), 1000, true).unwrap(),
             compile("udp", ETHERNET, 1000, true).unwrap()
         );
-        // Only the kernel knows a packet's direction.
+        // Only the kernel has a packet's direction.
         assert!(compile("inbound", ETHERNET, 1000, true).is_ok());
         assert!(compile("inbound", file(1, false), 1000, true).is_err());
         // A loopback header is the address family, in its machine's order: 2 for IPv4.

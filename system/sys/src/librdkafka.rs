@@ -1,7 +1,7 @@
 //! The system's librdkafka: a producer for Apache Kafka.
 //!
-//! It is opened when first asked for, not linked, as [`libpcap`](crate::libpcap) is: a machine
-//! without it runs everything but this. Everything used here is in librdkafka 1.0 (rdkafka.h) and
+//! It is loaded on demand, not linked, as [`libpcap`](crate::libpcap) is: without it a machine runs
+//! everything except Kafka exports. Everything used here is in librdkafka 1.0 (rdkafka.h) and
 //! later.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -24,7 +24,7 @@ const COPY: c_int = 0x2;
 const QUEUE_FULL: c_int = -184;
 /// `RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT`.
 const PURGE_ALL: c_int = 0x3;
-/// Errors kept before somebody asks for the last one.
+/// Errors kept until the last one is read.
 const TEXT_LEN: usize = 512;
 
 /// What we know nothing of: `rd_kafka_conf_t`, `rd_kafka_t`, `rd_kafka_topic_t`.
@@ -314,7 +314,7 @@ impl Producer {
         std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives up all messages that have not been delivered; their reports come with the next
+    /// Drops all messages that have not been delivered; their reports come with the next
     /// [`Producer::poll`].
     pub fn purge(&self) {
         // SAFETY: the handle is live.
@@ -382,7 +382,7 @@ mod tests {
         assert!(Producer::check(&[("acks", "all")], "t").is_ok());
     }
 
-    /// Nobody is there: the queue has its bound, and what was in it comes back as lost.
+    /// No broker: the queue is bounded, and its messages come back as lost.
     #[test]
     fn the_queue_is_bounded_and_every_message_has_a_report() {
         if let Err(error) = version() {

@@ -1,9 +1,8 @@
-//! Interfaces: what the kernel says about them, what XDP it has there, and what happens to them
-//! (rtnetlink and the generic family `netdev`; what drivers tell is in
-//! [`ethtool`](crate::ethtool)).
+//! Interfaces: their properties, XDP programs and events (rtnetlink and the generic family
+//! `netdev`; drivers' information is in [`ethtool`](crate::ethtool)).
 //!
-//! Everything is asked of the network namespace that the calling thread is in; `/sys`, which may
-//! show another one, is not read.
+//! All requests are for the network namespace of the calling thread; `/sys`, which may show another
+//! one, is not read.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -35,7 +34,7 @@ const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
 
-/// Where an XDP program is attached, as the kernel says.
+/// Where an XDP program is attached, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpPlace {
     /// In the driver.
@@ -66,7 +65,7 @@ pub struct XdpAttached {
     pub program_id: u32,
 }
 
-/// Counters of an interface, in packets unless said otherwise (`struct rtnl_link_stats64`).
+/// Counters of an interface, in packets unless noted otherwise (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     /// Received.
@@ -81,7 +80,7 @@ pub struct LinkStats {
     pub rx_errors: u64,
     /// Failed to send.
     pub tx_errors: u64,
-    /// Received and dropped for want of room in the kernel.
+    /// Received and dropped for lack of room in the kernel.
     pub rx_dropped: u64,
     /// Dropped on the way out.
     pub tx_dropped: u64,
@@ -89,7 +88,7 @@ pub struct LinkStats {
     pub rx_missed: u64,
 }
 
-/// What the kernel says about an interface.
+/// The kernel's information about an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its number, in this namespace.
@@ -134,7 +133,7 @@ impl Link {
         self.flags & both == both
     }
 
-    /// Asks for one by name.
+    /// Looks one up by name.
     ///
     /// # Errors
     /// `NotFound`, with the names that there are.
@@ -163,7 +162,7 @@ impl Link {
         }
     }
 
-    /// Asks for one by number.
+    /// Looks one up by number.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
@@ -289,7 +288,7 @@ fn parse_xdp(value: &[u8]) -> Vec<XdpAttached> {
             program_id: number_u32(value),
         });
     }
-    // Kernels before 4.19 tell only the mode and one number.
+    // Kernels before 4.19 report only the mode and one id.
     if found.is_empty() && single != 0 {
         let place = match mode {
             2 => XdpPlace::Generic,
@@ -324,7 +323,7 @@ impl XdpFeatures {
     pub const REDIRECT: u64 = 1 << 1;
     /// It takes redirected packets.
     pub const NDO_XMIT: u64 = 1 << 2;
-    /// It knows AF_XDP zero-copy.
+    /// It supports AF_XDP zero-copy.
     pub const ZERO_COPY: u64 = 1 << 3;
     /// It hands programs packets of several buffers.
     pub const RX_SG: u64 = 1 << 5;
@@ -343,7 +342,7 @@ impl XdpFeatures {
         self.bits & bits == bits
     }
 
-    /// Asks about an interface.
+    /// Queries an interface.
     ///
     /// # Errors
     /// `Unsupported` before Linux 6.3.
@@ -375,7 +374,7 @@ pub enum LinkEvent {
     Changed(Box<Link>),
     /// It is gone from this namespace.
     Removed(u32),
-    /// Some were left out: ask for the state.
+    /// Some were lost: query the state.
     Overrun,
 }
 

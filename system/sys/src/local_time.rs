@@ -1,4 +1,4 @@
-//! The machine's time zone: the C library knows it, and its file format is nobody else's business.
+//! The machine's time zone, through the C library, so that we need not read its file format.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

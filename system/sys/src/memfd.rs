@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use crate::mmap::Mapping;
 use crate::{Error, Result};
 
-/// Length of a huge page asked for, in bytes: 2 MiB, the size that x86-64 and arm64 kernels
+/// Length of the requested huge pages, in bytes: 2 MiB, the size that x86-64 and arm64 kernels
 /// reserve.
 pub const HUGE_PAGE_LEN: usize = 2 << 20;
 

@@ -10,7 +10,8 @@ use crate::{Error, Result};
 /// A mapped range of memory, unmapped on drop.
 ///
 /// Shared mappings may be written by the kernel, a device or a peer process at any time, hence no
-/// safe slice over the whole: who hands out parts of it (pool, ring) answers for aliasing.
+/// safe slice over the whole: code that hands out parts of it (pool, ring) is responsible for
+/// aliasing.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -75,9 +76,9 @@ impl Mapping {
         Self::map_near(hint, Some(fd), len, offset, prot, flags)
     }
 
-    /// Asks the kernel to put huge pages under this mapping of memory: a packet then costs a
-    /// translation less, and none have to be reserved beforehand. True if it did (since Linux
-    /// 6.1, `MADV_COLLAPSE`), for all but a last piece that is shorter than a huge page.
+    /// Asks the kernel to back this mapping with huge pages: a packet then costs a translation
+    /// less, and none have to be reserved beforehand. True if it did (since Linux 6.1,
+    /// `MADV_COLLAPSE`), for all but a last piece that is shorter than a huge page.
     pub fn collapse(&self) -> bool {
         /// `MADV_COLLAPSE` in `include/uapi/asm-generic/mman-common.h`.
         const COLLAPSE: i32 = 25;

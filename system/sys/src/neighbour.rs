@@ -28,7 +28,7 @@ const USE: u8 = 1;
 const VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 const FAILED: u16 = 0x20;
 
-/// What the kernel knows of a neighbour.
+/// The kernel's entry for a neighbour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// Its link-layer address.
@@ -133,7 +133,7 @@ pub fn resolve(interface: u32, address: IpAddr, timeout: Duration) -> Result<Opt
         if left.is_zero() || !changes.wait(left.as_millis() as i32 + 1)? {
             return Ok(None);
         }
-        // Whatever changed, and also after an overrun: the table says what is true now.
+        // After any change, and after an overrun: the table has the current state.
         while let Some(Notice::Message(_)) = changes.notice()? {}
     }
 }

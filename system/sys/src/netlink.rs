@@ -1,7 +1,7 @@
 //! Netlink: requests, dumps and notifications (`include/uapi/linux/netlink.h`, RFC 3549).
 //!
-//! Only the codec and the socket; what the messages mean is in the files that use them
-//! ([`link`](crate::link) and whoever asks a generic family by [`Socket::family`]).
+//! Only the codec and the socket; the messages are interpreted by the files that use them
+//! ([`link`](crate::link), and users of a generic family by [`Socket::family`]).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::{io, mem};
@@ -220,7 +220,7 @@ impl Socket {
             waiting: std::collections::VecDeque::new(),
         };
         socket.bind()?;
-        // Both only make errors tell more; kernels without them are no worse than before.
+        // Both only make errors more informative; kernels without them work as well.
         let _ = socket.set_option(libc::NETLINK_EXT_ACK, 1);
         let _ = socket.set_option(libc::NETLINK_CAP_ACK, 1);
         Ok(socket)

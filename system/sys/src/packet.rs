@@ -1,8 +1,8 @@
 //! Packet sockets: packet(7), `include/uapi/linux/if_packet.h`, `net/packet/af_packet.c`.
 //!
-//! The rings' memory is handed out as a [`Mapping`]; who walks it (the AF_PACKET backend) checks
-//! what it reads there. Everything else that the kernel offers on such a socket is a call with
-//! types here.
+//! The rings' memory is handed out as a [`Mapping`]; its reader (the AF_PACKET backend) checks what
+//! it reads there. Everything else that the kernel offers on such a socket is a call with types
+//! here.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -106,7 +106,7 @@ pub struct PollResult {
     pub readable: bool,
     /// Something can be written.
     pub writable: bool,
-    /// The socket has an error: [`PacketSocket::take_error`] tells.
+    /// The socket has an error: see [`PacketSocket::take_error`].
     pub error: bool,
     /// A signal ended the wait.
     pub interrupted: bool,
@@ -398,7 +398,7 @@ impl PacketSocket {
     }
 
     /// Joins a group of sockets that share the packets of the interface that this one is bound to;
-    /// a new group without `group`. Returns the group's number. (A group that nobody else has:
+    /// a new group without `group`. Returns the group's number. (A group that no other socket has:
     /// Since Linux 4.13)
     pub fn join_fanout(&self, fanout: &Fanout, group: Option<u16>) -> Result<u16> {
         let mut flags = fanout.mode as u32;

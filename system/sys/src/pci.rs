@@ -1,5 +1,5 @@
 //! PCI functions as sysfs shows them (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel):
-//! what they are, who drives them, which IOMMU group they are in, and how they change hands.
+//! their identity, driver and IOMMU group, and binding them to another driver.
 
 use std::fmt;
 use std::fs;
@@ -281,22 +281,22 @@ impl PciFunction {
         })
     }
 
-    /// The only driver that may take it, if that was said (`driver_override`).
+    /// The only driver that may bind to it, if set (`driver_override`).
     pub fn driver_override(&self) -> Option<String> {
         // The kernel writes "(null)" where nothing is set.
         let text = self.read("driver_override").ok()?;
         (!text.is_empty() && text != "(null)").then_some(text)
     }
 
-    /// Says which driver alone may take it; `None` lets every driver that knows its id.
+    /// Sets the only driver that may bind to it; `None` lets every driver that matches its id.
     pub fn set_driver_override(&self, driver: Option<&str>) -> Result<()> {
         // A line feed alone clears it.
         let text = driver.unwrap_or("").to_owned() + "\n";
         self.write(&self.dir().join("driver_override"), &text)
     }
 
-    /// Takes it from its driver, if it has one. The driver is reported and gives up what it holds;
-    /// an interface of the kernel's disappears.
+    /// Takes it from its driver, if it has one. The driver releases it; a kernel interface
+    /// disappears.
     pub fn unbind(&self) -> Result<()> {
         if self.driver().is_none() {
             return Ok(());

@@ -36,7 +36,8 @@ impl<'fd> Wanted<'fd> {
         }
     }
 
-    /// Whether it came, or an error or the end did, which the next call on the descriptor tells.
+    /// Whether the event occurred, or an error or the end, which the next call on the descriptor
+    /// reports.
     pub fn is_ready(&self) -> bool {
         self.entry.revents != 0
     }
@@ -46,7 +47,7 @@ impl<'fd> Wanted<'fd> {
 /// A signal ends the sleep early; then nothing is ready.
 ///
 /// # Errors
-/// What the system says, for example of too many descriptors.
+/// The system's error, for example for too many descriptors.
 pub fn wait(wanted: &mut [Wanted<'_>], timeout: Duration) -> Result<()> {
     let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
     // SAFETY: `Wanted` is transparent over `pollfd`; the slice is alive for the call, its

@@ -15,7 +15,7 @@ pub enum Capability {
     NetAdmin = 12,
     /// Raw sockets.
     NetRaw = 13,
-    /// Lock memory beyond the limit.
+    /// Lock memory above the limit.
     IpcLock = 14,
     /// Load programs that compute with pointers to packets. Since Linux 5.8.
     Perfmon = 38,
@@ -123,9 +123,8 @@ struct CapData {
 /// `_LINUX_CAPABILITY_VERSION_3`: 64 capabilities in two words.
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// Gives up rights for good: becomes `user` if one is given (groups included), keeps no capability
-/// but those named (of which it keeps those that it has), and lets no later `execve` bring any
-/// back.
+/// Drops privileges for good: switches to `user` if given (groups included), keeps only those of
+/// the named capabilities that it has, and prevents a later `execve` from regaining any.
 ///
 /// Call it before threads are started: the capability sets are the calling thread's (and those of
 /// threads it starts later).

@@ -1,5 +1,5 @@
-//! System calls that a process gives up for good (seccomp(2)): starting programs, tracing others,
-//! changing mounts, kernel, clock and keys. What packets could make a parser do ends there.
+//! A permanent system call filter (seccomp(2)): blocks starting programs, tracing others, changing
+//! mounts, kernel, clock and keys. What packets could make a parser do ends there.
 //!
 //! A list of what is denied, not of what is allowed: the C library and other libraries may use new
 //! calls for old work with every release, and a capture must not end for that.
@@ -118,8 +118,8 @@ fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Gives up the calls of the list in all threads, for good; no program started later has more.
-/// False where the kernel has no seccomp filters, or the processor is not known here.
+/// Blocks the calls in the list in all threads, permanently; programs started later inherit the
+/// filter. False where the kernel has no seccomp filters, or the processor is not known here.
 ///
 /// # Errors
 /// The kernel's.

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 /// two at once, to the process and to its group; a person presses Ctrl-C twice.
 const SAME_REQUEST_NS: u64 = 1_000_000_000;
 
-/// What asks for the end.
+/// The signals that end the program.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -25,7 +25,7 @@ static FIRST: AtomicI32 = AtomicI32::new(0);
 
 /// The flag that `SIGINT`, `SIGTERM` and `SIGHUP` set from now on; one for the process, however
 /// often this is called. A signal that comes a second or more after the first one ends the process
-/// at once, so that nobody is locked in by a program that does not look at the flag.
+/// at once, so that a program that does not check the flag can still be ended.
 ///
 /// A `SIGHUP` that is ignored (as under `nohup`) stays ignored. System calls are restarted.
 ///
@@ -41,8 +41,8 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The flag that `SIGHUP` sets from now on, instead of asking for the end: a service is asked to
-/// read its configuration again. To be called after [`stop_flag`].
+/// The flag that `SIGHUP` sets from now on, instead of ending the program: a service reloads its
+/// configuration. To be called after [`stop_flag`].
 ///
 /// Also where `SIGHUP` was ignored: a service started by `nohup` is meant to outlive the terminal,
 /// and it does, because the signal no longer ends it.
@@ -63,7 +63,7 @@ extern "C" fn handle_reload(_: libc::c_int) {
     }
 }
 
-/// The flag that `SIGUSR1` sets from now on, instead of killing the process: it asks for totals, as
+/// The flag that `SIGUSR1` sets from now on, instead of killing the process: it requests totals, as
 /// with dd and tcpdump.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub fn totals_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Whether totals were asked for and the end was not: a sleep that this signal has ended goes on.
+/// Whether totals were requested but not the end: a sleep that this signal interrupted continues.
 pub fn is_totals_only() -> bool {
     let is_asked = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
     TOTALS.get().is_some_and(is_asked) && first().is_none()
@@ -110,7 +110,7 @@ pub fn first_at() -> Option<Instant> {
 /// Sends a signal to a process (kill(2)).
 ///
 /// # Errors
-/// `NotFound` if there is none of this number, `Permission` if it is somebody else's.
+/// `NotFound` if there is none of this number, `Permission` if it belongs to another user.
 pub fn send(pid: u32, signal: i32) -> Result<()> {
     let what = || format!("send signal {signal} to process {pid}");
     // Zero and numbers below would be groups of processes.

@@ -9,7 +9,7 @@
 //! `/dev/vfio/devices/vfioN`; `Documentation/userspace-api/iommufd.rst`). The newer one is taken
 //! where it is there.
 //!
-//! When the process ends, by whatever death, the kernel closes the device: it turns bus mastering
+//! When the process ends, however it dies, the kernel closes the device: it turns bus mastering
 //! off, resets the function and takes its mappings away. No DMA outlives its user.
 
 mod abi;
@@ -93,7 +93,8 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
     });
     match found {
         Ok(device) => Ok(device),
-        // Whatever is missing there (a node, a right, a driver for this IOMMU), type 1 may have.
+        // If something is missing there (a node, a privilege, a driver for this IOMMU), type 1 may
+        // work.
         Err(error) if through == Through::Auto => {
             open_group(function, group).map_err(|other| choose_error(error, other))
         }
@@ -101,7 +102,7 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
     }
 }
 
-/// The error that tells more, of the two interfaces': that of the one that is there.
+/// The more informative error of the two interfaces: that of the one that exists.
 fn choose_error(iommufd: Error, group: Error) -> Error {
     match group.kind() {
         ErrorKind::Unsupported if iommufd.kind() != ErrorKind::Unsupported => iommufd,
@@ -252,7 +253,7 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
     Device::new(function.address(), fd, Arc::new(space))
 }
 
-/// The error of a function that the kernel does not give away: who has it (`vfio_df_open`,
+/// The error for a function that is in use, with its user (`vfio_df_open`,
 /// `vfio_device_block_group` and `iommu_device_claim_dma_owner` of the kernel).
 fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
@@ -267,7 +268,7 @@ fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
             Error::new(ErrorKind::Busy, what, "another process has it open")
                 .with_hint(format!("which: fuser -v {nodes}"))
         }
-        // Its group belongs to somebody.
+        // Its group is in use.
         Some(libc::EPERM) => shared(function),
         _ => node_error(function, node, error),
     }
@@ -279,7 +280,7 @@ pub fn keeps_dma(driver: &str) -> bool {
     ![DRIVER, "pcieport", "pci-stub"].contains(&driver)
 }
 
-/// The error of a group that is not ours alone: who else is in it.
+/// The error for a group that is not ours alone, with the other users.
 fn shared(function: &PciFunction) -> Error {
     let others: Vec<String> = function
         .group_members()

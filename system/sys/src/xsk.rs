@@ -30,7 +30,7 @@ pub const PACKET_CONTINUES: u32 = 1 << 0;
 /// Bytes that the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).
 pub const PACKET_HEADROOM: u32 = 256;
 
-/// Packets sent a call in copy mode unless [`XskSocket::set_tx_budget`] says otherwise.
+/// Packets sent per call in copy mode, unless changed by [`XskSocket::set_tx_budget`].
 pub const TX_BUDGET_DEFAULT: u32 = 32;
 
 /// Flag of [`Bind`]: the memory is another socket's (XDP_SHARED_UMEM).
@@ -131,7 +131,7 @@ pub struct Bind<'a> {
     pub queue_index: u32,
     /// True: zero-copy or nothing. False: copy. With `shared` the other socket decides.
     pub zero_copy: bool,
-    /// The kernel says when it must be woken.
+    /// The kernel sets a flag when it must be woken.
     pub need_wakeup: bool,
     /// Packets may have several buffers.
     pub multi_buffer: bool,
@@ -142,7 +142,7 @@ pub struct Bind<'a> {
 /// What the kernel counts for a socket, since it was made (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XskStatistics {
-    /// Packets dropped, in copy mode also for want of a frame in the fill ring.
+    /// Packets dropped, in copy mode also for lack of a frame in the fill ring.
     pub rx_dropped: u64,
     /// Entries of the fill ring that were wrong.
     pub rx_invalid_descriptors: u64,
@@ -233,8 +233,8 @@ impl XskSocket {
     /// Registers memory for packets: `len` bytes from `base`, cut into chunks of `chunk_len`.
     ///
     /// # Errors
-    /// `NoSpace` if it exceeds the locked memory allowed (RLIMIT_MEMLOCK) without CAP_IPC_LOCK:
-    /// the kernel then says "no buffer space".
+    /// `NoSpace` if it exceeds the locked memory allowed (RLIMIT_MEMLOCK) without CAP_IPC_LOCK: the
+    /// kernel then returns "no buffer space".
     ///
     /// # Safety
     /// The memory must stay mapped as long as any socket uses it, and be accessed as shared with
@@ -357,8 +357,8 @@ impl XskSocket {
         self.set(libc::SOL_XDP, OPTION_TX_BUDGET, &count).is_ok()
     }
 
-    /// Bytes of packets that may be on their way through the kernel in copy mode. Beyond the
-    /// system's limit only with CAP_NET_ADMIN; without, as much as that limit is.
+    /// Bytes of packets that may be on their way through the kernel in copy mode. Above the
+    /// system's limit only with CAP_NET_ADMIN; without it, up to that limit.
     pub fn set_send_buffer(&self, len: u32) {
         if self
             .set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &len)
@@ -443,7 +443,7 @@ impl XskSocket {
         Ok(poll.revents & poll.events != 0)
     }
 
-    /// Takes the pending error; ENETDOWN when the device was removed, which `poll` never tells.
+    /// Takes the pending error; ENETDOWN when the device was removed, which `poll` does not report.
     pub fn take_error(&self) -> Option<io::Error> {
         // SAFETY: an integer.
         let code: i32 = unsafe { self.get(libc::SOL_SOCKET, libc::SO_ERROR) }.ok()?;

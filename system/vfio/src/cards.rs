@@ -8,7 +8,7 @@ use super::function::VfioFunction;
 use super::igb::Igb;
 use super::virtio::{Packed, Split, VirtioNet, is_packed};
 
-/// What is to be done with a driver, of whatever type it turns out to be.
+/// An operation on a driver of any type.
 pub trait Visitor {
     /// What is made of it.
     type Output;
@@ -78,7 +78,7 @@ impl Card {
         match self.family {
             Family::Igb => visitor.visit(Igb::open(function)?),
             Family::E1000 => visitor.visit(E1000::open(function)?),
-            // Which rings it has is asked of the device.
+            // The device determines the type of its rings.
             Family::Virtio => match is_packed(&function)? {
                 true => visitor.visit(VirtioNet::<_, Packed>::open(function)?),
                 false => visitor.visit(VirtioNet::<_, Split>::open(function)?),
@@ -144,7 +144,7 @@ mod tests {
             Some("Intel 82576")
         );
         assert!(find((0x8086, 0xffff)).is_none());
-        // Nobody would bring up its link.
+        // Nothing would bring up its link.
         for device in [0x10e6, 0x10e7, 0x1518, 0x150d] {
             assert!(find((0x8086, device)).is_none(), "{device:x}");
         }

@@ -13,19 +13,19 @@ use super::driver::{
     Driver, DriverRx, DriverTx, Function, Health, Interrupt, LinkState, Queues, Settings,
 };
 
-/// What goes when nobody has the card open any more: with it the kernel's driver gets a card back
-/// that was borrowed.
+/// Dropped when nothing has the card open any more: this gives a borrowed card back to the kernel's
+/// driver.
 pub type Lent = Option<Box<dyn Any + Send + Sync>>;
 
-/// A started card. Goes down when the last of queues and control is dropped, in whatever order.
+/// A started card. Shut down when the last of queues and control is dropped, in any order.
 pub struct Core<D: Driver> {
     // In the order in which they must go: rings, the card, the frames, then the right to it all.
     left: Mutex<Queues<D::Rx, D::Tx>>,
     driver: Mutex<D>,
     frames: Arc<PoolDma>,
-    /// The card was found reset or gone, or somebody wants it back.
+    /// The card was found reset or gone, or is requested back.
     failed: AtomicBool,
-    /// Somebody wants it back.
+    /// It is requested back.
     wanted: AtomicBool,
     /// Where that is reported.
     request: Option<Arc<EventFd>>,
@@ -99,7 +99,7 @@ impl<D: Driver> Core<D> {
         }
     }
 
-    /// Remembers what a queue found, and says whether the port is of no more use. For idle times:
+    /// Stores what a queue found, and returns whether the port is no longer usable. For idle times:
     /// it is a system call.
     pub fn notice(&self, health: Health) -> bool {
         if self.request.as_ref().is_some_and(|event| event.take()) {
@@ -118,7 +118,7 @@ impl<D: Driver> Core<D> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The error that says so.
+    /// The error for that.
     #[cold]
     pub fn failure(&self, what: &str) -> Error {
         if self.wanted.load(Ordering::Relaxed) {
@@ -153,7 +153,7 @@ impl<D: Driver> Drop for Core<D> {
     fn drop(&mut self) {
         if !self.driver().shut_down() {
             // It may still write: what it held stays marked as the device's for good, where the
-            // pool's counts show it, and nobody is given such a frame.
+            // pool's counts show it, and such a frame is never handed out.
             return;
         }
         // The card touches nothing any more: what it held is free.

@@ -1,7 +1,7 @@
 //! Memory that a card reads and writes by itself (DMA): descriptor rings and the frame pool.
 //!
 //! A device address (IOVA) is one of our choosing, which the IOMMU translates. Nothing else is
-//! mapped, so a card that is told a wrong address, or makes one up, hits nothing of ours.
+//! mapped, so a card with a wrong address, from us or of its own, cannot reach our memory.
 //!
 //! # The order of things
 //! Both sides run at the same time on the same memory. Two rules make it sound (Intel 82576
@@ -32,7 +32,7 @@ use sys::{Error, ErrorKind, Result};
 pub fn before_doorbell() {
     // x86 keeps stores to memory and to uncached registers in order (Intel SDM 3A §10.2.2); the
     // fence keeps the compiler from moving them. Elsewhere it becomes a barrier; a device may be
-    // outside the inner domain that Rust's fences speak of, so arm64 asks for the outer one.
+    // outside the inner domain that Rust's fences cover, so arm64 needs the outer one.
     fence(Ordering::Release);
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a barrier touches no register and no memory.
@@ -65,7 +65,7 @@ pub fn before_sleep_check() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Who makes memory reachable for a card: VFIO, or a device model's table.
+/// Makes memory reachable for a card: VFIO, or a device model's table.
 pub trait Mapper: Send + Sync {
     /// Makes `len` bytes at `base` the card's at `iova`; all three are multiples of a page.
     fn map(&self, base: NonNull<u8>, len: usize, iova: u64) -> Result<()>;
@@ -142,8 +142,8 @@ impl DmaSpace {
     /// Maps memory, for as long as the result lives.
     ///
     /// # Safety
-    /// The memory must stay mapped in this process until the result is dropped, and whoever reads
-    /// it must expect that the card writes it at any time.
+    /// The memory must stay mapped in this process until the result is dropped, and readers must
+    /// expect that the card writes it at any time.
     pub unsafe fn map(self: &Arc<Self>, base: NonNull<u8>, len: usize) -> Result<DmaMapping> {
         let len = len.next_multiple_of(4096);
         let iova = self.choose(len)?;
@@ -311,8 +311,8 @@ impl<T: Shared> Deref for DmaArray<T> {
 /// A pool's frames, mapped for a card.
 ///
 /// What a card gives back is never an address: a driver keeps which frame it put into which
-/// descriptor and takes that one, once. What it says of a packet (its length, on virtio also an id
-/// and a number of buffers) is checked against what was offered.
+/// descriptor and takes that one, once. What it reports about a packet (its length, on virtio also
+/// an id and a number of buffers) is checked against what was offered.
 pub struct PoolDma {
     // First: the card loses the frames before the pool can go.
     #[allow(dead_code, reason = "it works by being there")]

@@ -1,8 +1,8 @@
 //! What a driver is, seen from the backend.
 //!
-//! A driver knows one family of cards: the order in which they want to be initialised and what
-//! their descriptors look like. Everything else (frames, batches, accounts, sleeping, names) is the
-//! backend's and the same for all. The parts:
+//! A driver supports one family of cards: the order of their initialization and the layout of their
+//! descriptors. Everything else (frames, batches, accounts, sleeping, names) is the backend's and
+//! the same for all. The parts:
 //!
 //! - [`Function`]: the PCI function as the driver finds it, by VFIO or as a model;
 //! - [`Driver`]: the control side, one a card;
@@ -14,7 +14,7 @@
 //! A descriptor belongs to the card from the doorbell until the card sets its flag. Positions are
 //! `u32` that only grow; entry is position modulo ring length. `head` is where the card's next
 //! answer is looked for, `tail` where we write next; `tail - head` never exceeds the ring's length
-//! less one where the card tells full from empty by equality.
+//! less one if the card detects an empty ring by equality.
 
 use std::sync::Arc;
 
@@ -57,8 +57,8 @@ pub trait Function: Send + 'static {
     /// (one, for a card with only a pin). Called once, before the queues start.
     fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>>;
 
-    /// What is signalled when somebody wants the function back, who then waits until it is closed:
-    /// it is to be unplugged, or to get another driver. Nothing where nobody can ask. Called once.
+    /// Signalled when the function is requested back, to be unplugged or bound to another driver;
+    /// the requester waits until it is closed. `None` if that cannot happen. Called once.
     fn request(&self) -> Option<Arc<EventFd>>;
 }
 
@@ -70,7 +70,7 @@ pub struct Interrupt {
     pub unmask: Option<Box<dyn Fn() -> Result<()> + Send + Sync>>,
 }
 
-/// What a port wants of a card.
+/// A port's settings for a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Number of the first queue of either kind, the others follow it; `Unsupported` if the driver
@@ -128,7 +128,7 @@ pub struct LinkState {
     pub full_duplex: bool,
 }
 
-/// What helps with a card that does not do what its datasheet says.
+/// A hint for a card that does not behave as in its datasheet.
 pub const REVIVE: &str = "bind it to the kernel's driver and back (barewire nic bind kernel \
                                  and vfio), or restart the machine";
 
@@ -137,7 +137,7 @@ pub const REVIVE: &str = "bind it to the kernel's driver and back (barewire nic 
 pub enum Health {
     /// It runs.
     Running,
-    /// Somebody or something reset it: our rings are no longer set up.
+    /// It was reset: our rings are no longer set up.
     Reset,
     /// It does not answer (all ones).
     Gone,
@@ -157,8 +157,8 @@ pub struct CardCounters {
     pub sent: Option<u64>,
     /// By receiving queue.
     pub rx: Vec<QueueCounters>,
-    /// A count of packets without descriptor was full: more were lost than it says, and `received`
-    /// has those beyond.
+    /// The counter of packets without descriptor was saturated: more were lost than it shows, and
+    /// `received` includes the rest.
     pub lost_more: bool,
 }
 
@@ -190,7 +190,7 @@ pub trait Driver: Send + Sized + 'static {
 
     /// Takes the card: maps what it needs and reads what does not change. It does not start: no
     /// queue of its is on, and it cannot reach memory. (A virtio device is reset for that, and its
-    /// features are agreed upon: before, it does not say what it can do.)
+    /// features are agreed upon: before, it does not report its features.)
     fn open(function: Self::Function) -> Result<Self>;
 
     /// The card.
@@ -215,13 +215,13 @@ pub trait Driver: Send + Sized + 'static {
         interrupt_count: u32,
     ) -> Result<Queues<Self::Rx, Self::Tx>>;
 
-    /// Asks for the link.
+    /// Reads the link state.
     fn link(&mut self) -> LinkState;
 
     /// Reads the card's counters.
     fn counters(&mut self) -> CardCounters;
 
-    /// Asks whether the card is as it was started.
+    /// Checks whether the card is as it was started.
     fn health(&mut self) -> Health;
 
     /// Ends the intake: no new packet enters the rings; those in them can be harvested, and sending
@@ -233,7 +233,7 @@ pub trait Driver: Send + Sized + 'static {
     /// without effect but for the answer.
     fn shut_down(&mut self) -> bool;
 
-    /// Pairs of what and value for `describe`, beyond what the backend knows.
+    /// Names and values for `describe`, in addition to the backend's.
     fn facts(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
@@ -249,7 +249,7 @@ pub trait Driver: Send + Sized + 'static {
 pub struct Refused {
     /// The card marked them as damaged (checksum, alignment, carrier).
     pub errors: u64,
-    /// What the descriptor says is impossible: longer than the frame that was offered, no end.
+    /// The descriptor is impossible: longer than the frame that was offered, or without an end.
     pub invalid: u64,
     /// Longer than the port takes.
     pub too_long: u64,
@@ -278,23 +278,23 @@ pub trait DriverRx: Send + 'static {
 
     /// Offers the frames of a batch that ends here, from its first slot on: as far as there are
     /// vacant entries, and up to a slot whose frame is not this process's any more. Marks each as
-    /// the device's; says how many slots it dealt with. No register is touched.
+    /// the device's; returns how many slots it handled. No register is touched.
     ///
     /// # Safety
     /// The slots' tokens are indices of this pool's frames.
     unsafe fn offer_slots(&mut self, slots: &[Slot]) -> usize;
 
-    /// Tells the card of what was offered, if anything was: one fence, one register write.
+    /// Rings the doorbell if anything was offered: one fence, one register write.
     fn publish(&mut self);
 
     /// Takes finished packets, up to `max` slots and never a part of a packet: claims the frames
     /// (`Pool::claim_index`) and appends a slot for each with `token` the frame's index, data,
     /// lengths, `CONTINUES`, hash and VLAN. A packet in more slots than `max` is taken alone.
     /// Frames of refused packets go to `back`, claimed, and are counted; a packet without end is
-    /// refused once it is longer than the ring or the longest packet. Says what was appended.
+    /// refused once it is longer than the ring or the longest packet. Returns what was appended.
     ///
-    /// Each slot gets `time_ns`, and says so if it is not 0; the snaplen is the caller's. No
-    /// register is touched.
+    /// Each slot gets `time_ns`, and is marked as having a time if it is not 0; the caller applies
+    /// the snaplen. No register is touched.
     fn harvest(
         &mut self,
         slots: &mut Vec<Slot>,
@@ -308,8 +308,8 @@ pub trait DriverRx: Send + 'static {
     fn is_ready(&self) -> bool;
 
     /// Counts the packets that are done and not harvested, by a walk over the ring, from any
-    /// thread: for the account, whose terms are to be independent. The queue tells where it is once
-    /// a batch, by an atomic.
+    /// thread: for the account, whose terms are to be independent. The queue publishes its position
+    /// once a batch, by an atomic.
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync>;
 
     /// Whether the queue is as it was started. One register read: for idle times.
@@ -404,7 +404,7 @@ pub trait DriverTx: Send + 'static {
     /// these.
     unsafe fn post_slots(&mut self, slots: &[Slot], offset: u32, lengths: Lengths) -> Posted;
 
-    /// Asks for one completion for all that was posted (RS on the last descriptor, or the like) and
+    /// Requests one completion for all posted packets (RS on the last descriptor, or the like) and
     /// starts the card: one fence, one register write. Without effect if nothing was posted.
     fn publish(&mut self);
 

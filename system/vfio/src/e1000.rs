@@ -146,7 +146,7 @@ impl<F: Function> E1000<F> {
         }
     }
 
-    /// One access to the PHY (13.4.3); what it said.
+    /// One access to the PHY (13.4.3); returns its value.
     fn phy(&self, what: u32) -> Option<u16> {
         let registers = &self.registers;
         registers.write32(reg::MDIC, reg::MDIC_PHY | what);

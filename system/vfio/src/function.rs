@@ -12,7 +12,7 @@ use super::dma::{DmaSpace, Mapper};
 use super::driver::{Function, Interrupt};
 use super::registers::Bar;
 
-/// Vectors asked for at the most: what one call of the kernel's sets here.
+/// Maximum number of vectors: as many as one system call sets here.
 const VECTORS_MAX: u32 = 32;
 
 /// A function that is ours as long as this lives.
@@ -31,12 +31,12 @@ struct VfioMapper {
 
 impl Mapper for VfioMapper {
     fn map(&self, base: NonNull<u8>, len: usize, iova: u64) -> Result<()> {
-        // SAFETY: `DmaSpace::map` answers for the memory's life and for who reads it.
+        // SAFETY: `DmaSpace::map` covers the lifetime and the readers of the memory.
         unsafe { self.space.map(base, len, iova) }
     }
 
     fn unmap(&self, iova: u64, len: usize) {
-        // It was mapped as a whole; there is nothing to do about a kernel that says no.
+        // It was mapped as a whole; if the kernel refuses, there is nothing to do.
         let _ = self.space.unmap(iova, len);
     }
 
@@ -49,7 +49,7 @@ impl VfioFunction {
     /// Takes a function that is bound to `vfio-pci`.
     ///
     /// # Errors
-    /// `NotFound`, `Permission`, `Busy` or what else the kernel says, with a hint.
+    /// `NotFound`, `Permission`, `Busy` or another error of the kernel, with a hint.
     pub fn open(pci: &PciFunction, through: Through) -> Result<Self> {
         let id = pci.id()?;
         let device = sys::vfio::open(pci, through)?;

@@ -50,7 +50,7 @@ pub struct Igb<F: Function> {
     /// Numbers of the receiving queues in use, and of the sending ones.
     rx_queues: std::ops::Range<u32>,
     tx_queues: std::ops::Range<u32>,
-    /// What the counters said so far: they clear when read.
+    /// The sums of the counters so far: they clear when read.
     counters: CardCounters,
     /// The same of GPRC.
     good: u64,
@@ -295,8 +295,8 @@ impl<F: Function> Driver for Igb<F> {
     }
 
     /// GPRC counts in front of the queues, RQDPC behind: what a queue had no descriptor for is in
-    /// both (datasheet of the I210, of the same family, §7.9.5 with its figure; the 82576's §8.18
-    /// says of MPC alone that GPRC leaves it out). QEMU's card counts such a packet nowhere.
+    /// both (datasheet of the I210, of the same family, §7.9.5 with its figure; in the 82576's
+    /// §8.18 only MPC is excluded from GPRC). QEMU's card counts such a packet nowhere.
     fn counters(&mut self) -> CardCounters {
         // What was lost first: what is lost meanwhile shows as missing for a moment.
         let dropped: Vec<u64> = self
@@ -387,13 +387,13 @@ impl<F: Function> Driver for Igb<F> {
             regs.change32(reg::CTRL, 0, reg::CTRL_RST);
             thread::sleep(Duration::from_millis(2));
         }
-        // The bus has the last word, whatever the card thinks of the above.
+        // Bus mastering is turned off in any case, even if the card ignored the above.
         self.function.set_bus_master(false).is_ok() || is_quiet
     }
 }
 
-/// What RDLEN or TDLEN says of a queue that we gave a ring: a reset makes it 0. (Queue 0 is
-/// switched on by a reset, so that its enable bit says nothing.)
+/// RDLEN or TDLEN of a queue with a ring: a reset clears it. (Queue 0 is switched on by a reset, so
+/// its enable bit is no sign.)
 fn queue_health(len: u32) -> Health {
     match len {
         u32::MAX => Health::Gone,

@@ -37,12 +37,12 @@ struct Entries<T> {
 }
 
 impl<T> Entries<T> {
-    /// Calls `step` for the first `count`, one after the other, until it says no; how often it said
-    /// yes. Four at a time, so that they share the steps of the pointers; nobody counts, but where
-    /// it ends early that is worked out.
+    /// Calls `step` for the first `count`, in order, until it returns false; returns how often it
+    /// returned true. Four at a time, so that they share the pointer increments; the count is
+    /// computed only if it ends early.
     ///
     /// # Safety
-    /// There are `count` of each, and nobody else changes `held` and `items` meanwhile.
+    /// There are `count` of each, and nothing else changes `held` and `items` meanwhile.
     #[inline(always)]
     unsafe fn each(
         self,

@@ -40,7 +40,7 @@ pub(super) trait Rig: 'static {
     fn receive(model: &mut Self::Model, queue: u32, packet: &[u8]) -> bool;
     /// Has the card do something wrong once (or [`Fault::Stop`], until it is changed).
     fn fault(model: &mut Self::Model, fault: Option<Fault>);
-    /// Somebody resets the card, or it cannot go on.
+    /// The card is reset, or cannot continue.
     fn break_down(model: &mut Self::Model);
     /// The card no longer answers.
     fn vanish(model: &mut Self::Model);
@@ -49,7 +49,7 @@ pub(super) trait Rig: 'static {
     fn mark_sent(_model: &mut Self::Model, _entry: u32) -> bool {
         false
     }
-    /// Writes that tell the card of something new, so far.
+    /// Doorbell writes so far.
     fn doorbells(model: &Self::Model) -> u32;
     /// What the driver did that the specification forbids.
     fn violations(model: &Self::Model) -> &[String];
@@ -254,7 +254,7 @@ impl<R: Rig> Stand<R> {
         });
     }
 
-    /// Shuts the card down and sees that every frame is accounted for, and that nobody complained.
+    /// Shuts the card down and sees that every frame is accounted for, and that there was no error.
     pub(super) fn end(mut self) {
         self.driver.shut_down();
         let packet = packet(1, 100);
@@ -286,7 +286,7 @@ impl<R: Rig> Stand<R> {
     }
 }
 
-/// A packet to everybody with a number in it, and bytes that say where they are.
+/// A broadcast packet with a number in it, and bytes that encode their position.
 pub(super) fn packet(number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|at| (at as u32 * 7 + number) as u8).collect();
     bytes[..6].fill(0xff);

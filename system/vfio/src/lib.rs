@@ -7,13 +7,13 @@
 //!   Driver   -> registers   ->     card
 //! ```
 //!
-//! A driver (one folder here, one row in `cards.rs`) knows one family of cards and nothing of
-//! ports; what it must do is in `driver.rs`. It reaches registers through `registers.rs` and memory
-//! through `dma.rs`, so that it runs on a device model in the same way (`model.rs`).
+//! A driver (one folder here, one row in `cards.rs`) supports one family of cards and does not
+//! depend on ports; its interface is in `driver.rs`. It reaches registers through `registers.rs`
+//! and memory through `dma.rs`, so that it runs on a device model in the same way (`model.rs`).
 //!
-//! Who opens a card finds its row ([`find`]), opens the function ([`VfioFunction`]) and lets the
-//! row make the driver ([`Card::drive`]); a [`Core`] holds the card while queues and control share
-//! it. The backend `vfio:` of the crate `barewire-port` makes a port of these.
+//! To open a card, find its row ([`find`]), open the function ([`VfioFunction`]) and let the row
+//! make the driver ([`Card::drive`]); a [`Core`] holds the card while queues and control share it.
+//! The backend `vfio:` of the crate `barewire-port` makes a port of these.
 //!
 //! Descriptors and the whole frame pool are mapped through the IOMMU when the card is started, at
 //! addresses of our choosing. A wrong address, ours or the card's, hits nothing. The card is

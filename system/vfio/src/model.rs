@@ -5,7 +5,7 @@
 //! pool, set flags. Memory is reached as a real card would, by device address through a table of
 //! what was mapped, with the IOMMU's word: an address outside is refused and counted.
 //!
-//! Models misbehave when told ([`Fault`]): they are the hostile device of the tests.
+//! Models misbehave on request ([`Fault`]): they are the hostile device of the tests.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -43,7 +43,7 @@ pub trait Model: Send + 'static {
     #[allow(dead_code, reason = "a driver may want it")]
     fn reset(&mut self);
 
-    /// May it read and write memory? False if the bus could not tell it.
+    /// May it read and write memory? False if the bus could not report it.
     fn set_bus_master(&mut self, on: bool) -> bool;
 
     /// Does what there is to do: fetches descriptors, sends, receives. False if there was nothing.
@@ -59,7 +59,7 @@ pub trait Model: Send + 'static {
     fn set_link(&mut self, up: bool);
 }
 
-/// What a model can be told to do wrong.
+/// Faults that a model can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The next received descriptor claims this many bytes.
@@ -120,7 +120,7 @@ impl ModelMemory {
         bytes.fill(0);
         self.reach(iova, bytes.len(), |place| {
             // SAFETY: mapped by the driver for its card, and still (the table is locked). Frames
-            // that the card holds are nobody else's.
+            // that the card holds have no other owner.
             unsafe { std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
         })
         .is_some()
@@ -225,12 +225,12 @@ impl<M: Model> ModelCard<M> {
         }
     }
 
-    /// Whether nobody else has the card open.
+    /// Whether the card is not open elsewhere.
     pub fn is_only_ours(&self) -> bool {
         Arc::strong_count(&self.model) == 1 && Arc::strong_count(&self.space) == 1
     }
 
-    /// Somebody wants the card back.
+    /// The card is requested back.
     pub fn want_back(&self) {
         self.request.as_ref().expect("an eventfd").signal();
     }

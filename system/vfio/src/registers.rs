@@ -60,9 +60,9 @@ pub trait Registers: Clone + Send + Sync + 'static {
         self.write32(offset, self.read32(offset) & !clear | set);
     }
 
-    /// Reads until `done` says so of the value, `looks` times at most and 10 µs apart: the wait for
-    /// a card to finish a reset or to take up a queue. False if it never did, also when the card
-    /// is gone (all ones).
+    /// Reads until `done` returns true for the value, at most `looks` times and 10 µs apart: the
+    /// wait for a card to finish a reset or to take up a queue. False if it never did, also when
+    /// the card is gone (all ones).
     fn wait32(&self, offset: u32, looks: u32, done: impl Fn(u32) -> bool) -> bool {
         for _ in 0..looks {
             let value = self.read32(offset);
@@ -92,8 +92,8 @@ unsafe impl Send for Bar {}
 unsafe impl Sync for Bar {}
 
 impl Bar {
-    /// The registers in `mapping`, which must be of a device's region. What lies beyond 4 GiB is
-    /// not reached.
+    /// The registers in `mapping`, which must be of a device's region. Offsets above 4 GiB are not
+    /// reachable.
     pub fn new(mapping: Arc<Mapping>) -> Self {
         Self {
             base: mapping.base(),

@@ -2,9 +2,9 @@
 //! (§4.1), with split or packed queues.
 //!
 //! There is no hardware to count packets, and little to set up: a device is a handful of features
-//! agreed upon, and queues in our memory. What costs is telling the device of new buffers, because
-//! the processor leaves the virtual machine for it; so it is only reported when it asks (§2.7.10,
-//! §2.8.10), and it is asked for no interrupts while we poll.
+//! agreed upon, and queues in our memory. Notifying the device of new buffers is expensive (a VM
+//! exit), so that is only done when it requests it (§2.7.10, §2.8.10), and interrupts are disabled
+//! while we poll.
 //!
 //! Read [`feature`] for what is agreed upon, then [`VirtioNet::start`] beside §3.1.1 and §5.1.5,
 //! then [`split`] or [`packed`], then [`rx`] and [`tx`].
@@ -65,8 +65,7 @@ const FRAME_ROOM: u32 = 2048 - HEADROOM;
 /// Largest packet, where the device names no MTU.
 const PACKET_LEN_MAX: u32 = 9216 + LINK_HEADER_LEN;
 
-/// In the first byte of an address: for a group of stations, and chosen by somebody here (IEEE 802
-/// §8.2).
+/// In the first byte of an address: group address, and locally administered (IEEE 802 §8.2).
 const MAC_GROUP: u8 = 1;
 const MAC_LOCAL: u8 = 2;
 
@@ -92,7 +91,7 @@ impl<G: Registers> Transport<G> {
     }
 }
 
-/// What a device says of itself before it is started.
+/// What a device reports before it is started.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     features: Features,
@@ -108,7 +107,7 @@ struct Identity {
 }
 
 /// Meets a device: what it is, and which features there will be (§3.1.1, steps 1 to 6). `without`
-/// are those that this driver does not want though it could.
+/// are supported features that this driver is to refuse.
 ///
 /// The features are settled before the queues are looked at: which there are depends on them, and
 /// there are devices that make theirs only then.
@@ -116,7 +115,7 @@ fn meet<G: Registers>(transport: &Transport<G>, without: Features) -> Result<Ide
     or_give_up(transport, || try_to_meet(transport, without))
 }
 
-/// Tells the device if something of this fails: nobody drives it then (§3.1.1).
+/// Reports to the device if a step fails: it then has no driver (§3.1.1).
 fn or_give_up<G: Registers, T>(
     transport: &Transport<G>,
     step: impl FnOnce() -> Result<T>,
@@ -192,7 +191,7 @@ fn random_mac() -> [u8; 6] {
     [a & !MAC_GROUP | MAC_LOCAL, b, c, d, e, f]
 }
 
-/// Resets a device and says that there is a driver (§3.1.1, steps 1 to 3).
+/// Resets a device and announces a driver (§3.1.1, steps 1 to 3).
 fn greet<G: Registers>(transport: &Transport<G>) -> Result<()> {
     if !transport.reset() {
         let why = match transport.status() {
@@ -221,7 +220,7 @@ pub struct VirtioNet<F: Function, R: Ring> {
     transport: Transport<F::Registers>,
     identity: Identity,
     control: Option<Control<F::Registers, R>>,
-    /// Queues that a pair has and nobody uses.
+    /// Queues of a pair that are not used.
     spare: Vec<R>,
     /// Of each receiving queue: what it has taken, and what waits in its ring.
     views: Vec<(RxView, RingWatch)>,
@@ -270,7 +269,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         Control::new(self.function.dma(), ring, bell).map(Some)
     }
 
-    /// Tells the device which packets are wanted and how many pairs are in use.
+    /// Sets the packets to receive and the number of pairs in use.
     fn configure(&mut self, settings: &Settings, pairs: u16) -> Result<()> {
         let (modes, several) = (self.has(feature::CTRL_RX), self.has(feature::MQ));
         let Some(control) = &mut self.control else {

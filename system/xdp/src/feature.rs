@@ -1,8 +1,8 @@
 //! What this kernel and this process can do with XDP, found by trying where trying changes nothing.
 //!
-//! A version number does not tell: distributions take features back into old kernels and leave
+//! Version numbers are not reliable: distributions backport features to old kernels and leave
 //! others out. So each row of [`FEATURES`] loads a small program, makes a map, or looks for a
-//! kernel function; nothing is attached. An answer is conclusive or says why it is not.
+//! kernel function; nothing is attached. A result is conclusive, or has the reason why not.
 
 use std::fmt;
 
@@ -121,7 +121,7 @@ const fn row(
     }
 }
 
-/// A refusal: by want of rights nothing is learned, by anything else it is not there.
+/// A refusal for lack of privileges says nothing; any other one means that the feature is missing.
 fn refused(error: &Error) -> Presence {
     match error.kind() {
         ErrorKind::Permission if error.os_code() == Some(1) => {
@@ -169,7 +169,7 @@ fn mappable_array() -> Presence {
     }))
 }
 
-/// Trying would mean to attach; the kernel's list of functions says as much.
+/// A trial would have to attach; the kernel's list of functions is as good.
 pub(crate) fn xdp_link() -> Presence {
     has_function("bpf_xdp_link_attach", KernelVersion::new(5, 9))
 }
@@ -209,7 +209,7 @@ fn live_frames() -> Presence {
     answer(XdpProgram::load("bw_probe", &insns, false, None).and_then(|p| p.test_run(&run)))
 }
 
-/// The difference of two packet pointers, which the verifier tells only to CAP_PERFMON.
+/// The difference of two packet pointers, which the verifier allows only with CAP_PERFMON.
 fn pointer_arithmetic() -> Presence {
     let load = |asm: &mut Asm, to: Reg, field: i16| asm.load(Width::W, to, R1, field);
     let loaded = program(false, |asm| {

@@ -131,7 +131,7 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
             Error::new(ErrorKind::NotFound, what, "there is no such interface")
                 .with_hint("`barewire devices` lists them")
         }
-        // EINVAL is also what a kernel says that does not know the call.
+        // A kernel without the call returns EINVAL, too.
         Some(22) if matches!(feature::xdp_link(), Presence::No(_)) => {
             let since = Some(KernelVersion::new(5, 9));
             Error::unsupported(

@@ -2,18 +2,17 @@
 //! device's `ndo_xdp_xmit` takes them. No socket buffer is made, and one system call sends
 //! thousands of packets.
 //!
-//! This is the way of a load generator, not of a host: nobody is asked whether there is room.
-//! What the device cannot take is dropped, and the kernel tells nobody but the device's counters,
-//! so [`LiveTransmitter::account`] reads those.
+//! This suits a load generator, not a host: there is no check for room. Packets that the device
+//! does not accept are dropped and show only in the device's counters, so
+//! [`LiveTransmitter::account`] reads those.
 //!
 //! # What a call costs
 //! A test run of more than one round enters its program into the kernel's XDP dispatcher and takes
 //! it out again (`bpf_prog_change_xdp` in `net/bpf/test_run.c`), and each time waits until all
 //! processors have seen it: some 11 ms a call here, whatever it sends. A program that is in the
 //! dispatcher already costs nothing of the kind: 11 µs a call. So we attach it where it never sees
-//! a packet, to the loopback interface of a namespace that nobody else is in. Without the right to
-//! make one (CAP_SYS_ADMIN) all works, but only long runs are fast; see
-//! [`LiveTransmitter::has_fast_calls`].
+//! a packet, to the loopback interface of a private namespace. Without the right to make one
+//! (CAP_SYS_ADMIN) all works, but only long runs are fast; see [`LiveTransmitter::has_fast_calls`].
 //!
 //! # Since Linux
 //! 5.18
@@ -45,9 +44,9 @@ pub struct LiveAccount {
     pub submitted: u64,
     /// Packets that it could not: a slot never written, no room in the frame, no device any more.
     pub refused: u64,
-    /// Packets that the device says it sent, of whatever origin. Some devices do not count XDP.
+    /// Packets that the device reports as sent, of any origin. Some devices do not count XDP.
     pub device_sent: u64,
-    /// Packets that the device says it dropped on sending, of whatever origin.
+    /// Packets that the device reports as dropped on sending, of any origin.
     pub device_dropped: u64,
 }
 
@@ -196,9 +195,9 @@ impl LiveTransmitter {
         Ok(())
     }
 
-    /// Where a slot's packet lies: room for [`LiveTransmitter::len_max`] bytes, for who writes it
-    /// in place and then says how long it is with [`LiveTransmitter::set_len`]. The memory is
-    /// the transmitter's; the kernel reads it during [`LiveTransmitter::run`] only.
+    /// Where a slot's packet lies: room for [`LiveTransmitter::len_max`] bytes, to write it in
+    /// place and then set its length with [`LiveTransmitter::set_len`]. The memory is the
+    /// transmitter's; the kernel reads it during [`LiveTransmitter::run`] only.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -208,7 +207,7 @@ impl LiveTransmitter {
         self.slots.address(slot * self.stride + SLOT_HEAD_LEN)
     }
 
-    /// Says how long the packet in a slot is, after it was written in place.
+    /// Sets the length of the packet in a slot, after it was written in place.
     ///
     /// # Panics
     /// If there is no such slot, or the length is not [`LIVE_LEN_MIN`] to
@@ -281,8 +280,8 @@ impl LiveTransmitter {
         self.control.word(at as usize)
     }
 
-    /// What became of the packets, as far as anybody knows. A device counts a packet when it is
-    /// done with it, which can be after the run.
+    /// What happened to the packets, as far as is known. A device counts a packet when it is done
+    /// with it, which can be after the run.
     ///
     /// # Errors
     /// `NotFound` if the device is gone.
@@ -296,8 +295,8 @@ impl LiveTransmitter {
         })
     }
 
-    /// Whether the device still takes XDP frames. What it does not take is lost without a trace in
-    /// any counter, so who sends for long asks now and then.
+    /// Whether the device still takes XDP frames. Packets that it does not accept are lost without
+    /// any counter, so check now and then in a long run.
     ///
     /// # Errors
     /// As [`LiveTransmitter::new`].
@@ -316,7 +315,7 @@ struct Resident {
 
 impl Resident {
     fn new(program: &XdpProgram) -> Result<Self> {
-        // Loopback is 1 in every namespace. It is down, and nobody is there to set it up.
+        // Loopback is 1 in every namespace. It is down, and nothing would set it up.
         let (link, namespace) =
             sys::netns::in_new(|| XdpLink::attach(program, 1, AttachMode::Generic))?;
         Ok(Self {
@@ -333,7 +332,7 @@ fn check_ready(device: &Link) -> Result<()> {
         return Err(Error::new(ErrorKind::Gone, what, "the link is down")
             .with_hint(format!("ip link set {} up", device.name)));
     }
-    // Kernels before 6.3 do not say; there the account shows what came of it.
+    // Kernels before 6.3 do not report it; there the account shows the result.
     let takes_frames = XdpFeatures::of(device.index).map_or(true, |f| f.has(XdpFeatures::NDO_XMIT));
     if takes_frames {
         return Ok(());

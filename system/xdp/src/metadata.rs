@@ -1,10 +1,10 @@
 //! The metadata that our program writes right before a packet: a contract between the program in
-//! [`crate::programs::redirect`] and whoever reads the socket's memory.
+//! [`crate::programs::redirect`] and the reader of the socket's memory.
 //!
-//! With AF_XDP the bytes end where the packet begins. A descriptor says nothing about them, and a
-//! chunk keeps what an earlier packet left; but a program loaded with metadata redirects no packet
-//! without, so the reader may rely on them for every packet, and [`Metadata::parse`] checks the
-//! magic number all the same.
+//! With AF_XDP the bytes end where the packet begins. A descriptor does not show whether they are
+//! present, and a chunk keeps those of an earlier packet; but a program loaded with metadata
+//! redirects no packet without, so the reader may rely on them for every packet, and
+//! [`Metadata::parse`] checks the magic number all the same.
 //!
 //! ```text
 //!  0               8        12        14          16       20       24
@@ -37,7 +37,7 @@ pub const FLAG_HASH_TYPE_SHIFT: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct RawMetadata {
-    /// When the packet came, ns; by which clock, the flags say.
+    /// Time of arrival, ns; the flags have the clock.
     pub time_ns: u64,
     /// The device's flow hash.
     pub hash: u32,

@@ -41,7 +41,7 @@ impl XdpProgram {
         Ok(Self { program, info })
     }
 
-    /// What the kernel says about it.
+    /// The kernel's info about it.
     pub fn info(&self) -> &ProgramInfo {
         &self.info
     }

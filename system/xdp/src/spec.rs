@@ -1,4 +1,4 @@
-//! What is asked of a program and of its attachment, as plain values.
+//! The configuration of a program and of its attachment, as plain values.
 
 use std::fmt;
 
@@ -56,12 +56,13 @@ pub struct MetadataSpec {
 }
 
 impl MetadataSpec {
-    /// Whether anything is asked for.
+    /// Whether anything is requested.
     pub fn is_wanted(&self) -> bool {
         self.time != TimestampSource::None || self.needs_device()
     }
 
-    /// Whether the device is asked, which binds the program to it and to native mode.
+    /// Whether device metadata is requested, which binds the program to the device and to native
+    /// mode.
     pub fn needs_device(&self) -> bool {
         self.time == TimestampSource::Device || self.hash || self.vlan
     }
@@ -70,8 +71,8 @@ impl MetadataSpec {
 /// What the program for AF_XDP is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectSpec {
-    /// How many queues have counters and may have sockets. Packets of queues beyond go to the host
-    /// uncounted: ask for as many as the device can have.
+    /// How many queues have counters and may have sockets. Packets of further queues go to the host
+    /// uncounted: request as many as the device can have.
     pub queue_count: u32,
     /// Which packets to take; all others pass to the host. `None` takes all.
     ///

@@ -1,4 +1,4 @@
-//! The verifier's refusal in words for people: the line that tells, and how many were left out.
+//! The verifier's refusal in readable form: the relevant line, and the number of omitted lines.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ pub fn last_instruction(log: &str) -> Option<&str> {
     })
 }
 
-/// One sentence: what the verifier said, at which instruction, and what was left out.
+/// One sentence: the verifier's message, the instruction, and what was omitted.
 pub fn explain(log: &str) -> Option<String> {
     let (line, left_out) = telling_line(log)?;
     let mut text = format!("the verifier says \"{line}\"");

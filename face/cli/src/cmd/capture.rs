@@ -277,13 +277,13 @@ pub fn run(args: &Args) -> Result<()> {
     if is_live {
         out::over();
     }
-    // What ended the capture counts more than a summary that nobody reads.
+    // The error that ended the capture takes precedence over a summary that cannot be written.
     let reported = args.tell_end(&name, is_live, &outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
 }
 
 impl Args {
-    /// What makes no sense together and clap cannot tell.
+    /// Conflicts that clap cannot detect.
     fn check(&self) {
         let write = &self.write;
         if let Some(refusal) = self.compat.refusal() {
@@ -366,7 +366,7 @@ impl Args {
         })
     }
 
-    /// The user to change to; -Z root is how tcpdump is told to stay root.
+    /// The user to change to; -Z root makes tcpdump stay root.
     fn user(&self) -> Option<&str> {
         let compat = self.compat.user.as_deref().filter(|name| *name != "root");
         self.port.user.as_deref().or(compat)
@@ -386,7 +386,7 @@ impl Args {
         self.count.or(self.print.count.filter(|count| *count != 0))
     }
 
-    /// Whether pcap files and lines have microseconds or nanoseconds, where that was said.
+    /// Whether pcap files and lines have microseconds or nanoseconds, if specified.
     fn precision(&self) -> Option<compat::Precision> {
         match self.compat.precision {
             None if self.write.micro => Some(compat::Precision::Micro),

@@ -1,6 +1,6 @@
-//! `barewire extcap`: interfaces for Wireshark (extcap(4)). Wireshark asks for interfaces, link
-//! types and settings, one program run each, and then for a capture into a named pipe, until it
-//! closes the pipe or sends SIGTERM.
+//! `barewire extcap`: interfaces for Wireshark (extcap(4)). Wireshark queries interfaces, link
+//! types and settings, one program run each, and then requests a capture into a named pipe, until
+//! it closes the pipe or sends SIGTERM.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ fn capture(args: &Args) -> Result<()> {
     {
         line.extend(["--".into(), filter.into()]);
     }
-    // Wireshark shows what an extcap says on standard error as an error.
+    // Wireshark shows an extcap's standard error as an error.
     crate::out::be_quiet();
     match crate::Cli::try_parse_from(line) {
         Ok(cli) => super::run(&cli.command),

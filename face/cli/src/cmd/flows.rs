@@ -283,7 +283,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Args {
-    /// Opens the port, and says what becomes of its packets.
+    /// Opens the port, and reports what happens to its packets.
     fn open(&self, name: &str, origins: &Origins) -> Result<Probe> {
         let ndpi_flow_count = choice::ndpi_flow_count(&self.flow.decode)?;
         let mut options = self.port_args.options(Direction::Rx);

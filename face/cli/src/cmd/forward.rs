@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<()> {
         Notice::Failing(index, why) => show.failing(index, &why),
         Notice::Working(index) => show.working(index),
     });
-    // What ended it counts more than a summary that nobody reads.
+    // The error that ended the run takes precedence over a summary that cannot be written.
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
 }

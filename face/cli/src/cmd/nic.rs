@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sys::pci::PciAddress;
 use sys::{Error, ErrorKind, Result};
 
-/// Signals that ask for the end (signal(7)).
+/// Signals that end the run (signal(7)).
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 /// Poll interval while a command runs.
@@ -207,7 +207,7 @@ impl BindArgs {
                 .with_hint(format!("run `barewire nic bind kernel {address}` first")));
         }
         let stop = Stop::on_signals()?;
-        // Before anything is changed, so that nobody's death can leave it changed.
+        // Before anything is changed, so that no crash can leave it changed.
         let program = std::env::current_exe()
             .map_err(|error| Error::from_io("find the path of this program", error))?;
         let mut command = Command::new(program);
@@ -241,7 +241,7 @@ impl BindArgs {
 }
 
 /// Runs a command to its end and gives back its exit code, 128 and the signal's number if one ended
-/// it, as a shell does. A signal that asks us to end is passed on.
+/// it, as a shell does. A termination signal is passed on.
 fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
     let failed = |error| Error::from_io(format!("run {program}"), error);
     let mut child = Command::new(program).args(args).spawn().map_err(failed)?;
@@ -253,7 +253,7 @@ fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
         }
         if stop.is_set() && !std::mem::replace(&mut passed_on, true) {
             let signal = sys::signal::first().unwrap_or(SIGTERM);
-            // Ctrl-C goes to all who are in front at the terminal: the command has it already.
+            // Ctrl-C goes to the whole foreground process group: the command has it already.
             let has_it = signal == SIGINT && File::open("/dev/tty").is_ok();
             if !has_it {
                 // It may have ended meanwhile.

@@ -293,7 +293,7 @@ fn read(path: &Path, out: &mut Vec<AddrRange>) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that nobody can guess (random(4)).
+/// Unpredictable bytes (random(4)).
 fn random<const LEN: usize>() -> Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
     fs::File::open("/dev/urandom")

@@ -452,7 +452,7 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
         }
     })?;
     let max = destination.packet_len_max();
-    // The kernel allows for one 802.1Q tag beyond the MTU, not for others.
+    // The kernel allows for one 802.1Q tag above the MTU, not for others.
     let tagged = template.tags.first().is_some_and(|tag| tag.tpid == 0x8100);
     let tag_len = if tagged { 4 } else { 0 };
     if max != 0 && generator.packet_len_max() > max + tag_len {
@@ -512,7 +512,7 @@ fn transmit<S: Source>(args: &Args, mut port: Port, source: &mut S, pace: Pace) 
     result.map(|()| report)
 }
 
-/// What was not sent is an error, said once at the end.
+/// Unsent packets are an error, reported once at the end.
 fn finish(report: &Report, destination: &Destination, len_max: usize) -> Result<()> {
     let fail = |why: String, hint: String| {
         let error = Error::new(ErrorKind::InvalidInput, "send all packets", why);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sys::poll::{self, Wanted};
 
-/// Bytes taken at a time at most; whoever sends more waits.
+/// Maximum number of bytes read at a time; the rest waits.
 const READ_MAX: usize = 1024;
 /// A sequence that is longer is none of ours.
 const SEQUENCE_MAX: usize = 32;
@@ -61,7 +61,7 @@ impl Keys {
     /// The keys pressed since the last time. Never waits.
     ///
     /// # Errors
-    /// `UnexpectedEof` or whatever the system says when the terminal has gone away.
+    /// `UnexpectedEof` or a system error when the terminal has gone away.
     pub fn read(&mut self) -> io::Result<Vec<Key>> {
         let mut wanted = [Wanted::readable(&self.input)];
         poll::wait(&mut wanted, Duration::ZERO).map_err(io::Error::other)?;
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(take(&mut bytes, true), []);
     }
 
-    /// Whatever comes: it ends, and what is kept has a bound.
+    /// For any input: it terminates, and its buffer is bounded.
     #[test]
     fn any_bytes_are_taken() {
         let mut state = 7_u32;

@@ -15,7 +15,7 @@ use crate::cmd::flows::Origins;
 
 /// How long [`Once`] looks by default: rates take a second, and one more to settle.
 const ONCE: Duration = Duration::from_millis(2200);
-/// Rows and columns of the picture that [`Once`] prints, unless `COLUMNS` and `LINES` say.
+/// Default rows and columns of the snapshot that [`Once`] prints, without `COLUMNS` and `LINES`.
 const ONCE_SIZE: [u16; 2] = [80, 40];
 
 /// The picture, once, as text on standard output; then the probe ends.

@@ -68,13 +68,13 @@ pub struct Picture {
     pub is_typing: bool,
     /// Names stand in the place of destinations, where they are known.
     pub has_names: bool,
-    /// Nobody can press keys.
+    /// There is no keyboard.
     pub is_once: bool,
     /// The help stands in the middle.
     pub has_help: bool,
     /// The account has a line for each queue.
     pub by_queue: bool,
-    /// There are files that say who has an address.
+    /// There are enrichment files.
     pub has_origins: bool,
     pub applications: Vec<Entry>,
     pub talkers: Vec<Entry>,
@@ -154,7 +154,7 @@ pub struct Row {
     pub protocol: String,
     /// What the application calls it: the name of a server, of a question.
     pub name: String,
-    /// Who started it.
+    /// The initiator.
     pub source: End,
     pub destination: End,
     /// The type of ICMP messages.

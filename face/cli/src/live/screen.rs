@@ -2,8 +2,8 @@
 //!
 //! The screen is the alternate one, and the terminal is restored however the view ends: on a key,
 //! on an error, on a panic (by a hook, since the program aborts on one), and while the process is
-//! stopped. Pictures are drawn into memory, and a thread of its own writes them: a terminal that
-//! takes nothing misses pictures, and nobody waits for it.
+//! stopped. Pictures are drawn into memory, and a thread of its own writes them: a stalled terminal
+//! misses updates and delays nothing.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -74,7 +74,7 @@ impl Screen {
         })
     }
 
-    /// Whether the terminal has gone away: there is nobody left to show anything to.
+    /// Whether the terminal has gone away.
     pub fn is_gone(&self) -> bool {
         self.state == State::Gone
     }

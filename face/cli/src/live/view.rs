@@ -1,4 +1,4 @@
-//! What the view knows: gathered from figures ten times a second, and from flows that end.
+//! The data of the view: collected from counters ten times a second, and from flows that end.
 
 mod one;
 
@@ -26,8 +26,8 @@ const HISTORY_LEN: usize = 240;
 pub const ROW_COUNT: usize = 128;
 /// How long a flow that has ended is still shown.
 const ENDED_SHOWN: Duration = Duration::from_secs(10);
-/// Records that are summed up between two pictures: what ends beyond that is only counted, so that
-/// a picture never costs packets.
+/// Maximum number of records that are summed up between two screen updates: further ones are only
+/// counted, so that an update never costs packets.
 const DIGEST_MAX: u32 = 5000;
 
 /// The view, without a terminal.
@@ -183,7 +183,7 @@ impl View {
         }
     }
 
-    /// What decoders said of flows that have ended.
+    /// Results of the decoders for ended flows.
     pub fn into_known_flows(self) -> KnownFlows {
         self.digest.into_known_flows()
     }
@@ -285,7 +285,7 @@ impl View {
         self.lists(status);
     }
 
-    /// What decoders say of the flows shown. Of others nothing is kept.
+    /// Results of the decoders for the flows shown. Of others nothing is kept.
     fn name_flows(&mut self, status: &Status<'_>, flows: &[Flow]) {
         for queue in status.queues {
             for (record, known) in queue.live.iter().zip(&queue.live_applications) {

@@ -25,7 +25,7 @@ struct Sum {
 /// Sums of the records so far.
 #[derive(Default)]
 pub struct Applications {
-    /// By name, and by what says so.
+    /// By name, and by the source of the name.
     sums: BTreeMap<(String, &'static str), Sum>,
     /// Records whose application came after [`APPLICATION_COUNT_MAX`] others.
     other: Sum,

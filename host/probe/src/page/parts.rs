@@ -8,8 +8,8 @@ use wire::Timestamp;
 
 use crate::text::{bytes, si};
 
-/// Text for a page, whatever it holds: what HTML would read as markup is written as entities, what
-/// cannot be seen or turns the direction of reading as its number.
+/// Escapes any text for a page: markup as entities, invisible and bidirectional characters as their
+/// numbers.
 pub fn safe(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -108,7 +108,7 @@ impl Filling {
     }
 }
 
-/// The end of a queue's thread. Dropped, it tells the writer that no more will come.
+/// The end of a queue's thread. When dropped, it signals to the writer that no more will come.
 pub(super) struct Inlet {
     /// The bundle that is being filled; without memory if all are with the writer.
     bundle: Bundle,
@@ -182,7 +182,7 @@ impl Inlet {
         self.put_anyhow(&{ meta }, cap_len, stamp_ms, segments)
     }
 
-    /// The same, whatever bundles hold, and where the next one is needed.
+    /// The same for any bundle size, also when the next one is needed.
     #[inline(never)]
     fn put_anyhow<'p>(
         &mut self,

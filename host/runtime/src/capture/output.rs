@@ -1,5 +1,5 @@
 //! The thread that writes: it takes what the queues hand over, in order, and puts it into the file
-//! or onto standard output. Whatever blocks it blocks no queue.
+//! or onto standard output. A blocked writer blocks no queue.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +45,7 @@ pub(super) struct Link {
     pub(super) status: Mutex<Status>,
 }
 
-/// What the writer and the control side tell each other.
+/// State shared between the writer and the control side.
 #[derive(Default)]
 pub(super) struct Status {
     /// As of the last round.
@@ -81,7 +81,7 @@ pub(super) struct Output {
     has_failed: bool,
     /// Link type and name of each interface of the port.
     links: Vec<(u16, String)>,
-    /// How many of these the file knows, where they have the same numbers.
+    /// How many of these are in the file, with the same numbers.
     announced: usize,
     filter: Arc<str>,
     is_live: bool,
@@ -151,7 +151,7 @@ impl Output {
         Ok(())
     }
 
-    /// Takes a packet, which is counted in one of the totals whatever happens.
+    /// Takes a packet, which is counted in one of the totals in any case.
     fn packet(&mut self, packet: &Given<'_>) -> Result<()> {
         if !self.takes(packet.head.meta.interface, 1)? {
             return Ok(());
@@ -370,7 +370,7 @@ impl Writer {
         let totals = self.output.totals;
         self.link.step.fetch_add(1, Ordering::Relaxed);
         let (written, result) = self.output.finish();
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = self.events.send(Event::Written(End {
             totals,
             written,
@@ -425,7 +425,7 @@ impl Writer {
                 SLEEP_MAX
             };
             let is_ready = || merge.is_ready(now_ms);
-            // Whoever reads along is not kept waiting.
+            // Readers of the growing file get it without delay.
             let gathers = count != 0 && !self.unbuffered && self.output.is_file();
             match gathers {
                 true => self.link.bell.nap(NAP, is_ready),

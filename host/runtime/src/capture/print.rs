@@ -259,7 +259,7 @@ impl Printer {
         self.previous_ns = time_ns;
     }
 
-    /// Looks up the packet's connection, and asks the decoders, where the style needs them.
+    /// Looks up the packet's connection, and runs the decoders, if the style needs them.
     fn look(&mut self, bytes: &[u8], time_ns: u64) -> SequenceBase {
         let is_line = !self.style.json && !self.style.quick;
         if !is_line && self.columns.is_none() || self.addressed.ip_version == 0 {
@@ -394,7 +394,7 @@ impl Printer {
         }
     }
 
-    /// The offset of the time zone, asked for once a quarter of an hour: zones change no oftener.
+    /// The offset of the time zone, read every quarter of an hour: zones do not change more often.
     fn zone_s(&mut self, time_s: u64) -> i32 {
         let quarter = time_s / 900;
         if self.zone.0 != quarter {
@@ -498,7 +498,7 @@ fn network_offset(d: &Dissection) -> usize {
     }
 }
 
-/// As `tcpdump -q`; false where there is nothing shorter to say.
+/// As `tcpdump -q`; false if there is no shorter form.
 fn quick(out: &mut Text<'_>, d: &Dissection) -> Result<bool, fmt::Error> {
     let (Some(src), Some(dst), true) = (d.src_addr(), d.dst_addr(), d.has_ports()) else {
         return Ok(false);

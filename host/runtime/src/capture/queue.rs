@@ -34,8 +34,8 @@ impl Way {
     }
 }
 
-/// The time of a packet. Of a file that does not say when, nothing is known; on a wire it was now,
-/// which is asked for once a batch.
+/// The time of a packet. In a file without timestamps the time is unknown; on a live port it is the
+/// current time, read once a batch.
 #[inline]
 fn time_of(packet: &Packet<'_>, is_live: bool, now: &mut u64) -> u64 {
     packet.time_ns().unwrap_or_else(|| {
@@ -52,9 +52,9 @@ pub(super) struct Handing {
     pub(super) options: Arc<Options>,
     pub(super) link: Arc<Link>,
     pub(super) origin: Instant,
-    /// Packets that are still wanted; only the writer knows where there are several queues.
+    /// Packets left until `--count`; with several queues only the writer counts them.
     pub(super) left: u64,
-    /// Packets and bytes that the writer does not know of, for whoever wants to know now.
+    /// Packets and bytes that the writer has not seen yet, for current totals.
     pub(super) shown: Arc<[AtomicU64; 2]>,
     pub(super) totals: Totals,
 }
@@ -124,7 +124,7 @@ pub(super) struct Counting {
     pub(super) options: Arc<Options>,
     /// Packets counted by all queues, where there is a limit.
     pub(super) taken: Arc<AtomicU64>,
-    /// Packets and bytes, for whoever wants to know now.
+    /// Packets and bytes, for current totals.
     pub(super) shown: Arc<[AtomicU64; 2]>,
     pub(super) totals: Totals,
 }
@@ -198,7 +198,7 @@ impl Thread {
         let result =
             pinned.and_then(|()| worker::run(&mut self.rx, &mut engine, &self.link.halt, pacing));
         let has_more = matches!(result, Ok(Ended::Stopped));
-        // Nobody listens any more where the capture was given up.
+        // The receiver is gone if the capture was abandoned.
         let _ = self.events.send(Event::Received(result));
         let mut drained = Ok(());
         if has_more {

@@ -154,8 +154,8 @@ fn two_queues() -> (Port, [TxQueue; 2]) {
     (port, [first.remove(0), second.remove(0)])
 }
 
-/// Both queues go on receiving while a write blocks; the end comes all the same when it is asked
-/// for, and every packet is accounted for.
+/// Both queues go on receiving while a write blocks; a requested end still comes, and every packet
+/// is accounted for.
 #[test]
 fn a_blocked_output_holds_up_neither_queue_nor_the_end() {
     let (port, tx) = two_queues();
@@ -221,7 +221,7 @@ fn packet_blocks(mut bytes: &[u8]) -> u64 {
     count
 }
 
-/// Text that waits for a reader was printed for nobody.
+/// Text that waits for a reader does not count as printed.
 #[test]
 fn packets_whose_lines_wait_are_not_captured() {
     let (mut reader, mut pipe) = std::io::pipe().unwrap();
@@ -276,7 +276,7 @@ fn a_stall_is_measured_in_time_whatever_the_number_of_looks() {
     // In the same call, and the reader takes something.
     assert!(!watch.is_stalled(5, 1, begin + 6 * STALL));
     assert!(watch.is_stalled(5, 1, begin + 7 * STALL));
-    // Who reads a pipe or a terminal has less time.
+    // The reader of a pipe or a terminal has less time.
     let mut watch = Watch::new(true);
     assert!(!watch.is_stalled(1, 0, begin));
     assert!(watch.is_stalled(1, 0, begin + STALL_READER));

@@ -1,9 +1,9 @@
-//! Finds a writer that its output holds up, once the end of a capture was asked for.
+//! Detects a writer blocked by its output, once a capture is to end.
 
 use std::time::{Duration, Instant};
 
-/// How long the writer may stay in the same call once the end was asked for: that of a file, whose
-/// disk or server may be slow; and of a pipe or a terminal, whose reader may have stopped.
+/// How long the writer may stay in the same call at the end: that of a file, whose disk or server
+/// may be slow; and of a pipe or a terminal, whose reader may have stopped.
 pub(super) const STALL: Duration = Duration::from_secs(2);
 pub(super) const STALL_READER: Duration = crate::output::STALL;
 
@@ -36,7 +36,7 @@ impl Watch {
     }
 
     /// Whether the writer has been in the same call for too long without handing anything over.
-    /// Time counts, not how often this is asked: events of the queues come in bursts.
+    /// Time counts, not the number of calls: events of the queues come in bursts.
     pub(super) fn is_stalled(&mut self, step: u64, handed: u64, now: Instant) -> bool {
         self.last = match self.last {
             // An even number: it waits for packets, not for the output.

@@ -1,4 +1,4 @@
-//! Decoders joined to the flow table: what the first packets say goes out with the record.
+//! Decoders joined to the flow table: results from the first packets are exported with the record.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ pub(super) struct Applications {
     /// Where the worker finds the counters; written once in a while, and at the end.
     stats: Arc<Mutex<Counts>>,
     calls: u32,
-    /// Applications whose packets go on; none asks for nothing.
+    /// Applications whose packets are forwarded; `None`: no selection.
     wanted: Vec<Protocol>,
 }
 

@@ -1,5 +1,5 @@
-//! The collector: takes ended flows from the workers, joins halves, gives records to the outlet and
-//! tells it how things stand.
+//! The collector: takes ended flows from the workers, joins halves, passes records to the outlet
+//! and reports status to it.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -20,8 +20,8 @@ use super::{
 
 /// One-way flows held back for their other half, when there are several queues.
 pub(super) const HALF_COUNT_MAX: usize = 1 << 16;
-/// How long after a half the other one may end, beyond the idle timeout: the search for ended
-/// flows, the devices' own delays.
+/// How long after a half the other one may end, in addition to the idle timeout: the search for
+/// ended flows, the devices' own delays.
 const HALF_SLACK_NS: u64 = 5_000_000_000;
 
 /// Of records, if any are left out.
@@ -126,7 +126,7 @@ pub(super) struct Collector<'a> {
     out: Out<'a>,
     /// Workers that have not ended.
     running: usize,
-    /// Workers that want no more packets.
+    /// Workers that need no more packets.
     paused: usize,
     events: Vec<PortEvent>,
     error: Option<Error>,
@@ -291,7 +291,7 @@ impl<'a> Collector<'a> {
         });
         let egress = self.egress.map(|mut egress| EgressReport {
             status: egress::total(&egress.counters),
-            // A device that is gone tells no more.
+            // A device that is gone reports no more.
             account: egress.port.control.account().unwrap_or_default(),
         });
         let queues: Vec<QueueStatus> = self.published.iter().map(|s| lock(s).clone()).collect();

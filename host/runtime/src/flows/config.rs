@@ -38,8 +38,8 @@ pub struct Config {
     pub live_count: usize,
     /// Decoders for the first packets of flows, for each queue.
     pub applications: Option<InspectorConfig>,
-    /// With [`Config::applications`]: also ask libndpi, with room for so many flows of which it has
-    /// not yet said all.
+    /// With [`Config::applications`]: also use libndpi, with room to inspect this many flows at a
+    /// time.
     pub ndpi_flow_count: Option<u32>,
     /// A filter that runs in the workers, and can be changed by
     /// [`Switch::select`](super::Switch::select); beside [`Config::count`] and an egress there can
@@ -106,8 +106,7 @@ fn default_size(queue_count: usize) -> u32 {
     ONE.min(4 * ONE / queue_count.max(1) as u32)
 }
 
-/// 64 bytes that nobody can guess: the standard library's keyed hash, whose key comes from the
-/// system.
+/// 64 unpredictable bytes: the standard library's keyed hash, whose key comes from the system.
 pub(super) fn secret() -> HashKey {
     use std::hash::BuildHasher;
     let random = std::hash::RandomState::new();

@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_millis(50);
 /// How long the last packets may take to leave.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-/// Which packets go on, beside what [`flow::ExtraConfig::shunt`] says.
+/// Which packets are forwarded, in addition to [`flow::ExtraConfig::shunt`].
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Of flows with one of these, once that is known, all; of others nothing more. Empty: all
@@ -157,7 +157,7 @@ impl Plan {
     /// the machine lives on. `input` gets the pool that both share, if they can.
     ///
     /// # Errors
-    /// As said, and what the names and the filter say.
+    /// As above, and by the names and the filter.
     pub fn new(
         names: [&str; 2],
         input: &mut PortOptions,

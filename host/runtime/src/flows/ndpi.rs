@@ -1,8 +1,8 @@
 //! libndpi beside the decoders: a name for flows of several hundred protocols.
 //!
 //! The library gets packets that are made here, of the flow's key and the payload: what odd headers
-//! there were has been read by ours, and does not reach it. A flow's state is given back as soon as
-//! the library has no more to say, so few states serve many flows.
+//! there were has been read by ours, and does not reach it. A flow's state is freed as soon as the
+//! library is done with it, so few states serve many flows.
 
 use flow::encode::extra_fields::transport;
 use flow::{
@@ -14,12 +14,11 @@ use sys::libndpi::{Detector, Protocol};
 
 use super::application::Applications;
 
-/// Packets with payload after which a flow that is not known is given up; of UDP fewer, as the
-/// library's own program does.
+/// Packets with payload after which an unidentified flow is abandoned; fewer for UDP, as in the
+/// library's own program.
 const TCP_PACKETS_MAX: u8 = 40;
 const UDP_PACKETS_MAX: u8 = 24;
-/// Bytes of payload after which a flow is given up: the library may keep what it was shown, to put
-/// it together.
+/// Bytes of payload after which a flow is abandoned: the library may buffer them for reassembly.
 const BYTES_MAX: u32 = 64 << 10;
 const NO_STATE: u32 = u32::MAX;
 /// Longest packet that is made: what the library takes.
@@ -27,7 +26,7 @@ const PACKET_MAX: usize = u16::MAX as usize;
 /// Longest headers that are made: IPv6 and TCP.
 const HEADERS_MAX: usize = 60;
 
-/// What libndpi was asked, and what it said.
+/// Counters of flows passed to libndpi, and of its results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NdpiStats {
     /// Flows shown to it.
@@ -163,7 +162,7 @@ impl Ndpi {
         }
     }
 
-    /// The library is asked for the last time.
+    /// The library is called for the last time.
     fn settle(&mut self, place: &mut Place) {
         if place.state == NO_STATE {
             return;

@@ -8,15 +8,15 @@ use super::Message;
 
 /// Flows in one buffer.
 pub(super) const BUFFER_LEN: usize = 256;
-/// Buffers of a worker: 3 MiB, and what was asked for beyond records.
+/// Buffers of a worker: 3 MiB, and extra fields.
 pub(super) const BUFFER_COUNT: usize = 64;
 
 /// Ended flows on their way, and back again empty.
 #[derive(Default)]
 pub(super) struct Buffer {
     pub(super) records: Vec<(Record, EndReason)>,
-    /// One for each record, if anything beyond records was asked for. They stay when the buffer is
-    /// emptied: their memory is used again.
+    /// One for each record, if extra fields are enabled. They stay when the buffer is emptied:
+    /// their memory is used again.
     pub(super) extras: Vec<OwnedExtra>,
     pub(super) has_extras: bool,
 }

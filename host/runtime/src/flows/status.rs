@@ -27,7 +27,7 @@ pub enum Fate {
 
 /// Where the results go. Called by the collector only.
 pub trait Outlet {
-    /// A flow has ended. What was not asked for beyond the record is empty.
+    /// A flow has ended. Extra fields that are disabled are empty.
     ///
     /// # Errors
     /// End the probe.
@@ -67,7 +67,7 @@ impl Status<'_> {
     }
 }
 
-/// What an outlet can ask for while the probe runs.
+/// Requests that an outlet can make while the probe runs.
 pub struct Switch {
     pub(super) stop: Stop,
     order: AtomicU8,
@@ -142,7 +142,7 @@ pub struct QueueStatus {
     pub applications: InspectorStats,
     /// libndpi's.
     pub ndpi: NdpiStats,
-    /// Packets and bytes over time, by the packets' own: at the end, if that was asked for.
+    /// Packets and bytes over packet time: at the end, if requested.
     pub series: Option<Box<Series>>,
 }
 

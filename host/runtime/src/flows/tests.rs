@@ -1,4 +1,4 @@
-//! The probe over rings in memory, whose senders and outlets do what a test wants.
+//! The probe over rings in memory, whose senders and outlets are controlled by the test.
 
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
@@ -132,7 +132,8 @@ fn a_stuck_outlet_costs_records_and_no_packets() {
         let mut outlet = Stuck { go_on: Some(stuck) };
         run(port, &config(), &flag, &mut outlet).unwrap()
     });
-    // Every flow beyond the table's room ends another one: more of them than all buffers hold.
+    // Every flow that exceeds the table's capacity ends another one: more of them than all buffers
+    // hold.
     let count = 4 * (BUFFER_COUNT * BUFFER_LEN) as u32;
     for number in 0..count {
         send(&mut tx, &packet(number));
@@ -203,7 +204,7 @@ fn a_worker_that_fails_ends_the_others() {
     drop((first, second));
 }
 
-/// Says when a record has come, and ends the probe then.
+/// Signals when a record has arrived, and ends the probe then.
 struct First(u64);
 
 impl Outlet for First {
@@ -247,7 +248,7 @@ fn halves_from_two_queues_are_one_record() {
     assert_eq!((report.records, report.merged), (1, 1));
 }
 
-/// Wants other records with its first pulse.
+/// Requests other records with its first pulse.
 struct Choosing {
     selected: Option<mpsc::Sender<()>>,
     pulses: u32,
@@ -330,7 +331,7 @@ fn an_egress_without_room_drops_and_counts() {
     let stop = Stop::new();
     stop.set();
     let report = ends(move || {
-        // Nobody takes anything at the other end.
+        // The other end does not receive.
         run_with(port, Some(egress), &config, &stop, &mut Counting).unwrap()
     });
     let status = report.egress.unwrap().status;

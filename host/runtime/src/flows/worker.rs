@@ -22,7 +22,7 @@ use super::selection::Filter;
 use super::{Config, Message, QueueStatus, Shared, lock, wall_clock_ns};
 use crate::worker::{self, Ended, Engine, Verdict};
 
-/// How often figures are published and the clock is told to the table.
+/// How often counters are published and the table's clock is advanced.
 const PULSE: Duration = Duration::from_millis(100);
 /// How often the live flows are searched for the largest; rates are over this time.
 const SCAN: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ impl Spawner<'_> {
     /// Starts the worker of a queue; packets that are chosen go on to `egress`.
     ///
     /// # Errors
-    /// Where a thread cannot be started; the workers before it are told to end.
+    /// Where a thread cannot be started; the workers before it are stopped.
     pub(super) fn start(&self, index: usize, rx: RxQueue, egress: Option<Out>) -> Result<Worker> {
         let (empties, empty_receiver) = sync_channel(BUFFER_COUNT);
         for _ in 1..BUFFER_COUNT {
@@ -117,7 +117,7 @@ impl Spawner<'_> {
         if !cpus.is_empty() {
             return Some(cpus[index % cpus.len()]);
         }
-        // One thread is left to the scheduler, which knows what else runs.
+        // A single thread is left to the scheduler.
         let allowed = sys::affinity::allowed_cpus();
         (self.queue_count > 1 && self.queue_count <= allowed.len()).then(|| allowed[index])
     }
@@ -148,14 +148,14 @@ fn work(plan: Plan) {
         // The others have no reason to go on: the device or the file is the same.
         shared.switch.end();
     }
-    // Nobody listens if the collector failed first.
+    // The receiver is gone if the collector failed first.
     drop(messages.send(Message::Done(result)));
 }
 
 fn work_on(plan: Plan) -> Result<Ended> {
     let (messages, shared) = (plan.messages.clone(), plan.shared.clone());
     let pacing = plan.config.pacing;
-    // A worker that cannot begin wants no packets either.
+    // A worker that cannot start needs no packets either.
     let pause = || drop(messages.send(Message::Paused));
     let (mut rx, mut engine) = prepare(plan).inspect_err(|_| pause())?;
     let ended = worker::run(&mut rx, &mut engine, &shared.switch.stop, pacing);
@@ -227,7 +227,7 @@ fn prepare(plan: Plan) -> Result<(RxQueue, FlowEngine)> {
     Ok((plan.rx, engine))
 }
 
-/// The decoders that were asked for; what they count is left in `counts`.
+/// The requested decoders; their counters are left in `counts`.
 fn inspector(
     config: &Config,
     egress: Option<&Out>,
@@ -263,7 +263,7 @@ struct FlowEngine {
     unselected: u64,
     draining: bool,
     capacity: u64,
-    /// More than records is asked for, so packets are given to the meter together.
+    /// Extra fields are enabled, so packets are passed to the meter together.
     has_extras: bool,
     scan: Option<Scan>,
     /// How much came when.
@@ -322,8 +322,8 @@ impl Engine for FlowEngine {
     }
 }
 
-/// Loads each packet's first line, which is in nobody's cache yet: together, before they are looked
-/// at in turn. Those of a file lie behind each other, which the processor foresees.
+/// Prefetches each packet's first line, which is in no cache yet: all together, before they are
+/// parsed in turn. Those of a file lie behind each other, which the processor foresees.
 #[inline]
 fn touch(batch: &RxBatch<'_>) {
     let mut touched = 0;
@@ -424,7 +424,7 @@ impl FlowEngine {
         }
     }
 
-    /// Goes on with another filter or sampling, if somebody wants it.
+    /// Switches to another filter or sampling, if requested.
     #[inline]
     fn look_at_selection(&mut self) {
         let changing = &self.shared.switch.selection;
@@ -440,7 +440,7 @@ impl FlowEngine {
             return count;
         };
         let take = |left: u64| Some(left.saturating_sub(count));
-        // Once a batch, and only when a count was asked for.
+        // Once a batch, and only with `--count`.
         match budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(left) | Err(left) => left.min(count),
         }
@@ -452,7 +452,7 @@ impl FlowEngine {
     }
 
     /// A file may have several interfaces, met on the way; a device's is known from the start, so
-    /// that nobody waits here while the kernel is asked for counters.
+    /// that nothing waits here while counters are read from the kernel.
     #[cold]
     fn learn_link(&mut self, interface: u16) -> LinkType {
         let new = lock(&self.shared.control).interfaces(self.links.len());

@@ -120,7 +120,7 @@ impl Lane {
                 result = result.and(worker::drain(rx, &mut self.out));
             }
         }
-        // An interface that is down keeps its packets; the port's account tells.
+        // An interface that is down keeps its packets; the port's account shows them.
         let left = self.out.tx.wait(true, limit).map(drop);
         result.and(self.out.tolerate(left))
     }
@@ -151,7 +151,7 @@ impl Engine for Out {
         let before = left;
         let result = self.all(batch, &mut left);
         self.budget.settle(before - left, left);
-        // After an error: what is still there is nobody's any more.
+        // After an error: the remaining packets belong to no lane.
         self.counters.abandoned.add(batch.len() as u64);
         result?;
         self.flush()?;
@@ -302,7 +302,7 @@ impl Out {
         }
     }
 
-    /// Waits for more room than there was, and tells how much there is now.
+    /// Waits for more room than there was, and returns how much there is now.
     fn wait_for_room(&mut self, before: Room, limit: Duration) -> Result<Room> {
         let (wait_for_all, then) = match before {
             Room::Unknown => (false, Room::Some),

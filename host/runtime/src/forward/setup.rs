@@ -44,8 +44,8 @@ pub struct Opened {
 /// Opens both ports.
 ///
 /// # Errors
-/// A circle, an interface that the machine lives on, a port without the wanted direction, and
-/// whatever opening says.
+/// A loop, an interface that the host depends on, a port without the required direction, and errors
+/// of opening.
 pub fn open(setup: &Setup) -> Result<Opened> {
     let ends = [End::find(&setup.names[0])?, End::find(&setup.names[1])?];
     refuse_circle(setup, &ends)?;
@@ -62,7 +62,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         ..setup.options.clone()
     };
     if first.timestamp == TimestampSource::Auto {
-        // Nobody looks at it.
+        // It is not used.
         first.timestamp = TimestampSource::None;
     }
     let mut second = PortOptions {

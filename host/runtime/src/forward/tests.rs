@@ -175,7 +175,7 @@ fn a_full_ring_drops_live_packets_and_stops_others() {
             }
         }
         drop(rx);
-        // The ports are gone, so its packets find nobody; it may still wait for room.
+        // The ports are gone, so its packets have no receiver; it may still wait for room.
         let _ = sender.join();
     }
 }
@@ -297,7 +297,7 @@ fn an_error_in_mid_batch_leaves_nothing_out() {
     let [mut a, mut b] = ports(true, 256);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     send(tx, 40);
-    // Waiting, and nobody takes anything: the device counts as stuck after some seconds.
+    // Waiting without progress: the device counts as stuck after some seconds.
     let small = PortOptions {
         ring_len: 16,
         ..PortOptions::default()

@@ -16,7 +16,7 @@ pub struct Database {
     len: usize,
 }
 
-/// What it says of an address.
+/// Its data for an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found<'a> {
     /// The autonomous system, 0 without.

@@ -24,7 +24,7 @@ pub fn file_input(input: &[u8]) {
     }
 }
 
-/// The input for a file, with an address that is asked for.
+/// The input for a file, with an address to look up.
 #[cfg(test)]
 pub fn input_of(kind: u8, address: [u8; 16], file: &[u8]) -> Vec<u8> {
     [&[kind][..], &address, file].concat()

@@ -14,7 +14,7 @@ const LINE_MAX: usize = 4096;
 /// Bytes of a name that are kept.
 pub(super) const NAME_MAX: usize = 128;
 
-/// What a list says of a range.
+/// A list's data for a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Row {
     /// The autonomous system, 0 without.
@@ -48,7 +48,7 @@ impl Ranges {
     /// Reads a list.
     ///
     /// # Errors
-    /// Says which line is wrong, and how.
+    /// The error names the line and the problem.
     pub fn parse(text: &[u8]) -> Result<Ranges, String> {
         let (mut four, mut six) = (Vec::new(), Vec::new());
         let mut numbers: HashMap<Row, u32> = HashMap::new();
@@ -149,7 +149,7 @@ impl Row {
                 row.name = Some(cut(field).into());
             }
         }
-        // iptoasn.com: nobody announces it.
+        // iptoasn.com: not announced.
         if has_asn && row.asn == 0 {
             row.name = None;
         }
@@ -423,7 +423,7 @@ mod tests {
         }
     }
 
-    /// Bytes that nobody would write do not matter.
+    /// Invalid bytes do no harm.
     #[test]
     fn any_bytes_are_an_answer_or_an_error() {
         let good = b"0.0.0.0/0,1,AA,x\n::/0\t2\tBB\n255.255.255.255,255.255.255.255,3\n";

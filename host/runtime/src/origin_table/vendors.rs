@@ -28,7 +28,7 @@ impl Vendors {
     /// Adds a file.
     ///
     /// # Errors
-    /// Says which line is wrong, and how.
+    /// The error names the line and the problem.
     pub fn add(&mut self, text: &[u8]) -> Result<(), String> {
         let before = self.count;
         // An address of IEEE, in quotes, goes over several lines.
@@ -50,7 +50,7 @@ impl Vendors {
                 continue;
             }
             is_inside = is_ieee && has_odd_quotes;
-            // IEEE's have commas, and tabs where somebody typed one.
+            // IEEE's have commas, and an occasional stray tab.
             let fields = match is_ieee {
                 true => split(&line.replace('\t', " ")),
                 false => split(line),
@@ -82,7 +82,7 @@ impl Vendors {
         Ok(())
     }
 
-    /// Who made the card with this address.
+    /// The vendor of the card with this address.
     pub fn find(&self, mac: [u8; 6]) -> Option<&Arc<str>> {
         let number = mac.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let mut lists = self.by_len.iter();
@@ -131,7 +131,7 @@ fn entry(fields: &[String]) -> Option<(u64, u32, Arc<str>)> {
     if bits < 8 || !(8..=ADDRESS_BITS).contains(&len) || name.is_empty() {
         return None;
     }
-    // As many bits as told, whatever was written.
+    // As many bits as the prefix length, regardless of the digits present.
     let whole = number << (ADDRESS_BITS - bits);
     Some((whole >> (ADDRESS_BITS - len), len, cut(name).into()))
 }

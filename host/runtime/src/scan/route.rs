@@ -125,7 +125,7 @@ impl Local {
         Targets::new(ranges, Vec::new()).unwrap_or_default()
     }
 
-    /// Asks for the routers of the targets that are not on the link.
+    /// Looks up the routers of the targets that are not on the link.
     pub fn routers(&self, plan: &Plan, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
         let beyond = Targets::new(plan.targets().ranges().to_vec(), on_link.ranges().to_vec());
         let beyond = beyond.unwrap_or_default();

@@ -81,7 +81,7 @@ impl Engine for Receiving<'_> {
     }
 }
 
-/// What the sending thread says when it has ended.
+/// The result of the sending thread.
 struct Sent {
     report: send::Report,
     result: Result<()>,
@@ -100,7 +100,7 @@ struct Live {
     received: AtomicU64,
 }
 
-/// Runs a scan: asks for next hops, opens the port, sends and listens. `opened` is called once
+/// Runs a scan: resolves next hops, opens the port, sends and listens. `opened` is called once
 /// rights are no longer needed. `state` is kept up to date.
 ///
 /// # Errors
@@ -113,7 +113,7 @@ pub fn run(
     opened: impl FnOnce() -> Result<()>,
     mut notice: impl FnMut(Notice<'_>) -> Result<()>,
 ) -> Result<Outcome> {
-    // Before the neighbours are asked: what is refused is refused at once.
+    // Before neighbours are resolved, so that errors are reported at once.
     let mut port = scan.open()?;
     let hops = scan.hops(stop)?;
     if scan.on_link_count() != 0 {
@@ -232,8 +232,8 @@ impl<'s> Collector<'s> {
         }
     }
 
-    /// Reports answers until `is_done` says so, the time is over, `stop` is set, or no receiver is
-    /// left.
+    /// Reports answers until `is_done` returns true, the time is over, `stop` is set, or no
+    /// receiver is left.
     fn collect(
         &mut self,
         answers: &Receiver<(Answer, SystemTime)>,

@@ -17,7 +17,7 @@ use super::Scan;
 /// First line of a state file.
 const TITLE: &str = "# barewire scan, state 1: give it to --state, with the same targets and ports";
 
-/// What a state file says.
+/// The contents of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// What the scan is of: see [`Scan::fingerprint`].
@@ -81,8 +81,8 @@ fn what(path: &Path) -> String {
     format!("go on with the scan of {}", path.display())
 }
 
-/// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). It tells scans apart
-/// and proves nothing.
+/// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). It distinguishes scans
+/// and is not a proof.
 pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attempts: u32) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut add = |bytes: &[u8]| {

@@ -1,5 +1,5 @@
-//! MAC addresses of targets on the link: each is asked twice, at the scan's rate, by ARP or
-//! Neighbor Discovery. A tap listens, so that the host keeps what its neighbours tell it.
+//! MAC addresses of targets on the link: two requests each, at the scan's rate, by ARP or Neighbor
+//! Discovery. A tap listens, so that the host still gets the replies.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

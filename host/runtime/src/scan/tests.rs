@@ -1,4 +1,4 @@
-//! What is scanned of what was asked for.
+//! Which of the requested targets are scanned.
 
 use ::scan::parse_range;
 

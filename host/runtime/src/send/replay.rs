@@ -75,8 +75,8 @@ pub struct Replay {
     ended: bool,
 }
 
-/// A capture that is open, and not yet read: rights can still be given up before the reading thread
-/// is started.
+/// A capture that is open, and not yet read: privileges can still be dropped before the reading
+/// thread is started.
 pub struct OpenReplay {
     name: String,
     options: ReplayOptions,

@@ -20,8 +20,8 @@ pub struct Target {
     pub link: Link,
     /// Longest packet in bytes, one VLAN tag not counted.
     pub packet_len_max: usize,
-    /// What its driver can do for XDP now. Nothing before Linux 6.3, which is when kernels began
-    /// to tell.
+    /// What its driver can do for XDP now. `None` before Linux 6.3, when kernels began to report
+    /// it.
     pub xdp: XdpFeatures,
     /// Why the machine may live on it, as a sentence: see [`nic::lifeline`].
     pub lifeline: Option<String>,
@@ -33,7 +33,7 @@ impl Target {
     ///
     /// On veth `xdplive` needs 0.4 of the processor time of the best socket (sendmmsg), `afxdp` in
     /// copy mode 0.6, `afpacket` about as much. Where `afxdp` would be zero-copy it attaches a
-    /// program, which resets some cards: that is left to those who ask for it by name.
+    /// program, which resets some cards: that must be requested by name.
     pub fn fastest(&self) -> &'static [&'static str] {
         if self.xdp.has(XdpFeatures::NDO_XMIT) {
             &["xdplive", "afpacket"]
@@ -50,8 +50,7 @@ impl Target {
     }
 }
 
-/// How long a neighbour may take to answer: the kernel gives up after three requests, a second
-/// apart.
+/// How long a neighbour may take to answer: the kernel stops after three requests, a second apart.
 const ANSWER_LIMIT: Duration = Duration::from_millis(3_500);
 
 /// The MAC address of a neighbour, if the kernel has it and it is an Ethernet address.

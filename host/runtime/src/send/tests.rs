@@ -100,7 +100,7 @@ fn the_stream_arrives_whole_and_in_order() {
 
 #[test]
 fn a_rate_makes_as_many_packets_as_the_time_allows() {
-    // Never more than the plan has by then, whatever the machine does meanwhile.
+    // Never more than the plan has by then, regardless of the machine's load.
     let limits = Limits {
         packet_count: None,
         duration: Some(Duration::from_millis(300)),
@@ -110,7 +110,7 @@ fn a_rate_makes_as_many_packets_as_the_time_allows() {
     result.unwrap();
     assert_eq!(report.ended, SendEnded::Duration);
     assert_eq!(report.packets, got.len() as u64);
-    // 300 ms of 10 a millisecond; fewer only by what it admits to have given up.
+    // 300 ms of 10 a millisecond; fewer only by the reported slip.
     let slipped = report.slipped_ns.div_ceil(100_000) + 1_000 * u64::from(report.slipped_ns != 0);
     assert!(
         report.packets <= 3_000 && report.packets + slipped >= 3_000,
@@ -149,7 +149,7 @@ fn a_stop_request_ends_a_long_wait() {
     );
 }
 
-/// Says when a packet was put into a batch.
+/// Signals when a packet was put into a batch.
 struct Telling {
     source: Generated,
     put: mpsc::Sender<()>,

@@ -1,9 +1,9 @@
-//! A card goes back to its kernel driver when its user ends, by whatever death: a small process of
-//! its own waits for the end of a pipe that the user holds.
+//! A card goes back to its kernel driver when the process that uses it ends, however it dies: a
+//! small helper process waits for the end of a pipe that the user holds.
 //!
-//! It is in a session of its own and has a name of its own, so that neither a terminal's end nor
-//! whoever kills its user by name (pkill(1)) kills it too. What does: the end of the service or
-//! container that both are in. Then `barewire nic bind kernel` gives the card back.
+//! The helper has its own session and its own name, so that neither closing the terminal nor
+//! killing its user by name (pkill(1)) ends it. What does: the end of the service or container that
+//! both are in. Then `barewire nic bind kernel` gives the card back.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -26,10 +26,10 @@ const LOOK: Duration = Duration::from_millis(50);
 const DROP_WAIT: Duration = Duration::from_secs(1);
 /// Its name, for ps(1) and pkill(1): at most 15 bytes (`TASK_COMM_LEN`).
 const NAME: &str = "nic-guardian";
-/// What it says when it is ready.
+/// What it writes when it is ready.
 const READY: [u8; 6] = *b"ready\n";
 
-/// The one who waits, seen from the process that it waits for. Dropped, the card goes back.
+/// The helper, seen from the process that it waits for. Dropped, the card goes back.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
@@ -79,8 +79,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It waits for everybody who has the card open, which this very process may have still:
-        // then it goes on when we are gone.
+        // It waits for every process that has the card open, which this process may still have:
+        // then it continues when we have exited.
         let end = Instant::now() + DROP_WAIT;
         while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(LOOK);
@@ -91,8 +91,8 @@ impl Drop for Guard {
 /// The program that ends up in [`keep_watch`], with its arguments before the card's address.
 static GUARDIAN: OnceLock<(PathBuf, Vec<String>)> = OnceLock::new();
 
-/// Says which program, with these arguments and a card's address behind them, ends up in
-/// [`keep_watch`]; once for the process, by its main function. Without, nothing can be borrowed.
+/// Sets the program that, with these arguments and a card's address appended, calls [`keep_watch`];
+/// called once per process, by its main function. Without, nothing can be borrowed.
 pub fn guarded_by(program: PathBuf, args: &[&str]) {
     let args = args.iter().map(|&arg| arg.to_owned()).collect();
     // The first word counts.
@@ -104,7 +104,7 @@ pub fn guarded_by(program: PathBuf, args: &[&str]) {
 ///
 /// # Errors
 /// As [`plan`] without force and [`Plan::carry_out`](super::Plan::carry_out); `Unsupported` in a
-/// program that has nobody to guard the card.
+/// program without a helper to guard the card.
 pub fn lend(address: PciAddress) -> Result<Option<Guard>> {
     let plan = plan(&Place::default(), address, Owner::Vfio, false)?;
     if plan.steps.is_empty() {
@@ -117,14 +117,14 @@ pub fn lend(address: PciAddress) -> Result<Option<Guard>> {
     };
     let mut command = Command::new(program);
     command.args(args).arg(address.to_string());
-    // Before anything is changed, so that nobody's death can leave it changed.
+    // Before anything is changed, so that no crash can leave it changed.
     let guard = Guard::start(command)?;
     plan.carry_out()?;
     Ok(Some(guard))
 }
 
-/// What the process does: waits for the end of standard input, then until nobody drives the card
-/// any more, and gives it to the kernel.
+/// The helper's main function: waits for the end of standard input, then until no process drives
+/// the card any more, and binds it to the kernel driver.
 ///
 /// # Errors
 /// When it cannot be given back.

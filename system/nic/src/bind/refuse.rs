@@ -64,7 +64,7 @@ pub(super) fn shared_group(card: &Card) -> Result<()> {
     Err(refused(card, ErrorKind::Busy, why).with_hint(hint))
 }
 
-/// Somebody reaches the machine, or something else, through its interface.
+/// The machine, or another host, is reached through its interface.
 pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Card) -> Result<()> {
     let virtual_functions = fs::read_to_string(function.dir().join("sriov_numvfs"));
     let count: u32 = virtual_functions.map_or(0, |text| text.trim().parse().unwrap_or(0));

@@ -91,7 +91,7 @@ impl Copy {
                     "drivers_probe" => {
                         let allowed = fs::read_to_string(folder.join("driver_override")).unwrap();
                         match allowed.trim() {
-                            // The one that knows the id.
+                            // The driver that matches the id.
                             "" => self.drive(&address, "igb"),
                             driver => self.drive(&address, driver),
                         }
@@ -172,7 +172,7 @@ fn what_ended_half_way_is_known_the_next_time() {
     copy.carry_out(&back);
     assert_eq!(back.function.driver_override(), None);
     assert_eq!(back.function.driver().as_deref(), Some("igb"));
-    // Killed behind the unbinding: the second try does not forget who had it.
+    // Killed after unbinding: the second attempt still has the previous driver.
     for step in &first.steps[..3] {
         first.carry_out_step(step).unwrap();
     }
@@ -256,7 +256,8 @@ fn what_fails_half_way_is_undone_as_far_as_it_goes() {
     let copy = Copy::new("undone");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
     let there = plan(&copy.place, address, Owner::Vfio, false).unwrap();
-    // Nobody plays the kernel: the card keeps its driver, so it has not got the one it should.
+    // Nothing acts as the kernel here: the card keeps its driver, so it does not get the requested
+    // one.
     let error = there.carry_out().unwrap_err();
     assert!(error.to_string().contains("igb has it instead"), "{error}");
     assert_eq!(there.function.driver_override(), None, "taken back");
@@ -304,7 +305,7 @@ fn absent_modules_are_loaded_or_told() {
     }
     let plan = plan(&copy.place, address, Owner::Vfio, false).unwrap();
     assert_eq!(plan.steps[0], Step::Load(VFIO));
-    // Whatever modprobe does on this machine, it makes no driver in the copy.
+    // modprobe on this machine does not add a driver to the copy.
     let error = plan.carry_out().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(

@@ -46,7 +46,7 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("afpacket", open)
 };
 
-/// Ring memory of a queue, in bytes, where nothing else is asked for.
+/// Default ring memory of a queue, in bytes.
 const RING_BYTES: usize = 32 << 20;
 /// Less has no room for a few blocks of one page.
 const RING_BYTES_MIN: usize = 16 << 10;
@@ -131,7 +131,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     })
 }
 
-/// What the ends of a port are made of, and what is to be said of them.
+/// The parts of a port, and their description.
 struct Ends<'a> {
     name: &'a PortName,
     link: &'a Link,
@@ -240,8 +240,8 @@ fn ring_bytes(options: &PortOptions) -> std::result::Result<usize, String> {
     Ok(bytes)
 }
 
-/// Which time the packets get. The card's is taken only when asked for: its clock need not be the
-/// system's, and packets that it did not stamp would be mixed in with the kernel's time.
+/// Which time the packets get. The card's timestamps are used only on request: its clock need not
+/// be the system's, and packets that it did not stamp would be mixed in with the kernel's time.
 fn time_source(
     socket: &PacketSocket,
     interface: &str,

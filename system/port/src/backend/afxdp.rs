@@ -9,7 +9,7 @@
 //!
 //! Each queue is one socket with its four rings; all lie over one pool, registered once where the
 //! kernel shares it, so that a frame received on one queue is sent on any other without a copy.
-//! What the kernel says in its rings is checked: an address must be of a frame that this queue has
+//! Descriptors in the kernel's rings are checked: an address must be of a frame that this queue has
 //! borrowed.
 //!
 //! # Since Linux

@@ -45,8 +45,8 @@ impl Offsets {
             (took, real, tai, monotonic)
         });
         let (_, real, tai, monotonic) = tries.min().unwrap_or_default();
-        // TAI differs by whole seconds (37 since 2017, 0 where nobody told the kernel): what is
-        // beyond is the time between the two readings.
+        // TAI differs by whole seconds (37 since 2017, 0 if the kernel was not configured): the
+        // rest is the time between the two readings.
         let apart = real.wrapping_sub(tai) as i64;
         let seconds = (apart + apart.signum() * 500_000_000) / 1_000_000_000;
         Self {
@@ -74,7 +74,7 @@ impl Clock {
         match clock {
             TimeClock::Tai => time_ns.wrapping_add_signed(self.offsets.tai_ns),
             TimeClock::Monotonic => time_ns.wrapping_add_signed(self.offsets.monotonic_ns),
-            // Whatever the card's clock was set to: a PTP daemon's business.
+            // The card's clock may have any setting: that is up to a PTP daemon.
             TimeClock::Device => time_ns,
         }
     }

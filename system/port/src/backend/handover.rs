@@ -1,4 +1,4 @@
-//! What sending queues over a pool have in common: the buffers that they lend, and packets of other
+//! What sending queues over a pool have in common: the buffers they hand out, and packets of other
 //! queues: a frame of another pool is copied, a slot of a receiving queue over the same pool is
 //! taken over.
 
@@ -35,8 +35,8 @@ pub(super) fn lend_buffers(
     buffers.finish()
 }
 
-/// Calls `step` with 0, 1, … below `count`, until it says no; how often it said yes. Four at a
-/// time, so that counting and comparing are shared by them.
+/// Calls `step` with 0, 1, … below `count`, until it returns false; returns how often it returned
+/// true. Four at a time, so that counting and comparing are shared by them.
 #[inline(always)]
 fn count_while(count: usize, mut step: impl FnMut(usize) -> bool) -> usize {
     for four in 0..count / 4 {
@@ -78,8 +78,8 @@ impl<'v> Buffers<'v> {
     /// Adds slots over these frames.
     ///
     /// # Safety
-    /// The frames are of the pool and held by the caller, who answers for giving them back; there
-    /// are no more of them, over all calls, than room was made for.
+    /// The frames belong to the pool and are held by the caller, which must give them back; over
+    /// all calls there are no more of them than room was reserved for.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, indices: &[u32]) {
         let count = count_while(indices.len(), |at| {
@@ -148,8 +148,8 @@ pub(super) struct Part {
 }
 
 /// Takes a packet over from a receiving queue, whose slots forget it, and hands its parts to
-/// `post`; `None` if `is_sendable` says no of its length or a part is not within a frame of `pool`:
-/// then all stays as it was.
+/// `post`; `None` if `is_sendable` rejects its length or a part is not within a frame of `pool`:
+/// then nothing changes.
 #[inline]
 pub(super) fn take_over(
     pool: &Pool,
@@ -328,14 +328,14 @@ mod tests {
         }
         assert!(Pool::find(tag).is_none(), "it is not freed");
         assert_eq!(tags(&foreign), [open.pool().tag()]);
-        // Whoever comes again is met again.
+        // Frames may come back in later calls.
         (0..2 * FLUSHES_MAX).for_each(|_| foreign.age());
         assert_eq!(tags(&foreign), []);
         copy(&mut foreign, &mut open);
         assert_eq!(tags(&foreign), [open.pool().tag()]);
     }
 
-    /// What a sender gives back to a small pool is not kept from whoever takes from it.
+    /// A sender returns frames of a small pool at once, so that receivers can use them.
     #[test]
     fn a_small_pool_gets_its_frames_back() {
         let (mut own, counters) = (cache(), TxCounters::default());

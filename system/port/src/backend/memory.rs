@@ -157,23 +157,23 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
 #[repr(align(128))]
 struct Taken(Counter);
 
-/// What the two ends tell each other beside the ring.
+/// State that the two ends share besides the ring.
 struct Ends {
     pool: Pool,
-    /// Packets that were read out of the ring by the receiver, whatever became of them there.
+    /// Packets that the receiver read from the ring, whatever happened to them afterwards.
     taken: Taken,
-    /// Packets taken out when nobody was there to read them any more.
+    /// Packets removed after the receiver had closed.
     closed: AtomicU64,
-    /// The reading end, once its queue is dropped: what a sender puts in at that very moment is
-    /// taken out by whoever goes last.
+    /// The receiving end, once its queue is dropped: packets that a sender adds at that moment are
+    /// removed by the end that closes last.
     rest: Mutex<Option<Consumer<Descriptor>>>,
     /// No more will be sent.
     tx_closed: AtomicBool,
-    /// Nobody reads any more.
+    /// The receiver has closed.
     rx_closed: AtomicBool,
     /// The port takes nothing in any more.
     stopped: AtomicBool,
-    /// Signalled by a flush when the receiver asked for it.
+    /// Signalled by a flush when the receiver requested it.
     bell: EventFd,
     is_armed: AtomicBool,
 }
@@ -197,8 +197,8 @@ impl Ends {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes a receiver that sleeps on the bell: what was sent before is in the ring, or the end is
-    /// told.
+    /// Wakes a receiver that sleeps on the bell: packets sent before are in the ring, or the end is
+    /// signalled.
     fn ring(&self) {
         // Pairs with the one in `arm`: either the receiver sees the packet, or we see that it
         // sleeps.

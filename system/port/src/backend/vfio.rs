@@ -54,7 +54,7 @@ pub(crate) const BACKEND: Backend = Backend {
 
 /// Entries of each ring, by default.
 const RING_LEN: u32 = 1024;
-/// Queues are not more than this, whatever is asked for: each wants a ring full of frames.
+/// The maximum number of queues: each needs a ring full of frames.
 const QUEUES_MAX: u32 = 64;
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
@@ -124,7 +124,7 @@ fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
 
 /// Makes a port of a driver.
 struct Assembly<'a> {
-    /// Goes when nobody has the card open any more.
+    /// Dropped when nothing has the card open any more.
     borrowed: Lent,
     name: &'a PortName,
     options: &'a PortOptions,
@@ -140,7 +140,7 @@ impl Visitor for Assembly<'_> {
     }
 }
 
-/// What a port wants of a card with these limits.
+/// A port's settings for a card with these limits.
 fn settings(
     name: &PortName,
     options: &PortOptions,
@@ -191,7 +191,7 @@ fn settings(
     })
 }
 
-/// Frames that fill all rings and leave as many again for those who hold packets.
+/// Frames that fill all rings, and as many again for packets in use.
 fn frames(options: &PortOptions, queues_max: u32, ring_len_max: u32) -> PoolConfig {
     let ring_len = match options.ring_len {
         0 => RING_LEN,
@@ -276,7 +276,7 @@ fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
     })
 }
 
-/// The receiving queues, each told to the view of its number.
+/// The receive queues, each registered in the view of its number.
 fn receiving<D: Driver>(
     queues: Vec<D::Rx>,
     interrupts: Vec<Interrupt>,

@@ -1,11 +1,11 @@
 //! `xdplive:` sending without socket buffers: the kernel makes XDP frames by itself, a program
 //! fills each from a ring that we map, and the driver's `ndo_xdp_xmit` takes them.
 //!
-//! One system call (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) sends the whole ring.
-//! It costs some ten microseconds by itself, so the ring is long, and this is a port for those who
-//! send much. Nothing is attached to the interface, and nothing of it is left when the port is
-//! closed. Such packets pass neither queueing disciplines nor taps: a tcpdump on the same
-//! interface does not see them.
+//! One system call (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) sends the whole ring. It
+//! costs some ten microseconds by itself, so the ring is long, and this port is for high rates.
+//! Nothing is attached to the interface, and nothing of it is left when the port is closed. Such
+//! packets pass neither queueing disciplines nor taps: a tcpdump on the same interface does not see
+//! them.
 //!
 //! What the driver refuses comes to light only in the interface's own counters, which others move
 //! too; they are read when the sender waits for everything to leave, and then the refused packets
@@ -42,8 +42,7 @@ pub(crate) const BACKEND: Backend = Backend {
     ..Backend::new("xdplive", open)
 };
 
-/// Packets of a system call where nothing else is asked for: its own cost is then below a tenth of
-/// theirs.
+/// Default number of packets per system call: its own cost is then below a tenth of theirs.
 const RING_LEN: u32 = 2048;
 const RING_LEN_MAX: u32 = 1 << 16;
 
@@ -59,7 +58,7 @@ const CALL_BURST: u32 = 16;
 const FULL_WAIT_MAX: Duration = Duration::from_secs(2);
 const FULL_RETRY: Duration = Duration::from_millis(10);
 
-/// How long the interface's counters may stand still before they are believed.
+/// How long the interface's counters must be unchanged to count as final.
 const SETTLE: Duration = Duration::from_millis(20);
 
 fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
@@ -140,7 +139,7 @@ fn ring_len(options: &PortOptions) -> std::result::Result<u32, String> {
 const HARDWARE_ETHERNET: u16 = 1;
 const HARDWARE_LOOPBACK: u16 = 772;
 
-/// The interface's counters, asked for in the namespace in which the port was opened.
+/// The interface's counters, read in the namespace in which the port was opened.
 struct Device {
     link: Link,
     route: Socket,
@@ -168,7 +167,7 @@ impl Device {
         Ok(())
     }
 
-    /// Packets that it says it sent since the port was opened, whoever gave them.
+    /// Packets sent according to the interface since the port was opened, from any program.
     fn sent(&self) -> u64 {
         self.link
             .stats
@@ -405,7 +404,7 @@ impl TxBackend for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // Submitted, so it leaves; a failure has nobody left to tell.
+        // Submitted packets are sent; there is no caller left to report a failure to.
         let _ = self.flush();
     }
 }
@@ -482,7 +481,7 @@ mod tests {
         for (later, wait) in waits[at_once..].iter().enumerate() {
             assert_eq!(*wait, CALL_GAP * (later as u32 + 1));
         }
-        // Who calls less often never waits.
+        // Callers below that rate never wait.
         let later = now + Duration::from_secs(1);
         for call in 0..100 {
             assert!(turns.take(later + CALL_GAP * call).is_zero());

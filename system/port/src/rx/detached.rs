@@ -15,7 +15,7 @@ pub struct Meta {
     pub rss_hash: Option<u32>,
     /// The VLAN tag that is no longer in the bytes.
     pub vlan: Option<Vlan>,
-    /// What the card says of its checksums.
+    /// The card's checksum verdict.
     pub checksum: Checksum,
     /// Whether the host itself sent it.
     pub is_outgoing: bool,

@@ -16,13 +16,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same where there is no descriptor to sleep on.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Ends a queue's [`wait`](RxQueue::wait) from any thread. A wake that comes while nobody waits
-/// ends the next wait at once.
+/// Ends a queue's [`wait`](RxQueue::wait) from any thread. A wake without a pending wait ends the
+/// next wait at once.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Ends the wait, which says [`Ready::Woken`].
+    /// Ends the wait, which returns [`Ready::Woken`].
     pub fn wake(&self) {
         self.0.signal();
     }
@@ -84,7 +84,7 @@ impl RxQueue {
             let fd = self.backend.poll_fd();
             let longest = if fd.is_some() { LOOK_EVERY } else { NAP };
             if waker.wait_beside(fd, left.min(longest))? {
-                // A signal came, and whoever sent it wants to be heard.
+                // A signal arrived: return, so that the caller can handle it.
                 return Ok(Ready::Timeout);
             }
         }

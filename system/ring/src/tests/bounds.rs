@@ -13,8 +13,8 @@ fn pool(frame_count: u32) -> Pool {
     .unwrap()
 }
 
-/// Frames on the list that somebody else holds are passed over, and no other: those before and
-/// behind them are handed out, each once.
+/// Frames on the list that are in use are skipped, and no others: those before and after them are
+/// handed out once each.
 #[test]
 fn runs_pass_over_frames_that_are_not_free() {
     const COUNT: u32 = 8;

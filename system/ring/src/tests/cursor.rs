@@ -132,8 +132,8 @@ fn end(shared: &Arc<Shared>, entry_count: u32) -> RingMemory<u64> {
     }
 }
 
-/// Whatever the other side writes into its index, no more is granted than the ring holds, and every
-/// access stays within it.
+/// For any value that the other side writes into its index, no more is granted than the ring holds,
+/// and every access stays within it.
 #[test]
 fn lies_in_the_indices_stay_within_the_ring() {
     let mut random = Random::seeded("lies");
@@ -188,7 +188,7 @@ fn the_flag_is_read_anew_each_time() {
     }
 }
 
-/// Beyond what was granted lies what the other side may be touching: in release builds too.
+/// Accesses outside the granted range are refused, in release builds too.
 #[test]
 fn going_beyond_what_was_granted_panics() {
     let panics = |what: &str, body: fn(Producer<u64>, Consumer<u64>)| {

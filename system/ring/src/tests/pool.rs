@@ -1,4 +1,5 @@
-//! Who owns a frame: random operations of an honest user and a lying device, beside a model.
+//! Frame ownership: random operations of an honest user and a misbehaving device, compared with a
+//! model.
 
 use std::collections::HashSet;
 
@@ -17,7 +18,7 @@ fn pool(frame_count: u32) -> Pool {
     .unwrap()
 }
 
-/// What the owner table should say of each frame, and the frames in hand.
+/// The expected owner table, and the frames held.
 struct Model {
     owners: Vec<Owner>,
     frames: Vec<Frame>,
@@ -47,7 +48,7 @@ impl Model {
         *owner = to;
     }
 
-    /// Whether a device that names this index tells the truth.
+    /// Whether a device that returns this index really holds it.
     fn is_lent(&self, index: u32) -> bool {
         self.owners.get(index as usize) == Some(&Owner::Device)
     }
@@ -62,8 +63,8 @@ fn any_index(random: &mut Random, frame_count: u32) -> u32 {
     }
 }
 
-/// Frames wander between the free list, a user who keeps the rules, and a device that names
-/// whatever index it likes: the table refuses every lie, counts are right after every step, and
+/// Frames wander between the free list, a user that keeps the rules, and a device that returns
+/// arbitrary indices: the table refuses every invalid one, counts are right after every step, and
 /// each frame has one owner.
 #[test]
 fn random_wandering_beside_a_model() {
@@ -180,7 +181,7 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
     }
 }
 
-/// The user gives a frame back, or lends it to the device, by its index; and once more.
+/// The user frees a frame, or gives it to the device, by its index; and does it twice.
 fn give_index(pool: &Pool, cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let at = random.below(model.indices.len() as u32) as usize;
     let index = model.indices.swap_remove(at);
@@ -252,14 +253,14 @@ fn give_each(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     for &index in &given {
         model.pass(index, Owner::User, Owner::Free);
     }
-    // Twice, and what nobody has: nothing changes by that.
+    // Repeated, and with a free frame: nothing changes.
     given.extend_from_within(..);
     given.push(u32::MAX);
     // SAFETY: held by this test by their indices, and not used any more.
     unsafe { cache.give_each(given.into_iter()) };
 }
 
-/// The device names whatever it likes by the run; what it has is free again.
+/// The device returns runs of arbitrary indices; those that it holds become free.
 fn reclaim_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let reported: Vec<u32> = (0..random.below(150))
         .map(|_| any_index(random, model.owners.len() as u32))
@@ -281,7 +282,7 @@ fn stamp(pool: &Pool, frame: &mut Frame) {
     pool.bytes_mut(frame)[..4].copy_from_slice(&index.to_ne_bytes());
 }
 
-/// Nobody else has written into it.
+/// It was not overwritten.
 fn check_stamp(pool: &Pool, frame: &Frame) {
     let bytes = pool.bytes(frame);
     assert_eq!(bytes[..4], frame.index().to_ne_bytes());
@@ -354,8 +355,8 @@ fn runs_give_out_every_frame_of_the_pool_once() {
     }
 }
 
-/// A list that somebody has written into (in memory that other processes will share): an index
-/// twice, out of range, of a frame in use. No frame gets a second owner.
+/// A corrupted list (in memory that other processes will share): an index twice, out of range, of a
+/// frame in use. No frame gets a second owner.
 #[test]
 fn a_damaged_free_list_gives_no_frame_twice() {
     let pool = pool(100);

@@ -1,4 +1,4 @@
-//! What a slot says of a packet: each setter sets its own fact and no other.
+//! Metadata in a slot: each setter sets its own field and no other.
 
 use std::ptr::NonNull;
 

@@ -46,7 +46,7 @@ struct InfoRaw {
 // SAFETY: repr(C), integers only.
 unsafe impl Copyable for InfoRaw {}
 
-/// What the kernel says about a link.
+/// The kernel's info about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     /// The kernel's number for it.
@@ -109,7 +109,7 @@ impl Link {
         Ok(())
     }
 
-    /// What the kernel says about it.
+    /// The kernel's info about it.
     pub fn info(&self) -> Result<LinkInfo> {
         let raw: InfoRaw = object::info(self.fd.as_fd(), InfoRaw::default())
             .map_err(|e| Error::from_io("ask about a BPF link", e))?;

@@ -78,7 +78,7 @@ struct ElemAttr {
     flags: u64,
 }
 
-/// `struct bpf_map_info` up to the name; the kernel fills as much as we ask for.
+/// `struct bpf_map_info` up to the name; the kernel fills as much as we request.
 #[repr(C)]
 #[derive(Default)]
 struct InfoRaw {
@@ -132,7 +132,7 @@ pub fn possible_cpu_count() -> Result<usize> {
     Ok(*COUNT.get_or_init(|| count))
 }
 
-/// A map, held open; it lives as long as somebody holds it or a program uses it.
+/// A map, held open; it lives as long as a process holds it or a program uses it.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
@@ -150,7 +150,7 @@ impl Map {
     ///
     /// # Errors
     /// `Permission` without CAP_BPF, `NoSpace` when locked memory is limited (before Linux 5.11
-    /// maps count against RLIMIT_MEMLOCK, and the kernel then says EPERM).
+    /// maps count against RLIMIT_MEMLOCK, and the kernel then returns EPERM).
     pub fn create(spec: &MapSpec<'_>) -> Result<Self> {
         let mut attr = CreateAttr {
             map_type: spec.kind as u32,
@@ -321,7 +321,7 @@ fn page_len() -> usize {
 /// The values of an array map as memory, shared with the programs that use it.
 ///
 /// Programs may read and write at the same time; words are accessed atomically, byte ranges are
-/// copied, and who needs more order must bring it by protocol.
+/// copied; callers that need more ordering must use a protocol of their own.
 #[derive(Debug)]
 pub struct MapMemory {
     mapping: Mapping,
@@ -340,7 +340,7 @@ impl MapMemory {
         self.mapping.len()
     }
 
-    /// The address of a byte, for who writes in place. Programs may read it at any time.
+    /// The address of a byte, for writing in place. Programs may read it at any time.
     ///
     /// # Panics
     /// If the offset is not inside the memory.

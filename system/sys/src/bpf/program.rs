@@ -89,7 +89,7 @@ struct TestAttr {
     pad: u32,
 }
 
-/// `struct bpf_prog_info` up to the name; the rest we do not ask for.
+/// `struct bpf_prog_info` up to the name; the rest is not requested.
 #[repr(C)]
 #[derive(Default)]
 struct InfoRaw {
@@ -115,18 +115,18 @@ unsafe impl Copyable for InfoRaw {}
 pub struct LoadFailure {
     /// The errno.
     pub source: io::Error,
-    /// The verifier's text; empty if it had nothing to say.
+    /// The verifier's log; empty if it wrote nothing.
     pub log: String,
 }
 
-/// What the kernel says about a program.
+/// The kernel's info about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
     /// The kernel's number for it.
     pub id: u32,
     /// The kernel's `enum bpf_prog_type`.
     pub kind: u32,
-    /// Its name, as given by whoever loaded it.
+    /// Its name, as given when it was loaded.
     pub name: String,
     /// Hash of its instructions.
     pub tag: [u8; 8],
@@ -136,7 +136,7 @@ pub struct ProgramInfo {
     pub uid: u32,
 }
 
-/// A program, held open; it lives as long as somebody holds it or it is attached.
+/// A program, held open; it lives as long as a process holds it or it is attached.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
@@ -155,7 +155,7 @@ pub struct TestRun<'a> {
     pub live_frames: bool,
     /// With live frames: packets between two flushes, at most 256; 0 is the kernel's 64.
     pub batch_size: u32,
-    /// Room for the packet as the program left it; 0 if nobody asks.
+    /// Room for the packet as the program left it; 0 if it is not requested.
     pub data_out_max: u32,
 }
 
@@ -205,7 +205,7 @@ impl Program {
             attr.log_buf = log.as_mut_ptr() as u64;
             // SAFETY: as above, and log_buf is writable for log_size bytes.
             match unsafe { bpf_fd(PROG_LOAD, &mut attr) } {
-                // Accepted at the second try: somebody freed what was short.
+                // Accepted at the second try: memory was short at first.
                 Ok(fd) => return Ok(Self { fd }),
                 Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && log.len() < LOG_LEN_MAX => {
                     let len = log.len() * 8;
@@ -230,7 +230,7 @@ impl Program {
         Self { fd }
     }
 
-    /// What the kernel says about it.
+    /// The kernel's info about it.
     pub fn info(&self) -> Result<ProgramInfo> {
         let raw: InfoRaw = object::info(self.fd.as_fd(), InfoRaw::default())
             .map_err(|e| Error::from_io("ask about a BPF program", e))?;

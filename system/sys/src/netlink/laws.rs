@@ -1,5 +1,5 @@
-//! Laws: what must hold for whatever a netlink socket gives. Called by tests and by a fuzz target;
-//! they panic where a law is broken. Not part of the interface.
+//! Property tests: what must hold for any input from a netlink socket. Called by tests and by a
+//! fuzz target; they panic where a law is broken. Not part of the interface.
 
 use super::{Family, HEADER_LEN, Reply, attributes, check_error, messages, number, text};
 use crate::link::Link;
@@ -9,8 +9,8 @@ use crate::route;
 /// Attributes within attributes that are looked at.
 const DEPTH_MAX: u32 = 6;
 
-/// Any bytes as one piece read from a socket: its messages lie within it, each is read as all the
-/// kinds that are asked for, and a refusal is reported in words.
+/// Any bytes as one piece read from a socket: its messages lie within it, each is parsed as every
+/// supported kind, and an error has a message.
 pub fn reply_input(input: &[u8]) {
     let mut taken = 0;
     let mut replies = Vec::new();

@@ -231,8 +231,9 @@ impl Device {
         self.set_irqs(set, "end")
     }
 
-    /// Has the kernel signal this eventfd when it wants the function back: it is to be unplugged,
-    /// or to be bound to another driver. Whoever asked for that waits until the function is closed.
+    /// Has the kernel signal this eventfd when it requests the function back: it is to be
+    /// unplugged, or to be bound to another driver. The requester waits until the function is
+    /// closed.
     ///
     /// # Errors
     /// Where the kernel has no such wish.

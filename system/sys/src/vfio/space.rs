@@ -64,8 +64,7 @@ impl Space {
     /// The memory is pinned. All three are multiples of 4096.
     ///
     /// # Errors
-    /// `NoSpace` beyond the limit of locked memory, `InvalidInput` for an address that is not to be
-    /// had.
+    /// `NoSpace` above the limit of locked memory, `InvalidInput` for an unavailable address.
     ///
     /// # Safety
     /// From here until `unmap` the device may write the memory at any time: it must stay mapped,
@@ -150,7 +149,7 @@ impl Space {
     }
 }
 
-/// The ranges among the capabilities of a type 1 IOMMU; everything, where an old kernel tells none.
+/// The ranges among the capabilities of a type 1 IOMMU; everything, if an old kernel reports none.
 fn type1_ranges(info: &IommuInfo) -> Vec<(u64, u64)> {
     const HEAD: usize = std::mem::offset_of!(IommuInfo, room);
     let everything = vec![(0, u64::MAX)];
@@ -186,7 +185,7 @@ fn type1_ranges(info: &IommuInfo) -> Vec<(u64, u64)> {
 fn map_error(len: usize, error: io::Error) -> Error {
     let mib = len.div_ceil(1 << 20);
     let hint = match error.raw_os_error() {
-        // Type 1 says so of the limit, and of a machine without memory.
+        // Type 1 returns it for the limit, and for a machine without memory.
         Some(libc::ENOMEM | libc::EPERM) => format!(
             "the limit of locked memory is below {mib} MiB: ulimit -l unlimited, or CAP_IPC_LOCK"
         ),
@@ -244,7 +243,7 @@ mod tests {
             type1_ranges(&info),
             [(0, 0xfedf_ffff), (0xfef0_0000, 0x7f_ffff_ffff)]
         );
-        // Offsets beyond the room, and a circle.
+        // Offsets out of range, and a cycle.
         put(&mut info, 0, &[9, 0, 1, 0, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(type1_ranges(&info), [(0, u64::MAX)]);
         put(&mut info, 0, &[9, 0, 1, 0, 24, 0, 0, 0]);

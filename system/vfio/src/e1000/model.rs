@@ -8,7 +8,7 @@ use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 
 /// Bytes of BAR 0.
 const LEN: u32 = 0x2_0000;
-/// Packets sent that nobody fetched; more stop the sender.
+/// Sent packets that were not fetched yet; more stop the sender.
 const SENT_MAX: usize = 4096;
 
 /// Bits of descriptors, by the manual and not by the driver.
@@ -45,7 +45,7 @@ pub struct E1000Model {
     pub phy_control: u16,
     bus_master: bool,
     gone: bool,
-    /// What is said of the next received packets' checksums: bits of status and errors (3.2.3).
+    /// The checksum result of the next received packets: bits of status and errors (3.2.3).
     pub checksum: u64,
     /// Writes to the tail registers.
     pub doorbells: u32,
@@ -122,7 +122,7 @@ impl E1000Model {
                 value & 0xffff
             }
             (1 | 2, 1) => 0,
-            // Nobody answers.
+            // No answer.
             _ => 1 << 30,
         };
         *self.at(reg::MDIC) = value & 0x0fff_0000 | 1 << 28 | answer;

@@ -78,7 +78,7 @@ impl RxFormat for RxQueue {
     fn info(word: u64, mask: u64) -> u64 {
         const { assert!(Slot::VLAN as u64 == VP >> STATUS_SHIFT) };
         const { assert!(Slot::CHECKSUM_GOOD as u64 == TCPCS >> STATUS_SHIFT) };
-        // IXSM (whatever is not TCP or UDP over IPv4 has it) takes TCPCS away.
+        // IXSM (set for everything except TCP or UDP over IPv4) disables TCPCS.
         const { assert!(IXSM << 3 == TCPCS) };
         let status = (word >> STATUS_SHIFT) as u32;
         let ignored = (status & (IXSM >> STATUS_SHIFT) as u32) << 3;

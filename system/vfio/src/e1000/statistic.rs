@@ -31,7 +31,7 @@ impl Statistic {
     pub(super) fn more(&mut self, registers: &impl Registers) -> u64 {
         let read = || registers.read32(self.offset);
         let now = read();
-        // A card that is gone has counted nothing, and says nothing of what the register does.
+        // A card that is gone has counted nothing, and its registers mean nothing.
         if now == u32::MAX {
             return 0;
         }
@@ -112,7 +112,7 @@ mod tests {
                 sum += counted;
             }
             assert_eq!(sum, 100_018);
-            // What was there before us is known by a look that nobody counts.
+            // A first read, which is not counted, clears earlier counts.
             let register = One(Arc::new(48.into()), clears);
             let mut statistic = Statistic::new(0);
             statistic.more(&register);

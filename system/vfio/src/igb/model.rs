@@ -13,7 +13,7 @@ use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 const WORDS: usize = 0x2_0000 / 4;
 /// Bytes of the card's own memory for received packets (RXPBS after a reset).
 const PACKET_BUFFER_LEN: usize = 64 << 10;
-/// Packets sent that nobody fetched; more stop the sender.
+/// Sent packets that were not fetched yet; more stop the sender.
 const SENT_MAX: usize = 4096;
 /// Writes that are logged.
 const LOG_MAX: usize = 10_000;
@@ -33,13 +33,13 @@ pub struct IgbModel {
     /// What it is to do wrong, in order.
     pub faults: VecDeque<Fault>,
     link: bool,
-    /// The PHY was told to negotiate since the reset.
+    /// The PHY was set to negotiate since the reset.
     negotiated: bool,
     bus_master: bool,
     /// Pulled out, or its machinery stands still.
     gone: bool,
     stopped: bool,
-    /// It obeys nobody any more, the bus not either.
+    /// It ignores all commands, bus mastering included.
     pub is_deaf: bool,
     /// A receiving queue that does not come up.
     pub broken_queue: Option<u32>,
@@ -81,7 +81,7 @@ impl IgbModel {
     fn power_on(&mut self) {
         self.registers.fill(0);
         self.negotiated = false;
-        // As the registers' sections say of a reset. The first queues are on (§8.10.9, §8.12.15),
+        // Reset values as in the registers' sections. The first queues are on (§8.10.9, §8.12.15),
         // one descriptor is written back at a time, and the queues behind the first drop what finds
         // none (§8.10.2); headers have 256 bytes.
         for queue in 0..16 {
@@ -192,7 +192,7 @@ impl IgbModel {
             }
             reg::STATUS | reg::RDH => {}
             reg::MDIC => {
-                // Only who has the semaphore may.
+                // Requires the semaphore.
                 let taken = self.get(reg::SW_FW_SYNC) & reg::SYNC_PHY != 0;
                 let is_write = value & reg::MDIC_WRITE != 0;
                 let control = value >> reg::MDIC_REGISTER_SHIFT & 0x1f == reg::PHY_CONTROL;

@@ -11,10 +11,10 @@ const LOOKS: u32 = 100;
 /// Tries for a semaphore, 100 µs apart.
 const TRIES: u32 = 200;
 
-/// Has a copper PHY negotiate its link anew. Fiber and backplanes are driven by other means, of
-/// which there are none here (`cards.rs` leaves such cards out). Where the
-/// firmware does not give the PHY away, or the PHY does not answer, the link stays as it is: that
-/// is seen as the state of the link, and no reason not to open.
+/// Has a copper PHY negotiate its link anew. Fiber and backplanes need other code, which does not
+/// exist here (`cards.rs` leaves such cards out). Where the firmware does not give the PHY away, or
+/// the PHY does not answer, the link stays as it is: that is seen as the state of the link, and no
+/// reason not to open.
 pub(super) fn negotiate<R: Registers>(regs: &R) {
     if regs.read32(reg::CTRL_EXT) & reg::CTRL_EXT_LINK_MODE != 0 {
         return;
@@ -33,7 +33,7 @@ pub(super) fn negotiate<R: Registers>(regs: &R) {
     give(regs, ours);
 }
 
-/// One access to the PHY; what it said.
+/// One access to the PHY; returns its value.
 fn access<R: Registers>(regs: &R, what: u32) -> Option<u16> {
     regs.write32(reg::MDIC, reg::MDIC_PHY | what);
     regs.wait32(reg::MDIC, LOOKS, |mdic| mdic & reg::MDIC_READY != 0);
@@ -59,7 +59,7 @@ fn take<R: Registers>(regs: &R, ours: u32) -> bool {
         }
         thread::sleep(Duration::from_micros(100));
     }
-    // Whoever had it is gone, and left it taken: a driver that was killed.
+    // Its holder is gone without releasing it: a driver that was killed.
     if lock(regs) {
         let sync = regs.read32(reg::SW_FW_SYNC);
         if sync & theirs == 0 {

@@ -25,7 +25,7 @@ pub const STATUS_MASTER_ENABLED: u32 = 1 << 19;
 
 /// Extended Device Control (§8.2.3).
 pub const CTRL_EXT: u32 = 0x0018;
-/// Tells the firmware that a driver has the card.
+/// Informs the firmware that a driver has the card.
 pub const CTRL_EXT_DRIVER_LOADED: u32 = 1 << 28;
 /// How the wire is driven: 0 is by the PHY in the card, for copper.
 pub const CTRL_EXT_LINK_MODE: u32 = 3 << 22;
@@ -45,8 +45,8 @@ pub const PHY_POWER_DOWN: u32 = 1 << 11;
 pub const PHY_RESTART: u32 = 1 << 9;
 
 /// Semaphores between drivers and firmware (§4.7, §8.16): reading takes the first bit, the second
-/// sticks when the firmware lets it; then SW_FW_SYNC says who has what, a bit each for the PHY of
-/// port 0 and 1, the firmware's 16 above.
+/// sticks when the firmware lets it; then SW_FW_SYNC has the owners, a bit each for the PHY of port
+/// 0 and 1, the firmware's 16 above.
 pub const SWSM: u32 = 0x5b50;
 pub const SWSM_DRIVERS: u32 = 1 << 0;
 pub const SWSM_FIRMWARE: u32 = 1 << 1;
@@ -105,7 +105,7 @@ pub const SRRCTL: u32 = 0x0c;
 pub const RDH: u32 = 0x10;
 pub const RDT: u32 = 0x18;
 pub const RXDCTL: u32 = 0x28;
-/// Packets dropped for want of a descriptor; clears when read. 12 bits, which stick at their end.
+/// Packets dropped for lack of a descriptor; clears when read. 12 bits, which saturate.
 pub const RQDPC: u32 = 0x30;
 pub const RQDPC_MAX: u64 = 0xfff;
 /// SRRCTL: length of a buffer in KiB in the low bits, advanced descriptors with one buffer, and

@@ -33,7 +33,7 @@ impl RxFormat for RxQueue {
     const END: u64 = reg::RX_END;
     const ERRORS: u64 = reg::RX_ERROR;
     const ODD: u64 = reg::RX_TRANSPORT_ERROR | reg::RX_IP_ERROR;
-    // (Damaged on the way, by somebody who made the link's check sequence anew.)
+    // (Damaged on the way by a device that recomputed the frame check sequence.)
     const LEN_SHIFT: u32 = 32;
     const INFO: u64 = 0xffff << 48 | reg::RX_VLAN | reg::RX_TRANSPORT_CHECKED;
     const ALWAYS: u64 = VLAN_TPID << 32;
@@ -71,8 +71,8 @@ impl RxFormat for RxQueue {
 
     fn arm<R: Registers>(&self, registers: &R) {
         let Some(vector) = self.vector else { return };
-        // An old cause goes, then the mask; the read comes back when both are done, and behind
-        // whatever the card has written to memory before (§7.3.4).
+        // The old cause is cleared, then the mask; the read returns when both are done, after all
+        // earlier writes of the card to memory (§7.3.4).
         registers.write32(reg::EICR, 1 << vector);
         registers.write32(reg::EIMS, 1 << vector);
         registers.read32(reg::EIMS);
@@ -110,8 +110,7 @@ pub(super) fn prepare<F: Function>(
     regs.write32(at(reg::RDBAL), area.iova(0) as u32);
     regs.write32(at(reg::RDBAH), (area.iova(0) >> 32) as u32);
     regs.write32(at(reg::RDLEN), (count * size_of::<Descriptor>()) as u32);
-    // A queue that nobody reads must not hold up the others (§7.1.4.3), and what it loses is
-    // counted by queue.
+    // A stalled queue must not hold up the others (§7.1.4.3), and its losses are counted by queue.
     let kind = reg::SRRCTL_ONE_BUFFER | reg::SRRCTL_DROP;
     regs.write32(at(reg::SRRCTL), room_kib | kind);
     regs.write32(at(reg::RDH), 0);

@@ -128,7 +128,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         max: usize,
         time_ns: u64,
     ) -> Filled {
-        // Not beyond what the card knows of: the rest is as we wrote it, or as it was.
+        // Not past the descriptors given to the card: the rest is as we wrote it, or as it was.
         let there = self.shown.wrapping_sub(self.head) as usize;
         let mut left = max.min(there);
         let mut room = Room::new(slots, left);
@@ -258,7 +258,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
     }
 }
 
-/// The flag that says whether there is a time.
+/// The flag for a valid timestamp.
 #[inline(always)]
 fn time_flag(time_ns: u64) -> u16 {
     u16::from(time_ns != 0) * Slot::TIME
@@ -358,7 +358,7 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
         Box::new(move || {
             let place = place.load(Ordering::Relaxed);
             let (head, shown) = (place as u32, (place >> 32) as u32);
-            // Bounded by the ring, whatever the two say.
+            // Bounded by the ring, for any values of the two.
             let offered = shown.wrapping_sub(head).min(ring.len() as u32);
             let words = (0..offered).map(|at| {
                 let [_, word] = ring.ring_at(head.wrapping_add(at));

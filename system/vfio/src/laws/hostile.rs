@@ -22,8 +22,8 @@ pub fn too_long<R: Rig>() {
     stand.end();
 }
 
-/// A length that the descriptor cannot have is refused and counted; nothing beyond a frame is ever
-/// shown.
+/// A length that the descriptor cannot have is refused and counted; nothing outside a frame is ever
+/// exposed.
 pub fn lying_lengths<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let lies = [0, 2049, 4096, 9000, 0xffff];
@@ -86,7 +86,7 @@ pub fn packets_without_end<R: Rig>() {
     stand.end();
 }
 
-/// A card that writes where it was not told to is stopped by the IOMMU, and the ring goes on.
+/// The IOMMU stops a card that writes to other addresses, and the ring continues.
 pub fn addresses_of_the_cards_own<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let fault = Some(Fault::Address(0xdead_0000));
@@ -151,8 +151,8 @@ pub fn link_down_at_first<R: Rig>() {
     stand.end();
 }
 
-/// A card that says of packets that they have left when they have not: a frame comes home once, and
-/// only for a mark on the descriptor that was to report.
+/// A card that reports packets as sent that were not: a frame is returned once, and only for a done
+/// flag on the descriptor with the report bit.
 pub fn sent_marks_that_are_lies<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     if !stand.card.with(|model| R::mark_sent(model, 0)) {
@@ -192,7 +192,7 @@ pub fn sent_marks_that_are_lies<R: Rig>() {
         mark(&mut stand, entry);
     }
     assert_eq!(stand.pool.counts().device, held(&stand));
-    // Marks of long ago, all over the ring, say nothing of what is posted now.
+    // Stale done flags all over the ring do not complete what is posted now.
     for entry in 0..RING_LEN {
         mark(&mut stand, entry);
     }

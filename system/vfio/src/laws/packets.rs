@@ -87,7 +87,7 @@ pub fn exhaustion<R: Rig>() {
     stand.end();
 }
 
-/// Room is reported once for a batch: as many parts can be posted then, whatever they are parts of.
+/// Room is reported once per batch: that many segments can then be posted, of any packets.
 pub fn room_is_for_any_parts<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     stand.card.with(|model| R::fault(model, Some(Fault::Stop)));

@@ -7,7 +7,7 @@ use super::super::driver::REVIVE;
 
 /// Offset of the first capability's offset (PCI 3.0 §6.1).
 const CAPABILITIES_POINTER: usize = 0x34;
-/// Status register, and its bit that says that there is a list.
+/// Status register, and its bit for a capability list.
 const STATUS: usize = 0x06;
 const STATUS_HAS_LIST: u8 = 1 << 4;
 /// Kind of a vendor's capability.
@@ -52,7 +52,7 @@ pub(super) struct Layout {
     pub device: Place,
 }
 
-/// Walks the list of capabilities: where each is. It ends, whatever it says.
+/// Walks the list of capabilities: where each is. It terminates on any input.
 fn capabilities(config: &[u8]) -> impl Iterator<Item = usize> {
     let byte = |at: usize| config.get(at).copied().unwrap_or(0);
     let first = match byte(STATUS) & STATUS_HAS_LIST {
@@ -71,8 +71,8 @@ pub(super) fn has_msix(config: &[u8]) -> bool {
 }
 
 impl Layout {
-    /// Reads the capabilities in a copy of configuration space. `bar_len` says how long a BAR is
-    /// that can be mapped, 0 otherwise.
+    /// Reads the capabilities in a copy of configuration space. `bar_len` returns the length of a
+    /// BAR that can be mapped, 0 otherwise.
     ///
     /// §4.1.4.1: of several structures of a kind the first that can be used counts; one with an
     /// unknown kind or a reserved BAR is passed over.
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn passes_over_what_cannot_be_used() {
-        // In front of the good ones: a reserved BAR, one that is not there, one beyond its end.
+        // In front of the good ones: a reserved BAR, a missing one, and an offset past its end.
         let mut config = example();
         let bar = |bar, offset| Place {
             bar,

@@ -1,14 +1,14 @@
-//! Which features are asked for, and which not and why (VIRTIO 1.2 §2.2, §5.1.3, §6).
+//! Which features are requested, and which not and why (VIRTIO 1.2 §2.2, §5.1.3, §6).
 
 use sys::{Error, ErrorKind, Result};
 
 /// A set of feature bits, by number.
 pub(super) type Features = u64;
 
-/// The device may say of received packets that their checksum is checked, or not finished yet
-/// (§5.1.6.4); without it its word is not taken.
+/// The device may mark received packets as having a verified or an incomplete checksum (§5.1.6.4);
+/// without this feature its flags are ignored.
 pub(super) const GUEST_CSUM: Features = 1 << 1;
-/// The device says how large packets may be.
+/// The device reports the maximum packet size.
 pub(super) const MTU: Features = 1 << 3;
 /// The device has an address.
 pub(super) const MAC: Features = 1 << 5;
@@ -38,7 +38,7 @@ pub(super) struct Feature {
     pub bit: u8,
     /// Its name in the specification, without `VIRTIO_F_` and `VIRTIO_NET_F_`.
     pub name: &'static str,
-    /// Why it is not asked for; nothing where it is.
+    /// Why it is not requested; `None` if it is.
     pub refused: Option<&'static str>,
 }
 
@@ -56,8 +56,8 @@ const NO_SEGMENTS: &str = "packets are sent as they are, none is to be cut by th
 const NO_MERGED: &str = "a packet must be what was on the wire, not several joined";
 const NO_NEED: &str = "nothing here would use it";
 
-/// Every feature that the specification names for this device. A bit that is not here is not asked
-/// for either.
+/// Every feature that the specification names for this device. Bits that are not listed are not
+/// requested either.
 pub(super) const FEATURES: &[Feature] = &[
     refuse(0, "CSUM", "packets are sent with their checksums"),
     accept(1, "GUEST_CSUM"),
@@ -116,18 +116,18 @@ pub(super) const FEATURES: &[Feature] = &[
     refuse(63, "SPEED_DUPLEX", NO_NEED),
 ];
 
-/// All that are asked for where they are offered.
+/// All features that are requested if offered.
 pub(super) fn wanted() -> Features {
     let wanted = FEATURES.iter().filter(|feature| feature.refused.is_none());
     wanted.fold(0, |set, feature| set | 1 << feature.bit)
 }
 
-/// What to ask for of what is offered, as §5.1.3.1 ties features to each other.
+/// Which of the offered features to request, with the dependencies of §5.1.3.1.
 ///
 /// # Errors
 /// `Unsupported` for a device without VERSION_1, which has only the legacy interface, and for one
 /// without ACCESS_PLATFORM: it takes every address for one of the machine's memory and goes around
-/// the IOMMU (§6), so that ours, which only the IOMMU knows, would be somebody else's memory.
+/// the IOMMU (§6), so that our addresses, valid only in the IOMMU, would be other memory.
 pub(super) fn choose(offered: Features) -> Result<Features> {
     let mut chosen = offered & wanted();
     let refuse = |why: &str, hint: &str| {

@@ -13,7 +13,7 @@ pub(super) const NEEDS_CSUM: u8 = 1;
 /// The device has checked the checksum.
 pub(super) const DATA_VALID: u8 = 2;
 
-/// Where a checksum begins and where it goes, as the device says (§5.1.6.4).
+/// Start and offset of a checksum, as reported by the device (§5.1.6.4).
 ///
 /// # Safety
 /// As for [`read`].
@@ -48,7 +48,7 @@ pub(super) unsafe fn read(at: *const u8) -> Header {
     }
 }
 
-/// Writes the header of a packet to be sent: nothing asked for (§5.1.6.2).
+/// Writes the header of a packet to be sent: no offloads (§5.1.6.2).
 ///
 /// # Safety
 /// `HEADER_LEN` bytes at `at` are there and ours.

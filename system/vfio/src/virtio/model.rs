@@ -11,7 +11,7 @@ use super::feature::{self, Features};
 use super::transport::status;
 use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 
-/// What a device can be told to lie about, beyond [`Fault`].
+/// False reports that a device can be given, besides [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "tests tell"))]
 pub enum Lie {
@@ -19,9 +19,9 @@ pub enum Lie {
     Id(u32),
     /// The next used buffer is given back twice.
     Twice,
-    /// The next packet's first buffer is said to hold this much.
+    /// The next packet's first buffer is reported with this length.
     FirstLength(u32),
-    /// The next packet's header says this many buffers.
+    /// The next packet's header has this number of buffers.
     NumBuffers(u16),
     /// The index of the used ring jumps this far.
     Jump(u16),
@@ -37,7 +37,7 @@ pub(super) const PAIRS: u16 = 4;
 pub(super) const QUEUE_LEN: u16 = 1024;
 /// Its MTU.
 pub(super) const MTU: u16 = 9000;
-/// Packets sent that nobody fetched; more stop the sender.
+/// Sent packets that were not fetched yet; more stop the sender.
 const SENT_MAX: usize = 4096;
 
 /// The device.
@@ -133,7 +133,7 @@ impl VirtioModel {
             *queue = DeviceQueue::default();
             (queue.size, queue.vector) = (self.queue_len, 0xffff);
         }
-        // Everything is received until the driver says otherwise.
+        // Everything is received until the driver changes it.
         self.modes = [true, false, false, false, false, false];
     }
 
@@ -223,7 +223,7 @@ impl VirtioModel {
         true
     }
 
-    /// Writes bytes into buffers; what to say of each.
+    /// Writes bytes into buffers, and returns the used length of each.
     fn scatter(&mut self, buffers: &[Chain], mut bytes: &[u8]) -> Vec<(u32, u32, u16)> {
         let mut used = Vec::new();
         for chain in buffers {
@@ -308,7 +308,7 @@ impl VirtioModel {
         bytes
     }
 
-    /// Does what the control queue asks for.
+    /// Executes a command of the control queue.
     fn control(&mut self, number: usize) {
         let memory = self.memory.clone();
         while let Some(chain) = self.queues[number].pop(&memory) {

@@ -5,9 +5,9 @@
 //! by itself and turns its counter at the end.
 //!
 //! The barriers: a descriptor and what it points to come before its flags (§2.8.21.1.1, release);
-//! for a chain the first descriptor's flags come last (§2.8.17). The flags come before the look at
-//! whether the device wants to be told (§2.8.21.2, §2.8.21.3.1, a full fence); flags that say
-//! "used" are read before the rest (§2.8.22, acquire): here one word holds both.
+//! for a chain the first descriptor's flags come last (§2.8.17). The flags are written before
+//! checking whether the device wants a notification (§2.8.21.2, §2.8.21.3.1, a full fence); flags
+//! that say "used" are read before the rest (§2.8.22, acquire): here one word holds both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub struct Packed {
     /// Where the next buffer goes, and the flags that make it available this time around.
     avail: u16,
     avail_flags: u64,
-    /// Descriptors made available since the device was last asked whether it wants to know.
+    /// Descriptors made available since the last check for a notification.
     unshown: u16,
     /// Where the device uses the next buffer, and the wrap bits of a used one this time around.
     used: u16,
@@ -101,7 +101,7 @@ impl Ring for Packed {
     const NAME: &'static str = "packed";
 
     fn new(dma: &Arc<DmaSpace>, size: u16, writable: bool, event_idx: bool) -> Result<Self> {
-        // The specification allows other sizes; powers of two are what this driver asks for.
+        // The specification allows other sizes; this driver requests powers of two.
         assert!(
             size.is_power_of_two(),
             "a packed queue is a power of two here"
@@ -198,7 +198,7 @@ impl Ring for Packed {
         if added == 0 {
             return false;
         }
-        // §2.8.21.3.1: the flags before the look at whether the device wants to know.
+        // §2.8.21.3.1: the flags before checking whether the device wants a notification.
         before_sleep_check();
         let event = self.device.ring_at(0).load(Ordering::Relaxed);
         match event >> 16 & 3 {
@@ -230,7 +230,7 @@ impl Ring for Packed {
                 Used::Buffer { id, len }
             }
             None => {
-                // How many descriptors it stood for nobody knows; one is the least.
+                // The number of its descriptors is unknown; the minimum is one.
                 self.step_used(1);
                 Used::Foreign
             }

@@ -1,5 +1,5 @@
 //! What a split and a packed virtqueue have in common: buffers are offered, come back used, and are
-//! told apart by an id that the device repeats (VIRTIO 1.2 §2.6).
+//! distinguished by an id that the device returns (VIRTIO 1.2 §2.6).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sys::Result;
 
 use super::super::dma::DmaSpace;
 
-/// Longest queue that is asked for: 32768 is the most (§2.7), and the packets of a quarter second
+/// Longest queue that is requested: 32768 is the most (§2.7), and the packets of a quarter second
 /// at 1 Mpps suffice.
 pub(super) const SIZE_MAX: u16 = 4096;
 
@@ -30,7 +30,7 @@ pub struct Element {
 pub enum Used {
     /// Nothing yet.
     Nothing,
-    /// The buffer with this id is done, and the device says it wrote `len` bytes.
+    /// The buffer with this id is done, and the device reports that it wrote `len` bytes.
     Buffer { id: u16, len: u32 },
     /// An id that was never offered, or has been given back already.
     Foreign,
@@ -42,7 +42,7 @@ pub enum Used {
 pub enum UsedOne {
     /// Nothing yet.
     Nothing,
-    /// The buffer over this frame, and the device says it wrote `len` bytes.
+    /// The buffer over this frame, and the device reports that it wrote `len` bytes.
     Frame { frame: u32, len: u32 },
     /// As [`Used::Foreign`].
     Foreign,
@@ -74,11 +74,12 @@ pub trait Ring: Sized + Send + 'static {
     /// Offers a buffer of one element; the caller has seen that there is room.
     fn offer(&mut self, element: Element);
 
-    /// Offers a buffer of several elements in a row, the last of which the device writes into where
-    /// `answer` says so; false (and nothing is offered) without room for all.
+    /// Offers a buffer of several elements in a row, the last of which is writable for the device
+    /// if `answer` is true; false (and nothing is offered) without room for all.
     fn offer_chain(&mut self, elements: &[Element], answer: bool) -> bool;
 
-    /// Shows the device what was offered; true if it asks to be notified (§2.7.13.4, §2.8.21.2).
+    /// Publishes what was offered; true if the device requests a notification (§2.7.13.4,
+    /// §2.8.21.2).
     fn publish(&mut self) -> bool;
 
     /// Takes what the device has used next. A buffer's id is still in the book.
@@ -93,15 +94,15 @@ pub trait Ring: Sized + Send + 'static {
     /// Bytes of the buffers that the device holds, as far as it uses them in order.
     fn held_bytes(&self) -> u64;
 
-    /// Tells the watch how far the driver has come. Once a batch.
+    /// Publishes the driver's position to the watch. Once a batch.
     fn mark(&self);
 
     /// Counts the buffers that the device has used and that were not taken at the last mark, from
     /// any thread. For queues whose buffers are of one element.
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync>;
 
-    /// Asks the device for an interrupt at the next used buffer, or for none; true if there is
-    /// something already, which no interrupt will tell (§2.7.14, §2.8.22).
+    /// Requests an interrupt at the next used buffer, or none; true if there is a used buffer
+    /// already, for which no interrupt will come (§2.7.14, §2.8.22).
     fn listen(&mut self, on: bool) -> bool;
 }
 
@@ -115,7 +116,8 @@ struct Entry {
     next: u16,
 }
 
-/// Which buffers the device holds, in memory that it cannot reach: what it says is held against it.
+/// Which buffers the device holds, in memory that it cannot reach: its reports are checked against
+/// this.
 #[derive(Debug)]
 pub struct Book {
     entries: Box<[Entry]>,

@@ -41,7 +41,7 @@ pub struct VirtioRx<G, R> {
     view: RxView,
 }
 
-/// What the control side and a queue tell each other.
+/// State shared between the control side and a queue.
 #[derive(Clone, Default)]
 pub(super) struct RxView {
     /// Packets taken from the ring, good or bad.
@@ -61,7 +61,7 @@ pub(super) struct RxParts<G, R> {
     pub ring_len: u32,
     pub packet_len_max: u32,
     pub mergeable: bool,
-    /// The device may say something of checksums (GUEST_CSUM).
+    /// The device may report on checksums (GUEST_CSUM).
     pub checksums: bool,
     pub view: RxView,
 }
@@ -77,7 +77,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             ring_len: parts.ring_len,
             packet_len_max: parts.packet_len_max,
             mergeable: parts.mergeable,
-            // §5.1.6.4.1: what was not agreed upon is 0, or means nothing.
+            // §5.1.6.4.1: fields of features that were not negotiated are 0 or invalid.
             flags_known: match parts.checksums {
                 true => header::NEEDS_CSUM | header::DATA_VALID,
                 false => 0,
@@ -100,7 +100,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
     }
 
     /// Takes buffers, each of which is a packet, until there is another kind of one or `max` are
-    /// taken. Nothing that the device says is believed.
+    /// taken. Nothing that the device reports is trusted.
     #[inline(always)]
     fn harvest_plain(
         &mut self,
@@ -171,8 +171,8 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
     }
 
     /// Finishes the checksum of a packet that never was on a wire (§5.1.6.4): its field holds the
-    /// sum of the pseudo-header, and all from `csum_start` on is to be added. Whoever sends the
-    /// packet on sends it whole. Left as it is where the device names a place outside of the
+    /// sum of the pseudo-header, and all from `csum_start` on is to be added. The packet is
+    /// complete when it is sent on. Left as it is where the device names a place outside of the
     /// packet.
     #[cold]
     fn finish_checksum(&self, frame: u32, segments: &mut [Slot]) {
@@ -468,7 +468,7 @@ fn stamp(slot: &mut Slot, time_ns: u64) {
     slot.flags |= u16::from(time_ns != 0) * Slot::TIME;
 }
 
-/// What the header says of the checksum (§5.1.6.4), as slots say it.
+/// The header's checksum flags (§5.1.6.4), in the form of slots.
 #[inline(always)]
 fn checksum_flags(flags: u8) -> u16 {
     const FLAGS: [u16; 4] = [

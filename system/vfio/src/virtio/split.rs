@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The barriers: what a buffer holds and which it is comes before `avail.idx` (§2.7.13.3.1,
-//! release); `avail.idx` comes before the look at whether the device wants to be told (§2.7.13.4.1,
-//! a full fence: a store before a load); `used.idx` comes before what it counts (§2.7.14, acquire).
+//! release); `avail.idx` is written before checking whether the device wants a notification
+//! (§2.7.13.4.1, a full fence: a store before a load); `used.idx` comes before what it counts
+//! (§2.7.14, acquire).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -176,7 +177,7 @@ impl Ring for Split {
         if elements.is_empty() || (self.book.room() as usize) < elements.len() {
             return false;
         }
-        // From the last to the first: each knows the next one's id.
+        // From the last to the first: each needs the next one's id.
         let mut next = None;
         for &element in elements.iter().rev() {
             let id = match next {
@@ -208,8 +209,8 @@ impl Ring for Split {
         // §2.7.13.3.1: descriptors, ring and packets before the index that shows them.
         before_doorbell();
         self.driver.ring_at(1).store(new, Ordering::Relaxed);
-        // §2.7.13.4.1: the index before the look at whether the device wants to know. A device that
-        // goes to sleep looks at the index after it said so.
+        // §2.7.13.4.1: the index before checking whether the device wants a notification. A device
+        // that goes to sleep checks the index after it has set the flag.
         before_sleep_check();
         if self.event_idx {
             let event = self.avail_event.ring_at(0).load(Ordering::Relaxed);
@@ -264,7 +265,7 @@ impl Ring for Split {
         Box::new(move || {
             let used = place.load(Ordering::Relaxed) as u16;
             let count = device[1].load(Ordering::Relaxed).wrapping_sub(used);
-            // Never more than there are, whatever the index says.
+            // Never more than there are, for any index.
             count.min(most).into()
         })
     }

@@ -151,7 +151,7 @@ sets! {
 type Merge = VirtioRig<Split, true, true>;
 type MergePacked = VirtioRig<Packed, true, true>;
 
-/// Somebody writes 0 to the device status: it is as after power-on, and answers.
+/// 0 is written to the device status: it is as after power-on, and answers.
 fn a_reset_under_us<R: Rig<Model = VirtioModel>>() {
     let mut stand = Stand::<R>::usual();
     assert!(stand.arrive(0, &packet(1, 100)));
@@ -186,7 +186,7 @@ fn many_rounds<R: Rig>() {
     stand.end();
 }
 
-/// No interrupts while polling, one when asked for.
+/// No interrupts while polling, one when requested.
 fn sleeping<R: Rig<Model = VirtioModel>>() {
     let card = R::card();
     let interrupt = card.interrupts(1).unwrap().remove(0);
@@ -371,7 +371,7 @@ fn polling_tells_the_device_nothing_that_it_did_not_ask_for() {
         assert!(stand.arrive(0, &packet(number, 100)));
         assert_eq!(stand.receive(0).len(), 1);
     }
-    // The device has buffers and does not ask for news of more.
+    // The device has buffers and requests no notification for more.
     assert_eq!(stand.card.with(|model| model.doorbells), before);
     stand.end();
 }

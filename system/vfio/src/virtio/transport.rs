@@ -60,7 +60,7 @@ const RESET_LOOKS: u32 = 100_000;
 /// Tries to read a configuration that does not change meanwhile.
 const CONFIG_TRIES: u32 = 16;
 
-/// How a queue tells the device of new buffers (§4.1.4.4).
+/// How a queue notifies the device of new buffers (§4.1.4.4).
 #[derive(Clone)]
 pub(super) struct Doorbell<G> {
     registers: G,
@@ -69,7 +69,8 @@ pub(super) struct Doorbell<G> {
 }
 
 impl<G: Registers> Doorbell<G> {
-    /// Tells the device. On a virtual machine this is what costs: the processor leaves the guest.
+    /// Notifies the device. On a virtual machine this is what costs: the processor leaves the
+    /// guest.
     #[inline]
     pub(super) fn ring(&self) {
         self.registers.write16(self.offset, self.queue);
@@ -97,7 +98,7 @@ impl<G: Registers> Transport<G> {
         function.read_config(0, &mut config);
         let bars: Vec<Option<G>> = (0..6).map(|bar| function.bar(bar).ok()).collect();
         let there = |bar: u8| bars.get(usize::from(bar)).and_then(Option::as_ref);
-        // A doorbell beyond a BAR's end would be lost.
+        // A doorbell past a BAR's end would be lost.
         let layout = Layout::find(&config, |bar| there(bar).map_or(0, |bar| bar.len().into()))?;
         let take = |bar: u8| {
             let why = "a BAR is not there";
@@ -167,8 +168,8 @@ impl<G: Registers> Transport<G> {
         half(0) | half(1) << 32
     }
 
-    /// Settles the features: writes them, says so, and sees whether the device agrees (§3.1.1,
-    /// steps 4 to 6).
+    /// Negotiates the features: writes them, sets FEATURES_OK, and checks whether the device
+    /// accepts them (§3.1.1, steps 4 to 6).
     ///
     /// # Errors
     /// `Unsupported` if it does not.
@@ -210,7 +211,7 @@ impl<G: Registers> Transport<G> {
     /// Sets up a queue and enables it (§4.1.5.1.3); how to notify the device of it.
     ///
     /// # Errors
-    /// When the device refuses the size or the vector, or says to notify it outside of its
+    /// When the device refuses the size or the vector, or has a notification address outside of its
     /// structure.
     pub(super) fn enable<R: Ring>(
         &self,
@@ -243,7 +244,7 @@ impl<G: Registers> Transport<G> {
         if self.pin.is_none() {
             self.common.write16(field, vector.unwrap_or(NO_VECTOR));
         }
-        // §4.1.5.1.2.1: a device without room for a vector says so here.
+        // §4.1.5.1.2.1: a device without room for a vector reports it here.
         if vector.is_some() && self.common.read16(field) == NO_VECTOR {
             return Err(refuse("it has no interrupt vector left".into()));
         }
@@ -259,7 +260,7 @@ impl<G: Registers> Transport<G> {
         })
     }
 
-    /// No interrupts for changes of the configuration: the control side asks when it wants to know.
+    /// No interrupts for changes of the configuration: the control side polls.
     pub(super) fn no_config_interrupts(&self) {
         if self.pin.is_none() {
             self.common

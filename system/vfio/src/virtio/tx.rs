@@ -20,7 +20,7 @@ use super::transport::{Doorbell, Transport};
 /// Frames that are handed back at a time.
 const RUN: usize = 64;
 
-/// Looks for progress after which a device is reported although it did not ask for it.
+/// Polls without progress after which a device is notified although it did not request it.
 const LOOKS_MAX: u32 = 64;
 
 /// A sending queue's ring.
@@ -42,7 +42,7 @@ pub struct VirtioTx<G, R> {
     chain: Vec<Element>,
     /// The device gave back what it did not have.
     lied: bool,
-    /// Looks in a row at which it had packets, gave none back and did not ask to be reported.
+    /// Consecutive polls in which it had packets, returned none and requested no notification.
     looks: u32,
 }
 
@@ -177,9 +177,8 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
         posted
     }
 
-    /// Some forget to ask to be reported: QEMU throws packets away while the link is down, and
-    /// leaves the place at which it wants to be told far behind. So one that does nothing is
-    /// reported anyway.
+    /// Some fail to request notifications: QEMU drops packets while the link is down, and leaves
+    /// its notification index far behind. So one that does nothing is reported anyway.
     #[inline]
     fn publish(&mut self) {
         if self.ring.publish() || self.looks >= LOOKS_MAX {

@@ -9,7 +9,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::XdpProgram;
 
-/// `EPERM`, which no other means would change.
+/// `EPERM`, which no other variant would change.
 const EPERM: i32 = 1;
 const ENOMEM: i32 = 12;
 
@@ -95,7 +95,7 @@ pub struct Guard {
     program: XdpProgram,
     counters: Map,
     limits: Map,
-    /// Held for the program's sake; nobody reads it.
+    /// Kept alive for the program; never read.
     _prefixes: Map,
     means: GuardMeans,
 }
@@ -105,7 +105,7 @@ impl Guard {
     /// To replace a program, load another and give it to [`crate::XdpLink::update`].
     ///
     /// # Errors
-    /// What `emit` says; as [`XdpProgram::load`].
+    /// The errors of `emit`; otherwise as [`XdpProgram::load`].
     pub fn load(
         spec: &GuardSpec<'_>,
         emit: impl Fn(GuardMaps, GuardMeans) -> Result<Vec<Insn>>,

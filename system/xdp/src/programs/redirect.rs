@@ -119,8 +119,8 @@ pub struct Redirect {
 #[derive(Clone, Copy)]
 struct Means {
     clock: ProgramClock,
-    /// Ask for the packet's length (Linux 5.18). Without, it is the difference of two packet
-    /// pointers, which only CAP_PERFMON may take.
+    /// Read the packet's length (Linux 5.18). Without, it is the difference of two packet pointers,
+    /// which only CAP_PERFMON may take.
     buff_len: bool,
     /// The filter loads at X + k directly, which only CAP_PERFMON may.
     indirect: bool,
@@ -208,7 +208,7 @@ impl Redirect {
     /// Makes the maps and loads the program.
     ///
     /// # Errors
-    /// As [`XdpProgram::load`]; `Unsupported` if the device is asked for metadata and the kernel
+    /// As [`XdpProgram::load`]; `Unsupported` if metadata of the device is requested and the kernel
     /// has no such function.
     pub fn load(spec: &RedirectSpec) -> Result<Self> {
         let sockets = XskMap::create(spec.queue_count)?;
@@ -283,8 +283,8 @@ fn load_program(
     let kfuncs = Kfuncs::find(&spec.metadata)?;
     let fds = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
     let device = spec.metadata.needs_device().then_some(spec.ifindex);
-    // What each means costs is reported by its place in the list; what else a program needs is the
-    // same in all, so the first refusal is the one to tell.
+    // The variants are in order of preference; everything else that a program needs is the same in
+    // all, so the first error is the one to report.
     let mut refusal = None;
     for means in MEANS {
         let insns = generate(spec, fds, kfuncs, means)?;

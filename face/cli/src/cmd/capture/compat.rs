@@ -1,5 +1,5 @@
-//! tcpdump's flags that mean little to barewire: those that ask for what it does anyway, and those
-//! that it refuses with what to do instead. The others stand where barewire's own stand.
+//! tcpdump's flags that barewire ignores, because it does that anyway, or refuses, with a
+//! replacement. The others stand where barewire's own stand.
 
 use std::path::PathBuf;
 

@@ -20,7 +20,7 @@ use crate::out::{self, say};
 const LOOPBACK: u32 = 0x8;
 
 impl Args {
-    /// Prints the list that was asked for; false if none was.
+    /// Prints the requested list; false if none was requested.
     pub(super) fn list(&self) -> Result<bool> {
         let list = &self.list;
         let text = if list.version {

@@ -80,7 +80,7 @@ impl PrintArgs {
         self.count_only || self.count == Some(0)
     }
 
-    /// Whether only the names of fields are asked for.
+    /// Whether only the names of fields are requested.
     pub fn lists_fields(&self) -> bool {
         self.fields.as_slice() == ["help"]
     }

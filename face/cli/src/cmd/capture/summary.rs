@@ -1,4 +1,4 @@
-//! What `barewire capture` says on standard error: a line at the start, the progress while a file
+//! What `barewire capture` prints on standard error: a line at the start, the progress while a file
 //! is written, the totals at the end; and the totals as JSON.
 
 use std::io::{self, IsTerminal, Write};
@@ -198,7 +198,7 @@ pub(super) fn so_far(totals: &Totals, account: Option<&PortAccount>) -> String {
     line
 }
 
-/// The snapshot length that a file says it has; 0 if it says none.
+/// The snapshot length in a file's header; 0 if it has none.
 pub(super) fn snaplen_of(port: &PortDescription) -> u32 {
     let fact = port
         .facts

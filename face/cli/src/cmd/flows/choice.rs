@@ -10,7 +10,7 @@ use super::units::{parse_duration, parse_timeout};
 /// Packets remembered of a flow, where no number is given.
 const PACKET_COUNT: u8 = 10;
 
-/// Flows at one time of which libndpi has not yet said all: 11 MiB a queue.
+/// Flows that libndpi inspects at the same time: 11 MiB a queue.
 const NDPI_FLOW_COUNT: u32 = 1 << 14;
 
 /// An idle timeout, for a protocol or for all.
@@ -107,7 +107,7 @@ pub fn has_more(fields: &[Field]) -> bool {
     !fields.iter().all(is_record)
 }
 
-/// Makes a meter record them. Whatever is beyond the record needs the standard one.
+/// Makes a meter record them. Extra fields need the standard record.
 pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
     meter.table.profile = match fields {
         [Field::Counters] => Profile::Counters,
@@ -132,7 +132,7 @@ pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
     }
 }
 
-/// Who looks at the first packets of flows.
+/// The inspector of the first packets of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoder {
     /// Decoders of ours.

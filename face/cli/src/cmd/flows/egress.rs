@@ -90,10 +90,10 @@ impl EgressArgs {
         Plan::new([input, name], options, out, choice).map(Some)
     }
 
-    /// Makes a meter say which packets go on.
+    /// Makes a meter report which packets to forward.
     pub fn apply(&self, meter: &mut MeterConfig) {
         if self.egress.is_some() {
-            // As all that is beyond records.
+            // As all extra fields.
             meter.table.profile = Profile::Standard;
             meter.extra.shunt = Some(self.egress_first);
         }

@@ -50,7 +50,7 @@ impl ExportArgs {
         &self.export
     }
 
-    /// Who gets which records.
+    /// Which destination gets which records.
     pub fn fan_out(&self) -> FanOut {
         match self.export_mode {
             Mode::All => FanOut::All,

@@ -35,7 +35,7 @@ impl OriginArgs {
     /// Reads them.
     ///
     /// # Errors
-    /// Of files; and where makers are asked for, but no addresses of cards are recorded.
+    /// Errors of files; and if vendors are requested but MAC addresses are not recorded.
     pub fn open(&self, has_mac: bool) -> Result<Origins> {
         let files = self.files();
         if files.parts().vendor && !has_mac {

@@ -26,7 +26,7 @@ pub struct Rates {
     at: Duration,
     packets: u64,
     wire_bytes: u64,
-    /// What decoders said of flows, for the table at the end.
+    /// Results of the decoders, for the table at the end.
     pub known: KnownFlows,
 }
 
@@ -85,7 +85,7 @@ pub fn start(name: &str, description: &PortDescription, queue_count: usize, memo
 
 /// Prints what happens to the device on standard error, for an outlet that does not.
 pub struct WithEvents<'a> {
-    /// The port, as it was asked for.
+    /// The port, as given by the user.
     pub name: &'a str,
     /// The outlet behind it.
     pub inner: &'a mut dyn Outlet,
@@ -117,7 +117,8 @@ impl Outlet for Rates {
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
         print_events(&self.name, status);
         let passed = status.elapsed.saturating_sub(self.at);
-        // In the journal they would be a line a second for ever; the service manager is reported.
+        // In the journal they would be a line a second forever; the service manager gets the status
+        // instead.
         if passed < INTERVAL || out::is_journal() {
             return Ok(());
         }

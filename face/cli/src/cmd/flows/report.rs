@@ -47,7 +47,7 @@ pub fn report(
 ) -> Result<()> {
     let mut text = Vec::new();
     let mut err = Vec::new();
-    // Writing into a vector cannot fail; that nobody reads standard error is no reason to fail.
+    // Writing into a vector cannot fail; an unreadable standard error is no reason to fail.
     if count != 0 {
         let width = out::terminal_width();
         drop(table::write(

@@ -45,7 +45,7 @@ pub struct Reloading {
 /// Whether a port's filter may be left to this program.
 ///
 /// # Errors
-/// `InvalidInput` where it says what is taken from the host.
+/// `InvalidInput` if the filter decides what is taken from the host.
 pub fn check_live_filter(name: &str) -> Result<()> {
     let row = PortName::parse(name)?.backend();
     if !row.is_some_and(|row| row.filter_takes) {
@@ -141,7 +141,7 @@ impl Reloading {
         }
     }
 
-    /// Tells which changes take effect when the probe is started anew, and remembers the others.
+    /// Reports which changes take effect at the next restart, and stores the others.
     fn note(&mut self, settings: Settings, has_same_origins: bool) {
         let name = self.path.display();
         let is_live = |key: &str| {

@@ -35,7 +35,7 @@ pub(super) struct Showing<'a> {
 }
 
 impl Showing<'_> {
-    /// Runs the probe, and shows its flows as was asked for.
+    /// Runs the probe, and shows its flows in the requested form.
     pub(super) fn run(mut self, probe: Prepared) -> Result<()> {
         let args = self.args;
         let memory = report::Memory {

@@ -32,10 +32,10 @@ pub struct Show<'a> {
 }
 
 impl<'a> Show<'a> {
-    /// Says what is about to happen.
+    /// Prints what is about to start.
     ///
     /// # Errors
-    /// When nothing can be said.
+    /// If it cannot be written.
     pub fn start(names: [&'a str; 2], both: bool, json: bool, opened: &Opened) -> Result<Self> {
         out::start()?;
         let [a, b] = opened.sides.each_ref().map(|side| &side.port);
@@ -88,7 +88,7 @@ impl<'a> Show<'a> {
         if index == 0 { [a, b] } else { [b, a] }
     }
 
-    /// Tells the rates of the second that has passed.
+    /// Prints the rates of the last second.
     pub fn progress(&mut self, flows: &[Flow]) {
         let seconds = self.at.elapsed().as_secs_f64().max(1e-3);
         self.at = Instant::now();
@@ -167,14 +167,14 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Tells what happened to a device.
+    /// Reports a device event.
     pub fn event(&mut self, index: usize, event: &PortEvent) {
         self.clear();
         let name = self.names[index];
         out::line(event_level(event), format!("{name}: {event}"));
     }
 
-    /// Tells why sending fails.
+    /// Reports why sending fails.
     pub fn failing(&mut self, index: usize, why: &str) {
         self.clear();
         warning!(
@@ -183,7 +183,7 @@ impl<'a> Show<'a> {
         );
     }
 
-    /// Tells that it works again.
+    /// Reports that it works again.
     pub fn working(&mut self, index: usize) {
         self.clear();
         say!("{}: sending again", self.names[index]);

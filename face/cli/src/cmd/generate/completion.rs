@@ -1,4 +1,4 @@
-//! Completion scripts. The generator knows flags and their values; names of interfaces change from
+//! Completion scripts. The generator has flags and their values; names of interfaces change from
 //! machine to machine, so the scripts look for them when a key is pressed.
 
 use std::collections::BTreeSet;
@@ -91,8 +91,8 @@ pub fn script(shell: Shell, command: &Command) -> String {
     }
 }
 
-/// The command with the hint of the one kind that no other argument has, as the generator knows
-/// none for interfaces.
+/// The command with a value hint that no other argument has, because the generator has none for
+/// interfaces.
 fn hinted(command: Command, words: &[&str], id: &str) -> Command {
     match words.split_first() {
         // `mut_arg` would put the argument behind the others, and positional ones out of order.

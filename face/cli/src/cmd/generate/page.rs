@@ -129,8 +129,8 @@ fn synopsis(usage: &str) -> String {
     format!(".SH SYNOPSIS\n{}\n", lines.join("\n.br\n"))
 }
 
-/// What the help says below the options: paragraphs, with indented lines as they are, and the
-/// examples under a heading of their own.
+/// The help text below the options: paragraphs, with indented lines as they are, and the examples
+/// under a heading of their own.
 fn notes_of(text: &str) -> String {
     let (mut out, mut has_heading, mut is_literal) = (String::new(), false, false);
     for line in text.lines() {

@@ -23,7 +23,7 @@ const NAME_WIDTH: usize = 40;
 /// Most rules in the live table; JSON and the account have all.
 const TABLE_LEN: usize = 20;
 
-/// Prints the rules of a file in the order in which they are asked.
+/// Prints the rules of a file in the order in which they are matched.
 pub fn check(rules: &[RuleSpec]) -> Result<()> {
     let mut rules: Vec<&RuleSpec> = rules.iter().collect();
     rules.sort_by_key(|rule| rule.priority);

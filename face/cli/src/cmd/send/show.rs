@@ -272,7 +272,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Says what is about to happen, on a terminal.
+    /// Prints what is about to start, on a terminal.
     pub fn start(port: &str, pace: Pace, request: TotalsRequest) -> Self {
         let on_terminal = io::stderr().is_terminal();
         if on_terminal {

@@ -7,7 +7,7 @@ use traffic::{Addresses, Icmp, L4, Order, Range, Sizes, Tcp, Template, Udp};
 use super::{RewriteArgs, text};
 use crate::out::say;
 
-/// Addresses for measurements (RFC 2544, RFC 5180): nobody's.
+/// Addresses reserved for benchmarking (RFC 2544, RFC 5180).
 const SRC_V4: &str = "198.18.0.1";
 const DST_V4: &str = "198.19.0.1";
 const SRC_V6: &str = "2001:2::1";
@@ -206,8 +206,8 @@ impl TemplateArgs {
             let why = "with several destinations, their MAC address must be given";
             return Err(refuse(why.into()));
         };
-        // Packets for the default address, which nobody gave, go to no gateway. A dry run sends
-        // nothing at all, not even a request.
+        // Packets to the default address are not sent to a gateway. A dry run sends nothing at all,
+        // not even a request.
         let ask = self.dst.is_some() && !is_dry_run;
         let found = match self.dst.is_some() {
             true => runtime::send::next_hop_mac(&target.link, destination, ask),

@@ -17,7 +17,7 @@ use crate::short::{IPV4_WIDTH, number, short, span, words};
 const ONE_LINE_FROM: u16 = 80;
 /// The widest name shown.
 const NAME_MAX: u16 = 40;
-/// A narrower column of names says nothing.
+/// A narrower column of names is useless.
 const NAME_MIN: u16 = 12;
 /// The widest IPv6 address with a port.
 const IPV6_WIDTH: u16 = 47;
@@ -261,7 +261,7 @@ pub fn right(text: String) -> Cell<'static> {
 mod tests {
     use super::*;
 
-    /// Whatever the width: what is shown fits, and the ends are wide enough for IPv4 with a port.
+    /// At any width: the columns fit, and addresses are wide enough for IPv4 with a port.
     #[test]
     fn columns_fit_and_keep_both_ends() {
         for width in ONE_LINE_FROM..400 {

@@ -1,4 +1,4 @@
-//! What keys do, and what the table means; fits 40 columns and 20 lines.
+//! Help on keys and the table; fits 40 columns and 20 lines.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

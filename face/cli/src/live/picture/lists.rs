@@ -13,7 +13,7 @@ use crate::short::{End, short, words};
 
 /// The widest IPv4 address.
 const IPV4_WIDTH: u16 = 15;
-/// A shorter bar says nothing.
+/// A shorter bar is useless.
 const BAR_MIN: u16 = 6;
 
 /// What the page of networks shows, and how to get it.
@@ -102,7 +102,7 @@ pub fn draw(picture: &Picture, entries: &[Entry], frame: &mut Frame<'_>, area: R
             };
             let bar_width = widths.bar.saturating_sub(1);
             let bar = size(entry) as u128 * u128::from(bar_width) / u128::from(most);
-            // Who it is says more than a bar.
+            // The name is more informative than a bar.
             let bar = match has_ways && !entry.remark.is_empty() {
                 true => Cell::from(words(&entry.remark, bar_width.into())),
                 false => Cell::from("▇".repeat(bar as usize)).style(picture.theme.bar),

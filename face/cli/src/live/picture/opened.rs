@@ -1,4 +1,4 @@
-//! One flow: every field of its record, what decoders said, its traffic over time.
+//! One flow: every field of its record, decoded fields, its traffic over time.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

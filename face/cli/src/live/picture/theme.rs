@@ -1,6 +1,6 @@
 //! What colours mean: red for losses, yellow for what will soon be one, cyan and green for the two
 //! directions, grey for flows that have ended. Without colours (`NO_COLOR`, no-color.org) bold and
-//! dim say the same.
+//! dim replace them.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -55,7 +55,7 @@ impl Theme {
         }
     }
 
-    /// As the environment wants it: none where `NO_COLOR` is set to anything.
+    /// As configured by the environment: no colours if `NO_COLOR` is set to anything.
     pub fn from_environment() -> Theme {
         match std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) {
             true => Theme::colours(),

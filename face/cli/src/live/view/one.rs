@@ -140,8 +140,8 @@ fn fields(record: &Record, application: &Application) -> Vec<(String, String)> {
     fields
 }
 
-/// Names and values of a JSON object. The parser sorts names, so their places in the text say what
-/// stood first.
+/// Names and values of a JSON object. The parser sorts names, so their positions in the text give
+/// the original order.
 fn of_object(text: &[u8], prefix: &str) -> Vec<(String, String)> {
     let Ok(Value::Object(object)) = serde_json::from_slice(text) else {
         return Vec::new();

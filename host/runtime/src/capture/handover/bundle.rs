@@ -147,7 +147,7 @@ impl Bundle {
     }
 }
 
-/// Puts the first `present` bytes of a packet into `out`, and says how many.
+/// Puts the first `present` bytes of a packet into `out`, and returns their number.
 pub(super) fn copy<'p>(
     out: &mut [u8],
     present: usize,

@@ -1,5 +1,5 @@
-//! What decoders found in a packet, at the end of its line: the protocol, and the fields that say
-//! most, in the order in which they stand in the packet.
+//! What decoders found in a packet, at the end of its line: the protocol, and the most informative
+//! fields, in packet order.
 
 use std::fmt::{self, Write};
 

@@ -39,7 +39,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// What tcpdump subtracts from the numbers of this segment: nothing in the first one with an
-    /// acknowledgment, which says where both sides are, and in those with SYN.
+    /// acknowledgment, which sets both sides' base, and in those with SYN.
     pub(super) fn sequence_base(&mut self, d: &Dissection, side: usize) -> SequenceBase {
         let other = 1 - side;
         if d.tcp_flags & tcp::flag::ACK == 0 {
@@ -103,7 +103,7 @@ impl Connections {
                 if set[index].stamp != 0 {
                     gone(&mut set[index]);
                 }
-                // Who initiated it: who sent SYN, else the end with the higher port.
+                // The initiator: the sender of SYN, else the end with the higher port.
                 let starts = d.tcp_flags & (tcp::flag::SYN | tcp::flag::ACK);
                 let from_initiator = match d.ip_protocol {
                     6 if starts == tcp::flag::SYN => true,

@@ -108,7 +108,7 @@ impl Decoding {
         let known = known.map_or(Protocol::Unknown, Application::protocol);
         if known != Protocol::Unknown && !segment.payload.is_empty() {
             // An answer repeats its question, and a later request is not the connection's first:
-            // what the segment says by itself may be more than what it adds.
+            // the segment decoded by itself may have more than it adds.
             let added = self.found.clone();
             self.found.clear();
             self.alone(&segment, known);

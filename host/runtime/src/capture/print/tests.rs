@@ -109,7 +109,7 @@ fn times_in_each_style() {
         of(TimeStyle::SinceFirst, false),
         ["00:00:00.000000 ", "00:01:01.000000 ", "00:01:01.000000 "]
     );
-    // In whatever zone the machine is, by its own function.
+    // In the machine's time zone, by its own function.
     let local = |time_ns: u64| {
         let zone_s = sys::local_time::utc_offset_s(time_ns / 1_000_000_000);
         let time = Timestamp(time_ns.saturating_add_signed(i64::from(zone_s) * 1_000_000_000));

@@ -112,7 +112,7 @@ pub(super) struct Reader {
     pub(super) links: Vec<LinkType>,
 }
 
-/// The sender is gone, or wants no more.
+/// The sender is gone, or needs no more.
 struct Closed;
 
 impl Reader {
@@ -243,7 +243,7 @@ impl ReplayOptions {
             return;
         }
         let new = &chunk.bytes[start..];
-        // The kernel allows for one 802.1Q tag beyond the MTU (packet(7), net/packet/af_packet.c).
+        // The kernel allows for one 802.1Q tag above the MTU (packet(7), net/packet/af_packet.c).
         let tag_len = if new[12..14] == [0x81, 0] { 4 } else { 0 };
         if self.packet_len_max != 0 && new.len() > self.packet_len_max + tag_len {
             chunk.left.too_long += 1;

@@ -54,7 +54,7 @@ impl Control {
         })
     }
 
-    /// Takes the queues and what is to be said about them.
+    /// Takes the queues and their description.
     pub(super) fn of(
         mut self,
         sources: Vec<Source>,
@@ -99,7 +99,7 @@ impl Control {
         }
     }
 
-    /// Asks for the state, where the news of it were too many to keep.
+    /// Queries the state after events were lost.
     fn ask(&mut self) {
         match Link::ask_by_index(&mut self.route, self.link.index) {
             Ok(now) => self.changed(now),

@@ -1,7 +1,7 @@
 //! The socket's filter: what the kernel leaves out, and how much of the rest it keeps.
 //!
 //! A user's filter runs as an eBPF program that also counts what it sees, so that the account knows
-//! what was rejected; without the right to load one, the same filter runs as cBPF, which cannot
+//! what was rejected; without the privilege to load one, the same filter runs as cBPF, which cannot
 //! count.
 
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! Keeping packets beyond their batch: both rings only lend, so a packet that is kept is copied.
+//! Detaching packets from their batch: the ring's memory cannot be kept, so a detached packet is
+//! copied.
 
 use std::sync::{Arc, OnceLock};
 

@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-/// What is to be said about the port: what and value.
+/// The description of the port: names and values.
 type Facts = Vec<(&'static str, String)>;
 
 /// What came of it.
@@ -265,7 +265,7 @@ fn unfit_for_records(
     }
 }
 
-/// The socket of a source that nobody else holds yet.
+/// The socket of a source that is not shared yet.
 fn take_socket(source: Source) -> Option<PacketSocket> {
     match source {
         Source::Records(tap) => Arc::into_inner(tap).map(|tap| tap.socket),
@@ -302,7 +302,7 @@ fn fanout_mode(fanout: Fanout) -> sys::packet::FanoutMode {
     }
 }
 
-/// The shape of the socket's own ring: the memory asked for, in blocks of equal size, at least
+/// The shape of the socket's own ring: the requested memory, in blocks of equal size, at least
 /// four.
 fn ring_shape(ring_bytes: usize, options: &PortOptions) -> RxRing {
     let block_len = BLOCK_LEN.min(1 << (ring_bytes / 4).ilog2());

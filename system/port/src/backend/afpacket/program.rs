@@ -11,13 +11,13 @@
 //! Positions run freely; a record begins at its position modulo the ring's length and is never cut
 //! by the ring's end, because there is room for one behind. A writer takes its place by moving
 //! `head` (a compare-and-swap, because packets come on several processors at once), fills the
-//! record, and writes the stamp last: the position, exclusive-or a secret, so that no old bytes,
-//! whoever chose them, pass for a finished record. The reader moves `tail`.
+//! record, and writes the stamp last: the position, exclusive-or a secret, so that no stale bytes,
+//! even chosen by an attacker, pass for a finished record. The reader moves `tail`.
 //!
 //! A ring used from end to end is in no cache: each record's lines come from memory first. So the
 //! reader that has read everything sends the writers back to the ring's start: it moves `head`,
-//! which nobody else is moving then (a compare-and-swap tells), to the second next epoch, and then
-//! `tail`. An epoch is twice the ring's length, so that nothing else puts two between them; in
+//! which no writer is moving then (the compare-and-swap checks that), to the second next epoch, and
+//! then `tail`. An epoch is twice the ring's length, so that nothing else puts two between them; in
 //! between, what is used is what `head` went since its epoch began.
 //!
 //! Since Linux 5.12 (atomic operations).
@@ -222,8 +222,8 @@ fn select(asm: &mut Asm, spec: &Spec<'_>, reject: bpf::asm::Label) -> Result<(),
     asm.jump_if(Cond::Le, R7, spec.cap_max as i32, fits);
     asm.mov(R7, spec.cap_max as i32);
     asm.bind(fits);
-    // There are no empty packets; the verifier wants to see it (before Linux 6.8 it learns a lower
-    // bound from an order only, not from an inequality).
+    // There are no empty packets, but the verifier requires the check (before Linux 6.8 it learns a
+    // lower bound from an order only, not from an inequality).
     asm.jump_if(Cond::Lt, R7, 1, reject);
     Ok(())
 }

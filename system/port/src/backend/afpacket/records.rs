@@ -1,7 +1,7 @@
 //! A tap by record ring: the program writes packets into memory that we map; here they are read.
 //!
-//! What a packet socket's own ring does for a packet beyond the copy (room, accounting, locks,
-//! address, block) is most of its cost. The program does without, and what it rejects the socket
+//! Most of a packet's cost in the packet socket's own ring is the work besides the copy (room,
+//! accounting, locks, address, block). The program does without, and what it rejects the socket
 //! forgets.
 
 mod rx;

@@ -23,11 +23,11 @@ const VLAN_TPID_VALID: u32 = 1 << 6;
 /// `PACKET_OUTGOING`, in `sll_pkttype`, which is byte 10 of the address behind the header.
 const OUTGOING: u8 = 4;
 const ADDRESS_KIND: usize = PACKET_HEADER_LEN + 10;
-/// 802.1Q, where the kernel is too old to say which protocol the tag has (before 3.14).
+/// 802.1Q, for kernels that do not report the tag's protocol (before 3.14).
 const TPID_DEFAULT: u16 = 0x8100;
 
-/// How often a reader that never sleeps asks whether the interface still exists: every that many
-/// empty looks.
+/// A reader that never sleeps checks whether the interface still exists once in this many empty
+/// polls.
 const LOOKS_PER_CHECK: u32 = 1 << 16;
 /// Longest sleep while the link is down, since the kernel does not report deletion then.
 const DOWN_SLICE: Duration = Duration::from_millis(20);
@@ -223,7 +223,7 @@ impl Rx {
         slot
     }
 
-    /// The block does not hold what its descriptor says: the rest of it is lost, and counted.
+    /// The block does not match its descriptor: the rest of it is lost, and counted.
     #[cold]
     fn refuse_rest(&mut self) {
         self.tap.counters.invalid.add(self.left.into());
@@ -236,7 +236,8 @@ impl Rx {
         let count = self.tap.block_count;
         let mut index = (self.current + count - self.walked_blocks) % count;
         for _ in 0..self.walked_blocks {
-            // Zero, so that the account can tell what waits in the ring; the kernel writes it anew.
+            // Zero, so that the account can see what is pending in the ring; the kernel writes it
+            // again.
             let packets = self.tap.word(index, block::PACKET_COUNT);
             self.walked -= u64::from(packets.swap(0, Ordering::Relaxed)).min(self.walked);
             // Release: our reads of the block are done before the kernel writes it again.
@@ -259,7 +260,7 @@ impl Rx {
         self.walked_blocks < self.tap.block_count && count.load(Ordering::Relaxed) != 0
     }
 
-    /// Asks whether the interface still exists.
+    /// Checks whether the interface still exists.
     ///
     /// # Errors
     /// `Gone`, once everything that came before has been read.

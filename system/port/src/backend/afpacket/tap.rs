@@ -147,10 +147,10 @@ impl Tap {
         Ok(*totals)
     }
 
-    /// The same, only so that 32 bits do not overflow, and not if somebody else is at it.
+    /// The same, only so that 32 bits do not overflow, and not if another thread is doing it.
     pub(super) fn fold_totals(&self) {
         if let Ok(mut totals) = self.totals.try_lock() {
-            // A failure would be the socket's end, which the next wait tells.
+            // A failure means that the socket is gone, which the next wait reports.
             let _ = self.add_statistics(&mut totals);
         }
     }

@@ -20,7 +20,7 @@ use crate::account::TxCounters;
 use crate::options::PortOptions;
 use crate::tx::TxBackend;
 
-/// Frames where nothing else is asked for.
+/// Default number of frames.
 const FRAME_COUNT: u32 = 1024;
 /// Bounds for `ring=`.
 const FRAME_COUNT_MIN: u32 = 64;
@@ -62,7 +62,7 @@ pub(super) struct Tx {
     tail: u32,
     /// Frames that wait from there on.
     waiting: u32,
-    /// What the kernel said to packets that had been taken: the next call returns it.
+    /// The kernel's error for packets already accepted: the next call returns it.
     failed: Option<Error>,
     bypass: bool,
     pool: Arc<OnceLock<Pool>>,
@@ -149,7 +149,7 @@ impl Tx {
 
     #[inline]
     fn status(&self, offset: u32) -> u32 {
-        // Acquire: the kernel is done with the packet's bytes before it says so.
+        // Acquire: the kernel is done with the packet's bytes before it sets the status.
         self.word(offset, STATUS).load(Ordering::Acquire) & STATUS_MASK
     }
 
@@ -202,7 +202,7 @@ impl Tx {
         self.counters.sent_bytes.add(bytes);
     }
 
-    /// Takes the first waiting frame out: the kernel refused it, and would stop at it for ever.
+    /// Takes the first waiting frame out: the kernel refused it, and would stop at it forever.
     #[cold]
     fn refuse_first(&mut self) {
         for offset in 1..self.waiting {
@@ -234,8 +234,8 @@ impl Tx {
         self.waiting = 0;
     }
 
-    /// Has the kernel send where many frames wait. Their packets were taken whatever it says, and
-    /// whoever handed them over must count them: so the next call returns the error.
+    /// Has the kernel send where many frames wait. Their packets were accepted in any case, and the
+    /// caller must count them, so the next call returns the error.
     fn kick_many(&mut self) {
         if self.waiting >= KICK_AT
             && let Err(error) = self.kick()
@@ -409,8 +409,8 @@ impl TxBackend for Tx {
                 return Ok(false);
             }
             if self.waiting != 0 || all {
-                // The interface's queue is full (it tells nobody when it no longer is), or frames
-                // are on their way.
+                // The interface's queue is full (there is no notification when it has room again),
+                // or frames are in flight.
                 std::thread::sleep(RETRY_PAUSE.min(left));
             } else {
                 self.socket.poll(true, left)?;
@@ -425,8 +425,8 @@ impl TxBackend for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // What was submitted leaves, as far as the interface takes it; a failure has nobody left to
-        // tell.
+        // Submitted packets are sent as far as the interface accepts them; there is no caller left
+        // to report a failure to.
         let _ = self.kick();
         self.counters.failed.add(self.waiting.into());
     }

@@ -1,4 +1,4 @@
-//! The program on the interface: which one, where, and what to say when it cannot be there.
+//! The program on the interface: which one, where, and the error if it cannot be attached.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ pub(super) struct Attachment {
     held: Mutex<Held>,
     /// What the program was made from.
     spec: RedirectSpec,
-    /// Where the interface's index means what it meant at the opening.
+    /// The namespace in which the interface's index was valid when the port was opened.
     namespace: Namespace,
     ifindex: u32,
     pub mode: xdp::AttachMode,
@@ -75,8 +75,8 @@ impl Attachment {
         let _ = self.redirect.sockets().clear(queue_index);
     }
 
-    /// Whether somebody else has detached the program, or put another into our link. Where the
-    /// kernel does not say (privileges were dropped, and it does not let us ask), nothing is known.
+    /// Whether another process has detached the program, or put a different one into our link.
+    /// `None` if the kernel does not answer (it may require privileges that were dropped).
     pub(super) fn is_lost(&self) -> bool {
         let held = self.held();
         let program = held.program(&self.redirect);
@@ -101,7 +101,7 @@ impl Attachment {
 
     /// Takes the program off the interface. Counters can still be read.
     ///
-    /// Said in so many words, not only by closing the link: a child process that is just being
+    /// Detached explicitly, not only by closing the link: a child process that is just being
     /// started may hold a copy of its descriptor for a moment.
     pub(super) fn detach(&self) {
         if let Some(link) = self.held().link.take() {
@@ -119,7 +119,7 @@ impl Drop for Attachment {
 /// What negotiation needs to know of the interface.
 pub(super) struct Device {
     pub link: Link,
-    /// What the driver can do; `None` where the kernel cannot say (before Linux 6.3).
+    /// What the driver can do; `None` if the kernel does not report it (before Linux 6.3).
     pub features: Option<XdpFeatures>,
     pub driver: String,
     pub lro: bool,
@@ -139,7 +139,7 @@ const LOOPBACK: u16 = 772;
 /// few sets of them.
 const FRAME_LENS: [u32; 2] = [2048, 4096];
 
-/// Cards are told the length of their buffers in such steps, rounded down (Linux igb and ixgbe:
+/// Cards have buffer lengths in such steps, rounded down (Linux igb and ixgbe:
 /// `SRRCTL_BSIZEPKT_SHIFT` 10): of 1792 bytes a zero-copy driver may use 1024, and igb delivers the
 /// rest of a longer packet as if it were another.
 const CARD_BUFFER_STEP: u32 = 1024;
@@ -197,7 +197,7 @@ impl Device {
         }
     }
 
-    /// Whether the driver says that it lacks these; silent drivers are tried.
+    /// Whether the driver reports that it lacks these; drivers that report nothing are tried.
     fn lacks(&self, bits: u64) -> bool {
         self.features.is_some_and(|features| !features.has(bits))
     }
@@ -261,7 +261,7 @@ pub(super) fn attach(
                     }
                     Err(error) => error,
                 };
-                // Somebody else is there, or we may not: no other way would help.
+                // Another program is attached, or we lack the privilege: no other mode would help.
                 if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Permission) {
                     return Err(error);
                 }
@@ -279,7 +279,7 @@ pub(super) fn attach(
     ))
 }
 
-/// The metadata to ask for, best first.
+/// The metadata to request, best first.
 fn metadata_choices(
     device: &Device,
     mode: xdp::AttachMode,

@@ -1,4 +1,4 @@
-//! Binding: zero-copy or copy, packets in pieces or not, and what to say when neither can be had.
+//! Binding: zero-copy or copy, multi-buffer or not, and the error if neither works.
 
 use ring::Pool;
 use sys::link::XdpPlace;
@@ -100,7 +100,7 @@ fn modes(
     Ok(modes)
 }
 
-/// Settings of a socket beyond its binding.
+/// Other settings of a socket.
 fn prepare(shared: &Shared, options: &PortOptions, plan: &Plan) -> Result<()> {
     let socket = &shared.socket;
     if plan.has_tx && !shared.zero_copy {
@@ -141,7 +141,7 @@ fn no_zero_copy(device: &Device) -> Error {
     .with_hint("bind=auto takes copy mode where there is no zero-copy")
 }
 
-/// No mode is left: zero-copy was asked for, over frames that the card cannot fill.
+/// No mode is left: zero-copy was requested with frames that the card cannot fill.
 fn frame_too_short(device: &Device) -> Error {
     Error::new(
         ErrorKind::Unsupported,

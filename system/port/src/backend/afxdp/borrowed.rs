@@ -1,8 +1,8 @@
 //! Which frames of a queue the kernel has: one bit a frame.
 //!
-//! The pool's owner table says that a device holds a frame, not which one. A socket can only return
-//! what it was given, so its descriptors are checked against this set too; and what is left in it
-//! when the socket has closed is what the kernel never gave back.
+//! The pool's owner table records that a device holds a frame, but not which device. A socket can
+//! only return what it was given, so its descriptors are checked against this set too; and what is
+//! left in it when the socket has closed is what the kernel never gave back.
 
 use ring::Pool;
 use sys::xsk::Descriptor;
@@ -44,7 +44,7 @@ impl Lent {
         self.count += 1;
     }
 
-    /// Takes a frame out; false if it was not in, whatever number it is.
+    /// Takes a frame out; false for any number that was not in the set.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> bool {
         let bit = 1 << (index % 64);
@@ -58,13 +58,14 @@ impl Lent {
     }
 
     /// Takes the frame of a received packet back from the kernel, if it is one that was borrowed.
-    /// Nothing in the descriptor is believed: an address may be anywhere, a length anything.
+    /// Nothing in the descriptor is trusted: address and length may be any values.
     #[inline(always)]
     pub(super) fn claim(&mut self, pool: &Pool, d: Descriptor) -> Claim {
         let Some((index, offset)) = pool.locate(d.addr) else {
             return Claim::Foreign;
         };
-        // The set says that this queue borrowed it, the owner table that a device holds it.
+        // According to the set this queue borrowed it, and according to the owner table a device
+        // holds it.
         // SAFETY: the kernel is done with a frame whose descriptor it has submitted.
         if !self.remove(index) || !unsafe { pool.claim_index(index) } {
             return Claim::Foreign;

@@ -21,10 +21,10 @@ use crate::control::{PortControl, PortDescription, PortEvent};
 /// processor may still be in the program.
 const SETTLE_LOOKS_MAX: u32 = 50;
 
-/// Events kept for who asks; older ones are forgotten.
+/// Pending events; the oldest are dropped.
 const EVENTS_MAX: usize = 256;
 
-/// What the control side knows of a queue.
+/// The control side's state of a queue.
 pub(super) struct QueueView {
     pub shared: Arc<Shared>,
     pub rx: Option<Arc<RxCounters>>,
@@ -58,7 +58,7 @@ pub(super) struct Control {
     pub queues: Vec<QueueView>,
     pub attachment: Option<Arc<Attachment>>,
     pub description: PortDescription,
-    /// Asks about the interface, in the namespace where the port was opened.
+    /// Queries the interface, in the namespace where the port was opened.
     pub route: Socket,
     pub monitor: LinkMonitor,
     /// The interface as last seen.
@@ -68,7 +68,7 @@ pub(super) struct Control {
     /// And as sent.
     pub interface_sent: Growth,
     pub waiting: VecDeque<PortEvent>,
-    /// Somebody else took the program off the interface, and it could not be put back.
+    /// Another process detached the program from the interface, and it could not be attached again.
     pub is_detached: bool,
     /// Held as long as the port is open.
     #[allow(dead_code, reason = "it works by being there")]
@@ -191,9 +191,9 @@ impl Control {
         }
     }
 
-    /// Looks whether the program is still on the interface, and puts it back if somebody else took
-    /// it off, unless the intake ends anyway. Without the program the rings are empty and nothing
-    /// else would tell.
+    /// Checks whether the program is still attached, and attaches it again if another process
+    /// detached it, unless reception is ending anyway. Without the program the rings are empty, and
+    /// there is no other sign of it.
     fn look_at_program(&mut self, is_ending: bool) {
         let Some(attachment) = self.attachment.as_ref().filter(|_| !self.is_detached) else {
             return;
@@ -237,7 +237,7 @@ impl Control {
     }
 }
 
-/// Keeps an event for whoever asks; the oldest make room, as nobody may be asking.
+/// Keeps an event until it is read; the oldest are dropped, because there may be no reader.
 fn keep(waiting: &mut VecDeque<PortEvent>, event: PortEvent) {
     while waiting.len() >= EVENTS_MAX {
         waiting.pop_front();
@@ -258,7 +258,7 @@ impl PortControl for Control {
             account.rx.extend(self.queue_account(view)?);
             account.tx.extend(Self::tx_account(view)?);
         }
-        // Queues that nobody asked for: all of theirs goes on to the host.
+        // Queues that were not requested: all their packets go to the host.
         if let Some(attachment) = &self.attachment {
             for queue_index in 0..attachment.queue_count {
                 if account

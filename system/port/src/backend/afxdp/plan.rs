@@ -12,12 +12,12 @@ use crate::registry::PortName;
 /// may be kept from its processor for 16 ms. With 2 KiB frames that is 64 MiB for a queue to
 /// receive into.
 const RING_LEN: u32 = 16384;
-/// The kernel's own bound on rings is far beyond memory that makes sense.
+/// The kernel's own limit on rings exceeds any sensible amount of memory.
 const RING_LEN_MAX: u32 = 1 << 16;
 /// Frames that caches and batches may hold beside the rings, for each end of a queue.
 const FRAMES_BESIDE: u32 = 512;
 
-/// The queues asked for.
+/// The requested queues.
 pub(super) fn choose_queues(
     name: &PortName,
     options: &PortOptions,
@@ -100,8 +100,8 @@ impl Plan {
         let fill_count = match &options.pool {
             None => rx_frames,
             Some(pool) => {
-                // A pool of somebody else's has other users: no queue takes more than its part of a
-                // half.
+                // A pool that the caller supplied has other users: no queue takes more than its
+                // share of one half.
                 let part = pool.frame_count() / 2 / count;
                 if part < 16 {
                     let why = format!(
@@ -124,7 +124,7 @@ impl Plan {
         })
     }
 
-    /// Frames that each queue lends the kernel to receive into. One that only sends needs some in
+    /// Frames that each queue gives the kernel to receive into. One that only sends needs some in
     /// zero-copy mode, because the card goes on to receive for the host; all the others are for
     /// packets to be sent.
     pub(super) fn lends(&self, zero_copy: bool) -> u32 {

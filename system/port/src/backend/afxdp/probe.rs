@@ -8,8 +8,8 @@
 //! long as a buffer pool is on the queue: once it is not refused for that reason, the driver has
 //! stopped. When the interface is removed the kernel does the same before it lets go of it.
 //!
-//! Making a socket takes rights that may be given up while the port is open, binding takes none: so
-//! the socket that asks is made together with the port.
+//! Creating a socket takes privileges that may be dropped while the port is open, binding takes
+//! none: so the probing socket is created with the port.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const RING_LEN: u32 = 2;
 const CHUNK_LEN: u32 = 2048;
 const MEMORY_LEN: usize = 4096;
 
-/// Asks whether a queue has been let go of.
+/// Checks whether a queue has been released.
 pub(super) struct Probe {
     // Before the memory that is registered with it.
     socket: XskSocket,
@@ -57,15 +57,15 @@ impl Probe {
         })
     }
 
-    /// Waits until no buffer pool is on the queue, at most so long; false if there still is one,
-    /// which may be somebody else's by then, or the kernel does not say.
+    /// Waits until no buffer pool is on the queue, at most this long; false if there still is one,
+    /// which may belong to another process by then, or if it cannot be determined.
     pub(super) fn wait(self, most: Duration) -> bool {
         let end = Instant::now() + most;
         loop {
             let bound = self.socket.bind(Bind {
                 ifindex: self.ifindex,
                 queue_index: self.queue_index,
-                // In copy mode nothing is asked of the driver.
+                // Copy mode does not involve the driver.
                 zero_copy: false,
                 ..Bind::default()
             });
@@ -80,9 +80,9 @@ impl Probe {
     }
 }
 
-/// Whether a bind's result means that no buffer pool is on the queue: bound, or there is no such
-/// interface any more. Any other error, such as ENOMEM, can come before the kernel has looked at
-/// the queue.
+/// Whether a bind's result means that no buffer pool is on the queue: bound, or the interface no
+/// longer exists. Any other error, such as ENOMEM, can come before the kernel has looked at the
+/// queue.
 fn is_released(bound: &io::Result<()>) -> bool {
     match bound {
         Ok(()) => true,

@@ -23,12 +23,12 @@ use crate::rx::{Filled, Ready, RxBackend};
 /// configuration).
 const SEGMENTS_MAX: u32 = 64;
 
-/// Empty calls after which the device is asked whether it is still there.
+/// Empty calls after which the port checks whether the device still exists.
 const CHECK_EVERY: u32 = 4096;
 
 /// Where packet times come from.
 pub(super) enum Times {
-    /// Nobody takes the time.
+    /// No timestamps.
     None,
     /// Our clock, once a batch.
     Batch,
@@ -53,7 +53,7 @@ pub(super) struct Rx {
     counters: Arc<RxCounters>,
 }
 
-/// What a queue does beyond its socket.
+/// The state of a queue besides its socket.
 pub(super) struct RxSettings {
     pub snaplen: u32,
     pub times: Times,
@@ -92,7 +92,7 @@ impl Rx {
         }
     }
 
-    /// Nothing there: lend what frames have come back, serve the queue when polling, look after the
+    /// No packets: give returned frames to the kernel, drive the queue when polling, check the
     /// device.
     #[cold]
     fn idle(&mut self) -> Result<()> {
@@ -109,7 +109,7 @@ impl Rx {
         Ok(())
     }
 
-    /// Lends frames until as many are borrowed as at the start, and wakes the kernel if it waits
+    /// Gives frames to the kernel until it has as many as at the start, and wakes it if it waits
     /// for them.
     #[inline]
     fn refill(&mut self) {
@@ -214,7 +214,7 @@ impl Rx {
         (whole, refused)
     }
 
-    /// Makes the segments of a packet tell its whole length, and cuts them to the snaplen together.
+    /// Sets the packet's total length in all its segments, and cuts them to the snaplen together.
     fn join(&self, segments: &mut [Slot]) {
         let wire_len = segments.iter().map(|slot| slot.wire_len).sum();
         let mut room = self.snaplen;
@@ -366,7 +366,7 @@ impl RxBackend for Rx {
         if ready || self.rx.peek(1) != 0 {
             return Ok(Ready::Packets);
         }
-        // poll() never tells that the device went away.
+        // poll() does not report that the device is gone.
         if self.shared.check_gone() {
             return Err(self.shared.gone_error("wait for packets"));
         }

@@ -33,7 +33,7 @@ pub(super) struct SocketSpec {
     pub has_tx: bool,
     /// Entries of the RX and TX rings.
     pub ring_len: u32,
-    /// Frames to lend for receiving.
+    /// Frames to give to the kernel for receiving.
     pub fill_count: u32,
     pub zero_copy: bool,
     pub multi_buffer: bool,
@@ -47,15 +47,15 @@ pub(super) struct Shared {
     pub socket: XskSocket,
     leftovers: Leftovers,
     pub spec: SocketSpec,
-    /// What the kernel says, not what was asked for.
+    /// As reported by the kernel, not as requested.
     pub zero_copy: bool,
     /// Whether the memory was registered by another socket.
     pub joined: bool,
-    /// Asks about the interface, in the namespace where the port was opened.
+    /// Queries the interface, in the namespace where the port was opened.
     route: Mutex<netlink::Socket>,
     /// The device was removed.
     gone: AtomicBool,
-    /// A thread asks whether it was.
+    /// A thread is checking whether it was.
     asking: AtomicBool,
     /// Why the program that gave this queue its packets is no longer on the interface.
     detached: OnceLock<String>,
@@ -74,8 +74,8 @@ struct Leftovers {
 enum Card {
     /// Nothing: it never had any, the kernel copies.
     Never,
-    /// Write into them, until the driver has let go of the queue. Without a probe nobody knows when
-    /// that is.
+    /// Write into them, until the driver has let go of the queue. Without a probe the time cannot
+    /// be determined.
     Until(Option<Probe>),
 }
 
@@ -86,7 +86,7 @@ impl Drop for Leftovers {
             let is_released = probe.is_some_and(|probe| probe.wait(RELEASE_MAX));
             if !is_released {
                 // They stay the device's for good, which the pool's counts show: better than a card
-                // that writes into somebody's packet.
+                // that writes into a packet in use.
                 return;
             }
         }
@@ -123,7 +123,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// The ends, for their owners, who answer for the frames from here on.
+    /// The two ends, for their owners, which are responsible for the frames from here on.
     pub(super) fn into_ends(mut self) -> (Arc<Shared>, Option<RxParts>, Option<TxParts>) {
         (self.shared.clone(), self.rx.take(), self.tx.take())
     }
@@ -172,8 +172,8 @@ impl Shared {
         unsafe { (*map.producer().cast::<AtomicU32>()).store(end, Ordering::Release) };
     }
 
-    /// Asks whether the device was removed, or its packets no longer come here; the kernel tells
-    /// once, so it is remembered.
+    /// Checks whether the device was removed, or its packets no longer arrive here; the kernel
+    /// reports it once, so it is stored.
     pub(super) fn check_gone(&self) -> bool {
         if self.is_gone() {
             return true;
@@ -188,10 +188,10 @@ impl Shared {
         gone
     }
 
-    /// Has a thread ask whether an interface that is down is being removed, unless one is asking:
-    /// the kernel sets it down first and tells the sockets a moment later. It answers only when it
-    /// is done with either, and with whatever else holds its lock on interfaces (RTNL).
-    /// [`Shared::is_gone`] tells the answer once [`Shared::is_asking`] does not hold any more.
+    /// Starts a thread that checks whether an interface that is down is being removed, unless one
+    /// is running: the kernel sets it down first and notifies the sockets a moment later. The
+    /// kernel answers only when it is done with both and the RTNL lock is free. [`Shared::is_gone`]
+    /// has the answer once [`Shared::is_asking`] is false.
     pub(super) fn ask_whether_removed(self: &Arc<Self>) {
         if self.asking.swap(true, Ordering::Acquire) {
             return;
@@ -411,7 +411,7 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
         tx,
     } = Rings::map(&socket, spec)?;
 
-    // Before the bind: a zero-copy driver that finds no frames then may never ask again.
+    // Before the bind: a zero-copy driver that finds no frames then may never look again.
     let mut fill = Producer::<u64>::new(memory(&fill));
     let mut borrowed = Lent::new(pool.frame_count());
     let mut cache = FrameCache::new(pool.clone());
@@ -492,7 +492,8 @@ fn bind(socket: &XskSocket, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> R
     }
 }
 
-/// Lends frames for receiving until `target` are borrowed, the ring is full, or the pool is empty.
+/// Gives frames to the kernel for receiving until it has `target`, the ring is full, or the pool is
+/// empty.
 #[inline]
 pub(super) fn top_up(
     fill: &mut Producer<u64>,

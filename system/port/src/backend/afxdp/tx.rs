@@ -103,7 +103,7 @@ impl Tx {
         }
     }
 
-    /// Entries free in the ring beyond those staged, at most `want`.
+    /// Free entries in the ring in addition to those staged, at most `want`.
     #[inline]
     fn room(&mut self, want: u32) -> u32 {
         let want = want.min(self.tx.entry_count());
@@ -183,7 +183,7 @@ impl Tx {
                         .with_hint("what was submitted leaves when it is up again"));
                 }
                 _ => {
-                    // Whatever it was, what is in the ring is still there to be sent.
+                    // Whatever the error was, the entries in the ring can still be sent.
                     self.unkicked = true;
                     return Err(Error::from_io("send packets", error));
                 }
@@ -194,9 +194,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Whether an interface that is down is known to have been removed. The kernel is asked when it
-    /// has gone down, and from then on now and again, by a thread of its own: a flush waits for no
-    /// answer.
+    /// Whether an interface that is down is known to have been removed. A separate thread queries
+    /// the kernel when the interface has gone down, and from time to time after that: a flush does
+    /// not wait for it.
     fn is_removed(&mut self) -> bool {
         if self.asked_at.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
             self.shared.ask_whether_removed();
@@ -205,7 +205,7 @@ impl Tx {
         self.shared.is_gone()
     }
 
-    /// As `flush`, for a caller who can wait until `end`: then an interface that is being removed
+    /// As `flush`, for a caller that can wait until `end`: then an interface that is being removed
     /// is not taken for one that is down.
     fn flush_until(&mut self, end: Instant) -> Result<()> {
         let Err(error) = self.flush() else {
@@ -220,7 +220,7 @@ impl Tx {
         }
     }
 
-    /// Moves `taken` on to where the kernel says that it is, if that is further.
+    /// Advances `taken` to the kernel's index, if that is further.
     fn catch_up(&mut self) {
         let (_, consumer) = indices(&self.view);
         if is_beyond(consumer, self.taken) {
@@ -380,8 +380,8 @@ impl TxBackend for Tx {
         };
         slots.clear();
         // In copy mode nothing moves before a call anyway, and what is shown early could be sent by
-        // a receiver that polls the same socket: a refusal would then be told to it, who cannot
-        // count it.
+        // a receiver that polls the same socket: the receiver would then get the error and could
+        // not count it.
         if self.shared.zero_copy {
             self.publish();
         }
@@ -485,7 +485,7 @@ impl Drop for Tx {
             let _ = self.wait(true, CLOSE_WAIT);
         }
         match self.shared.zero_copy {
-            // There the index tells everything at once, and may have gone round meanwhile.
+            // There the index alone has the information, and may have wrapped meanwhile.
             true => self.taken = indices(&self.view).1,
             false => self.catch_up(),
         }

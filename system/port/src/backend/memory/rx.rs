@@ -129,7 +129,7 @@ impl RxBackend for Rx {
         let pool = &self.pool;
         let owners = pool.owners();
         for at in plain..count {
-            // Beyond the batch's size only as long as not one packet is whole.
+            // More than the batch's size only as long as no packet is complete.
             if at >= max && keep > start {
                 break;
             }

@@ -2,7 +2,7 @@
 //!
 //! Where the card counts, `seen` is its word (its statistics registers), `delivered` the program's
 //! thread's, `in flight` a walk over the descriptors: three that do not know of each other. Where
-//! it counts less, the sum says less:
+//! it counts less, the sum shows less:
 //!
 //! - a card that counts over all its queues (the 82576: its counters by queue belong to virtual
 //!   functions) vouches for the port's sum. What is seen of each queue but the first is what is
@@ -21,15 +21,15 @@ use vfio::{CardCounters, Core, Driver};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{PortControl, PortDescription, PortEvent};
 
-/// The link is asked for this often at the most: reading a register takes a microsecond.
+/// The link is polled at most this often: reading a register takes a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What the control side knows of a queue.
+/// The control side's state of a queue.
 pub(super) struct QueueView {
     number: u32,
     rx: Option<RxView>,
     tx: Option<Arc<TxCounters>>,
-    /// The receiving end is closed: nobody reads the ring any more, and the card goes on.
+    /// The receiving end is closed: the ring is no longer read, but the card continues.
     pub closed: Arc<AtomicBool>,
 }
 
@@ -61,7 +61,7 @@ impl QueueView {
         self.tx = Some(counters);
     }
 
-    /// All but what the card says.
+    /// Everything except the card's counters.
     fn rx_account(&self) -> Option<QueueAccount> {
         let view = self.rx.as_ref()?;
         let mut queue = QueueAccount {
@@ -125,7 +125,7 @@ impl<D: Driver> Control<D> {
     }
 }
 
-/// Adds what the card says to what the queues say.
+/// Adds the card's counters to those of the queues.
 fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
     // Without a count of the card's a packet is seen when it lies in the ring.
     let known = |queue: &QueueAccount| {
@@ -154,7 +154,7 @@ fn add_card(queues: &mut [QueueAccount], card: &CardCounters) {
         first.seen += card.missed + errors;
         first.dropped[DropReason::RingFull as usize] += card.missed;
         first.dropped[DropReason::Interface as usize] += errors;
-        // What the card has counted as good, and of which nobody knows, was lost behind it.
+        // Packets that the card counted as good and no queue has seen were lost after the counter.
         if card.lost_more {
             let missing = first.imbalance().max(0);
             first.dropped[DropReason::FillEmpty as usize] += missing.unsigned_abs();
@@ -258,11 +258,11 @@ mod tests {
         assert_eq!(queues.map(|queue| queue.imbalance()), [0, 0]);
         assert_eq!(queues[0].seen, 60 + 4 + 7 + 3);
         assert_eq!(queues[0].dropped[DropReason::RingFull as usize], 7);
-        // A packet that the card counts and nobody has is missed.
+        // A packet that the card counts and no queue has is missing.
         let mut queues = [queue(0, 59, 0), queue(1, 30, 10)];
         add_card(&mut queues, &card);
         assert_eq!(queues.map(|queue| queue.imbalance()), [1, 0]);
-        // Unless it has said that it lost more than it can count.
+        // Unless its counter of lost packets is saturated.
         card.lost_more = true;
         let mut queues = [queue(0, 50, 0), queue(1, 30, 10)];
         add_card(&mut queues, &card);

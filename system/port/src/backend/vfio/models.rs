@@ -68,8 +68,8 @@ impl<M: Model, D: Driver<Function = ModelCard<M>>> Player for Played<M, D> {
     }
 }
 
-/// Opens the real card at `address` like `vfio:`, but tells it of every frame at an address that is
-/// `off` bytes too high. Nothing is mapped there: what an IOMMU is for can be seen.
+/// Opens the real card at `address` like `vfio:`, but gives it the address of every frame `off`
+/// bytes too high. Nothing is mapped there: what an IOMMU is for can be seen.
 ///
 /// # Errors
 /// As for `vfio:`.

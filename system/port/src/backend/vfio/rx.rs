@@ -15,23 +15,23 @@ use super::super::clock::now_ns;
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
 
-/// Empty calls after which the card is asked whether it still is as it was.
+/// Empty calls after which the card's state is checked.
 const CHECK_EVERY: u32 = 4096;
 
 /// The longest look for packets before sleeping: about what a sleep with its interrupt costs.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// Sleep between looks where there are no interrupts, and longest sleep anywhere before the card is
-/// asked for its health.
+/// Sleep between looks where there are no interrupts, and longest sleep before the card's state is
+/// checked.
 const NAP: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 
-/// Longest sleep while the card wants for frames.
+/// Longest sleep while the card lacks frames.
 const STARVED_SLEEP: Duration = Duration::from_millis(1);
-/// What "for ever" is.
+/// The longest timeout.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What a queue does beyond its descriptors.
+/// The state of a queue besides its descriptors.
 pub(super) struct RxSettings {
     pub snaplen: u32,
     /// Take the time once a batch.
@@ -73,7 +73,7 @@ pub(super) struct Rx<D: Driver> {
     patience: Patience,
     interrupt: Option<Interrupt>,
     counters: Arc<RxCounters>,
-    /// Set at the end: what lies in the ring then, or comes into it, is read by nobody.
+    /// Set at the end: packets in the ring, or arriving later, are no longer read.
     closed: Arc<AtomicBool>,
     core: Arc<Core<D>>,
 }
@@ -157,7 +157,7 @@ impl<D: Driver> Rx<D> {
         }
     }
 
-    /// Looks for a packet for as long as that pays off, and not beyond `end`.
+    /// Polls for a packet for as long as that pays off, and not past `end`.
     fn look(&mut self, end: Instant) -> bool {
         let until = end.min(Instant::now() + self.patience.0);
         loop {
@@ -194,7 +194,7 @@ impl<D: Driver> Rx<D> {
     }
 }
 
-/// Makes the segments of a packet tell its whole length, and cuts them to the snaplen together.
+/// Sets the packet's total length in all its segments, and cuts them to the snaplen together.
 fn cut(slots: &mut [Slot], snaplen: u32) {
     let mut room = snaplen;
     for slot in slots {
@@ -233,7 +233,7 @@ impl<D: Driver> RxBackend for Rx<D> {
     #[inline]
     fn release(&mut self, slots: &mut Vec<Slot>) {
         if std::mem::take(&mut self.has_gone) {
-            // A frame that went elsewhere is nobody's here, and stays where it is.
+            // A frame that was passed on is no longer held here, and stays where it is.
             slots.retain(|slot| slot.token() != Slot::DETACHED);
         }
         // Straight back to the card: no shared state is touched but the ring.
@@ -300,7 +300,7 @@ impl<D: Driver> RxBackend for Rx<D> {
             }
             self.sleep(left.min(longest))?;
             let is_ready = self.queue().is_ready();
-            // A sleep of our own choosing tells nothing of the traffic.
+            // A sleep whose length we chose says nothing about the traffic.
             if !starved && self.interrupt.is_some() {
                 self.patience.learn(start.elapsed(), is_ready);
             }
@@ -365,7 +365,7 @@ mod tests {
             patience.learn(short, true);
         }
         assert_eq!(patience.0, Duration::from_micros(4));
-        // A wait of no time, or one that ended before any packet, tells nothing.
+        // A wait with timeout zero, or one that ended before any packet, says nothing about it.
         for slept in [Duration::ZERO, short] {
             patience.learn(slept, false);
             assert_eq!(patience.0, Duration::from_micros(4));

@@ -79,7 +79,7 @@ impl<D: Driver> Tx<D> {
         let end = Instant::now() + CLOSE_WAIT;
         self.queue().publish();
         loop {
-            // One that the kernel wants back works until it is closed.
+            // A card that the kernel requests back works until it is closed.
             let works = self.queue().health() == Health::Running;
             self.reclaim();
             if self.queue().pending() == 0 || !works || Instant::now() >= end {
@@ -218,7 +218,7 @@ impl<D: Driver> TxBackend for Tx<D> {
         let (mut rest, unused) = slots.split_at(filled);
         let lengths = self.lengths;
         while !rest.is_empty() {
-            // SAFETY: `reserve` made the slots, and nobody changes tokens.
+            // SAFETY: `reserve` made the slots, and tokens are never changed.
             let posted = unsafe { self.queue().post_slots(rest, HEADROOM, lengths) };
             sent += posted.packets as u64;
             bytes += posted.bytes;
@@ -324,7 +324,7 @@ impl<D: Driver> TxBackend for Tx<D> {
     }
 
     fn wait(&mut self, all: bool, timeout: Duration) -> Result<bool> {
-        // A year is for ever.
+        // A year stands for no timeout.
         let end = Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600));
         loop {
             self.flush()?;

@@ -129,7 +129,7 @@ fn what_finds_no_room_stays_in_the_batch() {
         let first = batch.forward(&mut b.tx[0], 20).unwrap();
         assert_eq!((first.packets, batch.len()), (6, 14));
         assert_eq!(batch.forward(&mut b.tx[0], 20).unwrap().packets, 0, "full");
-        // The next ones are given up, the rest go on.
+        // The next ones are dropped, the rest are forwarded.
         batch.skip(4);
         assert_eq!(batch.len(), 10);
         while !batch.is_empty() {

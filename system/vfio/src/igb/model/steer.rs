@@ -104,7 +104,7 @@ mod tests {
             (seed >> 33) as u16
         };
         for _ in 0..200 {
-            // Any key that repeats every 16 bits, also one that nobody knows.
+            // Any key that repeats every 16 bits, even a secret one.
             let word = random().to_be_bytes();
             let key = [word; 20].concat();
             let mut words: [u16; 6] = std::array::from_fn(|_| random());

@@ -1,11 +1,11 @@
-//! What a received descriptor says, and which of them are plain packets.
+//! Decoding of receive descriptors, and which of them are plain packets.
 
 use std::hint::black_box;
 
 use crate::driver::Health;
 use crate::registers::Registers;
 
-/// What a card's received descriptors say in their second word, and its registers for a queue.
+/// The second word of a card's receive descriptors, and its registers for a queue.
 pub trait RxFormat: Send + 'static {
     /// The descriptor is done.
     const DONE: u64;
@@ -20,7 +20,7 @@ pub trait RxFormat: Send + 'static {
     const LEN_SHIFT: u32;
     /// The bits of the word that [`info`](Self::info) takes as they are.
     const INFO: u64;
-    /// What is beside `info`, of any packet: the tag protocol, which is nobody's without a tag.
+    /// In addition to `info`, for any packet: the tag protocol, unused without a tag.
     const ALWAYS: u64;
 
     /// Bytes in the buffer.
@@ -58,7 +58,7 @@ pub(super) const LEN_MASK: u64 = 0xffff;
 /// Which packets are plain: those that end where they began, have no flag that is odd, and a length
 /// that is neither 0 nor more than fits.
 ///
-/// One comparison tells all of it. With the length in the lowest bits and the flags above it, what
+/// One comparison checks all of it. With the length in the lowest bits and the flags above it, what
 /// is left when the flags wanted, and 1, are taken away is less than the longest length only where
 /// nothing but a length is left.
 pub(super) struct Plain {
@@ -72,7 +72,7 @@ impl Plain {
     #[inline(always)]
     pub(super) fn new<F: RxFormat>(longest: u32) -> Self {
         // Constants that the compiler does not know are read from memory by the instruction that
-        // needs them. Those that it knows take one more to be made, for each packet.
+        // needs them. Constants that it sees take another instruction per packet.
         let wanted = (F::DONE | F::END).rotate_right(F::LEN_SHIFT);
         let flags = wanted | (F::ERRORS | F::ODD).rotate_right(F::LEN_SHIFT);
         assert!(flags & LEN_MASK == 0 && u64::from(longest) <= LEN_MASK);

@@ -45,8 +45,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         }
     }
 
-    /// Takes the next packet whatever it is: in several descriptors, damaged, a lie, or plain.
-    /// False if it is to wait for its end or for the next batch.
+    /// Takes the next packet of any kind: in several descriptors, damaged, invalid, or plain. False
+    /// if it is to wait for its end or for the next batch.
     #[cold]
     pub(super) fn harvest_odd(
         &mut self,
@@ -90,7 +90,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
             return true;
         }
         if let (Some(first), Some(&(low, word))) = (slots.get_mut(start), self.words.last()) {
-            // What is said of a packet is said in its last descriptor.
+            // A packet's metadata is in its last descriptor.
             first.hash = F::hash(low);
             first.set_info(F::odd_info(word) | F::ALWAYS);
         }
@@ -104,8 +104,8 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         true
     }
 
-    /// Makes slots of the packet in `words`: its length, whether every piece fits its frame, and
-    /// all that its descriptors say.
+    /// Makes slots of the packet in `words`: its length, whether every segment fits its frame, and
+    /// the metadata of its descriptors.
     fn take_pieces(&mut self, slots: &mut Vec<Slot>, time_ns: u64) -> (u32, bool, u64) {
         let (mut len, mut sound, mut said) = (0, true, 0);
         for at in 0..self.words.len() {

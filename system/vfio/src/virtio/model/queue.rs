@@ -83,7 +83,7 @@ impl DeviceQueue {
         let (mut at, mut wrap) = (self.avail, self.avail_wrap);
         loop {
             let place = self.areas[0] + 16 * u64::from(at);
-            // Flags first: they say whether the rest is there.
+            // Flags first: they mark the rest as valid.
             let word = memory.load64(place + 8);
             let address = memory.load64(place);
             let flags = word >> 48;
@@ -152,8 +152,7 @@ impl DeviceQueue {
         memory.write(self.areas[2] + 2, &self.used.to_le_bytes());
     }
 
-    /// Whether the driver wants to be reported about what was pushed since `before` (a clone of
-    /// then).
+    /// Whether the driver is to be notified of what was pushed since `before` (a clone from then).
     pub(super) fn wants_interrupt(&self, memory: &ModelMemory, before: &Self) -> bool {
         let driver = self.areas[1];
         if self.packed {
@@ -178,7 +177,7 @@ impl DeviceQueue {
         false
     }
 
-    /// Tells the driver whether the next buffer is worth a notification.
+    /// Sets whether the driver is to notify the device of the next buffer.
     pub(super) fn want_notification(&self, memory: &ModelMemory, wanted: bool) {
         let device = self.areas[2];
         match (self.packed, self.event_idx) {

@@ -17,7 +17,7 @@ pub(super) fn ids_that_are_lies<R: Rig<Model = VirtioModel>>() {
         let got = stand.take(0, 64);
         assert_eq!(got.len(), usize::from(lie == Lie::Twice), "{lie:?}");
         assert_eq!(stand.refused.invalid, 1, "{lie:?}");
-        // Of what is sent: the queue says that it needs a reset, and no frame goes home twice.
+        // Transmit: the queue reports that it needs a reset, and no frame is returned twice.
         stand.card.with(|model| model.lie = Some(lie));
         assert!(stand.post(0, &packet(1, 100), &[], 64));
         stand.flush(0);
@@ -34,7 +34,7 @@ pub(super) fn ids_that_are_lies<R: Rig<Model = VirtioModel>>() {
     }
 }
 
-/// Whatever a device writes where it gives buffers back: every call ends, and a frame comes home
+/// For any bytes that a device writes into the used ring: every call ends, and a frame is returned
 /// once.
 pub(super) fn rings_that_are_scribbled_on<R: Rig<Model = VirtioModel>>() {
     let mut random = Random::new();
@@ -130,7 +130,7 @@ fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
         stand.refill(0);
         assert!(stand.arrive(0, &packet(2, 5000)));
         assert_eq!(stand.receive(0)[0].bytes, packet(2, 5000), "{count}");
-        // Two packets, and the first says that the second is a part of it.
+        // Two packets, and the first claims the second as a part of it.
         stand
             .card
             .with(|model| model.lie = Some(Lie::NumBuffers(2)));
@@ -161,7 +161,7 @@ fn an_index_that_jumps_is_bounded() {
         stand.card.with(|model| model.lie = Some(Lie::Jump(by)));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert!(watch() <= RING_LEN);
-        // Whatever the entries say, a frame comes back once, and each batch ends.
+        // For any entries, a frame comes back once, and each batch ends.
         let mut frames = 0;
         for _ in 0..20 {
             frames += stand.take(0, 4096).len();

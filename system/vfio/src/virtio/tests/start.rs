@@ -44,7 +44,7 @@ fn devices_that_cannot_be_driven_are_refused() {
     let error = refused(around.clone());
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.hint().unwrap().contains("iommu_platform=on"));
-    // The status says that nobody drives it (§3.1.1).
+    // The status shows that it has no driver (§3.1.1).
     assert_eq!(around.with(|model| model.history.clone()), [0, 1, 3, 0x83]);
     assert!(is_packed(&around).is_err());
     let gone = card(BASE);

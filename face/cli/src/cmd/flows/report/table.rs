@@ -28,12 +28,12 @@ enum Column {
     Name,
 }
 
-/// What is given up for room.
+/// Columns dropped for lack of room.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level(u8);
 
 impl Level {
-    /// All of it is given up.
+    /// The whole column is dropped.
     const LAST: u8 = 7;
 
     fn has(self, column: Column) -> bool {

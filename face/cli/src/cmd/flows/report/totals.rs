@@ -106,7 +106,7 @@ fn write_counts(
     }
 }
 
-/// What was left out on request or for want of room, and what counts twice.
+/// What was left out on request or for lack of room, and what counts twice.
 fn write_left_out(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io::Result<()> {
     let meter = &total.meter;
     if meter.unsampled + report.unsampled_records != 0 {

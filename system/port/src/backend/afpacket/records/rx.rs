@@ -230,7 +230,7 @@ impl RecordRx {
         Ok(poll.interrupted)
     }
 
-    /// Asks whether the interface still exists.
+    /// Checks whether the interface still exists.
     ///
     /// # Errors
     /// `Gone`, once everything that came before has been read.
@@ -299,7 +299,7 @@ impl RxBackend for RecordRx {
         unsafe { self.keep.copy(slot) }
     }
 
-    /// Returns when enough has gathered, or (with less) when the block time is over; a reader who
+    /// Returns when enough has gathered, or (with less) when the block time is over; a reader that
     /// was idle wakes at the first packet, and then gathers.
     fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         let started = Instant::now();
@@ -337,7 +337,7 @@ impl RxBackend for RecordRx {
             if self.waiting() == 0 {
                 self.check_gone()?;
                 if interrupted {
-                    // Whoever sent the signal wants to be heard.
+                    // Return, so that the caller can handle the signal.
                     return Ok(Ready::Timeout);
                 }
             }

@@ -62,8 +62,8 @@ fn a_packet_that_could_not_be_read_is_refused_and_counted() {
     }
 }
 
-/// The kernel copies the bytes by a call that may fail. Here it is asked for bytes that no packet
-/// has: the record is written all the same, marked.
+/// The kernel copies the bytes by a call that may fail. Here it is given bytes that no packet has:
+/// the record is written all the same, marked.
 #[test]
 fn a_packet_that_the_kernel_cannot_copy_is_marked() {
     const CAP_MAX: u32 = 1 << 10;

@@ -96,7 +96,7 @@ impl Rig {
     }
 }
 
-/// Runs `body` where loopback is nobody else's; says so where that cannot be.
+/// Runs `body` with a private loopback; reports a skip where that is impossible.
 fn alone(name: &str, body: impl FnOnce() + Send) {
     if let Err(error) = sys::netns::in_new(body) {
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
@@ -115,7 +115,7 @@ fn refused_descriptors_are_counted_and_no_other() {
         let far = u64::from(rig.pool.frame_count() * FRAME_LEN);
         let whole = [
             piece(rig.addr(0), 60, 0),
-            // Told twice, beyond the pool, never borrowed, longer than its frame.
+            // Returned twice, outside the pool, never borrowed, longer than its frame.
             piece(rig.addr(0), 60, 0),
             piece(far, 60, 0),
             piece(u64::MAX, 60, 0),

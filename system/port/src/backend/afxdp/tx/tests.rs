@@ -50,7 +50,7 @@ fn set_loopback(is_up: bool) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Whoever holds the kernel's lock on interfaces holds up its answer, and no packet.
+/// A process that holds the RTNL lock delays the kernel's answer, but no packets.
 #[test]
 fn a_flush_does_not_wait_for_the_kernels_answer() {
     let body = || {
@@ -61,7 +61,7 @@ fn a_flush_does_not_wait_for_the_kernels_answer() {
         let flushing = thread::spawn(move || {
             let error = tx.kick().unwrap_err();
             done.send((error.kind(), tx.shared.is_asking())).unwrap();
-            // Whoever waits for room gets the answer, or waits no longer than was said.
+            // A caller that waits for room gets the answer, or waits no longer than requested.
             let waited = tx.wait(false, Duration::from_millis(1)).unwrap_err();
             done.send((waited.kind(), tx.shared.is_asking())).unwrap();
             tx

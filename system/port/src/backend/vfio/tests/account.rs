@@ -163,7 +163,7 @@ fn a_packet_without_end_is_given_up() {
     for round in 1..20 {
         rig.fault(Fault::NoEnd);
         rig.arrive(&numbered(0, 100));
-        // Whatever part of it is there, it is no packet, and its end is that of the next one.
+        // A partial packet is not a packet, and its end is taken for the end of the next one.
         assert!(rig.take(0).is_empty());
         rig.card.with(Model::step);
         rig.arrive(&numbered(1, 70));

@@ -1,4 +1,4 @@
-//! A card from its start to its end: order of registers, the link, sleep, and who gets it back.
+//! A card from its start to its end: order of registers, the link, sleep, and giving it back.
 
 use super::*;
 
@@ -126,7 +126,7 @@ fn a_card_that_is_wanted_back_is_let_go() {
     assert!(error.hint().is_some());
     assert_eq!(rig.port.tx[0].flush().unwrap_err().kind(), ErrorKind::Gone);
     rig.close();
-    // Who only looks after the port is reported, too.
+    // The control side gets it, too.
     let mut rig = self::rig(|_| ());
     rig.card.want_back();
     std::thread::sleep(Duration::from_millis(12));
@@ -187,7 +187,7 @@ fn an_interrupt_wakes_the_sleeper() {
         assert_eq!(rig.take(0), [numbered(round, 60)]);
         sender.join().unwrap();
     }
-    // While nobody sleeps no interrupt is let through.
+    // Interrupts are masked unless a queue sleeps.
     assert_eq!(rig.card.with(|model| model.get(reg::EIMS)), 0);
     rig.close();
 }

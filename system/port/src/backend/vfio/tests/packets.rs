@@ -1,4 +1,4 @@
-//! Packets in and out, whole and in order, and what the card tells beside them.
+//! Packets in and out, whole and in order, and their metadata from the card.
 
 use super::*;
 
