@@ -1,9 +1,9 @@
 //! A capture rich in applications: real connections of the large corpus, joined.
 //!
-//! What the captures of those who test decoders hold is written as one capture, many times: the
-//! captures begin one soon after the other, and every repetition a second after the one before,
-//! with other addresses, so that all of it is in flight at once and no flow comes twice. Pauses of
-//! more than a second are shortened to that.
+//! The captures for decoder tests are merged into one capture, many times over: they start shortly
+//! after each other, and every repetition starts a second after the previous one with different
+//! addresses, so that all are active at once and no flow occurs twice. Pauses of more than a second
+//! are shortened to that.
 
 use std::path::Path;
 

@@ -17,7 +17,7 @@ pub fn of_children() -> Result<f64> {
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
-/// A reading of `/proc/stat`: whoever does the work, it counts.
+/// A reading of `/proc/stat`: it includes the work of all processes and the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     at: Instant,

@@ -1,5 +1,5 @@
-//! The part of `paths` that runs in the guest: cards in a row, a generator on the first, and
-//! whoever receives on the second, or forwards from there to the third. What it finds goes to
+//! The part of `paths` that runs in the guest: cards in a row, a generator on the first, and a
+//! program that receives on the second, or forwards from there to the third. What it finds goes to
 //! standard output, a line a value, for [the scenario](crate::scenario) that has started the guest.
 
 mod capture;
@@ -19,7 +19,7 @@ use spare::Spare;
 
 /// The generator's processor.
 const GENERATOR_CPU: usize = 0;
-/// The processor of whoever is measured: program, interrupts and kernel threads for packets.
+/// The processor of the measured program: program, interrupts and kernel threads for packets.
 const CPU: usize = 1;
 /// Bytes of a packet, without check sequence.
 const LEN: usize = 60;
@@ -30,12 +30,12 @@ const COST_PPS: u32 = 51_200;
 const WARM_UP: Duration = Duration::from_millis(400);
 /// How long packets may take to pass after something was opened: links come back in seconds.
 const LINK_LIMIT: Duration = Duration::from_secs(60);
-/// Who delivers less than this share of what it did at a lower rate is past its best.
+/// A candidate that delivers less than this share of its result at a lower rate is past its peak.
 const PAST: f64 = 0.7;
-/// Fewer delivered than this share, and the cost of one says nothing.
+/// If fewer than this share are delivered, the cost of one is meaningless.
 const CARRIED: f64 = 0.99;
 
-/// Loads that everybody is tried with at the most.
+/// Maximum number of loads per candidate.
 pub const LOADS: usize = Load::RATES.len();
 
 /// What is measured, and how long.
@@ -43,13 +43,13 @@ pub const LOADS: usize = Load::RATES.len();
 pub struct Plan {
     /// What of it.
     pub what: What,
-    /// Everybody runs so often.
+    /// Number of runs per candidate.
     pub rounds: usize,
     /// Seconds of load.
     pub seconds: f64,
 }
 
-/// What is measured of everybody.
+/// What is measured for each candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Packets a second.
@@ -58,17 +58,17 @@ pub enum What {
     Cost,
 }
 
-/// Somebody at work.
+/// A running candidate.
 struct Running {
     /// Packets that came through so far.
     delivered: Box<dyn Fn() -> Result<u64>>,
-    /// Ends it; tells what there is to know.
+    /// Ends it; returns its counters.
     stop: Box<dyn FnOnce() -> Result<Option<String>>>,
     /// Ethernet address and port to which packets must go.
     destination_mac: [u8; 6],
 }
 
-/// Somebody who is measured.
+/// A candidate to measure.
 struct Subject {
     label: &'static str,
     /// `receive`, `capture` or `forward`.
@@ -76,7 +76,7 @@ struct Subject {
     start: fn(&Cards) -> Result<Running>,
 }
 
-/// Nobody: the second card is down.
+/// None: the second card is down.
 const NOBODY: Subject = Subject {
     label: "nobody",
     table: "base",
@@ -95,7 +95,7 @@ impl Subject {
     }
 }
 
-/// Measures everybody in turn.
+/// Measures all candidates in turn.
 pub fn run(plan: Plan) -> Result<()> {
     let is_guest = lab::guest::inside();
     ensure!(
@@ -163,9 +163,8 @@ fn say(what: &str, subject: &Subject, value: f64) {
     );
 }
 
-/// Who is offered more than it can take delivers less than it could: the best of several rates
-/// counts. Once far less comes through than did, twice in a row, what is left to try is all that
-/// the generator can.
+/// An overloaded candidate delivers less than it could: the best of several rates counts. Once far
+/// less comes through than did, twice in a row, what is left to try is all that the generator can.
 fn rates(
     plan: &Plan,
     subject: &Subject,
@@ -190,7 +189,7 @@ fn rates(
 }
 
 /// What is missing from the time that the processor has to spare without packets. The generator's
-/// own work is missing too, where the two processors take turns; it is measured with nobody there.
+/// own work is missing too, where the two processors take turns; it is measured without a receiver.
 fn cost(
     plan: &Plan,
     subject: &Subject,
@@ -229,7 +228,7 @@ struct Window {
     offered: u64,
     delivered: u64,
     elapsed_s: f64,
-    /// How far the one got who counts while the processor has nothing else to do.
+    /// The count of the thread that runs while the processor is idle.
     spare: u64,
 }
 
@@ -249,7 +248,7 @@ impl Window {
         let (at, got, spared) = read()?;
         let offered = generator.run(load, Duration::from_secs_f64(seconds))?;
         let (at_after, got_after, spared_after) = read()?;
-        // What is still in rings is of nobody's window.
+        // Packets still in rings belong to no window.
         std::thread::sleep(Duration::from_millis(200));
         let elapsed_s = (at_after - at).as_secs_f64();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! What the record says of the machine: enough to know whether two records may be compared.
+//! The record's description of the machine: enough to know whether two records may be compared.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

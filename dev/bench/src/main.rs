@@ -1,4 +1,5 @@
-//! Benchmarks: rivals and barewire alternating in one run; the result is a ratio with its spread.
+//! Benchmarks: baselines and barewire alternating in one run; the result is a ratio with its
+//! spread.
 //!
 //! A scenario is a file in `scenario/` and a row in [`scenario::SCENARIOS`]. Each writes a record
 //! (CSV, by machine and date) and a picture (SVG). Absolute times of a shared machine mean little:
@@ -24,7 +25,7 @@ mod workload;
 use anyhow::{Result, bail};
 use clap::Parser;
 
-/// Measure barewire beside its rivals.
+/// Measure barewire against its baselines.
 #[derive(Parser)]
 struct Args {
     /// Scenarios to run; all by default

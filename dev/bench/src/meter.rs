@@ -144,10 +144,10 @@ fn config(flow_count_max: u32, is_counters: bool) -> MeterConfig {
 }
 
 /// Millions of packets a second that go through so many meters, each in a thread of its own; until
-/// the last has told its records.
+/// the last has reported its records.
 ///
 /// # Errors
-/// For want of memory.
+/// If memory runs out.
 pub fn rate(packets: &Packets, threads: u32, is_counters: bool) -> Result<f64> {
     let queues = packets.split(threads);
     let meters: Result<Vec<Meter>, _> = queues
@@ -185,7 +185,7 @@ pub fn rate(packets: &Packets, threads: u32, is_counters: bool) -> Result<f64> {
 /// Nanoseconds a packet where all flows are known, each as likely as any other.
 ///
 /// # Errors
-/// For want of memory.
+/// If memory runs out.
 pub fn known_flows_ns(flow_count: u32) -> Result<f64> {
     const PACKETS: u32 = 2_000_000;
     let mut meter = Meter::new(&config(flow_count, false))?;

@@ -13,8 +13,8 @@ pub fn workspace() -> PathBuf {
         .map_or(".".into(), Path::to_path_buf)
 }
 
-/// Builds the rivals that are Rust libraries and returns the folder of their programs; the reason
-/// if it cannot be.
+/// Builds the baselines that are Rust libraries and returns the folder of their programs, or the
+/// reason why it cannot.
 pub fn rivals() -> Result<PathBuf> {
     let folder = workspace().join("dev/bench/rivals");
     let status = Command::new("cargo")

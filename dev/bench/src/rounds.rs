@@ -48,7 +48,7 @@ pub struct Table {
     pub measure: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// What `at` means; empty where there is only one point.
+    /// The meaning of `at`; empty if there is only one point.
     pub axis: &'static str,
     /// Whether more is better.
     pub more_is_better: bool,

@@ -1,9 +1,9 @@
 //! Captures that tests read: those of the repository, and a large corpus where one is at hand.
 //!
 //! `testdata/captures` is small and always there, so that no comparison with other programs is
-//! skipped for want of input. The large corpus (hundreds of files of other projects, under their
-//! licences, with what other programs say of them) is not part of the repository: it is looked
-//! for where `BAREWIRE_CORPUS` says, else in `shared/data` beside the repository.
+//! skipped for lack of input. The large corpus (hundreds of files of other projects, under their
+//! licences, with the output of other programs for them) is not part of the repository: it is
+//! looked up in `BAREWIRE_CORPUS`, else in `shared/data` beside the repository.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::skip::Missing;
 /// Set in the guest.
 pub const GUEST_VAR: &str = "BAREWIRE_GUEST";
 
-/// What a test says that needs the guest; `cargo xtask test` runs it there.
+/// The skip message of a test that needs the guest; `cargo xtask test` runs it there.
 pub const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
 
 /// Checks that this is the guest, whose cards may be used as one likes.

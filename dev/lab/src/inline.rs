@@ -69,7 +69,7 @@ impl Inline {
         &self.left.right.ns
     }
 
-    /// What `ip` says of an interface of the box.
+    /// `ip`'s output for an interface of the box.
     ///
     /// # Errors
     /// When there is none of this name.

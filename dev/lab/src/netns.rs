@@ -2,8 +2,8 @@
 //!
 //! Named namespaces (`/run/netns/NAME`, made by iproute2) rather than anonymous ones, because a
 //! name can be used from a shell while a test hangs, and can be found again after a `kill -9`.
-//! Names are `bw-<pid>-<n>`: unique among the processes of this machine, and [`sweep`] can tell
-//! the stale ones.
+//! Names are `bw-<pid>-<n>`: unique among the processes of this machine, and [`sweep`] can
+//! recognize stale ones.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -77,7 +77,7 @@ impl Netns {
     /// Runs `ip -n NAME ARGS` and gives back its standard output.
     ///
     /// # Errors
-    /// When `ip` fails; the error holds the command and what it said.
+    /// When `ip` fails; the error holds the command and its output.
     pub fn ip<I, S>(&self, args: I) -> Result<String>
     where
         I: IntoIterator<Item = S>,
@@ -137,7 +137,7 @@ impl Netns {
         F: FnOnce() -> T + Send,
     {
         let path = self.path();
-        // libtest tells tests apart by the name of the thread; keep it in messages.
+        // libtest identifies tests by the name of the thread; keep it in messages.
         let name = thread::current().name().unwrap_or("lab").to_owned();
         thread::scope(|scope| {
             let thread = thread::Builder::new().name(name).spawn_scoped(scope, || {
@@ -232,9 +232,9 @@ fn enter(path: &Path) -> Result<()> {
         None::<&str>,
     )
     .context("make mounts private")?;
-    // A sysfs mount belongs to the network namespace of whoever mounted it. What is mounted below
-    // the old one goes with it; detaching may fail where /sys is not a mount point, and then the
-    // new one simply covers it.
+    // A sysfs mount belongs to the network namespace of the process that mounted it. What is
+    // mounted below the old one goes with it; detaching may fail where /sys is not a mount point,
+    // and then the new one simply covers it.
     let _ = umount2("/sys", MntFlags::MNT_DETACH);
     mount(
         Some("sysfs"),
@@ -255,7 +255,7 @@ where
     run_checked(Command::new("ip").args(args))
 }
 
-/// Runs a command to its end; anything but exit code 0 is an error that says everything.
+/// Runs a command to its end; anything but exit code 0 is an error with the full output.
 pub(crate) fn run_checked(command: &mut Command) -> Result<String> {
     let Output {
         status,

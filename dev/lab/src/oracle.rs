@@ -43,7 +43,7 @@ impl Drop for TempFile {
 }
 
 /// The standard output of a command about a file, from the [`cache`] where it is there; anything
-/// but exit code 0 is an error that says everything.
+/// but exit code 0 is an error with the full output.
 fn checked(command: &mut Command, input: &Path) -> Result<String> {
     let output = cache::output(command, input)?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,9 +1,9 @@
 //! Numbered packets, and a plain packet socket to send and receive them.
 //!
 //! Both are written apart from `wire` and `port`, because a test that sends through the code it
-//! tests would agree with its faults. The number of a packet stands in its payload, and the rest
-//! of the payload follows from the number, so a receiver can tell lost, doubled, reordered and
-//! damaged packets apart.
+//! tests would agree with its faults. The payload holds the number of the packet, and the rest of
+//! it is derived from the number, so a receiver can distinguish lost, duplicated, reordered and
+//! damaged packets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -251,7 +251,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// A socket that sends, and receives what arrives at the interface, whatever the protocol.
+    /// A socket that sends, and receives all packets of the interface, of any protocol.
     ///
     /// # Errors
     /// When the interface is not in this namespace, or without the right to packet sockets.

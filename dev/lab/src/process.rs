@@ -31,7 +31,7 @@ pub struct Process {
     stderr: Stream,
 }
 
-/// How a program ended, and everything it said.
+/// How a program ended, and all its output.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// Exit code or signal.
@@ -133,7 +133,7 @@ impl Process {
     /// Waits until standard output holds `text`.
     ///
     /// # Errors
-    /// When the stream ends or `limit` passes without it; the error holds what was said.
+    /// When the stream ends or `limit` passes without it; the error holds the output.
     pub fn wait_stdout(&self, text: &str, limit: Duration) -> Result<()> {
         self.wait_stream(&self.stdout, text, limit)
     }
@@ -141,7 +141,7 @@ impl Process {
     /// Waits until standard error holds `text`.
     ///
     /// # Errors
-    /// When the stream ends or `limit` passes without it; the error holds what was said.
+    /// When the stream ends or `limit` passes without it; the error holds the output.
     pub fn wait_stderr(&self, text: &str, limit: Duration) -> Result<()> {
         self.wait_stream(&self.stderr, text, limit)
     }
@@ -217,7 +217,7 @@ impl Process {
         self.wait(limit)
     }
 
-    /// Ends it with SIGKILL and gives back what it said.
+    /// Ends it with SIGKILL and returns its output.
     ///
     /// # Errors
     /// Of kill(2) and waitpid(2); when the kernel does not let it go within a minute, with the
@@ -382,9 +382,9 @@ pub fn own_test(module: &str, name: &str) -> (PathBuf, [String; 3]) {
 
 /// The `barewire` binary of this build.
 ///
-/// `BAREWIRE_BIN` names another one (a release build, an installed package). Otherwise cargo is
-/// asked once a process to bring `target/PROFILE/barewire` up to date beside the running test, so
-/// that a test never tries yesterday's program.
+/// `BAREWIRE_BIN` names another one (a release build, an installed package). Otherwise cargo is run
+/// once per process to bring `target/PROFILE/barewire` up to date, so that a test never runs an old
+/// program.
 ///
 /// # Errors
 /// When it does not build.
@@ -556,7 +556,8 @@ mod tests {
 
     #[test]
     fn the_place_of_this_build_is_found() {
-        // Nothing is built, which would wait for whoever builds now. The tests of the command do.
+        // Nothing is built, because that would wait for a running build. The tests of the command
+        // do.
         let test = std::env::current_exe().unwrap();
         let (directory, target, _) = place_of(&test).unwrap();
         assert!(directory.join("deps").is_dir() && test.starts_with(directory));

@@ -19,7 +19,7 @@ impl Release {
     /// The release of the running kernel, from `/proc/sys/kernel/osrelease`.
     ///
     /// # Panics
-    /// When `/proc` does not say, because nothing of the lab works then.
+    /// If `/proc` does not have it, because then nothing in the lab works.
     pub fn running() -> Release {
         let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("kernel release");
         Release::parse(&text).unwrap_or_else(|| panic!("kernel release {text:?}"))

@@ -2,9 +2,9 @@
 //!
 //! Tests of accounting compare counters exactly, so nothing but the test's own packets may cross
 //! the pair: neighbours are static, addresses are set without duplicate detection, IPv6 is off
-//! unless asked for, and offloads are off so that one packet sent is one packet on the wire
-//! (with segmentation offload a "packet" of 64 KiB would cross). veth has XDP in native and in
-//! generic mode, and AF_XDP in copy mode in both; it has no zero-copy.
+//! unless requested, and offloads are off so that one packet sent is one packet on the wire (with
+//! segmentation offload a "packet" of 64 KiB would cross). veth has XDP in native and in generic
+//! mode, and AF_XDP in copy mode in both; it has no zero-copy.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -141,7 +141,7 @@ impl Veth {
             if self.ipv6 { "0" } else { "1" },
         )?;
         if self.ipv6 {
-            // No link-local address, no search for routers: fewer packets that nobody asked for.
+            // No link-local address, no router solicitation: fewer unsolicited packets.
             ns.ip(["link", "set", ifname, "addrgenmode", "none"])?;
             ns.sysctl(&format!("{conf6}/accept_ra"), "0")?;
             ns.sysctl(&format!("{conf6}/router_solicitations"), "0")?;
@@ -177,7 +177,7 @@ impl Veth {
         }
         ns.ip(["link", "set", ifname, "up"])?;
         if self.gro {
-            // Before the link was up it did not tell the other end that XDP frames may come
+            // Before the link was up the other end was not informed that XDP frames may arrive
             // (`veth_set_features`, Linux 6.18).
             ns.exec("ethtool", ["-K", ifname, "gro", "off"])?;
             ns.exec("ethtool", ["-K", ifname, "gro", "on"])?;
@@ -268,7 +268,7 @@ impl Pair {
             let _ = ns.exec("ethtool", ["-G", ifname, "rx", "4096"]);
             // Not every card has several.
             let _ = ns.exec("ethtool", ["-L", ifname, "combined", &queues.to_string()]);
-            // igb spreads UDP by addresses alone unless told to look at ports.
+            // igb hashes UDP by addresses alone unless configured to include ports.
             let _ = ns.exec("ethtool", ["-N", ifname, "rx-flow-hash", "udp4", "sdfn"]);
             // One by one: no card has all of these.
             for feature in ["gro", "lro", "tso", "gso", "rxvlan", "txvlan", "rx", "tx"] {
@@ -323,7 +323,7 @@ impl End {
         }
     }
 
-    /// The interface as `ip -s -s -j link show` tells it.
+    /// The interface as `ip -s -s -j link show` prints it.
     ///
     /// # Errors
     /// When the interface is not there any more.
@@ -474,7 +474,7 @@ pub struct Counters {
     pub rx_packets: u64,
     /// Bytes received.
     pub rx_bytes: u64,
-    /// Packets received and dropped for want of room.
+    /// Packets received and dropped for lack of room.
     pub rx_dropped: u64,
     /// Packets refused as faulty.
     pub rx_errors: u64,

@@ -1,4 +1,4 @@
-//! A limit for what might hang: in place of silence, where everybody is, and the end.
+//! A time limit for code that might hang: prints where all threads are, and exits.
 
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -12,9 +12,8 @@ use crate::process::held_at;
 /// Exit code of libtest for a failed test.
 const FAILED: i32 = 101;
 
-/// Does some work. When it takes longer than that, says where in the kernel all threads of this
-/// process and its children are, and ends this process as failed: who waits in the kernel cannot be
-/// woken.
+/// Does some work. If it takes longer, prints where in the kernel all threads of this process and
+/// its children are, and exits as failed: a thread that waits in the kernel cannot be woken.
 pub fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let (done, wait) = channel::<()>();
     let what = what.to_owned();
@@ -27,7 +26,7 @@ pub fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
                 println!("process {pid}:\n{}", held_at(*pid));
             }
             for pid in children {
-                // Nobody would wait for them any more.
+                // Nothing would wait for them any more.
                 let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
             }
             let _ = Command::new("sh")

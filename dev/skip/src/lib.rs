@@ -1,9 +1,9 @@
-//! One way for tests of all crates to say that they cannot run here, and why.
+//! One way for tests of all crates to report that they cannot run here, and why.
 //!
 //! The line `SKIPPED: TEST: WHY` goes to standard error past libtest's capture, and to the file
 //! that `BAREWIRE_SKIPS` names, from which `cargo xtask test` prints and counts them: libtest
-//! counts a test that returns early as passed. The lab has more to say about what is missing
-//! (`lab::skip`), and ends here as well. No crate is used, so that every crate can.
+//! counts a test that returns early as passed. The lab reports more about what is missing
+//! (`lab::skip`), and also uses this. No crate is used, so that every crate can.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -94,7 +94,8 @@ mod tests {
     /// Set in the child: what it is to show.
     const CHILD_VAR: &str = "BAREWIRE_SKIP_CHILD";
 
-    /// Skips in a child, with this file for its lines; what it said, its lines, whether it passed.
+    /// Skips in a child, with this file for its lines; returns its output, its lines, and whether
+    /// it passed.
     fn child(strict: &str) -> (String, String, bool) {
         let name = format!("barewire-skip-{}-{strict}", std::process::id());
         let file = std::env::temp_dir().join(name);

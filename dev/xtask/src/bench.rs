@@ -10,10 +10,10 @@ use crate::setup::{Set, ensure};
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     if let Err(error) = ensure(&[Set::Bench]) {
-        // Rivals that are not there are left out of the picture by the bench itself.
+        // The bench itself leaves missing baselines out of the picture.
         eprintln!("warning: {error:#}");
     }
-    // The rivals alternate with this binary, which cargo would not build with the bench.
+    // The baselines alternate with this binary, which cargo would not build with the bench.
     let build = ["build", "--release", "--quiet", "--package", "barewire-cli"];
     visibly(cargo().args(build))?;
     let run = [

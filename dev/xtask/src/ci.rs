@@ -59,8 +59,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(tests)
 }
 
-/// Runs a part of cargo that comes with a component of the toolchain; absent, it is skipped and
-/// said so (a Rust that is not from rustup may lack it).
+/// Runs a part of cargo that comes with a component of the toolchain; if it is missing, it is
+/// skipped with a message (a Rust that is not from rustup may lack it).
 fn with_component(name: &str, args: &[&str], env: Option<(&str, &str)>) -> Result<()> {
     if !has_component(name) {
         eprintln!("SKIPPED: cargo {name}: this toolchain does not have it");

@@ -96,8 +96,8 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         options,
     };
 
-    // From here on Ctrl-C, SIGTERM and SIGHUP only ask for the end; what was made is dropped on
-    // the ordinary way out.
+    // From here on Ctrl-C, SIGTERM and SIGHUP only request the end; resources are dropped on the
+    // normal way out.
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))?;
@@ -295,7 +295,7 @@ fn settled(ns: &Netns, flows: &mut Running, received: u64) -> Result<Option<Figu
     Ok(last)
 }
 
-/// The page of figures, asked for by a shell in the namespace.
+/// The metrics page, fetched by a shell in the namespace.
 fn figures(ns: &Netns) -> Option<Figures> {
     let (host, port) = METRICS.split_once(':')?;
     let script = format!(
@@ -313,8 +313,8 @@ pub fn join(sender: &Netns, probed: &Netns, queues: u32) -> Result<()> {
         probed.name
     ))?;
     for (ns, ifname) in [(sender, SENDER), (probed, PROBED)] {
-        // Without offloads a packet sent is a packet on the wire; without IPv6 the kernel has
-        // nothing to say on a link that comes up.
+        // Without offloads a packet sent is a packet on the wire; without IPv6 the kernel sends
+        // nothing on a link that comes up.
         ns.exec(&format!(
             "ethtool -K {ifname} tx off gso off tso off gro off"
         ))?;
@@ -391,7 +391,7 @@ impl Running {
         })
     }
 
-    /// Waits for its end, which it was asked for.
+    /// Waits for its end, which was requested.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let until = Instant::now() + limit;
         while Instant::now() < until {

@@ -3,7 +3,7 @@
 //!
 //! cargo-deny does it where it is installed. It takes minutes to build, so CI does without it: the
 //! same file is then checked here, with cargo's own list of packages, offline. A key of the file
-//! that means nothing here is an error, never ignored.
+//! that is not supported here is an error, never ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -224,7 +224,7 @@ fn only(table: &toml::Table, known: &[&str]) -> Result<()> {
     }
 }
 
-/// Demands that a key says `deny`.
+/// Requires a key to be `deny`.
 fn denied(table: &toml::Table, key: &str) -> Result<()> {
     let value = table.get(key).and_then(toml::Value::as_str);
     ensure!(value == Some("deny"), "{key} is not \"deny\"");
@@ -239,8 +239,8 @@ fn texts(table: &toml::Table, key: &str) -> Result<Vec<String>> {
     texts.with_context(|| format!("{key}: a text is expected"))
 }
 
-/// The rows of `skip`. A version is one number, or `0.` and another: as a requirement of cargo it
-/// means then all versions that begin so.
+/// The rows of `skip`. A version is one number, or `0.` and another: as a cargo requirement it then
+/// covers all versions with this prefix.
 fn skips(bans: &toml::Table) -> Result<Vec<(String, String)>> {
     let rows = bans.get("skip").and_then(toml::Value::as_array);
     let mut skips = Vec::new();

@@ -170,7 +170,7 @@ impl Site {
     fn record(&self, to: &Path, traffic: fn(&Site) -> Result<()>) -> Result<()> {
         let raw = self.scratch.join("raw.pcap");
         self.record_pcap(&raw, traffic)?;
-        // tcpdump knows pcap only. editcap notes nothing about the machine, as dumpcap would.
+        // tcpdump writes pcap only. editcap notes nothing about the machine, as dumpcap would.
         quietly(
             Command::new("editcap")
                 .args(["-F", "pcapng"])
@@ -246,7 +246,7 @@ impl Site {
             self.client(&format!("traceroute {version} -n -q 2 -m 3 {dns}"))?;
         }
         self.client("ping -c 1 -W 1 -p a5 -s 1000 10.77.0.4")?;
-        // Refused, and nobody there.
+        // Refused, and unreachable.
         self.client_fails("curl -sS -o /dev/null http://10.77.0.3:81/")?;
         self.client_fails("curl -sS -g -o /dev/null http://[fd77::3]:81/")?;
         self.client_fails("dig +tries=1 +time=1 -p 5353 @10.77.0.2 www.lab.example")?;

@@ -50,7 +50,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 
 /// Fuzzes every target with `inputs` inputs that are the same in every run: those of the committed
 /// corpus, and what libFuzzer makes of them with a fixed seed. So a commit passes always or never.
-/// Where fuzzing cannot be done, says so and is content.
+/// If fuzzing is not possible, prints a message and succeeds.
 pub fn smoke(inputs: u64) -> Result<()> {
     if let Some(missing) = missing() {
         eprintln!("SKIPPED: fuzz targets: {missing}");
@@ -89,8 +89,8 @@ fn missing() -> Option<&'static str> {
     None
 }
 
-/// A program of the nightly toolchain. The variables by which the pinned cargo tells its children
-/// about itself are taken out, or nightly's cargo would call the pinned compiler.
+/// A program of the nightly toolchain. The variables that the pinned cargo sets for its children
+/// are removed, or nightly's cargo would call the pinned compiler.
 fn nightly(program: &str) -> Command {
     let mut command = Command::new("rustup");
     command

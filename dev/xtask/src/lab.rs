@@ -278,7 +278,7 @@ fn boot(
     }
 }
 
-/// Says how a guest ended, with its console where that is of help.
+/// Prints how a guest ended, with its console if that helps.
 fn report(outcome: &guest::Outcome, options: &Options) {
     let console = outcome.dir.join("console");
     let seconds = outcome.took.as_secs();

@@ -196,7 +196,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the user asks for the help of a task. What follows `--` is for another program.
+/// Whether the user requests the help of a task. What follows `--` is for another program.
 fn asks_for_help(args: &[String]) -> bool {
     let own = args.iter().take_while(|arg| *arg != "--");
     own.into_iter().any(|arg| arg == "--help" || arg == "-h")
@@ -207,8 +207,8 @@ impl Task {
         format!("{} {}", self.name, self.args).trim_end().to_owned()
     }
 
-    /// The help of this task. Asking for it must not build, install or change anything, so it is
-    /// this text, whatever the program behind the task would say.
+    /// The help of this task. Help must not build, install or change anything, so it is this text
+    /// and not that of the program behind the task.
     fn help(&self) -> String {
         let Task { summary, more, .. } = self;
         let mut text = format!("Usage: cargo xtask {}\n\n{summary}\n", self.usage());

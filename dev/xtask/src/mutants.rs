@@ -114,7 +114,7 @@ fn choose(all: &[String], count: usize, seed: u64) -> Vec<&String> {
     indices.into_iter().map(|index| &all[index]).collect()
 }
 
-/// Runs the tests of a package with each of these mutants; what cargo-mutants says of them.
+/// Runs the tests of a package with each of these mutants; the results of cargo-mutants.
 fn test(package: &str, mutants: &[&String], dir: &Path) -> Result<Value> {
     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let mut command = cargo();
@@ -160,7 +160,7 @@ fn escaped(text: &str) -> String {
 
 /// The row of a crate, of which there are `all` mutants, and those that no test noticed.
 ///
-/// Only the chosen count: cargo-mutants 27.1 runs all that delete a field, whatever `--re` says.
+/// Only the chosen count: cargo-mutants 27.1 runs all that delete a field, regardless of `--re`.
 fn summary(
     name: &str,
     chosen: &[&String],

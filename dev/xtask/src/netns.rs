@@ -23,9 +23,9 @@ pub struct Netns {
     guard: Guard,
 }
 
-/// A small process that deletes a namespace, with what lives inside, when its maker ends, by
-/// whatever death: it waits for the end of a pipe. In a session of its own, so that what a terminal
-/// or timeout(1) sends to all of us does not end it, too.
+/// A small process that deletes a namespace, with what lives inside, when its creator ends, however
+/// it dies: it waits for the end of a pipe. In a session of its own, so that what a terminal or
+/// timeout(1) sends to all of us does not end it, too.
 struct Guard(Child);
 
 impl Guard {
@@ -62,7 +62,7 @@ impl Netns {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("bw-{}-{number}", std::process::id());
-        // First: nobody's death leaves it behind.
+        // First, so that no crash leaves it behind.
         let mut guard = Guard::of(&name)?;
         if let Err(error) = ip(&["netns", "add", &name]) {
             guard.dismiss();
@@ -186,7 +186,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Set in a process that shall make a namespace, say its name and wait.
+    /// Set in a process that is to make a namespace, print its name and wait.
     const MAKER_VAR: &str = "BAREWIRE_NETNS_MAKER";
 
     /// Not a test by itself.

@@ -77,8 +77,8 @@ struct Terminal {
     keys: File,
 }
 
-/// Starts the live view on a terminal of its own, which is also the one that it is controlled by:
-/// the program asks that one for its size.
+/// Starts the live view on a terminal of its own, which is also its controlling terminal: the
+/// program reads the size from that one.
 fn start(ns: &Netns, binary: &std::path::Path) -> Result<(Running, Terminal)> {
     let (columns, rows) = SIZE;
     let size = Winsize {

@@ -51,7 +51,7 @@ pub fn visibly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command silently; its standard output when it succeeds, all it said when not.
+/// Runs a command silently; returns its standard output on success, all output otherwise.
 pub fn quietly(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -121,7 +121,7 @@ pub fn take_flag(args: &mut Vec<String>, name: &str) -> bool {
     args.len() < before
 }
 
-/// Refuses arguments that nobody took.
+/// Refuses unused arguments.
 pub fn no_more(args: &[String]) -> Result<()> {
     if let Some(arg) = args.first() {
         bail!("unknown argument {arg:?}\nhint: `cargo xtask help` lists them");

@@ -126,11 +126,10 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("traceroute"), "traceroute", &[Set::Fixture]),
 ];
 
-/// Modules of Python that tests ask, in an environment of their own below `target`: Debian has
-/// none of them.
+/// Python modules that tests use, in their own environment below `target`: Debian has none of them.
 const MODULES: &[&str] = &["duckdb", "pyarrow", "fastavro", "mmdb_writer"];
 
-/// The broker of the tests of Kafka, as Maven knows it.
+/// The broker for Kafka tests, by its Maven coordinates.
 const BROKER: &str = r#"<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>barewire</groupId><artifactId>broker</artifactId><version>1</version>
@@ -187,7 +186,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
 /// Installs what the sets need and is not there.
 ///
 /// # Errors
-/// When something is missing and cannot be installed; the error says what to run.
+/// When something is missing and cannot be installed; the error has the command to run.
 pub fn ensure(sets: &[Set]) -> Result<()> {
     install(&missing(sets))?;
     install_modules(sets);

@@ -84,14 +84,14 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// Runs the tests of this machine, shows what they say and counts it. How cargo ended, and what
-/// must be reported at the end.
+/// Runs the tests of this machine, shows and counts their output. How cargo ended, and what must be
+/// reported at the end.
 fn tests(
     args: &[String],
     skips_file: &PathBuf,
     tally: &mut Tally,
 ) -> Result<(ExitStatus, Vec<String>)> {
-    // Both streams in one pipe, or nobody could tell which suite a line is of.
+    // Both streams in one pipe, or lines could not be assigned to suites.
     let (output, input) = std::io::pipe().context("a pipe")?;
     let mut command = cargo();
     command.arg("test").args(cargo_args(args));

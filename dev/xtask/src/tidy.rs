@@ -184,7 +184,7 @@ fn walk(root: &Path, below: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What cargo knows of the members of the workspace.
+/// Cargo's metadata on the members of the workspace.
 fn metadata(root: &Path) -> Result<Value> {
     let args = ["metadata", "--no-deps", "--format-version=1", "--offline"];
     let text = quietly(cargo().current_dir(root).args(args))?;

@@ -15,8 +15,8 @@ const START_LIMIT: Duration = Duration::from_secs(600);
 
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// The guest that a process has started, as its folder in `/proc`. What only asks QEMU what it can
-/// do is none.
+/// The guest that a process has started, as its folder in `/proc`. A QEMU that only lists its
+/// features is not one.
 fn qemu_of(pid: u32) -> Option<PathBuf> {
     let mut processes = fs::read_dir("/proc").unwrap().flatten();
     processes

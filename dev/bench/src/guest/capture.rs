@@ -104,7 +104,7 @@ fn rival(
     let mut command = Command::new("taskset");
     command.args(["-c", &CPU.to_string(), program]).args(args);
     let mut process = Process::spawn(&mut command)?;
-    // None of them says when it is listening.
+    // None of them reports when it is listening.
     std::thread::sleep(Duration::from_secs(2));
     ensure!(process.running()?, "{program} ended at once");
     let first = received(interface)?;

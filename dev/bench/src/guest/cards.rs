@@ -1,4 +1,4 @@
-//! The cards of the guest, `igb0` to `igb2`: who drives each, and how the kernel's are set up.
+//! The cards of the guest, `igb0` to `igb2`: their drivers, and the setup of the kernel's.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Those who take packets from the second card to the third.
+//! Programs that forward packets from the second card to the third.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ fn barewire(names: [String; 2], wait_for_links: impl FnOnce() -> Result<()>) -> 
     })
 }
 
-/// A bridge that knows where the packets' station is.
+/// A bridge with a static entry for the destination.
 fn bridge(cards: &Cards) -> Result<Running> {
     let (from, to) = (cards.up(1)?, cards.up(2)?);
     ip("link add bridge0 type bridge mcast_snooping 0 stp_state 0")?;

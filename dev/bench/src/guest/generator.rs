@@ -34,8 +34,8 @@ pub enum Load {
 }
 
 impl Load {
-    /// Rates at which it is tried who carries most, ever more. What lies between two of them is
-    /// told as the lower one, so the steps are small.
+    /// Increasing rates for finding the maximum. Results between two of them are reported as the
+    /// lower one, so the steps are small.
     pub const RATES: [Self; 27] = [
         Self::at(24_000),
         Self::at(28_000),

@@ -1,4 +1,4 @@
-//! Those who receive on the second card.
+//! Programs that receive on the second card.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What a processor has to spare: a thread that counts while nobody else wants it. The kernel's own
-//! word on idle time has interrupts in it on some kernels.
+//! Idle time of a processor: a thread of lowest priority that counts. The kernel's own word on idle
+//! time has interrupts in it on some kernels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -2,8 +2,8 @@
 //! without loss. Figures 4 and 5 of the zero-copy paper, redrawn.
 //!
 //! The cost is the processor time of sender, kernel and reader together while packets come at a
-//! fixed rate, less that of the same sending with nobody listening, a packet. It counts whoever
-//! does the work. "Nobody" is measured before and after the readers of a round.
+//! fixed rate, less that of the same sending without a receiver, per packet. It includes all
+//! processes and the kernel. "Nobody" is measured before and after the readers of a round.
 //!
 //! A veth pair has no DMA and copies in every mode. What a mode costs depends on how packets enter:
 //! as socket buffers (an AF_PACKET sender) or as XDP frames (`xdplive:`), so both are tried.
@@ -34,7 +34,7 @@ const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1514, 9000];
 const RATE_SIZES: [u32; 4] = [64, 512, 1514, 9000];
 /// Longest packet that goes as one XDP frame through `xdplive:`.
 const XDP_FRAME_MAX: u32 = 3300;
-/// Packets a second at which the cost is taken: low enough that nobody loses any.
+/// Packets a second at which the cost is taken: low enough that no candidate loses any.
 const COST_PPS: u32 = 200_000;
 /// Rates tried for the highest without loss; the first is as fast as it goes.
 const RATES: [&str; 8] = [
@@ -65,14 +65,14 @@ const SENDERS: [Sender; 2] = [
 /// Who receives.
 struct Subject {
     label: &'static str,
-    /// Program and arguments; none is nobody.
+    /// Program and arguments; `None`: no receiver.
     args: Vec<String>,
     /// What ends it.
     signal: Signal,
     /// How long after the last packet it is ended: those that gather packets lose what they have
     /// not looked at.
     drain: Duration,
-    /// Finds the number of packets in what it said.
+    /// Finds the number of packets in its output.
     received: fn(&str) -> Option<u64>,
 }
 
@@ -226,7 +226,7 @@ impl Run {
 fn pair(sender: Sender, size: u32) -> Result<Pair> {
     let mut veth = Veth::new().mtu(if size > 1514 { 9000 } else { 1500 });
     if sender.scheme == "xdplive" {
-        // XDP frames are only taken where somebody polls: a program, or GRO.
+        // XDP frames are only accepted if the peer polls: a program, or GRO.
         veth = veth.gro();
     }
     veth.create()

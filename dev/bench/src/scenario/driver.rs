@@ -99,7 +99,7 @@ fn receive_batch(port: &mut Port) -> Result<(usize, u64)> {
     Ok((batch.len(), sum))
 }
 
-/// One batch as the driver alone has it: nobody looks at the packets.
+/// One batch in the driver alone: packets are not touched.
 #[inline(never)]
 fn pass_batch(port: &mut Port) -> Result<usize> {
     let batch = port.rx[0].receive()?;

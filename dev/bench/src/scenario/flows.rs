@@ -5,8 +5,7 @@
 //! Captures are taken from the folder that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,
 //! `d.pcap`); what is not there is made in the system's folder for temporary files, which takes
 //! some ten seconds and 1.2 GB, and is deleted afterwards. The one for decoders is joined from the
-//! large corpus of captures (`BAREWIRE_CORPUS`); without that its table is left out, and a note
-//! says so.
+//! large corpus of captures (`BAREWIRE_CORPUS`); without that its table is omitted, with a note.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Who is measured over what.
+/// Which candidate is measured on which workload.
 struct Comparison {
     file: &'static str,
     measure: &'static str,
@@ -86,10 +85,10 @@ struct Places<'a> {
     port: u16,
 }
 
-/// Who is measured; the first that runs is the reference.
+/// The candidates; the first that runs is the reference.
 struct Subject {
     name: &'static str,
-    /// Rivals take ten times as long: in fewer rounds.
+    /// Baselines take ten times as long: fewer rounds.
     is_rival: bool,
     command: fn(&Places<'_>) -> Result<Command>,
 }
@@ -169,7 +168,7 @@ const SUBJECTS: [Subject; 8] = [
     },
 ];
 
-/// Rounds in which rivals take part.
+/// Rounds that include baselines.
 const RIVAL_ROUNDS: usize = 2;
 
 fn barewire(places: &Places<'_>) -> Result<Command> {
@@ -312,7 +311,7 @@ fn rates(
     Ok(table)
 }
 
-/// Beside others who look at applications.
+/// Next to other programs that identify applications.
 fn decoders(plan: &Plan, scratch: &Path, notes: &mut Vec<String>) -> Result<Option<Table>> {
     let corpus = match lab::corpus::large() {
         Ok(corpus) => corpus,

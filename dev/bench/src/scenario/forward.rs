@@ -2,8 +2,8 @@
 //! bridge, and a redirection by tc.
 //!
 //! Packets are counted where they arrive, over a window in the middle of the run. Their cost is the
-//! whole machine's processor time at a rate that everybody carries, less what it is when they end
-//! at the box.
+//! whole machine's CPU time at a rate that all candidates sustain, less that when packets end at
+//! the box.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -28,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Bytes without the check sequence.
 const LEN: usize = 60;
-/// A rate that everybody carries.
+/// A rate that all candidates sustain.
 const COST_RATE: &str = "100kpps";
 
 /// Who forwards.
@@ -40,7 +40,7 @@ struct Subject {
 
 #[derive(Clone, Copy)]
 enum Way {
-    /// Nobody: packets end at the box.
+    /// None: packets end at the box.
     Nobody,
     /// A bridge of Linux with both interfaces.
     Bridge,
@@ -147,7 +147,7 @@ fn one(plan: &Plan, subject: Subject, rate: &str) -> Result<Run> {
     if let Way::Barewire(_, to) = subject.way
         && to.starts_with("xdplive:")
     {
-        // XDP frames are only taken where somebody polls: a program, or GRO.
+        // XDP frames are only accepted if the peer polls: a program, or GRO.
         veth = veth.gro();
     }
     let row = Inline::new(&veth)?;

@@ -4,7 +4,7 @@
 //! Packets of [`FLOWS`] flows go over a veth pair in bursts, one burst a millisecond. Every probe
 //! runs with its export on. Its own time is that of its processes with all their threads; what the
 //! kernel does for it in the sender's context is not in it (`capture` measures that). A rate counts
-//! as lossless when the probe itself says that it metered every packet that was sent.
+//! as lossless if the probe itself reports that it metered every packet that was sent.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const COST_PPS: u32 = 200_000;
 const RATES: [u32; 9] = [
     1_200_000, 1_000_000, 800_000, 600_000, 400_000, 300_000, 200_000, 100_000, 50_000,
 ];
-/// The sender delivered less than this share of the rate asked for: the rate was not tried.
+/// If the sender delivered less than this share of the requested rate, the rate was not tried.
 const OFFERED: f64 = 0.95;
 /// How long a probe has to open the interface, and to end.
 const LIMIT: Duration = Duration::from_secs(30);

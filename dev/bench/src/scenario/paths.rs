@@ -1,10 +1,10 @@
 //! `paths`: what it takes to get packets from an igb to a program, by every way that there is, and
 //! from one igb to another; in a guest with emulated cards (docs/guides/guest-lab.md).
 //!
-//! An emulated card is slow, and it works in the time of whoever rings its doorbell. So there are
+//! An emulated card is slow, and its work is done by the CPU that rings its doorbell. So there are
 //! two guests: in one the clock is the machine's, which gives packets a second with all that the
 //! emulation takes; in the other the clock counts the guest's instructions and nothing else, which
-//! gives what the guest's processor does for a packet, whatever the emulation takes.
+//! gives what the guest's processor does for a packet, independently of the emulation.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ pub const SCENARIO: Scenario = Scenario {
     run,
 };
 
-/// Longest time of a guest, in seconds: everybody's set-up and every load, and as much again.
+/// Longest time of a guest, in seconds: the setup of all candidates and every load, times two.
 fn limit(plan: &guest::Plan) -> u64 {
     const SUBJECTS: f64 = 16.0;
     const SET_UP: f64 = 10.0;
@@ -99,7 +99,7 @@ fn table(measure: &'static str, unit: &'static str, kind: &str) -> Table {
     }
 }
 
-/// Runs a guest and takes in what it says.
+/// Runs a guest and collects its output.
 fn one(plan: &guest::Plan, outcome: &mut Outcome) -> Result<()> {
     let rivals = program::rivals()?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -175,7 +175,7 @@ fn take(what: What, line: &str, base: &mut f64, outcome: &mut Outcome) {
                 (_, "base") => *base = value,
                 ("rate", _) => add(kind, subject, value),
                 ("cost", _) => add(kind, subject, value - *base),
-                // What the emulation lets through at all, and nobody can get more than.
+                // The maximum that the emulation passes.
                 ("offered", _) if subject.contains("user-mode") => {
                     add(kind, "(sent to the user-mode driver)", value);
                 }

@@ -1,8 +1,8 @@
 //! `send`: packets a second from one core into a veth pair, at 64 bytes (60 without the check
 //! sequence).
 //!
-//! Counted by the receiving interface over a window in the middle of the run, so that nobody's
-//! start, end, or own word counts.
+//! Counted by the receiving interface over a window in the middle of the run, so that no program's
+//! start, end, or own report counts.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,7 +27,7 @@ pub const SCENARIO: Scenario = Scenario {
 /// Bytes without the check sequence.
 const LEN: usize = 60;
 
-/// Who sends: label, and how it is called.
+/// The sender: label and command.
 struct Subject {
     label: &'static str,
     args: Vec<String>,
@@ -92,7 +92,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Files that the rivals want, gone when dropped.
+/// Files that the baselines need, deleted on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -199,7 +199,7 @@ fn rate(pair: &Pair, subject: &Subject, plan: &Plan) -> Result<f64> {
     sleep(Duration::from_secs_f64(plan.seconds));
     let (after, elapsed) = (link::stats(&pair.right)?, start.elapsed());
     let running = sender.running()?;
-    // Not every rival ends on a signal that it could catch; nothing is asked of it any more.
+    // Not every baseline ends on a signal that it could catch, and nothing more is needed from it.
     let finished = sender.kill()?;
     let packets = after.rx_packets - before.rx_packets;
     (running && packets > 0)

@@ -104,7 +104,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
     })
 }
 
-/// Wall time of a rival over many rounds, less its start.
+/// Wall time of a baseline over many rounds, less its start.
 fn rival_ns(program: &Path, library: &str, file: &str, rounds: usize) -> Result<f64> {
     let run = |rounds: usize| -> Result<f64> {
         let start = Instant::now();

@@ -1,9 +1,9 @@
 //! What every backend of [`port::BACKENDS`] must do.
 //!
-//! [`CASES`] is the table of what is asked, [`RIGS`] that of how a pair of joined ports is made
-//! with each backend. A test binary runs every case on every rig ([`run`]) and fails for a backend
-//! without a rig. A case that makes no sense on a rig is excused there by name, with the reason,
-//! which is printed.
+//! [`CASES`] is the table of requirements, [`RIGS`] that of pairs of connected ports for each
+//! backend. A test binary runs every case on every rig ([`run`]) and fails for a backend without a
+//! rig. A case that makes no sense on a rig is excused there by name, with the reason, which is
+//! printed.
 //!
 //! To add a backend: one row in [`RIGS`]. To add a demand: one row in [`CASES`].
 
@@ -69,8 +69,8 @@ pub struct Rig {
     pub joint: Joint,
     /// Queues that each port has, all of them open. A line uses one of them in turn.
     pub queues: u32,
-    /// Short packets (256 bytes at most) that it must hold for a reader who does not come, with
-    /// default options.
+    /// Short packets (256 bytes at most) that it must hold for a stalled reader, with default
+    /// options.
     pub holds: u32,
     /// Makes it so small that `4 * holds` packets do not fit.
     pub shrink: fn(&mut PortOptions),
@@ -405,8 +405,8 @@ pub const CASES: &[Case] = cases![
     wire::random_kill,
 ];
 
-/// Whoever takes longer hangs: each wait in a case has a limit of its own, and no case has many
-/// that run out. Several times what the longest takes on two busy processors.
+/// A case that takes longer hangs: each wait in a case has its own limit, and no case has many that
+/// expire. Several times what the longest takes on two busy processors.
 const CASE_LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs every case on the rig of that name, and panics with all failures at the end.
@@ -443,7 +443,7 @@ pub fn run(rig: &str) {
             }
         }
     }
-    // Whoever comes next finds the cards where they were.
+    // The next case finds the cards where they were.
     kept::give_back();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -1,5 +1,5 @@
-//! What a test in the guest asks of the host: wires of the guest's cards, which only the host can
-//! pull, and a look from outside.
+//! Requests from a test in the guest to the host: unplugging cables of the guest's cards, and
+//! inspecting the guest from outside.
 
 use std::io::Write;
 
@@ -35,7 +35,7 @@ pub fn ask_for_a_look() {
     say("look");
 }
 
-/// Says it where `cargo xtask lab` reads: a line of its own on standard output.
+/// Prints it where `cargo xtask lab` reads: a line of its own on standard output.
 fn say(words: &str) {
     let mut out = std::io::stdout().lock();
     // libtest's own line may have no end yet.

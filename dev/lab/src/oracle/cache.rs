@@ -1,10 +1,10 @@
-//! What programs we did not write say of a file, kept for the next run.
+//! Output of oracles for a file, cached for the next run.
 //!
-//! tshark takes a fifth of a second to start, and tests ask it about hundreds of files. Its answer
+//! tshark takes a fifth of a second to start, and tests run it on hundreds of files. Its answer
 //! depends on the program, its arguments and the file alone, so it lies in `target/oracle-cache`
 //! under a hash of these. A program that was replaced, another argument or another byte of the file
-//! is another name. `BAREWIRE_ORACLE_CACHE=0` asks every time. Only what ended with code 0 is kept;
-//! nothing that looks at the network or at a running process may come here.
+//! is another name. `BAREWIRE_ORACLE_CACHE=0` disables the cache. Only what ended with code 0 is
+//! kept; nothing that looks at the network or at a running process may come here.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use crate::skip::which;
 /// Set to 0, it turns the cache off.
 pub const CACHE_VAR: &str = "BAREWIRE_ORACLE_CACHE";
 
-/// Bytes that all answers may take; beyond it the oldest half goes.
+/// Maximum size of the cache; above it the oldest half is deleted.
 const SIZE_MAX: u64 = 512 << 20;
 
 /// Length of a SHA-256 sum, which stands before each answer.
@@ -59,9 +59,8 @@ pub fn output(command: &mut Command, input: &Path) -> Result<Output> {
     }))
 }
 
-/// What `ask` makes of a command and `input`, or has made of them before. It may add to the
-/// command what the answer does not depend on, such as the name of a file for it. `None` is not
-/// kept.
+/// The result of `ask` for a command and `input`, or the cached one. It may add to the command what
+/// the answer does not depend on, such as the name of a file for it. `None` is not kept.
 ///
 /// # Errors
 /// Those of `ask`, and when `input` cannot be read.
@@ -181,8 +180,8 @@ fn key(command: &Command, input: &Path) -> Result<Option<String>> {
     ))
 }
 
-/// What tells a program from an older one of the same name: its file, and what it says of its
-/// version and of the libraries that it uses. Asked once a process.
+/// What identifies a version of a program: its file, and its reported version and libraries. Asked
+/// once a process.
 fn identity(program: &Path) -> Result<String> {
     static KNOWN: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
     let mut known = KNOWN.lock().expect("no holder panics");
@@ -277,7 +276,7 @@ mod tests {
         command
     }
 
-    /// An answer of a store, and whether the program was asked for it.
+    /// A result of a store, and whether the program was run for it.
     fn ask(store: &Store, mut command: Command, input: &Path) -> (String, bool) {
         let asked = Cell::new(false);
         let answer = store.answer(&mut command, input, |command| {
@@ -295,7 +294,7 @@ mod tests {
         let one = folder.file("one", b"text\n");
         assert_eq!(ask(&store, cat("-u", &one), &one), ("text\n".into(), true));
         assert_eq!(ask(&store, cat("-u", &one), &one), ("text\n".into(), false));
-        // Another process finds it, whatever the name of the file.
+        // Another process finds it, regardless of the file's name.
         let same = folder.file("same", b"text\n");
         assert_eq!(
             ask(&folder.store(), cat("-u", &same), &same),

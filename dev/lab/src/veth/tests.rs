@@ -1,4 +1,4 @@
-//! The pair is what was asked for, and quiet.
+//! The pair is as requested, and quiet.
 
 use super::*;
 use crate::packet;
@@ -102,7 +102,7 @@ fn the_link_can_go_and_come_back() {
             .is_err()
     );
     pair.left.set_up().unwrap();
-    // Static neighbours of an end are lost when that end goes down, so the other end asks.
+    // Static neighbours of an end are lost when that end goes down, so the other end resolves.
     pair.right
         .ns
         .exec("ping", ["-c1", "-W5", &address])

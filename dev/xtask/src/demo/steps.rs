@@ -136,8 +136,8 @@ impl Progress<'_> {
     }
 }
 
-/// At most 79 columns, so that it never wraps on a common terminal. Nothing of what the program
-/// said can move the cursor.
+/// At most 79 columns, so that it never wraps on a common terminal. Nothing in the program's output
+/// can move the cursor.
 fn progress(what: &str, elapsed: Duration, said: &str) -> String {
     let said = said.trim().replace(|c: char| c.is_control(), " ");
     let text = format!("    {what}, {} s: {said}", elapsed.as_secs());

@@ -14,8 +14,8 @@ use crate::run::{quietly, which};
 /// Debian's keys, from the package debian-archive-keyring that every Debian has.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The release that everything comes from, from its backports where they have it: whatever the
-/// machine itself runs, the guest is the same.
+/// The release that everything comes from, from its backports if they have it: the guest is the
+/// same on every machine.
 pub const RELEASE: &str = "trixie";
 
 /// A private view of Debian's suites.
@@ -68,7 +68,7 @@ impl Apt {
             .map(|Source { uri, suite }| format!("deb [signed-by={KEYRING}] {uri} {suite} main\n"))
             .collect();
         std::fs::write(dir.join("sources.list"), lines)?;
-        // Nothing is installed in this view, whatever the machine has.
+        // Nothing counts as installed in this view, whatever the machine has.
         std::fs::write(dir.join("status"), "")?;
         Ok(Apt {
             dir: dir.to_owned(),
@@ -156,14 +156,14 @@ impl Apt {
             option("Dir::Cache", dir.join("cache")),
             // Also without the rights to switch to apt's own user.
             format!("APT::Sandbox::User={}", user()),
-            // Whatever the machine allows itself.
+            // The machine's own settings do not apply.
             "APT::Get::AllowUnauthenticated=false".into(),
             "Acquire::AllowInsecureRepositories=false".into(),
             "Acquire::AllowWeakRepositories=false".into(),
             "Acquire::AllowDowngradeToInsecureRepositories=false".into(),
             "Acquire::Languages=none".into(),
             "Acquire::Retries=3".into(),
-            // Catalogues of desktop software that some machines ask for.
+            // Catalogues of desktop software that some machines configure.
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".into(),
             "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false".into(),
         ] {
@@ -179,7 +179,7 @@ fn backports() -> String {
     format!("{RELEASE}-backports")
 }
 
-/// What apt says, with `LC_ALL=C`, when it does not come to its mirror, or that has not the suites.
+/// apt's messages, with `LC_ALL=C`, if it cannot reach its mirror, or the mirror lacks the suites.
 const UNREACHED: &[&str] = &[
     "Could not resolve",
     "Temporary failure resolving",
@@ -199,7 +199,7 @@ const UNREACHED: &[&str] = &[
     "does not have a Release file",
 ];
 
-/// What it says of data that is not what Debian signed.
+/// Its message for data with a wrong signature.
 const FORGED: &[&str] = &[
     "Hash Sum mismatch",
     "unexpected size",
@@ -215,8 +215,8 @@ const FORGED: &[&str] = &[
     "is not valid yet",
 ];
 
-/// Runs apt. A mirror that cannot be reached is [`NoGuest`]; whatever else fails is a failure, and
-/// so are both at once.
+/// Runs apt. A mirror that cannot be reached is [`NoGuest`]; any other error is a failure, and so
+/// are both at once.
 fn judged(command: &mut Command) -> Result<String> {
     quietly(command).map_err(|error| {
         let text = format!("{error:#}");
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_mirror_that_is_not_reached_is_no_failure() {
-        // A port of this machine that nobody listens at.
+        // A port of this machine without a listener.
         if let Some(error) = fetched_from("http://127.0.0.1:9/debian") {
             assert!(error.is::<NoGuest>(), "{error:#}");
         }

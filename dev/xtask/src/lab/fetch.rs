@@ -64,7 +64,7 @@ pub struct Parts {
     pub qemu: Qemu,
     /// Folder of the kernel: `vmlinuz`, `modules/*.ko`, and `modules/order`.
     pub kernel: PathBuf,
-    /// Its release, as its package says.
+    /// Its release, from its package.
     pub release: String,
     /// The program, statically linked.
     pub busybox: PathBuf,
@@ -110,7 +110,7 @@ impl Qemu {
         Ok(())
     }
 
-    /// The first number of its version; 0 where it does not say.
+    /// The first number of its version; 0 if unknown.
     fn major(&self) -> u32 {
         let args = self.args();
         let mut command = Command::new(&args[0]);
@@ -271,7 +271,7 @@ fn qemu(cache: &Path, suite: &str, apt: &mut Option<Apt>) -> Result<Qemu> {
     }
     let dir = cache.join(format!("qemu-{}", apt::RELEASE));
     let fetched = once(&dir, |into| {
-        // Nothing of a suite that only the kernel is asked from.
+        // Nothing else from a suite that is used for the kernel only.
         let own;
         let apt = match suite.starts_with(apt::RELEASE) {
             true => opened(cache, suite, apt)?,
@@ -329,7 +329,7 @@ fn kernel(cache: &Path, suite: &str, busybox: &Path, apt: &mut Option<Apt>) -> R
             into.join("release"),
             image.trim_start_matches("linux-image-"),
         )?;
-        // A hundred megabytes of modules that nobody loads.
+        // A hundred megabytes of modules that are never loaded.
         std::fs::remove_dir_all(&whole).context("removing unused modules")
     })?;
     Ok(dir)
@@ -396,7 +396,7 @@ fn take_module(
     Ok(true)
 }
 
-/// What a module says that it needs (`depends=` and `softdep=` of its section `.modinfo`).
+/// The dependencies of a module (`depends=` and `softdep=` of its section `.modinfo`).
 fn needs(module: &[u8]) -> BTreeSet<String> {
     let mut needs = BTreeSet::new();
     for entry in module.split(|byte| *byte == 0) {

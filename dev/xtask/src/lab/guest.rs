@@ -41,11 +41,11 @@ pub struct Card {
 /// Every card, each of a kind twice and on one wire.
 ///
 /// Two igb must not be on one bus: their virtual functions would have the same addresses.
-/// virtio-net asks for the IOMMU (`iommu_platform`), or its driver would pass physical addresses
-/// by itself: no VFIO, and no zero-copy, because the ring has then no device to map frames for.
-/// It has as many queue pairs as the guest has CPUs: with more to spare its driver adds queues when
-/// an XDP program comes, the card receives on them too, and they cannot be bound zero-copy. One of
-/// the two offers packed rings, so that both kinds are there.
+/// virtio-net requires the IOMMU (`iommu_platform`), or its driver would pass physical addresses:
+/// no VFIO, and no zero-copy, because the ring has then no device to map frames for. It has as many
+/// queue pairs as the guest has CPUs: with more to spare its driver adds queues when an XDP program
+/// comes, the card receives on them too, and they cannot be bound zero-copy. One of the two offers
+/// packed rings, so that both kinds are there.
 ///
 /// The last two are for what is reported about a card that is not alone in its IOMMU group.
 pub const CARDS: &[Card] = &[
@@ -62,7 +62,7 @@ pub const CARDS: &[Card] = &[
 ];
 
 /// What the benchmark of paths needs: one card that sends, one on its wire that receives, and a
-/// third to which packets can go on; nobody else is on its wire.
+/// third to forward to, alone on its wire.
 pub const CARDS_IN_A_ROW: &[Card] = &[
     card("igb0", "igb", "52:54:00:ba:01:00", 0, true, 1),
     card("igb1", "igb", "52:54:00:ba:01:01", 0, true, 1),
@@ -99,8 +99,8 @@ const fn card(
 pub struct Machine {
     /// What is plugged in.
     pub cards: &'static [Card],
-    /// The guest's clock counts its instructions, a nanosecond each: what devices need takes no
-    /// time, and a program takes the same whatever else runs on this machine. Only under `tcg`.
+    /// The guest's clock counts its instructions, a nanosecond each: emulation of devices takes no
+    /// time, and a program takes the same time regardless of other load. Only under `tcg`.
     pub counts_instructions: bool,
     /// The kernel's own drivers go through the IOMMU, too. Else they pass it by, as they do on
     /// most machines, and what an emulated IOMMU takes falls upon VFIO's alone.
@@ -136,7 +136,7 @@ pub struct Run<'a> {
 /// QEMU has this time to end behind its last output.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// A guest that has said nothing for so long is looked at.
+/// A guest without output for this long is examined.
 const SILENCE: Duration = Duration::from_secs(45);
 
 /// Longest line of the job's output that is taken as one.
@@ -148,12 +148,12 @@ const ERRORS: &str = "errors";
 /// What compiles filters, where Debian has it.
 const LIBPCAP: &str = "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8";
 
-/// What the first program says on the console when it begins with the job.
+/// What the first program prints on the console when it starts the job.
 const UP: &str = "init: up after";
 
 /// How it went.
 pub struct Outcome {
-    /// Exit code of the job; `None` when the guest never said.
+    /// Exit code of the job; `None` if the guest never reported it.
     pub code: Option<i32>,
     /// Where its console and the files that it left in `/out` are.
     pub dir: PathBuf,
@@ -332,7 +332,7 @@ impl Watch<'_> {
         self.patience.is_over() || limit.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 
-    /// Asks the emulator and the console whether the guest is stuck.
+    /// Checks with the emulator and the console whether the guest is stuck.
     fn examine(&mut self) {
         let seen = monitor::stuck(self.dir).unwrap_or_else(|error| {
             eprintln!("lab: QEMU's monitor: {error:#}");
@@ -342,7 +342,7 @@ impl Watch<'_> {
         self.heard = Instant::now();
     }
 
-    /// Does what a line of the guest asks for, or gives it to `line`.
+    /// Executes a request in a line of the guest, or passes the line to `line`.
     fn take(&mut self, text: &str, line: &mut impl FnMut(&str) -> Option<Duration>) {
         self.heard = Instant::now();
         if let Some((index, is_there)) = wire::asked(text, self.run.machine.cards)
@@ -433,8 +433,8 @@ pub fn virtio_queues() -> u32 {
     if can_make_taps().is_ok() { most } else { 1 }
 }
 
-/// Whether TAP interfaces in namespaces can be made, tried once; what is in the way. Root of a
-/// container often may not, whatever its capabilities say.
+/// Whether TAP interfaces in namespaces can be made, tried once; what is in the way. Root in a
+/// container is often not allowed to, whatever its capabilities are.
 fn can_make_taps() -> &'static Result<(), String> {
     static OUTCOME: OnceLock<Result<(), String>> = OnceLock::new();
     OUTCOME.get_or_init(|| {
@@ -446,7 +446,7 @@ fn can_make_taps() -> &'static Result<(), String> {
     })
 }
 
-/// A namespace in which nothing is said on an interface unasked.
+/// A namespace without unsolicited packets on its interfaces.
 fn quiet_namespace() -> Result<Netns> {
     let ns = Netns::new()?;
     let quiet = "net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";

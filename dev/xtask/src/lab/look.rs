@@ -1,7 +1,7 @@
-//! A job that has found a wire on which nothing arrives asks for a look at the machine around it:
-//! what the host has counted, and whether the emulator has lost an interrupt.
+//! A job that receives nothing on a wire requests an inspection of the guest from outside: the
+//! host's counters, and whether the emulator has lost an interrupt.
 //!
-//! The job says `@@lab look` on a line of its own. What is seen is printed; if the emulator has
+//! The job prints `@@lab look` on a line of its own. What is seen is printed; if the emulator has
 //! failed the guest (see [`monitor`]), the guest is ended, and a suite is run again in another.
 
 use std::path::Path;

@@ -1,15 +1,15 @@
-//! QEMU's monitor: what the processors of a guest do that says nothing any more.
+//! QEMU's monitor: the state of the processors of a silent guest.
 //!
 //! A processor that QEMU emulates loses the end of an interrupt once in a hundred minutes or so:
 //! its local APIC has the timer's vector in service for good, while the processor is halted in the
 //! kernel's idle loop, outside of any handler. No timer runs there from then on, and the guest
-//! waits for ever for whatever that processor was to do. No program in the guest can bring this
-//! about, and none can mend it; so it is looked for, and distinguished from a test that hangs.
+//! waits forever for that processor. No program in the guest can bring this about, and none can
+//! mend it; so it is looked for, and distinguished from a test that hangs.
 //!
 //! The same goes for any other vector, where timers go on and only some devices fall silent; for a
 //! processor that sleeps although an interrupt is requested; and for one that stays in the kernel
-//! with interrupts off and does nothing but look at the same place for seconds: seen where the
-//! kernel waits for the emulated IOMMU to say that an invalidation is done.
+//! with interrupts off and polls the same address for seconds: seen where the kernel waits for the
+//! emulated IOMMU to complete an invalidation.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -37,8 +37,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Looks that must find the same.
 const LOOKS: usize = 5;
 
-/// Looks after which nobody is suspected if nothing was found, and looks altogether: a processor
-/// that just then works in the kernel says little of itself.
+/// Samples without a finding after which there is no suspicion, and the total number of samples: a
+/// sample of a processor that works in the kernel shows little.
 const LOOKS_MIN: usize = 3;
 const LOOKS_MAX: usize = 15;
 
@@ -52,7 +52,7 @@ const CPUS: usize = 2;
 /// those that are blocked.
 const KEYS: [&str; 4] = ["9", "l", "t", "w"];
 
-/// What is asked about the machine.
+/// Queries about the machine.
 const QUESTIONS: [&str; 4] = [
     "info registers -a",
     "info lapic 0",
@@ -110,8 +110,8 @@ impl Monitor {
     }
 }
 
-/// Asks a guest that hangs. The answers are in the file `hung` of its folder, those of its kernel
-/// on the console.
+/// Examines a hung guest. The answers are in the file `hung` of its folder, those of its kernel on
+/// the console.
 ///
 /// # Errors
 /// When the monitor is not there or does not answer.
@@ -133,7 +133,7 @@ pub fn question(dir: &Path) -> Result<()> {
 /// Pulls the wire of the card with this number, or plugs it in.
 ///
 /// # Errors
-/// When the monitor is not there, or what it says to it.
+/// If the monitor cannot be reached, or its error.
 pub fn set_wire(dir: &Path, card: usize, is_there: bool) -> Result<()> {
     let word = if is_there { "on" } else { "off" };
     let answer = Monitor::open(dir)?.ask(&format!("set_link n{card} {word}"))?;

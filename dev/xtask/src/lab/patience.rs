@@ -1,11 +1,11 @@
-//! When a guest that does not come up is given up.
+//! When to give up on a guest that does not boot.
 //!
 //! Not by the clock alone: on a machine that is busy with something else a boot of ten seconds
 //! takes minutes, and comes to its end.
 
 use std::time::{Duration, Instant};
 
-/// As long as this nobody asks; a guest alone on its machine is up in some ten seconds.
+/// There is no check before this; a guest alone on its machine boots in some ten seconds.
 const SURE: Duration = Duration::from_secs(150);
 
 /// Time of processors after which it must be up, several times what it takes.
@@ -17,7 +17,7 @@ const REST: Duration = Duration::from_secs(90);
 /// Less than this in [`REST`] is no work: an emulator whose processors sleep has its timers, too.
 const PULSE: Duration = Duration::from_secs(3);
 
-/// Whatever it does.
+/// In any case.
 const LAST: Duration = Duration::from_secs(900);
 
 /// Looks at a process that is to come up.
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_busy_machine_gets_time_and_a_stuck_guest_does_not() {
         let seconds = Duration::from_secs;
-        // Young, whatever it does.
+        // Too young to judge.
         assert!(!over(seconds(149), seconds(290), seconds(149)));
         // Slow, because others have the processors.
         assert!(!over(seconds(400), seconds(12), seconds(3)));

@@ -69,7 +69,7 @@ impl<'a> Progress<'a> {
             ["end", name, code] if name == suite.name => {
                 self.close((code != "0").then_some("it failed"));
             }
-            // Said by no job of ours.
+            // Not printed by any of our jobs.
             _ => println!("{line}"),
         }
         None

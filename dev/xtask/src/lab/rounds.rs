@@ -1,8 +1,8 @@
 //! Which suites run in which guest, and which run again.
 //!
 //! Suites of the guest depend on the emulator, which fails now and then (docs/guides/guest-lab.md).
-//! The rule: a suite that fails is run once more, in a fresh guest and behind all others, whatever
-//! was wrong with it; what its first try said is printed at the end. A suite that passes at its
+//! The rule: a suite that fails is run once more, in a fresh guest and after all others, whatever
+//! the reason; the output of its first attempt is printed at the end. A suite that passes at its
 //! second try has passed, with a warning. Nothing else is run twice.
 
 use super::guest::Outcome;
@@ -134,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Runs the first suites (devices, afxdp, vfio) in guests that say these lines and end so. What
-    /// each guest was to run, and the sum.
+    /// Runs the first suites (devices, afxdp, vfio) in guests that print these lines and end like
+    /// this. What each guest was to run, and the sum.
     fn run(count: usize, guests: &[(&[&str], Outcome)]) -> (Vec<String>, Sum) {
         let suites: Vec<_> = SUITES.iter().take(count).collect();
         let (mut rounds, mut sum) = (Rounds::new(&suites), Sum::default());
@@ -180,7 +180,7 @@ mod tests {
             ],
         );
         assert_eq!(batches, ["devices afxdp vfio", "vfio", "afxdp"]);
-        // What the first try said counts for nothing, and is reported.
+        // The output of the first attempt does not count, and is reported.
         assert_eq!(sum.line(), "5 passed, 0 failed, 1 skipped");
         assert_eq!(sum.warnings.len(), 1);
         let warning = &sum.warnings[0];

@@ -1,8 +1,8 @@
 //! A guest whose kernel is stuck: one of its processors has been in it for minutes.
 //!
-//! Seen with virtio-net: the kernel waits with interrupts off for the emulated IOMMU to say
-//! that an invalidation is done. A program cannot keep a processor in the kernel, and the kernel
-//! cannot end the program that waits there; so it is distinguished from a test that hangs.
+//! Seen with virtio-net: the kernel waits with interrupts off for the emulated IOMMU to complete an
+//! invalidation. A program cannot keep a processor in the kernel, and the kernel cannot end the
+//! program that waits there; so it is distinguished from a test that hangs.
 
 /// How RCU's reports of a stall begin, and the number of the period that does not end.
 const REPORT: &str = "detected stalls on CPUs/tasks";
@@ -12,7 +12,7 @@ const PERIOD: &str = ", g=";
 /// busy machine a processor of the guest may get no time for the first.
 const REPORTS: usize = 3;
 
-/// What the console says of a stall that goes on.
+/// The console's message for a stall that continues.
 pub fn of(console: &str) -> Option<String> {
     let mut lines = console.lines();
     let (mut count, mut last) = (0, None);
@@ -20,7 +20,7 @@ pub fn of(console: &str) -> Option<String> {
         if !line.contains(REPORT) {
             continue;
         }
-        // The processors first, then who noticed and the period.
+        // The processors first, then the reporter and the grace period.
         let period = lines.by_ref().take(8).find_map(|line| {
             let (_, rest) = line.split_once(PERIOD)?;
             rest.split(',').next()

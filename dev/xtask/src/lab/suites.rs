@@ -1,7 +1,7 @@
 //! The suites, and their run: several in one guest, one after the other.
 //!
-//! The job says on its output where a suite begins and how it ends ([`progress`](super::progress)).
-//! Which suites run again is decided by [`rounds`](super::rounds).
+//! The job marks in its output where a suite begins and how it ends
+//! ([`progress`](super::progress)). Which suites run again is decided by [`rounds`](super::rounds).
 
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ pub const SUITES: &[Suite] = &[
     },
 ];
 
-/// What the suites said together.
+/// The combined output of the suites.
 #[derive(Clone, Debug, Default)]
 pub struct Sum {
     /// Tests of the guest by libtest's word; those that skipped themselves count as passed.
@@ -146,7 +146,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Suites that do not run; said at once, and again at the end.
+    /// Suites that do not run; printed at once, and again at the end.
     pub fn not_run(&mut self, suites: &[&Suite], why: &str) {
         for suite in suites {
             let line = format!("SKIPPED: guest suite {}: {why}", suite.name);
@@ -267,7 +267,7 @@ pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
 fn job(suites: &[&Suite]) -> String {
     let mut job = String::from("export BAREWIRE_GUEST=1 RUST_BACKTRACE=1\nall=0\n");
     job += &format!("export BAREWIRE_GUEST_QUEUES={}\n", guest::virtio_queues());
-    // What tests read, for whoever looks for a fault.
+    // What tests read, for debugging.
     for name in ["BAREWIRE_CASE", "BAREWIRE_SEED", "BAREWIRE_NO_SKIPS"] {
         if let Ok(value) = std::env::var(name) {
             job += &format!("export {name}={}\n", super::quoted(&value));

@@ -1,8 +1,8 @@
-//! Wires that a job has pulled and plugged in again: a link that is lost in flight is nobody's to
-//! make inside the guest, where a card is driven in user space.
+//! Cables that a job unplugs and plugs in again: inside the guest a job cannot take down the link
+//! of a card driven in user space.
 //!
-//! The job says `@@lab link CARD off` or `on` on a line of its own; the host answers by QEMU's
-//! monitor and says nothing back: the card's link is what shows it.
+//! The job prints `@@lab link CARD off` or `on` on a line of its own; the host acts through QEMU's
+//! monitor without a reply: the card's link state shows it.
 
 use super::guest::Card;
 

@@ -21,7 +21,7 @@ const NOT_PUBLISHED: [&str; 4] = [
 /// The version of all crates of the workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The crate that `cargo install` is asked for.
+/// The crate for `cargo install`.
 const PROGRAM: &str = "barewire-cli";
 
 /// Packages, and checks.
@@ -68,8 +68,8 @@ pub fn verify(to: &Path, folder: &Path) -> Result<()> {
     check(folder, &names, &target)
 }
 
-/// Checks the command where every crate of ours is taken from the folder. What others have made is
-/// as `Cargo.lock` says, and built already.
+/// Checks the command where every crate of ours is taken from the folder. External crates are those
+/// of `Cargo.lock`, and built already.
 fn check(folder: &Path, names: &[String], target: &Path) -> Result<()> {
     let of = |name: &str| -> PathBuf { folder.join(format!("{name}-{VERSION}")) };
     let mut config = profile()? + "[patch.crates-io]\n";

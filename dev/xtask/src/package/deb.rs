@@ -14,10 +14,10 @@ use crate::run::{quietly, root};
 /// Scripts of `dist/deb` that dpkg runs.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
-/// Where the configuration lies; dpkg asks before it replaces one that was changed.
+/// The configuration folder; dpkg asks before it replaces a changed file.
 const CONFIGURATION: &str = "etc/barewire/flows-example.toml";
 
-/// Who is written into the package unless `DEBFULLNAME` and `DEBEMAIL` (debchange(1)) say it.
+/// The maintainer of the package unless `DEBFULLNAME` and `DEBEMAIL` (debchange(1)) are set.
 const MAINTAINER: (&str, &str) = ("barewire packagers", "packagers@barewire.invalid");
 
 /// Makes it.

@@ -19,7 +19,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// What exports by TLS trust unless `ca=` says otherwise.
+/// The CAs that TLS exports trust without `ca=`.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Loaded on demand, hence unknown to ldd.

@@ -1,5 +1,5 @@
-//! Names and licences of all crates that are linked into the program: most licences ask that their
-//! text goes along with it.
+//! Names and licences of all crates that are linked into the program: most licences require their
+//! text to be included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

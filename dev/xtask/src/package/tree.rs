@@ -14,7 +14,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// An empty one, in place of what is there.
+    /// An empty one, replacing an existing one.
     pub fn new(root: PathBuf) -> Result<Tree> {
         let _ = fs::remove_dir_all(&root);
         let tree = Tree { root };

@@ -1,5 +1,5 @@
 //! A screen as SVG: a frame, rectangles behind text, and runs of text of one style. Each run is as
-//! long as its columns, whatever font the reader has.
+//! wide as its columns in any font.
 
 use super::screen::{Cell, Screen, Style};
 

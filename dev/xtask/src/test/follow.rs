@@ -1,8 +1,8 @@
 //! The output of a program, line by line, until the program ends.
 //!
-//! A process that a test left behind has inherited the pipe and holds it open, so the end of the
-//! pipe is not waited for: what is in it when the program has ended is read, and who holds it then
-//! is reported.
+//! A process that a test left behind has inherited the pipe and holds it open, so there is no wait
+//! for the end of the pipe: its content is read when the program has ended, and the process that
+//! still holds it is reported.
 
 use std::io::{ErrorKind, PipeReader, Read};
 use std::os::fd::AsFd;
@@ -79,7 +79,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Reads what is there, up to [`READ_MAX`]. Whether the pipe has ended.
+    /// Reads what is available, up to [`READ_MAX`]. Whether the pipe has ended.
     fn take(
         &mut self,
         pipe: &mut PipeReader,

@@ -11,7 +11,8 @@ use super::Sum;
 use crate::lab;
 use crate::run::{target_dir, which};
 
-/// Ends the line of a test that skipped itself because it needs the guest; `lab::guest` says it.
+/// Ends the line of a test that skipped itself because it needs the guest; The message of
+/// `lab::guest`.
 const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
 
 /// Set to 0, it turns the suites of the guest off.
@@ -24,7 +25,7 @@ pub enum Guest {
         child: Child,
         files: [PathBuf; 2],
     },
-    /// Turned off by whoever runs the tests: its suites are skipped.
+    /// Turned off by the user: its suites are skipped.
     Off(String),
     /// It could not be started, which is a failure and not a skip.
     Failed(anyhow::Error),
@@ -73,7 +74,7 @@ impl Guest {
         Ok(Guest::Runs { child, files })
     }
 
-    /// Waits for the end of all suites, and shows what they said.
+    /// Waits for the end of all suites, and shows their output.
     fn end(self) -> Result<lab::Sum> {
         let (mut child, files) = match self {
             Guest::Off(why) => return Ok(lab::run_none(&why)),
@@ -93,8 +94,8 @@ impl Guest {
     }
 }
 
-/// Takes up what the suites of the guest lab did. What was skipped for want of it counts as what it
-/// did there; if there is no guest it stays skipped.
+/// Takes up what the suites of the guest lab did. Tests skipped for lack of the guest count as
+/// their result there; without a guest they stay skipped.
 pub fn in_guest(guest: Guest, sum: &mut Sum, skips: &mut Vec<String>) -> lab::Sum {
     let guest = match guest.end() {
         Ok(guest) => guest,

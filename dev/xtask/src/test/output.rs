@@ -1,20 +1,20 @@
 //! What cargo and libtest print, read line by line.
 //!
 //! Standard output and standard error share a pipe, and libtest writes the line of a result in
-//! pieces (`test result: `, the verdict, the counts), so that whatever a thread or another process
-//! prints meanwhile may stand in between. Each piece is one write(2) of less than `PIPE_BUF` bytes
-//! and therefore whole: the counts are looked for wherever they stand in a line.
+//! pieces (`test result: `, the verdict, the counts), so that output of another thread or process
+//! may come in between. Each piece is one write(2) of less than `PIPE_BUF` bytes and therefore
+//! whole: the counts are looked for wherever they stand in a line.
 
 /// The counts of one result of libtest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: u64,
     pub failed: u64,
-    /// All tests of the suite that were not filtered out, whatever became of them.
+    /// All tests of the suite that were not filtered out, whatever their result.
     pub total: u64,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// cargo runs a test binary, or the doc tests of a crate: the name of the suite.

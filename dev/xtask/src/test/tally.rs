@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::output::{self, Counts, Line};
 use super::times::Times;
 
-/// What all test binaries said together.
+/// The combined results of all test binaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub passed: u64,
@@ -70,7 +70,7 @@ impl Tally {
                 self.close(now);
                 name.clone_into(&mut self.suite);
             }
-            // A test may print what libtest says in a process that it started.
+            // A test may print libtest output of a process that it started.
             Line::Begin(_) if self.open.is_some() => {}
             Line::Begin(total) => {
                 self.open = Some(Open {
@@ -97,7 +97,7 @@ impl Tally {
         }
     }
 
-    /// The suite that runs has ended, although it did not say so.
+    /// The running suite has ended without its summary line.
     fn close(&mut self, now: Instant) {
         if let Some(open) = self.open.take() {
             self.times.add(&self.suite, open.began, &open.ends, now);

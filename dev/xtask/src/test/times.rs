@@ -1,6 +1,6 @@
 //! How long each suite and each test took, and how long suites may take.
 //!
-//! libtest tells the time of a test only in nightly. But it begins tests in the order of their
+//! libtest reports the time of a test only in nightly. But it begins tests in the order of their
 //! names, as many at once as it has threads, and each end begins the next: from the ends, which it
 //! does print, all beginnings follow.
 
@@ -44,10 +44,10 @@ pub struct Times {
     tests: Vec<(String, Duration)>,
 }
 
-/// The factor that the environment asks for, or our own.
+/// The factor from the environment, or the default.
 ///
 /// # Errors
-/// When what it asks for is no number.
+/// If it is not a number.
 pub fn factor() -> Result<u64> {
     match std::env::var(FACTOR_VAR) {
         Ok(text) => text.parse().with_context(|| format!("{FACTOR_VAR}={text}")),
@@ -56,7 +56,7 @@ pub fn factor() -> Result<u64> {
 }
 
 impl Times {
-    /// For suites that run as many tests at once, and that fail beyond so many times their budget.
+    /// For suites that run this many tests at once, and fail above this many times their budget.
     pub fn new(threads: usize, factor: u64) -> Times {
         Times {
             threads: threads.max(1),
@@ -89,7 +89,7 @@ impl Times {
         for (name, took) in &self.suites {
             let budget = budget(name);
             let seconds = took.as_secs_f64();
-            // Those of a moment say nothing.
+            // Very short ones are not meaningful.
             if seconds < 1.0 {
                 continue;
             }

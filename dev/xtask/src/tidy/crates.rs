@@ -125,8 +125,8 @@ pub fn forbid_unsafe(metadata: &Value, files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Dependencies from outside that `docs/decisions.md` does not name (in backquotes). Those of
-/// `dev` are free: nobody ships them.
+/// Dependencies from outside that `docs/decisions.md` does not name (in backquotes). Those of `dev`
+/// are free, because they are not shipped.
 pub fn outside_dependencies(metadata: &Value, files: &[File]) -> Vec<Finding> {
     let decisions = Path::new("docs/decisions.md");
     let decisions = files.iter().find(|file| file.path == decisions);

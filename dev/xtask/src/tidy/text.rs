@@ -5,7 +5,7 @@ use super::{File, Finding};
 /// Longest line of a source file, in characters.
 const LINE_MAX: usize = 100;
 
-/// Largest file, in bytes: history keeps every version for ever.
+/// Largest file, in bytes: history keeps every version forever.
 const BLOB_MAX: u64 = 256 * 1024;
 
 /// Files larger than history should carry.
@@ -16,7 +16,7 @@ pub fn blob(file: &File) -> Option<Finding> {
     })
 }
 
-/// Paths of somebody's machine.
+/// Paths of a developer's machine.
 pub fn machine_paths(file: &File) -> Vec<Finding> {
     // Taken apart, or this file would find itself.
     let places = [

@@ -1,4 +1,5 @@
-//! The table for decoders: who reads TLS, HTTP, DNS and QUIC in a capture rich in applications.
+//! The table for decoders: programs that decode TLS, HTTP, DNS and QUIC in a capture rich in
+//! applications.
 
 use std::process::Command;
 

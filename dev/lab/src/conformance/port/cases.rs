@@ -1,4 +1,4 @@
-//! Demands on every port, whatever it is made of.
+//! Requirements for every port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -135,7 +135,7 @@ pub(super) fn flows(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// What the rig says that it holds, it holds until the reader comes.
+/// The number of packets that the rig claims to hold, it holds until the reader resumes.
 pub(super) fn no_loss_below_capacity(rig: &'static Rig) -> Result<()> {
     let count = u64::from(rig.holds);
     let mut line = Line::open(rig, |_| ())?;
@@ -207,7 +207,7 @@ pub(super) fn overload(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Batches of every size up to the one asked for.
+/// Batches of every size up to the requested one.
 pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
     let count = u64::from(rig.holds.min(600));
     let sizes: &[usize] = match rig.joint.is_slow() {
@@ -381,7 +381,7 @@ pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// A packet kept beyond its batch stays as it was while others come.
+/// A detached packet stays unchanged while others arrive.
 pub(super) fn detach(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let pool = line.pool.clone();
@@ -532,7 +532,7 @@ pub(super) fn frames_are_sent(rig: &'static Rig) -> Result<()> {
             line.expect_numbers(number - 99..number + 1)?;
         }
     }
-    // A stranger's frame is refused. It goes nowhere, so it is not missed here.
+    // A frame of another pool is refused. It goes nowhere, so it is not missed here.
     let other = ring::Pool::new(ring::PoolConfig {
         frame_count: 1,
         ..ring::PoolConfig::default()

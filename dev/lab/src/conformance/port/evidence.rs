@@ -59,7 +59,7 @@ fn inside(pair: &Pair) -> String {
     text
 }
 
-/// Flags, how often somebody asked for all packets, and the counters.
+/// Flags, the promiscuity count, and the counters.
 fn interface(end: &End) -> String {
     let reported = end.link().and_then(|link| {
         let (flags, promiscuity) = (&link["flags"], &link["promiscuity"]);

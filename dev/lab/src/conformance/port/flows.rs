@@ -1,7 +1,7 @@
 //! Wires of emulated cards: which flow comes to which queue, and what is still under way.
 //!
 //! QEMU keeps packets for a card that has no room for them, and the host keeps them for a TAP
-//! interface whose guest does not read. Whoever opens the card next gets them. So a line that was
+//! interface whose guest does not read. The next user of the card gets them. So a line that was
 //! closed before all had arrived is followed by a sweep, or the next line would see its packets.
 
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ fn wires() -> MutexGuard<'static, BTreeMap<&'static str, Wire>> {
     WIRES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that nothing is on its way any more.
+/// Declares that no packet is in flight any more.
 pub(super) fn none_under_way(rig: &Rig) {
     if let Some(wire) = wires().get_mut(rig.name) {
         wire.is_empty = true;
@@ -77,8 +77,8 @@ pub(super) fn ready(line: &mut Line) -> Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// Sends a packet of each flow and takes whatever comes until all of these have: they are behind
-/// all others on their ways.
+/// Sends a packet of each flow and receives until all of these have arrived: they are last on each
+/// path.
 fn sweep(line: &mut Line) -> Result<Vec<u16>> {
     let queues = line.rig.queues as usize;
     let tried = match queues {

@@ -20,7 +20,7 @@ pub(super) enum Cards {
     User([Bound; 2]),
 }
 
-/// The cards that nobody uses, with the name of their rig.
+/// The unused cards, with the name of their rig.
 type Kept = Option<(&'static str, Cards)>;
 
 fn kept() -> MutexGuard<'static, Kept> {

@@ -331,7 +331,7 @@ impl Line {
     ) -> Result<usize> {
         const LOOK: Duration = Duration::from_millis(10);
         let rx = self.rx()?;
-        // Looks are counted, not time: who did not run for a while has not looked.
+        // Polls are counted, not time: a process that was not scheduled has not polled.
         let looks = quiet.as_millis().div_ceil(LOOK.as_millis());
         let (mut got, mut empty) = (0, 0);
         while got < count {
@@ -387,8 +387,8 @@ impl Line {
         Ok(())
     }
 
-    /// Receives these numbers in this order, each packet whole. What else comes is found by whoever
-    /// receives next.
+    /// Receives these numbers in this order, each packet whole. The next receiver gets what else
+    /// arrives.
     pub fn take_numbers(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
         let mut missing = numbers.next();
         let plan = self.plan.clone();
@@ -425,7 +425,7 @@ impl Line {
         Ok(())
     }
 
-    /// Receives until the callback says so, or for `quiet` nothing came.
+    /// Receives until the callback returns true, or nothing arrives for `quiet`.
     fn receive_until(
         &mut self,
         quiet: Duration,
@@ -465,7 +465,8 @@ impl Line {
         Ok(port.control.account().map_err(reported)?.tx_total())
     }
 
-    /// Fails unless the account says: seen, delivered, and nothing missing or counted twice.
+    /// Fails unless everything in the account was seen and delivered, and nothing is missing or
+    /// counted twice.
     pub fn expect_account(&mut self, seen: u64, delivered: u64) -> Result<()> {
         let account = self.rx_account()?;
         ensure!(
@@ -514,7 +515,7 @@ pub fn whole(packet: Packet<'_>) -> Vec<u8> {
     packet.segments().flatten().copied().collect()
 }
 
-/// Our error with its hint, for people who read a failed test.
+/// Our error with its hint, for readers of a failed test.
 pub fn reported(error: sys::Error) -> anyhow::Error {
     let hint = error.hint().map(|hint| format!(" (hint: {hint})"));
     anyhow::anyhow!("{error}{}", hint.unwrap_or_default())

@@ -47,7 +47,7 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
     line.send_numbers(0, 100, 100)?;
     line.expect_numbers(0..100)?;
     let mut number = 100;
-    // An emulated wire does not tell one card that the other is down.
+    // On an emulated wire a card does not see that the other one is down.
     let rounds = if rig.joint.is_slow() { 2 } else { 4 };
     for round in 0..rounds {
         let ours = round % 2 == 0 || rig.joint.is_slow();
@@ -110,8 +110,8 @@ pub(super) fn link_flap(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// Receives these numbers in order; packets numbered `u64::MAX` may come before, and of a slow wire
-/// such as were sent to somebody before us.
+/// Receives these numbers in order; packets numbered `u64::MAX` may come before, and on a slow wire
+/// those sent to an earlier receiver.
 fn expect_after_strays(line: &mut Line, numbers: std::ops::Range<u64>) -> Result<()> {
     let mut next = numbers.start;
     let end = Instant::now() + LIMIT;
@@ -167,8 +167,8 @@ pub(super) fn mtu_change(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// The interface is deleted under an open port: what came before is delivered, then both ends say
-/// that it is gone, the account can still be read, and no frame is lost.
+/// The interface is deleted under an open port: what came before is delivered, then both ends
+/// report that it is gone, the account can still be read, and no frame is lost.
 pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     line.send_numbers(0, 50, 100)?;
@@ -309,7 +309,7 @@ fn kill_at_random(rig: &'static Rig, random: &mut Random) -> Result<()> {
     for round in 0..rounds {
         let is_reader = round % 2 == 0;
         if !is_reader {
-            // XDP frames are only taken where somebody receives.
+            // XDP frames are only accepted if a program receives.
             line.open_rx()?;
         }
         let pair = pair(&line)?;
