@@ -15,15 +15,15 @@ pub fn workspace() -> PathBuf {
 
 /// Builds the baselines that are Rust libraries and returns the folder of their programs, or the
 /// reason why it cannot.
-pub fn rivals() -> Result<PathBuf> {
-    let folder = workspace().join("dev/bench/rivals");
+pub fn baselines() -> Result<PathBuf> {
+    let folder = workspace().join("dev/bench/baselines");
     let status = Command::new("cargo")
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(folder.join("Cargo.toml"))
         .status()
         .context("run cargo")?;
     if !status.success() {
-        bail!("the rivals do not build (libpcap-dev missing?)");
+        bail!("the baselines do not build (libpcap-dev missing?)");
     }
     Ok(folder.join("target/release"))
 }

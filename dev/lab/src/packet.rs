@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_strangers_are_told_apart() {
+    fn damage_and_foreign_packets_are_distinguished() {
         for (plan, len_min) in plans() {
             let packet = plan.build(77, 200);
             for at in len_min..200 {

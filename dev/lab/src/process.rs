@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_kills_and_tells_what_was_said() {
+    fn the_limit_kills_and_reports_the_output() {
         let mut process = sh("echo started; exec sleep 1000");
         process.wait_stdout("started", LIMIT).unwrap();
         let error = process
@@ -514,7 +514,7 @@ mod tests {
     const IGNORING_VAR: &str = "BAREWIRE_IGNORES_SIGNALS";
 
     #[test]
-    fn programs_are_started_with_default_signals_whatever_is_ignored_here() {
+    fn programs_are_started_with_default_signals() {
         if std::env::var_os(IGNORING_VAR).is_some() {
             for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
                 let mut process = sh("echo ready; exec sleep 1000");
@@ -524,7 +524,7 @@ mod tests {
             }
             return;
         }
-        let name = "programs_are_started_with_default_signals_whatever_is_ignored_here";
+        let name = "programs_are_started_with_default_signals";
         let (program, args) = own_test(module_path!(), name);
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' HUP INT TERM; exec \"$0\" \"$@\""]);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_a_failure_that_says_where() {
+    fn a_hang_is_a_failure_with_its_location() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "watchdog::tests::hangs", "--nocapture"]);
         let mut process = Process::spawn(command.env(HANG_VAR, "1")).unwrap();

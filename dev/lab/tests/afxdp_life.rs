@@ -378,7 +378,7 @@ fn missing_rights_are_named() {
 }
 
 #[test]
-fn what_the_kernel_says_of_a_driver_is_read() {
+fn driver_features_of_the_kernel_are_read() {
     require!(skip::lab());
     let pair = Veth::new().queues(3).create().unwrap();
     let ask = || {
@@ -476,7 +476,7 @@ fn a_port_may_be_opened_before_the_link_is_up() {
 }
 
 #[test]
-fn an_mtu_that_changes_is_told_and_followed() {
+fn an_mtu_that_changes_is_reported_and_followed() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open_default(&pair.right);

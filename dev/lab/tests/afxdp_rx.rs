@@ -72,7 +72,7 @@ fn generic_delivers_all_in_order() {
 }
 
 #[test]
-fn native_is_taken_unless_told() {
+fn native_is_the_default() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let port = open(&pair.right, "afxdp:{}", &PortOptions::default());
@@ -110,7 +110,7 @@ fn several_queues_keep_their_order() {
 }
 
 #[test]
-fn a_slow_reader_is_told_apart() {
+fn a_slow_reader_has_its_own_reason() {
     require!(skip::lab());
     for attach in BOTH {
         let pair = Veth::new().create().unwrap();
@@ -132,7 +132,7 @@ fn a_slow_reader_is_told_apart() {
 }
 
 #[test]
-fn a_pool_without_frames_is_told_apart() {
+fn a_pool_without_frames_has_its_own_reason() {
     require!(skip::lab());
     for attach in BOTH {
         let pair = Veth::new().create().unwrap();
@@ -340,7 +340,7 @@ fn a_batch_of_one_still_takes_a_packet_in_pieces() {
 }
 
 #[test]
-fn snaplen_cuts_what_is_shown_not_what_is_told() {
+fn snaplen_cuts_the_bytes_not_the_wire_length() {
     require!(skip::lab());
     let pair = Veth::new().mtu(9000).create().unwrap();
     let mut port = open(

@@ -152,7 +152,7 @@ fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
 }
 
 #[test]
-fn a_link_that_is_down_is_told_and_nothing_is_forgotten() {
+fn a_link_that_is_down_is_reported_and_nothing_is_lost() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.left, "afxdp:{}", &sending());

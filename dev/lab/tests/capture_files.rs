@@ -267,7 +267,7 @@ fn a_reader_that_leaves_ends_it_quietly() {
 }
 
 #[test]
-fn lines_are_printed_as_asked() {
+fn lines_are_printed_as_requested() {
     let input = sample(3);
     let run = |args: &[&str]| {
         let mut all = vec!["-r", text(input.path())];
@@ -472,7 +472,7 @@ fn filters_select_as_tcpdump_does_for_each_link_type() {
 }
 
 #[test]
-fn damage_is_told_behind_what_can_be_read() {
+fn damage_is_reported_after_what_can_be_read() {
     let input = sample(50);
     let bytes = std::fs::read(input.path()).unwrap();
     let folder = Folder::new();

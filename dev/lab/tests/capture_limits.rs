@@ -46,7 +46,7 @@ fn large(path: &Path, count: u32) {
 }
 
 #[test]
-fn a_full_disk_leaves_a_valid_file_and_says_how_much() {
+fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
     lab::require!(skip::root(), skip::program("capinfos", "wireshark-common"));
     let folder = Folder::new();
     let input = folder.at("input.pcap");

@@ -263,7 +263,7 @@ fn tags_taken_out_are_put_back() {
 }
 
 #[test]
-fn directions_are_told_apart() {
+fn directions_are_distinguished() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
@@ -316,7 +316,7 @@ fn a_count_and_a_time_end_it() {
 }
 
 #[test]
-fn lines_come_without_being_asked_for() {
+fn lines_are_not_buffered_in_a_pipe() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
@@ -369,7 +369,7 @@ fn several_queues_give_every_packet_once() {
 /// Nobody reads what is written: the end comes with a signal all the same, and nothing is lost
 /// without a number.
 #[test]
-fn a_reader_that_takes_nothing_does_not_hold_up_the_end() {
+fn a_stalled_reader_does_not_delay_the_exit() {
     lab::require!(skip::lab(), skip::program("mkfifo", "coreutils"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());

@@ -30,7 +30,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn captures_are_private_unless_asked() {
+fn captures_are_private_by_default() {
     let folder = Folder::new("modes");
     let input = input(&folder);
     for (name, options, mode) in [

@@ -26,7 +26,7 @@ fn json(finished: &Finished) -> Value {
 }
 
 #[test]
-fn devices_tell_queues_modes_and_who_holds_xdp() {
+fn devices_lists_queues_modes_and_holders_of_xdp() {
     lab::require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
     let ns = &pair.right.ns;

@@ -141,7 +141,7 @@ fn certify(name: &str, key: &str, certificate: &str) {
 /// What comes out of OpenSSL's server is a file by RFC 5655. A collector whose certificate is not
 /// trusted gets nothing.
 #[test]
-fn tls_brings_the_same_and_trusts_nobody_else() {
+fn tls_delivers_the_same_and_trusts_no_other_ca() {
     require!(skip::program("openssl", "openssl"));
     require!(skip::program("ipfixDump", "libfixbuf-tools"));
     let folder = Folder::new("tls");

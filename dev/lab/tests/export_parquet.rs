@@ -213,7 +213,7 @@ fn queries_are_answered_in_three_forms() {
 
 /// Without an engine the error says how to get one.
 #[test]
-fn a_missing_engine_is_told() {
+fn a_missing_engine_is_reported() {
     let mut command = Command::new(barewire().unwrap());
     command
         .args(["flows", "query", "SELECT 1", "."])
@@ -277,7 +277,7 @@ fn after_a_kill_there_are_whole_files_only() {
 }
 
 #[test]
-fn a_full_disk_costs_what_it_says() {
+fn a_full_disk_costs_what_is_reported() {
     require!(skip::root(), python(&["duckdb", "pyarrow"]));
     let folder = Folder::new("parquet-full");
     let input = folder.0.join("input.pcap");

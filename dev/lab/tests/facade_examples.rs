@@ -48,7 +48,7 @@ fn sniff_prints_a_line_for_each_packet() {
 }
 
 #[test]
-fn generate_sends_as_many_packets_as_asked_for() {
+fn generate_sends_the_requested_number_of_packets() {
     lab::require!(skip::program("tshark", "tshark"));
     let folder = Folder::new();
     let file = folder.at("out.pcap");

@@ -175,7 +175,7 @@ fn overtaken_first_segments_are_put_in_order() {
 
 /// The answer comes after more packets than are looked at: those of the body do not count.
 #[test]
-fn the_answer_to_a_long_upload_is_told() {
+fn the_answer_to_a_long_upload_is_reported() {
     let request = b"PUT /a HTTP/1.1\r\nHost: h\r\n\r\n";
     let mut packets = vec![
         tcp(0, 1000, SYN, b""),

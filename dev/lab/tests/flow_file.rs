@@ -248,7 +248,7 @@ fn a_pipe_and_a_reader_that_leaves() {
 }
 
 #[test]
-fn damage_is_told_after_everything_before_it() {
+fn damage_is_reported_after_everything_before_it() {
     let (there, _) = there_and_back(1);
     let packets: Vec<Vec<u8>> = (0..100).map(|n| there.build(n, 60)).collect();
     let file = write_pcap(&packets).unwrap();

@@ -139,7 +139,7 @@ fn a_tap_sees_both_directions() {
 /// Nobody reads the lines while packets come: packets are metered on, records beyond the room for
 /// them are dropped and counted, and every packet is accounted for.
 #[test]
-fn a_reader_who_sleeps_costs_records_and_no_packets() {
+fn a_stalled_reader_costs_records_and_no_packets() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;

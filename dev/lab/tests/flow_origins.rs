@@ -127,7 +127,7 @@ fn reported(flow: &Value, end: &str) -> [String; 4] {
 }
 
 #[test]
-fn databases_and_lists_say_what_libmaxminddb_says() {
+fn databases_and_lists_match_libmaxminddb() {
     require!(
         skip::program("mmdbresolve", "wireshark-common"),
         python(&["mmdb_writer"])
@@ -327,7 +327,7 @@ fn manuf() -> Result<(), skip::Missing> {
 }
 
 #[test]
-fn makers_of_cards_are_those_that_tshark_knows() {
+fn mac_vendors_are_those_of_tshark() {
     require!(skip::program("tshark", "tshark"), manuf());
     let (mut known, mut unknown) = (0, 0);
     // Captures of virtual interfaces name no maker: one with cards of many comes first.
@@ -439,7 +439,7 @@ fn is_longer(mac: &str) -> bool {
 }
 
 #[test]
-fn wrong_files_and_missing_keys_are_told() {
+fn wrong_files_and_missing_keys_are_reported() {
     let folder = Folder::new("origins-wrong");
     let file = folder.0.join("wrong");
     std::fs::write(&file, "192.0.2.0/24,64500,x\nnonsense\n").unwrap();

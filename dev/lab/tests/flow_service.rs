@@ -38,7 +38,7 @@ fn flows(args: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_file_says_what_flags_say() {
+fn a_file_sets_what_flags_set() {
     let folder = Folder::new("config");
     let file = folder.0.join("flows.toml");
     let capture = root().join("testdata/captures/lab-mix.pcapng");

@@ -237,7 +237,7 @@ fn a_reload_swaps_prefix_lists_and_keeps_the_counts() {
 }
 
 #[test]
-fn allowed_sources_pass_whatever_is_denied() {
+fn allowed_sources_pass_even_if_denied() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let left = pair.left.ipv4.to_string();

@@ -124,7 +124,7 @@ fn igb_fills_no_short_frames() {
 }
 
 #[test]
-fn igb_copies_when_told() {
+fn igb_copies_on_request() {
     lab::require!(guest::inside());
     receives_into_our_frames(["igb0", "igb1"], "afxdp:{}?bind=copy", "native", "copy");
 }

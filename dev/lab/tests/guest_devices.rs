@@ -91,7 +91,7 @@ fn modes_that_devices_names_can_be_opened_and_no_others() {
 }
 
 #[test]
-fn doctor_knows_the_guest() {
+fn doctor_describes_the_guest() {
     lab::require!(guest::inside());
     let all = barewire(&["doctor", "--json"]);
     let state = |check: &str| {

@@ -50,7 +50,7 @@ fn run(program: &str, args: &[&str]) {
 }
 
 #[test]
-fn a_card_that_the_kernel_has_or_nobody_knows() {
+fn a_card_of_the_kernel_or_of_unknown_type() {
     lab::require!(guest::inside());
     let address = address_of("igb0");
     refused(

@@ -421,7 +421,7 @@ fn a_killed_process_leaves_no_dma_and_the_card_to_others() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told_with_what_to_do() {
+fn obstacles_are_reported_with_a_hint() {
     lab::require!(guest::inside());
     let failure = |name: &str| {
         let error = port::open(name, &both()).map(drop).unwrap_err();
@@ -474,7 +474,7 @@ fn failure_without_hint(name: &str) -> String {
 }
 
 #[test]
-fn a_card_that_the_kernel_wants_back_goes_back() {
+fn a_card_that_the_kernel_requests_back_is_released() {
     lab::require!(guest::inside());
     let card = Bound::to_vfio(CARDS[0]).unwrap();
     let igb = sys::pci::PciFunction::find(card.address()).unwrap();

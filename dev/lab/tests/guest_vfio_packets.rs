@@ -192,7 +192,7 @@ fn an_emulated_e1000_checks_nothing_and_takes_tags_out() {
 }
 
 #[test]
-fn a_virtio_net_says_nothing_of_packets_from_afar() {
+fn a_virtio_net_has_no_verdict_on_packets_from_other_hosts() {
     lab::require!(guest::inside());
     packets_of(["virtio0", "virtio1"], |_| Checksum::Unknown, false);
 }
@@ -223,7 +223,7 @@ impl Drop for Neighbours<'_> {
 /// The kernel at the far end leaves the sum of UDP to its card, which leaves it to the host, which
 /// leaves it to us: the packet never was on a wire.
 #[test]
-fn a_virtio_net_finishes_a_sum_that_nobody_made() {
+fn a_virtio_net_completes_an_incomplete_checksum() {
     // Between the cards is the host's bridge; a hub of QEMU's would not pass the header on.
     lab::require!(guest::inside(), guest::two_queues());
     let mut stand = Stand::new(["virtio0", "virtio1"], "");

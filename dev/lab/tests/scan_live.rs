@@ -447,7 +447,7 @@ fn ipv6_is_scanned_like_ipv4() {
 }
 
 #[test]
-fn neighbours_on_the_link_are_asked_for_their_addresses() {
+fn neighbours_on_the_link_are_resolved() {
     require!(skip::lab());
     let pair = scene();
     let (left, right) = (&pair.left, &pair.right);

@@ -221,7 +221,7 @@ const FIELDS: &[&str] = &[
 ];
 
 #[test]
-fn rewritten_as_asked_with_right_checksums() {
+fn rewritten_as_requested_with_right_checksums() {
     lab::require!(
         skip::lab(),
         skip::program("tcpdump", "tcpdump"),

@@ -165,7 +165,7 @@ fn packets_that_the_other_end_stops_taking_are_counted_as_failed() {
 }
 
 #[test]
-fn packets_longer_than_a_page_go_another_way_or_are_told() {
+fn packets_longer_than_a_page_take_another_path_or_are_reported() {
     lab::require!(skip::lab());
     let pair = Veth::new().gro().mtu(9000).create().unwrap();
     let left = pair.left.ifname.as_str();

@@ -159,7 +159,7 @@ fn the_account_adds_up_at_full_rate() {
 }
 
 #[test]
-fn whatever_would_lose_all_in_silence_is_refused() {
+fn settings_that_would_lose_everything_silently_are_refused() {
     lab::require!(skip::lab());
     with_pair(Veth::new(), |pair, receiver| {
         let ifindex = pair.left.ifindex;

@@ -397,7 +397,7 @@ fn pass_program(name: &str) -> XdpProgram {
 }
 
 #[test]
-fn whoever_holds_the_device_is_named() {
+fn the_holder_of_the_device_is_named() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     pair.right

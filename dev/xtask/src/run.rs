@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_tell_what_was_said() {
+    fn failures_include_the_output() {
         let error = quietly(Command::new("sh").args(["-c", "echo why >&2; exit 4"])).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("why") && error.contains('4'), "{error}");

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_what_would_be_right() {
+    fn errors_suggest_the_right_value() {
         for (text, why, hint) in [
             (
                 "tpo = 3",

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_whether_it_adds_up() {
+    fn the_table_shows_whether_it_adds_up() {
         let mut queue = QueueAccount {
             seen: 10,
             delivered: 7,

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_sleeps_costs_records_and_no_time() {
+    fn a_stalled_reader_costs_records_and_no_time() {
         let record = record();
         let (asleep, wake, read) = asleep();
         let out = Output::start("lines", PIECES_MAX, asleep).unwrap();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_has_left_is_told_as_an_error() {
+    fn a_closed_reader_is_reported_as_an_error() {
         struct Gone;
         impl Write for Gone {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

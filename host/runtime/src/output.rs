@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_reader_is_given_up_only_once_the_end_was_asked_for() {
+    fn a_blocked_reader_is_abandoned_only_after_the_end_was_requested() {
         let (reader, writer) = io::pipe().unwrap();
         let output = Output::start("output", 2, writer).unwrap();
         // More than any pipe holds, so the thread is stuck with it.

@@ -303,7 +303,7 @@ impl Sending {
             .duration
             .map_or(u64::MAX, |d| (d.as_nanos() as u64).max(1));
         let packet_max = limits.packet_count.unwrap_or(u64::MAX);
-        let mut told_ns = 0;
+        let mut reported_ns = 0;
         let mut room_ns = 0;
         let mut pending = None;
         loop {
@@ -318,8 +318,8 @@ impl Sending {
             if self.put >= packet_max {
                 return Ok(SendEnded::Count);
             }
-            if self.now_ns - told_ns >= 1_000_000_000 {
-                told_ns = self.now_ns;
+            if self.now_ns - reported_ns >= 1_000_000_000 {
+                reported_ns = self.now_ns;
                 self.close(tx, source, pacer);
                 progress(&self.report);
             }

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moment_is_that_of_the_first_request_whoever_looks() {
+    fn the_time_is_that_of_the_first_request() {
         let first = Stop::new();
         let second = first.child();
         assert_eq!((first.since(), second.since()), (None, None));

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told() {
+    fn faults_are_reported() {
         let mut a = Asm::new();
         let nowhere = a.label();
         a.jump(nowhere);

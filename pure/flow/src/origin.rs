@@ -64,7 +64,7 @@ impl Origin {
 pub type Origins = [Origin; 2];
 
 /// Whether a text is reported.
-pub(crate) type IsTold = fn(&OriginParts) -> bool;
+pub(crate) type IsIncluded = fn(&OriginParts) -> bool;
 
 /// A text of an end.
 pub(crate) type Text = fn(&Origin) -> &str;
@@ -76,7 +76,7 @@ fn text(value: &Option<Arc<str>>) -> &str {
 /// The texts that lines and columns have, and when they are reported; before each name stands
 /// `src_` or
 /// `dst_`. The number of the autonomous system, which comes first, is no text.
-pub(crate) const TEXTS: [(&str, IsTold, Text); 4] = [
+pub(crate) const TEXTS: [(&str, IsIncluded, Text); 4] = [
     ("as_name", |parts| parts.network, |end| text(&end.network)),
     ("country", |parts| parts.place, Origin::country),
     ("city", |parts| parts.place, |end| text(&end.city)),

@@ -143,7 +143,7 @@ fn silences(seed: u64, flow_count: u16) -> Vec<Packet> {
 }
 
 #[test]
-fn silent_flows_are_read_on_or_not_at_every_batch_length() {
+fn silent_flows_continue_or_end_equally_at_every_batch_length() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 4096;
     config.table.timeouts.active_ns = 20 * S;
@@ -160,7 +160,7 @@ fn silent_flows_are_read_on_or_not_at_every_batch_length() {
 
 /// Whether a flow is read on depends on its own silence, not on what else there is.
 #[test]
-fn a_silent_flow_is_told_alone_as_among_others() {
+fn a_silent_flow_is_reported_alone_as_among_others() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 2048;
     config.table.timeouts.active_ns = 20 * S;

@@ -75,7 +75,7 @@ fn assert_all_reached(insns: &[Insn]) {
 }
 
 #[test]
-fn programs_have_no_dead_code_whatever_the_rules() {
+fn programs_have_no_dead_code_for_any_rules() {
     let never = Some(filter(&[(0x06, 0, 0, 0)]));
     let always = Some(filter(&[(0x06, 0, 0, 1)]));
     let matchers = [never, always, None, ipv4()];
@@ -111,7 +111,7 @@ fn programs_have_no_dead_code_whatever_the_rules() {
 }
 
 #[test]
-fn addresses_are_looked_up_once_whatever_the_rules() {
+fn addresses_are_looked_up_once_for_any_rules() {
     let list = |text: &str| -> Option<List> { Some([Prefix::parse(text).unwrap()].into()) };
     let mut rules = vec![rule("count", ipv4(), Verdict::Count, 0); 5];
     rules[1].sources = list("10.0.0.0/8");
@@ -140,7 +140,7 @@ fn a_limit_tries_a_bounded_number_of_times() {
 }
 
 #[test]
-fn rules_are_asked_by_priority_and_then_as_given() {
+fn rules_match_by_priority_and_then_as_given() {
     let mut rules = ["c", "a", "b", "d"].map(|name| {
         let priority = match name {
             "a" => -1,

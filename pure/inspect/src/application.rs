@@ -321,7 +321,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn what_is_told_is_kept_once_and_in_order() {
+    fn reported_fields_are_kept_once_and_in_order() {
         let mut a = Application::EMPTY;
         a.named(Protocol::Dns);
         a.field(Field::DnsName, Value::text(b"example.org"));

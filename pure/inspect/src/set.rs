@@ -85,7 +85,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn numbers_beyond_a_word_are_kept_in_order() {
+    fn numbers_above_one_word_are_kept_in_order() {
         let mut set = Set::<{ words(200) }>::NONE;
         for number in [199, 0, 64, 63, 130, 5000] {
             set.insert(number);

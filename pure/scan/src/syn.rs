@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_port_is_used_and_none_beyond() {
+    fn every_source_port_is_used_and_no_other() {
         let source = |first, count| Source {
             ipv4: None,
             ipv6: None,

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_comes_and_none_beyond() {
+    fn every_number_in_range_occurs_and_no_other() {
         let mut rng = Rng::new(7);
         for last in [0u128, 1, 2, 9, 255] {
             let mut seen = vec![0u32; last as usize + 1];

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_a_reason() {
+    fn unknown_use_is_a_reason_to_refuse() {
         let why = lifeline("no-such-if").unwrap();
         assert!(why.contains("cannot be reported"), "{why}");
         assert_eq!(lifeline("lo"), None);

@@ -65,7 +65,7 @@ mod tests {
     use crate::registry::{Plain, Target};
 
     #[test]
-    fn each_row_says_what_its_targets_are() {
+    fn each_row_has_the_kind_of_its_targets() {
         for row in BACKENDS {
             let name = PortName::parse(&format!("{}:x", row.scheme)).unwrap();
             let found = name.backend().unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_says_what_becomes_of_packets_that_nobody_takes() {
+    fn a_port_reports_what_happens_to_unclaimed_packets() {
         let port = open("memory:a", &PortOptions::default()).unwrap();
         assert_eq!(port.control.describe().intake, Intake::Waiting);
         let path =

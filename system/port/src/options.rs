@@ -210,7 +210,7 @@ pub struct PortOptions {
     /// By which of the kernel's interfaces a card is taken (VFIO).
     pub iommu: IommuBy,
     /// Take the card from its kernel driver while the port is open (VFIO).
-    pub lend: bool,
+    pub bind_card: bool,
     /// How long the kernel may hold back packets to fill a block (AF_PACKET).
     pub block_timeout: Duration,
     /// A name for the port's interface in capture files.
@@ -241,7 +241,7 @@ impl Default for PortOptions {
             rss_hash: false,
             qdisc_bypass: true,
             iommu: IommuBy::Auto,
-            lend: false,
+            bind_card: false,
             block_timeout: Duration::from_millis(10),
             label: None,
         }

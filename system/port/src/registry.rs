@@ -314,12 +314,12 @@ mod tests {
     #[test]
     fn options_of_a_row_may_have_names_of_their_own() {
         fn show(name: &PortName, options: &PortOptions) -> Result<Port> {
-            let what = format!("{:?} {}", options.bind, options.lend);
+            let what = format!("{:?} {}", options.bind, options.bind_card);
             nothing(name, options).map_err(|_| Error::new(ErrorKind::Unsupported, what, "no"))
         }
         let row = Backend::new("plain", show);
         let other = Backend {
-            renamed: &[("bind", "lend")],
+            renamed: &[("bind", "bind_card")],
             ..Backend::new("other", show)
         };
         let registry = Registry::with(&[row, other]);

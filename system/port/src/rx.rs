@@ -84,7 +84,7 @@ pub trait RxBackend: Send {
 
     /// Whether every slot lies in a frame of [`pool`](Self::pool) that another queue may take over:
     /// `release` then leaves those alone whose token is `Slot::DETACHED`.
-    fn lends_frames(&self) -> bool {
+    fn has_pool_frames(&self) -> bool {
         false
     }
 

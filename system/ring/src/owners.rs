@@ -85,22 +85,22 @@ impl<'p> Owners<'p> {
         is_held
     }
 
-    /// [`lend`](Self::lend) for an index that is known to be one of the pool's.
+    /// [`give_to_device`](Self::give_to_device) for an index that is known to be one of the pool's.
     ///
     /// # Safety
     /// As there; and `index` is below the pool's count of frames.
     #[inline(always)]
-    pub unsafe fn lend_known(self, index: u32) -> bool {
+    pub unsafe fn give_known_to_device(self, index: u32) -> bool {
         // SAFETY: the caller's word.
         unsafe { self.pass_known(index, Owner::User, Owner::Device) }
     }
 
-    /// As [`Pool::lend_index`](crate::Pool::lend_index): the user's frame becomes the device's.
+    /// As [`Pool::give_index_to_device`](crate::Pool::give_index_to_device): the user's frame becomes the device's.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub unsafe fn lend(self, index: u32) -> bool {
+    pub unsafe fn give_to_device(self, index: u32) -> bool {
         self.pass(index, Owner::User, Owner::Device)
     }
 }

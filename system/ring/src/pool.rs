@@ -275,7 +275,7 @@ impl Pool {
     /// # Panics
     /// If the frame is of another pool: a bug of the caller, which must compare tags before.
     #[inline]
-    pub fn lend(&self, frame: Frame) -> u32 {
+    pub fn give_to_device(&self, frame: Frame) -> u32 {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
         let passed = self.pass(frame.index, Owner::User, Owner::Device);
         debug_assert!(passed, "an owned frame is marked as the user's");
@@ -310,7 +310,7 @@ impl Pool {
     /// The caller holds `index`, as for [`FrameCache::give_index`](crate::FrameCache::give_index),
     /// and no longer touches the frame.
     #[inline]
-    pub unsafe fn lend_index(&self, index: u32) -> bool {
+    pub unsafe fn give_index_to_device(&self, index: u32) -> bool {
         self.pass(index, Owner::User, Owner::Device)
     }
 

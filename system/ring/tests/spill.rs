@@ -61,8 +61,8 @@ fn frames_that_a_full_cache_gives_away_can_be_taken_by_another() {
                     }
                 }
                 Way::FromDevice | Way::RunFromDevice => {
-                    let lend = || one.take_for_device();
-                    let indices: Vec<u32> = std::iter::from_fn(lend).collect();
+                    let take = || one.take_for_device();
+                    let indices: Vec<u32> = std::iter::from_fn(take).collect();
                     assert_eq!(indices.len(), FRAMES as usize);
                     for piece in indices.chunks(piece) {
                         // SAFETY: borrowed above, to no device.

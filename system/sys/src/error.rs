@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_says_what_and_why() {
+    fn text_has_what_and_why() {
         let e = Error::from_io("open eth9", io::Error::from_raw_os_error(libc::ENODEV))
             .with_why("no such interface")
             .with_hint("barewire devices lists them");

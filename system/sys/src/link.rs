@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told_with_those_there_are() {
+    fn unknown_names_are_reported_with_the_known_ones() {
         for name in ["no-such-if0", "", "a-name-longer-than-fifteen", "a\0b"] {
             let error = Link::by_name(name).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound, "{name:?}: {error}");

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_is_what_date_says() {
+    fn the_offset_is_that_of_date() {
         let output = std::process::Command::new("date")
             .args(["-d@1700000000", "+%:::z"])
             .output();

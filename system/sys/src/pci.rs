@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sysfs_says_is_understood() {
+    fn sysfs_is_parsed() {
         let bus = bus();
         let find = |text: &str| PciFunction::find_under(&bus, text.parse().unwrap());
         let (first, second) = (find("01:00.0").unwrap(), find("01:00.1").unwrap());

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_the_way_is_told() {
+    fn conflicting_users_are_named() {
         let node = Path::new("/dev/vfio/devices/vfio0");
         let reported = |function: &PciFunction, raw| {
             let error = not_bound(function, node, io::Error::from_raw_os_error(raw));

@@ -15,7 +15,7 @@ use super::driver::{
 
 /// Dropped when nothing has the card open any more: this gives a borrowed card back to the kernel's
 /// driver.
-pub type Lent = Option<Box<dyn Any + Send + Sync>>;
+pub type Borrowed = Option<Box<dyn Any + Send + Sync>>;
 
 /// A started card. Shut down when the last of queues and control is dropped, in any order.
 pub struct Core<D: Driver> {
@@ -30,7 +30,7 @@ pub struct Core<D: Driver> {
     /// Where that is reported.
     request: Option<Arc<EventFd>>,
     #[allow(dead_code, reason = "it works by being there")]
-    borrowed: Lent,
+    borrowed: Borrowed,
 }
 
 /// A started card with what it gave: its queues and its interrupts.
@@ -44,7 +44,7 @@ pub type Started<D> = (
 impl<D: Driver> Core<D> {
     /// Starts the card with all frames mapped.
     pub fn start(
-        borrowed: Lent,
+        borrowed: Borrowed,
         driver: D,
         settings: &Settings,
         frames: Arc<PoolDma>,

@@ -222,7 +222,7 @@ impl<R: Rig> Stand<R> {
             let mut frame = self.cache.take().unwrap();
             self.pool.set_range(&mut frame, at, len as u32);
             self.pool.bytes_mut(&mut frame).copy_from_slice(now);
-            let index = self.pool.lend(frame);
+            let index = self.pool.give_to_device(frame);
             self.tx[queue].post(TxPart {
                 index,
                 offset: at,

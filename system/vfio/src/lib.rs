@@ -43,7 +43,7 @@ pub mod testing;
 mod virtio;
 
 pub use self::cards::{Card, Visitor, find, names};
-pub use self::core::{Core, Lent, Started};
+pub use self::core::{Borrowed, Core, Started};
 pub use self::dma::{DmaSpace, PoolDma, before_sleep_check};
 pub use self::driver::{
     CardCounters, Driver, DriverRx, DriverTx, Function, Health, Interrupt, Lengths, Limits,

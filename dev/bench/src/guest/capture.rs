@@ -30,7 +30,7 @@ pub const SUBJECTS: &[Subject] = &[
                 std::fs::write("/etc/passwd", "root:x:0:0:root:/:/bin/sh\n")?;
             }
             let args = ["-i", interface, "-n", "-Z", "root", "-w", "/dev/null"];
-            rival(interface, "tcpdump", &args, "packets captured")
+            baseline(interface, "tcpdump", &args, "packets captured")
         },
     },
     Subject {
@@ -41,7 +41,7 @@ pub const SUBJECTS: &[Subject] = &[
             let args = ["--in", interface, "--out", "/dev/null", "--silent"];
             let more = ["--ring-size", "16MiB"];
             let args = [&args[..], &more[..]].concat();
-            rival(interface, "netsniff-ng", &args, "packets incoming")
+            baseline(interface, "netsniff-ng", &args, "packets incoming")
         },
     },
     Subject {
@@ -49,7 +49,12 @@ pub const SUBJECTS: &[Subject] = &[
         table: "capture",
         start: |cards| {
             let interface = cards.up(1)?;
-            rival(interface, "rival-netring", &[interface], "packets captured")
+            baseline(
+                interface,
+                "baseline-netring",
+                &[interface],
+                "packets captured",
+            )
         },
     },
     Subject {
@@ -95,7 +100,7 @@ pub const SUBJECTS: &[Subject] = &[
 
 /// A program that captures from an interface of the kernel's until SIGINT, then prints how many
 /// packets it captured in front of `mark`. Fewer than the interface received are an error.
-fn rival(
+fn baseline(
     interface: &'static str,
     program: &str,
     args: &[&str],

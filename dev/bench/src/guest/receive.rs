@@ -101,7 +101,7 @@ fn recvmmsg(cards: &Cards) -> Result<Running> {
     let name = cards.up(1)?;
     let address = std::net::Ipv4Addr::from(DESTINATION);
     ip(&format!("address add {address}/24 dev {name}"))?;
-    let mut command = Command::new("rival-recvmmsg");
+    let mut command = Command::new("baseline-recvmmsg");
     command.args([format!("{address}:{PORT}"), CPU.to_string()]);
     let mut process = Process::spawn(&mut command)?;
     process.wait_stdout("receiving", Duration::from_secs(20))?;

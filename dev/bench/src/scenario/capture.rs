@@ -335,8 +335,8 @@ fn subjects(interface: &str) -> Result<Vec<Subject>> {
             )
         },
     ];
-    if let Ok(folder) = program::rivals() {
-        let program = folder.join("rival-netring");
+    if let Ok(folder) = program::baselines() {
+        let program = folder.join("baseline-netring");
         all.push(subject(
             "netring (counts)",
             format!("{} {interface}", program.display()),

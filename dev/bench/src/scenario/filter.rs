@@ -95,7 +95,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
         reference: "libpcap".into(),
         series: Vec::new(),
     };
-    let rival = program::rivals()?.join("rival-filter");
+    let baseline = program::baselines()?.join("baseline-filter");
     let file = file.to_str().context("a path that is not UTF-8")?;
     let (rounds, expressions) = match plan.quick {
         true => (2, &EXPRESSIONS[..2]),
@@ -105,7 +105,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
         for (at, expression) in (1..).zip(expressions) {
             let compiled = runtime::filter::compile(expression, 1)?.context("no filter")?;
             let matcher = Matcher::new(compiled.clone());
-            let (theirs, count) = libpcap(&rival, file, rounds, expression)?;
+            let (theirs, count) = libpcap(&baseline, file, rounds, expression)?;
             let len = |packet: &[u8]| packet.len() as u32;
             let native = ours(packets, rounds, |bytes| matcher.selects(bytes, len(bytes)));
             let interpreted = ours(packets, rounds, |bytes| {
@@ -136,8 +136,8 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
 }
 
 /// Nanoseconds a packet, and how many packets are selected.
-fn libpcap(rival: &Path, file: &str, rounds: u32, expression: &str) -> Result<(f64, u64)> {
-    let mut command = Command::new(rival);
+fn libpcap(baseline: &Path, file: &str, rounds: u32, expression: &str) -> Result<(f64, u64)> {
+    let mut command = Command::new(baseline);
     command.args([file, &rounds.to_string(), expression]);
     let output = command.output()?;
     ensure!(output.status.success(), "{command:?} failed");

@@ -89,14 +89,14 @@ struct Places<'a> {
 struct Subject {
     name: &'static str,
     /// Baselines take ten times as long: fewer rounds.
-    is_rival: bool,
+    is_baseline: bool,
     command: fn(&Places<'_>) -> Result<Command>,
 }
 
 const SUBJECTS: [Subject; 8] = [
     Subject {
         name: "nfpcapd",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("nfpcapd");
             command.args(["-B", "4000000", "-e", "300,60", "-t", "300", "-w"]);
@@ -106,7 +106,7 @@ const SUBJECTS: [Subject; 8] = [
     },
     Subject {
         name: "softflowd, IPFIX",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("softflowd");
             command.args(["-d", "-m", "4000000", "-v", "10", "-n"]);
@@ -119,7 +119,7 @@ const SUBJECTS: [Subject; 8] = [
     },
     Subject {
         name: "argus",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("argus");
             command.args(["-X", "-S", "300", "-w", "/dev/null", "-r"]);
@@ -129,7 +129,7 @@ const SUBJECTS: [Subject; 8] = [
     },
     Subject {
         name: "yaf",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("yaf");
             command.args(["--out", "/dev/null", "--in"]);
@@ -139,7 +139,7 @@ const SUBJECTS: [Subject; 8] = [
     },
     Subject {
         name: "barewire, standard, IPFIX over UDP",
-        is_rival: false,
+        is_baseline: false,
         command: |places| {
             let mut command = barewire(places)?;
             command.args(["--plain", "--top", "1", "--export"]);
@@ -150,7 +150,7 @@ const SUBJECTS: [Subject; 8] = [
     decoding::EXPORTED,
     Subject {
         name: "barewire, standard",
-        is_rival: false,
+        is_baseline: false,
         command: |places| {
             let mut command = barewire(places)?;
             command.args(["--plain", "--top", "1"]);
@@ -159,7 +159,7 @@ const SUBJECTS: [Subject; 8] = [
     },
     Subject {
         name: "barewire, counters",
-        is_rival: false,
+        is_baseline: false,
         command: |places| {
             let mut command = barewire(places)?;
             command.args(["--plain", "--top", "1", "--fields", "counters"]);
@@ -169,7 +169,7 @@ const SUBJECTS: [Subject; 8] = [
 ];
 
 /// Rounds that include baselines.
-const RIVAL_ROUNDS: usize = 2;
+const BASELINE_ROUNDS: usize = 2;
 
 fn barewire(places: &Places<'_>) -> Result<Command> {
     let mut command = Command::new(program::barewire()?);
@@ -240,7 +240,7 @@ fn run(plan: &Plan) -> Result<Outcome> {
     outcome.notes.push(
         "processor time of the whole program with all its threads, pinned to one processor, from \
          start to end; tables of barewire for 2 M, 512 k and 4 M flows; IPFIX to a UDP socket \
-         that is never read; nfpcapd writes files, argus and yaf to /dev/null; rivals in \
+         that is never read; nfpcapd writes files, argus and yaf to /dev/null; baselines in \
          the first two rounds only"
             .into(),
     );
@@ -286,7 +286,7 @@ fn rates(
     };
     for round in 0..plan.rounds {
         for subject in compared.subjects {
-            if subject.is_rival && round >= RIVAL_ROUNDS {
+            if subject.is_baseline && round >= BASELINE_ROUNDS {
                 continue;
             }
             match seconds(subject, &places) {

@@ -101,7 +101,7 @@ fn table(measure: &'static str, unit: &'static str, kind: &str) -> Table {
 
 /// Runs a guest and collects its output.
 fn one(plan: &guest::Plan, outcome: &mut Outcome) -> Result<()> {
-    let rivals = program::rivals()?;
+    let baselines = program::baselines()?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(program::workspace());
     command.args([
@@ -121,8 +121,8 @@ fn one(plan: &guest::Plan, outcome: &mut Outcome) -> Result<()> {
     };
     command.arg(option);
     command.arg("--with").arg(std::env::current_exe()?);
-    for rival in ["rival-recvmmsg", "rival-netring"] {
-        command.arg("--with").arg(rivals.join(rival));
+    for baseline in ["baseline-recvmmsg", "baseline-netring"] {
+        command.arg("--with").arg(baselines.join(baseline));
     }
     for name in ["bridge", "tcpdump", "netsniff-ng", "taskset"] {
         command.arg("--with").arg(program::installed(name)?);

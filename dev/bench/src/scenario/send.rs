@@ -156,12 +156,12 @@ fn subjects(
             )),
         },
     ];
-    match program::rivals() {
+    match program::baselines() {
         Ok(folder) => all.push(Subject {
             label: "sendmmsg",
             args: words(&format!(
                 "{} {interface} {LEN} {seconds}",
-                folder.join("rival-sendmmsg").display()
+                folder.join("baseline-sendmmsg").display()
             )),
         }),
         Err(why) => notes.push(format!("sendmmsg left out: {why:#}")),

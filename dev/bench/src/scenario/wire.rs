@@ -65,15 +65,15 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
         Ok((many - few) as f64 / (10 * PACKETS) as f64)
     };
     instructions.add("barewire", 0, count(&ours, &["--dissect"])?);
-    let rivals = program::rivals();
+    let baselines = program::baselines();
     for (library, label) in [
         ("etherparse", "etherparse 0.21"),
         ("smoltcp", "smoltcp 0.14"),
         ("libpcap", "libpcap pcap_next"),
     ] {
-        match &rivals {
+        match &baselines {
             Ok(folder) => {
-                instructions.add(label, 0, count(&folder.join("rival-wire"), &[library])?);
+                instructions.add(label, 0, count(&folder.join("baseline-wire"), &[library])?);
             }
             Err(why) => notes.push(format!("{label} left out: {why}")),
         }
@@ -84,7 +84,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
         black_box(dissect_all(packets, rounds));
         let ns = start.elapsed().as_nanos() as f64 / (PACKETS * rounds) as f64;
         time.add("barewire", 0, ns);
-        if let Ok(folder) = &rivals {
+        if let Ok(folder) = &baselines {
             for (library, label) in [
                 ("etherparse", "etherparse 0.21"),
                 ("smoltcp", "smoltcp 0.14"),
@@ -92,7 +92,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
                 time.add(
                     label,
                     0,
-                    rival_ns(&folder.join("rival-wire"), library, file, rounds)?,
+                    baseline_ns(&folder.join("baseline-wire"), library, file, rounds)?,
                 );
             }
         }
@@ -105,7 +105,7 @@ fn measure(plan: &Plan, packets: &[Vec<u8>], file: &Path) -> Result<Outcome> {
 }
 
 /// Wall time of a baseline over many rounds, less its start.
-fn rival_ns(program: &Path, library: &str, file: &str, rounds: usize) -> Result<f64> {
+fn baseline_ns(program: &Path, library: &str, file: &str, rounds: usize) -> Result<f64> {
     let run = |rounds: usize| -> Result<f64> {
         let start = Instant::now();
         let status = std::process::Command::new(program)

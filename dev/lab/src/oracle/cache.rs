@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_asked_once_about_the_same() {
+    fn a_program_is_run_once_for_the_same_input() {
         let folder = Folder::new("once");
         let store = folder.store();
         let one = folder.file("one", b"text\n");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_answer_is_asked_for_again() {
+    fn a_damaged_answer_is_computed_again() {
         let folder = Folder::new("damaged");
         let store = folder.store();
         let input = folder.file("input", b"text");

@@ -13,7 +13,7 @@ fn counters_of_ethtool_are_read() {
 }
 
 #[test]
-fn the_pair_is_as_asked() {
+fn the_pair_is_as_requested() {
     crate::require!(skip::lab());
     let pair = Veth::new().queues(3).mtu(9000).create().unwrap();
     for end in [&pair.left, &pair.right] {

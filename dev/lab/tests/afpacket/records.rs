@@ -13,7 +13,7 @@ use super::common::*;
 /// What it cannot do is refused where it is asked for by name, and done by the other ring where it
 /// is not.
 #[test]
-fn what_it_cannot_do_is_said() {
+fn unsupported_options_are_reported() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     for query in [

@@ -65,7 +65,7 @@ fn vlan_tags_come_back() {
 }
 
 #[test]
-fn a_tap_sees_both_directions_unless_told_otherwise() {
+fn a_tap_sees_both_directions_by_default() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (mut both, mut only_in) = (open(&pair.right, ""), open(&pair.right, "outgoing=no"));
@@ -166,7 +166,7 @@ fn times_are_the_kernels_and_rise() {
 }
 
 #[test]
-fn flow_hashes_are_there_when_asked_for() {
+fn flow_hashes_are_present_on_request() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "tap=auto&outgoing=no&rss_hash=yes");
@@ -345,7 +345,7 @@ fn refusals_say_what_to_do() {
 
 /// What it reserves is what it was asked for, and what it says.
 #[test]
-fn memory_is_bounded_and_told() {
+fn memory_is_bounded_and_reported() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     // Blocks of the socket's own ring, at least four of them; a program's ring is a power of two

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_minutes_when_long() {
+    fn long_times_are_in_minutes() {
         assert_eq!(seconds(Duration::from_millis(1234)), "1.2 s");
         assert_eq!(seconds(Duration::from_secs(125)), "2 min 5 s");
     }

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_that_goes_on_is_told_from_others() {
+    fn a_stall_that_continues_is_distinguished_from_others() {
         assert_eq!(of(""), None);
         let two = report(616, 34821) + &report(679, 34821);
         assert_eq!(of(&two), None);

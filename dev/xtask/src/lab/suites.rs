@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_is_told_to_another_process() {
+    fn a_sum_is_passed_to_another_process() {
         let sum = Sum {
             tests: test::Sum {
                 passed: 7,
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_runs_every_suite_whatever_the_one_before_did() {
+    fn the_job_runs_every_suite_after_any_result() {
         let suites: Vec<_> = SUITES.iter().collect();
         let job = job(&suites);
         for suite in suites {

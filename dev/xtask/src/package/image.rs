@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_found_in_what_ldd_says() {
+    fn paths_are_found_in_the_output_of_ldd() {
         let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\
                     \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f12)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f34)\n";

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_cargo_and_libtest_are_told_apart() {
+    fn lines_of_cargo_and_libtest_are_distinguished() {
         let file = "     Running tests/all.rs (target/debug/deps/all-0123456789abcdef)";
         assert_eq!(parse(file), Line::Suite("all"));
         assert_eq!(parse("   Doc-tests wire"), Line::Suite("Doc-tests wire"));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_over_its_budget_is_reported_and_fails_only_far_beyond_it() {
+    fn a_suite_over_its_budget_is_reported_and_fails_only_far_above_it() {
         let began = Instant::now();
         let took = |name: &str, seconds, factor| {
             let mut times = Times::new(1, factor);

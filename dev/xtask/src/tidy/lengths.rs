@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_are_for_one_function_and_are_told_when_needless() {
+    fn exceptions_are_for_one_function_and_reported_when_needless() {
         let path = "pure/bpf/src/vm_cbpf.rs";
         let excepted = file(path, &method("fn run_or_refuse()", 71));
         assert_eq!(too_long(&excepted), []);

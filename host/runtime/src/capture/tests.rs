@@ -259,7 +259,7 @@ fn packets_whose_lines_wait_are_not_captured() {
 }
 
 #[test]
-fn a_stall_is_measured_in_time_whatever_the_number_of_looks() {
+fn a_stall_is_measured_in_time_not_in_polls() {
     let (mut watch, begin) = (Watch::new(false), Instant::now());
     // A burst of events while the writer is in one call.
     assert!((0..1000).all(|_| !watch.is_stalled(1, 0, begin)));

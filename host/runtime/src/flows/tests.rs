@@ -222,7 +222,7 @@ impl Outlet for First {
 }
 
 #[test]
-fn a_half_whose_other_half_never_comes_is_told_by_the_clock() {
+fn a_half_without_its_other_half_is_reported_by_the_clock() {
     let (mut port, mut tx) = memory(64);
     let (other, other_tx) = memory(64);
     port.rx.extend(other.rx);

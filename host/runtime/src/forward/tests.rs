@@ -130,7 +130,7 @@ fn both_ways_at_once() {
 }
 
 #[test]
-fn long_packets_and_those_beyond_the_count_are_left_out_and_counted() {
+fn long_packets_and_those_after_the_count_are_dropped_and_counted() {
     let [mut a, mut b] = ports(true, 1024);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     send(tx, 100);
@@ -330,7 +330,7 @@ fn what_a_lane_gives_back_is_for_the_others() {
 }
 
 #[test]
-fn every_outage_is_told_and_its_end() {
+fn every_outage_and_its_end_are_reported() {
     let failing = Failing::default();
     failing.begin("first".into());
     failing.end();

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn errors_name_the_line() {
         for (text, words) in [
             ("", "no address ranges"),
             ("start,end\n", "no address ranges"),

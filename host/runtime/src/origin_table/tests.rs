@@ -38,7 +38,7 @@ fn a_list_of_networks_tells_places_too() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_the_file() {
+fn errors_name_the_file() {
     let good = &b"192.0.2.0/24,64500,x\n"[..];
     let error = table("origins-wrong", good, b"192.0.2.0/24,DE\n???\n")
         .err()
@@ -53,7 +53,7 @@ fn what_is_wrong_is_told_with_the_file() {
 }
 
 #[test]
-fn a_packed_file_is_told_as_such() {
+fn a_compressed_file_is_reported_as_such() {
     for packed in [
         &b"\x1f\x8b\x08\0"[..],
         b"\x28\xb5\x2f\xfd\0",
@@ -66,7 +66,7 @@ fn a_packed_file_is_told_as_such() {
 }
 
 #[test]
-fn a_file_that_knows_the_city_alone_counts() {
+fn a_file_with_the_city_alone_counts() {
     let folder = std::env::temp_dir().join(format!("barewire-cities-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let places = ["first", "second"].map(|name| folder.join(name));

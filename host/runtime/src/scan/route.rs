@@ -127,10 +127,10 @@ impl Local {
 
     /// Looks up the routers of the targets that are not on the link.
     pub fn routers(&self, plan: &Plan, on_link: &Targets, hops: &mut NextHops) -> Result<()> {
-        let beyond = Targets::new(plan.targets().ranges().to_vec(), on_link.ranges().to_vec());
-        let beyond = beyond.unwrap_or_default();
+        let off_link = Targets::new(plan.targets().ranges().to_vec(), on_link.ranges().to_vec());
+        let off_link = off_link.unwrap_or_default();
         for is_ipv6 in [false, true] {
-            let Some(target) = first_of(&beyond, is_ipv6) else {
+            let Some(target) = first_of(&off_link, is_ipv6) else {
                 continue;
             };
             let Some(mac) = next_hop_mac(&self.link, target, true)? else {

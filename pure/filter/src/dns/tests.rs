@@ -42,7 +42,7 @@ fn labels(name: &str) -> Vec<&[u8]> {
 }
 
 #[test]
-fn names_are_told_apart() {
+fn names_are_distinguished() {
     let q = queries("*.example.com, a.test", &[]);
     for (name, expected) in [
         ("www.example.com", true),

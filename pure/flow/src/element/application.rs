@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_told_apart_from_none() {
+    fn values_are_distinguished_from_none() {
         let put = |application: &Application, field: Field| {
             let mut out = Vec::new();
             APPLICATION[field as usize].put(application, &mut out);

@@ -232,7 +232,7 @@ mod tests {
 
     /// Whether or not the sweep came by.
     #[test]
-    fn of_four_the_one_that_was_silent_too_long_gives_way() {
+    fn of_four_the_longest_silent_one_is_evicted() {
         const S: u64 = 1_000_000_000;
         let mut carried = Carried::new(1, &HashKey::from_seed(1)).unwrap();
         let now_ns = 1000 * S;

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_not_known() {
+    fn missing_values_stay_unknown() {
         let mut least = Least;
         let mut handle = 7;
         least.rest(&mut handle);

@@ -186,7 +186,7 @@ fn the_last_time_there_is_ends_a_flow_in_its_year() {
 }
 
 #[test]
-fn padding_is_not_counted_and_lengths_are_not_believed() {
+fn padding_is_not_counted_and_lengths_are_not_trusted() {
     let mut padded = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
     padded.resize(60, 0);
     let mut liar = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
@@ -240,7 +240,7 @@ fn halves_from_two_queues_are_one_flow() {
 
 /// Damaged and random packets, with fragments, into a small table: nothing is lost, nothing panics.
 #[test]
-fn whatever_comes_in_the_account_adds_up() {
+fn the_account_adds_up_for_any_input() {
     let seed = std::env::var("BAREWIRE_SEED")
         .ok()
         .and_then(|s| s.parse().ok());

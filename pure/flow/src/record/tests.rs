@@ -152,7 +152,7 @@ fn round_trips_keep_eleven_bits() {
 }
 
 #[test]
-fn sums_go_beyond_32_bits_and_stop_in_time() {
+fn sums_exceed_32_bits_and_saturate() {
     let (key, side) = key();
     let mut record = Record::new(key, side, false, false);
     let packet = Observed {

@@ -98,7 +98,7 @@ pub(crate) struct Rtsp {
     /// In the order of the requests, the oldest replaced.
     asked: [Asked; ASKED_MAX],
     asked_count: u32,
-    told_count: u32,
+    answered_count: u32,
     /// Whether it may be read past the first transaction; `None`: not requested yet.
     follows: Option<bool>,
 }
@@ -173,7 +173,7 @@ impl Rtsp {
         let is_cut = side.line.is_cut() && !has_more;
         side.at = At::Request;
         // Behind an answer, the first request was not seen.
-        let is_first = self.asked_count == 0 && self.told_count == 0;
+        let is_first = self.asked_count == 0 && self.answered_count == 0;
         if is_first {
             out.field(Field::RtspMethod, Value::text(method));
             out.field(Field::RtspUrl, Value::Text { bytes: url, is_cut });
@@ -181,7 +181,7 @@ impl Rtsp {
         let asked = &mut self.asked[self.asked_count as usize % ASKED_MAX];
         if asked.is_open {
             report(asked, None, out);
-            self.told_count = self.told_count.saturating_add(1);
+            self.answered_count = self.answered_count.saturating_add(1);
         }
         self.asked_count = self.asked_count.wrapping_add(1);
         (asked.from, asked.is_first, asked.is_open) = (from, is_first, true);
@@ -214,7 +214,7 @@ impl Rtsp {
             Some(asked) => report(asked, Some(status), out),
             None => {
                 // The request was not seen, or has been reported.
-                let is_first = self.asked_count == 0 && self.told_count == 0;
+                let is_first = self.asked_count == 0 && self.answered_count == 0;
                 let status = Value::Number(status.into());
                 if is_first {
                     out.field(Field::RtspStatus, status);
@@ -222,7 +222,7 @@ impl Rtsp {
                 out.transaction(is_first, &[(Field::RtspStatus, status)]);
             }
         }
-        self.told_count = self.told_count.saturating_add(1);
+        self.answered_count = self.answered_count.saturating_add(1);
     }
 
     /// One line, which is complete.
@@ -290,7 +290,7 @@ impl Rtsp {
         if self.sides.iter().all(|side| side.at == At::Over) {
             return Progress::Done;
         }
-        if self.told_count == 0 || *self.follows.get_or_insert_with(|| context.follow()) {
+        if self.answered_count == 0 || *self.follows.get_or_insert_with(|| context.follow()) {
             return Progress::Need(1);
         }
         Progress::Done
@@ -337,7 +337,7 @@ impl Decode for Rtsp {
                 url: Text::EMPTY,
             }),
             asked_count: 0,
-            told_count: 0,
+            answered_count: 0,
             follows: None,
         }
     }
@@ -347,10 +347,10 @@ impl Decode for Rtsp {
             sides,
             asked,
             asked_count,
-            told_count,
+            answered_count,
             follows,
         } = self;
-        (*asked_count, *told_count, *follows) = (0, 0, None);
+        (*asked_count, *answered_count, *follows) = (0, 0, None);
         sides.iter_mut().for_each(Side::clear);
         // The rest of a request is written before it is open.
         for asked in asked {

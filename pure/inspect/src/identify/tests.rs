@@ -141,7 +141,7 @@ fn the_automaton_finds_what_asking_every_row_finds() {
 }
 
 #[test]
-fn who_says_no_does_not_say_yes_to_more() {
+fn a_refused_prefix_is_refused_with_more_bytes() {
     let mut random = random();
     for _ in 0..20_000 {
         let bytes = beginning(&mut random);
@@ -166,7 +166,7 @@ fn who_says_no_does_not_say_yes_to_more() {
 }
 
 #[test]
-fn beginnings_are_told_apart() {
+fn beginnings_are_distinguished() {
     let tcp: &[(&[u8], Option<&str>)] = &[
         (b"GET / HTTP/1.1\r\n", Some("http")),
         (b"OPTIONS * HTTP/1.1\r\n", Some("http")),

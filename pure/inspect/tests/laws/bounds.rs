@@ -81,7 +81,7 @@ fn slots_that_are_taken_are_counted() {
 
 /// One slot for flows and two pages for decoders: each flow finds what the one before left behind.
 #[test]
-fn what_a_slot_held_before_is_not_told() {
+fn earlier_contents_of_a_slot_are_not_reported() {
     let all = samples::all();
     let alone: Vec<_> = all.iter().map(|sample| shown(&found(sample))).collect();
     let mut inspector = Inspector::new(&InspectorConfig {

@@ -8,7 +8,7 @@ use barewire_inspect::identify::{Beginning, Found, Identifier};
 
 /// One line a sample, as JSON: `tests/laws/reported.txt`, which `BAREWIRE_BLESS=1` writes anew.
 #[test]
-fn all_that_is_told_of_each_sample() {
+fn all_fields_of_each_sample() {
     let mut reported = Vec::new();
     for sample in samples::all() {
         let application = found(&sample);

@@ -121,7 +121,7 @@ fn it_makes_no_difference_where_a_stream_is_cut() {
 }
 
 #[test]
-fn with_gaps_nothing_else_is_told() {
+fn gaps_add_no_wrong_fields() {
     let mut tried = Laws::default();
     let mut absorbed = 0;
     for sample in samples::all() {

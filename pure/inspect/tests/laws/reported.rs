@@ -4,7 +4,7 @@ use super::cases::CASES;
 use super::*;
 
 #[test]
-fn every_sample_is_named_and_told() {
+fn every_sample_is_identified_and_reported() {
     for (name, protocol, fields) in CASES {
         let application = by_name(name);
         assert_eq!(

@@ -53,7 +53,7 @@ fn transactions(name: &str, step: usize) -> String {
 }
 
 #[test]
-fn every_transaction_is_told() {
+fn every_transaction_is_reported() {
     let http = [
         r#"{"http_method":"GET","http_host":"h","http_path":"/one","http_status":200},"#,
         r#"{"http_method":"POST","http_host":"other","http_path":"/two","http_status":201},"#,

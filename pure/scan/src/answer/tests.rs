@@ -204,7 +204,7 @@ fn cut_packets_are_no_answers_unless_all_that_counts_is_there() {
 }
 
 #[test]
-fn random_forgeries_are_not_believed() {
+fn random_forgeries_are_rejected() {
     let scene = scene(1);
     let mut state = 7u64;
     for addr in TARGETS {

@@ -201,7 +201,7 @@ fn wire_len_of(file: &[u8]) -> (u32, bool) {
 }
 
 #[test]
-fn a_wire_length_that_no_packet_has_is_not_believed() {
+fn impossible_wire_lengths_are_not_trusted() {
     const CASES: [(u32, (u32, bool)); 4] = [
         (538_000_000, (4, false)),
         (MAX_WIRE_LEN + 1, (4, false)),

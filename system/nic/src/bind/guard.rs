@@ -105,7 +105,7 @@ pub fn guarded_by(program: PathBuf, args: &[&str]) {
 /// # Errors
 /// As [`plan`] without force and [`Plan::carry_out`](super::Plan::carry_out); `Unsupported` in a
 /// program without a helper to guard the card.
-pub fn lend(address: PciAddress) -> Result<Option<Guard>> {
+pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
     let plan = plan(&Place::default(), address, Owner::Vfio, false)?;
     if plan.steps.is_empty() {
         return Ok(None);

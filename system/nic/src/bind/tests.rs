@@ -185,7 +185,7 @@ fn what_ended_half_way_is_known_the_next_time() {
 }
 
 #[test]
-fn a_card_that_others_took_goes_to_whoever_knows_it() {
+fn a_card_bound_by_another_program_goes_to_the_matching_driver() {
     let copy = Copy::new("unknown");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, VFIO);
     let back = plan(&copy.place, address, Owner::Kernel, false).unwrap();
@@ -297,7 +297,7 @@ fn a_card_that_a_process_drives_stays() {
 }
 
 #[test]
-fn absent_modules_are_loaded_or_told() {
+fn absent_modules_are_loaded_or_reported() {
     let copy = Copy::new("modules");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
     for folder in ["sys/module/vfio_pci", "sys/bus/pci/drivers/vfio-pci"] {

@@ -2,7 +2,7 @@
 //! (`Documentation/networking/af_xdp.rst`).
 //!
 //! ```text
-//!            +-- socket of the queue: RX ring --> Rx, which lends frames again by the fill ring
+//!            +-- socket of the queue: RX ring --> Rx, which returns frames by the fill ring
 //!  program --+
 //!            +-- no socket, or not selected: on to the host
 //! ```

@@ -11,7 +11,7 @@ use crate::account::TxCounters;
 /// Appends slots over up to `count` free frames, `headroom` bytes into each: buffers to be filled.
 /// Fewer where the pool has no more. How many.
 #[inline]
-pub(super) fn lend_buffers(
+pub(super) fn reserve_buffers(
     cache: &mut FrameCache,
     slots: &mut Vec<Slot>,
     count: usize,
@@ -169,7 +169,7 @@ pub(super) fn take_over(
     for (at, slot) in packet.iter_mut().enumerate() {
         let (index, offset) = slot.place_in(pool)?;
         // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets it.
-        let borrowed = unsafe { owners.lend(index) };
+        let borrowed = unsafe { owners.give_to_device(index) };
         debug_assert!(borrowed, "a slot's frame is its queue's");
         slot.forget_frame();
         post(Part {

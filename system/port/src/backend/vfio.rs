@@ -25,7 +25,7 @@ use sys::vfio::Through;
 use sys::{Error, ErrorKind, Result};
 
 use vfio::{
-    Card, Core, Driver, DriverRx, Function, Interrupt, Lent, Limits, Settings, VfioFunction,
+    Borrowed, Card, Core, Driver, DriverRx, Function, Interrupt, Limits, Settings, VfioFunction,
     Visitor,
 };
 
@@ -48,7 +48,7 @@ pub(crate) const BACKEND: Backend = Backend {
             locked memory",
     queues: true,
     frames: |_, options| Ok(Some(frames(options, QUEUES_MAX, 1 << 16))),
-    renamed: &[("bind", "lend")],
+    renamed: &[("bind", "bind_card")],
     ..Backend::new("vfio", open)
 };
 
@@ -81,11 +81,11 @@ impl<'a> Taken<'a> {
             IommuBy::Type1 => Through::Type1,
             IommuBy::Iommufd => Through::Iommufd,
         };
-        let borrowed = match options.lend {
-            true => nic::bind::lend(address)?,
+        let borrowed = match options.bind_card {
+            true => nic::bind::borrow(address)?,
             false => None,
         };
-        let borrowed: Lent = borrowed.map(|guard| Box::new(guard) as _);
+        let borrowed: Borrowed = borrowed.map(|guard| Box::new(guard) as _);
         let function = VfioFunction::open(&pci, through)?;
         let via = function.via();
         let assembly = Assembly {
@@ -125,7 +125,7 @@ fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
 /// Makes a port of a driver.
 struct Assembly<'a> {
     /// Dropped when nothing has the card open any more.
-    borrowed: Lent,
+    borrowed: Borrowed,
     name: &'a PortName,
     options: &'a PortOptions,
     /// How the card is reached, in a word.

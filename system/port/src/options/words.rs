@@ -58,7 +58,7 @@ pub(crate) fn apply(
         "fanout" => options.fanout = value.parse().map_err(|()| bad())?,
         "rss_hash" => options.rss_hash = yes()?,
         "qdisc_bypass" => options.qdisc_bypass = yes()?,
-        "lend" => options.lend = yes()?,
+        "bind_card" => options.bind_card = yes()?,
         "iommu" => options.iommu = value.parse().map_err(|()| bad())?,
         _ => return Err(format!("there is no option {key:?}")),
     }

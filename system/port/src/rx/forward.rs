@@ -53,7 +53,7 @@ impl RxBatch<'_> {
     /// `None` if the two queues share no frames.
     fn move_frames(&mut self, tx: &mut TxQueue, count: usize) -> Result<Option<Forwarded>> {
         let pool = match self.queue.backend.pool() {
-            Some(pool) if self.queue.backend.lends_frames() => pool.clone(),
+            Some(pool) if self.queue.backend.has_pool_frames() => pool.clone(),
             _ => return Ok(None),
         };
         if tx.pool().is_none_or(|other| other.tag() != pool.tag()) {

@@ -190,7 +190,7 @@ fn the_flag_is_read_anew_each_time() {
 
 /// Accesses outside the granted range are refused, in release builds too.
 #[test]
-fn going_beyond_what_was_granted_panics() {
+fn exceeding_the_grant_panics() {
     let panics = |what: &str, body: fn(Producer<u64>, Consumer<u64>)| {
         let (mut producer, consumer) = spsc(4);
         assert_eq!(producer.reserve(3), 3);

@@ -49,7 +49,7 @@ impl Model {
     }
 
     /// Whether a device that returns this index really holds it.
-    fn is_lent(&self, index: u32) -> bool {
+    fn is_borrowed(&self, index: u32) -> bool {
         self.owners.get(index as usize) == Some(&Owner::Device)
     }
 }
@@ -159,14 +159,14 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
                 .swap_remove(random.below(model.frames.len() as u32) as usize);
             check_stamp(pool, &frame);
             model.pass(frame.index(), Owner::User, Owner::Device);
-            pool.lend(frame);
+            pool.give_to_device(frame);
         }
         7 if !model.indices.is_empty() => give_index(pool, cache, model, random),
         8 => claim(pool, model, random),
         9 => claim_index(pool, model, random),
         10 => {
             let index = any_index(random, pool.frame_count());
-            let truth = model.is_lent(index);
+            let truth = model.is_borrowed(index);
             // SAFETY: there is no device, so it does not write.
             assert_eq!(unsafe { cache.reclaim(index) }, truth);
             if truth {
@@ -185,20 +185,20 @@ fn step(pool: &Pool, caches: &mut [FrameCache], model: &mut Model, random: &mut 
 fn give_index(pool: &Pool, cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
     let at = random.below(model.indices.len() as u32) as usize;
     let index = model.indices.swap_remove(at);
-    let lend = random.below(2) == 0;
-    let to = if lend { Owner::Device } else { Owner::Free };
+    let give = random.below(2) == 0;
+    let to = if give { Owner::Device } else { Owner::Free };
     model.pass(index, Owner::User, to);
     // SAFETY: held by this test by its index, and not used any more; so in the second call,
     // which is refused.
     unsafe {
-        let passed = if lend {
-            pool.lend_index(index)
+        let passed = if give {
+            pool.give_index_to_device(index)
         } else {
             cache.give_index(index)
         };
         assert!(passed);
         assert!(
-            !pool.lend_index(index) && !cache.give_index(index),
+            !pool.give_index_to_device(index) && !cache.give_index(index),
             "given twice"
         );
     }
@@ -207,7 +207,7 @@ fn give_index(pool: &Pool, cache: &mut FrameCache, model: &mut Model, random: &m
 /// The device names a frame, which becomes the user's if the device has it.
 fn claim(pool: &Pool, model: &mut Model, random: &mut Random) {
     let index = any_index(random, model.owners.len() as u32);
-    let truth = model.is_lent(index);
+    let truth = model.is_borrowed(index);
     // SAFETY: there is no device, so it does not write.
     let frame = unsafe { pool.claim(index) };
     assert_eq!(frame.is_some(), truth, "index {index}");
@@ -221,7 +221,7 @@ fn claim(pool: &Pool, model: &mut Model, random: &mut Random) {
 /// The same by its index.
 fn claim_index(pool: &Pool, model: &mut Model, random: &mut Random) {
     let index = any_index(random, model.owners.len() as u32);
-    let truth = model.is_lent(index);
+    let truth = model.is_borrowed(index);
     // SAFETY: there is no device, so it does not write; the index is kept in the model.
     assert_eq!(unsafe { pool.claim_index(index) }, truth);
     if truth {
@@ -266,7 +266,7 @@ fn reclaim_run(cache: &mut FrameCache, model: &mut Model, random: &mut Random) {
         .map(|_| any_index(random, model.owners.len() as u32))
         .collect();
     for &index in &reported {
-        if model.is_lent(index) {
+        if model.is_borrowed(index) {
             model.pass(index, Owner::Device, Owner::Free);
         }
     }
@@ -393,8 +393,8 @@ fn frames_of_other_pools_are_refused() {
     assert!(std::panic::catch_unwind(bytes).is_err());
     let range = std::panic::AssertUnwindSafe(|| one.set_range(&mut foreign.duplicate(), 0, 1));
     assert!(std::panic::catch_unwind(range).is_err());
-    let lend = std::panic::AssertUnwindSafe(|| one.lend(foreign.duplicate()));
-    assert!(std::panic::catch_unwind(lend).is_err());
+    let give = std::panic::AssertUnwindSafe(|| one.give_to_device(foreign.duplicate()));
+    assert!(std::panic::catch_unwind(give).is_err());
     assert_eq!(one.counts().free, 2);
     assert_eq!(other.counts().user, 1);
     FrameCache::new(other.clone()).give(foreign).unwrap();

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_keeps_memory_from_being_mapped_is_told_with_what_to_do() {
+    fn errors_of_mapping_memory_have_hints() {
         let hint = |raw| {
             let error = map_error(8 << 20, io::Error::from_raw_os_error(raw));
             error.hint().expect("a hint").to_owned()

@@ -126,7 +126,7 @@ fn queues_that_it_does_not_have_are_refused() {
 }
 
 #[test]
-fn vlan_tags_are_told_beside_the_packet() {
+fn vlan_tags_are_reported_with_the_packet() {
     let mut stand = E1000Stand::new(&Settings {
         frame_len: 4096,
         ..settings::<E1000Rig>(1)
@@ -187,7 +187,7 @@ fn a_packet_whose_end_does_not_come_is_nothing_to_wait_for() {
 }
 
 #[test]
-fn checksums_are_told() {
+fn checksum_verdicts_are_reported() {
     let mut stand = E1000Stand::usual();
     for (said, flag) in [
         (RX_IXSM, 0),
@@ -233,7 +233,7 @@ fn damaged_frames_are_refused() {
 }
 
 #[test]
-fn the_filter_is_as_told() {
+fn the_filter_is_as_requested() {
     let to = |address: [u8; 6]| {
         let mut bytes = packet(1, 100);
         bytes[..6].copy_from_slice(&address);

@@ -291,7 +291,7 @@ impl<G: Registers, F: RxFormat> DriverRx for RingRx<G, F> {
             let index = slot.index();
             // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its batch,
             // which ends here.
-            unsafe { owners.lend_known(index) }.then_some(index)
+            unsafe { owners.give_known_to_device(index) }.then_some(index)
         })
     }
 

@@ -109,7 +109,7 @@ impl<G: Registers, F: TxFormat> RingTx<G, F> {
                 }
                 // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its
                 // batch, which ends here.
-                if !unsafe { owners.lend_known(index) } {
+                if !unsafe { owners.give_known_to_device(index) } {
                     return false;
                 }
                 *held = index;

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_not_asked_for() {
+    fn unsupported_features_are_not_requested() {
         let chosen = choose(Features::MAX).unwrap();
         assert_eq!(chosen, wanted());
         // A feature that changes what packets or rings look like must never slip in.

@@ -337,7 +337,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
             let index = slot.token() as u32;
             // SAFETY: the caller's word: the slot's frame is one of the pool's, held by its batch,
             // which ends here.
-            if !unsafe { owners.lend_known(index) } {
+            if !unsafe { owners.give_known_to_device(index) } {
                 return at;
             }
             ring.offer(Element {
@@ -444,7 +444,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
         for slot in self.kept.drain(..) {
             let index = slot.token() as u32;
             // SAFETY: the slot held the frame, and ends here.
-            if unsafe { self.frames.pool().lend_index(index) } {
+            if unsafe { self.frames.pool().give_index_to_device(index) } {
                 frame(index);
             }
         }

@@ -343,7 +343,7 @@ fn the_account_is_the_rings() {
 }
 
 #[test]
-fn what_the_header_says_of_the_checksum_is_told() {
+fn checksum_flags_of_the_header_are_reported() {
     let mut stand = Stand::<Merge>::usual();
     // No place for a checksum: what needs one stays as it is.
     stand.card.with(|model| model.checksum = (0xffff, 0));

@@ -158,7 +158,7 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
             // which ends here.
             let borrowed = !slot.has(Slot::CONTINUES)
                 && lengths.hold(len)
-                && unsafe { owners.lend_known(index) };
+                && unsafe { owners.give_known_to_device(index) };
             if !borrowed {
                 break;
             }

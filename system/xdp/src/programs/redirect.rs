@@ -117,7 +117,7 @@ pub struct Redirect {
 
 /// What the program may use that not every kernel has and not every process may.
 #[derive(Clone, Copy)]
-struct Means {
+struct Variant {
     clock: ProgramClock,
     /// Read the packet's length (Linux 5.18). Without, it is the difference of two packet pointers,
     /// which only CAP_PERFMON may take.
@@ -127,28 +127,28 @@ struct Means {
 }
 
 /// The best first; the last needs no helper newer than Linux 5.8.
-const MEANS: [Means; 5] = {
-    let best = Means {
+const VARIANTS: [Variant; 5] = {
+    let best = Variant {
         clock: ProgramClock::Tai,
         buff_len: true,
         indirect: true,
     };
-    let old = Means {
+    let old = Variant {
         clock: ProgramClock::Monotonic,
         ..best
     };
     [
         best,
-        Means {
+        Variant {
             indirect: false,
             ..best
         },
         old,
-        Means {
+        Variant {
             indirect: false,
             ..old
         },
-        Means {
+        Variant {
             buff_len: false,
             ..old
         },
@@ -286,10 +286,10 @@ fn load_program(
     // The variants are in order of preference; everything else that a program needs is the same in
     // all, so the first error is the one to report.
     let mut refusal = None;
-    for means in MEANS {
-        let insns = generate(spec, fds, kfuncs, means)?;
+    for variant in VARIANTS {
+        let insns = generate(spec, fds, kfuncs, variant)?;
         match XdpProgram::load("bw_redirect", &insns, spec.frags, device) {
-            Ok(program) => return Ok((program, means.clock)),
+            Ok(program) => return Ok((program, variant.clock)),
             // Not the verifier's doing: the others would fare the same.
             Err(e) if e.os_code() == Some(EPERM) => return Err(e),
             Err(e) => refusal = refusal.or(Some(e)),
@@ -309,7 +309,7 @@ fn generate(
     spec: &RedirectSpec,
     (sockets_fd, counters_fd): (RawFd, RawFd),
     kfuncs: Kfuncs,
-    means: Means,
+    variant: Variant,
 ) -> Result<Vec<Insn>> {
     let mut a = Asm::new();
     let pass = a.label();
@@ -320,7 +320,7 @@ fn generate(
     a.jump_if(Cond::Eq, R0, 0, pass);
     a.mov(R8, R0);
     count(&mut a, Counter::Seen, 1);
-    if means.buff_len {
+    if variant.buff_len {
         a.mov(R1, R6);
         a.call(Helper::XdpGetBuffLen);
     } else {
@@ -333,12 +333,12 @@ fn generate(
     a.store(Width::D, R8, Counter::SeenBytes as i16, R1);
 
     let takes_some = match &spec.filter {
-        Some(filter) => emit_filter(&mut a, filter, spec.frags, means, pass)?,
+        Some(filter) => emit_filter(&mut a, filter, spec.frags, variant, pass)?,
         None => true,
     };
     // The verifier refuses code that nothing leads to.
     if takes_some {
-        emit_redirect(&mut a, spec, sockets_fd, kfuncs, means.clock);
+        emit_redirect(&mut a, spec, sockets_fd, kfuncs, variant.clock);
     }
     a.bind(pass);
     a.mov(R0, XDP_PASS);
@@ -402,12 +402,12 @@ fn emit_filter(
     a: &mut Asm,
     filter: &bpf::cbpf::Program,
     frags: bool,
-    means: Means,
+    variant: Variant,
     pass: Label,
 ) -> Result<bool> {
     let options = XdpOptions {
         frags,
-        indirect_by_helper: !means.indirect,
+        indirect_by_helper: !variant.indirect,
         stack_top: META,
     };
     let (hit, miss) = (a.label(), a.label());

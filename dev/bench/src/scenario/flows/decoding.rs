@@ -19,7 +19,7 @@ pub(super) const COMPARED: Comparison = Comparison {
 /// What ipfixprobe's plugins export, and its output plugin.
 pub(super) const EXPORTED: Subject = Subject {
     name: "barewire, tls,http,dns,quic, IPFIX over UDP",
-    is_rival: false,
+    is_baseline: false,
     command: |places| {
         let mut command = decoding(places, "tls,http,dns,quic")?;
         command.arg("--export");
@@ -37,7 +37,7 @@ fn decoding(places: &Places<'_>, names: &str) -> anyhow::Result<Command> {
 const SUBJECTS: [Subject; 7] = [
     Subject {
         name: "ipfixprobe, tls,http,dns,quic, IPFIX over UDP",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("ipfixprobe");
             let file = places.capture.display();
@@ -50,7 +50,7 @@ const SUBJECTS: [Subject; 7] = [
     },
     Subject {
         name: "ndpiReader",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("ndpiReader");
             command.args(["-q", "-i"]).arg(places.capture);
@@ -59,7 +59,7 @@ const SUBJECTS: [Subject; 7] = [
     },
     Subject {
         name: "nfpcapd (no decoders)",
-        is_rival: true,
+        is_baseline: true,
         command: |places| {
             let mut command = Command::new("nfpcapd");
             command.args(["-B", "1000000", "-e", "300,30", "-t", "300", "-w"]);
@@ -70,17 +70,17 @@ const SUBJECTS: [Subject; 7] = [
     EXPORTED,
     Subject {
         name: "barewire, tls,http,dns,quic",
-        is_rival: false,
+        is_baseline: false,
         command: |places| decoding(places, "tls,http,dns,quic"),
     },
     Subject {
         name: "barewire, all decoders",
-        is_rival: false,
+        is_baseline: false,
         command: |places| decoding(places, "all"),
     },
     Subject {
         name: "barewire (no decoders)",
-        is_rival: false,
+        is_baseline: false,
         command: |places| {
             let mut command = barewire(places)?;
             command.args(["--plain", "--top", "1"]);

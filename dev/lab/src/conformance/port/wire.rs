@@ -214,8 +214,8 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
     // The sender's interface went with it.
     let packet = line.plan.build(0, 100);
     let tx = line.tx()?;
-    let mut told_gone = false;
-    while Instant::now() < end && !told_gone {
+    let mut reported_gone = false;
+    while Instant::now() < end && !reported_gone {
         let mut send = || -> sys::Result<()> {
             let mut batch = tx.reserve(1)?;
             batch.write(&packet);
@@ -224,12 +224,12 @@ pub(super) fn deletion(rig: &'static Rig) -> Result<()> {
         };
         match send() {
             Ok(()) => std::thread::sleep(Duration::from_millis(5)),
-            Err(error) if error.kind() == ErrorKind::Gone => told_gone = true,
+            Err(error) if error.kind() == ErrorKind::Gone => reported_gone = true,
             Err(error) => return Err(reported(error)),
         }
     }
     ensure!(
-        told_gone,
+        reported_gone,
         "the sending queue never said that its interface is gone"
     );
     line.close()

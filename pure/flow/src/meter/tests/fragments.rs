@@ -13,7 +13,7 @@ fn pieces(id: u16) -> [Vec<u8>; 3] {
 }
 
 #[test]
-fn fragments_count_in_their_flow_in_whatever_order() {
+fn fragments_count_in_their_flow_in_any_order() {
     let [a, b, c] = pieces(7);
     let answer = ipv4(2, 1, 17, 1, 0, &udp(7, 9, 10));
     for order in [

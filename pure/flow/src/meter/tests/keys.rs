@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn vlans_split_flows_only_when_asked() {
+fn vlans_split_flows_only_on_request() {
     let plain = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
     let mut tagged = plain[..12].to_vec();
     tagged.extend([0x81, 0, 0, 5]);
@@ -24,7 +24,7 @@ fn vlans_split_flows_only_when_asked() {
 }
 
 #[test]
-fn directions_are_apart_when_asked() {
+fn directions_are_separate_on_request() {
     let packets = [
         ipv4(2, 1, 6, 1, 0, &tcp(80, 5000, 0x12, 0)),
         ipv4(1, 2, 6, 2, 0, &tcp(5000, 80, 0x10, 100)),
@@ -74,7 +74,7 @@ fn tunnelled(key: u8, inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_in_a_tunnel_counts_at_the_levels_asked_for() {
+fn a_packet_in_a_tunnel_counts_at_the_requested_levels() {
     let inner = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
     let packets = [
         tunnelled(7, &inner),

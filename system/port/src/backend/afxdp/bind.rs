@@ -35,7 +35,7 @@ pub(super) fn bind_all(
                 has_rx: plan.has_rx,
                 has_tx: plan.has_tx,
                 ring_len: plan.ring_len,
-                fill_count: plan.lends(zero_copy),
+                fill_count: plan.fill_frames(zero_copy),
                 zero_copy,
                 multi_buffer,
                 need_wakeup: options.need_wakeup,

@@ -20,12 +20,12 @@ pub(super) enum Claim {
 
 /// A set of frame indices.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct Borrowed {
     words: Box<[u64]>,
     count: u32,
 }
 
-impl Lent {
+impl Borrowed {
     /// An empty set over `frame_count` frames.
     pub(super) fn new(frame_count: u32) -> Self {
         Self {
@@ -99,7 +99,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_descriptor_is_believed() {
+    fn no_descriptor_is_trusted() {
         let config = PoolConfig {
             frame_count: 70,
             frame_len: 2048,
@@ -107,7 +107,7 @@ mod tests {
         };
         let pool = Pool::new(config).unwrap();
         let mut cache = FrameCache::new(pool.clone());
-        let (mut borrowed, mut model) = (Lent::new(70), BTreeSet::new());
+        let (mut borrowed, mut model) = (Borrowed::new(70), BTreeSet::new());
         let mut seed = 0x2545_f491_4f6c_dd1du64;
         let mut random = move || {
             seed ^= seed << 13;
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn behaves_as_a_set() {
         let frame_count = 130;
-        let (mut borrowed, mut model) = (Lent::new(frame_count), BTreeSet::new());
+        let (mut borrowed, mut model) = (Borrowed::new(frame_count), BTreeSet::new());
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -175,6 +175,6 @@ mod tests {
             assert_eq!(borrowed.count() as usize, model.len());
         }
         assert!(borrowed.iter().eq(model));
-        assert!(!Lent::new(1).remove(u32::MAX));
+        assert!(!Borrowed::new(1).remove(u32::MAX));
     }
 }

@@ -127,7 +127,7 @@ impl Plan {
     /// Frames that each queue gives the kernel to receive into. One that only sends needs some in
     /// zero-copy mode, because the card goes on to receive for the host; all the others are for
     /// packets to be sent.
-    pub(super) fn lends(&self, zero_copy: bool) -> u32 {
+    pub(super) fn fill_frames(&self, zero_copy: bool) -> u32 {
         match (self.has_rx, zero_copy) {
             (true, _) => self.fill_count,
             (false, true) => (self.fill_count / 4).min(FRAMES_BESIDE / 2),
@@ -208,13 +208,13 @@ mod tests {
                     Plan::new(&options, (0..queues).collect()).unwrap()
                 };
                 let (rx, tx) = (plan(Direction::Rx), plan(Direction::Tx));
-                assert_eq!(tx.lends(false), 0);
+                assert_eq!(tx.fill_frames(false), 0);
                 // Of its own pool, or of one that a receiving port uses, too.
                 let (all, received) = match &pool {
                     None => (tx.frame_count, 0),
-                    Some(pool) => (pool.frame_count(), queues * rx.lends(true)),
+                    Some(pool) => (pool.frame_count(), queues * rx.fill_frames(true)),
                 };
-                let borrowed = queues * tx.lends(true) + received;
+                let borrowed = queues * tx.fill_frames(true) + received;
                 assert!(
                     borrowed + queues * 64 <= all,
                     "{borrowed} of {all}, {queues} queues"

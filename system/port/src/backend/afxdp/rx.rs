@@ -14,7 +14,7 @@ use xdp::metadata::{FLAG_HASH, FLAG_TIME, FLAG_VLAN, MAGIC, METADATA_LEN, RawMet
 
 use super::super::clock::{Clock, now_ns};
 use super::attach::Attachment;
-use super::borrowed::{Claim, Lent};
+use super::borrowed::{Borrowed, Claim};
 use super::socket::{RxParts, Shared, top_up};
 use crate::account::RxCounters;
 use crate::rx::{Filled, Ready, RxBackend};
@@ -41,7 +41,7 @@ pub(super) struct Rx {
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     cache: FrameCache,
-    borrowed: Lent,
+    borrowed: Borrowed,
     fill_count: u32,
     snaplen: u32,
     times: Times,
@@ -208,7 +208,7 @@ impl Rx {
         // A packet cut by the end of the batch stays in the ring for the next one.
         for slot in slots.drain(keep..) {
             // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.cache.pool().lend_index(slot.token() as u32) };
+            unsafe { self.cache.pool().give_index_to_device(slot.token() as u32) };
             self.borrowed.insert(slot.token() as u32);
         }
         (whole, refused)
@@ -326,7 +326,7 @@ impl RxBackend for Rx {
             let index = slot.token() as u32;
             if count < room {
                 // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-                unsafe { self.cache.pool().lend_index(index) };
+                unsafe { self.cache.pool().give_index_to_device(index) };
                 self.borrowed.insert(index);
                 self.fill.write(count, self.cache.pool().addr_of(index));
                 count += 1;
@@ -381,7 +381,7 @@ impl RxBackend for Rx {
         Some(self.cache.pool())
     }
 
-    fn lends_frames(&self) -> bool {
+    fn has_pool_frames(&self) -> bool {
         true
     }
 
@@ -400,7 +400,7 @@ impl Drop for Rx {
         }
         let left = self.shared.rx_waiting();
         self.shared.closed.fetch_add(left, Ordering::Relaxed);
-        let empty = Lent::new(0);
+        let empty = Borrowed::new(0);
         self.shared
             .leave(std::mem::replace(&mut self.borrowed, empty));
     }

@@ -13,7 +13,7 @@ use sys::netlink;
 use sys::xsk::{Bind, Descriptor, PACKET_CONTINUES, RingKind, RingMap, XskSocket};
 use sys::{Error, ErrorKind, Result};
 
-use super::borrowed::Lent;
+use super::borrowed::Borrowed;
 use super::probe::Probe;
 
 /// How long a queue that another socket holds is tried again: after a process has died its sockets
@@ -66,7 +66,7 @@ pub(super) struct Shared {
 /// Frames that the kernel never returned, given back to the pool when the socket is closed.
 struct Leftovers {
     pool: Pool,
-    sets: Mutex<Vec<Lent>>,
+    sets: Mutex<Vec<Borrowed>>,
     card: Card,
 }
 
@@ -91,7 +91,7 @@ impl Drop for Leftovers {
             }
         }
         let mut cache = FrameCache::new(self.pool.clone());
-        for index in sets.iter().flat_map(Lent::iter) {
+        for index in sets.iter().flat_map(Borrowed::iter) {
             // SAFETY: the socket is closed, and the driver has let go of its queue: nobody writes
             // any more what it was borrowed.
             unsafe { cache.reclaim(index) };
@@ -103,14 +103,14 @@ impl Drop for Leftovers {
 pub(super) struct RxParts {
     pub rx: Consumer<Descriptor>,
     pub fill: Producer<u64>,
-    pub borrowed: Lent,
+    pub borrowed: Borrowed,
 }
 
 /// The sending end's parts.
 pub(super) struct TxParts {
     pub tx: Producer<Descriptor>,
     pub completion: Consumer<u64>,
-    pub borrowed: Lent,
+    pub borrowed: Borrowed,
     pub view: Arc<RingMap>,
 }
 
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     /// Takes over what the kernel holds of an end that is dropped.
-    pub(super) fn leave(&self, borrowed: Lent) {
+    pub(super) fn leave(&self, borrowed: Borrowed) {
         let sets = &self.leftovers.sets;
         sets.lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -413,7 +413,7 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
 
     // Before the bind: a zero-copy driver that finds no frames then may never look again.
     let mut fill = Producer::<u64>::new(memory(&fill));
-    let mut borrowed = Lent::new(pool.frame_count());
+    let mut borrowed = Borrowed::new(pool.frame_count());
     let mut cache = FrameCache::new(pool.clone());
     top_up(&mut fill, &mut cache, &mut borrowed, spec.fill_count);
     drop(cache);
@@ -462,7 +462,7 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
     let tx = tx.map(|tx| TxParts {
         tx: Producer::new(memory(&tx)),
         completion: Consumer::new(memory(&completion)),
-        borrowed: Lent::new(pool.frame_count()),
+        borrowed: Borrowed::new(pool.frame_count()),
         view: tx,
     });
     let shared = Arc::new(shared);
@@ -498,7 +498,7 @@ fn bind(socket: &XskSocket, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> R
 pub(super) fn top_up(
     fill: &mut Producer<u64>,
     cache: &mut FrameCache,
-    borrowed: &mut Lent,
+    borrowed: &mut Borrowed,
     target: u32,
 ) {
     let want = target.saturating_sub(borrowed.count());

@@ -9,8 +9,8 @@ use ring::{Consumer, Frame, FrameCache, Pool, Producer};
 use sys::xsk::{Descriptor, PACKET_CONTINUES, PACKET_HEADROOM, RingMap};
 use sys::{Error, ErrorKind, Result};
 
-use super::super::handover::{Copied, Foreign, lend_buffers, take_over};
-use super::borrowed::Lent;
+use super::super::handover::{Copied, Foreign, reserve_buffers, take_over};
+use super::borrowed::Borrowed;
 use super::socket::{Shared, TxParts, indices, packet_at, packets_between};
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
@@ -37,7 +37,7 @@ pub(super) struct Tx {
     completion: Consumer<u64>,
     view: Arc<RingMap>,
     cache: FrameCache,
-    borrowed: Lent,
+    borrowed: Borrowed,
     /// Written and not yet shown to the kernel.
     staged: u32,
     /// Shown to the kernel since the last kick.
@@ -223,7 +223,7 @@ impl Tx {
     /// Advances `taken` to the kernel's index, if that is further.
     fn catch_up(&mut self) {
         let (_, consumer) = indices(&self.view);
-        if is_beyond(consumer, self.taken) {
+        if is_after(consumer, self.taken) {
             self.taken = consumer;
         }
     }
@@ -237,7 +237,7 @@ impl Tx {
         let mut len = 0;
         for _ in 0..self.tx.entry_count() {
             (len, self.taken) = packet_at(&self.view, self.taken);
-            if !is_beyond(consumer, self.taken) {
+            if !is_after(consumer, self.taken) {
                 break;
             }
         }
@@ -267,7 +267,7 @@ impl Tx {
                 continue;
             }
             // SAFETY: as above.
-            unsafe { self.cache.pool().lend_index(index) };
+            unsafe { self.cache.pool().give_index_to_device(index) };
             self.stage(index, HEADROOM, slot.cap_len(), at + 1 < slots.len());
         }
         sendable.then_some(len)
@@ -318,7 +318,7 @@ impl Tx {
             self.counters.failed.add(1);
             return;
         }
-        let index = self.cache.pool().lend(frame);
+        let index = self.cache.pool().give_to_device(frame);
         self.stage(index, offset, len, false);
         self.counters.sent.add(1);
         self.counters.sent_bytes.add(len.into());
@@ -332,7 +332,7 @@ impl Tx {
 }
 
 /// Whether a ring's index lies behind another; they wrap.
-fn is_beyond(index: u32, other: u32) -> bool {
+fn is_after(index: u32, other: u32) -> bool {
     index.wrapping_sub(other).cast_signed() > 0
 }
 
@@ -341,7 +341,7 @@ impl TxBackend for Tx {
     fn reserve(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<()> {
         self.reclaim();
         let room = self.room(u32::try_from(max).unwrap_or(u32::MAX));
-        lend_buffers(&mut self.cache, slots, room as usize, HEADROOM);
+        reserve_buffers(&mut self.cache, slots, room as usize, HEADROOM);
         Ok(())
     }
 
@@ -369,7 +369,7 @@ impl TxBackend for Tx {
                 continue;
             }
             // SAFETY: as above.
-            unsafe { self.cache.pool().lend_index(index) };
+            unsafe { self.cache.pool().give_index_to_device(index) };
             self.stage(index, HEADROOM, len, false);
             (sent, bytes) = (sent + 1, bytes + u64::from(len));
         }
@@ -493,7 +493,7 @@ impl Drop for Tx {
         if left != 0 {
             self.uncount(left, bytes);
         }
-        let empty = Lent::new(0);
+        let empty = Borrowed::new(0);
         self.shared
             .leave(std::mem::replace(&mut self.borrowed, empty));
     }

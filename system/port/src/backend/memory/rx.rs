@@ -63,7 +63,7 @@ impl Rx {
     fn put_back(&self, unfinished: std::vec::Drain<'_, Slot>) {
         for slot in unfinished {
             // SAFETY: the slot's frame is held by this batch, and the slot ends here.
-            unsafe { self.pool.lend_index(slot.token() as u32) };
+            unsafe { self.pool.give_index_to_device(slot.token() as u32) };
         }
     }
 
@@ -243,7 +243,7 @@ impl RxBackend for Rx {
         Some(self.cache.pool())
     }
 
-    fn lends_frames(&self) -> bool {
+    fn has_pool_frames(&self) -> bool {
         true
     }
 }

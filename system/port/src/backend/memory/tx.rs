@@ -8,7 +8,7 @@ use ring::slot::{Slot, segment_count, whole_packets};
 use ring::{Frame, FrameCache, Pool, Producer};
 use sys::{Error, ErrorKind, Result};
 
-use super::super::handover::lend_buffers;
+use super::super::handover::reserve_buffers;
 use super::{Descriptor, Ends, FRAMES_A_CLOCK, HEADROOM};
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
@@ -60,7 +60,7 @@ impl Tx {
             }
             let index = slot.index();
             // SAFETY: the slot's frame is held by its batch, and the slot ends here.
-            unsafe { owners.lend(index) };
+            unsafe { owners.give_to_device(index) };
             let descriptor = Descriptor {
                 index,
                 offset: HEADROOM as u16,
@@ -87,7 +87,7 @@ impl TxBackend for Tx {
         let room = self
             .producer
             .reserve(u32::try_from(max).unwrap_or(u32::MAX));
-        lend_buffers(&mut self.cache, slots, room as usize, HEADROOM);
+        reserve_buffers(&mut self.cache, slots, room as usize, HEADROOM);
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl TxBackend for Tx {
             for (segment, slot) in packet.iter().enumerate() {
                 let index = slot.token() as u32;
                 // SAFETY: as above.
-                unsafe { self.cache.pool().lend_index(index) };
+                unsafe { self.cache.pool().give_index_to_device(index) };
                 let descriptor = Descriptor {
                     index,
                     offset: HEADROOM as u16,
@@ -164,7 +164,7 @@ impl TxBackend for Tx {
         }
         let (offset, len) = (frame.offset() as u16, frame.len());
         let time_ns = self.frame_ns();
-        let index = self.cache.pool().lend(frame);
+        let index = self.cache.pool().give_to_device(frame);
         let descriptor = Descriptor {
             index,
             offset,
@@ -206,7 +206,7 @@ impl TxBackend for Tx {
                 };
                 // SAFETY: the receiving queue holds the frame and hands it over: the slot forgets
                 // it below.
-                unsafe { pool.lend_index(index) };
+                unsafe { pool.give_index_to_device(index) };
                 slot.forget_frame();
                 let descriptor = Descriptor {
                     index,

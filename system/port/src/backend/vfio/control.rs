@@ -103,7 +103,7 @@ pub(super) struct Control<D: Driver> {
     core: Arc<Core<D>>,
     description: PortDescription,
     link_up: bool,
-    gone_told: bool,
+    gone_reported: bool,
     looked: Instant,
 }
 
@@ -119,7 +119,7 @@ impl<D: Driver> Control<D> {
             queues,
             description,
             link_up,
-            gone_told: false,
+            gone_reported: false,
             looked: Instant::now(),
         }
     }
@@ -190,7 +190,7 @@ impl<D: Driver> PortControl for Control<D> {
     }
 
     fn event(&mut self) -> Option<PortEvent> {
-        if self.looked.elapsed() < LOOK_EVERY || self.gone_told {
+        if self.looked.elapsed() < LOOK_EVERY || self.gone_reported {
             return None;
         }
         self.looked = Instant::now();
@@ -198,7 +198,7 @@ impl<D: Driver> PortControl for Control<D> {
         self.core.driver().counters();
         let health = self.core.driver().health();
         if self.core.notice(health) {
-            self.gone_told = true;
+            self.gone_reported = true;
             return Some(PortEvent::DeviceGone);
         }
         let up = self.core.driver().link().up;

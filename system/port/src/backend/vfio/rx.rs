@@ -334,7 +334,7 @@ impl<D: Driver> RxBackend for Rx<D> {
         Some(self.cache.pool())
     }
 
-    fn lends_frames(&self) -> bool {
+    fn has_pool_frames(&self) -> bool {
         true
     }
 

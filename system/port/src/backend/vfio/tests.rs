@@ -14,7 +14,7 @@ use sys::ErrorKind;
 use sys::memfd::HugePages;
 use vfio::testing::igb::{BUS_MASTER, PACKET_LEN_MAX, registers as reg};
 use vfio::testing::{Fault, Igb, IgbModel, Model, ModelCard};
-use vfio::{Driver, Lent};
+use vfio::{Borrowed, Driver};
 
 use super::{Assembly, assemble};
 use crate::account::{DropReason, QueueAccount};
@@ -52,11 +52,11 @@ fn open_on(card: &ModelCard<IgbModel>, options: &PortOptions) -> sys::Result<Por
         queue: None,
         options: Vec::new(),
     };
-    open_lent(None, card, &name, options)
+    open_borrowed(None, card, &name, options)
 }
 
-fn open_lent(
-    borrowed: Lent,
+fn open_borrowed(
+    borrowed: Borrowed,
     card: &ModelCard<IgbModel>,
     name: &PortName,
     options: &PortOptions,

@@ -9,7 +9,7 @@ use ring::{Frame, FrameCache, Pool};
 use sys::Result;
 use vfio::{Core, Driver, DriverTx, Health, Lengths, Limits, TxPart};
 
-use super::super::handover::{Buffers, Copied, Foreign, Part, lend_buffers, take_over};
+use super::super::handover::{Buffers, Copied, Foreign, Part, reserve_buffers, take_over};
 use crate::account::TxCounters;
 use crate::tx::TxBackend;
 
@@ -140,7 +140,7 @@ impl<D: Driver> Tx<D> {
         // SAFETY: as above.
         let borrowed = indices
             .clone()
-            .take_while(|&index| unsafe { owners.lend(index) });
+            .take_while(|&index| unsafe { owners.give_to_device(index) });
         let borrowed = borrowed.count();
         if borrowed != slots.len() {
             for index in indices.clone().take(borrowed) {
@@ -208,7 +208,7 @@ impl<D: Driver> TxBackend for Tx<D> {
         unsafe { buffers.claim(self.cache.pool().owners(), spare) };
         buffers.finish();
         self.spare.truncate(kept);
-        lend_buffers(&mut self.cache, slots, left, HEADROOM);
+        reserve_buffers(&mut self.cache, slots, left, HEADROOM);
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl<D: Driver> TxBackend for Tx<D> {
             self.counters.failed.add(1);
             return Ok(None);
         }
-        let index = self.cache.pool().lend(frame);
+        let index = self.cache.pool().give_to_device(frame);
         self.queue().post(TxPart {
             index,
             offset,

@@ -147,7 +147,7 @@ fn what_finds_no_room_stays_in_the_batch() {
 }
 
 #[test]
-fn nobody_at_the_other_end_counts_as_failed() {
+fn packets_without_a_receiver_count_as_failed() {
     let pool = pool(64);
     let (mut a, mut b) = (memory(&pool, 32), memory(&pool, 32));
     b.rx.clear();

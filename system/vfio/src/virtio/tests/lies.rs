@@ -179,7 +179,7 @@ fn an_index_that_jumps_is_bounded() {
 }
 
 #[test]
-fn a_device_that_uses_without_end_holds_nobody_up() {
+fn a_device_that_uses_buffers_endlessly_does_not_block() {
     let mut stand = Stand::<Merge>::usual();
     // As far ahead as an index can be: a call looks at as many as the ring has, and comes back.
     stand.card.with(|model| model.lie = Some(Lie::Jump(0x7fff)));
@@ -198,7 +198,7 @@ fn a_device_that_uses_without_end_holds_nobody_up() {
 }
 
 #[test]
-fn what_was_not_agreed_upon_is_not_believed() {
+fn fields_that_were_not_negotiated_are_ignored() {
     let card = card(BASE & !GUEST_CSUM | MRG_RXBUF);
     let mut stand = Stand::<Merge>::of(card, &settings::<Merge>(1));
     stand.refill(0);

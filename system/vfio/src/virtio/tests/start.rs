@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_status_goes_as_the_specification_says() {
+fn the_status_follows_the_specification() {
     let stand = Stand::<Merge>::usual();
     stand.card.with(|model| {
         // Opening and starting, each with a reset first (§3.1.1).
@@ -53,7 +53,7 @@ fn devices_that_cannot_be_driven_are_refused() {
 }
 
 #[test]
-fn doorbells_beyond_the_bar_are_refused() {
+fn doorbells_outside_the_bar_are_refused() {
     for (offset, len) in [(0x4000, 0x1000), (0x3000, 0x1004), (0x10_0000, 0x1000)] {
         let card = card(BASE);
         card.with(|model| model.config = capability::notified_at(offset, len));
@@ -133,7 +133,7 @@ fn settings_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn the_receive_modes_are_as_told() {
+fn the_receive_modes_are_as_requested() {
     for (promiscuous, multicast) in [(true, true), (false, true), (false, false)] {
         let mut stand = Stand::<Merge>::new(&Settings {
             promiscuous,

@@ -89,7 +89,7 @@ fn a_flush_does_not_wait_for_the_kernels_answer() {
 
 /// The question waits for a lock that others may hold for seconds.
 #[test]
-fn an_interface_that_stays_down_is_not_asked_about_at_each_flush() {
+fn an_interface_that_stays_down_is_not_queried_at_each_flush() {
     let body = || {
         let mut tx = sender();
         let kick = |tx: &mut Tx| assert_eq!(tx.kick().unwrap_err().kind(), ErrorKind::Io);
@@ -117,7 +117,7 @@ fn an_interface_that_stays_down_is_not_asked_about_at_each_flush() {
     };
     if let Err(error) = sys::netns::in_new(body) {
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
-        let name = "an_interface_that_stays_down_is_not_asked_about_at_each_flush";
+        let name = "an_interface_that_stays_down_is_not_queried_at_each_flush";
         skip::record(name, error);
     }
 }

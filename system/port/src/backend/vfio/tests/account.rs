@@ -57,7 +57,7 @@ fn a_full_queue_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_count_of_drops_that_was_full_is_told() {
+fn a_saturated_drop_counter_is_reported() {
     let mut rig = rig(|options| options.ring_len = 16);
     let warns = |rig: &Rig| {
         let facts = rig.port.control.describe().facts;
@@ -84,7 +84,7 @@ fn a_count_of_drops_that_was_full_is_told() {
 }
 
 #[test]
-fn without_descriptors_nothing_is_lent_and_nothing_is_lost() {
+fn without_descriptors_no_frame_is_given_or_lost() {
     let mut rig = rig(|options| options.ring_len = 16);
     rig.card.with(|model| model.set_link(false));
     let mut sent = 0;
@@ -238,7 +238,7 @@ fn a_reset_under_us_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn a_card_that_stops_holds_nobody_up() {
+fn a_card_that_stops_does_not_block() {
     let mut rig = rig(|_| ());
     rig.fault(Fault::Stop);
     rig.card.with(Model::step);

@@ -72,7 +72,7 @@ fn the_card_is_stopped_before_its_memory_goes() {
 }
 
 #[test]
-fn loss_of_the_link_is_told_and_survived() {
+fn loss_of_the_link_is_reported_and_survived() {
     let mut rig = rig(|_| ());
     let news = |rig: &mut Rig| {
         std::thread::sleep(Duration::from_millis(12));
@@ -115,7 +115,7 @@ fn a_link_that_is_down_at_first_comes_up() {
 }
 
 #[test]
-fn a_card_that_is_wanted_back_is_let_go() {
+fn a_card_that_is_requested_back_is_released() {
     let mut rig = rig(|_| ());
     rig.arrive(&numbered(1, 60));
     rig.card.want_back();
@@ -159,7 +159,7 @@ fn a_card_is_given_back_last_of_all() {
             queue: None,
             options: Vec::new(),
         };
-        let port = open_lent(Some(Box::new(lender)), &card, &name, &options).unwrap();
+        let port = open_borrowed(Some(Box::new(lender)), &card, &name, &options).unwrap();
         drop(card);
         let Port {
             rx, tx, control, ..
@@ -214,7 +214,7 @@ fn more_queues_than_the_card_has_are_refused() {
 }
 
 #[test]
-fn half_a_packet_wakes_nobody() {
+fn half_a_packet_does_not_wake() {
     let mut rig = rig(|_| ());
     // The first descriptor is done, and the packet does not end in it.
     rig.card.with(|model| {
@@ -264,7 +264,7 @@ fn a_start_that_fails_stops_the_card_before_its_memory_goes() {
 }
 
 #[test]
-fn what_a_card_that_obeys_nobody_holds_is_given_to_nobody() {
+fn frames_of_a_card_that_does_not_stop_are_never_reused() {
     let rig = rig(|_| ());
     rig.card.with(|model| model.is_deaf = true);
     drop(rig.port);

@@ -176,7 +176,7 @@ fn a_batch_of_which_part_went_elsewhere_gives_back_the_rest() {
 }
 
 #[test]
-fn a_tag_is_told_beside_the_packet() {
+fn a_tag_is_reported_with_the_packet() {
     let mut rig = rig_over(pool(512, 4096), |_| ());
     let mut tagged = numbered(1, 100);
     let plain = tagged.clone();
@@ -212,7 +212,7 @@ fn a_tag_stays_where_there_is_no_room_to_put_it_back() {
 }
 
 #[test]
-fn checksums_are_told() {
+fn checksum_verdicts_are_reported() {
     let mut rig = rig(|_| ());
     let none = udp(([10, 0, 0, 1], 7), ([10, 0, 0, 2], 9));
     let mut wrong_ip = none.clone();
@@ -280,7 +280,7 @@ fn one_queue_of_many_gets_everything() {
         (name.target.as_str(), name.queue),
         ("0000:00:01.0", Some(11))
     );
-    let port = open_lent(None, &card, &name, &options).unwrap();
+    let port = open_borrowed(None, &card, &name, &options).unwrap();
     let mut rig = Rig { card, port, pool };
     assert_eq!(rig.port.rx[0].queue_index(), 11);
     for at in 0..20u16 {
@@ -292,7 +292,7 @@ fn one_queue_of_many_gets_everything() {
     let card = rig.card.clone();
     rig.close();
     name.queue = Some(16);
-    let error = open_lent(None, &card, &name, &options)
+    let error = open_borrowed(None, &card, &name, &options)
         .map(drop)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -7,7 +7,7 @@ use std::time::Duration;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let interface = std::env::args()
         .nth(1)
-        .ok_or("usage: rival-netring INTERFACE")?;
+        .ok_or("usage: baseline-netring INTERFACE")?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone())?;

@@ -1,4 +1,4 @@
-//! Reads the same fields of each packet of a capture with other libraries: `rival-wire LIBRARY FILE
+//! Reads the same fields of each packet of a capture with other libraries: `baseline-wire LIBRARY FILE
 //! ROUNDS`. Run under callgrind with two numbers of rounds; the difference is the cost.
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use smoltcp::wire::{
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: rival-wire etherparse|smoltcp|libpcap FILE ROUNDS";
+    let usage = "usage: baseline-wire etherparse|smoltcp|libpcap FILE ROUNDS";
     let (library, file) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
     let rounds: u32 = args.next().ok_or(usage)?.parse()?;
     if library == "libpcap" {

@@ -16,7 +16,7 @@ const RECEIVE_BUFFER: i32 = 8 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: rival-recvmmsg ADDRESS:PORT PROCESSOR";
+    let usage = "usage: baseline-recvmmsg ADDRESS:PORT PROCESSOR";
     let socket = UdpSocket::bind(args.next().ok_or(usage)?)?;
     pin(args.next().ok_or(usage)?.parse()?)?;
     let stop = Arc::new(AtomicBool::new(false));

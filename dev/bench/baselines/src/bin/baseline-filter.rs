@@ -1,5 +1,5 @@
 //! Runs a filter of libpcap (`pcap_offline_filter`, which is `bpf_filter`) on the packets of a
-//! capture in memory: `rival-filter FILE ROUNDS EXPRESSION`; prints nanoseconds a packet and how
+//! capture in memory: `baseline-filter FILE ROUNDS EXPRESSION`; prints nanoseconds a packet and how
 //! many packets it selects.
 
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: rival-filter FILE ROUNDS EXPRESSION";
+    let usage = "usage: baseline-filter FILE ROUNDS EXPRESSION";
     let file = args.next().ok_or(usage)?;
     let rounds: u32 = args.next().ok_or(usage)?.parse()?;
     let expression = args.next().ok_or(usage)?;

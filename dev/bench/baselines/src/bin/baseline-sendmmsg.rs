@@ -14,7 +14,7 @@ const BATCH: usize = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: rival-sendmmsg INTERFACE LENGTH SECONDS [PACKETS_A_SECOND]";
+    let usage = "usage: baseline-sendmmsg INTERFACE LENGTH SECONDS [PACKETS_A_SECOND]";
     let interface = args.next().ok_or(usage)?;
     let length: usize = args.next().ok_or(usage)?.parse()?;
     let seconds: f64 = args.next().ok_or(usage)?.parse()?;
