@@ -1,5 +1,5 @@
-//! AF_PACKET beyond what every backend must do: what the kernel tells beside a packet, groups of
-//! queues, filters in the kernel, exact accounts, rights, sending. Receiving is by TPACKET_V3; see
+//! AF_PACKET in addition to the conformance suite: packet metadata from the kernel, fanout groups,
+//! filters in the kernel, exact accounts, privileges, sending. Receiving is by TPACKET_V3; see
 //! `afpacket/`.
 
 #[path = "afpacket/account.rs"]

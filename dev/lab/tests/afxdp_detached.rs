@@ -1,5 +1,5 @@
-//! The XDP program is taken off an interface by somebody else: it is put back or the port ends,
-//! and either is reported.
+//! Another process detaches the XDP program: it is attached again or the port ends, and either is
+//! reported.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ fn a_port_whose_place_is_taken_ends() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let program = pass_program();
-    // Detached, and somebody else attaches; or another program is put into our link.
+    // Detached, and another process attaches a program; or another program is put into our link.
     for replaces in [false, true] {
         let mut port = open(&pair.right, "afxdp:{}", &PortOptions::default());
         exchange(&pair, &mut port, 1, 0, 100);
@@ -164,7 +164,7 @@ fn total(finished: &Finished) -> Value {
     value["account"]["total"].clone()
 }
 
-/// The subcommands that receive, with what they say when they do.
+/// The subcommands that receive, with their message when they do.
 const RECEIVERS: [(&[&str], &str); 2] = [
     (&["flows", "--json"], "of memory"),
     (&["capture", "--json", "-w", "/dev/null"], "listening on"),
@@ -205,7 +205,7 @@ fn flows_and_capture_end_with_code_4_when_the_place_is_taken() {
         let finished = process.wait(LIMIT).unwrap();
         assert_eq!(finished.code(), Some(4), "{finished:?}");
         assert!(finished.stderr.contains("detached"), "{finished:?}");
-        // Its name is not told to those who gave up their rights.
+        // Its name is not available after privileges were dropped.
         assert!(finished.stderr.contains("XDP program"), "{finished:?}");
         assert_eq!(total(&finished)["delivered"], COUNT, "{finished:?}");
     }

@@ -1,5 +1,5 @@
-//! `afxdp:` ports and what happens to them: conflicts, death, links that flap, devices that go,
-//! rights given up, limits.
+//! `afxdp:` ports and what happens to them: conflicts, killed processes, flapping links, devices
+//! that disappear, dropped privileges, limits.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
@@ -14,7 +14,7 @@ use sys::ErrorKind;
 use sys::link::{Link, XdpFeatures};
 use sys::netlink::{Message, Socket};
 
-/// Tells a child process, which is this very test binary, what it is to be.
+/// Selects the role of a child process, which is this test binary.
 const CHILD: &str = "BW_AFXDP_CHILD";
 
 /// Starts this test binary again in the namespace of an end, to run the test `name` as a child.

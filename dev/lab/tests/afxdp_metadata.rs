@@ -1,4 +1,4 @@
-//! What `afxdp:` knows of a packet beside its bytes, and the filter in the program.
+//! Packet metadata of `afxdp:`, and the filter in the program.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd};
@@ -50,7 +50,8 @@ fn one_by_one(pair: &Pair, port: &mut Port, udp: &Udp, count: u64) -> Vec<(u64, 
 #[test]
 fn times_are_those_of_arrival() {
     require!(skip::lab());
-    // veth says that it has device times and gives 0: the program's clock must stand in.
+    // veth claims to have device timestamps and returns 0: the program's clock must be used
+    // instead.
     for options in [
         "timestamp=auto",
         "timestamp=device",
@@ -119,7 +120,7 @@ fn the_hash_is_the_flows() {
     let different: HashSet<_> = hashes.values().collect();
     assert!(different.len() >= 6, "{hashes:?}");
 
-    // A program behind the driver cannot ask it.
+    // A generic program cannot query the driver.
     drop(port);
     let mut port = open(
         &pair.right,

@@ -32,7 +32,7 @@ fn pour(pair: &Pair, flows: u16, count: u64) {
     }
 }
 
-/// All packets come, in order, and the account says so.
+/// All packets arrive, in order, and the account shows it.
 fn delivery(attach: AttachMode, mode: &str) {
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "afxdp:{}", &options(attach));
@@ -195,8 +195,8 @@ fn pour_rest(out: &Raw, udp: &Udp, from: u64, to: u64) {
 fn a_queue_without_a_socket_goes_to_the_host() {
     require!(skip::lab());
     for attach in BOTH {
-        // Four: without a program in the driver veth forgets to tell the queue, and what was sent
-        // on queue n then counts as received on n - 1.
+        // Four: without a program in the driver veth does not record the queue, and packets sent on
+        // queue n then count as received on n - 1.
         let pair = Veth::new().queues(4).create().unwrap();
         let host = pair.right.ns.run(|| Raw::open("right0")).unwrap().unwrap();
         let mut port = open(&pair.right, "afxdp:{}/1", &options(attach));

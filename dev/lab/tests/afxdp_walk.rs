@@ -15,7 +15,7 @@ use ring::{Frame, FrameCache, Pool, PoolConfig};
 /// Frames of the pool.
 const FRAME_COUNT: u32 = 2048;
 
-/// What the walk knows of each packet that was sent.
+/// The walk's state of each packet that was sent.
 #[derive(Default)]
 struct Books {
     sent: u64,
@@ -82,7 +82,7 @@ impl Walk {
             4 => self.forward(),
             _ => self.give_back(),
         }
-        // More would be dropped for want of frames, which is not what this walk is about.
+        // More would be dropped for lack of frames, which this walk does not test.
         if self.kept.len() > 300 {
             for frame in self.kept.drain(100..) {
                 self.cache.give(frame).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! All of them are one program, so that what they share is linked once: a file is a module here.
 //! Tests that need the emulated cards are in `guest.rs`. Tests share the process and its threads:
-//! whatever changes the process (user, limits, directory, environment, signals) is done in a child
+//! tests that change the process (user, limits, directory, environment, signals) use a child
 //! (`lab::process::own_test`).
 
 #![allow(

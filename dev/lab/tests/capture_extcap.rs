@@ -67,7 +67,7 @@ fn tshark_lists_the_interfaces_and_captures() {
     command.args(["-T", "fields", "-e", "frame.len"]);
     let mut process = Process::spawn(&mut command).unwrap();
     process.wait_stderr("Capturing on", LIMIT).unwrap();
-    // barewire is told to capture after that line: packets are sent until tshark has its five.
+    // barewire is started to capture after that line: packets are sent until tshark has its five.
     let until = Instant::now() + LIMIT;
     while process.running().unwrap() && Instant::now() < until {
         send(&pair, 5);
@@ -75,7 +75,7 @@ fn tshark_lists_the_interfaces_and_captures() {
     }
     let result = process.wait(LIMIT).unwrap().checked().unwrap();
     assert_eq!(result.stdout, "200\n".repeat(5));
-    // What an extcap says there is shown as an error.
+    // Output of an extcap there is shown as an error.
     assert!(!result.stderr.contains("extcap pipe"), "{}", result.stderr);
 }
 

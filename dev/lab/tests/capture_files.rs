@@ -1,5 +1,5 @@
-//! `barewire capture` from files: what is written is what was read, other programs read it, and
-//! whatever is wrong is reported.
+//! `barewire capture` from files: the output equals the input, other programs can read it, and
+//! errors are reported.
 
 use std::fs::File;
 use std::io::Write;

@@ -77,7 +77,7 @@ fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
             error.contains(&reported),
             "{name}, {count} packets, {len} bytes: {error}"
         );
-        // Every packet is either in the file or said to be lost.
+        // Every packet is either in the file or reported as lost.
         let captured = number_before(&error, " packets captured");
         let lost = number_before(&error, " more are lost");
         assert_eq!(captured, count + lost, "{name}: {error}");

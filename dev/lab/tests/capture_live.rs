@@ -1,5 +1,5 @@
 //! `barewire capture` on interfaces: the same packets as tcpdump sees, tags and directions, an
-//! account that closes, rights given up, and clean ends.
+//! account that adds up, dropped privileges, and clean exits.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -78,8 +78,8 @@ fn wait_len(path: &Path, len: u64) {
 }
 
 /// The same bytes and lengths in the same order; times of one clock. A program that taps reads the
-/// clock itself, a few microseconds after the socket buffer was stamped: the bound only tells a
-/// wrong clock (TAI is 37 s off) or a wrong packet from a right one on a busy machine.
+/// clock itself, a few microseconds after the socket buffer was stamped: the bound only detects a
+/// wrong clock (TAI is 37 s off) or a wrong packet, on a busy machine.
 fn assert_same(ours: &[Row], theirs: &[Row]) {
     const APART_NS: u64 = 200_000_000;
     assert_eq!(ours.len(), theirs.len());
@@ -320,7 +320,7 @@ fn lines_are_not_buffered_in_a_pipe() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;
-    // Through a pipe, with nothing that says that lines should not gather.
+    // Through a pipe, without an option against buffering.
     let capture = start(end, [&end.ifname, "-n", "udp"]);
     send(&pair, &plan(&pair), 1);
     capture
@@ -366,8 +366,7 @@ fn several_queues_give_every_packet_once() {
     assert!(finished.stderr.contains("3 queues"), "{}", finished.stderr);
 }
 
-/// Nobody reads what is written: the end comes with a signal all the same, and nothing is lost
-/// without a number.
+/// The reader of the output stalls: a signal still ends the run, and every loss is counted.
 #[test]
 fn a_stalled_reader_does_not_delay_the_exit() {
     lab::require!(skip::lab(), skip::program("mkfifo", "coreutils"));
@@ -447,7 +446,7 @@ fn rights_are_given_up_and_the_file_is_the_users() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
-    // Where nobody may write: the file is made before the rights go.
+    // Where nobody may write: the file is created before privileges are dropped.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let file = folder.at("x.pcap");
     let capture = start(

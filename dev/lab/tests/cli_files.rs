@@ -1,4 +1,4 @@
-//! Files that commands write: who may read them, whose links are followed, what a failure leaves.
+//! Files that commands write: permissions, symbolic links, what a failure leaves behind.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ fn captures_are_private_by_default() {
     }
 }
 
-/// In a folder that everybody may write to, another user has put a link under the capture's name.
+/// In a world-writable folder, another user has placed a link under the capture's name.
 #[test]
 fn a_capture_does_not_follow_the_link_of_another_user() {
     require!(skip::root());

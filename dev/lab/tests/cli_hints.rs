@@ -1,4 +1,4 @@
-//! Hints lead to what is wrong: of a missing file nothing is said about interfaces.
+//! Hints point to the problem: for a missing file there is none about interfaces.
 
 use std::net::TcpListener;
 use std::process::Command;

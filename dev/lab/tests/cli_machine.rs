@@ -186,7 +186,7 @@ fn a_queue_that_is_not_there_is_named() {
     assert!(finished.stderr.contains("hint: "), "{}", finished.stderr);
 }
 
-/// Nothing is changed for it: where a card is in no IOMMU group the port says so before all else.
+/// Nothing is changed for it: if a card is in no IOMMU group the port reports that first.
 #[test]
 fn a_card_without_an_iommu_is_not_driven_from_here() {
     let cards = sys::pci::PciFunction::all().unwrap_or_default();

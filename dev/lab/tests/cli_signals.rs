@@ -28,7 +28,7 @@ fn wait_caught(process: &Process, signal: Signal) {
     }
 }
 
-/// Starts a command in a namespace, asks it for totals twice, and ends it.
+/// Starts a command in a namespace, requests totals twice, and ends it.
 fn ask(mut command: Command, totals: &str) {
     let mut process = Process::spawn(&mut command).unwrap();
     wait_caught(&process, SIGUSR1);

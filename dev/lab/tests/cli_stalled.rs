@@ -1,5 +1,5 @@
 //! Readers of standard output that stall or fail: `--duration` and the first signal end the run,
-//! and the command says what was not written.
+//! and the command reports what was not written.
 
 use std::io::{PipeReader, Read};
 use std::process::{Command, Stdio};

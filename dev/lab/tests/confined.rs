@@ -80,7 +80,7 @@ fn running_commands_have_given_up_system_calls() {
                 process.wait_stderr(ready, LIMIT).unwrap();
             }
             let mut found = modes(&process);
-            // What is said may be said a moment before.
+            // The message may appear a moment before.
             for _ in 0..500 {
                 if found.iter().all(|mode| *mode == expected) {
                     break;

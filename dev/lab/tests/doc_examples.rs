@@ -217,7 +217,7 @@ fn call(ns: &Netns, folder: &Folder, text: &str) -> Command {
     command
 }
 
-/// Runs a command to its end, which is asked for where it has none of its own; standard output.
+/// Runs a command to its end, or stops it if it has none; returns its standard output.
 fn run(ns: &Netns, folder: &Folder, example: &Example) -> String {
     let text = example.command.as_str();
     let mut process = Process::spawn(&mut call(ns, folder, text)).unwrap();

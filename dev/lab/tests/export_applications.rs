@@ -78,7 +78,7 @@ fn ipfix_names_its_own_elements() {
     let ids = run.flows.iter().map(|flow| flow["community_id"].as_str());
     let ids = count(ids.map(|id| id.expect("an id").to_owned()));
     assert_eq!(dumped(&text, "communityIdentifier"), ids);
-    // The source of a record of one direction is who sent it, not who began: both ends together.
+    // The source of a one-way record is the sender, not the initiator: compare both ends together.
     let macs = run.flows.iter();
     let macs = macs.flat_map(|flow| [&flow["src_mac"], &flow["dst_mac"]]);
     let macs = count(macs.filter_map(|mac| mac.as_str().map(str::to_owned)));
@@ -214,7 +214,7 @@ fn eve_has_suricatas_names() {
     );
 }
 
-/// Without decoders the Community ID is reported where it is asked for, with its seed.
+/// Without decoders the Community ID is reported on request, with its seed.
 #[test]
 fn the_community_id_has_a_seed() {
     let id = |args: &[&str]| {

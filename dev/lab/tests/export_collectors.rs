@@ -210,7 +210,7 @@ fn tls_delivers_the_same_and_trusts_no_other_ca() {
     assert_eq!(std::fs::metadata(&out).unwrap().len(), 0, "{words}");
 }
 
-/// Where the kernel has no SCTP the command says so at once.
+/// If the kernel has no SCTP, the command reports it at once.
 #[test]
 fn sctp_or_a_reason() {
     let capture = captures(1000).remove(0);
@@ -228,7 +228,7 @@ fn sctp_or_a_reason() {
                 .contains("hint: load the sctp kernel module")
         );
     } else {
-        // It is there, and nobody listens: the account says so.
+        // It is supported but has no listener: the account shows it.
         assert!(
             finished.stderr.contains("unreachable"),
             "{}",

@@ -95,7 +95,7 @@ impl Broker {
         let mut process = Process::spawn(&mut command).unwrap();
         let until = Instant::now() + PATIENCE;
         let answers = || {
-            // Where nobody listens kcat takes all of its five seconds.
+            // Without a listener kcat takes all of its five seconds.
             TcpStream::connect(self.address()).is_ok() && {
                 let mut list = Command::new("kcat");
                 list.args(["-L", "-m", "5", "-b", &self.address()]);
@@ -259,7 +259,7 @@ fn start(input: &str, url: &str) -> Process {
     Process::spawn_with_stdin(&mut command).unwrap()
 }
 
-/// What tells flows of a flood apart, with how often a topic has each.
+/// What distinguishes flows of a flood, with how often a topic has each.
 fn keys(broker: &Broker, topic: &str) -> BTreeMap<(String, u64), u64> {
     let mut keys = BTreeMap::new();
     for flow in broker.read_json(topic) {
@@ -353,8 +353,8 @@ impl Bounded {
         assert_eq!(account(&first.stdout)["exported"]["flows"], 1);
     }
 
-    /// A probe that begins while the broker is away. Its input is read although nobody takes
-    /// anything: what is beyond the bound is dropped.
+    /// A probe that begins while the broker is away. Its input is read although its output stalls:
+    /// what exceeds the bound is dropped.
     fn start(broker: &Broker) -> Bounded {
         let bounds = "queue=512&queue.buffering.max.messages=1000&wait=10s";
         let mut probe = start("-", &format!("{}?{bounds}", Self::url(broker)));
@@ -387,7 +387,7 @@ impl Bounded {
     }
 }
 
-/// Nobody is there: the end comes, and every record is reported as lost.
+/// There is no broker: the run ends, and every record is reported as lost.
 fn a_broker_that_stays_away_is_accounted_for(broker: &Broker) {
     let input = broker.folder.0.join("input.pcap");
     std::fs::write(&input, flood(3000)).unwrap();

@@ -1,5 +1,5 @@
-//! The figures for Prometheus as a running probe serves them, and the Grafana dashboard of
-//! `dist/grafana`, which asks for nothing else.
+//! The Prometheus metrics as a running probe serves them, and the Grafana dashboard of
+//! `dist/grafana`, which uses no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -32,7 +32,7 @@ impl Nfcapd {
         }
     }
 
-    /// Ends it; packets and bytes of all records, and what it says of sequence failures.
+    /// Ends it; returns packets and bytes of all records, and its sequence failures.
     fn end(mut self) -> (Totals, u64) {
         wait_read(self.port);
         // It drops the datagram in its hands if the signal comes before that is written.

@@ -37,7 +37,7 @@ fn ask(script: &str, args: &[&str]) -> Vec<Value> {
     lines.map(|l| serde_json::from_str(l).unwrap()).collect()
 }
 
-/// `barewire flows query` with these arguments: what it prints, what it says, its code.
+/// `barewire flows query` with these arguments: its standard output, standard error and exit code.
 fn query(args: &[&str]) -> (String, String, Option<i32>) {
     let python = python(&["duckdb", "pyarrow"]).unwrap();
     let mut command = Command::new(barewire().unwrap());
@@ -99,7 +99,7 @@ fn totals_and_rows_equal_ours() {
         assert_eq!(found["arrow"], expected, "{place}");
         assert_eq!(found["duckdb"], expected, "{place}");
     }
-    // Row for row: what the lines of JSON say is what the columns say.
+    // Row for row: the JSON lines and the columns are equal.
     let sql = "SELECT src, dst, src_port, protocol, packets, bytes, ttl_min, tcp_flags, \
                end_reason, duration_ns, application->>'protocol' AS application \
                FROM flows ORDER BY ALL";
@@ -211,7 +211,7 @@ fn queries_are_answered_in_three_forms() {
     assert!(stderr.contains("/nonexistent"), "{stderr}");
 }
 
-/// Without an engine the error says how to get one.
+/// Without an engine the error has a hint how to get one.
 #[test]
 fn a_missing_engine_is_reported() {
     let mut command = Command::new(barewire().unwrap());

@@ -169,7 +169,8 @@ fn every_message_is_well_formed() {
     }
 }
 
-/// Messages lost on the way: tshark is surprised, and the sequence numbers say how many records.
+/// Messages lost in transit: tshark reports it, and the sequence numbers give the number of
+/// records.
 #[test]
 fn loss_is_seen_by_the_collector() {
     require!(skip::program("tshark", "tshark"));

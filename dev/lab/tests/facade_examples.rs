@@ -1,4 +1,5 @@
-//! The examples of the facade crate do what their first lines say: on captures, and on veth pairs.
+//! The examples of the facade crate work as their first lines describe: on captures, and on veth
+//! pairs.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

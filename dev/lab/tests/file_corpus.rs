@@ -37,9 +37,9 @@ const EXCEPTIONS: [(&str, u64, &str, &str); 4] = [
     ),
 ];
 
-/// Files with packets longer than their own snapshot length, or than what they say was on the wire.
-/// libpcap cuts the first to that length; tshark and we give what is there. We never report fewer
-/// bytes on the wire than are present.
+/// Files with packets longer than their own snapshot length, or than their wire length. libpcap
+/// cuts the first to that length; tshark and barewire keep all bytes. We never report fewer bytes
+/// on the wire than are present.
 const LONGER_THAN_SAID: [&str; 10] = [
     "zeek__trunc__trunc-hdr.pcap",
     "tcpdump__extract_read2_asan.pcap",

@@ -30,7 +30,7 @@ fn programs_are_printed_for_each_hook() {
     assert!(text.starts_with("{ 0x30, 0, 0, 0x00000000 },\n"), "{text}");
     let text = stdout(&["compile", "--to", "xdp", "--p0f", LINUX]);
     assert!(text.ends_with(": exit\n"), "{text}");
-    // A line for iptables and one for ip6tables, each with as many instructions as it says.
+    // A line for iptables and one for ip6tables, each with the stated number of instructions.
     let text = stdout(&["compile", "--to", "iptables", "--p0f", LINUX]);
     let mut lines = text.lines();
     for command in ["# iptables", "# ip6tables"] {

@@ -73,7 +73,7 @@ fn applications_stand_beside_their_flows() {
     assert_eq!(count("flows"), known, "{applications}");
     assert!(count("done") >= 3, "{applications}");
 
-    // Only what was asked for, and nothing unless it was.
+    // Only what was requested, and nothing by default.
     let (only, _) = flows(&["--decode", "dns"]);
     let others = ["tls", "http", "ssh"];
     assert!(seen(&only).contains_key("dns"));
@@ -94,7 +94,7 @@ fn each_record_of_a_long_flow_has_its_application() {
     assert_eq!(summary["imbalance"], 0);
 }
 
-/// A TCP segment between two hosts: who sends (0 the client), sequence number, flags, payload.
+/// A TCP segment between two hosts: sender (0 the client), sequence number, flags, payload.
 fn tcp(from: usize, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ends = [[192, 0, 2, 1], [192, 0, 2, 2]];
     let ports = [40_000_u16, 80];
@@ -132,7 +132,7 @@ fn flows_of(packets: &[Vec<u8>], args: &[&str]) -> (Vec<Value>, TempFile) {
 
 const REQUEST: &[u8] = b"GET /path HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: x\r\n\r\n";
 
-/// In whatever order the first segments come, the request is read as tshark reads it.
+/// In any order of the first segments, the request is read as tshark reads it.
 #[test]
 fn overtaken_first_segments_are_put_in_order() {
     require!(skip::program("tshark", "tshark"));
@@ -192,8 +192,8 @@ fn the_answer_to_a_long_upload_is_reported() {
     assert_eq!(application["http_status"], 201, "{application}");
 }
 
-/// A flow that says nothing while its active timeout passes is reported meanwhile, and goes on with
-/// the application that it had; a new connection of the same ends begins anew.
+/// A flow that is silent while its active timeout passes is reported, and keeps its application
+/// afterwards; a new connection between the same ends starts over.
 #[test]
 fn a_pause_at_the_active_timeout_keeps_the_application() {
     let begin = |sequence: u32| {

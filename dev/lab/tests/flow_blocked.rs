@@ -48,7 +48,7 @@ impl Probe {
         Probe(command.spawn().unwrap())
     }
 
-    /// Asks for the end, and waits for it.
+    /// Requests the end, and waits for it.
     fn end(mut self) -> ExitStatus {
         let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
         nix::sys::signal::kill(pid, Signal::SIGINT).unwrap();
@@ -63,7 +63,7 @@ impl Probe {
     }
 }
 
-/// Waits until a stream has said something.
+/// Waits until a stream has output.
 fn wait_for(from: &mut impl Read, text: &str) {
     let mut said = Vec::new();
     let mut part = [0; 1024];
@@ -212,7 +212,7 @@ fn a_full_pipe_for_standard_error_costs_no_packets() {
     assert_eq!(probe.end().code(), Some(0));
 }
 
-/// Records beyond what may wait are dropped, and what waits is reported at the end.
+/// Records that exceed the queue are dropped, and the queued ones are reported at the end.
 #[test]
 fn a_full_pipe_for_standard_output_does_not_hold_the_end() {
     require!(skip::lab());
@@ -243,7 +243,7 @@ fn a_full_pipe_for_standard_output_does_not_hold_the_end() {
 fn a_collector_that_reads_nothing_does_not_hold_the_end() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
-    // It would hold up whoever waits for all of it to be read.
+    // It would delay a process that waits for all of it to be read.
     let collector = pair.right.ns.run(|| TcpListener::bind("127.0.0.1:9000"));
     let collector = collector.unwrap().unwrap();
     let export = ["--plain", "--export", "json:tcp://127.0.0.1:9000"];
@@ -263,8 +263,7 @@ fn a_collector_that_reads_nothing_does_not_hold_the_end() {
     drop(collector);
 }
 
-/// A file waits for its reader, whatever the reader does meanwhile, until somebody asks for the
-/// end.
+/// A file waits for its reader, whatever the reader does, until the end is requested.
 #[test]
 fn a_file_waits_for_its_reader_and_a_signal_ends_the_wait() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -278,7 +277,8 @@ fn a_file_waits_for_its_reader_and_a_signal_ends_the_wait() {
     let mut probe = Probe(command.stderr(Stdio::piped()).spawn().unwrap());
     drop(command);
     reader.read_exact(&mut [0]).unwrap();
-    // It writes, and waits. A device's lines would be given up in this time, which may be any.
+    // It writes, and waits. Lines of a live port would be dropped in this time, whatever its
+    // length.
     std::thread::sleep(2 * runtime::output::STALL);
     assert!(probe.0.try_wait().unwrap().is_none(), "it waits");
     let mut said = probe.0.stderr.take().unwrap();

@@ -56,7 +56,7 @@ fn shunted(scheme: &str, args: &[&str], expected: u64) {
 fn the_first_packets_of_each_flow_go_on() {
     require!(skip::lab());
     shunted("", &["--egress-first", "7"], 7 * u64::from(FLOWS));
-    // 46 bytes of IP a packet: the fourth reaches 184, the fifth goes beyond 200.
+    // 46 bytes of IP a packet: the fourth reaches 184, the fifth exceeds 200.
     shunted("", &["--egress-first", "100,1k"], 23 * u64::from(FLOWS));
     shunted(
         "",

@@ -14,7 +14,7 @@ use port::{PortOptions, Ready};
 use serde_json::Value;
 use wire::{LinkType, Timestamp};
 
-/// Ended flows with what was recorded beyond.
+/// Ended flows with their extra fields.
 #[derive(Default)]
 struct Flows(Vec<(Record, OwnedExtra)>);
 
@@ -140,8 +140,8 @@ fn list(text: &str) -> Vec<&str> {
     inner.split('|').filter(|item| !item.is_empty()).collect()
 }
 
-/// Whole records: who, how much both ways, when, TCP flags. ICMP is left out: ipfixprobe makes one
-/// flow of all of it between two hosts.
+/// Whole records: endpoints, counters both ways, times, TCP flags. ICMP is left out: ipfixprobe
+/// makes one flow of all of it between two hosts.
 #[test]
 fn ipfixprobes_records_are_ours() {
     require!(corpus::large());

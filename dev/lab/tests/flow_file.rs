@@ -165,7 +165,7 @@ fn filtered_packets_are_counted() {
     assert_eq!(summary["lost"], 0);
 }
 
-/// What was delivered beyond the count is in the summary.
+/// What was delivered after the count was reached is in the summary.
 #[test]
 fn a_count_ends_the_run() {
     let file = three_flows();
@@ -375,8 +375,8 @@ fn two_signals_at_once_are_one_request() {
     );
 }
 
-/// A reader of the output that neither reads nor leaves does not hold up the end: it comes, and the
-/// exit code says that not everything was written.
+/// A stalled reader of the output does not delay the exit, and the exit code shows that not
+/// everything was written.
 #[test]
 fn a_stalled_reader_does_not_hold_up_the_end() {
     let (there, _) = there_and_back(10_000);

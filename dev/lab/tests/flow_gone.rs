@@ -15,7 +15,7 @@ const QUEUES: u32 = 4;
 const FLOWS: u16 = 64;
 /// Packets that have come when the interface is deleted, at least.
 const PACKETS_MIN: u64 = 2000;
-/// Says how often each of the two is tried, for whoever wants it more often.
+/// The number of runs of each of the two; the environment can raise it.
 const ROUNDS: &str = "BW_ROUNDS";
 
 fn rounds() -> u32 {

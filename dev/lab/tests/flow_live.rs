@@ -136,8 +136,8 @@ fn a_tap_sees_both_directions() {
     assert_eq!(flow["reverse"]["packets"], 5);
 }
 
-/// Nobody reads the lines while packets come: packets are metered on, records beyond the room for
-/// them are dropped and counted, and every packet is accounted for.
+/// The reader of the lines stalls while packets arrive: metering continues, records that do not fit
+/// are dropped and counted, and every packet is accounted for.
 #[test]
 fn a_stalled_reader_costs_records_and_no_packets() {
     require!(skip::lab());
@@ -290,7 +290,7 @@ fn two_queues_make_one_flow() {
     );
 }
 
-/// A probe that cannot keep up loses packets, and says how many and why.
+/// A probe that cannot keep up loses packets, and reports how many and why.
 #[test]
 fn overload_is_accounted_for() {
     require!(skip::lab());

@@ -13,7 +13,7 @@ use lab::skip::Missing;
 use lab::{require, skip};
 use serde_json::Value;
 
-/// Both ends and the IP protocol, whoever began.
+/// Both ends and the IP protocol, in either direction.
 type Ends = (String, String, String);
 
 /// Why a flow is called something else, or by one of us nothing.
@@ -38,7 +38,7 @@ fn ends(src: (&str, &str), dst: (&str, &str), protocol: &str) -> Ends {
     (first, second, protocol.to_owned())
 }
 
-/// What ndpiReader says, guesses by port left out, of flows that it has a name for.
+/// ndpiReader's results, without guesses by port, for flows that it has a name for.
 fn theirs(file: &Path) -> BTreeMap<Ends, BTreeSet<String>> {
     let mut command = Command::new("ndpiReader");
     command.args(["-d", "-q", "-i"]).arg(file);

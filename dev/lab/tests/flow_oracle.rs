@@ -11,7 +11,7 @@ use lab::{corpus, require};
 use port::{PortOptions, Ready};
 use wire::LinkType;
 
-/// Files, how many of their pairs differ beyond the rules, and why.
+/// Files, how many of their pairs differ in spite of the rules, and why.
 const EXCEPTIONS: [(&str, usize, &str); 17] = [
     (
         "PcapPlusPlus__null_loopback.pcap",

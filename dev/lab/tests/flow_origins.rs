@@ -81,7 +81,7 @@ writer.to_db_file(sys.argv[2])";
     [list, database].map(|path| path.to_str().unwrap().to_owned())
 }
 
-/// What libmaxminddb says of addresses, by Wireshark's program: number, name, country, city.
+/// libmaxminddb's results for addresses, by Wireshark's program: number, name, country, city.
 fn resolve(database: &str, addrs: &BTreeSet<String>) -> BTreeMap<String, [String; 4]> {
     let mut command = Command::new("mmdbresolve");
     command.args(["-f", database]).stdin(Stdio::piped());
@@ -117,7 +117,7 @@ fn resolve(database: &str, addrs: &BTreeSet<String>) -> BTreeMap<String, [String
     found
 }
 
-/// What a flow says of an end.
+/// A flow's data for an end.
 fn reported(flow: &Value, end: &str) -> [String; 4] {
     ["asn", "as_name", "country", "city"].map(|name| match &flow[format!("{end}_{name}")] {
         Value::Null => String::new(),
@@ -265,7 +265,7 @@ fn rows_by_duckdb(source: &str) -> Vec<String> {
     sorted(read.stdout.lines().map(str::to_owned))
 }
 
-/// The same values of every record, whatever they are written in.
+/// The same values of every record, in any format.
 #[test]
 fn files_have_what_lines_have() {
     require!(python(&["mmdb_writer", "duckdb"]));
@@ -394,7 +394,7 @@ fn mac_vendors_are_those_of_tshark() {
     assert!(known > 20 && unknown > 0, "{known} {unknown}");
 }
 
-/// Packets between cards of makers from all over the list, and of nobody.
+/// Packets between cards of vendors from all parts of the list, and of none.
 fn cards_of_many_makers() -> TempFile {
     let text = std::fs::read_to_string(MANUF).unwrap();
     let prefixes = text.lines().filter_map(|line| {

@@ -144,7 +144,7 @@ fn a_browser_shows_it() {
         let buttons = shown.matches("<button>").count();
         assert_eq!(buttons, 10, "the script made the table's heads buttons");
         assert!(shown.contains("<svg") && !shown.contains("<img") && !shown.contains("<h1>owned"));
-        // A copy that tells how wide it is, and what its sorting does.
+        // A copy that reports its width, and the effect of sorting.
         let text = std::fs::read_to_string(&page).unwrap();
         let (head, rest) = text.split_once("<meta http-equiv").unwrap();
         let (_, rest) = rest.split_once(">\n").unwrap();

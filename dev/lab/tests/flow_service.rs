@@ -136,7 +136,7 @@ impl Manager {
         manager
     }
 
-    /// Waits until it was said so often.
+    /// Waits until it occurs this many times.
     fn heard(&self, wanted: &str, times: usize) {
         let until = Instant::now() + LIMIT;
         while self.said.lock().unwrap().matches(wanted).count() < times {
@@ -321,7 +321,7 @@ fn under_nohup_a_hangup_reloads_and_never_ends_the_probe() {
     }
 }
 
-/// systemd finds nothing to say against the unit.
+/// systemd reports no problem in the unit.
 #[test]
 fn the_unit_is_one() {
     require!(skip::program("systemd-analyze", "systemd"));
@@ -346,14 +346,13 @@ fn the_unit_is_one() {
     assert!(ours.is_empty(), "{ours:#?}");
 }
 
-/// Runs its arguments with the journal as standard error, as far as they can tell
-/// (systemd.exec(5)).
+/// Runs its arguments with what looks like the journal as standard error (systemd.exec(5)).
 const JOURNAL: [&str; 2] = [
     "-c",
     "JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"",
 ];
 
-/// The unit's own command line starts whatever the configuration says of the output. The journal
+/// The unit's own command line starts with any output settings in the configuration. The journal
 /// gets priorities, and no line a second.
 #[test]
 fn the_unit_starts_with_json_and_the_journal_gets_priorities() {

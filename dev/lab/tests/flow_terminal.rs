@@ -1,5 +1,5 @@
-//! The live view on a terminal that goes away, changes its size, or is taken by somebody else for
-//! a while: on a pseudo-terminal of our own, and in tmux as a person has it.
+//! The live view on a terminal that goes away, changes its size, or is used by another program for
+//! a while: on a pseudo-terminal of our own, and in tmux.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -116,7 +116,7 @@ fn packets_in(path: &PathBuf) -> u64 {
         .sum()
 }
 
-/// The terminal is not a controlling one, so that no signal says that it is gone: only reads and
+/// The terminal is not a controlling one, so that no signal reports that it is gone: only reads and
 /// writes do.
 #[test]
 fn a_terminal_that_goes_away_ends_the_view_in_order() {

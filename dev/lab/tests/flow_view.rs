@@ -43,7 +43,7 @@ fn keys_show_pages_filter_and_hold() {
     press("\u{1b}", "destination");
     press("?", "draw the screen again");
     press("x", "destination");
-    // By custom, port 9 is nobody's that is known here: no row. The page of talkers has both ends.
+    // Port 9 has no known application here: no row. The page of talkers has both ends.
     press("2", "nothing yet");
     press("3", "received");
     press("4", "metered");

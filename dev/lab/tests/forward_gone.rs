@@ -1,5 +1,5 @@
 //! `barewire forward` of which an interface is deleted while packets pass: it ends with code 4, the
-//! error says why, and every packet is accounted for.
+//! error has the reason, and every packet is accounted for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

@@ -14,7 +14,7 @@ fn names(scheme: &str) -> [String; 2] {
     [X, Y].map(|name| format!("{scheme}:{name}"))
 }
 
-/// The packets of these tests; their receiver answers that nobody listens.
+/// The packets of these tests; their receiver answers with port unreachable.
 const FILTER: &str = "udp dst port 9";
 
 /// The packets of a pcap file in little-endian order, read without help of the code under test.
@@ -58,7 +58,7 @@ fn packets(path: &Path, count: u64, len_max: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Sends from A at a rate that nobody loses packets at.
+/// Sends from A at a rate without loss.
 fn replay(path: &Path, packets: &[Vec<u8>]) {
     let file = write_pcap(packets).unwrap();
     let name = file.path().to_str().unwrap();
@@ -163,7 +163,7 @@ fn every_pair_of_ports_forwards() {
         [X.to_owned(), Y.to_owned()],
     ] {
         if y.starts_with("xdplive") {
-            // XDP frames are only taken where somebody polls. Before, the link was down.
+            // XDP frames are only accepted if the peer polls. Before, the link was down.
             path.b().set_gro(false).unwrap();
             path.b().set_gro(true).unwrap();
         }
@@ -284,7 +284,7 @@ fn too_much_is_dropped_and_accounted_for() {
         let sender: serde_json::Value = serde_json::from_str(&sender.stdout).unwrap();
         let reported = forward.stop();
         let total = &reported["ports"][0]["account"]["total"];
-        // Whatever left A was seen here, and whatever was sent here came to B.
+        // Everything that left A was seen here, and everything sent here arrived at B.
         assert_eq!(total["seen"], sender["packets"], "{reported}");
         let way = &reported["directions"][0];
         let after = path.b().counters().unwrap().since(&before);
@@ -341,7 +341,7 @@ fn tags_go_with_their_packets() {
     let sent: Vec<_> = (0..500)
         .map(|number| plan.build(number, 64 + number as usize))
         .collect();
-    // The kernel takes the tag out of what a tap sees, and tells it beside the packet.
+    // The kernel takes the tag out of what a tap sees, and reports it with the packet.
     for [from, to] in [
         ["afpacket", "afpacket"],
         ["afpacket", "afxdp"],
@@ -461,14 +461,14 @@ fn circles_are_refused_before_anything_happens() {
         );
     }
     assert!(!path.link(X)["xdp"].is_object());
-    // A wire that ends in another namespace is none, whatever numbers its ends have.
+    // A wire that ends in another namespace does not count, whatever the indices of its ends.
     let [x, y] = names("afxdp");
     let mut forward = path.forward(&[&x, &y, "--both", "--duration", "1"]);
     let finished = forward.process.stop(Signal::SIGTERM, LIMIT).unwrap();
     assert!(finished.success(), "{}", finished.stderr);
 }
 
-/// What `--json` tells each second is what has passed in it: all of it together is the total.
+/// The `--json` line of each second covers that second: all of them add up to the total.
 #[test]
 fn rates_of_each_second_add_up_to_the_total() {
     lab::require!(skip::lab());

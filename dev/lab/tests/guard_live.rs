@@ -39,7 +39,7 @@ fn stop(mut process: Process) -> Value {
     totals
 }
 
-/// Waits until a line of JSON says that so many packets were seen, and gives that line.
+/// Waits until a line of JSON has seen this many packets, and returns that line.
 fn seen(process: &Process, count: u64) -> Value {
     for _ in 0..3_000 {
         let stdout = process.stdout();

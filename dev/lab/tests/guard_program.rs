@@ -84,7 +84,7 @@ fn the_first_rule_that_decides_decides() {
     assert_eq!(run(&guard, &udp(9), 3), XDP_PASS);
     assert_eq!(run(&guard, &udp(10), 2), XDP_DROP);
     assert_eq!(run(&guard, &udp(11), 1), XDP_PASS);
-    // Too short for what the filters ask.
+    // Too short for the filters.
     assert_eq!(run(&guard, &[0; 14], 1), XDP_PASS);
     let account = account(&guard);
     assert_eq!(account.seen.packets, 7);
@@ -121,7 +121,7 @@ fn a_limit_passes_its_rate_and_burst_however_fast_packets_come() {
         run(&guard, &udp(10), 1);
     }
     let inner = inner.elapsed().as_secs_f64();
-    // Empties it, whatever came in meanwhile.
+    // Empties it, including late arrivals.
     run(&guard, &udp(9), 20_000);
     let outer = outer.elapsed().as_secs_f64();
     let account = account(&guard);

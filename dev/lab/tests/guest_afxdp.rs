@@ -1,5 +1,5 @@
-//! In the guest: AF_XDP on real drivers. What "zero-copy" means is asked of the kernel
-//! (`XDP_OPTIONS`) and of the addresses at which packets arrive.
+//! In the guest: AF_XDP on real drivers. Zero-copy is verified by the kernel's `XDP_OPTIONS` and by
+//! the addresses at which packets arrive.
 
 use std::time::Duration;
 

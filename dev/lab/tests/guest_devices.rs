@@ -1,5 +1,5 @@
-//! In the guest: `barewire devices` and `barewire doctor` tell the truth about real drivers. What
-//! they say is compared with what QEMU was reported, and with what opening the port does.
+//! In the guest: `barewire devices` and `barewire doctor` on real drivers. Their output is compared
+//! with QEMU's configuration, and with the result of opening the port.
 
 use std::process::Command;
 
@@ -128,7 +128,7 @@ fn doctor_describes_the_guest() {
     );
     let reported = state("VFIO")["text"].as_str().unwrap().to_owned();
     assert!(reported.contains("through type 1"), "{reported}");
-    // 64 were asked for on the kernel's command line.
+    // 64 were requested on the kernel's command line.
     assert_eq!(state("huge pages")["state"], "yes", "{all}");
     assert!(
         state("processors")["text"]

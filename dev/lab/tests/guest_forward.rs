@@ -55,7 +55,7 @@ impl Row {
 /// nothing comes, so it begins again and again with a packet of another number.
 fn passes(out: &Raw, into: &Raw, plan: &Udp) {
     const FIRST: u64 = u64::MAX;
-    // For everybody: it is a card of the kernel's that it comes to in the end.
+    // For all candidates: the last card is one of the kernel's.
     let plan = &Udp {
         destination_mac: [0xff; 6],
         ..plan.clone()
@@ -159,7 +159,7 @@ fn what_a_filter_does_not_select_stays_behind() {
         ..plan.clone()
     };
     passes(&out, &right, &plan);
-    // Now that the links are up; the one behind them says when they have been looked at.
+    // Now that the links are up; the one after them shows when they have been processed.
     for number in 0..OTHERS {
         out.send(&others.build(number, 100)).unwrap();
     }

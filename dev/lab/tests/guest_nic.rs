@@ -1,4 +1,4 @@
-//! In the guest: `barewire nic` on real cards. Who drives a card is asked of sysfs.
+//! In the guest: `barewire nic` on real cards. A card's driver is read from sysfs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A card that nobody else uses, its driver, and its interface before it goes away.
+/// An unused card, its driver, and its interface before it goes away.
 const CARD: &str = "0000:03:00.0";
 const DRIVER: &str = "e1000e";
 
@@ -56,7 +56,7 @@ fn nic(args: &[&str]) -> Finished {
     spawn(args).wait(LIMIT).unwrap()
 }
 
-/// Kills whoever has this in the name by which pkill(1) knows a process; how many these are.
+/// Kills processes by name, as pkill(1) does; returns how many.
 fn kill_by_name(part: &str) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let processes = entries.filter(|entry| {
@@ -132,7 +132,7 @@ fn a_card_goes_and_comes_back() {
 
     is_back_after_a_command();
     is_back_after_a_kill();
-    // Until it is told to end, and until it is killed.
+    // Until it is asked to end, and until it is killed.
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let mut holder = spawn(&["bind", "vfio", CARD, "--until-exit"]);
         holder.wait_stderr("bind it back", LIMIT).unwrap();
@@ -179,7 +179,7 @@ fn is_back_after_a_command() {
     assert!(ran.stdout.contains("vfio-pci"), "{}", ran.stdout);
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER), "{}", ran.stderr);
 
-    // A command that is told to end ends as it likes; one that knows nothing of signals, by it.
+    // A command with a signal handler exits in its own way; one without dies from the signal.
     let script = "trap 'echo reported; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
     for (script, code, said) in [
         (script, 5, "reported"),
@@ -196,8 +196,8 @@ fn is_back_after_a_command() {
     }
 }
 
-/// All who are called so are killed; the one who gives it back is called otherwise. A command that
-/// has nothing to do with the card goes on.
+/// All processes of this name are killed; the helper that gives the card back has another name. A
+/// command that has nothing to do with the card goes on.
 fn is_back_after_a_kill() {
     for run in [false, true] {
         let script = ["--run", "sh", "-c", "echo ready; exec sleep 5"];
@@ -217,8 +217,7 @@ fn is_back_after_a_kill() {
     }
 }
 
-/// A card that the machine lives on is taken only by force; whoever asks for that gets it, and gets
-/// it back.
+/// A card that the host depends on is bound with `--force` only, and is bound back.
 #[test]
 fn the_card_of_the_default_route_goes_by_force() {
     lab::require!(guest::inside());

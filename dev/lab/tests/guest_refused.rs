@@ -1,5 +1,5 @@
-//! In the guest: a port on a card that cannot be had says what is in the way and what to do, by the
-//! command as its users see it.
+//! In the guest: a port on an unavailable card reports the obstacle and what to do, through the
+//! command as users see it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -115,7 +115,7 @@ fn a_card_that_shares_its_group() {
         &format!("its IOMMU group is shared with {other} (e1000)"),
         "bind these to vfio-pci too",
     );
-    // What the hint says helps.
+    // Following the hint helps.
     let second = VfioCard::bind("shared1");
     let mut both = Process::spawn(&mut capture(&card)).unwrap();
     both.wait_stderr("listening on", LIMIT).unwrap();
@@ -178,7 +178,7 @@ fn a_kernel_without_vfio() {
     let name = format!("/sys/bus/pci/devices/{address}/driver");
     let driver = || std::fs::read_link(&name).ok();
     let _without = Without::modules(&["vfio_pci"]);
-    // The kernel's driver has it, and keeps it when there is nobody to give it to.
+    // The kernel's driver has it, and keeps it without a driver to bind it to.
     let before = driver();
     let bind = finish(Command::new("barewire").args(["nic", "bind", "vfio", &address]));
     refused(
@@ -188,7 +188,7 @@ fn a_kernel_without_vfio() {
     );
     assert!(before.is_some());
     assert_eq!(driver(), before);
-    // Nobody has it.
+    // It has no driver.
     std::fs::write(format!("{name}/unbind"), &address).unwrap();
     let reported = finish(&mut capture(&address));
     std::fs::write("/sys/bus/pci/drivers_probe", &address).unwrap();
@@ -294,7 +294,7 @@ impl Drop for SmallPages {
     fn drop(&mut self) {
         for (file, value) in &self.0 {
             let until = std::time::Instant::now() + LIMIT;
-            // Memory may be in pieces: there are fewer huge pages then, and no error tells.
+            // Memory may be in pieces: there are fewer huge pages then, without an error.
             while !std::fs::write(file, value).is_ok_and(|()| chosen(file) == *value) {
                 if std::time::Instant::now() > until {
                     let now = chosen(file);
@@ -313,7 +313,7 @@ impl Drop for SmallPages {
 fn a_machine_without_huge_pages() {
     lab::require!(guest::inside());
     let _small = SmallPages::only();
-    // It goes on with small ones, and says what that is worth.
+    // It continues with small ones, and reports the cost.
     let peer = Peer::up("igb1", 1500);
     let mut stand = Stand::on(peer, VfioCard::bind("igb0"), "");
     let frames = fact(&stand.port, "frames");

@@ -279,7 +279,7 @@ fn the_iommu_refuses_a_wrong_address() {
         ..PoolConfig::default()
     })
     .unwrap();
-    // A pattern in all frames: whatever a card writes shows.
+    // A pattern in all frames, so that any write of the card is visible.
     let mut cache = ring::FrameCache::new(pool.clone());
     let mut frames = Vec::new();
     while let Some(mut frame) = cache.take() {
@@ -385,7 +385,7 @@ fn a_killed_process_leaves_no_dma_and_the_card_to_others() {
         process.wait_stdout("ready", LIMIT).unwrap();
         wait_for_link(&mut [&mut left]);
         assert!(cards[1].is_bus_master(), "it moves packets");
-        // Held by somebody: nobody else gets it.
+        // In use: no other process gets it.
         let error = port::open(&name, &both()).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{}", reported(&error));
         assert!(error.hint().is_some());
@@ -479,7 +479,7 @@ fn a_card_that_the_kernel_requests_back_is_released() {
     let card = Bound::to_vfio(CARDS[0]).unwrap();
     let igb = sys::pci::PciFunction::find(card.address()).unwrap();
     let mut port = open(&card, "", &both());
-    // It waits in the kernel until nobody has the card open.
+    // It waits in the kernel until no process has the card open.
     let taking = std::thread::spawn(move || igb.unbind());
     let end = Instant::now() + LIMIT;
     let error = loop {
@@ -506,6 +506,6 @@ fn a_card_that_the_kernel_requests_back_is_released() {
     taking.join().unwrap().unwrap();
     let igb = sys::pci::PciFunction::find(card.address()).unwrap();
     assert_eq!(igb.driver(), None);
-    // For who gives it back to its driver.
+    // For the process that binds it back.
     igb.probe().unwrap();
 }

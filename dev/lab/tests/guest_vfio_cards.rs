@@ -32,7 +32,7 @@ fn fact(port: &Port, name: &str) -> String {
     found.unwrap_or_else(missing).1.clone()
 }
 
-/// Takes what is there: number and bytes of each packet of ours.
+/// Takes the pending packets: number and bytes of each packet of ours.
 fn take(port: &mut Port, mut each: impl FnMut(usize, &port::Packet<'_>, Vec<u8>)) {
     for (queue, rx) in port.rx.iter_mut().enumerate() {
         let batch = rx.receive().unwrap();
@@ -176,7 +176,7 @@ fn both_ways(name: &str, peer: &str, more: &str, check: impl Fn(&mut Port)) {
     works_in_the_kernel(card, &out, &plain);
 }
 
-/// Asleep until the card tells, and not longer.
+/// Asleep until the card's interrupt, and not longer.
 fn is_woken(port: &mut Port, peer: &Peer, plain: &Udp) {
     let started = Instant::now();
     assert_eq!(

@@ -45,7 +45,7 @@ fn is_asleep(tid: i32) -> bool {
         .is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// Packets, each sent to somebody who sleeps and is woken by it.
+/// Packets, each sent to a sleeping receiver, which it wakes.
 const ROUNDS: u64 = 10;
 
 /// Packets until there were so many: twice a second a reader looks by itself, and may just meet
@@ -140,8 +140,8 @@ fn a_virtio_net_wakes_its_reader() {
     sleeps_until_woken(["virtio0", "virtio1"]);
 }
 
-/// Fills a card whose reader has stopped, and begins to read again; how many packets it says it has
-/// lost, and how many came. These are all of them where it counts what it loses.
+/// Fills a card whose reader has stopped, and resumes reading; returns how many packets it reports
+/// as lost, and how many arrived. These are all of them where it counts what it loses.
 fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
     stand.wait_for_wire();
     let there = stand.there();
@@ -206,7 +206,7 @@ fn an_igb_goes_on_when_its_reader_does() {
 #[test]
 fn an_e1000_counts_what_it_has_no_room_for() {
     lab::require!(guest::inside());
-    // Five descriptors each: the ring has not room for the last one, and the card knows it.
+    // Five descriptors each: the ring has no room for the last one, and the card counts it.
     let mut stand = Stand::new(["e1000-0", "e1000-1"], "?ring=64");
     stand.peer.set_mtu(9000);
     const COUNT: u64 = 60;
@@ -227,7 +227,7 @@ fn an_e1000_counts_what_it_has_no_room_for() {
 fn a_virtio_net_goes_on_when_there_is_room_again() {
     // A hub of QEMU's holds back what it has no room for; the host's bridge and its TAP do not.
     lab::require!(guest::inside(), guest::two_queues());
-    // It counts nothing: what it had no buffer for is in nobody's account.
+    // It counts nothing: packets for which it had no buffer are in no account.
     let mut stand = Stand::new(["virtio0", "virtio1"], "?ring=64");
     fill(&mut stand, 3000, 100, false);
 }

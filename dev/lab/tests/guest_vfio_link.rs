@@ -1,4 +1,4 @@
-//! In the guest: a card in user space whose wire is pulled, or that is reset by somebody else.
+//! In the guest: a card in user space whose cable is unplugged, or that is reset from outside.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use sys::ErrorKind;
 /// Looks of 10 ms, in which nothing may happen: longer than a card's search for its link takes.
 const LOOKS: u32 = 100;
 
-/// Pulls the wire of a card that the kernel's driver has, and waits until that knows: nobody says
-/// when the host has done it.
+/// Unplugs the cable of a card of the kernel's driver, and waits until that has noticed: the host
+/// does not report when it is done.
 fn unplugged(card: &str) -> Pulled<'_> {
     let kernel = Peer::up(card, 1500);
     let path = format!("/sys/class/net/{card}/carrier");
@@ -29,7 +29,7 @@ fn unplugged(card: &str) -> Pulled<'_> {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // There at first: else its absence tells nothing.
+    // Present at first: else its absence proves nothing.
     wait_for("1");
     let pulled = Pulled::from(card);
     wait_for("0");
@@ -57,7 +57,7 @@ fn wire(card: &str, peer: &str, more: &str) {
         assert_eq!(stand.port.control.event(), None);
     }
     assert_eq!(stand.port.control.link_is_up(), Some(false));
-    // The account says whether they have left, and nobody waits for ever.
+    // The account shows whether they were sent, and nothing waits forever.
     let _ = stand.port.tx[0]
         .wait(true, Duration::from_millis(100))
         .unwrap();
@@ -132,8 +132,8 @@ fn the_wire_of_a_virtio_net_comes_and_goes() {
     wire("virtio1", "virtio0", "");
 }
 
-/// QEMU (11.1) miscounts the packets of packed rings that it throws away without a link, and finds
-/// the ring overfull afterwards: it asks for a reset. A port on it says so, and is not silent.
+/// QEMU (11.1) miscounts packets of packed rings that it drops without a link, and finds the ring
+/// overfull afterwards: it requests a reset. A port on it reports this.
 #[test]
 fn a_virtio_net_with_packed_rings_goes_on_or_tells_that_it_cannot() {
     lab::require!(guest::inside());
@@ -194,7 +194,7 @@ fn reset(card: &VfioCard) {
     std::fs::write(&path, "1").unwrap_or_else(|e| panic!("{path}: {e}"));
 }
 
-/// Somebody resets a card that moves packets.
+/// A card is reset under traffic.
 fn reset_under_us(card: &str, peer: &str, more: &str) {
     let mut stand = Stand::new([card, peer], more);
     stand.wait_for_wire();
@@ -204,7 +204,7 @@ fn reset_under_us(card: &str, peer: &str, more: &str) {
     stand.hand(50);
     reset(&stand.card);
 
-    // The next wait that finds nothing says so; no call hangs.
+    // The next wait that finds nothing reports it; no call hangs.
     let until = Instant::now() + LIMIT;
     let error = loop {
         assert!(Instant::now() < until, "nobody notices");

@@ -1,5 +1,5 @@
-//! In the guest: what cards driven in user space say of packets, which of them they let in, and to
-//! which queue.
+//! In the guest: packet metadata, address filters and queue selection of cards driven in user
+//! space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
@@ -26,8 +26,8 @@ fn segment(v6: bool, tcp: bool, number: u64) -> Segment {
     }
 }
 
-/// Packets that only ask, behind those of which some may not come: the kernel's driver has several
-/// sending queues, which overtake each other.
+/// Probe packets after those that may not arrive: the kernel's driver has several transmit queues,
+/// which may reorder.
 const ASKED: u32 = 5;
 
 /// Sends packets and takes what comes, until those of `expected` are there and none that was sent
@@ -88,7 +88,7 @@ fn cases(damage_headers: bool) -> Vec<(Segment, Wrong)> {
     cases
 }
 
-/// What a card says of each packet, tagged and not, against `expected`, which is told whether it
+/// A card's verdict on each packet, tagged and not, against `expected`, which gets whether the card
 /// checks a packet with this fault.
 ///
 /// A bridge of the host joins the virtio-net; where it has a firewall (`br_netfilter`), packets

@@ -38,7 +38,7 @@ fn certificates(path: &Path, known: &BTreeSet<Pair>) -> Option<BTreeMap<Pair, Ve
     Some(found)
 }
 
-/// What OpenSSL says of a certificate; none where it cannot read it.
+/// OpenSSL's fields of a certificate; `None` if it cannot read it.
 fn openssl(der: &[u8]) -> Option<Reported> {
     let file = TempFile::new(".der");
     std::fs::write(file.path(), der).expect("a file");
@@ -82,7 +82,7 @@ fn openssl(der: &[u8]) -> Option<Reported> {
     Some(reported)
 }
 
-/// What we say of one.
+/// Our fields of one.
 fn ours(flow: &Found) -> Reported {
     let mut reported = Reported::new();
     for (name, field) in [

@@ -17,7 +17,7 @@ use inspect::{Field, Kind, Protocol, community_id};
 use lab::oracle::tshark;
 use lab::{corpus, require, skip};
 
-/// What one program says of one field: the values of a pair of ends.
+/// One program's values of one field for a pair of ends.
 pub type Said = BTreeMap<(Pair, Field), BTreeSet<String>>;
 
 fn captures() -> Vec<PathBuf> {
@@ -125,7 +125,7 @@ const FIELDS: &[(Field, &str)] = &[
     (Field::WireGuardInitiator, "wg.sender"),
 ];
 
-/// A value of tshark's as we tell it; none if it is not one that we tell.
+/// A value of tshark's in our form; `None` if we do not report it.
 fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
     let is_in = |name: &str| protocols.split(':').any(|of| of == name);
     let value = match field {
@@ -171,8 +171,7 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
     Some(number.map_or_else(|| value.to_owned(), |number| number.to_string()))
 }
 
-/// What tshark says: of each stream the first value of each field.
-/// `more` are options for tshark.
+/// tshark's results: the first value of each field of each stream. `more` are options for tshark.
 pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Said, Spoken)> {
     let mut names = ENDS.to_vec();
     names.extend(["tcp.stream", "udp.stream", "frame.protocols"]);
@@ -228,7 +227,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
     Some((said, spoken))
 }
 
-/// What we say.
+/// Our results.
 pub fn ours(found: &[Found]) -> Said {
     let mut said = Said::new();
     for flow in found {
@@ -242,7 +241,7 @@ pub fn ours(found: &[Found]) -> Said {
             }
             said.entry((flow.pair, field)).or_default().insert(value);
         }
-        // tshark does not tell the two sides.
+        // tshark does not distinguish the two sides.
         if let Some(server) = flow.text(Field::SshServer) {
             said.entry((flow.pair, Field::SshClient))
                 .or_default()
@@ -261,7 +260,7 @@ pub fn are_same(ours: &BTreeSet<String>, theirs: &BTreeSet<String>) -> bool {
     ours.len() == theirs.len() && ours.iter().all(is_in)
 }
 
-/// Files in which something is missing or other than tshark says, how much of it, and why.
+/// Files in which something is missing or differs from tshark, how much of it, and why.
 const EXCEPTIONS: &[(&str, usize, &str)] = &[
     (
         "PcapPlusPlus__frag_http_req.pcap",
@@ -339,10 +338,10 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
     ("zeek__tunnels__ayiya3.pcap", 5, "tshark follows AYIYA"),
 ];
 
-/// A file, what we and what tshark say of it, and what we name alone.
+/// A file, our results and tshark's, and flows that only we identify.
 type Both = (PathBuf, Said, Said, Vec<(Pair, Protocol)>);
 
-/// What we and what tshark say of each file; two at a time, because starting tshark takes long.
+/// Our results and tshark's for each file; two at a time, because starting tshark takes long.
 fn both() -> Vec<Both> {
     let files = captures();
     let next = AtomicUsize::new(0);
@@ -352,7 +351,7 @@ fn both() -> Vec<Both> {
             let Some((found, _)) = decode(path) else {
                 continue;
             };
-            // Where neither the bytes nor the ports say any of it, tshark need not be asked.
+            // If neither the bytes nor the ports match any of it, tshark need not be run.
             if found.is_empty() && !has_traces(path) {
                 continue;
             }
@@ -472,9 +471,9 @@ fn end(text: &str) -> Option<(IpAddr, u16)> {
     Some((addr.parse().ok()?, port.parse().ok()?))
 }
 
-/// Two letters of JA4 are nDPI's own. `d` and `i`: it goes by the name that it knows or does not
-/// know, not by the extension. First and last letter of the first protocol (`h1`): this version
-/// takes others (`ht`, `h0`). Everything else must be the same.
+/// Two letters of JA4 are nDPI's own. `d` and `i`: it depends on the presence of a server name, not
+/// of the extension. First and last letter of the first protocol (`h1`): this version takes others
+/// (`ht`, `h0`). Everything else must be the same.
 fn is_alike(ours: &str, theirs: &str) -> bool {
     let rest = |text: &str| -> Option<[String; 3]> {
         let parts = [text.get(..3)?, text.get(4..8)?, text.get(10..)?];
@@ -483,7 +482,7 @@ fn is_alike(ours: &str, theirs: &str) -> bool {
     ours != theirs && rest(ours) == rest(theirs)
 }
 
-/// Files in which nDPI says otherwise, in how many fields, and why.
+/// Files in which nDPI differs, in how many fields, and why.
 const NDPI_EXCEPTIONS: &[(&str, usize, &str)] = &[
     (
         "nDPI__dtls.pcap",

@@ -31,7 +31,7 @@ const SAMPLES: &[Sample] = &[
     ("dns/nbdgm", true, 138, &[]),
 ];
 
-/// What a sample tells otherwise, and why.
+/// Where a sample differs, and why.
 const EXCEPTIONS: &[(&str, Field, &str)] = &[
     (
         "stream/ldap",

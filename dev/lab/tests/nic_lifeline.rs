@@ -2,7 +2,7 @@
 
 use lab::{Netns, skip};
 
-/// A namespace with a pair whose ends are `card` and `peer`, and whatever these lines make of it.
+/// A namespace with a pair whose ends are `card` and `peer`, set up by these lines.
 fn after(lines: &[&str]) -> Netns {
     let ns = Netns::new().unwrap();
     let common = [
@@ -69,7 +69,7 @@ fn routes_to_everywhere_are_seen_in_every_form() {
         let ns = after(lines);
         let reported = lifeline(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
         assert!(reported.contains(why), "{lines:?}: {reported}");
-        // Nobody's life: the peer, unless the route leaves there too.
+        // Not needed by the host: the peer, unless the route leaves there too.
         if !lines.iter().any(|line| line.contains("peer")) {
             assert_eq!(lifeline(&ns, "peer"), None, "{lines:?}");
         }

@@ -185,7 +185,7 @@ fn lintian_finds_nothing_in_the_debian_package() {
     require!(skip::program("lintian", "lintian"));
     let mut command = Command::new("lintian");
     command.args(["--allow-root", "--fail-on", "error,warning"]);
-    // Whoever builds a package for others says who it is; nobody has by default.
+    // The maintainer must be set by whoever builds the package; there is no default.
     command.args(["--suppress-tags", "bogus-mail-host"]);
     let finished = run(command.arg(result(".deb")));
     let all = format!("{}{}", finished.stdout, finished.stderr);

@@ -1,4 +1,4 @@
-//! Rights given up: what is kept, what is gone, and what the user that is left can still do.
+//! Dropping privileges: what is kept, what is gone, and what the remaining user can still do.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use lab::process::{Finished, Process, Signal, barewire, own_test};
 use lab::{Veth, require, skip};
 use sys::rights::{Capability, User, give_up, has};
 
-/// Tells this test binary, started again, that it may change its user.
+/// Allows this test binary, started again, to change its user.
 const CHILD: &str = "BW_RIGHTS_CHILD";
 
 #[test]
@@ -128,7 +128,7 @@ fn a_folder_that_the_user_cannot_write_is_refused_at_the_start() {
     }
 }
 
-/// A thread's name, and the lines of its status that say whose it is and what it may do.
+/// A thread's name, and the lines of its status with user and capabilities.
 fn rights_of(task: &Path) -> Option<(String, String)> {
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     let line = |name: &str| {
@@ -234,7 +234,7 @@ fn a_set_of_files_that_the_user_cannot_write_is_refused_at_the_start() {
             assert_eq!(owner, nobody.uid, "{}", file.display());
         }
     }
-    // A file that will be written over belongs to somebody else.
+    // A file that will be overwritten belongs to another user.
     let folder = scratch.0.join("2");
     let last = files(folder).into_iter().max().unwrap();
     std::os::unix::fs::chown(&last, Some(0), Some(0)).unwrap();

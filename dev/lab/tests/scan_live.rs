@@ -148,8 +148,8 @@ fn every_target_is_probed_once_and_every_answer_reported_once() {
             };
             assert_eq!(answer["state"], state, "{answer}");
         }
-        // The kernel sees what a tap sees, and refuses connections that it never asked for.
-        // Answers taken by XDP never reach it.
+        // The kernel sees what a tap sees, and resets connections that it did not open. Answers
+        // taken by XDP never reach it.
         let resets = seen.iter().filter(|segment| segment.flags & RST != 0);
         assert_eq!(resets.count() == 0, scheme == "afxdp:", "{scheme}");
         assert_eq!(pair.left.xdp().unwrap(), None);
@@ -213,7 +213,7 @@ fn begun(pair: &Pair, state: &str, rate: &str) -> Process {
     pair.left.ns.spawn(barewire().unwrap(), args).unwrap()
 }
 
-/// The probe that a state file says comes next.
+/// The index of the next probe in a state file.
 fn next_of(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("next = \""));
@@ -301,7 +301,7 @@ fn syn_ack(syn: &[u8], more: u32) -> Vec<u8> {
 fn forged_answers_are_not_reported_and_repeated_ones_once() {
     require!(skip::lab());
     let pair = scene();
-    // Hosts that the right end's kernel knows nothing of: the test answers for them.
+    // Hosts that the right end's kernel does not have: the test answers for them.
     let mac = wire::Mac(pair.right.mac).to_string();
     let left = &pair.left.ifname;
     let args = [

@@ -59,8 +59,8 @@ fn expected_status(template: &Template) -> [&'static str; 5] {
     status
 }
 
-/// tshark's word on `count` packets of each stream: the fields asked for, after all checksums were
-/// found good. One run for all, because starting tshark takes longer than anything else here.
+/// tshark's output for `count` packets of each stream: the requested fields, after all checksums
+/// were found good. One run for all, because starting tshark takes longer than anything else here.
 fn judge(templates: &[Template], count: usize, fields: &[&str]) -> Vec<Vec<String>> {
     let mut packets = Vec::new();
     let mut expected = Vec::new();

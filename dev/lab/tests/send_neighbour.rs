@@ -13,8 +13,8 @@ fn send(pair: &Pair, args: &[&str]) -> Finished {
     process.wait(LIMIT).unwrap()
 }
 
-/// Neighbours that the kernel does not know yet are resolved, in both families, and the gateway
-/// for those that are not on the link. A dry run asks nobody.
+/// Neighbours that the kernel does not know yet are resolved, in both families, and the gateway for
+/// those that are not on the link. A dry run sends no requests.
 #[test]
 fn the_mac_address_of_a_destination_is_resolved() {
     lab::require!(skip::lab());

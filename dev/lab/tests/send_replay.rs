@@ -201,7 +201,7 @@ const CHANGES: &[&str] = &[
     "10kpps",
 ];
 
-/// What tshark says of a packet: what is rewritten, and every checksum.
+/// tshark's fields of a packet: those rewritten, and every checksum.
 const FIELDS: &[&str] = &[
     "eth.src",
     "eth.dst",
@@ -248,7 +248,7 @@ fn rewritten_as_requested_with_right_checksums() {
     }
 }
 
-/// Addresses, ports, tag and hops of a packet are as [`CHANGES`] says, its checksums right.
+/// Addresses, ports, tag and hops of a packet are as in [`CHANGES`], and its checksums right.
 fn assert_rewritten(old: &[String], new: &[String]) {
     assert_eq!(new[..3], ["02:00:00:00:00:aa", "02:00:00:00:00:bb", "77"]);
     let expected_src = match old[3].strip_prefix("10.1.") {
@@ -295,7 +295,7 @@ fn ctrl_c_ends_with_totals_that_the_receiver_confirms() {
     let got = pair.right.counters().unwrap().since(&before);
     assert_eq!(got.rx_packets, packets, "{reported}");
     assert_eq!(reported["bytes"], packets * 60);
-    // Never faster than asked, over the time that it says it took; slower only by what it admits.
+    // Never faster than requested, over the time that it reports; slower only by the reported slip.
     let seconds = reported["seconds"].as_f64().unwrap();
     let slipped = reported["slipped_seconds"].as_f64().unwrap();
     assert!(
@@ -309,7 +309,7 @@ fn generated_packets_arrive_at_the_neighbour() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let before = pair.right.counters().unwrap();
-    // The neighbour table of the pair knows the peer: no --dst-mac is needed.
+    // The neighbour table of the pair has the peer: no --dst-mac is needed.
     let args = [
         "--udp",
         "--dst",

@@ -1,5 +1,5 @@
-//! `barewire send` through live XDP frames: what leaves, what is counted, and what is said when it
-//! cannot be done.
+//! `barewire send` through live XDP frames: what is sent, what is counted, and the error if it is
+//! impossible.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ const UDP: [&str; 3] = ["--udp", "--dst-mac", "02:00:00:00:00:99"];
 fn a_replay_arrives_byte_for_byte_and_in_order() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = pair();
-    // An EtherType of nobody's: no part of the stack merges or answers such packets.
+    // An unassigned EtherType: no part of the stack merges or answers such packets.
     let sent: Vec<Vec<u8>> = (0..5_000u32)
         .map(|number| {
             let mut packet = vec![number as u8; 14 + (number as usize * 7) % 1501];
@@ -103,7 +103,7 @@ fn a_plain_name_at_full_speed_takes_the_fastest_way_there_is() {
         "the other end does not take XDP frames"
     );
     assert_eq!(received(&pair) - before, 60_000);
-    // Asked for by name it is refused, with what to do.
+    // Requested explicitly it is refused, with a hint.
     let port = format!("xdplive:{left}");
     let finished = send(&pair, &[&UDP[..], &[&port]].concat());
     assert_eq!(finished.code(), Some(1));
@@ -221,7 +221,7 @@ fn packets_longer_than_a_page_take_another_path_or_are_reported() {
 }
 
 /// Each call takes one of the kernel's 65,533 identifiers of page pools, which come back only after
-/// a grace period: calls are bounded in time, whatever the pattern of flushes.
+/// a grace period: the rate of calls is bounded for any pattern of flushes.
 #[test]
 fn calls_to_the_kernel_are_bounded_in_time() {
     lab::require!(skip::lab());

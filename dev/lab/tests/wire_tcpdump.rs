@@ -1,6 +1,7 @@
 //! The summary lines of TCP and DCCP packets, and of 802.11 frames without packets, against
-//! tcpdump's over all captures: with `-nn -S` a line of tcpdump must begin with ours. It may go on
-//! with what the payload means; what a radio measured, which comes first, we do not print.
+//! tcpdump's over all captures: with `-nn -S` a line of tcpdump must begin with ours. It may
+//! continue with the decoded payload; radio measurements, which come first, are not printed by
+//! barewire.
 //!
 //! Not compared: packets in tunnels (tcpdump breaks the line there) and in ICMP errors, and files
 //! whose interfaces differ, which libpcap does not read. VLAN tags, which tcpdump shows with `-e`

@@ -4,8 +4,8 @@
 //! each packet, and ours must be the same, in the same order, for every header on every level:
 //! tunnels inside tunnels, and packets quoted by ICMP errors. tshark runs with the protocols of our
 //! table alone, and those of [`ORACLE_ONLY`]: no heuristics, no reassembly. Where the two differ,
-//! `wire_tshark/known.rs` says which packets, which fields and why; an entry that no longer differs
-//! fails the test, and so does a difference without an entry.
+//! `wire_tshark/known.rs` lists packets, fields and reasons; an entry that no longer differs fails
+//! the test, and so does a difference without an entry.
 
 mod fields;
 mod known;
@@ -32,7 +32,7 @@ const ENABLED: &str = "\
     wlancap pktap nflog ppi ipoib infiniband dccp avsp fr gtpprime \
     pcap_pktdata";
 
-/// Protocols that only tshark knows, so that what we do not reach shows.
+/// Protocols that only tshark supports, so that what we do not reach is visible.
 const ORACLE_ONLY: &str = "\
     ayiya capwap capwap.data erf wlan_aggregate ipcomp wccp";
 
@@ -203,7 +203,7 @@ fn compare(packets: &[Packet], options: &[String]) -> Result<Vec<known::Differen
     compare_with(packets, packets, options)
 }
 
-/// The same where tshark is shown other packets, with the same headers in a frame that it knows.
+/// The same where tshark gets other packets, with the same headers in a frame that it supports.
 fn compare_with(
     packets: &[Packet],
     shown: &[Packet],

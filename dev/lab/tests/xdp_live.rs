@@ -1,4 +1,5 @@
-//! Sending by live frames through veth: what arrives, what is counted, what is said when it cannot.
+//! Sending by live frames through veth: what arrives, what is counted, the error if it is
+//! impossible.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -176,7 +177,8 @@ fn settings_that_would_lose_everything_silently_are_refused() {
         assert_eq!(tx.run(1).unwrap(), 1);
         assert!(receive(receiver) == packet(7, 100));
 
-        // Ready no more: the kernel still takes all and drops all, and only asking tells.
+        // No longer ready: the kernel still accepts and drops everything, and only a check shows
+        // it.
         pair.right.set_gro(false).unwrap();
         assert_eq!(tx.run(10).unwrap(), 10);
         assert_quiet(receiver);

@@ -193,7 +193,7 @@ fn cases_of_filters() -> Vec<Case> {
     ]
 }
 
-/// The filter looks beyond the first buffer.
+/// The filter reads past the first buffer.
 fn cases_of_far_filters() -> Vec<Case> {
     let far = || with_frags(filtering(far_filter()));
     let (yes, no) = (packet(9000, 1, &[(4000, 7)]), packet(9000, 1, &[]));
@@ -251,7 +251,7 @@ fn each_packet_has_one_verdict_and_one_count() {
             let meta = Metadata::parse(meta).unwrap();
             let (time_ns, clock) = meta.time_ns.unwrap();
             assert_eq!(clock, TimeClock::Tai, "{what}");
-            // CLOCK_TAI is ahead by the leap seconds, 37 today, where somebody has told the kernel.
+            // CLOCK_TAI is ahead by the leap seconds, 37 today, if the kernel was configured.
             let ahead = Duration::from_nanos(time_ns).checked_sub(before).unwrap();
             assert!(ahead < Duration::from_secs(60), "{what}: {ahead:?}");
             assert_eq!((meta.hash, meta.vlan), (None, None));

@@ -95,7 +95,8 @@ impl<'p> Owners<'p> {
         unsafe { self.pass_known(index, Owner::User, Owner::Device) }
     }
 
-    /// As [`Pool::give_index_to_device`](crate::Pool::give_index_to_device): the user's frame becomes the device's.
+    /// As [`Pool::give_index_to_device`](crate::Pool::give_index_to_device): the user's frame
+    /// becomes the device's.
     ///
     /// # Safety
     /// As there.

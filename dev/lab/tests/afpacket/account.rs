@@ -10,8 +10,8 @@ use sys::rights::{Capability, give_up};
 
 use super::common::*;
 
-/// Nobody reads while far more comes than fits: what the interface counted is what was delivered
-/// and what was lost, to the packet, in each queue and in all.
+/// The reader stalls while far more packets arrive than fit: the interface's count equals delivered
+/// plus lost, to the packet, in each queue and in total.
 #[test]
 fn overload_is_accounted_to_the_packet() {
     lab::require!(skip::lab());
@@ -24,7 +24,7 @@ fn overload_is_accounted_to_the_packet() {
         let mut got = 0;
         for number in 0..20_000 {
             sender.send(&plan.build(number, 100)).unwrap();
-            // A reader who comes now and then, and takes one batch only.
+            // A reader that reads one batch from time to time.
             if number % 3000 == 2999 {
                 for rx in &mut port.rx {
                     got += rx.receive().unwrap().len();
@@ -185,7 +185,7 @@ fn everything_works_without_rights_once_open() {
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
     let name = name(&pair.right, "queues=2&outgoing=no");
-    // Whoever has rights changes the interface meanwhile.
+    // A privileged process changes the interface meanwhile.
     let ((ask, asked), (tell, reported)) = (channel(), channel());
     let body = move || {
         let options = PortOptions {

@@ -109,7 +109,7 @@ fn each_mode_delivers_everything_once() {
     let pair = Veth::new().queues(2).create().unwrap();
     let (plan, sender) = (plan(&pair).flows(FLOWS), sender(&pair.left));
     for mode in ["hash", "hash-defrag", "lb", "cpu", "qm", "rollover"] {
-        // Only the kernel's own ring tells how full it is.
+        // Only the kernel's own ring reports its fill level.
         let tap = if mode == "rollover" { "tap=auto&" } else { "" };
         let mut port = open(
             &pair.right,

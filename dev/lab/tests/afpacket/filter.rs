@@ -28,8 +28,8 @@ fn filter_fact(port: &Port) -> String {
     fact.expect("a fact about the filter").1.clone()
 }
 
-/// The kernel rejects, and the account knows how many; with all that other options add to the
-/// filter.
+/// The kernel rejects packets, and the account counts them; with everything that other options add
+/// to the filter.
 #[test]
 fn what_is_rejected_costs_no_ring_and_is_counted() {
     lab::require!(skip::lab());
@@ -70,7 +70,7 @@ fn what_is_rejected_costs_no_ring_and_is_counted() {
     }
 }
 
-/// A load beyond a short packet's end rejects it, and that is counted too.
+/// A load past a short packet's end rejects it, and that is counted too.
 #[test]
 fn packets_too_short_for_the_filter_are_rejected() {
     lab::require!(skip::lab());
@@ -117,7 +117,8 @@ fn nothing_slips_past_while_opening() {
     });
 }
 
-/// With no right to load eBPF the same filter runs as cBPF; the account says that it cannot count.
+/// Without the privilege to load eBPF the same filter runs as cBPF; the account reports that it
+/// cannot count.
 #[test]
 fn without_the_right_to_load_programs_the_filter_still_runs() {
     lab::require!(skip::lab());

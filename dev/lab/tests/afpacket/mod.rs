@@ -1,6 +1,6 @@
-//! AF_PACKET beyond what every backend must do: what the kernel tells beside a packet, groups of
-//! queues, filters in the kernel, exact accounts, rights, sending. Receiving is by a program's
-//! ring; `afpacket_tpacket.rs` is the same for the packet socket's own.
+//! AF_PACKET in addition to the conformance suite: packet metadata from the kernel, fanout groups,
+//! filters in the kernel, exact accounts, privileges, sending. Receiving is by a program's ring;
+//! `afpacket_tpacket.rs` is the same for the packet socket's own.
 
 mod account;
 mod common;

@@ -10,8 +10,8 @@ use sys::rights::{Capability, give_up};
 
 use super::common::*;
 
-/// What it cannot do is refused where it is asked for by name, and done by the other ring where it
-/// is not.
+/// Unsupported options are refused if this ring is requested explicitly, and use the other ring
+/// otherwise.
 #[test]
 fn unsupported_options_are_reported() {
     lab::require!(skip::lab());
@@ -133,8 +133,8 @@ fn the_ring_starts_over() {
     assert!(got < sent);
 }
 
-/// A reader who sleeps without end is woken by the first packet, and by a full ring before anything
-/// is lost.
+/// A reader that sleeps without a limit is woken by the first packet, and by a full ring before
+/// anything is lost.
 #[test]
 fn sleepers_are_woken() {
     lab::require!(skip::lab());

@@ -1,4 +1,4 @@
-//! What the kernel tells beside a packet, and packets of unusual sizes.
+//! Packet metadata from the kernel, and packets of unusual sizes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,8 +21,8 @@ fn with_tag(bytes: &[u8], vlan: Vlan) -> Vec<u8> {
     whole
 }
 
-/// The kernel takes the outer tag out of a packet before a tap sees it, whatever the card's
-/// offloads; it comes back beside the packet.
+/// The kernel takes the outer tag out of a packet before a tap sees it, regardless of the card's
+/// offloads; it is reported with the packet.
 #[test]
 fn vlan_tags_come_back() {
     lab::require!(skip::lab());
@@ -88,7 +88,7 @@ fn a_tap_sees_both_directions_by_default() {
         assert_ne!(number_of(packet.bytes()).unwrap() % 4, 0);
     });
     assert_eq!(got, 75);
-    // What is not asked for is not even seen: it is no loss.
+    // Packets that were not requested are not even seen: this is no loss.
     let account = only_in.control.account().unwrap();
     assert_eq!(account.rx_total().seen, 75);
     assert_eq!(account.interface_seen, Some(75));
@@ -343,7 +343,7 @@ fn refusals_say_what_to_do() {
     assert_eq!(port.unwrap().unwrap().control.describe().scheme, "afpacket");
 }
 
-/// What it reserves is what it was asked for, and what it says.
+/// It reserves the requested memory, and reports it.
 #[test]
 fn memory_is_bounded_and_reported() {
     lab::require!(skip::lab());

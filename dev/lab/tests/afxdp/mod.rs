@@ -74,8 +74,8 @@ pub fn receive(port: &mut Port, count: usize) -> Vec<Vec<u64>> {
     numbers
 }
 
-/// Sends packets `from..to` of 60 bytes in small bursts and receives as it goes, so that nothing
-/// is lost for want of room anywhere.
+/// Sends packets `from..to` of 60 bytes in small bursts and receives as it goes, so that nothing is
+/// lost for lack of room.
 pub fn exchange(pair: &Pair, port: &mut Port, flows: u16, from: u64, to: u64) -> Vec<Vec<u64>> {
     let out = sender(&pair.left);
     let udp = Udp::between(&pair.left, &pair.right).flows(flows);

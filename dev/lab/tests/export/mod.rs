@@ -12,8 +12,8 @@ use serde_json::Value;
 
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A port of UDP on loopback that nobody holds, and that stays free until the program that it is
-/// for asks for it: below those that the kernel gives to who asks for any, and given here once.
+/// A free UDP port on loopback that stays free until its program binds it: outside the kernel's
+/// ephemeral range, and handed out here once.
 pub fn udp_port() -> u16 {
     free_port(|port| UdpSocket::bind(("127.0.0.1", port)).is_ok())
 }
@@ -40,7 +40,7 @@ fn free_port(is_free: impl Fn(u16) -> bool) -> u16 {
     panic!("no port is free");
 }
 
-/// Waits until somebody has bound a port: `udp` or `tcp`.
+/// Waits until a program has bound a port: `udp` or `tcp`.
 pub fn wait_bound(protocol: &str, port: u16) {
     let until = Instant::now() + LIMIT;
     let wanted = format!(":{port:04X}");
@@ -118,7 +118,7 @@ fn is_own(file: &Path) -> bool {
     file.to_string_lossy().contains("testdata/captures")
 }
 
-/// What a run of the probe says of itself.
+/// The summary of a run of the probe.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub summary: Value,
@@ -166,7 +166,7 @@ impl Totals {
 }
 
 impl Run {
-    /// What the records say that `select` takes.
+    /// The values of the records that `select` takes.
     pub fn totals(&self, select: impl Fn(&Value) -> bool) -> Totals {
         let mut totals = Totals::default();
         for flow in self.flows.iter().filter(|flow| select(flow)) {

@@ -37,7 +37,7 @@ impl Path {
         self.0.ns()
     }
 
-    /// What `ip` says of an interface of the box.
+    /// `ip`'s output for an interface of the box.
     pub fn link(&self, name: &str) -> Value {
         self.0.link(name).unwrap()
     }

@@ -1,4 +1,4 @@
-//! What our decoders say of the flows of a capture, without the flow table.
+//! Our decoders' results for the flows of a capture, without the flow table.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -49,7 +49,8 @@ pub fn show(value: Value<'_>) -> String {
 struct Flow {
     number: u32,
     initiator: (IpAddr, u16),
-    /// Sequence numbers of the SYN of either side, which tell a connection from the next one.
+    /// Sequence numbers of the SYN of either side, which distinguish a connection from the next
+    /// one.
     syn: Option<u32>,
 }
 

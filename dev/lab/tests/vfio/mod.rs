@@ -16,7 +16,7 @@ pub fn reported(error: &sys::Error) -> String {
     format!("{error} (hint: {})", error.hint().unwrap_or("none"))
 }
 
-/// What the description says of something.
+/// A value of the description.
 pub fn fact(port: &Port, what: &str) -> String {
     let facts = port.control.describe().facts;
     let found = facts.iter().find(|(name, _)| *name == what);

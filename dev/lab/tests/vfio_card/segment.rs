@@ -1,5 +1,5 @@
-//! TCP segments and UDP datagrams with right checksums, to be damaged by whoever wants to; written
-//! apart from `wire`, as `lab::packet` is.
+//! TCP segments and UDP datagrams with right checksums, to be damaged by tests; written
+//! independently of `wire`, as `lab::packet` is.
 
 use lab::packet::checksum;
 

@@ -12,7 +12,7 @@ use super::{Peer, VfioCard};
 /// Longer than anything here takes, unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Number of the packets that only ask whether any pass; in no range of [`Stand::numbers`].
+/// Number of probe packets; in no range of [`Stand::numbers`].
 pub const ASKING: u64 = u64::MAX;
 
 /// Both ends of a wire; dropped from the port to the card.
@@ -122,8 +122,7 @@ impl Stand {
         self.peer.plan_from(&self.card)
     }
 
-    /// Waits a moment for packets, and takes them; looks after the sending side, as whoever
-    /// forwards does.
+    /// Waits a moment for packets, and takes them; services the sending side, as a forwarder does.
     pub fn look(&mut self, wait: Duration) -> Vec<Got> {
         self.port.tx[0].flush().unwrap();
         for rx in &mut self.port.rx {
@@ -246,7 +245,7 @@ impl Stand {
         }
     }
 
-    /// The account adds up, on both sides; what the card says it has sent is not more than what it
+    /// The account adds up, on both sides; the card does not report more packets as sent than it
     /// was given.
     pub fn check_account(&mut self) {
         let account = self.port.control.account().unwrap();
@@ -259,7 +258,7 @@ impl Stand {
     }
 }
 
-/// What the description says of something.
+/// A value of the description.
 pub fn fact(port: &Port, name: &str) -> String {
     let facts = port.control.describe().facts;
     let found = facts.iter().find(|(n, _)| *n == name);

@@ -55,7 +55,7 @@ fn snap(ether_type: u16, payload: &[u8]) -> Vec<u8> {
     [&head[..], &ether_type.to_be_bytes(), payload].concat()
 }
 
-/// A data frame: frame control, and what its bits ask for, before LLC.
+/// A data frame: frame control, and the fields its bits require, before LLC.
 fn wlan(control: [u8; 2], qos: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![control[0], control[1], 0, 0];
     for last in 1..=3 {

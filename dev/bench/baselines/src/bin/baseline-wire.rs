@@ -1,5 +1,5 @@
-//! Reads the same fields of each packet of a capture with other libraries: `baseline-wire LIBRARY FILE
-//! ROUNDS`. Run under callgrind with two numbers of rounds; the difference is the cost.
+//! Reads the same fields of each packet of a capture with other libraries: `baseline-wire LIBRARY
+//! FILE ROUNDS`. Run under callgrind with two numbers of rounds; the difference is the cost.
 
 use std::hint::black_box;
 
