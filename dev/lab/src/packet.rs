@@ -172,7 +172,7 @@ pub enum Alien {
     Damaged(u64),
 }
 
-/// The number of a packet built here, of which every byte behind the number is checked.
+/// The number of a packet built here, of which every byte after the number is checked.
 ///
 /// # Errors
 /// When it is not ours, or not whole.
@@ -388,7 +388,7 @@ mod tests {
                     "{len} bytes"
                 );
             }
-            // Another packet's end behind this number.
+            // Another packet's end after this number.
             let mut mixed = packet.clone();
             mixed[len_min..].copy_from_slice(&plan.build(78, 200)[len_min..]);
             assert_eq!(number_of(&mixed), Err(Alien::Damaged(77)));

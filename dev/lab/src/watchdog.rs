@@ -46,7 +46,7 @@ pub fn within<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
 fn children(pid: u32) -> Vec<u32> {
     let is_child = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // Behind the name, which may contain anything: state, parent.
+        // After the name, which may contain anything: state, parent.
         let (_, fields) = stat.rsplit_once(')')?;
         Some(fields.split_whitespace().nth(1)? == pid.to_string())
     };

@@ -1,6 +1,6 @@
 //! Every command that README.md and docs show is run, or stands here with the reason why not.
 //!
-//! A command is a line of a `console` block behind its prompt, or of a `sh` block. They run in a
+//! A command is a line of a `console` block after its prompt, or of a `sh` block. They run in a
 //! namespace that has the interfaces they name, beside files of the names they use.
 
 use std::collections::BTreeSet;
@@ -135,7 +135,7 @@ fn examples(name: &str, text: &str) -> Vec<Example> {
     found
 }
 
-/// A command without the remark behind it.
+/// A command without the remark after it.
 fn without_comment(line: &str) -> &str {
     let end = line.find(" # ").unwrap_or(line.len());
     line[..end].trim_end()

@@ -191,7 +191,7 @@ fn build_information_and_applications_are_among_the_figures() {
         .find(|line| line.starts_with(of_dns))
         .expect(&page);
     assert_ne!(line.strip_prefix(of_dns), Some("0"));
-    // What is in the page is in the document, under its own name or behind a shared beginning.
+    // What is in the page is in the document, under its own name or after a shared beginning.
     let document = std::fs::read_to_string(root().join("docs/export.md")).unwrap();
     for name in served(&page).keys() {
         let short = name.rsplitn(3, '_').collect::<Vec<_>>();

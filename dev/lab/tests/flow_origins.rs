@@ -404,7 +404,7 @@ fn cards_of_many_makers() -> TempFile {
         let [Ok(a), Ok(b), Ok(c)] = three else {
             return None;
         };
-        // Behind 24 bits; not a group's.
+        // After 24 bits; not a group's.
         (bytes.next().is_none() && a & 1 == 0).then_some([a, b, c])
     });
     let addresses: Vec<[u8; 6]> = prefixes

@@ -436,7 +436,7 @@ fn a_hangup_changes_filter_and_sampling() {
     pour(&pair, 5, 100);
     metered(100);
     pour_with(&process, "udp dst port 10", "", 50);
-    // The packet behind those that are left out is metered.
+    // The packet after those that are left out is metered.
     let other = Udp {
         destination_port: 10,
         ..Udp::between(&pair.left, &pair.right)

@@ -1,4 +1,4 @@
-//! The meter's short cut for plain packets against its full dissection: the same records, to the
+//! The meter's shortcut for plain packets against its full dissection: the same records, to the
 //! last field, from every capture there is.
 
 use flow::{EndReason, HashKey, Input, Level, Meter, MeterConfig, Record};

@@ -58,7 +58,7 @@ impl Pty {
         (pty, streams)
     }
 
-    /// Reads until `text` has come, behind what was read before.
+    /// Reads until `text` has come, after what was read before.
     fn wait_for(&mut self, text: &str) {
         let mut part = [0; 4096];
         let until = Instant::now() + LIMIT;

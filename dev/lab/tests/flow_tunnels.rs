@@ -17,7 +17,7 @@ fn ethernet(kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Ethernet, IPv4 from 192.0.2.77 to 192.0.2.78 and the headers behind it, around `wire_len` bytes.
+/// Ethernet, IPv4 from 192.0.2.77 to 192.0.2.78 and the headers after it, around `wire_len` bytes.
 fn four(protocol: u8, between: &[u8], wire_len: u32) -> Vec<u8> {
     let len = 20 + between.len() as u32 + wire_len;
     let mut bytes = ethernet(0x0800);
@@ -43,7 +43,7 @@ fn six(next: u8, between: &[u8], wire_len: u32) -> Vec<u8> {
     bytes
 }
 
-/// UDP to a port and the headers behind it, in IPv4.
+/// UDP to a port and the headers after it, in IPv4.
 fn udp(port: u16, between: &[u8], wire_len: u32) -> Vec<u8> {
     let len = 8 + between.len() as u32 + wire_len;
     let mut head = vec![0xc0, 0];
@@ -102,7 +102,7 @@ enum Wrap {
     Frame(fn(u32) -> Vec<u8>),
     /// Around IP packets of this version and length, in place of their Ethernet header.
     Ip(fn(u8, u32) -> Vec<u8>),
-    /// Tags behind the addresses of an Ethernet frame.
+    /// Tags after the addresses of an Ethernet frame.
     Tags(&'static [u8]),
 }
 

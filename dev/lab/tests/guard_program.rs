@@ -186,7 +186,7 @@ fn a_p0f_signature_is_a_rule() {
     assert_eq!(account(&guard).rules[0].dropped, 1);
 }
 
-/// A UDP packet from this source behind so many VLAN tags.
+/// A UDP packet from this source after so many VLAN tags.
 fn udp_from(source: IpAddr, tag_count: usize) -> Vec<u8> {
     let mut packet = vec![0; 12];
     for _ in 0..tag_count {
@@ -232,7 +232,7 @@ fn prefix_lists_select_by_source_and_destination() {
     ] {
         for tag_count in 0..=2 {
             let packet = udp_from(source.parse().unwrap(), tag_count);
-            // The expression counts from the Ethernet header: it sees no UDP behind a tag.
+            // The expression counts from the Ethernet header: it sees no UDP after a tag.
             if source == "10.1.3.3" && tag_count > 0 {
                 continue;
             }

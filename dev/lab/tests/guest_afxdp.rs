@@ -63,7 +63,7 @@ fn receives_into_our_frames(cards: [&str; 2], name: &str, attach: &str, mode: &s
                 let number = number_of(bytes).unwrap();
                 assert_eq!(bytes, plan.build(number, len_of(number)), "packet {number}");
                 assert!(!std::mem::replace(&mut seen[number as usize], true));
-                // In the memory that we gave, in a frame of it, behind the kernel's headroom.
+                // In the memory that we gave, in a frame of it, after the kernel's headroom.
                 let at = (bytes.as_ptr() as usize).checked_sub(base).unwrap();
                 assert!(at < pool.frames_len(), "packet {number} is not in the pool");
                 let frame_len = pool.frame_len() as usize;

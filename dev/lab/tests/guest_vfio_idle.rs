@@ -22,7 +22,7 @@ fn interrupts(address: &str) -> u64 {
     counts.sum()
 }
 
-/// A number behind a word in a file of `/proc`.
+/// A number after a word in a file of `/proc`.
 fn number_behind(file: &str, word: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(word));

@@ -152,7 +152,7 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
         // SMB within datagrams has paths of mail slots.
         Field::SmbTree if is_in("nbdgm") => return None,
         Field::NetbiosName | Field::NetbiosSource | Field::NetbiosDestination => {
-            // What the last byte is for comes behind.
+            // What the last byte is for comes after.
             let name = value.split(" (").next().unwrap_or_default();
             let (name, last) = name.rsplit_once('<')?;
             let name = name.split("<00>").next().unwrap_or_default();

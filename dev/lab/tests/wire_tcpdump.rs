@@ -109,7 +109,7 @@ const MADE_KNOWN: &[(&str, &str)] = &[
     ("GTPv0", "tcpdump does not look into UDP port 3386"),
 ];
 
-/// The line behind its VLAN tags, "vlan 5, p 0, " or "vlan 5, p 0, DEI, " each.
+/// The line after its VLAN tags, "vlan 5, p 0, " or "vlan 5, p 0, DEI, " each.
 fn without_tags(mut line: &str) -> &str {
     while line.starts_with("vlan ") {
         let Some(priority) = line.find(", p ") else {

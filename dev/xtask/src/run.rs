@@ -95,7 +95,7 @@ pub fn need_root(task: &str) -> Result<()> {
     Ok(())
 }
 
-/// The value behind an option, taken out of the arguments: `--seconds 5` or `--seconds=5`.
+/// The value after an option, taken out of the arguments: `--seconds 5` or `--seconds=5`.
 pub fn take_option(args: &mut Vec<String>, name: &str) -> Result<Option<String>> {
     let prefix = format!("{name}=");
     let Some(at) = args

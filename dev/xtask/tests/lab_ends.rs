@@ -31,7 +31,7 @@ fn qemu_of(pid: u32) -> Option<PathBuf> {
             let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
             let mut args = command.split(|&byte| byte == 0);
             // What sets the signal of its parent's death, and becomes QEMU then, has the same words
-            // behind its own.
+            // after its own.
             let is_setpriv = args.clone().any(|arg| arg == b"--pdeathsig");
             let is_qemu = args.any(|arg| arg.ends_with(b"qemu-system-x86_64"));
             let has_kernel = args.any(|arg| arg == b"-kernel");

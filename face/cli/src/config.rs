@@ -81,7 +81,7 @@ pub fn merged(arguments: &[OsString], settings: &Settings) -> Vec<OsString> {
                 .map(OsString::from),
         );
     }
-    // Behind the subcommand: a filter takes everything that follows it.
+    // After the subcommand: a filter takes everything that follows it.
     let (head, rest) = arguments.split_at(2.min(arguments.len()));
     [head, &flags, rest, &positional].concat()
 }

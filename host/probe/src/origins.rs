@@ -15,7 +15,7 @@ struct State {
     table: Option<OriginTable>,
     /// Those that are being read again.
     coming: Option<Reading>,
-    /// Those that are to be read behind them.
+    /// Those that are to be read after them.
     next: Option<OriginFiles>,
 }
 

@@ -106,7 +106,7 @@ pub struct Totals {
     /// Packets that were not written because the output took nothing any more at the end.
     pub unwritten: u64,
     /// Packets of several queues that came too late to be written in the order of their times, and
-    /// were written behind younger ones.
+    /// were written after younger ones.
     pub late: u64,
     /// Time of the first.
     pub first_ns: Option<u64>,

@@ -233,7 +233,7 @@ impl Scan {
             parts.push(format!(
                 "(tcp and dst host {addr} and dst portrange {first}-{last})"
             ));
-            // Behind 8 bytes the quoted IPv4 header of 20, then the ports.
+            // After 8 bytes the quoted IPv4 header of 20, then the ports.
             parts.push(format!(
                 "(icmp and dst host {addr} and (icmp[0] = 3 or icmp[0] = 11) and icmp[17] = 6 and \
                  icmp[28:2] >= {first} and icmp[28:2] <= {last})"

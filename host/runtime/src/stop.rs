@@ -78,7 +78,7 @@ impl Stop {
     }
 
     /// When the end was requested, if it was: the time of the signal, not of the first check. What
-    /// waits at the end counts from here, so that waits one behind the other do not add up.
+    /// waits at the end counts from here, so that waits one after the other do not add up.
     pub fn since(&self) -> Option<Instant> {
         let above = self.parent.as_ref().and_then(|parent| parent.since());
         let own = self.flag.load(Ordering::Relaxed).then(|| {

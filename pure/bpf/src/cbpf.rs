@@ -382,7 +382,7 @@ impl Program {
     /// shift by 32 and more, scratch words inside, a return at the end.
     ///
     /// These are the kernel's checks but for what libpcap's compiler makes and its interpreter
-    /// runs. A scratch word may be read before it is written, and is then 0 (`pppoes` behind some
+    /// runs. A scratch word may be read before it is written, and is then 0 (`pppoes` after some
     /// link types); a jump may go backward (`protochain`); a load may be at a negative offset
     /// without a meaning, which refuses the packet. [`Program::kernel_refusal`] detects these.
     pub fn new(insns: Vec<Insn>) -> Result<Self, Invalid> {

@@ -40,7 +40,7 @@ fn classic_line(f: &mut Formatter<'_>, at: usize, insn: cbpf::Insn) -> fmt::Resu
         return if x {
             writeln!(f, "{:<16} jt {yes}\tjf {no}", "x")
         } else {
-            // Padded behind the number, which has no width of its own.
+            // Padded after the number, which has no width of its own.
             let digits = if insn.k == 0 {
                 1
             } else {

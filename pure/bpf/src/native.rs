@@ -71,7 +71,7 @@ impl<'a> Compiler<'a> {
         Compiler {
             ops,
             known,
-            // One label for each instruction, and one for the refusal behind the last.
+            // One label for each instruction, and one for the refusal after the last.
             code: Code::new(ops.len() + 1),
         }
     }

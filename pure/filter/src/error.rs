@@ -72,7 +72,7 @@ mod tests {
             error.to_string(),
             "unknown word \"porz\" at character 5; did you mean \"port\"?"
         );
-        // A place behind the end, in the middle of a character, or among control characters.
+        // A place after the end, in the middle of a character, or among control characters.
         assert_eq!(Error::new(9..9, "").mark("tcp"), "tcp\n   ^");
         assert_eq!(Error::new(1..2, "").mark("é\tx"), "é x\n^");
     }

@@ -64,7 +64,7 @@ pub enum Window {
 /// A TCP option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TcpOption {
-    /// `eol+n`: the end of options, and n bytes behind it.
+    /// `eol+n`: the end of options, and n bytes after it.
     End(u8),
     /// `nop`.
     Nop,
@@ -115,7 +115,7 @@ impl Quirks {
     pub const TS1_ZERO: Quirks = Quirks(1 << 12);
     /// The peer's timestamp is not 0, in a SYN.
     pub const TS2_NONZERO: Quirks = Quirks(1 << 13);
-    /// Bytes behind the end of options that are not 0.
+    /// Bytes after the end of options that are not 0.
     pub const OPT_NONZERO: Quirks = Quirks(1 << 14);
     /// A window scale above 14.
     pub const EXCESSIVE_SCALE: Quirks = Quirks(1 << 15);

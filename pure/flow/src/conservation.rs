@@ -169,7 +169,7 @@ fn balance(stats: &MeterStats, taken: &Taken) {
 /// of 2^24 ns (17 ms; from 128 on backwards), how many bytes the capture cut off, and what is done
 /// besides: 1 tick, 2 the end of input, as when a probe starts again, 4 not Ethernet but raw IP.
 ///
-/// The same comes out with and without the meter's short cut.
+/// The same comes out with and without the meter's shortcut.
 pub fn law(input: &[u8]) {
     if let Some((head, packets)) = input.split_first_chunk::<4>() {
         let with = run(config(*head), packets, true);

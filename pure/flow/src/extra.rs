@@ -316,7 +316,7 @@ fn began(record: &Record, tcp_flags: u16) -> Side {
 fn put<T>(slab: &mut Vec<T>, at: usize, value: T) {
     match slab.get_mut(at) {
         Some(place) => *place = value,
-        // Records are taken one behind the other, within the capacity reserved.
+        // Records are taken one after the other, within the capacity reserved.
         None => slab.push(value),
     }
 }

@@ -126,7 +126,7 @@ struct Entry {
     newer: u32,
 }
 
-/// What part of a datagram a fragment is, in units of eight bytes: its first, and the one behind
+/// What part of a datagram a fragment is, in units of eight bytes: its first, and the one after
 /// its last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {

@@ -273,7 +273,7 @@ impl FlowKey {
         }
     }
 
-    /// The IP protocol behind all extension headers.
+    /// The IP protocol after all extension headers.
     #[inline]
     pub fn protocol(&self) -> u8 {
         self.protocol
@@ -328,7 +328,7 @@ pub struct KeyExtra {
     /// The label (20 bits) on top of the MPLS stack.
     pub mpls_label: u32,
     /// Number of the tunnel around the IP header that names the flow (VXLAN or GENEVE network,
-    /// GTP-U endpoint, GRE key and so on), or, where that header is the outermost one, behind it.
+    /// GTP-U endpoint, GRE key and so on), or, where that header is the outermost one, after it.
     pub tunnel_id: u32,
     /// Type of service or traffic class: DSCP and ECN.
     pub traffic_class: u8,

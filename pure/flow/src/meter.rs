@@ -22,7 +22,7 @@ pub use config::{Input, KeyParts, Level, MeterConfig, Octets};
 use levels::{LEVEL_COUNT, announced_mss};
 pub use stats::MeterStats;
 
-/// The latest time of a packet: records without one have the number behind.
+/// The latest time of a packet: records without one have the number after.
 const TIME_MAX_NS: u64 = u64::MAX - 1;
 
 /// Runs something with what goes on beside the table, which is one of three things, with code for

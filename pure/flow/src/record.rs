@@ -27,10 +27,10 @@ pub(crate) const ACK: u16 = 0x10;
 pub struct Counters {
     /// Packets; fragments count one each (packetDeltaCount).
     pub packets: u64,
-    /// Bytes: IP headers and all behind them, or whole packets, as the meter was reported
+    /// Bytes: IP headers and all after them, or whole packets, as the meter was reported
     /// (octetDeltaCount, layer2OctetDeltaCount).
     pub bytes: u64,
-    /// Bytes of payload, behind the transport header.
+    /// Bytes of payload, after the transport header.
     pub payload_bytes: u64,
     /// Time of the earliest packet, in nanoseconds since the Unix epoch; 0 without packets
     /// (flowStartNanoseconds).
@@ -72,8 +72,8 @@ pub struct Counters {
     /// Segments that came after later ones; 65535 is that or more.
     pub out_of_order: u16,
     /// How long the side took for its answer in the TCP handshake, as seen from here, in
-    /// microseconds, to one part in 2048; 0 if not seen: the responder for SYN+ACK behind SYN, the
-    /// initiator for ACK behind SYN+ACK.
+    /// microseconds, to one part in 2048; 0 if not seen: the responder for SYN+ACK after SYN, the
+    /// initiator for ACK after SYN+ACK.
     pub handshake_us: u32,
 }
 
@@ -485,7 +485,7 @@ impl Record {
         self.sides[side as usize].first_flags() & flags == flags
     }
 
-    /// TCP: the number behind all that a side has sent, where it is known.
+    /// TCP: the number after all that a side has sent, where it is known.
     pub(crate) fn next_seq(&self, side: Side) -> Option<u32> {
         self.sides[side as usize].known_next_seq()
     }

@@ -77,7 +77,7 @@ impl Series {
         self.bins[at].bytes += bytes;
     }
 
-    /// Bins of twice the width, with room before what there is, or behind it.
+    /// Bins of twice the width, with room before what there is, or after it.
     fn widen(&mut self, is_before: bool) -> bool {
         let Some(width_ns) = self.width_ns.checked_mul(2) else {
             return false;

@@ -1,4 +1,4 @@
-//! The short cut from bytes to an observation, for what nearly all packets are: Ethernet, at most
+//! The shortcut from bytes to an observation, for what nearly all packets are: Ethernet, at most
 //! one VLAN tag, IPv4 without options or IPv6 without extension headers, whole, then TCP or UDP
 //! that is no tunnel.
 //!
@@ -26,7 +26,7 @@ const fn in_memory(kind: u16) -> u16 {
 }
 
 /// Reads a packet into `out`, all but its time, [`Observed::input_index`] and
-/// [`Observed::key_extra`]; false, and something in `out`, if it is not for the short cut.
+/// [`Observed::key_extra`]; false, and something in `out`, if it is not for the shortcut.
 /// [`turn`] finishes what is read.
 #[inline(never)]
 pub(crate) fn read(bytes: &[u8], wire_len: u32, is_layer2: bool, out: &mut Observed) -> bool {
@@ -121,7 +121,7 @@ fn transport<const AT: usize, const IP: usize>(
     out.marks = RAW;
     out.tcp_mss = 0;
     let Some(head) = rest.first_chunk::<{ tcp::HEADER_LEN }>() else {
-        // Not as long as a header of TCP: perhaps one of UDP and little behind it.
+        // Not as long as a header of TCP: perhaps one of UDP and little after it.
         let Some(head) = rest.first_chunk::<8>().filter(|_| protocol == 17) else {
             return false;
         };

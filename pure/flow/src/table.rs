@@ -3,7 +3,7 @@
 //! *Layout.* A line of 64 bytes has eight ways, each a 16-bit tag, a 16-bit deadline and the number
 //! of a record. There is a line for every four records, so half of the ways are free when the table
 //! is full. A flow lives in its home line (from the upper bits of its hash) or, where that is full,
-//! in one of the three behind it; the tag has the number of lines it was moved. Lookups go on to
+//! in one of the three after it; the tag has the number of lines it was moved. Lookups go on to
 //! the next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a
 //! packet of a known flow touches the line, the head of the record and one of its sides.
 //!
@@ -283,7 +283,7 @@ impl Table {
             guess.way = way as u32;
             guess.record = line.records[way % WAYS];
         }
-        // Update, in order, each while the records of those behind it are loaded.
+        // Update, in order, each while the records of those after it are loaded.
         for (packet, guess) in packets.iter().zip(&guesses).take(AHEAD) {
             self.load_record(packet, *guess);
         }
@@ -317,7 +317,7 @@ impl Table {
         (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// The line so many behind this one.
+    /// The line so many after this one.
     #[inline(always)]
     fn behind(&self, line: usize, by: usize) -> usize {
         let at = line + by;
@@ -427,7 +427,7 @@ impl Table {
             self.free = self.records[record as usize].seen();
             return Some(record);
         }
-        // The one behind those that were ever used is written when the flow begins.
+        // The one after those that were ever used is written when the flow begins.
         (self.records.len() < self.record_count_max).then_some(self.records.len() as u32)
     }
 

@@ -129,7 +129,7 @@ fn silences(seed: u64, flow_count: u16) -> Vec<Packet> {
         packets.push((at_ns + 2, tcp(flow, 0, 1001, ACK, &REQUEST[..cut])));
         at_ns += 5 * S + random.below(5 * S);
         packets.push((at_ns, tcp(flow, 1, 5001, ACK, b"")));
-        // Near what is too long: before it, behind it, or much later.
+        // Near what is too long: before it, after it, or much later.
         at_ns += 290 * S + random.below(20 * S) + random.below(2) * random.below(300 * S);
         let sequence = 1001 + cut as u32;
         packets.push((at_ns, tcp(flow, 0, sequence, ACK, &REQUEST[cut..])));

@@ -164,7 +164,7 @@ struct Known {
 
 impl Known {
     /// Emits what the rule needs and no rule before it did. It runs for every packet that comes so
-    /// far, so that the rules behind it have it, too.
+    /// far, so that the rules after it have it, too.
     fn emit(&mut self, a: &mut Asm, rule: &Rule, trie_fd: i32) {
         let wants = (rule.sources.is_some(), rule.destinations.is_some());
         let limits_sources = matches!(rule.verdict, Verdict::LimitSources(..));

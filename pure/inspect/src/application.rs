@@ -1,4 +1,4 @@
-//! What is known of a flow's application: 512 bytes, fields one behind the other.
+//! What is known of a flow's application: 512 bytes, fields one after the other.
 
 use alloc::borrow::Cow;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,7 +52,7 @@ impl Application {
         room: [0; ROOM],
     };
 
-    /// Forgets everything. Does not touch the bytes behind.
+    /// Forgets everything. Does not touch the bytes after.
     pub fn clear(&mut self) {
         self.protocol = Protocol::Unknown;
         self.lost = 0;

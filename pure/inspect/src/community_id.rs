@@ -1,7 +1,7 @@
 //! Community ID, version 1: a hash of a flow's ends that many programs write beside their records.
 //!
 //! SHA-1 over a seed, both addresses, the protocol, a zero byte and both ports, the lesser end
-//! first; base64 behind `1:`. Protocols without ports have no ports in it. ICMP uses types and
+//! first; base64 after `1:`. Protocols without ports have no ports in it. ICMP uses types and
 //! codes in their place; a message that is not one half of a question and its answer keeps its
 //! direction.
 

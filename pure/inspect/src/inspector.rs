@@ -40,11 +40,11 @@ pub struct InspectorConfig {
     pub page_count: u32,
     /// TCP segments at one time that came too early.
     pub held_count_max: u32,
-    /// Flows at one time of which transactions behind the first are kept.
+    /// Flows at one time of which transactions after the first are kept.
     pub log_count_max: u32,
     /// Packets with payload of a flow that are looked at, before its first transaction has ended.
     pub packet_count_max: u16,
-    /// Packets that are looked at or passed over behind that.
+    /// Packets that are looked at or passed over after that.
     pub follow_count_max: u32,
     /// Bytes of payload of a flow that are looked at, before its first transaction has ended.
     pub byte_count_max: u32,
@@ -116,7 +116,7 @@ struct Flow {
     ports: [u16; 2],
     is_over: bool,
     packets: u16,
-    /// Packets of a direction that was read, while the other is waited for; and all behind the
+    /// Packets of a direction that was read, while the other is waited for; and all after the
     /// first transaction.
     passed_over: u32,
     bytes: u32,

@@ -1,4 +1,4 @@
-//! What must hold for any input. Tests and fuzz targets call these, behind the feature
+//! What must hold for any input. Tests and fuzz targets call these, after the feature
 //! `laws`, which is off by default.
 //!
 //! An input of several pieces is a sequence of: one byte whose lowest bit is the direction, two

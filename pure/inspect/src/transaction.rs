@@ -1,7 +1,7 @@
 //! The transactions of a flow: each question with its answer, each request with its response.
 //!
 //! The fields of an [`Application`] are those of the first one. All are counted, and of those
-//! behind the first some are kept, in a [`Log`] of bounded size that a flow takes with its second
+//! after the first some are kept, in a [`Log`] of bounded size that a flow takes with its second
 //! one.
 
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ const OF_FIRST: &[Field] = &[
     Field::RtspStatus,
 ];
 
-/// Transactions that are kept, one behind the other: two bytes of length, then fields.
+/// Transactions that are kept, one after the other: two bytes of length, then fields.
 pub(crate) struct Log {
     len: u16,
     bytes: [u8; LOG_LEN],
@@ -139,7 +139,7 @@ pub struct Transactions<'a> {
 }
 
 impl<'a> Transactions<'a> {
-    /// Those behind the fields of an application, as [`Transactions::put`] wrote them behind
+    /// Those after the fields of an application, as [`Transactions::put`] wrote them after
     /// [`Application::bytes`].
     pub fn of(bytes: &'a [u8]) -> Option<Transactions<'a>> {
         let mut fields = Fields::of(bytes);

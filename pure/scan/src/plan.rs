@@ -199,7 +199,7 @@ pub struct Probes<'p> {
     /// Of the block's pairs, those left of this attempt.
     left: u128,
     attempt: u32,
-    /// Pairs behind the block.
+    /// Pairs after the block.
     behind: u128,
 }
 

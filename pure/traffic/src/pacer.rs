@@ -12,7 +12,7 @@ use crate::{PACKET_LEN_MIN, WIRE_OVERHEAD};
 const FRACTION_BITS: u32 = 32;
 const ONE: f64 = (1u64 << FRACTION_BITS) as f64;
 
-/// How far a sender may be behind and still catch up.
+/// How far a sender may be after and still catch up.
 const LAG_MAX_NS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug)]

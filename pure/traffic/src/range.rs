@@ -269,7 +269,7 @@ impl Walk {
         value
     }
 
-    /// To the start of a span; behind the last is the first.
+    /// To the start of a span; after the last is the first.
     #[cold]
     fn enter(&mut self, span: usize) {
         self.span = if span == self.range.spans.len() {

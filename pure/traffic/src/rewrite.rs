@@ -104,7 +104,7 @@ impl Rewriter {
         Ok(())
     }
 
-    /// The packet behind its new link header.
+    /// The packet after its new link header.
     fn put_link(
         &self,
         packet: &[u8],

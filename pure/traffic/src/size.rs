@@ -9,7 +9,7 @@ use crate::range::{Order, Range, Walk};
 use crate::rng::Rng;
 use crate::{Error, Result};
 
-/// Longest packet: a full IPv4 datagram behind Ethernet and tags.
+/// Longest packet: a full IPv4 datagram after Ethernet and tags.
 const PACKET_LEN_MAX: u64 = 65_535 + 14 + 64;
 
 /// Largest sum of weights.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The length counts words of four bytes less two, unlike that of other IPv6 extension headers. RFC
-//! 1826 had no sequence number, so a header may end behind the SPI.
+//! 1826 had no sequence number, so a header may end after the SPI.
 
 use crate::ipv6_ext::bit;
 use crate::table::{self, Protocol};
@@ -30,7 +30,7 @@ pub struct Ah<'a> {
 }
 
 impl<'a> Ah<'a> {
-    /// Splits a packet behind the header.
+    /// Splits a packet after the header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
             .split_first_chunk::<HEADER_LEN>()

@@ -38,7 +38,7 @@ fn time_len(head: &[u8; HEADER_LEN]) -> Result<usize, Reason> {
 }
 
 impl<'a> Arista<'a> {
-    /// Splits off the tag; `bytes` start behind its type.
+    /// Splits off the tag; `bytes` start after its type.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         let (time, rest) = rest

@@ -17,7 +17,7 @@ pub struct Chdlc<'a> {
 }
 
 impl<'a> Chdlc<'a> {
-    /// Splits a packet behind its header.
+    /// Splits a packet after its header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

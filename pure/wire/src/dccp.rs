@@ -97,7 +97,7 @@ impl<'a> Dccp<'a> {
         number_of(bytes.unwrap_or(&[]))
     }
 
-    /// The part of the header behind the sequence number: acknowledgment, service, options.
+    /// The part of the header after the sequence number: acknowledgment, service, options.
     fn rest(&self) -> &'a [u8] {
         let at = match self.head[8] & 1 {
             0 => HEADER_LEN,

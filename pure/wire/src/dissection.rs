@@ -88,14 +88,14 @@ pub struct Dissection {
     /// payload length (or the jumbo payload option) + 40. Where the header has 0 because the
     /// sender leaves segmentation to the card, the rest of the packet on the wire.
     pub ip_total_len: u32,
-    /// Where the payload starts, from the start of the packet: behind the last header read.
+    /// Where the payload starts, from the start of the packet: after the last header read.
     pub payload_offset: u32,
     /// Bytes of payload on the wire: link padding is not counted, bytes cut off by the capture
     /// are.
     pub payload_len: u32,
     /// Offset of the IP header from the start of the packet, in bytes.
     pub ip_offset: u16,
-    /// Offset of the header behind the IP header and its extension headers, in bytes; 0 if none.
+    /// Offset of the header after the IP header and its extension headers, in bytes; 0 if none.
     pub transport_offset: u16,
     /// Offset of this fragment in the datagram, in bytes.
     pub fragment_offset: u16,
@@ -127,7 +127,7 @@ pub struct Dissection {
     /// VXLAN or GENEVE network identifier, GTP-U tunnel endpoint, GRE key, PPTP call id, ERSPAN
     /// session, NSH path, 802.1ah service, ESP or AH SPI.
     pub tunnel_id: u32,
-    /// Bytes behind the transport header on the wire, where further headers of a tunnel follow it;
+    /// Bytes after the transport header on the wire, where further headers of a tunnel follow it;
     /// else 0. See [`Dissection::transport_payload`].
     pub tunnel_payload_len: u32,
     /// IPv6 flow label.
@@ -279,7 +279,7 @@ impl Dissection {
         self.layer_offsets.get(last).copied().unwrap_or(0)
     }
 
-    /// Where the layer behind the transport header starts.
+    /// Where the layer after the transport header starts.
     #[inline(never)]
     fn behind_transport(&self) -> Option<(u32, u32)> {
         let transport = usize::from(self.transport_offset);

@@ -19,7 +19,7 @@ pub struct Esp<'a> {
 }
 
 impl<'a> Esp<'a> {
-    /// Splits a packet behind the header.
+    /// Splits a packet after the header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

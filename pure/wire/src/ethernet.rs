@@ -45,7 +45,7 @@ pub struct Ethernet<'a> {
 }
 
 impl<'a> Ethernet<'a> {
-    /// Splits a packet behind its Ethernet header.
+    /// Splits a packet after its Ethernet header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
@@ -92,7 +92,7 @@ pub fn emit(out: &mut [u8; HEADER_LEN], dst: Mac, src: Mac, ether_type: u16) {
     out[12..].copy_from_slice(&ether_type.to_be_bytes());
 }
 
-/// What a type or length field leads to, with the cursor behind the field.
+/// What a type or length field leads to, with the cursor after the field.
 #[inline]
 pub(crate) fn next_of_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     match value {

@@ -1,4 +1,4 @@
-//! The short cut for what nearly all packets are: Ethernet or nothing, at most one VLAN tag, IPv4
+//! The shortcut for what nearly all packets are: Ethernet or nothing, at most one VLAN tag, IPv4
 //! without options or IPv6 without extension headers, whole, then TCP or UDP that is no tunnel.
 //!
 //! It is only a shortcut: anything unusual is left to the walk, and a property test
@@ -9,7 +9,7 @@
 use crate::table::{self, LayerKind};
 use crate::{Dissection, be16, ethernet, tcp};
 
-/// Where a header that the short cut can start with ends up: what was before it is in `out`
+/// Where a header that the shortcut can start with ends up: what was before it is in `out`
 /// already.
 struct Start<'a, 'd> {
     /// From the IP header on.
@@ -204,7 +204,7 @@ fn from_ipv6<const N: usize>(start: Start<'_, '_>) -> bool {
     transport::<N, 40>(start, head[6])
 }
 
-/// What follows an IP header of `IP` bytes at `start`, behind `N` other layers.
+/// What follows an IP header of `IP` bytes at `start`, after `N` other layers.
 #[inline(always)]
 fn transport<const N: usize, const IP: usize>(start: Start<'_, '_>, protocol: u8) -> bool {
     match protocol {

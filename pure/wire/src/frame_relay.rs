@@ -7,7 +7,7 @@
 //! Cisco:    Ethernet type u16, packet
 //! ```
 //!
-//! Where the byte behind the address is not that of control, it is Cisco's encapsulation, except on
+//! Where the byte after the address is not that of control, it is Cisco's encapsulation, except on
 //! connection 0, which is for signalling. Fragments (FRF.12) are named by their number.
 
 use crate::table::{self, Protocol};

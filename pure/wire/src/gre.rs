@@ -62,7 +62,7 @@ fn routes_len(bytes: &[u8]) -> Option<usize> {
 }
 
 impl<'a> Gre<'a> {
-    /// Splits a packet behind the header with all its optional fields.
+    /// Splits a packet after the header with all its optional fields.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
             .split_first_chunk::<HEADER_LEN>()

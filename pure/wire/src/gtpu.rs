@@ -3,7 +3,7 @@
 //! ```text
 //!  0                   1                   2                   3
 //! +-----+-+-+-+-+-+---------------+-------------------------------+
-//! | ver |P|0|E|S|N| message type  | length behind these 8 bytes   |
+//! | ver |P|0|E|S|N| message type  | length after these 8 bytes   |
 //! +-----+-+-+-+-+-+---------------+-------------------------------+
 //! | tunnel endpoint identifier (TEID)                             |
 //! +-------------------------------+---------------+---------------+
@@ -79,7 +79,7 @@ impl<'a> Gtpu<'a> {
         self.head[1]
     }
 
-    /// Bytes behind the first eight, as sent.
+    /// Bytes after the first eight, as sent.
     #[inline]
     pub fn len(&self) -> u16 {
         be16(self.head[2], self.head[3])

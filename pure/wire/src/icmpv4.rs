@@ -42,7 +42,7 @@ pub struct Icmpv4<'a> {
 }
 
 impl<'a> Icmpv4<'a> {
-    /// Splits a message behind its first eight bytes.
+    /// Splits a message after its first eight bytes.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

@@ -86,7 +86,7 @@ const fn header_len(control: [u8; 2]) -> usize {
 }
 
 impl<'a> Ieee80211<'a> {
-    /// Splits a frame behind its header. Padding that some cards put there is not known here.
+    /// Splits a frame after its header. Padding that some cards put there is not known here.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let head = bytes
             .first_chunk::<MIN_HEADER_LEN>()
@@ -337,7 +337,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "wlan",
     spec: "IEEE 802.11",
     links: &[LinkType::IEEE802_11],
-    // QoS data from an access point, LLC with SNAP behind it.
+    // QoS data from an access point, LLC with SNAP after it.
     sample: &[
         0x88, 0x02, 0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x10, 0, 5, 0,
         0xaa, 0xaa, 3, 0, 0, 0, 0x88, 0xb5, 1, 2, 3, 4,

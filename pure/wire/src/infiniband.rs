@@ -22,7 +22,7 @@ use crate::walk::{Next, Walk};
 use crate::{LayerKind, LinkType, Reason, be16, ethernet};
 use core::fmt;
 
-/// Bytes of a global routing header and of IPoIB behind it.
+/// Bytes of a global routing header and of IPoIB after it.
 pub const HEADER_LEN: usize = GLOBAL_LEN + IPOIB_LEN;
 
 /// Bytes of the local routing header.
@@ -36,7 +36,7 @@ const IPOIB_LEN: usize = 4;
 const UD_SEND: u8 = 0x64;
 const UD_SEND_IMMEDIATE: u8 = 0x65;
 
-/// An IPoIB header behind a global routing header.
+/// An IPoIB header after a global routing header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipoib<'a> {
     head: &'a [u8; HEADER_LEN],
@@ -45,7 +45,7 @@ pub struct Ipoib<'a> {
 }
 
 impl<'a> Ipoib<'a> {
-    /// Splits a packet behind its headers.
+    /// Splits a packet after its headers.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         Ok(Ipoib { head, payload })
@@ -72,7 +72,7 @@ pub struct Infiniband<'a> {
 }
 
 impl<'a> Infiniband<'a> {
-    /// Splits a packet behind its local routing header.
+    /// Splits a packet after its local routing header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         Ok(Infiniband { head, payload })
@@ -172,7 +172,7 @@ pub(crate) const INFINIBAND: Protocol = Protocol {
     name: "infiniband",
     spec: "InfiniBand Architecture",
     links: &[LinkType::INFINIBAND],
-    // Two bytes of payload behind IPoIB, two of padding, both check sequences.
+    // Two bytes of payload after IPoIB, two of padding, both check sequences.
     sample: &[
         0, 2, 0, 7, 0, 10, 0, 9, 0x64, 0x20, 0xff, 0xff, 0, 0, 0, 0x48, 0, 0, 0, 1, 0, 0, 0, 1, 0,
         0, 0, 0x49, 0x88, 0xb5, 0, 0, 1, 2, 0, 0, 0xa, 0xb, 0xc, 0xd, 0xe, 0xf,

@@ -34,7 +34,7 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Splits a datagram behind its header. The payload may be cut by the capture.
+    /// Splits a datagram after its header. The payload may be cut by the capture.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
@@ -222,7 +222,7 @@ pub struct Header {
     pub traffic_class: u8,
     /// Identification.
     pub id: u16,
-    /// Bytes behind the header; more than 65515 are not representable and give total length 0.
+    /// Bytes after the header; more than 65515 are not representable and give total length 0.
     pub payload_len: usize,
 }
 

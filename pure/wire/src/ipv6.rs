@@ -28,7 +28,7 @@ pub struct Ipv6<'a> {
 }
 
 impl<'a> Ipv6<'a> {
-    /// Splits a packet behind the fixed header. The payload may be cut by the capture.
+    /// Splits a packet after the fixed header. The payload may be cut by the capture.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
@@ -128,7 +128,7 @@ pub struct Header {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes behind the fixed header; more than 65535 give payload length 0.
+    /// Bytes after the fixed header; more than 65535 give payload length 0.
     pub payload_len: usize,
 }
 
@@ -149,7 +149,7 @@ impl Header {
 /// No Next Header (RFC 8200 section 4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
-/// Moves behind an extension header or AH of `len` bytes, to what its next header value leads to.
+/// Moves after an extension header or AH of `len` bytes, to what its next header value leads to.
 /// If the capture cut it, that is still the protocol.
 pub(crate) fn next_behind(walk: &mut Walk<'_, '_>, len: usize, next_header: u8) -> Next {
     if walk.rest.len() < len {

@@ -43,14 +43,14 @@ pub mod bit {
 #[derive(Clone, Copy)]
 pub struct Extension<'a> {
     next_header: u8,
-    /// The header's bytes behind the length byte.
+    /// The header's bytes after the length byte.
     pub body: &'a [u8],
     /// What follows.
     pub payload: &'a [u8],
 }
 
 impl<'a> Extension<'a> {
-    /// Splits a packet behind the header.
+    /// Splits a packet after the header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let head: &[u8; 2] = bytes.first_chunk().ok_or(Reason::Truncated)?;
         let (all, payload) = bytes
@@ -116,7 +116,7 @@ pub struct FragmentHeader<'a> {
 }
 
 impl<'a> FragmentHeader<'a> {
-    /// Splits a packet behind the header.
+    /// Splits a packet after the header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

@@ -1,5 +1,5 @@
 //! Laws: what must hold for every input. Called by tests and by fuzz targets; they panic where a
-//! law is broken. Behind the feature `laws`, which is off by default.
+//! law is broken. After the feature `laws`, which is off by default.
 
 use crate::dissection::{MAX_LAYERS, MAX_TUNNEL_DEPTH};
 use crate::file::{Event, FileError, Interface, MAX_NEED, Reader};
@@ -89,7 +89,7 @@ fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
             .all(|k| *k == LayerKind::None)
     );
     let payload = d.payload_offset as usize;
-    // The end of a header that is cut off lies behind what was captured.
+    // The end of a header that is cut off lies after what was captured.
     assert!(payload >= before && (payload <= bytes.len() || d.reason == Reason::Truncated));
     assert!(payload + d.payload_len as usize <= start + d.wire_len as usize);
     assert!(d.payload(bytes).len() <= d.payload_len as usize);
@@ -115,7 +115,7 @@ fn one_level(d: &Dissection, bytes: &[u8], start: usize) {
     }
 }
 
-/// The short cut leaves what the walk leaves.
+/// The shortcut leaves what the walk leaves.
 fn short_cut_equals_walk(d: &Dissection, bytes: &[u8], start: usize) {
     let Some((first, _)) = d.layers().next() else {
         return;
@@ -219,7 +219,7 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
         () if has(LayerKind::Sctp) || has(LayerKind::UdpLite) || has(LayerKind::Icmpv4) => 0,
         () => return,
     };
-    // What lies behind the IP packet is not of the transport header.
+    // What lies after the IP packet is not of the transport header.
     let end = usize::from(whole.ip_offset) + whole.ip_total_len as usize;
     let captured = cap_len
         .min(end)
@@ -234,7 +234,7 @@ fn figures_of_a_cut(d: &Dissection, whole: &Dissection, cap_len: usize) {
     }
 }
 
-/// A fuzz input as a pcapng file: as it is if it starts like one, else behind a section header
+/// A fuzz input as a pcapng file: as it is if it starts like one, else after a section header
 /// whose byte order the first bit chooses. Input above 8 KiB is ignored.
 pub fn pcapng_input(input: &[u8]) {
     const BIG: [u8; 28] = [

@@ -31,15 +31,15 @@ impl LinkType {
     pub const FRELAY: LinkType = LinkType(107);
     /// 802.11, without anything in front.
     pub const IEEE802_11: LinkType = LinkType(105);
-    /// 802.11 behind a Prism header.
+    /// 802.11 after a Prism header.
     pub const PRISM_HEADER: LinkType = LinkType(119);
-    /// 802.11 behind a radiotap header.
+    /// 802.11 after a radiotap header.
     pub const IEEE802_11_RADIO: LinkType = LinkType(127);
     /// For private use; Apple's programs write the packet tap so.
     pub const USER2: LinkType = LinkType(149);
-    /// 802.11 behind an AVS header.
+    /// 802.11 after an AVS header.
     pub const IEEE802_11_RADIO_AVS: LinkType = LinkType(163);
-    /// Any packet behind per-packet information.
+    /// Any packet after per-packet information.
     pub const PPI: LinkType = LinkType(192);
     /// Linux cooked capture, version 1.
     pub const LINUX_SLL: LinkType = LinkType(113);
@@ -49,7 +49,7 @@ impl LinkType {
     pub const IPV6: LinkType = LinkType(229);
     /// Linux netfilter's log, NFLOG.
     pub const NFLOG: LinkType = LinkType(239);
-    /// IP over InfiniBand, behind a global routing header.
+    /// IP over InfiniBand, after a global routing header.
     pub const IPOIB: LinkType = LinkType(242);
     /// InfiniBand, from the local routing header on.
     pub const INFINIBAND: LinkType = LinkType(247);

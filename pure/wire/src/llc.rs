@@ -46,7 +46,7 @@ pub struct Llc<'a> {
 }
 
 impl<'a> Llc<'a> {
-    /// Splits a packet behind LLC and SNAP.
+    /// Splits a packet after LLC and SNAP.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
             .split_first_chunk::<MIN_HEADER_LEN>()

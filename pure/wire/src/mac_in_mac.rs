@@ -20,7 +20,7 @@ pub struct Pbb<'a> {
 }
 
 impl<'a> Pbb<'a> {
-    /// Splits off the tag; `bytes` start behind the tag type.
+    /// Splits off the tag; `bytes` start after the tag type.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         Ok(Pbb { head, payload })
@@ -47,7 +47,7 @@ pub struct FabricPath<'a> {
 }
 
 impl<'a> FabricPath<'a> {
-    /// Splits off the header; `bytes` start behind the Ethernet type.
+    /// Splits off the header; `bytes` start after the Ethernet type.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         Ok(FabricPath { head, payload })

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! With E or C set the payload is ciphertext. Else it is the type and payload of the packet, with
-//! an integrity check value of 16 bytes behind it.
+//! an integrity check value of 16 bytes after it.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -39,7 +39,7 @@ fn header_len(head: &[u8; HEADER_LEN]) -> usize {
 }
 
 impl<'a> Macsec<'a> {
-    /// Splits off the tag; `bytes` start behind the tag type.
+    /// Splits off the tag; `bytes` start after the tag type.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let head = bytes.first_chunk().ok_or(Reason::Truncated)?;
         let payload = bytes.get(header_len(head)..).ok_or(Reason::Truncated)?;

@@ -9,7 +9,7 @@
 //!
 //! The entry with S set does not name the protocol that follows. As routers and other readers do,
 //! we look at the first nibble (RFC 4928): 4 and 6 are IP, 0 is a pseudowire control word with
-//! Ethernet behind it.
+//! Ethernet after it.
 
 use crate::table::{self, Protocol};
 use crate::walk::{Next, Walk};
@@ -26,7 +26,7 @@ const CONTROL_WORD_LEN: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Mpls<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows: the next entry, or behind the last one the packet.
+    /// What follows: the next entry, or after the last one the packet.
     pub payload: &'a [u8],
 }
 

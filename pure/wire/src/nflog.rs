@@ -30,7 +30,7 @@ pub mod attribute {
     pub const PACKET_HEADER: u16 = 1;
     /// The packet.
     pub const PAYLOAD: u16 = 9;
-    /// The prefix that the rule gives, with a zero byte behind it.
+    /// The prefix that the rule gives, with a zero byte after it.
     pub const PREFIX: u16 = 10;
 }
 

@@ -21,7 +21,7 @@ pub struct Null<'a> {
 }
 
 impl<'a> Null<'a> {
-    /// Splits a packet behind its header.
+    /// Splits a packet after its header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

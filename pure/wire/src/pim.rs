@@ -21,7 +21,7 @@ pub struct Pim<'a> {
 }
 
 impl<'a> Pim<'a> {
-    /// Splits a message behind the common header.
+    /// Splits a message after the common header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         Ok(Pim { head, payload })

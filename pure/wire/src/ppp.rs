@@ -38,7 +38,7 @@ fn header(bytes: &[u8]) -> Option<(u16, usize)> {
 }
 
 impl<'a> Ppp<'a> {
-    /// Splits a packet behind its protocol number.
+    /// Splits a packet after its protocol number.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (protocol, header_len) = header(bytes).ok_or(Reason::Truncated)?;

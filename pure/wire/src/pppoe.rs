@@ -26,7 +26,7 @@ pub struct Pppoe<'a> {
 }
 
 impl<'a> Pppoe<'a> {
-    /// Splits a packet behind its header.
+    /// Splits a packet after its header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes

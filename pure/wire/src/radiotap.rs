@@ -21,7 +21,7 @@ use core::fmt;
 /// Bytes of the fixed part.
 pub const HEADER_LEN: usize = 8;
 
-/// Bytes of the frame check sequence behind a frame.
+/// Bytes of the frame check sequence after a frame.
 const FCS_LEN: usize = 4;
 
 /// Bits of the flags field.
@@ -113,7 +113,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol {
     name: "radiotap",
     spec: "radiotap.org",
     links: &[LinkType::IEEE802_11_RADIO],
-    // Time and flags (check sequence, padding), behind two words of presence; QoS data.
+    // Time and flags (check sequence, padding), after two words of presence; QoS data.
     sample: &[
         0, 0, 25, 0, 3, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x30, 0x88, 1,
         0, 0, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 0x10, 0, 5, 0, 0, 0, 0xaa,

@@ -22,7 +22,7 @@ pub struct Sctp<'a> {
 }
 
 impl<'a> Sctp<'a> {
-    /// Splits a packet behind the common header.
+    /// Splits a packet after the common header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

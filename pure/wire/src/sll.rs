@@ -39,7 +39,7 @@ pub struct Sll<'a> {
 }
 
 impl<'a> Sll<'a> {
-    /// Splits a packet behind a header of version 1.
+    /// Splits a packet after a header of version 1.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes
             .split_first_chunk::<HEADER_LEN>()
@@ -55,7 +55,7 @@ impl<'a> Sll<'a> {
         })
     }
 
-    /// Splits a packet behind a header of version 2.
+    /// Splits a packet after a header of version 2.
     pub fn parse_v2(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes
             .split_first_chunk::<V2_HEADER_LEN>()

@@ -17,9 +17,9 @@ pub struct Protocol {
     pub links: &'static [LinkType],
     /// Ethernet types that announce it.
     pub ether_types: &'static [u16],
-    /// IP protocol numbers that announce it, behind IPv4 and IPv6 alike.
+    /// IP protocol numbers that announce it, after IPv4 and IPv6 alike.
     pub ip_protocols: &'static [u8],
-    /// Next header values that announce it behind IPv6 only.
+    /// Next header values that announce it after IPv6 only.
     pub ipv6_next_headers: &'static [u8],
     /// PPP protocol numbers that announce it.
     pub ppp_protocols: &'static [u16],

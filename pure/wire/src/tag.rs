@@ -30,7 +30,7 @@ pub type Vntag<'a> = Tag<'a, 6>;
 pub type CiscoMetadata<'a> = Tag<'a, 8>;
 
 impl<'a, const N: usize> Tag<'a, N> {
-    /// Splits off the tag; `bytes` start behind the tag type.
+    /// Splits off the tag; `bytes` start after the tag type.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;
         Ok(Tag { head, payload })

@@ -57,7 +57,7 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Splits a segment behind its header.
+    /// Splits a segment after its header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
@@ -152,7 +152,7 @@ pub enum TcpOption<'a> {
     Sack(&'a [[u8; 8]]),
     /// Time stamps: value, echo reply (RFC 7323 section 3).
     Timestamps(u32, u32),
-    /// Any other: kind, data behind the length byte.
+    /// Any other: kind, data after the length byte.
     Other(u8, &'a [u8]),
 }
 
@@ -283,7 +283,7 @@ impl Header {
     }
 }
 
-/// The set of option kinds below 64 in the bytes behind the fixed header: bit n for kind n.
+/// The set of option kinds below 64 in the bytes after the fixed header: bit n for kind n.
 #[inline(always)]
 pub fn option_set(bytes: &[u8]) -> u64 {
     // What nearly every segment of an established connection carries.
@@ -350,11 +350,11 @@ fn step_cut(walk: &mut Walk<'_, '_>) -> Next {
     if there < 13 || walk.wire_rest < HEADER_LEN {
         return Err(walk.missing(HEADER_LEN));
     }
-    // The payload begins behind the header, although that is cut.
+    // The payload begins after the header, although that is cut.
     behind(walk, head[12])
 }
 
-/// Moves behind the header and its options, whose length its thirteenth byte gives.
+/// Moves after the header and its options, whose length its thirteenth byte gives.
 #[inline]
 fn behind(walk: &mut Walk<'_, '_>, offset: u8) -> Next {
     let header_len = usize::from(offset >> 4) * 4;

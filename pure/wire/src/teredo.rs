@@ -1,4 +1,4 @@
-//! Teredo (RFC 4380 section 5.1.1): IPv6 in UDP, port 3544, behind optional indications.
+//! Teredo (RFC 4380 section 5.1.1): IPv6 in UDP, port 3544, after optional indications.
 //!
 //! ```text
 //! authentication: 0x0001, id length u8, value length u8, id, value, nonce 8 bytes, flag u8

@@ -88,7 +88,7 @@ const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
 }
 
 /// RFC 3339 in UTC with nanoseconds: `2026-11-21T10:58:00.000000001Z`. A precision (`{:.6}`)
-/// chooses the number of digits behind the point.
+/// chooses the number of digits after the point.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (year, month, day) = self.date();

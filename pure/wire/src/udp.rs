@@ -24,7 +24,7 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Splits a datagram behind its header.
+    /// Splits a datagram after its header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
@@ -89,7 +89,7 @@ pub fn emit(out: &mut [u8; HEADER_LEN], src_port: u16, dst_port: u16, payload_le
     out[6..].fill(0);
 }
 
-/// Reads the ports that TCP, UDP, UDP-Lite and SCTP all start with: a packet that is cut behind
+/// Reads the ports that TCP, UDP, UDP-Lite and SCTP all start with: a packet that is cut after
 /// them still has them.
 #[inline]
 pub(crate) fn ports(walk: &mut Walk<'_, '_>) {

@@ -18,7 +18,7 @@ pub struct UdpLite<'a> {
 }
 
 impl<'a> UdpLite<'a> {
-    /// Splits a datagram behind its header.
+    /// Splits a datagram after its header.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

@@ -27,7 +27,7 @@ pub struct Vlan<'a> {
 }
 
 impl<'a> Vlan<'a> {
-    /// Splits off the tag; `bytes` start behind the tag type.
+    /// Splits off the tag; `bytes` start after the tag type.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, payload) = bytes.split_first_chunk().ok_or(Reason::Truncated)?;

@@ -53,7 +53,7 @@ impl<'a> Walk<'a, '_> {
         }
     }
 
-    /// Why a header of `len` bytes is not all there. If the capture cut it, the cursor moves behind
+    /// Why a header of `len` bytes is not all there. If the capture cut it, the cursor moves after
     /// it nevertheless: where it ends on the wire is known.
     #[cold]
     fn cut(&mut self, len: usize) -> Reason {
@@ -113,7 +113,7 @@ impl<'a> Walk<'a, '_> {
             match table::step(kind, self) {
                 Ok(LayerKind::None) => break Reason::Complete,
                 Ok(next) => {
-                    // A header behind the transport header: that of a tunnel.
+                    // A header after the transport header: that of a tunnel.
                     if self.out.transport_offset == self.out.layer_offsets[index]
                         && self.out.transport_offset != 0
                     {
@@ -228,7 +228,7 @@ fn begin(bytes: &[u8], wire_rest: usize, out: &mut Dissection) {
     out.wire_len = wire_rest as u32;
 }
 
-/// One level, by the short cut if it is regular.
+/// One level, by the shortcut if it is regular.
 #[inline]
 fn level(
     first: LayerKind,

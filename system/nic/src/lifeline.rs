@@ -145,7 +145,7 @@ fn session_address() -> Option<IpAddr> {
         if let Some(text) = found {
             return parse(&String::from_utf8_lossy(text));
         }
-        // Behind the name, which may contain anything: state, parent.
+        // After the name, which may contain anything: state, parent.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
         pid = fields.split_whitespace().nth(1)?.parse().ok()?;

@@ -59,7 +59,7 @@ fn native(program: &Program) -> Option<FilterCode> {
     // SAFETY: the compiler emits a function of that convention. Each load is preceded by a
     // comparison of its end with the bytes present; what is written is scratch memory within the
     // red zone; the jumps of a checked program lead forward, to instructions of the program or to
-    // the refusal behind the last, so it returns.
+    // the refusal after the last, so it returns.
     unsafe { FilterCode::new(&code) }.ok()
 }
 

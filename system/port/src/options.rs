@@ -44,7 +44,7 @@ pub enum AttachMode {
     Auto,
     /// In the driver, or fail.
     Native,
-    /// Behind the driver, on socket buffers.
+    /// After the driver, on socket buffers.
     Generic,
 }
 

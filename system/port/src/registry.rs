@@ -253,7 +253,7 @@ impl Registry {
     }
 }
 
-/// Takes apart what stands behind the scheme.
+/// Takes apart what stands after the scheme.
 fn parse_target(
     backend: &Backend,
     queues: bool,

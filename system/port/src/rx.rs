@@ -204,7 +204,7 @@ impl RxQueue {
             }
             at += count;
         }
-        // Swapping keeps the order of the kept slots; the rejected ones gather behind them.
+        // Swapping keeps the order of the kept slots; the rejected ones gather after them.
         self.rejected.extend(self.slots.drain(kept..));
         if rejected != 0 {
             self.counters.filtered.add(rejected);
@@ -355,7 +355,7 @@ impl RxBatch<'_> {
         Ok(Detached { frame, meta })
     }
 
-    /// The first slot of packet `index`, or one behind the last. Packets in several segments are
+    /// The first slot of packet `index`, or one after the last. Packets in several segments are
     /// rare: without any in the batch it is a sum, else the walk goes on where the last one ended.
     fn slot_of(&mut self, index: usize) -> usize {
         let index = index.min(self.packets);

@@ -168,7 +168,7 @@ impl TxBatch<'_> {
     /// The slots from the `from`th on that were filled.
     fn filled_from(&mut self, from: usize) -> &mut [Slot] {
         let count = self.filled();
-        // SAFETY: so many of the queue's slots lie behind the first; else as for `slot`.
+        // SAFETY: so many of the queue's slots lie after the first; else as for `slot`.
         let all = unsafe { std::slice::from_raw_parts_mut(self.first, count) };
         &mut all[from..]
     }

@@ -86,7 +86,7 @@ impl FrameCache {
                 self.count = start;
                 return &self.free[start..end];
             }
-            // As above. Those behind the wrong one stay, those before it are handed out.
+            // As above. Those after the wrong one stay, those before it are handed out.
             self.free[start..end].rotate_left(passed + 1);
             self.count = end - passed - 1;
             if passed != 0 {
@@ -127,7 +127,7 @@ impl FrameCache {
             }
             self.free[self.count..self.count + passed].copy_from_slice(&indices[..passed]);
             self.count += passed;
-            // Behind one that `from` does not hold it goes on.
+            // After one that `from` does not hold it goes on.
             indices = &indices[most.min(passed + 1)..];
         }
     }

@@ -127,7 +127,7 @@ impl Pool {
         let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         let frame_len_log2 = frame_len.trailing_zeros();
         let base = memory.mapping().base();
-        // SAFETY: the tables lie behind the frames in the same mapping: `head`, n links, then n
+        // SAFETY: the tables lie after the frames in the same mapping: `head`, n links, then n
         // owners.
         let owners = unsafe { base.add(frames_len + 8 + 4 * frame_count as usize) }.cast();
         let pool = Self(Arc::new(Shared {
@@ -202,7 +202,7 @@ impl Pool {
         self.0.base
     }
 
-    /// Bytes of frames (what an AF_XDP UMEM or a DMA mapping covers; the tables lie behind).
+    /// Bytes of frames (what an AF_XDP UMEM or a DMA mapping covers; the tables lie after).
     pub fn frames_len(&self) -> usize {
         (self.0.frame_count as usize) << self.0.frame_len_log2
     }
@@ -224,13 +224,13 @@ impl Pool {
     }
 
     pub(crate) fn next(&self) -> &[AtomicU32] {
-        // SAFETY: n words behind `head`, aligned to 4, only accessed atomically.
+        // SAFETY: n words after `head`, aligned to 4, only accessed atomically.
         unsafe { std::slice::from_raw_parts(self.table(8).cast(), self.0.frame_count as usize) }
     }
 
     #[inline]
     fn table_of_owners(&self) -> &[AtomicU8] {
-        // SAFETY: n bytes behind the links (see `new`), only accessed atomically.
+        // SAFETY: n bytes after the links (see `new`), only accessed atomically.
         unsafe { std::slice::from_raw_parts(self.0.owners.as_ptr(), self.0.frame_count as usize) }
     }
 

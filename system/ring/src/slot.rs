@@ -16,7 +16,7 @@ pub struct Vlan {
 }
 
 impl Vlan {
-    /// Where in a packet a tag stands: behind the two addresses (IEEE 802.3 §3.1.1).
+    /// Where in a packet a tag stands: after the two addresses (IEEE 802.3 §3.1.1).
     pub const AT: usize = 12;
     /// Its bytes (IEEE 802.1Q §9.3).
     pub const LEN: usize = 4;
@@ -437,7 +437,7 @@ impl<'v> Room<'v> {
     pub fn finish(self) -> usize {
         let first = self.slots.as_ptr().wrapping_add(self.start);
         let added = (self.at as usize - first as usize) / size_of::<Slot>();
-        // SAFETY: so many slots were written behind those that were there, within the capacity.
+        // SAFETY: so many slots were written after those that were there, within the capacity.
         unsafe { self.slots.set_len(self.start + added) };
         added
     }

@@ -150,7 +150,7 @@ pub fn flow_len() -> Result<usize> {
 pub struct Detector {
     library: &'static Library,
     module: *mut Module,
-    /// States, one behind the other, aligned to 16 bytes.
+    /// States, one after the other, aligned to 16 bytes.
     states: Vec<u128>,
     /// Units of 16 bytes that a state takes.
     stride: usize,

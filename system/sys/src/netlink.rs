@@ -116,12 +116,12 @@ impl Message {
 pub struct Reply {
     /// Its type.
     pub kind: u16,
-    /// Everything behind the netlink header.
+    /// Everything after the netlink header.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// The attributes behind a fixed structure of `fixed_len` bytes.
+    /// The attributes after a fixed structure of `fixed_len` bytes.
     pub fn attributes(&self, fixed_len: usize) -> Attributes<'_> {
         attributes(
             self.body
@@ -526,7 +526,7 @@ fn check_error(what: &str, flags: u16, body: &[u8]) -> Result<()> {
     if flags & NLM_F_ACK_TLVS == 0 {
         return Err(error);
     }
-    // Behind the errno stands the request: its header alone when capped.
+    // After the errno stands the request: its header alone when capped.
     let request = body.get(4..).unwrap_or(&[]);
     let request_len = if flags & NLM_F_CAPPED != 0 {
         HEADER_LEN

@@ -222,7 +222,7 @@ impl PacketSocket {
             sizeof_priv: u32,
             feature_req_word: u32,
         }
-        /// Only checked for consistency by the kernel: packets lie behind each other in a block.
+        /// Only checked for consistency by the kernel: packets lie one after another in a block.
         const FRAME_LEN: u32 = 2048;
         let len = u64::from(ring.block_len) * u64::from(ring.block_count);
         let what = format!("make a receive ring of {len} bytes");

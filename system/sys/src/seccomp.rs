@@ -132,7 +132,7 @@ pub fn confine(keep: Keep) -> Result<bool> {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: plain system calls; the second reads `fprog` and the instructions behind it, which
+    // SAFETY: plain system calls; the second reads `fprog` and the instructions after it, which
     // live through it.
     let result = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {

@@ -294,7 +294,7 @@ impl<F: Function> Driver for Igb<F> {
         }
     }
 
-    /// GPRC counts in front of the queues, RQDPC behind: what a queue had no descriptor for is in
+    /// GPRC counts in front of the queues, RQDPC after: what a queue had no descriptor for is in
     /// both (datasheet of the I210, of the same family, §7.9.5 with its figure; in the 82576's
     /// §8.18 only MPC is excluded from GPRC). QEMU's card counts such a packet nowhere.
     fn counters(&mut self) -> CardCounters {
@@ -364,7 +364,7 @@ impl<F: Function> Driver for Igb<F> {
     fn stop_intake(&mut self) -> Result<()> {
         self.regs.change32(reg::RCTL, reg::RCTL_ENABLE, 0);
         // §8.10.1: a packet that has begun is finished; the longest takes 77 µs at 1 Gbit/s. The
-        // read behind the pause comes back after what was written to memory.
+        // read after the pause comes back after what was written to memory.
         thread::sleep(Duration::from_millis(1));
         self.regs.read32(reg::STATUS);
         Ok(())

@@ -86,7 +86,7 @@ impl<T> Entries<T> {
 /// and one for each `AHEAD`, so that the loop keeps nothing ready for its end.
 ///
 /// # Safety
-/// `ring` is `first` or behind it, in the same array.
+/// `ring` is `first` or after it, in the same array.
 #[cold]
 #[inline(never)]
 unsafe fn ended<const AHEAD: usize>(first: *const Descriptor, ring: *const Descriptor) -> usize {

@@ -60,7 +60,7 @@ const SEGMENTS_MAX: u32 = 17;
 const PACKET_LEN_MIN: u32 = 14;
 /// Ethernet header with a VLAN tag, which an MTU does not count (§5.1.4.1).
 const LINK_HEADER_LEN: u32 = 18;
-/// What fits a frame of any length behind the room in front.
+/// What fits a frame of any length after the room in front.
 const FRAME_ROOM: u32 = 2048 - HEADROOM;
 /// Largest packet, where the device names no MTU.
 const PACKET_LEN_MAX: u32 = 9216 + LINK_HEADER_LEN;
@@ -98,7 +98,7 @@ struct Identity {
     mac: [u8; 6],
     /// Queue pairs that it has.
     pairs_max: u16,
-    /// Number of its control queue (§5.1.2): behind all pairs that it speaks of.
+    /// Number of its control queue (§5.1.2): after all pairs that it speaks of.
     control_queue: u16,
     /// Its MTU, if it names one.
     mtu: Option<u16>,

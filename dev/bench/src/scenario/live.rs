@@ -177,7 +177,7 @@ fn ended(mut process: Process) -> Result<String> {
     Ok(finished.stdout)
 }
 
-/// The first number behind `mark`.
+/// The first number after `mark`.
 fn number_after(text: &str, mark: &str) -> Result<u64> {
     let line = text.lines().find_map(|line| line.split_once(mark));
     let word = line.and_then(|(_, rest)| rest.split_whitespace().next());

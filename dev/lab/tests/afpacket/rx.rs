@@ -349,7 +349,7 @@ fn memory_is_bounded_and_reported() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     // Blocks of the socket's own ring, at least four of them; a program's ring is a power of two
-    // with a page before it and room for a longest packet behind.
+    // with a page before it and room for a longest packet after.
     let records = |ring: usize| ring + 4096 + 4096 + (ring / 4).min(128 << 10);
     for (query, blocks, ring) in [
         ("", 32 << 20, records(32 << 20)),

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::{Folder, capture};
 use lab::{corpus, skip};
 
-/// Behind an IPv4 header.
+/// After an IPv4 header.
 fn ipv4(protocol: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
     let len = 20 + payload.len() as u8;
     let mut packet = vec![0x45, 0xc0, 0, len, 0, 7, 0, 0, ttl, protocol, 0, 0];
@@ -17,7 +17,7 @@ fn ipv4(protocol: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Behind an IPv6 header with this class and flow label.
+/// After an IPv6 header with this class and flow label.
 fn ipv6(next: u8, flow: u32, payload: &[u8]) -> Vec<u8> {
     let mut packet = (0x6000_0000 | flow).to_be_bytes().to_vec();
     packet.extend([0, payload.len() as u8, next, 255]);
@@ -27,7 +27,7 @@ fn ipv6(next: u8, flow: u32, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Behind an Ethernet header.
+/// After an Ethernet header.
 fn ethernet(kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![1, 0, 0x5e, 0, 0, 1, 2, 0, 0, 0, 0, 1];
     packet.extend(kind.to_be_bytes());

@@ -67,7 +67,7 @@ pub fn wait_read(port: u16) {
     let is_queued = || {
         let text = std::fs::read_to_string("/proc/net/udp").unwrap();
         text.lines().any(|line| {
-            // Behind number, local and remote address and state: tx_queue:rx_queue, in hex.
+            // After number, local and remote address and state: tx_queue:rx_queue, in hex.
             let columns: Vec<&str> = line.split_whitespace().collect();
             columns.len() > 4 && columns[1].ends_with(&wanted) && !columns[4].ends_with(":00000000")
         })

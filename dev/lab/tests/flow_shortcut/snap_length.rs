@@ -263,7 +263,7 @@ fn a_capture_cut_at_64_bytes_has_the_payload_that_tshark_sees() {
     }
 }
 
-/// Bytes behind the outermost UDP header, as tshark sees them.
+/// Bytes after the outermost UDP header, as tshark sees them.
 fn udp_payload_of_tshark(path: &Path) -> u64 {
     let options = ["-o", "ip.defragment:FALSE", "-E", "occurrence=f"];
     let options = [&options[..], &["-Y", "udp.length >= 8"]].concat();

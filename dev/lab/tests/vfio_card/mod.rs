@@ -64,7 +64,7 @@ impl Peer {
         }
     }
 
-    /// Packets of this many bytes behind the Ethernet header at the most.
+    /// Packets of this many bytes after the Ethernet header at the most.
     pub fn set_mtu(&self, mtu: u32) {
         ip(&["link", "set", &self.ifname, "mtu", &mtu.to_string()]);
     }

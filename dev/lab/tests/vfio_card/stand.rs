@@ -202,7 +202,7 @@ impl Stand {
                 sent += 1;
             }
             let got = self.look(Duration::from_millis(5));
-            // A look behind the last one shows what comes twice.
+            // A look after the last one shows what comes twice.
             if got.is_empty() && seen.len() as u64 == count {
                 break;
             }

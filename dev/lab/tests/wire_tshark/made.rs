@@ -21,7 +21,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// The packet as tshark takes it. Versions before 4.2 read InfiniBand only behind the header of
+    /// The packet as tshark takes it. Versions before 4.2 read InfiniBand only after the header of
     /// Endace's cards (ERF): time u64, type u8, flags u8, record length, losses and wire length.
     pub fn for_tshark(&self) -> (LinkType, Vec<u8>) {
         if self.link != LinkType::INFINIBAND {

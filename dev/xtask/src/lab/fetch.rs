@@ -18,7 +18,7 @@ use crate::run::{quietly, target_dir, which};
 /// Variable that names another folder for what is fetched.
 const CACHE_VAR: &str = "BAREWIRE_LAB_CACHE";
 
-/// Modules to load in the guest, in this order, each behind those it needs. What a kernel has
+/// Modules to load in the guest, in this order, each after those it needs. What a kernel has
 /// built in is no file and is left out.
 const MODULES: &[&str] = &[
     "virtio_pci",
@@ -358,7 +358,7 @@ fn take_kernel(whole: &Path, into: &Path, busybox: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a module behind all it needs; `false` when there is none of that name.
+/// Unpacks a module after all it needs; `false` when there is none of that name.
 fn take_module(
     name: &str,
     files: &[PathBuf],

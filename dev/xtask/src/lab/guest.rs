@@ -32,7 +32,7 @@ pub struct Card {
     mac: &'static str,
     /// Cards of the same number are on one wire.
     wire: u32,
-    /// Behind a PCI Express root port of its own.
+    /// After a PCI Express root port of its own.
     root_port: bool,
     /// Queue pairs that need a TAP interface with as many queues.
     queues: u32,
@@ -133,7 +133,7 @@ pub struct Run<'a> {
     pub machine: Machine,
 }
 
-/// QEMU has this time to end behind its last output.
+/// QEMU has this time to end after its last output.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// A guest without output for this long is examined.

@@ -56,7 +56,7 @@ fn over(age: Duration, work: Duration, rest: Duration) -> bool {
 /// stime, in ticks).
 fn work_of(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may have spaces and brackets; behind it is field 3.
+    // The name may have spaces and brackets; after it is field 3.
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: u64 = fields
         .split_whitespace()

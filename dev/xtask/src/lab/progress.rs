@@ -136,7 +136,7 @@ impl Try {
         }
         self.said
             .push_back(line.chars().take(COLUMNS_MAX).collect());
-        // Behind libtest's word on which test it runs, where that stands alone.
+        // After libtest's word on which test it runs, where that stands alone.
         if let Some(at) = line.find("SKIPPED: ")
             && (at == 0 || line.starts_with("test ") && line[..at].ends_with(" ... "))
         {

@@ -258,7 +258,7 @@ impl Screen {
     }
 }
 
-/// The colour behind 38 or 48: `5;N` of the palette, or `2;R;G;B`.
+/// The colour after 38 or 48: `5;N` of the palette, or `2;R;G;B`.
 fn extended(numbers: &mut impl Iterator<Item = usize>) -> Option<[u8; 3]> {
     let byte = |number: Option<usize>| u8::try_from(number.unwrap_or(0)).unwrap_or(u8::MAX);
     match numbers.next()? {

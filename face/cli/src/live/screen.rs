@@ -103,7 +103,7 @@ impl Screen {
     fn job_control(&mut self) {
         let changes = job_control::changes();
         self.suspend |= changes.suspend;
-        // Behind the last picture, once that is written.
+        // After the last picture, once that is written.
         if self.suspend && self.state == State::Shown && self.out.is_idle() {
             self.suspend = false;
             drop(queue!(self.canvas, LeaveAlternateScreen, Show));
@@ -173,7 +173,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.state != State::Gone {
-            // Behind the last picture, if the terminal takes that.
+            // After the last picture, if the terminal takes that.
             drop(queue!(self.canvas, LeaveAlternateScreen, Show));
             self.give();
             drop(self.out.drain(&crate::out::patience()));

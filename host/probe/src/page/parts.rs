@@ -45,7 +45,7 @@ pub fn safe_bytes(bytes: &[u8]) -> String {
 pub struct Bar {
     /// What.
     pub label: String,
-    /// A remark behind it; empty is none.
+    /// A remark after it; empty is none.
     pub remark: String,
     /// How much.
     pub share: Share,

@@ -65,9 +65,9 @@ pub struct Held<'a> {
 /// What is in the bundles of a capture.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Contents {
-    /// Packets as they came, each behind its head.
+    /// Packets as they came, each after its head.
     Packets,
-    /// Records of the file, each behind the head of its packet.
+    /// Records of the file, each after the head of its packet.
     Headed(Encoder),
     /// Records of the file and nothing else.
     Records(Encoder),
@@ -421,7 +421,7 @@ pub(super) struct Merge {
     /// The bundles of the only queue are taken as they are.
     is_whole: bool,
     last_ns: u64,
-    /// Packets that came later than the window, behind younger ones.
+    /// Packets that came later than the window, after younger ones.
     pub(super) late: u64,
 }
 

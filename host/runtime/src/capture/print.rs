@@ -23,7 +23,7 @@ use link::link_header;
 
 use super::Held;
 
-/// Where the tag of a VLAN stands: behind the two addresses (IEEE 802.3 §3.1.1).
+/// Where the tag of a VLAN stands: after the two addresses (IEEE 802.3 §3.1.1).
 const TAG_AT: usize = 12;
 
 /// How the time of a packet is printed.
@@ -173,7 +173,7 @@ impl Printer {
         }
     }
 
-    /// Prints these columns instead of lines, behind a line of their names if that is wanted.
+    /// Prints these columns instead of lines, after a line of their names if that is wanted.
     #[must_use]
     pub fn with_columns(mut self, columns: Columns, has_header: bool) -> Self {
         if has_header {

@@ -65,7 +65,7 @@ impl Handing {
         self.origin.elapsed().as_millis() as u32
     }
 
-    /// Waits for a bundle with room for a packet. Meanwhile the packets behind it wait in the
+    /// Waits for a bundle with room for a packet. Meanwhile the packets after it wait in the
     /// device's ring (which counts what it loses) or in the file.
     #[cold]
     fn put_later(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) {

@@ -323,7 +323,7 @@ impl Engine for FlowEngine {
 }
 
 /// Prefetches each packet's first line, which is in no cache yet: all together, before they are
-/// parsed in turn. Those of a file lie behind each other, which the processor foresees.
+/// parsed in turn. Those of a file lie one after another, which the processor foresees.
 #[inline]
 fn touch(batch: &RxBatch<'_>) {
     let mut touched = 0;

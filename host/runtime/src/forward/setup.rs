@@ -240,7 +240,7 @@ pub(crate) fn refuse_circle(setup: &Setup, ends: &[End; 2]) -> Result<()> {
         }
         if one.linked == other.index && other.linked == one.index {
             let why = format!(
-                "{} and {} are peers of one veth pair: packets would loop for ever",
+                "{} and {} are peers of one veth pair: packets would loop forever",
                 one.name, other.name
             );
             return refuse(why, "use interfaces of two different veth pairs");

@@ -1,7 +1,7 @@
 //! The kernel's checks of a cBPF program (`bpf_check_classic`, `check_load_and_stores` in
 //! `net/core/filter.c`). What libpcap's compiler makes and its own interpreter runs is only
 //! reported: a read of unset scratch memory, a jump backward (`protochain`), a load at an offset
-//! that is negative and names nothing (`ip` behind BACnet MS/TP).
+//! that is negative and names nothing (`ip` after BACnet MS/TP).
 
 use alloc::vec;
 use core::fmt;

@@ -9,7 +9,7 @@ use super::block::{Cond, JEQ, LD_IMM, Test, WITH_X};
 pub(super) enum Value {
     Number(u32),
     Length,
-    /// Bytes at a value: behind the IPv4 header if there is a load of X, a size bit and an offset.
+    /// Bytes at a value: after the IPv4 header if there is a load of X, a size bit and an offset.
     Load(Option<Insn>, u16, u32, Box<Value>),
     Op(u16, Box<Value>, Box<Value>),
     Negate(Box<Value>),

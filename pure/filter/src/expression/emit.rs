@@ -125,7 +125,7 @@ fn header(a: &[Insn], b: &[Insn]) -> Vec<Insn> {
     Vec::new()
 }
 
-/// Whether X is not written behind the first instruction.
+/// Whether X is not written after the first instruction.
 fn keeps_x(load: &[Insn]) -> bool {
     load[1..]
         .iter()

@@ -25,9 +25,9 @@ pub(super) enum From {
     /// The network header without SNAP.
     NetworkNoSnap,
     LastLabel,
-    /// Behind an IPv4 header of any length.
+    /// After an IPv4 header of any length.
     Transport4,
-    /// Behind an IPv6 header without extensions.
+    /// After an IPv6 header without extensions.
     Transport6,
 }
 
@@ -109,7 +109,7 @@ impl Link {
         (self.network, self.network_no_snap) = (0, 0);
     }
 
-    /// Where an offset is, as a constant; behind X for `Transport4`.
+    /// Where an offset is, as a constant; after X for `Transport4`.
     pub(super) fn offset(&self, from: From) -> u32 {
         match from {
             From::Header => self.header,
@@ -182,7 +182,7 @@ impl Link {
         self.bytes(From::Llc, 0, &[0xaa, 0xaa, 3, a, b, c, d, e])
     }
 
-    /// The protocol behind the link header is this EtherType or LLC SAP.
+    /// The protocol after the link header is this EtherType or LLC SAP.
     pub(super) fn protocol(&self, protocol: u32) -> Cond {
         if self.labels > 0 {
             let version = match protocol {
@@ -259,7 +259,7 @@ impl Link {
         self.protocol(IP).and(is)
     }
 
-    /// An IPv6 packet whose next header, also behind a fragment header, is a protocol.
+    /// An IPv6 packet whose next header, also after a fragment header, is a protocol.
     pub(super) fn ip6(&self, protocol: u32) -> Cond {
         let fragment = self.eq(From::Network, 6, Size::B, 44);
         let behind = fragment.and(self.eq(From::Network, 40, Size::B, protocol));

@@ -31,7 +31,7 @@ pub(super) struct Parser<'a> {
     pub(super) at: usize,
     depth: usize,
     changes: usize,
-    /// For each opening parenthesis, the token behind its end.
+    /// For each opening parenthesis, the token after its end.
     behind: Vec<usize>,
     pub(super) link: Link,
     pub(super) options: &'a Options<'a>,

@@ -14,7 +14,7 @@ const TCP: u32 = 6;
 const UDP: u32 = 17;
 
 impl Parser<'_> {
-    /// Direction, type and identifier behind a protocol.
+    /// Direction, type and identifier after a protocol.
     pub(super) fn qualified(&mut self, proto: Option<&'static str>) -> Result<Parsed> {
         let way = self.way();
         let kind = match *self.peek() {
@@ -126,7 +126,7 @@ impl Parser<'_> {
         self.host((value, mask), q, place)
     }
 
-    /// The mask behind a network, if there is one.
+    /// The mask after a network, if there is one.
     fn mask4(&mut self, _default: u32) -> Result<Option<u32>> {
         if self.take("/") {
             let place = self.place();

@@ -74,7 +74,7 @@ pub fn compile(signature: &Signature, handshake: Handshake, start: Start) -> Res
     Program::new(insns).map_err(|why| whole(&format!("the program is refused: {why}")))
 }
 
-/// One block behind the other: a packet that one refuses is the next one's.
+/// One block after the other: a packet that one refuses is the next one's.
 fn link(blocks: &[Block]) -> Option<Vec<Insn>> {
     let mut insns = Vec::new();
     for block in blocks {
@@ -331,7 +331,7 @@ impl Variant<'_> {
         block.at_least(MSS_LEAST.into());
         block.tax();
         let mut added = 0;
-        // What is divided by X has its place behind all others.
+        // What is divided by X has its place after all others.
         while let [(divisor, is_mtu), rest @ ..] = divisors {
             match divisor {
                 Divisor::Mss(add) => {

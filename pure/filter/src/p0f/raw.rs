@@ -54,7 +54,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 struct Ip {
     version: Version,
     len: usize,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     rest: usize,
     ttl: u8,
     quirks: Quirks,

@@ -211,7 +211,7 @@ standard! {
 }
 
 standard! {
-    /// What NetFlow 9 has behind times and ports, for IPv4 and for IPv6.
+    /// What NetFlow 9 has after times and ports, for IPv4 and for IPv6.
     NETFLOW9;
     netflow9_ipv4: [SourceIpv4 DestinationIpv4 Packets Octets IngressInterface Protocol
         TcpControlBits8 MinimumTtl EndReasonOf ClassOfService] [];

@@ -28,7 +28,7 @@ pub(super) struct Carry {
     inspected: Inspected,
     /// When its last packet came.
     end_ns: u64,
-    /// TCP: the number behind what each side has sent, where known.
+    /// TCP: the number after what each side has sent, where known.
     next_seq: [Option<u32>; 2],
     is_closed: bool,
 }
@@ -61,7 +61,7 @@ impl Carry {
         let next_seq = self.next_seq[packet.side as usize].filter(|_| level.is_tcp);
         let ahead = next_seq.map(|next| level.tcp_seq.wrapping_sub(next));
         if level.is_tcp && level.tcp_flags & (SYN | ACK) == SYN {
-            // The same SYN once more lies behind what came after it; a new one does not.
+            // The same SYN once more lies after what came after it; a new one does not.
             let is_again = ahead.is_some_and(|ahead| ahead.wrapping_neg().wrapping_sub(1) < NEAR);
             return is_again && !self.is_closed;
         }

@@ -99,7 +99,7 @@ pub fn take_application(found: &[u8]) -> Option<Application> {
     Some(Application::from_bytes(protocol, bytes))
 }
 
-/// The transactions behind what [`put_application`] wrote.
+/// The transactions after what [`put_application`] wrote.
 pub fn take_transactions(found: &[u8]) -> Option<Transactions<'_>> {
     Transactions::of(found.get(1..)?)
 }

@@ -25,7 +25,7 @@ pub enum Level {
 /// What is counted as bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Octets {
-    /// The IP datagram: header and all behind it, no padding (IPFIX octetDeltaCount).
+    /// The IP datagram: header and all after it, no padding (IPFIX octetDeltaCount).
     #[default]
     Ip,
     /// The whole packet from the link header on (IPFIX layer2OctetDeltaCount).

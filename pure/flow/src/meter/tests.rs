@@ -425,7 +425,7 @@ fn ipv6(tags: &[u8], ends: [u8; 2], next: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The short cut makes the records that the whole dissection makes, over packets that are for it,
+/// The shortcut makes the records that the whole dissection makes, over packets that are for it,
 /// nearly for it, cut anywhere and with any bit turned; with bytes of IP and of the link, in
 /// biflows and uniflows.
 #[test]

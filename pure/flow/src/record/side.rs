@@ -42,7 +42,7 @@ pub(super) struct Direction {
     /// in microseconds: 12 bits shifted by the upper four.
     last_handshake: u64,
     packets: u32,
-    /// The TCP sequence number behind all that has come.
+    /// The TCP sequence number after all that has come.
     next_seq: u32,
     /// Bit n for kind n below 31; bit 31 for kind 34.
     tcp_options: u32,
@@ -201,7 +201,7 @@ impl Direction {
         }
     }
 
-    /// The number behind the SYN, where that has come, and no payload.
+    /// The number after the SYN, where that has come, and no payload.
     pub(super) fn stream_begin(&self) -> Option<u32> {
         let has_begun = self.flags & SYN != 0 && self.flags & SEQ_KNOWN != 0;
         (has_begun && self.payload_window & SUM == 0).then_some(self.next_seq)
@@ -211,7 +211,7 @@ impl Direction {
         self.flags_first.into()
     }
 
-    /// The number behind all that has come.
+    /// The number after all that has come.
     pub(super) fn known_next_seq(&self) -> Option<u32> {
         (self.flags & SEQ_KNOWN != 0).then_some(self.next_seq)
     }

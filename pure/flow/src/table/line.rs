@@ -17,7 +17,7 @@ pub(super) struct Line {
 const _: () = assert!(size_of::<Line>() == 64);
 
 /// A set of ways, of which the first is exact: way n is bit 16 n + 14, or 16 (n - 4) + 15 from
-/// way 4 on. Behind the first there may be ways that are not in the set.
+/// way 4 on. After the first there may be ways that are not in the set.
 #[derive(Clone, Copy)]
 pub(super) struct Ways(u64);
 

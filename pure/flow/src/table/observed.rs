@@ -13,7 +13,7 @@ use crate::record;
 pub struct Headers {
     /// Set of TCP options: bit n for kind n below 64.
     pub tcp_options: u64,
-    /// Where the payload starts, from the start of the packet: behind the transport header.
+    /// Where the payload starts, from the start of the packet: after the transport header.
     pub payload_offset: u32,
     /// Bytes of payload on the wire; 0 where that is not known, as the header is cut too short.
     pub payload_len: u32,

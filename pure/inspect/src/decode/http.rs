@@ -1,4 +1,4 @@
-//! HTTP/1 (RFC 9112): the first request and the first final response, and behind them each request
+//! HTTP/1 (RFC 9112): the first request and the first final response, and after them each request
 //! with its response.
 //!
 //! Start lines and a few headers are read, line by line; lines longer than [`side::LINE_MAX`] are
@@ -59,7 +59,7 @@ pub(super) const STARTS: &[Pattern] = &[
 /// SIP (RFC 3261 §19.1, RFC 3966) and RTSP (RFC 2326 §3.2, §6.1) share some methods with HTTP.
 const OTHERS: &[&[u8]] = &[b"sip:", b"sips:", b"tel:", b"rtsp:", b"rtspu:", b"* RTSP/"];
 
-/// Behind a method comes a target: a path, a star, a URI or an authority, never one of SIP or RTSP.
+/// After a method comes a target: a path, a star, a URI or an authority, never one of SIP or RTSP.
 pub(super) fn first(first: &First<'_>) -> Match {
     let bytes = first.bytes;
     let is_other = |text| starts(bytes, text) == Match::Yes;
@@ -303,7 +303,7 @@ impl Http {
         Outcome::GoesOn
     }
 
-    /// A CONNECT was refused: what its client sent behind it is HTTP.
+    /// A CONNECT was refused: what its client sent after it is HTTP.
     fn refused(
         &mut self,
         at: usize,

@@ -88,7 +88,7 @@ fn head(bytes: &[u8]) -> Result<Option<(u8, u32, usize)>, Reason> {
     Ok(Some((*tag, len, 2 + count)))
 }
 
-/// An element: its tag, its content, whether some of that is missing, and what comes behind.
+/// An element: its tag, its content, whether some of that is missing, and what comes after.
 struct Element<'a> {
     tag: u8,
     body: &'a [u8],
@@ -367,7 +367,7 @@ impl Decode for Datagrams {
     ) -> Progress {
         out.named(Protocol::Cldap);
         let mut rest = input;
-        // An entry, and the result behind it.
+        // An entry, and the result after it.
         for _ in 0..4 {
             let Some(message) = element(rest) else {
                 break;

@@ -20,7 +20,7 @@ const RESERVED: u16 = 0x0060;
 /// Flags of a datagram: the three bits above are reserved. Of a fourth, Windows makes use.
 const FLAGS_MAX: u8 = 0x1f;
 
-/// Labels of a scope behind a name.
+/// Labels of a scope after a name.
 const SCOPE_MAX: usize = 8;
 
 /// The port and the names decide. A pattern of the name service would begin with four bytes of any

@@ -10,7 +10,7 @@ use crate::identify::{Byte, Pattern};
 const PORT: u16 = 123;
 const HEADER_LEN: usize = 48;
 
-/// Versions 1 to 4 behind each leap indicator.
+/// Versions 1 to 4 after each leap indicator.
 pub(super) const STARTS: &[Pattern] = &[
     Pattern::Bytes(&[Byte::In(0x09, 0x27)]),
     Pattern::Bytes(&[Byte::In(0x49, 0x67)]),

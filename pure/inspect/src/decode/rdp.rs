@@ -64,7 +64,7 @@ pub(super) fn first(first: &First<'_>) -> Match {
         return Match::Maybe;
     };
     let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
-    // The length of X.224 is that of all behind it.
+    // The length of X.224 is that of all after it.
     if len < FIXED_LEN || len > PACKET_MAX.into() || usize::from(head[4]) + 5 != len {
         return Match::No;
     }

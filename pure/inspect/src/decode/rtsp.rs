@@ -40,7 +40,7 @@ pub(super) const STARTS: &[Pattern] = &[
 /// What a target begins with; a star stands for the server itself.
 const TARGETS: &[&[u8]] = &[b"rtsp://", b"rtspu://", b"rtsps://", b"* RTSP/"];
 
-/// Behind a method comes a URI of RTSP.
+/// After a method comes a URI of RTSP.
 pub(super) fn first(first: &First<'_>) -> Match {
     if starts(first.bytes, VERSION) == Match::Yes {
         let digit = first.bytes.get(VERSION.len());
@@ -143,7 +143,7 @@ impl Side {
     }
 }
 
-/// Method, target, and whether anything comes behind them.
+/// Method, target, and whether anything comes after them.
 fn words(line: &[u8]) -> Option<(&[u8], &[u8], bool)> {
     let mut words = line.splitn(3, |byte| *byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
@@ -172,7 +172,7 @@ impl Rtsp {
         let (method, url, has_more) = words(line).ok_or(Reason::BadValue)?;
         let is_cut = side.line.is_cut() && !has_more;
         side.at = At::Request;
-        // Behind an answer, the first request was not seen.
+        // After an answer, the first request was not seen.
         let is_first = self.asked_count == 0 && self.answered_count == 0;
         if is_first {
             out.field(Field::RtspMethod, Value::text(method));

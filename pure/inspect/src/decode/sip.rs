@@ -29,7 +29,7 @@ pub(super) const STARTS: &[Pattern] = &[
     Pattern::Text(b"INFO "),
 ];
 
-/// Behind a method comes a URI of SIP or a telephone's.
+/// After a method comes a URI of SIP or a telephone's.
 pub(super) fn first(first: &First<'_>) -> Match {
     if starts(first.bytes, b"SIP/2.0 ") == Match::Yes {
         return Match::Yes;

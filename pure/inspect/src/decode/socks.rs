@@ -114,7 +114,7 @@ pub(crate) struct Socks {
     port: u16,
     address: Option<IpAddr>,
     name: Text<255>,
-    /// A message of the client, then what it sends behind its request.
+    /// A message of the client, then what it sends after its request.
     asked: Text<EARLY_MAX>,
     answered: Text<262>,
 }
@@ -279,7 +279,7 @@ impl Socks {
     }
 
     /// A message of the server, which is whole. Whether it is the last one; and whether another
-    /// protocol begins behind it.
+    /// protocol begins after it.
     fn answered(&mut self, out: &mut dyn FieldSink) -> Result<Option<bool>, Reason> {
         let bytes = self.answered.bytes();
         let [version, code, ..] = *bytes else {

@@ -164,7 +164,7 @@ impl Side {
         Ok(())
     }
 
-    /// The lists of a key exchange packet, each behind its length.
+    /// The lists of a key exchange packet, each after its length.
     fn lists(
         &mut self,
         from: Direction,

@@ -252,7 +252,7 @@ decoders! {
         tcp: dns::Stream,
         udp: dns::Datagrams,
     }
-    // Behind all others: its first packet makes a candidate and no more.
+    // After all others: its first packet makes a candidate and no more.
     Rtp {
         name: "rtp",
         protocols: [Rtp, Rtcp],

@@ -80,7 +80,7 @@ struct Side {
     /// Bytes of the record still to come.
     left: u16,
     hello: Hello,
-    /// Whether the hello has been read, and a certificate comes behind it.
+    /// Whether the hello has been read, and a certificate comes after it.
     awaits_certificate: bool,
     certificate: Certificate,
 }
@@ -146,7 +146,7 @@ impl Side {
                     return Err(Reason::BadValue);
                 }
                 self.left = u16::from_be_bytes([self.head[3], self.head[4]]);
-                // Behind a change of the cipher all is encrypted: a session that is resumed has no
+                // After a change of the cipher all is encrypted: a session that is resumed has no
                 // certificate.
                 self.is_over = self.head[0] == APPLICATION_DATA
                     || (self.awaits_certificate && self.head[0] == CHANGE_CIPHER_SPEC);

@@ -195,7 +195,7 @@ fn quic() -> Vec<Sample> {
             .with(Forward, seal(version, b"first id", false, 1, &rest));
         samples.push(sample);
     }
-    // Google's frames: its CRYPTO, behind an acknowledgement of one packet in the answer.
+    // Google's frames: its CRYPTO, after an acknowledgement of one packet in the answer.
     let google = |offset, data: &[u8]| {
         let mut frame = crypto(offset, data);
         frame[0] = 8;

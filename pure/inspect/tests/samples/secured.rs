@@ -119,7 +119,7 @@ pub fn impatient() -> Sample {
         .with(Reverse, [GRANTED, &records(&flight(), 300)].concat())
 }
 
-/// TLS behind a proxy of HTTP whose client does not wait for answers.
+/// TLS after a proxy of HTTP whose client does not wait for answers.
 fn proxied() -> Vec<Sample> {
     const GET: &[u8] = b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n";
     const REFUSED: &[u8] = b"HTTP/1.1 407 Who\r\nContent-Length: 2\r\n\r\nno";

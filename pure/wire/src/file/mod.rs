@@ -259,7 +259,7 @@ pub enum FileErrorKind {
     BlockTooShort(u32, u32),
     /// The packet in a block is longer than the block: packet, block.
     PacketExceedsBlock(u32, u32),
-    /// The two lengths of a block differ: in front, behind.
+    /// The two lengths of a block differ: in front, after.
     BlockLengthsDiffer(u32, u32),
     /// A section whose byte order mark is none.
     ByteOrderMark(u32),

@@ -161,7 +161,7 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
         self.max_packet_len.saturating_add(MAX_BLOCK_EXTRA)
     }
 
-    /// Skips `left` bytes at once, shown or not, then compares the length behind them.
+    /// Skips `left` bytes at once, shown or not, then compares the length after them.
     fn skip_rest(
         &mut self,
         bytes: &[u8],

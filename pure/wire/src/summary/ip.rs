@@ -53,7 +53,7 @@ fn show_v6(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Res
     )
 }
 
-/// The protocol that the header itself names at this offset; the dissection has the one behind all
+/// The protocol that the header itself names at this offset; the dissection has the one after all
 /// extension headers.
 fn named_in(d: &Dissection, bytes: &[u8], offset: usize) -> u8 {
     let at = usize::from(d.ip_offset) + offset;

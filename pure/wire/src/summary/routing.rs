@@ -1,5 +1,5 @@
 //! Routing and discovery protocols in tcpdump's words: VRRP (RFC 5798), OSPF (RFC 2328, RFC 5340)
-//! and LLDP (IEEE 802.1AB). They are not dissected: nothing lies behind them.
+//! and LLDP (IEEE 802.1AB). They are not dissected: nothing lies after them.
 
 use core::fmt;
 
@@ -16,7 +16,7 @@ pub(super) fn is_known(protocol: u8) -> bool {
     matches!(protocol, OSPF | VRRP)
 }
 
-/// Prints the packet behind the IP header, as much of it as was captured.
+/// Prints the packet after the IP header, as much of it as was captured.
 pub(super) fn show(d: &Dissection, bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match d.ip_protocol {
         OSPF => show_ospf(d, bytes, f),

@@ -249,7 +249,7 @@ fn labels_and_tags_are_counted() {
     }
 }
 
-/// Type, reason, and what is left of `body` behind the headers of a link type.
+/// Type, reason, and what is left of `body` after the headers of a link type.
 #[test]
 fn links() {
     use LayerKind::*;

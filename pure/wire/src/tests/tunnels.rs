@@ -92,7 +92,7 @@ fn gre_by_its_flags() {
         assert_eq!(view.nvgre(), net);
     }
     assert!(Gre::parse(&[0, 2, 0, 0]).is_err_and(|e| e == Reason::BadVersion));
-    // Two source routes, then the empty one; behind a checksum.
+    // Two source routes, then the empty one; after a checksum.
     let routes = [8, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 1, 5, 0, 0, 0, 0];
     let bytes = [&[0xc0, 0, 8, 0, 9, 9, 9, 9][..], &routes, &[7]].concat();
     assert_eq!(Gre::parse(&bytes).unwrap().payload, [7]);

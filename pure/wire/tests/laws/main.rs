@@ -305,7 +305,7 @@ fn all_bytes_behind_udp_are_payload() {
     assert!(count >= 6, "{count}");
 }
 
-/// Padding behind the IP datagram changes nothing but the lengths of the whole packet.
+/// Padding after the IP datagram changes nothing but the lengths of the whole packet.
 #[test]
 fn link_padding_is_not_payload() {
     for (_, link, packet) in all_samples() {

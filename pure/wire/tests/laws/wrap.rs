@@ -1,4 +1,4 @@
-//! Payloads behind the headers that most tests need.
+//! Payloads after the headers that most tests need.
 
 use super::{ipv4, ipv6, udp};
 

@@ -164,7 +164,7 @@ fn what_ended_half_way_is_known_the_next_time() {
     let copy = Copy::new("half-way");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
     let first = plan(&copy.place, address, Owner::Vfio, false).unwrap();
-    // Killed behind the override: it is taken back.
+    // Killed after the override: it is taken back.
     for step in &first.steps[..2] {
         first.carry_out_step(step).unwrap();
     }

@@ -1,7 +1,7 @@
 //! `afpacket:` a tap on an interface by packet(7): it sees traffic, and never takes it from the
 //! host.
 //!
-//! Receiving is a TPACKET_V3 ring: the kernel copies packets behind each other into blocks that
+//! Receiving is a TPACKET_V3 ring: the kernel copies packets one after another into blocks that
 //! both sides map, so that one wake-up stands for a block. Sending is a TPACKET_V2 ring. Several
 //! queues are a fan-out group. Kernel side: `net/packet/af_packet.c`.
 

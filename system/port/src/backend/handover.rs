@@ -64,7 +64,7 @@ pub(super) struct Buffers<'v> {
 }
 
 impl<'v> Buffers<'v> {
-    /// Room for `count` of them behind `slots`, `headroom` bytes into their frames.
+    /// Room for `count` of them after `slots`, `headroom` bytes into their frames.
     #[inline(always)]
     pub(super) fn new(pool: &Pool, slots: &'v mut Vec<Slot>, count: usize, headroom: u32) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl<'v> Buffers<'v> {
     }
 
     /// # Safety
-    /// As for [`push`](Self::push), for the frame `ahead` behind the next.
+    /// As for [`push`](Self::push), for the frame `ahead` after the next.
     #[inline(always)]
     unsafe fn write(&mut self, ahead: usize, index: u32) {
         let data = self.first.wrapping_add((index as usize) << self.shift);
@@ -122,7 +122,7 @@ impl<'v> Buffers<'v> {
             });
             // SAFETY: they were written.
             unsafe { self.room.advance(count) };
-            // Behind one that was not the device's it goes on.
+            // After one that was not the device's it goes on.
             rest = &rest[rest.len().min(count + 1)..];
         }
     }

@@ -64,7 +64,7 @@ fn machine_code_and_interpreter_say_the_same() {
         native += u32::from(matcher.is_native());
         for _ in 0..3 {
             let packet: Vec<u8> = (0..random.below(80)).map(|_| random.next() as u8).collect();
-            // Nothing may be read behind the last byte, so let it be the last of its memory.
+            // Nothing may be read after the last byte, so let it be the last of its memory.
             let packet = packet.into_boxed_slice();
             let wire_len = packet.len() as u32 + random.below(3) as u32;
             let expected = vm_cbpf::run(matcher.program(), &packet, wire_len);
@@ -82,7 +82,7 @@ fn machine_code_and_interpreter_say_the_same() {
 
 #[test]
 fn packets_are_not_read_behind_their_end() {
-    // The packet ends where a page ends behind which nothing is mapped.
+    // The packet ends where a page ends after which nothing is mapped.
     const PAGE: usize = 4096;
     // SAFETY: anonymous memory at a place of the kernel's choice.
     let pages = unsafe {

@@ -122,7 +122,7 @@ fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize>
 }
 
 /// Puts the tag that lies beside a packet back, into the room before it, or where there is none
-/// into that behind it. A packet without either is made empty, which no device sends: without its
+/// into that after it. A packet without either is made empty, which no device sends: without its
 /// tag it would go to another network.
 fn restore_tag(slot: &mut Slot, pool: &Pool) {
     slot.flags &= !Slot::VLAN;
@@ -141,7 +141,7 @@ fn restore_tag(slot: &mut Slot, pool: &Pool) {
     let tag = slot.vlan.bytes();
     let (data, longer) = (slot.data(), slot.cap_len() + Vlan::LEN as u32);
     // SAFETY: the slot's queue holds the frame, in which the packet has at least the two addresses
-    // and so much room before or behind it (checked above).
+    // and so much room before or after it (checked above).
     unsafe {
         if before >= Vlan::LEN {
             slot.move_to(data.sub(Vlan::LEN), longer);

@@ -115,7 +115,7 @@ arguments! {
 /// Interrupts whose eventfds are set in one call.
 pub(super) const IRQ_SET_MAX: usize = 32;
 
-/// `struct vfio_irq_set` with room for descriptors behind it.
+/// `struct vfio_irq_set` with room for descriptors after it.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct IrqSet {

@@ -83,7 +83,7 @@ impl RxFormat for RxQueue {
         let status = (word >> STATUS_SHIFT) as u32;
         let ignored = (status & (IXSM >> STATUS_SHIFT) as u32) << 3;
         let flags = status & !ignored & ((VP | TCPCS) >> STATUS_SHIFT) as u32;
-        // 9.2.1: the tag as it was, at bit 48, behind the Ethertype that VET holds.
+        // 9.2.1: the tag as it was, at bit 48, after the Ethertype that VET holds.
         word & mask | u64::from(flags)
     }
 

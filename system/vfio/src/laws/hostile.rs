@@ -171,7 +171,7 @@ pub fn sent_marks_that_are_lies<R: Rig>() {
     mark(&mut stand, 3);
     assert_eq!(stand.tx[0].pending(), 8, "it was not even shown");
     stand.tx[0].publish();
-    // In the middle of a batch, at its start, behind it.
+    // In the middle of a batch, at its start, after it.
     for entry in [3, 0, 6, 8, 9] {
         mark(&mut stand, entry);
         assert_eq!(stand.tx[0].pending(), 8, "{entry}");

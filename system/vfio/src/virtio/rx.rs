@@ -147,7 +147,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             let mut header = unsafe { header::read(data.wrapping_sub(HEADER_LEN as usize)) };
             header.flags &= known;
             let whole = !mergeable || header.num_buffers == 1;
-            // Nothing behind the header is none either.
+            // Nothing after the header is none either.
             let fits = len.wrapping_sub(1) < longest;
             if !whole || header.flags & header::NEEDS_CSUM != 0 || !fits {
                 break Stop::Odd(frame, len, header);

@@ -34,7 +34,7 @@ const FAR: u16 = 0x8000;
 /// See the module.
 pub struct Split {
     descriptors: DmaArray<[AtomicU64; 2]>,
-    /// `flags` and `idx` of the driver area, its ring, and `used_event` behind it.
+    /// `flags` and `idx` of the driver area, its ring, and `used_event` after it.
     driver: DmaArray<AtomicU16>,
     available: DmaArray<AtomicU16>,
     used_event: DmaArray<AtomicU16>,

@@ -34,7 +34,7 @@ pub struct VirtioTx<G, R> {
     header: Arc<DmaArray<AtomicU8>>,
     /// Frames posted and not reclaimed.
     parts: u32,
-    /// Parts that are not in the ring yet: of a packet whose last part is still to come, or behind
+    /// Parts that are not in the ring yet: of a packet whose last part is still to come, or after
     /// one that needs more descriptors than are free. In order; at most as many as the ring has
     /// entries.
     waiting: VecDeque<TxPart>,

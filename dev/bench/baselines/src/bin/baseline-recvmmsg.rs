@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         packets += count as u64;
         for message in &messages[..count] {
-            // SAFETY: the buffer behind the message, which is read byte-wise at its start.
+            // SAFETY: the buffer after the message, which is read byte-wise at its start.
             sum += u64::from(unsafe { *(*message.msg_hdr.msg_iov).iov_base.cast::<u8>() });
         }
     }

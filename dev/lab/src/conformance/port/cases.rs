@@ -20,7 +20,7 @@ fn quiet(rig: &Rig) -> Duration {
 fn settle(line: &mut Line) -> Result<()> {
     std::thread::sleep(Duration::from_millis(50));
     if line.rig.joint.is_slow() {
-        // The first is there; those behind it are on the same way.
+        // The first is there; those after it are on the same way.
         line.rx()?.wait(LIMIT).map_err(reported)?;
         std::thread::sleep(Duration::from_millis(1000));
     }

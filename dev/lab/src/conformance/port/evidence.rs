@@ -19,7 +19,7 @@ use crate::{End, Pair, guest};
 const LOOK: Duration = Duration::from_secs(40);
 
 /// Prints the error and a few lines on both ends of a line whose ports are closed, where they are
-/// the kernel's, and has the host add what it sees. Only the first time: those behind it would see
+/// the kernel's, and has the host add what it sees. Only the first time: those after it would see
 /// the same.
 pub(super) fn report(line: &Line, error: &Error) {
     static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());

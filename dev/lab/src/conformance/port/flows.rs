@@ -104,7 +104,7 @@ fn sweep(line: &mut Line) -> Result<Vec<u16>> {
         line.receive_on_all(1, Duration::from_millis(100), |queue, packet| {
             let bytes = packet.bytes();
             if number_of(bytes) == Ok(PROBE) {
-                // Behind an Ethernet header and an IPv4 header without options.
+                // After an Ethernet header and an IPv4 header without options.
                 queue_of.insert(u16::from_be_bytes([bytes[34], bytes[35]]), queue);
             } else {
                 others += 1;

@@ -273,7 +273,7 @@ pub(super) fn kill_and_restart(rig: &'static Rig) -> Result<()> {
     line.close()
 }
 
-/// The kernel takes things off behind a killed process's end: within a second nothing is left.
+/// The kernel takes things off after a killed process's end: within a second nothing is left.
 fn expect_as_before(end: &End) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(1);
     loop {

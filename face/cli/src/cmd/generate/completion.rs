@@ -95,7 +95,7 @@ pub fn script(shell: Shell, command: &Command) -> String {
 /// interfaces.
 fn hinted(command: Command, words: &[&str], id: &str) -> Command {
     match words.split_first() {
-        // `mut_arg` would put the argument behind the others, and positional ones out of order.
+        // `mut_arg` would put the argument after the others, and positional ones out of order.
         None => command.mut_args(|arg| match arg.get_id() == id {
             true => arg.value_hint(ValueHint::Hostname),
             false => arg,

@@ -11,7 +11,7 @@ use super::Picture;
 use super::theme::BOLD;
 use crate::short::{fit, number};
 
-/// Columns behind the queue's number, what matters most first: heading and width.
+/// Columns after the queue's number, what matters most first: heading and width.
 const COLUMNS: [(&str, usize); 6] = [
     ("seen", 12),
     ("lost", 10),

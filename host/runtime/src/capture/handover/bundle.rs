@@ -1,4 +1,4 @@
-//! Packets behind each other in memory that wanders between a queue's thread and the writer.
+//! Packets one after another in memory that wanders between a queue's thread and the writer.
 
 use port::Vlan;
 use port::file::Record;
@@ -13,7 +13,7 @@ pub(in crate::capture) struct Head {
     pub(in crate::capture) meta: Record,
     /// Bytes that the port delivered.
     pub(in crate::capture) cap_len: u32,
-    /// Bytes behind the head.
+    /// Bytes after the head.
     pub(super) len: u32,
     /// When its batch was received, by the capture's own clock.
     pub(super) stamp_ms: u32,
@@ -74,7 +74,7 @@ impl Head {
     }
 }
 
-/// Packets behind each other, and what is known of all of them.
+/// Packets one after another, and what is known of all of them.
 #[derive(Debug, Default)]
 pub(in crate::capture) struct Bundle {
     memory: Box<[u8]>,

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use inspect::{Application, Field, Kind, Protocol, Value, dns_rcode, dns_type, tls_version};
 
-/// Fields whose values explain themselves behind the protocol's name.
+/// Fields whose values explain themselves after the protocol's name.
 const BARE: &[Field] = &[
     Field::HttpMethod,
     Field::HttpPath,
@@ -75,7 +75,7 @@ impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0.name();
         let short = name.strip_prefix(self.1.name()).unwrap_or(name);
-        // TLS within QUIC or behind StartTLS.
+        // TLS within QUIC or after StartTLS.
         let short = short.strip_prefix("tls_").unwrap_or(short);
         for letter in short.trim_start_matches('_').chars() {
             f.write_char(if letter == '_' { ' ' } else { letter })?;

@@ -107,7 +107,7 @@ fn ppp(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
     write!(out, "{} (0x{protocol:04x}), ", ppp_name(protocol))
 }
 
-/// PPP behind address and control, under the link type of serial lines.
+/// PPP after address and control, under the link type of serial lines.
 fn ppp_in_hdlc(out: &mut impl Write, bytes: &[u8], wire_len: u32) -> fmt::Result {
     write!(out, "ff 03 {wire_len} ")?;
     match Ppp::parse(bytes) {

@@ -24,7 +24,7 @@ struct Line {
 pub(super) struct Block {
     lines: Vec<Line>,
     labels: Vec<usize>,
-    /// Offset behind the last byte that was loaded.
+    /// Offset after the last byte that was loaded.
     reached: u32,
     /// What A holds, as long as that is known: offset and width.
     loaded: Option<(u32, u32)>,

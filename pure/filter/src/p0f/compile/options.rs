@@ -136,13 +136,13 @@ impl Variant<'_> {
         }
     }
 
-    /// Any byte behind the end of options is not 0.
+    /// Any byte after the end of options is not 0.
     fn padding(&self, block: &mut Block) {
         let end = self.tcp_at() + self.tcp_len();
         let Some(TcpOption::End(padding)) = self.signature.layout.last() else {
             return;
         };
-        // Before the jumps, which leave out what comes behind them.
+        // Before the jumps, which leave out what comes after them.
         block.reach(end);
         let done = block.label();
         let mut at = end - u32::from(*padding);

@@ -14,13 +14,13 @@ pub(super) enum At {
     Response,
     /// A response before the final one (RFC 9110 §15.2).
     Provisional,
-    /// A body of known length; a chunk, the line behind it, and the trailer (RFC 9112 §7.1).
+    /// A body of known length; a chunk, the line after it, and the trailer (RFC 9112 §7.1).
     Body,
     ChunkLen,
     Chunk,
     ChunkEnd,
     Trailer,
-    /// Behind a CONNECT that has not been answered yet. What comes is kept in the place of a line.
+    /// After a CONNECT that has not been answered yet. What comes is kept in the place of a line.
     Tunnel,
     Over,
 }
@@ -178,7 +178,7 @@ fn length(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// The words of a request line: method, target, and whether anything comes behind them.
+/// The words of a request line: method, target, and whether anything comes after them.
 pub(super) fn words(line: &[u8]) -> Result<(&[u8], &[u8], bool), Reason> {
     let end = line.iter().position(|byte| *byte == b' ');
     let (method, rest) = line

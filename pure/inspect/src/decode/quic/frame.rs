@@ -22,7 +22,7 @@ pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
 pub(super) struct Packet {
     /// Its packet number, still protected.
     pub(super) number_at: usize,
-    /// Behind its last byte.
+    /// After its last byte.
     pub(super) end: usize,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Cryptos<'a> {
     }
 }
 
-/// Bytes of Google's acknowledgement behind its type `01nullmm`: the largest number seen (1, 2, 4
+/// Bytes of Google's acknowledgement after its type `01nullmm`: the largest number seen (1, 2, 4
 /// or 6 bytes by `ll`), a delay of 2 bytes; with `n` a count of blocks; the first block (by `mm`),
 /// each other one with its gap; a count of time stamps, the first of 5 bytes, the others of 3.
 fn google_ack_len(kind: u8, rest: &[u8]) -> Option<usize> {

@@ -2,7 +2,7 @@
 //! whom it was issued, and when it is valid.
 //!
 //! Up to TLS 1.2 it is not encrypted. It is read byte by byte, through the messages before it, and
-//! is left at the end of its extensions; the chain behind it does not matter.
+//! is left at the end of its extensions; the chain after it does not matter.
 
 use super::der::{Choice, Der, Event, Head};
 use crate::Reason;
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-/// The messages of a server behind its hello, up to its certificate.
+/// The messages of a server after its hello, up to its certificate.
 pub(crate) struct Certificate {
     step: Step,
     passed: u8,
@@ -125,7 +125,7 @@ impl Certificate {
         }
     }
 
-    /// As new, behind a message of which so many bytes are to be passed over still.
+    /// As new, after a message of which so many bytes are to be passed over still.
     pub(crate) fn clear(&mut self, left: u32) {
         let Certificate {
             step,

@@ -191,7 +191,7 @@ impl Hello {
         alpn.clear();
     }
 
-    /// It is one of DTLS: a client has a cookie behind the session.
+    /// It is one of DTLS: a client has a cookie after the session.
     pub(crate) fn expect_cookie(&mut self) {
         self.has_cookie = true;
     }
@@ -230,7 +230,7 @@ impl Hello {
                 continue;
             }
             if self.body_left == 0 {
-                // It may end before the extensions, or behind them; not in the middle of a field.
+                // It may end before the extensions, or after them; not in the middle of a field.
                 let whole = matches!(self.step, Step::ExtensionsLen | Step::Extension)
                     || (self.step.is_inside() && self.extension_left == 0);
                 return match whole && self.got == 0 {
@@ -278,7 +278,7 @@ impl Hello {
         self.body_left
     }
 
-    /// Whether the messages behind it are not encrypted and may have a certificate: those of a
+    /// Whether the messages after it are not encrypted and may have a certificate: those of a
     /// server, up to TLS 1.2.
     pub(crate) fn has_certificate(&self) -> bool {
         let version = self.effective_version();
@@ -361,7 +361,7 @@ impl Hello {
         }
     }
 
-    /// What comes behind something that was passed over.
+    /// What comes after something that was passed over.
     fn after_run(&mut self) {
         self.step = match self.step {
             // TLS 1.3 up to draft 21 has neither session nor compression here.

@@ -175,7 +175,7 @@ pub struct PacketInfo {
 /// Bytes of a packet block before the packet.
 pub const PACKET_HEAD_LEN: usize = 28;
 
-/// Most bytes of a packet block behind the packet: padding, flags, drop count, end, length.
+/// Most bytes of a packet block after the packet: padding, flags, drop count, end, length.
 pub const MAX_PACKET_TAIL_LEN: usize = 3 + 8 + 12 + 4 + 4;
 
 /// Bytes of the options that go with a packet, end option included.

@@ -2,14 +2,14 @@
 //! and then rejects it, so that the kernel does nothing more about it.
 //!
 //! ```text
-//! | control, one page | records ...                              | room behind the last |
+//! | control, one page | records ...                              | room after the last |
 //!   head seen lost passed ... tail wake_at
 //!
 //! record: stamp | cap_len wire_len | time | flags tci tpid | bytes, up to a multiple of 8
 //! ```
 //!
 //! Positions run freely; a record begins at its position modulo the ring's length and is never cut
-//! by the ring's end, because there is room for one behind. A writer takes its place by moving
+//! by the ring's end, because there is room for one after. A writer takes its place by moving
 //! `head` (a compare-and-swap, because packets come on several processors at once), fills the
 //! record, and writes the stamp last: the position, exclusive-or a secret, so that no stale bytes,
 //! even chosen by an attacker, pass for a finished record. The reader moves `tail`.
@@ -31,7 +31,7 @@ use bpf::translate::{TranslateError, emit_skb};
 /// Where things stand in the control page, in bytes. What the program moves, and what the reader
 /// moves, are on lines of their own.
 pub(super) mod control {
-    /// Position behind the last record taken.
+    /// Position after the last record taken.
     pub(in super::super) const HEAD: usize = 0;
     /// Packets that came by.
     pub(in super::super) const SEEN: usize = 8;
@@ -228,7 +228,7 @@ fn select(asm: &mut Asm, spec: &Spec<'_>, reject: bpf::asm::Label) -> Result<(),
     Ok(())
 }
 
-/// Moves `head` behind a record for R7 bytes; R8 becomes the record's position. Goes to `full`
+/// Moves `head` after a record for R7 bytes; R8 becomes the record's position. Goes to `full`
 /// without room.
 fn take_place(asm: &mut Asm, spec: &Spec<'_>, full: bpf::asm::Label) {
     let (again, retry) = (asm.label(), asm.label());

@@ -39,7 +39,7 @@ pub(super) struct RecordTap {
     takes_time: bool,
     gone: AtomicBool,
     closed: AtomicBool,
-    /// Position behind the last record that the reader has made a slot of.
+    /// Position after the last record that the reader has made a slot of.
     read_to: AtomicU64,
     pub(super) counters: Arc<RxCounters>,
 }

@@ -20,7 +20,7 @@ use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN, Tap, block};
 /// Packet status bits (`TP_STATUS_`).
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
-/// `PACKET_OUTGOING`, in `sll_pkttype`, which is byte 10 of the address behind the header.
+/// `PACKET_OUTGOING`, in `sll_pkttype`, which is byte 10 of the address after the header.
 const OUTGOING: u8 = 4;
 const ADDRESS_KIND: usize = PACKET_HEADER_LEN + 10;
 /// 802.1Q, for kernels that do not report the tag's protocol (before 3.14).

@@ -17,17 +17,17 @@ pub(super) mod block {
     pub(in super::super) const STATUS: usize = 8;
     pub(in super::super) const PACKET_COUNT: usize = 12;
     pub(in super::super) const FIRST_PACKET: usize = 16;
-    /// Bytes of the descriptor; the first packet comes behind.
+    /// Bytes of the descriptor; the first packet comes after.
     pub(in super::super) const HEADER_LEN: usize = 48;
     /// `TP_STATUS_USER`: the block is ours. Zero: it is the kernel's.
     pub(in super::super) const OURS: u32 = 1;
 }
 
-/// `struct tpacket3_hdr` and the `struct sockaddr_ll` behind it, in bytes.
+/// `struct tpacket3_hdr` and the `struct sockaddr_ll` after it, in bytes.
 pub(super) const PACKET_HEADER_LEN: usize = 48;
 pub(super) const PACKET_ADDRESS_LEN: usize = 20;
 
-/// Longest packet that a block takes whole: behind both headers, and the kernel aligns the network
+/// Longest packet that a block takes whole: after both headers, and the kernel aligns the network
 /// header to 16.
 pub(super) fn packet_len_max(block_len: u32) -> u32 {
     /// `macoff` of Ethernet: TPACKET_ALIGN(48 + 20 + 16) - 14; link headers up to 16 bytes move it

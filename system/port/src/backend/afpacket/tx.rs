@@ -37,7 +37,7 @@ const KICK_AT: u32 = 32;
 /// Pause before the next try when the interface's queue was full.
 const RETRY_PAUSE: Duration = Duration::from_micros(50);
 
-/// `struct tpacket2_hdr`: where things stand in it, and its length; the packet comes right behind.
+/// `struct tpacket2_hdr`: where things stand in it, and its length; the packet comes right after.
 const STATUS: usize = 0;
 const LEN: usize = 4;
 const HEADER_LEN: usize = 32;
@@ -130,7 +130,7 @@ impl Tx {
         (self.frame_len - HEADER_LEN) as u32
     }
 
-    /// First byte of the frame `offset` frames behind the first waiting one.
+    /// First byte of the frame `offset` frames after the first waiting one.
     #[inline]
     fn frame(&self, offset: u32) -> NonNull<u8> {
         let index = (self.tail + offset) & (self.frame_count - 1);
@@ -336,7 +336,7 @@ impl TxBackend for Tx {
             slots.push(unsafe { Slot::over(self.data(offset), room, room, 0) });
         }
         if slots.is_empty() && max != 0 {
-            // Behind: at least have the kernel go on.
+            // After: at least have the kernel go on.
             self.kick()?;
         }
         Ok(())

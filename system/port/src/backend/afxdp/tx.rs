@@ -122,7 +122,7 @@ impl Tx {
         }
     }
 
-    /// Writes a frame's descriptor behind those staged; the frame is the kernel's from here on.
+    /// Writes a frame's descriptor after those staged; the frame is the kernel's from here on.
     #[inline]
     fn stage(&mut self, index: u32, offset: u32, len: u32, continues: bool) {
         self.borrowed.insert(index);
@@ -331,7 +331,7 @@ impl Tx {
     }
 }
 
-/// Whether a ring's index lies behind another; they wrap.
+/// Whether a ring's index lies after another; they wrap.
 fn is_after(index: u32, other: u32) -> bool {
     index.wrapping_sub(other).cast_signed() > 0
 }

@@ -382,7 +382,7 @@ mod tests {
         for _ in 0..10 {
             patience.learn(Duration::from_millis(500), false);
         }
-        assert_eq!(patience.0, Duration::ZERO, "not for ever, either");
+        assert_eq!(patience.0, Duration::ZERO, "not forever, either");
         patience.learn(short, true);
         assert_eq!(patience.0, Patience::MIN);
     }

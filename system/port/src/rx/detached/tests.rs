@@ -77,7 +77,7 @@ fn what_lay_beside_the_bytes_comes_along() {
 
 #[test]
 fn packets_are_detached_by_number_in_any_order() {
-    // Without packets in several segments, with some, and behind some that were skipped.
+    // Without packets in several segments, with some, and after some that were skipped.
     for (several, skipped) in [(false, 0), (true, 0), (true, 4), (false, 4)] {
         let numbers: Vec<usize> = (0..40).filter(|n| several || n % 5 != 3).collect();
         for step in [1, 3, 7, 38] {

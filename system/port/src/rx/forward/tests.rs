@@ -171,7 +171,7 @@ fn tags_go_back_into_the_packet() {
         (256, 60, false, 64),
         (256, 60, true, 64),
         (frame_len - 60, 60, false, 64),
-        // Room behind only.
+        // Room after only.
         (3, 60, false, 64),
         (0, frame_len - 4, false, frame_len),
         // None.

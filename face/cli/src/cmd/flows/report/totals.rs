@@ -92,7 +92,7 @@ fn write_in_no_flow(out: &mut impl Write, meter: &MeterStats) -> io::Result<()> 
     Ok(())
 }
 
-/// Writes those counts that are not 0, behind a title; nothing when all are.
+/// Writes those counts that are not 0, after a title; nothing when all are.
 fn write_counts(
     out: &mut impl Write,
     title: &str,

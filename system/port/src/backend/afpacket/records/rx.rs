@@ -22,7 +22,7 @@ use crate::rx::{Filled, Ready, RxBackend};
 /// a cache.
 const GATHER_PART: u64 = 8;
 const GATHER_LEN: u64 = 512 << 10;
-/// Bytes behind the ring's start from which on a reader that has read everything goes back to it:
+/// Bytes after the ring's start from which on a reader that has read everything goes back to it:
 /// what a processor's own cache holds.
 const HOT_LEN: u64 = 256 << 10;
 /// As for the other ring: looks between two checks of a reader that never sleeps, and longest sleep
@@ -96,7 +96,7 @@ impl RecordRx {
     #[inline(always)]
     fn record(&mut self) -> Option<Option<Slot>> {
         let offset = self.position & (self.tap.ring_len - 8);
-        // SAFETY: the offset is below the ring's length, behind which there is room for one record
+        // SAFETY: the offset is below the ring's length, after which there is room for one record
         // more; records are aligned to 8; the stamp is only accessed atomically.
         let place = unsafe { self.base.add(offset as usize) };
         // SAFETY: as above. Acquire: the program wrote the record before its stamp.
@@ -196,7 +196,7 @@ impl RecordRx {
         }
     }
 
-    /// Has the program make the socket readable once `more` bytes are there behind the position.
+    /// Has the program make the socket readable once `more` bytes are there after the position.
     /// True if they are already.
     fn ask_to_be_woken(&self, more: u64) -> bool {
         let target = self.position + more;
@@ -209,7 +209,7 @@ impl RecordRx {
         self.tap.word(control::HEAD).load(Ordering::SeqCst) >= target
     }
 
-    /// Sleeps until `more` bytes are there behind the position, at most `time`. True if a signal
+    /// Sleeps until `more` bytes are there after the position, at most `time`. True if a signal
     /// ended it.
     fn sleep(&mut self, more: u64, time: Duration) -> Result<bool> {
         let there = self.ask_to_be_woken(more);

@@ -12,7 +12,7 @@ fn tap() -> Result<RecordTap> {
     RecordTap::load(socket, &filter, RING_LEN, false).map_err(|(_, error)| error)
 }
 
-/// Writes a record behind the last one.
+/// Writes a record after the last one.
 fn forge(tap: &RecordTap, cap_len: u32, flags: u32) {
     let position = tap.word(control::HEAD).load(Ordering::Relaxed);
     let at = control::LEN + position as usize;
