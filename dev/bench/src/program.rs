@@ -38,7 +38,7 @@ pub fn installed(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("{name} is not installed"))
 }
 
-/// The barewire binary beside this one.
+/// The barewire binary next to this one.
 pub fn barewire() -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("barewire");
     if !path.exists() {

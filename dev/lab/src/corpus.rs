@@ -3,7 +3,7 @@
 //! `testdata/captures` is small and always there, so that no comparison with other programs is
 //! skipped for lack of input. The large corpus (hundreds of files of other projects, under their
 //! licences, with the output of other programs for them) is not part of the repository: it is
-//! looked up in `BAREWIRE_CORPUS`, else in `shared/data` beside the repository.
+//! looked up in `BAREWIRE_CORPUS`, else in `shared/data` next to the repository.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -366,7 +366,7 @@ impl Stream {
 }
 
 /// The running test binary again, with one test of it to run: what changes the process, or must be
-/// killed, is done there. `module` is the caller's `module_path!()`, `name` the test beside it.
+/// killed, is done there. `module` is the caller's `module_path!()`, `name` the test next to it.
 ///
 /// # Panics
 /// When the path of the running program cannot be read.

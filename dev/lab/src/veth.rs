@@ -78,7 +78,7 @@ impl Veth {
         self
     }
 
-    /// Leaves VLAN tag offload on: a tag then travels beside the packet, as on real cards.
+    /// Leaves VLAN tag offload on: a tag then travels alongside the packet, as on real cards.
     pub fn vlan_offload(mut self) -> Veth {
         self.vlan_offload = true;
         self

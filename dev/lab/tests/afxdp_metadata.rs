@@ -133,7 +133,7 @@ fn the_hash_is_the_flows() {
     }
 }
 
-/// Has the sender's kernel put a tag beside each packet that leaves an interface, as a card does
+/// Has the sender's kernel put a tag alongside each packet that leaves an interface, as a card does
 /// that takes tags out: a classifier that calls `skb_vlan_push`.
 fn push_tag(ifindex: u32, tci: u16) -> sys::Result<()> {
     const RTM_NEWQDISC: u16 = 36;

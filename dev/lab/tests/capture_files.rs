@@ -84,7 +84,7 @@ fn captures_go_through_either_format_unchanged() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-/// Unpacks a file beside itself.
+/// Unpacks a file next to itself.
 fn unpack(path: &Path, program: &str) -> std::path::PathBuf {
     let plain = path.with_extension("");
     let output = Command::new(program)

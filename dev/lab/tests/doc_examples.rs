@@ -1,7 +1,7 @@
 //! Every command that README.md and docs show is run, or stands here with the reason why not.
 //!
 //! A command is a line of a `console` block after its prompt, or of a `sh` block. They run in a
-//! namespace that has the interfaces they name, beside files of the names they use.
+//! namespace that has the interfaces they name, alongside files of the names they use.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

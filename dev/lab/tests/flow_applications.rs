@@ -1,4 +1,4 @@
-//! `barewire flows --decode`: applications beside the records of a capture.
+//! `barewire flows --decode`: applications alongside the records of a capture.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

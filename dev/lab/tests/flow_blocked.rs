@@ -1,4 +1,4 @@
-//! `barewire flows` beside readers that have stopped reading: a terminal, a pipe for standard
+//! `barewire flows` with stalled readers: a terminal, a pipe for standard
 //! error, a pipe for standard output. Packets are metered on, the metrics stay fresh, and a signal
 //! ends the process without any help of the reader.
 

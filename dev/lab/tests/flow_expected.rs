@@ -1,5 +1,5 @@
-//! Flows beside those that other probes' authors expect of their captures: ipfixprobe (records with
-//! TCP details, lists of packets, histograms, VLAN), Arkime (sessions), nDPI (flows).
+//! Flows besides those that other probes' authors expect of their captures: ipfixprobe (records
+//! with TCP details, lists of packets, histograms, VLAN), Arkime (sessions), nDPI (flows).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! `barewire flows --decode ndpi`: names of libndpi beside those that its own program prints, and
-//! where they go.
+//! `barewire flows --decode ndpi`: names of libndpi compared with those that its own program
+//! prints, and where they go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ fn names_are_those_of_its_own_program() {
     assert!(names.len() >= corpus.at_least(80, 2), "{names:?}");
 }
 
-/// What our decoders see has their name, and libndpi's stands beside it, in every format.
+/// What our decoders see has their name, and libndpi's stands alongside it, in every format.
 #[test]
 fn names_stand_in_every_export() {
     require!(library());

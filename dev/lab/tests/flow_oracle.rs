@@ -1,5 +1,5 @@
-//! Flows beside tshark's conversations, over every capture of the large corpus: packets, bytes and
-//! times of each TCP and UDP address and port pair, in both directions.
+//! Flows compared with tshark's conversations, over every capture of the large corpus: packets,
+//! bytes and times of each TCP and UDP address and port pair, in both directions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

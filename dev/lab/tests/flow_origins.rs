@@ -155,7 +155,7 @@ fn databases_and_lists_match_libmaxminddb() {
     for flow in &by_list.flows {
         for end in ["src", "dst"] {
             let expected = &expected[flow[end].as_str().unwrap()];
-            // A list has no cities beside networks.
+            // A list has no cities alongside networks.
             assert_eq!(reported(flow, end)[..3], expected[..3], "{flow}");
         }
     }

@@ -497,7 +497,7 @@ fn rates_of_each_second_add_up_to_the_total() {
         sum
     };
     // Until all have come to the far end and are in the rates, except for the clock difference
-    // between a rate and the time beside it.
+    // between a rate and the time alongside it.
     let until = Instant::now() + LIMIT;
     let lines = loop {
         let lines = rates();

@@ -177,7 +177,7 @@ fn a_p0f_signature_is_a_rule() {
     }];
     let guard = load(&rules, false);
     assert_eq!(run(&guard, &syn(), 1), XDP_DROP);
-    // DF, FIN beside SYN, RST, SYN and ACK, another option: each is another signature.
+    // DF, FIN alongside SYN, RST, SYN and ACK, another option: each is another signature.
     for (at, value) in [(20, 0x40), (47, 3), (47, 4), (47, 0x12), (46, 0x60)] {
         let mut packet = syn();
         packet[at] = value;
@@ -280,7 +280,7 @@ fn a_hundred_thousand_prefixes_answer_as_a_search_of_the_list_does() {
     let guard = load(&[deny], false);
     let mut dropped = 0;
     for at in 0..400 {
-        // Half of them beside or in a prefix of the list.
+        // Half of them alongside or in a prefix of the list.
         let address = match at % 2 {
             0 => next() as u32,
             _ => prefixes[next() as usize % prefixes.len()].0 ^ (next() as u32 & 0x1ff),

@@ -206,7 +206,7 @@ fn jumbo_packets_and_tags_pass() {
                 continue;
             };
             let mut expected = tagged.build(1, 200);
-            // Beside the packet where there is room in front of it to put it back.
+            // With the packet if there is room in front of it to put it back.
             if frame_len == 4096 {
                 let vlan = packet.vlan().expect("a tag beside the packet");
                 assert_eq!((vlan.tpid, vlan.tci & 0xfff), (0x8100, 0x123));

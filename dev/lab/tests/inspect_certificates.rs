@@ -1,5 +1,5 @@
-//! Names and validity of certificates beside OpenSSL: the first certificate that tshark finds in
-//! each connection of the corpus, read by `openssl x509`.
+//! Names and validity of certificates compared with OpenSSL: the first certificate that tshark
+//! finds in each connection of the corpus, read by `openssl x509`.
 
 #[path = "inspect/flows.rs"]
 #[allow(dead_code)]

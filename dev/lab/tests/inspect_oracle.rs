@@ -1,5 +1,5 @@
-//! Decoders beside programs that we did not write: tshark and nDPI over the large corpus, and
-//! Community IDs beside the values of their specification.
+//! Decoders compared with programs that we did not write: tshark and nDPI over the large corpus,
+//! and Community IDs compared with the values of their specification.
 //!
 //! `BAREWIRE_ONLY=name` looks at the files whose names have it, and prints all differences.
 

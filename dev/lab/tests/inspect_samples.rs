@@ -1,5 +1,5 @@
-//! The conversations that the decoders are tested with, beside tshark: it must read in them what
-//! we do. This covers protocols of which the corpus has few captures or none.
+//! The conversations that the decoders are tested with, compared with tshark: it must read in them
+//! what we do. This covers protocols of which the corpus has few captures or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

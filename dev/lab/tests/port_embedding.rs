@@ -1,5 +1,5 @@
-//! Live ports beside other things in a program: a descriptor to poll, a waker, another filter while
-//! the port is open.
+//! Live ports besides other things in a program: a descriptor to poll, a waker, another filter
+//! while the port is open.
 
 use std::time::{Duration, Instant};
 

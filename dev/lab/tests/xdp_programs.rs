@@ -85,7 +85,7 @@ struct Case {
     has_socket: bool,
     packet: Vec<u8>,
     verdict: u32,
-    /// Beside `seen` and `seen_bytes`.
+    /// In addition to `seen` and `seen_bytes`.
     counters: RedirectCounters,
 }
 

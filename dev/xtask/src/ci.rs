@@ -47,7 +47,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         "docs",
         with_component("doc", &doc, Some(("RUSTDOCFLAGS", "-D warnings"))),
     );
-    // Beside the lints, which leave behind what this check of the command needs.
+    // In addition to the lints, which leave behind what this check of the command needs.
     step("packages", package::verify_crates());
     step("dependencies", deny::check());
     step("fuzz", fuzz::smoke(FUZZ_INPUTS));

@@ -2,7 +2,7 @@
 //!
 //! Two namespaces joined by a veth pair. `barewire send` replays a capture of real programs into
 //! one end; `barewire flows` takes the packets from the other through AF_XDP. At the end the
-//! kernel's own counters of both ends stand beside what the programs counted.
+//! kernel's own counters of both ends stand alongside what the programs counted.
 
 mod account;
 mod steps;

@@ -99,7 +99,7 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
 struct Policy {
     target: String,
     licences: BTreeSet<String>,
-    /// Versions that may stand beside another one: name and first numbers of the version.
+    /// Versions that may stand alongside another one: name and first numbers of the version.
     skip: Vec<(String, String)>,
     registries: BTreeSet<String>,
 }
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What is found of these, beside what every tree has.
+    /// What is found of these, in addition to what every tree has.
     fn findings(more: &[Package]) -> Vec<String> {
         let mut packages = Vec::new();
         for (name, version) in &policy().skip {

@@ -39,7 +39,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 /// Guests that are started for a command until one comes up. (Suites: see [`rounds`].)
 const BOOTS: u32 = 2;
 
-/// What the user chose beside the suites.
+/// What the user chose next to the suites.
 struct Options {
     kernel: String,
     accelerator: Option<String>,
@@ -304,7 +304,7 @@ fn report(outcome: &guest::Outcome, options: &Options) {
 }
 
 fn dir_of(name: &str) -> Result<PathBuf> {
-    // Of this build, even where what was fetched is shared; runs beside each other do not mix.
+    // Of this build, even where what was fetched is shared; runs side by side do not mix.
     Ok(target_dir()?
         .join("lab-runs")
         .join(format!("{name}-{}", std::process::id())))

@@ -1,6 +1,6 @@
-//! `cargo xtask package`: what users install. A stripped binary with its debug information beside
-//! it, a Debian package, a tarball, a container image, and the crates as a registry would have
-//! them.
+//! `cargo xtask package`: what users install. A stripped binary with its debug information
+//! alongside it, a Debian package, a tarball, a container image, and the crates as a registry would
+//! have them.
 //!
 //! The same sources, compiler and machine give the same bytes: times are those of the last commit.
 

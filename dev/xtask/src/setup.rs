@@ -340,7 +340,7 @@ fn install_with(
     if !is_root() {
         bail!("installing needs root\nhint: sudo {by_hand}");
     }
-    // The lists of a fresh machine or container are empty or old; updating is quick beside the
+    // The lists of a fresh machine or container are empty or old; updating is quick alongside the
     // failure that an old list gives.
     run(&mut apt(&["update", "-qq"]))
         .and_then(|()| {

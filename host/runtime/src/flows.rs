@@ -50,7 +50,7 @@ struct Shared {
     budget: Option<AtomicU64>,
     /// No new packets enter the rings.
     intake_stopped: AtomicBool,
-    /// Whether the clock drives expiry, beside packets.
+    /// Whether the clock drives expiry, besides packets.
     is_live: bool,
     control: Mutex<Box<dyn PortControl>>,
 }

@@ -510,7 +510,7 @@ impl Running<'_> {
             let stopped = self.sides[index].port.control.stop();
             self.keep(stopped);
         }
-        // Beside each other: while one waits for its device the others' rings would overflow.
+        // Side by side: while one waits for its device the others' rings would overflow.
         let results: Vec<_> = thread::scope(|scope| {
             let finish = |lane| scope.spawn(|| Lane::finish(lane, LEAVE_MAX));
             let threads: Vec<_> = lanes.iter_mut().map(finish).collect();

@@ -26,7 +26,7 @@ mod encode;
 use encode::{Code, Jump};
 
 /// Machine code of a program; `None` for what only the interpreter runs: jumps backward and loads
-/// of what is known beside the bytes.
+/// of what is known besides the bytes.
 pub fn x86_64(program: &Program) -> Option<Vec<u8>> {
     if program.backward_jump().is_some() {
         return None;

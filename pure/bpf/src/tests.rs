@@ -318,7 +318,7 @@ fn jumps_of_valid_programs() {
     assert_eq!(Program::new(insns), Err(Invalid::Jump { at: 1 }));
 }
 
-/// What a socket's packet has beside its bytes: fields of `struct __sk_buff` (Linux,
+/// What a socket's packet has besides its bytes: fields of `struct __sk_buff` (Linux,
 /// include/uapi/linux/bpf.h), and helpers.
 #[test]
 fn ancillaries_of_a_sockets_packet() {

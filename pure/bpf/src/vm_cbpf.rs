@@ -56,7 +56,7 @@ pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
     run_with(program, bytes, wire_len, &PacketInfo::UNKNOWN)
 }
 
-/// As [`run`], with what is known beside the bytes.
+/// As [`run`], with what is known besides the bytes.
 pub fn run_with(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketInfo) -> u32 {
     run_or_refuse(program, bytes, wire_len, info).unwrap_or(0)
 }

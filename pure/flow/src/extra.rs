@@ -1,7 +1,7 @@
 //! Optional data recorded in addition to the flow record.
 //!
-//! Each kind is a slab of its own beside the table's records, reserved at the start, with a place
-//! for every flow:
+//! Each kind is a slab of its own alongside the table's records, reserved at the start, with a
+//! place for every flow:
 //!
 //! | kind | bytes a flow |
 //! | --- | --- |

@@ -25,8 +25,8 @@ pub use stats::MeterStats;
 /// The latest time of a packet: records without one have the number after.
 const TIME_MAX_NS: u64 = u64::MAX - 1;
 
-/// Runs something with what goes on beside the table, which is one of three things, with code for
-/// each.
+/// Runs something with what goes on alongside the table, which is one of three things, with code
+/// for each.
 macro_rules! watched {
     ($meter:ident, $watch:ident => $body:expr) => {
         if let Some(mut extras) = $meter.extras.take() {
@@ -342,7 +342,7 @@ impl Meter {
         }
         let mut hash = self.hash_key.hash(&key.words());
         let mut key_extra = KeyExtra::NONE;
-        // Without anything beside the table there is no place for it.
+        // Without anything alongside the table there is no place for it.
         if W::HAS_EXTRAS
             && let Some(parts) = self.key_extra
         {

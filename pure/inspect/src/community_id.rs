@@ -1,4 +1,5 @@
-//! Community ID, version 1: a hash of a flow's ends that many programs write beside their records.
+//! Community ID, version 1: a hash of a flow's ends that many programs write alongside their
+//! records.
 //!
 //! SHA-1 over a seed, both addresses, the protocol, a zero byte and both ports, the lesser end
 //! first; base64 after `1:`. Protocols without ports have no ports in it. ICMP uses types and

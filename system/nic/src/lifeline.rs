@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_stands_on_an_interface_is_found() {
-        // A card in a bond, a VLAN on the bond, that in a bridge; a veth pair beside.
+        // A card in a bond, a VLAN on the bond, that in a bridge; a veth pair alongside.
         let links = [
             link(2, 0, 10, ""),
             link(3, 0, 10, ""),

@@ -137,7 +137,7 @@ pub struct PortAccount {
     /// counts.
     pub interface_seen: Option<u64>,
     /// Packets that the interface or card itself counted as sent since the port was opened, where
-    /// it counts; those of other senders on the interface too. Beside [`TxAccount::sent`],
+    /// it counts; those of other senders on the interface too. In addition to [`TxAccount::sent`],
     /// which is what we handed over.
     pub interface_sent: Option<u64>,
 }

@@ -18,7 +18,7 @@ pub struct Capabilities {
     pub timestamps: bool,
     /// Packets carry the card's RSS hash.
     pub rss_hash: bool,
-    /// VLAN tags may be reported beside the packet.
+    /// VLAN tags may be reported alongside the packet.
     pub vlan: bool,
     /// Packets are taken from the host (a bypass), not copied (a tap).
     pub takes_traffic: bool,

@@ -34,7 +34,7 @@ impl Matcher {
         self.code.is_some()
     }
 
-    /// Whether the filter selects a packet of which nothing is known beside its bytes.
+    /// Whether the filter selects a packet of which nothing is known besides its bytes.
     #[inline]
     pub fn selects(&self, bytes: &[u8], wire_len: u32) -> bool {
         self.run(bytes, wire_len, &PacketInfo::UNKNOWN) != 0

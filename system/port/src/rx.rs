@@ -443,7 +443,8 @@ impl<'b> Packet<'b> {
     /// The bytes of the first segment: the whole packet, unless it is larger than a frame (jumbo).
     #[inline]
     pub fn bytes(&self) -> &'b [u8] {
-        // SAFETY: the batch owns the memory as long as 'b; no `PacketMut` exists beside a `Packet`.
+        // SAFETY: the batch owns the memory as long as 'b; no `PacketMut` exists alongside a
+        // `Packet`.
         unsafe { slot_bytes(self.head()) }
     }
 
@@ -502,7 +503,7 @@ impl<'b> Packet<'b> {
         }
     }
 
-    /// All that is known beside the bytes.
+    /// All that is known besides the bytes.
     #[inline]
     pub fn meta(&self) -> Meta {
         Meta {

@@ -1,4 +1,4 @@
-//! What a program needs that has ports beside other things: a backend of its own, a descriptor to
+//! What a program needs that has ports besides other things: a backend of its own, a descriptor to
 //! poll, a waker, another filter while the port is open. Here for ports that need no rights.
 
 use std::collections::VecDeque;

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::pool::Pool;
 
-/// A VLAN tag that the card or the kernel took out of the packet and reports beside it.
+/// A VLAN tag that the card or the kernel took out of the packet and reports alongside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Vlan {

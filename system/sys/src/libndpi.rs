@@ -3,7 +3,7 @@
 //! It is loaded on demand, not linked. Its structures change with each release, so only its
 //! functions are used, and only of releases whose signatures are known here (ndpi_api.h of 4.2):
 //! another one is refused. State of flows lies in memory of ours, as many as were reserved; what
-//! the library allocates for a flow beside that is freed with it.
+//! the library allocates for a flow alongside that is freed with it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ushort};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -259,7 +259,7 @@ impl Detector {
         let Some(state) = self.state(flow) else {
             return;
         };
-        // SAFETY: live; what it holds beside itself is freed, and nobody asks for it after this.
+        // SAFETY: live; what it holds next to itself is freed, and nobody asks for it after this.
         unsafe { (self.library.free_flow)(state) };
         self.is_used[flow as usize] = false;
         self.free.push(flow);

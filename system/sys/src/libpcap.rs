@@ -167,7 +167,7 @@ impl Library {
     }
 
     /// A handle on the interface itself: only then does the compiler know what this kernel keeps
-    /// beside a packet. Nothing where that is refused, or where the link type is another one.
+    /// alongside a packet. Nothing where that is refused, or where the link type is another one.
     fn open_tap(&self, link_type: i32, ifindex: u32) -> Option<*mut Handle> {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
         let mut text: [c_char; 256] = [0; 256];
@@ -248,9 +248,9 @@ pub enum PacketSource {
         /// libpcap's `DLT_` number, 1 for Ethernet.
         link_type: i32,
     },
-    /// Packets of an interface as a tap in the kernel sees them: the outermost VLAN tag is beside
-    /// the packet, and `vlan` looks for it there. libpcap opens the interface for a moment to learn
-    /// what the kernel can do; where it may not, this is the same as `Live`.
+    /// Packets of an interface as a tap in the kernel sees them: the outermost VLAN tag is
+    /// alongside the packet, and `vlan` looks for it there. libpcap opens the interface for a
+    /// moment to learn what the kernel can do; where it may not, this is the same as `Live`.
     Tap {
         /// libpcap's `DLT_` number, 1 for Ethernet.
         link_type: i32,

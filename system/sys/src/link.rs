@@ -419,7 +419,7 @@ impl LinkMonitor {
         self.socket.wait(timeout_ms)
     }
 
-    /// To be polled beside others; readable when there are events.
+    /// To be polled with others; readable when there are events.
     pub fn fd(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.socket.as_fd()

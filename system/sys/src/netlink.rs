@@ -42,7 +42,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of this type; `flags` beside those that every request has.
+    /// A message of this type; `flags` besides those that every request has.
     pub fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = vec![0; HEADER_LEN];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());

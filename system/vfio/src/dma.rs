@@ -159,7 +159,7 @@ impl DmaSpace {
     pub fn allocate(self: &Arc<Self>, len: usize) -> Result<DmaArea> {
         let memory = MemoryFile::new(c"barewire-rings", len.max(1), HugePages::Never)?;
         let (base, len) = (memory.mapping().base(), memory.mapping().len());
-        // SAFETY: the memory lives in the area beside the mapping and goes after it; it is only
+        // SAFETY: the memory lives in the area alongside the mapping and goes after it; it is only
         // reached as atomics.
         let mapping = unsafe { self.map(base, len)? };
         Ok(DmaArea { mapping, memory })
@@ -180,7 +180,7 @@ impl DmaSpace {
             )
             .with_hint("make the pool of an even number of frames"));
         }
-        // SAFETY: the pool lives in the result beside the mapping and goes after it; the card
+        // SAFETY: the pool lives in the result alongside the mapping and goes after it; the card
         // writes only into frames that it has been given, which nobody reads before it is done.
         let mapping = unsafe { self.map(pool.base(), pool.frames_len())? };
         Ok(Arc::new(PoolDma {

@@ -112,8 +112,8 @@ pub struct Limits {
     pub segments_max: u32,
     /// Packets carry the card's hash.
     pub rss_hash: bool,
-    /// VLAN tags are taken out of packets and reported beside them, where frames have room in front
-    /// of a packet to put one back (see [`DriverRx::headroom`]).
+    /// VLAN tags are taken out of packets and reported alongside them, where frames have room in
+    /// front of a packet to put one back (see [`DriverRx::headroom`]).
     pub vlan: bool,
 }
 

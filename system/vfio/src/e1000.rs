@@ -2,8 +2,8 @@
 //! zero-copy paper: one queue of legacy descriptors each way, one interrupt pin.
 //!
 //! Sections are those of Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software
-//! Developer's Manual" (317453). Read [`E1000::start`] beside chapter 14, then [`rx`] and [`tx`]
-//! beside chapter 3.
+//! Developer's Manual" (317453). Read [`E1000::start`] alongside chapter 14, then [`rx`] and [`tx`]
+//! alongside chapter 3.
 
 #[cfg(any(test, feature = "testing"))]
 mod model;

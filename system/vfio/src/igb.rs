@@ -1,7 +1,7 @@
 //! The Intel 82576 and those like it (datasheet 82576EB, revision 2.87): 16 queues either way,
 //! hashing over them, checksums and VLAN tags reported with the packet.
 //!
-//! Read `registers.rs` beside the datasheet, then `start` here (§4.5), `rx.rs` (§7.1), `tx.rs`
+//! Read `registers.rs` alongside the datasheet, then `start` here (§4.5), `rx.rs` (§7.1), `tx.rs`
 //! (§7.2).
 
 #[cfg(any(test, feature = "testing"))]

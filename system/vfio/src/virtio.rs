@@ -6,7 +6,7 @@
 //! exit), so that is only done when it requests it (§2.7.10, §2.8.10), and interrupts are disabled
 //! while we poll.
 //!
-//! Read [`feature`] for what is agreed upon, then [`VirtioNet::start`] beside §3.1.1 and §5.1.5,
+//! Read [`feature`] for what is agreed upon, then [`VirtioNet::start`] alongside §3.1.1 and §5.1.5,
 //! then [`split`] or [`packed`], then [`rx`] and [`tx`].
 
 mod capability;

@@ -30,7 +30,7 @@ use crate::{AttachMode, XdpLink, XdpProgram};
 
 /// Shortest packet: an Ethernet header.
 pub const LIVE_LEN_MIN: u32 = 14;
-/// Longest packet: what one page leaves beside the kernel's own things. (A page less 256 of
+/// Longest packet: what one page leaves besides the kernel's own things. (A page less 256 of
 /// headroom, less the frame's head and tail; 3,300 is safe on every 64-bit kernel so far.)
 pub const LIVE_LEN_MAX: u32 = 3_300;
 /// Packets between two flushes: the kernel's default. A veth's ring holds 256, and a larger batch

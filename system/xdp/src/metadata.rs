@@ -78,7 +78,7 @@ pub enum TimeClock {
     Monotonic,
 }
 
-/// What is known about a packet beside its bytes. What is absent is `None`, never 0.
+/// What is known about a packet besides its bytes. What is absent is `None`, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// When it came, ns, and by which clock.

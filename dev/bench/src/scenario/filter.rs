@@ -1,4 +1,4 @@
-//! `filter`: filters in user space on a mix of packets in memory, beside libpcap's interpreter.
+//! `filter`: filters in user space on a mix of packets in memory, and libpcap's interpreter.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `flows`: flow records of captures, beside other probes, in packets a second of processor time
-//! on one processor; and what a meter alone does in one and in two threads, and with ever more
+//! `flows`: flow records of captures, compared with other probes, in packets a second of processor
+//! time on one processor; and what a meter alone does in one and in two threads, and with ever more
 //! flows.
 //!
 //! Captures are taken from the folder that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,

@@ -1,4 +1,5 @@
-//! `wire`: dissecting a mix of packets in memory, beside other libraries reading the same fields.
+//! `wire`: dissecting a mix of packets in memory, compared with other libraries reading the same
+//! fields.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What `barewire capture` prints of link headers and addresses, and which filters it takes: beside
-//! tcpdump, on the same file with the same expression.
+//! What `barewire capture` prints of link headers and addresses, and which filters it takes:
+//! alongside tcpdump, on the same file with the same expression.
 
 use std::ffi::OsStr;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! What stands in lines beside addresses: relative numbers, headers with `-v` and routing protocols
-//! as tcpdump prints them, and what our decoders find, as tshark does.
+//! What stands in lines alongside addresses: relative numbers, headers with `-v` and routing
+//! protocols as tcpdump prints them, and what our decoders find, as tshark does.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What became of every packet, in words: the kernel's counters of both ends beside what the probe
-//! counted and the flows that it exported.
+//! What became of every packet, in words: the kernel's counters of both ends alongside what the
+//! probe counted and the flows that it exported.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! What the guest is made of: QEMU, a kernel with its modules, busybox. Fetched once.
 //!
 //! Everything lies in one folder (`target/lab`, or what `BAREWIRE_LAB_CACHE` names) and is used
-//! again without network. A part is complete when its folder is: it is made beside and renamed.
+//! again without network. A part is complete when its folder is: it is made alongside and renamed.
 //! With it lies the hash of every file of it, which is compared before each use.
 
 use std::collections::BTreeSet;

@@ -117,7 +117,7 @@ impl Default for Machine {
     }
 }
 
-/// What a run needs beside the parts.
+/// What a run needs alongside the parts.
 pub struct Run<'a> {
     /// Script that the guest's shell runs.
     pub job: String,
@@ -496,7 +496,7 @@ impl Wires {
         Ok(Wires { ns: Some(ns) })
     }
 
-    /// The netdev of a card, and what its device needs beside.
+    /// The netdev of a card, and what its device needs alongside.
     fn netdev(&self, index: usize, card: &Card) -> (String, String) {
         if self.ns.is_some() && card.queues > 1 {
             let Card { name, queues, .. } = card;

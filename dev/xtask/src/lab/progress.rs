@@ -75,7 +75,7 @@ impl<'a> Progress<'a> {
         None
     }
 
-    /// The running suite is over, with what went wrong beside its tests.
+    /// The running suite is over, with what went wrong alongside its tests.
     fn close(&mut self, wrong: Option<&str>) {
         let name = self.suites[self.tries.len()].name;
         let (mut ended, since) = self

@@ -1,4 +1,4 @@
-//! The program without debug information, and that information in a file beside it, which gdb and
+//! The program without debug information, and that information in a file next to it, which gdb and
 //! addr2line find by the link that the program keeps (gdb, "Debugging Information in Separate
 //! Files").
 
@@ -22,7 +22,7 @@ pub fn split(binary: &Path, out: &Path) -> Result<PathBuf> {
             .arg(&debug),
     )?;
     let strip = ["--strip-debug", "--strip-unneeded"];
-    // By its name alone: the link names no folder, so the file may lie beside the program.
+    // By its name alone: the link names no folder, so the file may lie next to the program.
     let link = "--add-gnu-debuglink=barewire.debug";
     let mut command = Command::new("objcopy");
     command.current_dir(out).args(strip).arg(link);

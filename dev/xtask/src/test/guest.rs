@@ -1,4 +1,4 @@
-//! The suites of the guest lab beside the tests of this machine.
+//! The suites of the guest lab alongside the tests of this machine.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,8 +18,8 @@ const NEEDS_GUEST: &str = "the guest lab (cargo xtask lab)";
 /// Set to 0, it turns the suites of the guest off.
 const GUEST_VAR: &str = "BAREWIRE_TEST_GUEST";
 
-/// The suites of the guest lab, which run beside the tests of this machine: in a process of their
-/// own, whose output is shown when both are done.
+/// The suites of the guest lab, which run alongside the tests of this machine: in a process of
+/// their own, whose output is shown when both are done.
 pub enum Guest {
     Runs {
         child: Child,

@@ -105,8 +105,8 @@ impl Tally {
         }
     }
 
-    /// All output is read, and cargo has ended, successfully or not. What was wrong beside failed
-    /// tests, one line each; it is counted.
+    /// All output is read, and cargo has ended, successfully or not. What was wrong alongside
+    /// failed tests, one line each; it is counted.
     pub fn end(&mut self, success: bool, now: Instant) -> Vec<String> {
         self.close(now);
         let mut errors = Vec::new();

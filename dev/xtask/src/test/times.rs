@@ -23,7 +23,7 @@ const BUDGETS: &[(&str, u64)] = &[
 const BUDGET: u64 = 40;
 
 /// A suite that took so many times its budget has failed. Machines differ in speed and have other
-/// work beside; one on which the tests take three times as long has no use for the result.
+/// work alongside; one on which the tests take three times as long has no use for the result.
 const FACTOR: u64 = 3;
 
 /// Seconds below which no suite fails, or a short stall of the machine would do it.

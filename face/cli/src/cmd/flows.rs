@@ -165,7 +165,7 @@ struct FlowArgs {
 }
 
 impl FlowArgs {
-    /// Parts of the key that are kept beside the records.
+    /// Parts of the key that are kept alongside the records.
     fn key_extra(&self) -> KeyParts {
         KeyParts {
             mac: self.key.contains(&KeyPart::Mac),

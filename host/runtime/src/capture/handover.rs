@@ -40,7 +40,7 @@ const BUNDLE_COUNT: u32 = 32;
 /// pieces of 256 KiB.
 const BUNDLE_LEN: usize = MAX_PACKET_LEN as usize + 4096;
 
-/// Bytes of a packet's record beside those of the packet, at the most.
+/// Bytes of a packet's record besides those of the packet, at the most.
 const EXTRA_MAX: usize = HEAD_LEN + Encoder::EXTRA_MAX;
 
 /// A packet that the writer has in hand.
@@ -146,8 +146,8 @@ impl Inlet {
         self.put_bytes(meta, bytes.len(), stamp_ms, std::iter::once(bytes))
     }
 
-    /// The same with a packet in several pieces, or with a tag beside it. Apart, so that what all
-    /// others take is short.
+    /// The same with a packet in several pieces, or with a tag alongside it. Apart, so that what
+    /// all others take is short.
     #[cold]
     fn put_unusual(&mut self, packet: &Packet<'_>, time_ns: u64, stamp_ms: u32) -> bool {
         let meta = Record {

@@ -378,7 +378,7 @@ impl Writer {
         }));
     }
 
-    /// Some packets, and what is due beside them; false at the end.
+    /// Some packets, and what is due alongside them; false at the end.
     fn round(&mut self) -> bool {
         let now_ms = self.origin.elapsed().as_millis() as u32;
         let (mut count, mut is_end, mut waits) = (0, false, false);

@@ -85,7 +85,7 @@ pub struct Style {
     pub json: bool,
 }
 
-/// What is known of a packet beside itself.
+/// What is known of a packet next to itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// Its link type.

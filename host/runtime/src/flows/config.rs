@@ -42,8 +42,8 @@ pub struct Config {
     /// time.
     pub ndpi_flow_count: Option<u32>,
     /// A filter that runs in the workers, and can be changed by
-    /// [`Switch::select`](super::Switch::select); beside [`Config::count`] and an egress there can
-    /// be none.
+    /// [`Switch::select`](super::Switch::select); alongside [`Config::count`] and an egress there
+    /// can be none.
     pub filter: Option<Arc<Program>>,
     /// Count packets and bytes over time ([`QueueStatus::series`](super::QueueStatus::series)).
     pub series: bool,
@@ -78,7 +78,7 @@ impl Config {
         let extra = self.meter.flow_len() - size_of::<Record>();
         let buffers = BUFFER_COUNT * BUFFER_LEN * (size_of::<(Record, EndReason)>() + extra);
         // A map keeps an eighth of its places free and doubles; so twice the entries, and the queue
-        // beside it.
+        // alongside it.
         let halves = if queue_count > 1 {
             HALF_COUNT_MAX * (2 * (size_of::<Record>() + size_of::<OwnedExtra>() + 104) + 2 * 88)
         } else {

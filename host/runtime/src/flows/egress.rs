@@ -383,7 +383,7 @@ impl Out {
     }
 }
 
-/// A packet's length with the tag that lies beside it.
+/// A packet's length with the tag that lies alongside it.
 fn len_of(packet: &Packet<'_>) -> u32 {
     packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }
 }

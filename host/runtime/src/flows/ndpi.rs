@@ -1,4 +1,4 @@
-//! libndpi beside the decoders: a name for flows of several hundred protocols.
+//! libndpi alongside the decoders: a name for flows of several hundred protocols.
 //!
 //! The library gets packets that are made here, of the flow's key and the payload: what odd headers
 //! there were has been read by ours, and does not reach it. A flow's state is freed as soon as the
@@ -49,7 +49,7 @@ impl NdpiStats {
     }
 }
 
-/// Bytes that [`Ndpi`] reserves; the library's own tables are beside that.
+/// Bytes that [`Ndpi`] reserves; the library's own tables are alongside that.
 pub(super) fn memory_len(config: &InspectorConfig, flow_count: u32) -> usize {
     let places = config.flow_count_max as usize * (size_of::<Place>() + size_of::<u32>());
     places + PACKET_MAX + Detector::memory_len(flow_count).unwrap_or_default()

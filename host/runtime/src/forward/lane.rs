@@ -185,7 +185,7 @@ impl Unfit {
     }
 }
 
-/// A packet's length with the tag that lies beside it.
+/// A packet's length with the tag that lies alongside it.
 #[inline]
 fn len_of(packet: &Packet<'_>) -> u32 {
     packet.cap_len() + if packet.vlan().is_some() { 4 } else { 0 }

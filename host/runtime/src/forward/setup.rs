@@ -12,7 +12,7 @@ use wire::LinkType;
 use super::Side;
 use crate::send;
 
-/// An Ethernet header and one VLAN tag beside the MTU.
+/// An Ethernet header and one VLAN tag in addition to the MTU.
 const LINK_LEN: usize = 14 + 4;
 
 /// What is to be opened.

@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Within IPv6, and in a range that begins or ends beside them.
+    /// Within IPv6, and in a range that begins or ends alongside them.
     #[test]
     fn addresses_of_ipv4_in_ipv6_are_such() {
         let text = "::ffff:192.0.2.0/120,1\n::,::ffff:ffff:ffff,2\n::ffff:0:0/95,3\n\
@@ -385,7 +385,7 @@ mod tests {
         assert!(Ranges::parse(&long).unwrap_err().contains("too long"));
     }
 
-    /// Beside the simple way: all ranges over an address, and of them the right one.
+    /// Compared with the simple way: all ranges over an address, and of them the right one.
     #[test]
     fn of_several_the_narrowest_counts() {
         let mut seed = 0x9e37_79b9_u64;

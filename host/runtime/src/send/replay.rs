@@ -327,7 +327,7 @@ pub struct Survey {
     pub samples: Vec<Vec<u8>>,
 }
 
-/// Reads a capture to its end without sending anything. `sample_count` packets are kept. Beside
+/// Reads a capture to its end without sending anything. `sample_count` packets are kept. Alongside
 /// what was found stands the error that ended the reading early, if one did.
 ///
 /// # Errors

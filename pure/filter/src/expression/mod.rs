@@ -3,7 +3,7 @@
 //! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` moves what
 //! follows it, so order matters), then jumps are threaded and instructions written. Keywords of
 //! libpcap 1.10 that this compiler does not support are refused by name: `protochain`, `gateway`,
-//! `geneve`, 802.11, `decnet`, and `vlan` on a live socket; so are link types beside Ethernet, raw
+//! `geneve`, 802.11, `decnet`, and `vlan` on a live socket; so are link types besides Ethernet, raw
 //! IP, PPP and Linux cooked capture.
 
 mod arith;

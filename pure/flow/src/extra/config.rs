@@ -57,7 +57,7 @@ impl ExtraConfig {
 }
 
 impl ExtraConfig {
-    /// Bytes that it costs beside, with a table of so many flows.
+    /// Bytes that it costs alongside, with a table of so many flows.
     pub(crate) fn fixed_len(&self, flow_count: usize) -> usize {
         match self.inspect_count {
             0 => 0,

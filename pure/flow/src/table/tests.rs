@@ -1,4 +1,4 @@
-//! The table: beside a simple model, at its limits, and when flows end.
+//! The table: alongside a simple model, at its limits, and when flows end.
 
 use super::*;
 use crate::HashKey;
@@ -345,7 +345,7 @@ impl Models {
     }
 }
 
-/// Random packets over so many flows into a table of this size, one at a time beside the model.
+/// Random packets over so many flows into a table of this size, one at a time alongside the model.
 fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, steps: u32) {
     let mut packets = Packets {
         random: Random(seed),

@@ -17,7 +17,7 @@ pub trait RecordSink {
     }
 }
 
-/// What goes on beside the records of a table, by the number of the record. The code is made for
+/// What goes on alongside the records of a table, by the number of the record. The code is made for
 /// each, so that a table by itself pays for nothing.
 pub(crate) trait Watch {
     /// Whether records hold more than counters.
@@ -47,7 +47,7 @@ pub(crate) trait Watch {
     fn walked(&mut self, clock_ns: u64);
 }
 
-/// Nothing goes on beside the records.
+/// Nothing goes on alongside the records.
 pub(crate) struct Alone<const DETAIL: bool>;
 
 impl<const D: bool> Watch for Alone<D> {

@@ -2,7 +2,7 @@
 //!
 //! One RTP packet proves nothing. A packet that may be one makes the flow a candidate; the flow is
 //! named when [`RUN`] packets of a direction have the same source and payload type and rising
-//! sequence numbers. Until two packets agree, a datagram that has no place beside RTP ends the
+//! sequence numbers. Until two packets agree, a datagram that has no place alongside RTP ends the
 //! candidate: one in fifteen flows of random bytes begins like RTP. A compound RTCP packet proves
 //! itself: its lengths add up, and its description is of the sender of its report.
 

@@ -1,4 +1,4 @@
-//! The automaton beside asking every row about every beginning.
+//! The automaton compared with asking every row about every beginning.
 
 use super::*;
 use std::vec::Vec;

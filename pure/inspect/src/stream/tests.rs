@@ -1,4 +1,4 @@
-//! Streams beside a model that has all segments at hand, and a keeper that copies nothing.
+//! Streams alongside a model that has all segments at hand, and a keeper that copies nothing.
 
 use super::*;
 use std::vec::Vec;

@@ -1,4 +1,4 @@
-//! Sets of addresses beside a plain list of them.
+//! Sets of addresses compared with a plain list of them.
 
 use std::collections::BTreeSet;
 

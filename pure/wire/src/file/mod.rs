@@ -35,7 +35,7 @@ use core::ops::Range;
 /// The most bytes of one packet that a reader accepts by default: libpcap's bound.
 pub const MAX_PACKET_LEN: u32 = 262_144;
 
-/// The most bytes of a pcapng block beside the packet in it: header, trailer, options.
+/// The most bytes of a pcapng block alongside the packet in it: header, trailer, options.
 pub const MAX_BLOCK_EXTRA: u32 = 131_072;
 
 /// The maximum that [`Event::Need`] requests at once by default: a buffer of this size is enough

@@ -1,10 +1,10 @@
-//! A packet that outlives its batch: its frame, and what was known of it beside its bytes.
+//! A packet that outlives its batch: its frame, and what was known of it besides its bytes.
 
 use ring::{Frame, Pool};
 
 use ring::slot::{Checksum, Vlan};
 
-/// What is known of a packet beside its bytes.
+/// What is known of a packet besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// Bytes on the wire.
@@ -34,9 +34,10 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Puts a VLAN tag that lies beside the packet back into it, as it has to be before the frame
-    /// is sent: else the packet would go to another network. False if the frame has no room for
-    /// it, or the packet no link header; then nothing has changed. True also where there is no tag.
+    /// Puts a VLAN tag that lies alongside the packet back into it, as it has to be before the
+    /// frame is sent: else the packet would go to another network. False if the frame has no room
+    /// for it, or the packet no link header; then nothing has changed. True also where there is no
+    /// tag.
     ///
     /// # Panics
     /// If the frame is not one of `pool`.

@@ -35,7 +35,7 @@ impl RxBatch<'_> {
 
     /// Hands the first `count` packets over to a sending queue, in order, and leaves them out of
     /// the batch. Fewer where the queue has no room: the rest stay in the batch. A VLAN tag that
-    /// lies beside a packet is put back into it. Nothing moves before the queue's flush.
+    /// lies alongside a packet is put back into it. Nothing moves before the queue's flush.
     ///
     /// # Errors
     /// The sending queue's.
@@ -121,7 +121,7 @@ fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize>
         .then_some(len)
 }
 
-/// Puts the tag that lies beside a packet back, into the room before it, or where there is none
+/// Puts the tag that lies alongside a packet back, into the room before it, or where there is none
 /// into that after it. A packet without either is made empty, which no device sends: without its
 /// tag it would go to another network.
 fn restore_tag(slot: &mut Slot, pool: &Pool) {

@@ -1,4 +1,4 @@
-//! Waiting beside other things: a descriptor to poll, and a waker that ends a wait from another
+//! Waiting alongside other things: a descriptor to poll, and a waker that ends a wait from another
 //! thread.
 
 use std::os::fd::BorrowedFd;
@@ -41,9 +41,9 @@ impl RxQueue {
         Ok(Waker(self.waker.insert(event).clone()))
     }
 
-    /// A descriptor that is readable when there may be packets, for `poll(2)` or `epoll(7)` beside
-    /// others. `None` for a port that never has to be waited for (a file), or has nothing that
-    /// could be polled.
+    /// A descriptor that is readable when there may be packets, for `poll(2)` or `epoll(7)`
+    /// alongside others. `None` for a port that never has to be waited for (a file), or has nothing
+    /// that could be polled.
     ///
     /// Before each poll receive until a batch is empty, and call [`arm`](Self::arm). Not everything
     /// makes it readable, as that the interface was deleted: look with a wait of no time ten times

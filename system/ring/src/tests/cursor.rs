@@ -1,4 +1,4 @@
-//! The ring beside a model of it, and against liars.
+//! The ring alongside a model of it, and against liars.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use super::random::Random;
 use crate::cursor::{Consumer, Producer, RingMemory, spsc, spsc_from};
 use crate::sync::{AtomicU32, Cell, Ordering};
 
-/// Random batches through rings of every small size, from where the indices wrap, beside a queue of
-/// the standard library.
+/// Random batches through rings of every small size, from where the indices wrap, alongside a queue
+/// of the standard library.
 #[test]
 fn random_batches_beside_a_queue() {
     let mut random = Random::seeded("ring");

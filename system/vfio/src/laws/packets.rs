@@ -244,8 +244,8 @@ pub fn few_doorbells<R: Rig>() {
     stand.end();
 }
 
-/// Anything in any order, beside a plain model: every packet arrives and leaves once, every frame
-/// has one owner.
+/// Anything in any order, alongside a plain model: every packet arrives and leaves once, every
+/// frame has one owner.
 pub fn any_order<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let mut random = Random::new();

@@ -1,4 +1,4 @@
-//! A random walk over everything that can be done with a pair of ports, beside a simple model of
+//! A random walk over everything that can be done with a pair of ports, alongside a simple model of
 //! it.
 
 use std::collections::VecDeque;

@@ -101,7 +101,7 @@ pub fn field(text: &str) -> Result<Field, String> {
     }
 }
 
-/// Whether any of them is kept beside the record.
+/// Whether any of them is kept alongside the record.
 pub fn has_more(fields: &[Field]) -> bool {
     let is_record = |field: &Field| matches!(field, Field::Counters | Field::Standard);
     !fields.iter().all(is_record)

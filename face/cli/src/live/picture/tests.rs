@@ -140,7 +140,7 @@ fn picture(queues: usize) -> Picture {
     }
 }
 
-/// Compares with a file beside this one.
+/// Compares with a file next to this one.
 fn golden(name: &str, picture: &Picture, width: u16, height: u16) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("src/live/picture/golden")

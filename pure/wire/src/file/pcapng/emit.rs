@@ -157,7 +157,7 @@ pub fn emit_interface(out: &mut [u8], info: &InterfaceInfo<'_>) -> Option<usize>
     out.finish(options)
 }
 
-/// What is written of a packet beside its bytes.
+/// What is written of a packet besides its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketInfo {
     /// Index of its interface in the section.

@@ -87,7 +87,7 @@ impl Attachment {
 
     /// Puts the program back onto the interface, in the mode that it was in. A link that was
     /// detached cannot be used again. One into which another process put its program is left to it:
-    /// that program holds the place as one attached beside would.
+    /// that program holds the place as one attached alongside would.
     ///
     /// # Errors
     /// As [`XdpLink::attach`]; `Busy` names the program that is there instead.
@@ -125,7 +125,7 @@ pub(super) struct Device {
     pub lro: bool,
     /// Bytes a frame: the given pool's, or what suits MTU and driver.
     pub frame_len: u32,
-    /// Link header and two VLAN tags beside the MTU.
+    /// Link header and two VLAN tags in addition to the MTU.
     pub packet_len_max: u32,
 }
 

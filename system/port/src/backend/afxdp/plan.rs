@@ -14,7 +14,7 @@ use crate::registry::PortName;
 const RING_LEN: u32 = 16384;
 /// The kernel's own limit on rings exceeds any sensible amount of memory.
 const RING_LEN_MAX: u32 = 1 << 16;
-/// Frames that caches and batches may hold beside the rings, for each end of a queue.
+/// Frames that caches and batches may hold in addition to the rings, for each end of a queue.
 const FRAMES_BESIDE: u32 = 512;
 
 /// The requested queues.

@@ -18,7 +18,7 @@ use crate::tx::TxBackend;
 /// Shortest packet: an Ethernet header. The kernel drops shorter ones without a word, or without
 /// giving the frame back.
 const PACKET_LEN_MIN: u32 = 14;
-/// Most segments of a packet: what fits a socket buffer beside its head (`MAX_SKB_FRAGS`).
+/// Most segments of a packet: what fits a socket buffer alongside its head (`MAX_SKB_FRAGS`).
 const SEGMENTS_MAX: usize = 17;
 /// Calls to the kernel in one flush at the most; what is left then leaves with the next.
 const KICKS_MAX: u32 = 256;

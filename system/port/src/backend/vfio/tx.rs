@@ -100,7 +100,7 @@ impl<D: Driver> Tx<D> {
 
     #[inline]
     fn copied(&mut self, frame: Frame) -> Result<Copied> {
-        // The copy's frame comes out of the cache; the only free one may lie beside it.
+        // The copy's frame comes out of the cache; the only free one may lie next to it.
         if let Some(index) = self.spare.pop() {
             // SAFETY: the card has completed it, and nothing was made of it since.
             unsafe { self.cache.reclaim(index) };
