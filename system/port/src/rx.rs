@@ -268,7 +268,7 @@ fn selects(filter: &Matcher, slot: &Slot, bytes: &[u8]) -> bool {
 }
 
 /// # Safety
-/// The slot's queue must own the memory, and nobody may write it meanwhile.
+/// The slot's queue must own the memory, and nothing else may write it meanwhile.
 #[inline]
 unsafe fn slot_bytes(slot: &Slot) -> &[u8] {
     // SAFETY: backends make slots only over ranges that they checked.

@@ -160,7 +160,7 @@ impl TxBatch<'_> {
         if self.next == self.end {
             return None;
         }
-        // SAFETY: one of the queue's slots (see `end`), and nobody else reaches them while the
+        // SAFETY: one of the queue's slots (see `end`), and nothing else reaches them while the
         // batch has the queue.
         Some(unsafe { &mut *self.next })
     }

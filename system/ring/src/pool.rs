@@ -371,8 +371,8 @@ impl Pool {
     /// If the frame is of another pool.
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
-        // SAFETY: holding the frame is owning the bytes; nobody else writes them meanwhile (see the
-        // threat model for hostile peers), and the range lies within the frame.
+        // SAFETY: holding the frame is owning the bytes; nothing else writes them meanwhile (see
+        // the threat model for hostile peers), and the range lies within the frame.
         unsafe { std::slice::from_raw_parts(self.address(frame), frame.len as usize) }
     }
 

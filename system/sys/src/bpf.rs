@@ -70,7 +70,7 @@ unsafe fn bpf<T>(cmd: u32, attr: &mut T) -> io::Result<i32> {
 unsafe fn bpf_fd<T>(cmd: u32, attr: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: promised by the caller.
     let fd = unsafe { bpf(cmd, attr)? };
-    // SAFETY: the kernel just made this descriptor for us; nobody else knows it.
+    // SAFETY: the kernel just made this descriptor for us; nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

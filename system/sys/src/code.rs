@@ -29,7 +29,7 @@ impl FilterCode {
     pub unsafe fn new(code: &[u8]) -> Result<Self> {
         let memory = Mapping::anonymous(code.len().max(1))?;
         let start = memory.base().as_ptr();
-        // SAFETY: the mapping is as long, writable, and nobody else's.
+        // SAFETY: the mapping is as long, writable, and used by nothing else.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), start, code.len()) };
         let rights = libc::PROT_READ | libc::PROT_EXEC;
         // SAFETY: the range is the mapping just made, which nothing writes from here on.

@@ -18,7 +18,7 @@ impl EventFd {
         if raw < 0 {
             return Err(Error::last_os("make an eventfd"));
         }
-        // SAFETY: the descriptor was just returned to us and nobody else owns it.
+        // SAFETY: the descriptor was just returned to us and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 

@@ -259,7 +259,7 @@ impl Detector {
         let Some(state) = self.state(flow) else {
             return;
         };
-        // SAFETY: live; what it holds next to itself is freed, and nobody asks for it after this.
+        // SAFETY: live; what it holds next to itself is freed, and it is not used after this.
         unsafe { (self.library.free_flow)(state) };
         self.is_used[flow as usize] = false;
         self.free.push(flow);
@@ -268,8 +268,8 @@ impl Detector {
     /// Appends the library's name of a protocol: `TLS`, or with what is in it `TLS.Google`.
     pub fn name(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let mut text: [c_char; NAME_LEN] = [0; NAME_LEN];
-        // SAFETY: the module is live; the text is as long as said, and the library ends it with a
-        // zero byte within that.
+        // SAFETY: the module is live; the text has the stated length, and the library ends it with
+        // a zero byte within that.
         let name = unsafe {
             (self.library.name)(self.module, protocol, text.as_mut_ptr(), NAME_LEN as c_uint)
         };

@@ -171,7 +171,7 @@ impl Library {
     fn open_tap(&self, link_type: i32, ifindex: u32) -> Option<*mut Handle> {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
         let mut text: [c_char; 256] = [0; 256];
-        // SAFETY: name and text are as long as the two functions ask for; the handle is closed
+        // SAFETY: name and text are as long as the two functions require; the handle is closed
         // if it is not handed on.
         unsafe {
             if libc::if_indextoname(ifindex, name.as_mut_ptr()).is_null() {
@@ -196,7 +196,7 @@ impl Library {
         let mut name: [c_char; libc::IF_NAMESIZE] = [0; libc::IF_NAMESIZE];
         let mut text: [c_char; 256] = [0; 256];
         let (mut net, mut mask) = (0, 0);
-        // SAFETY: name and text are as long as the two functions ask for, and the numbers ours.
+        // SAFETY: name and text are as long as the two functions require, and the numbers ours.
         let is_known = unsafe {
             !libc::if_indextoname(ifindex, name.as_mut_ptr()).is_null()
                 && (self.look_up_net)(name.as_ptr(), &mut net, &mut mask, text.as_mut_ptr()) == 0

@@ -198,7 +198,7 @@ impl Conf {
         let conf = Conf { library, conf };
         let mut text: [c_char; TEXT_LEN] = [0; TEXT_LEN];
         for (name, value) in &pairs {
-            // SAFETY: conf is live, the strings are C strings, the text is as long as said.
+            // SAFETY: conf is live, the strings are C strings, the text has the stated length.
             let status = unsafe {
                 (library.conf_set)(
                     conf.conf,
@@ -218,7 +218,7 @@ impl Conf {
 
 impl Drop for Conf {
     fn drop(&mut self) {
-        // SAFETY: live, as nobody took it, and not used after this.
+        // SAFETY: live, as it was not taken, and not used after this.
         unsafe { (self.library.conf_destroy)(self.conf) };
     }
 }
@@ -334,7 +334,7 @@ impl Drop for Producer {
 
 /// A message is there, or will not be.
 unsafe extern "C" fn reported(_: *mut Opaque, message: *const Message, reports: *mut c_void) {
-    // SAFETY: the library lends a message of its own for the call, and gives back what
+    // SAFETY: the library passes a message of its own for the call, and gives back what
     // `conf_set_opaque` was given, a `Mutex<Reports>` that outlives the handle.
     let (message, reports) = unsafe { (&*message, &*reports.cast::<Mutex<Reports>>()) };
     let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);

@@ -61,7 +61,7 @@ impl MemoryFile {
         if raw < 0 {
             return Err(Error::last_os("create a memory file"));
         }
-        // SAFETY: the descriptor was just returned to us and nobody else owns it.
+        // SAFETY: the descriptor was just returned to us and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let what = || format!("reserve {len} bytes of memory");
         let size = i64::try_from(len).map_err(|_| {

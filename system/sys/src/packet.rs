@@ -138,7 +138,7 @@ impl PacketSocket {
                 _ => error,
             });
         }
-        // SAFETY: the descriptor was just returned to us and nobody else owns it.
+        // SAFETY: the descriptor was just returned to us and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         Ok(Self { fd })
     }

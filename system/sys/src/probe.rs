@@ -11,7 +11,7 @@ fn socket(family: i32, name: &str) -> Result<()> {
     if raw < 0 {
         return Err(Error::last_os(format!("open a socket of {name}")));
     }
-    // SAFETY: just returned to us, owned by nobody else.
+    // SAFETY: just returned to us, owned by nothing else.
     drop(unsafe { OwnedFd::from_raw_fd(raw) });
     Ok(())
 }

@@ -247,7 +247,7 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
         let error = io::Error::last_os_error();
         return Err(node_error(function, &node, error));
     }
-    // SAFETY: the descriptor was just returned to us and nobody else owns it.
+    // SAFETY: the descriptor was just returned to us and nothing else owns it.
     let fd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) };
     let space = Space::type1(container, group);
     Device::new(function.address(), fd, Arc::new(space))

@@ -181,7 +181,7 @@ impl DmaSpace {
             .with_hint("make the pool of an even number of frames"));
         }
         // SAFETY: the pool lives in the result alongside the mapping and goes after it; the card
-        // writes only into frames that it has been given, which nobody reads before it is done.
+        // writes only into frames that it has been given, which are not read before it is done.
         let mapping = unsafe { self.map(pool.base(), pool.frames_len())? };
         Ok(Arc::new(PoolDma {
             iova: mapping.iova + self.pool_offset(),

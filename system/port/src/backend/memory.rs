@@ -231,7 +231,7 @@ fn drain(consumer: &mut Consumer<Descriptor>, cache: &mut FrameCache) -> u64 {
     let mut packets = 0;
     for at in 0..count {
         let descriptor = consumer.read(at);
-        // SAFETY: the sender submitted the frame and no longer touches it; nobody else reads the
+        // SAFETY: the sender submitted the frame and no longer touches it; nothing else reads the
         // ring.
         unsafe { cache.reclaim(descriptor.index) };
         packets += u64::from(!descriptor.continues);

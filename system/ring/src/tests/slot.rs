@@ -16,7 +16,7 @@ const TAG: Vlan = Vlan {
 fn slot(bytes: &mut [u8], token: u64) -> Slot {
     let len = bytes.len() as u32;
     let data = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    // SAFETY: the bytes are initialized, and nobody else uses them while the slot is there.
+    // SAFETY: the bytes are initialized, and nothing else uses them while the slot is there.
     unsafe { Slot::over(data, len, len, token) }
 }
 

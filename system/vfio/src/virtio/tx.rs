@@ -128,7 +128,7 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
         let pool = self.frames.pool();
         let start = part.offset - HEADER_LEN;
         let at = pool.addr_of(part.index) as usize + start as usize;
-        // SAFETY: the caller lends the frame, which is the pool's; the header ends where the packet
+        // SAFETY: the caller gives the frame, which is the pool's; the header ends where the packet
         // begins, so it is within the frame.
         unsafe { header::write(pool.base().add(at).as_ptr()) };
         self.ring.offer(Element {

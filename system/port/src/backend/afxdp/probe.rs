@@ -43,7 +43,7 @@ impl Probe {
     pub(super) fn new(ifindex: u32, queue_index: u32) -> Result<Self> {
         let memory = Mapping::anonymous(MEMORY_LEN)?;
         let socket = XskSocket::open()?;
-        // SAFETY: the mapping lives longer than the socket, and nobody looks into it.
+        // SAFETY: the mapping lives longer than the socket, and nothing reads it.
         unsafe { socket.register_memory(memory.base().as_ptr(), MEMORY_LEN, CHUNK_LEN) }?;
         // A mapped ring would keep the socket bound.
         for kind in [RingKind::Fill, RingKind::Completion, RingKind::Rx] {

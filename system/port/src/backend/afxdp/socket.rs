@@ -399,7 +399,7 @@ fn open_once(pool: &Pool, spec: &SocketSpec, other: Option<&Arc<Shared>>) -> Res
     let route = Mutex::new(netlink::Socket::route()?);
     if other.is_none() {
         // SAFETY: the pool's mapping lives as long as `Leftovers`, which is dropped after the
-        // socket; its bytes are only accessed by whoever owns the frame.
+        // socket; its bytes are only accessed by the owner of the frame.
         unsafe {
             socket.register_memory(pool.base().as_ptr(), pool.frames_len(), pool.frame_len())
         }?;

@@ -179,7 +179,7 @@ fn tags_go_back_into_the_packet() {
         (3, frame_len - 3, false, 0),
         (3, 60, true, 0),
     ] {
-        // SAFETY: the frame was taken above, and nobody else has it; the range lies within it.
+        // SAFETY: the frame was taken above, and nothing else has it; the range lies within it.
         let mut slot = unsafe {
             let data = pool.base().add(pool.addr_of(index) as usize + offset);
             ptr::copy_nonoverlapping(plain.as_ptr(), data.as_ptr(), len);
