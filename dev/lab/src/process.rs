@@ -1,5 +1,5 @@
 //! Programs as peers: started with both streams captured, waited for with a limit, never left
-//! behind.
+//! after.
 
 use std::ffi::OsStr;
 use std::io::Read;

@@ -62,7 +62,7 @@ impl Netns {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("bw-{}-{number}", std::process::id());
-        // First, so that no crash leaves it behind.
+        // First, so that no crash leaves it after.
         let mut guard = Guard::of(&name)?;
         if let Err(error) = ip(&["netns", "add", &name]) {
             guard.dismiss();

@@ -6,11 +6,11 @@ use flow::encode::{Refusal, Statistics, Sum};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DropReason {
-    /// The format knows IPv4 only.
+    /// The format supports IPv4 only.
     NotIpv4,
     /// A record does not fit into one message.
     TooLarge,
-    /// A value is beyond what the format can say.
+    /// A value exceeds the range of the format.
     OutOfRange,
     /// The queue to the exporter was full.
     QueueFull,
@@ -83,7 +83,7 @@ pub struct Account {
     pub sessions: u64,
     /// Times that the destination could not be reached, or went away.
     pub failures: u64,
-    /// Times that the host said that nobody listens there (UDP).
+    /// ICMP port unreachable errors (UDP).
     pub refused_by_host: u64,
     /// The last failure, in words.
     pub last_failure: Option<String>,
@@ -155,7 +155,7 @@ impl Account {
         }
     }
 
-    /// What options records say.
+    /// The contents of options records.
     pub(crate) fn statistics(&self) -> Statistics {
         Statistics {
             exported_messages: self.messages,

@@ -1,5 +1,5 @@
-//! The end of destinations: their threads are waited for, and once somebody has asked for the end,
-//! no longer than a destination that takes nothing deserves.
+//! The end of destinations: waits for their threads and, once the end was requested, only briefly
+//! for a stalled destination.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -16,19 +16,19 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How much longer than its thread a destination is waited for, which sees the same stall itself
 /// unless a call holds it up.
 const GRACE: Duration = Duration::from_millis(50);
-/// How long after somebody has asked for the end a destination is waited for that takes nothing:
-/// with what else there is to do, the end comes within a second.
+/// How long to wait for a stalled destination after the end was requested: with everything else,
+/// the run ends within a second.
 const ASKED_MAX: Duration = Duration::from_millis(700);
 /// The same after its last step, where that was later: as long as it takes something it may go on.
 const STALL_ASKED: Duration = Duration::from_millis(300);
 
-/// How long a destination is waited for. All waits count from the moment at which somebody asked
-/// for the end, so that waits one behind the other do not add up.
+/// How long a destination is waited for. All waits count from the moment at which the end was
+/// requested, so that waits one after the other do not add up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// After its last step, as long as nobody has asked for the end.
+    /// After its last step, until the end is requested.
     pub(crate) unasked: Duration,
-    /// After its last step and that moment, where `wait=` says so, and for files. Others have until
+    /// After its last step and that moment, with `wait=` and for files. Others have until
     /// [`ASKED_MAX`], or [`STALL_ASKED`] after their last step.
     pub(crate) asked: Option<Duration>,
 }
@@ -59,8 +59,8 @@ struct Watch {
     since: Instant,
 }
 
-/// Waits until the threads have ended. Once `asked_at` says when somebody asked for the end, a
-/// thread that makes no step while its [`Handle::patience`] lasts is left behind, with an account
+/// Waits until the threads have ended. Once `asked_at` has the time at which the end was requested,
+/// a thread that makes no step while its [`Handle::patience`] lasts is left behind, with an account
 /// of what it has not sent.
 pub(crate) fn wait(handles: Vec<&mut Handle>, asked_at: &dyn Fn() -> Option<Instant>) {
     let watch = |handle: &mut Handle| {
@@ -120,7 +120,7 @@ fn has_ended(handle: &mut Handle, watch: &mut Watch, asked: Option<Instant>) -> 
 }
 
 /// Counts what the thread of a destination has not sent. What it may do later goes into an account
-/// that nobody reads.
+/// that is not read.
 fn leave(handle: &mut Handle) {
     handle.report();
     let mut account: Account = lock(&handle.shared.account).clone();
@@ -172,7 +172,7 @@ mod tests {
             assert_eq!(left(began, at(700)), Duration::ZERO);
         }
         assert!(ASKED_MAX + GRACE <= Duration::from_millis(800));
-        // Who takes something has time after that.
+        // A destination that makes progress gets more time.
         assert_eq!(left(at(5000), at(5100)), Duration::from_millis(200));
         assert_eq!(left(at(5000), at(5300)), Duration::ZERO);
         let now = before + Duration::from_secs(4);
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// The input is a file: its reader waits for the destination until somebody asks for the end.
+    /// The input is a file: its reader waits for the destination until the end is requested.
     #[test]
     fn a_call_that_does_not_come_back_does_not_hold_up_the_end() {
         let (called, is_called) = channel();

@@ -1,4 +1,4 @@
-//! All destinations of a probe: who gets which records, and what became of them.
+//! All destinations of a probe: which records they get, and their accounts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,18 +31,17 @@ const QUEUE_LEN_WAITING: usize = 4 << 10;
 const LENT_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, by default.
 const WAIT: Duration = Duration::from_secs(30);
-/// How long a file on a disk is waited for once somebody has asked for the end: a disk that is busy
-/// may take seconds to say that it has everything.
+/// How long to wait for a file on a disk at the end: a busy disk may take seconds to sync.
 const WAIT_ASKED_FILE: Duration = Duration::from_secs(30);
 
 /// How long a full queue is left alone before the next look: doubled each time.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// Who gets which records.
+/// Which destination gets which records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FanOut {
-    /// Everybody gets all.
+    /// Every destination gets all.
     #[default]
     All,
     /// Each gets its part, by a hash of the key without a secret ([`flow::FlowKey::hash_with`]):
@@ -53,7 +52,7 @@ pub enum FanOut {
 /// What formats export in addition to the records.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Who gets which records.
+    /// Which destination gets which records.
     pub fan_out: FanOut,
     /// What is added to the standard record.
     pub extra_fields: ExtraFields,
@@ -65,7 +64,7 @@ pub struct Setup {
     pub interface: u32,
     /// Names of interfaces.
     pub interfaces: Vec<(u32, String)>,
-    /// Columns that the key asks for.
+    /// Columns of the key.
     pub columns: Vec<Column>,
     /// Whether bytes are those of whole packets, link headers included.
     pub is_layer2: bool,
@@ -76,7 +75,7 @@ pub struct Setup {
     pub owner: Option<(u32, u32)>,
 }
 
-/// What the metering process says of itself, for options records.
+/// Statistics of the metering process, for options records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observed {
     /// Flows begun.
@@ -110,7 +109,7 @@ impl Job {
 pub(crate) struct Handle {
     name: String,
     gathered: Gathered,
-    /// `None` once the end was said.
+    /// `None` once the end was signalled.
     queue: Option<SyncSender<Batch>>,
     /// What the thread will be; `None` once it runs.
     job: Option<Job>,
@@ -141,11 +140,11 @@ pub struct Exporters {
     sampling: (u32, [Sampling; 2]),
     /// Those that are no destinations any more, and end what they have.
     leaving: Vec<Handle>,
-    /// When somebody asked for the end.
+    /// When the end was requested.
     asked_at: Box<dyn Fn() -> Option<Instant> + Send>,
 }
 
-/// What became of destinations when others were asked for.
+/// The result of replacing destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// New ones.
@@ -154,7 +153,7 @@ pub struct Changes {
     pub renewed: Vec<String>,
     /// Those that begin a new session, because the sampling that is reported has changed.
     pub resampled: Vec<String>,
-    /// Files that say of their sampling what is no longer so.
+    /// Files whose sampling records are outdated.
     pub outdated: Vec<String>,
     /// Those that are no more.
     pub ended: Vec<String>,
@@ -180,9 +179,9 @@ impl Exporters {
         })
     }
 
-    /// Once `asked_at` says when somebody asked for the end, a destination that takes nothing is
-    /// waited for less than a second from that moment, unless it is a file or `wait=` says
-    /// otherwise; what is left is counted.
+    /// Once `asked_at` has the time at which the end was requested, a stalled destination gets less
+    /// than a second from that moment, unless it is a file or `wait=` is set; unsent records are
+    /// counted.
     pub fn end_when(&mut self, asked_at: impl Fn() -> Option<Instant> + Send + 'static) {
         self.asked_at = Box::new(asked_at);
     }
@@ -248,8 +247,7 @@ impl Exporters {
         self.handles.iter().any(|handle| handle.later.is_some())
     }
 
-    /// Starts a thread for each destination. Rights are a thread's own: whoever gives some up
-    /// does so before.
+    /// Starts a thread for each destination. Privileges are per thread: drop them before.
     ///
     /// # Errors
     /// When files that are created later could not be created with the rights of now; when a
@@ -322,7 +320,7 @@ impl Exporters {
         }
     }
 
-    /// Hands over what is gathered, and tells how the metering stands. About ten times a second.
+    /// Hands over the gathered records and the metering statistics. About ten times a second.
     pub fn pulse(&mut self, observed: Observed) {
         self.flush();
         for handle in &mut self.handles {
@@ -355,8 +353,8 @@ impl Exporters {
         accounts
     }
 
-    /// Sends everything that can be sent, and ends. A collector that is not there is waited for
-    /// some seconds, fewer once somebody asks for the end ([`Exporters::end_when`]). A thread whose
+    /// Sends everything that can be sent, and ends. It waits some seconds for an unreachable
+    /// collector, fewer once the end is requested ([`Exporters::end_when`]). A thread whose
     /// destination then still holds it up is left behind.
     pub fn finish(&mut self, observed: Observed) -> Vec<(String, Account)> {
         self.pulse(observed);
@@ -409,7 +407,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// What was gathered. The next one is gathered in the memory of one that nobody reads any more:
+    /// What was gathered. The next one is gathered in the memory of one that is no longer read:
     /// given back and taken anew for each batch, its pages would be new ones, too.
     fn lend(&mut self) -> Batch {
         let mut next = Records::default();
@@ -549,7 +547,7 @@ impl Handle {
                     std::thread::sleep(pause);
                     pause = (2 * pause).min(PAUSE_MAX);
                     batch = back;
-                    // Who is busy with what it took is waited for.
+                    // It waits for a destination that is busy.
                     if progress.count() != steps {
                         (steps, since) = (progress.count(), Instant::now());
                     }

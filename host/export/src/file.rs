@@ -1,4 +1,4 @@
-//! Files: messages one behind the other (RFC 5655 §7), lines of text as they are; or one file after
+//! Files: messages one after the other (RFC 5655 §7), lines of text as they are; or one file after
 //! the other, each of which appears when it is complete.
 //!
 //! A file is whole at any time: when the disk is full, the message that did not fit is taken back,
@@ -66,7 +66,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
 fn open_one(path: &Path, packing: Packing) -> Result<Box<dyn Sink>> {
     let is_stdout = path == Path::new("-");
     let opened = if is_stdout {
-        // A descriptor of its own: nobody else's buffer is in between.
+        // Its own descriptor, without another buffer in between.
         use std::os::fd::AsFd;
         io::stdout().as_fd().try_clone_to_owned().map(File::from)
     } else {

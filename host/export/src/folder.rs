@@ -67,7 +67,7 @@ pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
             Err(error) => return Err(error),
         }
         if let Some((uid, gid)) = owner {
-            // Whoever replaced the folder by a link meanwhile gets nothing by it.
+            // Replacing the folder by a link in the meantime has no effect.
             std::os::unix::fs::lchown(path, Some(uid), Some(gid))?;
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
 /// deepest folder that exists, and deletes it.
 ///
 /// # Errors
-/// `Permission` and what else the system says.
+/// `Permission` and other errors of the system.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let mut folder = part::folder_of(path);
     while !folder.exists() && folder != Path::new(".") {

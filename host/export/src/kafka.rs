@@ -3,7 +3,7 @@
 //! The producer is idempotent: within its life a message is in the topic once, and in order in its
 //! partition, however often it had to be sent. A message counts as exported when the brokers have
 //! acknowledged it. The library has a queue with a bound of its own, connects by itself, and
-//! tries again for as long as there is room in the queue, unless `message.timeout.ms` says less.
+//! retries as long as there is room in the queue, or for `message.timeout.ms`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) const MEMORY_LEN: usize =
     (64 << 20) + QUEUE_LEN * (size_of::<Sum>() + size_of::<usize>());
 /// How long a message waits for room in the library's queue before the session counts as broken.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long the reports of messages that were given up are waited for.
+/// How long to wait for the reports of abandoned messages.
 const PURGE_MAX: Duration = Duration::from_secs(10);
 
 /// Properties by default: see CONFIGURATION.md of librdkafka.

@@ -3,8 +3,8 @@
 //!
 //! The probe's collector hands over records in batches through a queue with a bound. What does not
 //! fit is dropped and counted, or waited for, as the input allows: a live interface cannot wait, a
-//! file can. Whatever happens, records in = records exported + records dropped by reason
-//! ([`Account`]), once all is done.
+//! file can. In all cases, records in = records exported + records dropped by reason ([`Account`]),
+//! once all is done.
 //!
 //! A destination is a URL, `FORMAT:SCHEME://HOST:PORT?OPTION=VALUE&…` or `FORMAT:PATH`. Formats are
 //! rows of [`FORMATS`], sinks are rows of [`SINKS`]; a new one is a file and a row.

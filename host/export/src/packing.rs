@@ -1,7 +1,7 @@
 //! Packed files: gzip (RFC 1952) and Zstandard (RFC 8878), by the ending of the name.
 //!
-//! Every message is packed by itself, as a member or frame; readers take them one behind the other.
-//! So a message can be taken back when the disk is full, and whatever is in the file can be read
+//! Every message is packed by itself, as a member or frame; readers take them one after the other.
+//! So a message can be taken back when the disk is full, and the contents of the file can be read
 //! after a crash.
 
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
-    /// What the name of a file asks for.
+    /// The compression implied by a file's name.
     pub fn of(path: &Path) -> Packing {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("gz") => Packing::Gzip,
@@ -29,8 +29,8 @@ impl Packing {
         }
     }
 
-    /// Why a name asks for a compression that is not available; written plain, such a file would
-    /// not be what its name says.
+    /// An error for names of unsupported compressions; an uncompressed file under such a name would
+    /// be misleading.
     pub fn refusal(path: &Path) -> Option<&'static str> {
         let ending = path.extension().and_then(|ending| ending.to_str())?;
         [

@@ -1,4 +1,4 @@
-//! A file that nobody sees before it is complete: written under another name, renamed at its end.
+//! A file that is hidden until it is complete: written under another name, renamed at its end.
 //!
 //! While it is written it is called `.NAME.part`, in the folder where it will be: readers of
 //! folders pass hidden names over, and so do patterns such as `*.parquet`. When the process is
@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Names that are tried for one file before that is given up.
+/// Maximum number of names that are tried for one file.
 const NAMES_MAX: u32 = 10_000;
 
 /// A file on its way.

@@ -1,6 +1,5 @@
-//! Questions in SQL over the Parquet files of [`crate`], answered by an installed DuckDB: its
-//! program or its Python module, whichever is found when it is asked for. The view of all files is
-//! called `flows`.
+//! SQL queries over the Parquet files of [`crate`], run by an installed DuckDB: its program or its
+//! Python module, whichever is found first. The view of all files is called `flows`.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ pub enum Answer {
     Csv,
 }
 
-/// Who answers.
+/// The engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// DuckDB's own program.
@@ -82,10 +81,10 @@ impl Engine {
             .then_some(Engine::Python(path))
     }
 
-    /// Asks over these files and folders, and writes the answer.
+    /// Runs a query on these files and folders, and writes the result.
     ///
     /// # Errors
-    /// What the engine says is wrong; or what cannot be read or written.
+    /// Errors of the engine, and of reading or writing.
     pub fn ask(
         &self,
         sql: &str,
@@ -134,7 +133,7 @@ fn run(command: &mut Command, out: &mut impl Write) -> Result<()> {
         .spawn()
         .map_err(failed)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    // Both at once: who waits for one while the other is full waits for ever.
+    // Both at once: waiting for one while the other is full would never end.
     let words = std::thread::spawn(move || {
         let mut words = Vec::new();
         let read = stderr.map(|stderr| stderr.take(64 << 10).read_to_end(&mut words));

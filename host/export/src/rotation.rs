@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wire::Timestamp;
 
-/// When a file ends. Whatever comes first.
+/// When a file ends. Whichever comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
     /// At each multiple of this time since the Unix epoch, by the clock.

@@ -58,7 +58,7 @@ pub trait Sink: Send {
         self.send(message)
     }
 
-    /// Whether `Sent::Done` does not yet mean that a message has arrived: [`Sink::settle`] tells.
+    /// Whether a message has not yet arrived at `Sent::Done`: [`Sink::settle`] reports that.
     fn is_deferred(&self) -> bool {
         false
     }
@@ -68,7 +68,7 @@ pub trait Sink: Send {
         Settled::default()
     }
 
-    /// Times that the host said that nobody listens.
+    /// ICMP port unreachable errors.
     fn refused_by_host(&self) -> u64 {
         0
     }
@@ -91,7 +91,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Ends the session, all that was sent being out; what [`Sink::settle`] waits for is given up.
+    /// Ends the session, after everything was sent; messages that [`Sink::settle`] waits for are
+    /// abandoned.
     ///
     /// # Errors
     /// When the end could not be reported, or not be written.
@@ -122,7 +123,7 @@ pub struct SinkRow {
     pub is_reliable: bool,
     /// The most bytes of a message by default.
     pub message_len_max: usize,
-    /// What stands behind `://`.
+    /// What stands after `://`.
     pub names: Names,
     /// Whether it is encrypted: some formats then have another port.
     pub is_encrypted: bool,

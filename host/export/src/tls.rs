@@ -91,7 +91,7 @@ impl Sink for Tls {
         let mut socket = tcp::connect(&self.host, self.port)?;
         let mut connection = ClientConnection::new(self.config.clone(), self.name.clone())
             .map_err(io::Error::other)?;
-        // Whoever is there must prove it before anything is sent.
+        // The peer must be authenticated before anything is sent.
         let until = Instant::now() + tcp::WHOLE_MAX;
         while connection.is_handshaking() || connection.wants_write() {
             while connection.wants_write() {
@@ -104,7 +104,7 @@ impl Sink for Tls {
                 }
                 let read = connection.process_new_packets();
                 if let Err(error) = read {
-                    // What is wrong is told to the other side, too, if it listens.
+                    // The error is sent to the peer, too, as an alert.
                     drop(connection.write_tls(&mut socket));
                     return Err(io::Error::other(words(&error)));
                 }

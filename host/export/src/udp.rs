@@ -57,7 +57,7 @@ impl Sink for Udp {
             } else {
                 "[::]:0"
             };
-            // Connected, so that the host's "nobody listens" is heard.
+            // Connected, so that ICMP port unreachable errors are received.
             let socket = UdpSocket::bind(any).and_then(|s| s.connect(address).map(|()| s));
             match socket {
                 Ok(socket) => {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     /// The kernel refuses what is larger than a datagram, each time: it is lost, and what comes
-    /// behind it is not.
+    /// after it is not.
     #[test]
     fn a_message_that_the_kernel_refuses_is_lost_alone() {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(collector.recv(&mut buffer).unwrap(), 4);
     }
 
-    /// Nobody listens: each answer of the host is counted, and the session goes on.
+    /// No listener: each ICMP error is counted, and the session continues.
     #[test]
     fn refusals_of_the_host_are_counted() {
         // The port stays taken, by a socket that hears one peer only: itself.

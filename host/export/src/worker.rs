@@ -19,7 +19,7 @@ use crate::target::Target;
 /// Records on their way to one destination or several.
 pub(crate) type Batch = Arc<Records>;
 
-/// Records, and what is known beyond them.
+/// Records, and their extra fields.
 #[derive(Default)]
 pub(crate) struct Records {
     pub(crate) records: Vec<(Record, EndReason)>,
@@ -41,7 +41,7 @@ const REFRESH: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the end waits for a collector that is not there, by default.
 const WAIT: Duration = Duration::from_secs(5);
-/// The same for one that tells later what it has: a broker that is started anew takes some time.
+/// The same for one that acknowledges later: a restarting broker takes some time.
 const WAIT_DEFERRED: Duration = Duration::from_secs(60);
 /// How long the end may take in all, also with a collector that is slow, or a rate; unless waiting
 /// alone may take longer.
@@ -53,11 +53,11 @@ pub(crate) struct Shared {
     pub(crate) account: Mutex<Account>,
     pub(crate) observed: Mutex<Observed>,
     pub(crate) progress: Progress,
-    /// When somebody asked for the end, who waits for it.
+    /// When the end was requested, for the thread that waits for it.
     pub(crate) asked_at: OnceLock<Instant>,
 }
 
-/// Steps that a destination makes, for whoever waits for it.
+/// The progress of a destination, for the thread that waits for it.
 #[derive(Default)]
 pub(crate) struct Progress {
     steps: AtomicU64,
@@ -268,13 +268,13 @@ impl Running {
         None
     }
 
-    /// Whether the owner has said that this is the end: the exporters' flag.
+    /// Whether the owner has signalled the end: the exporters' flag.
     fn is_over(&self) -> bool {
         lock(&self.worker.shared.observed).is_over
     }
 
-    /// Whether the end has taken as long as it may. Who tells later what arrived is waited for as
-    /// long as something does.
+    /// Whether the end has taken as long as it may. It waits for late acknowledgments as long as
+    /// any arrive.
     fn must_end(&self) -> bool {
         let max = END_MAX.max(self.worker.patience.unasked);
         match self.over_since {
@@ -404,7 +404,7 @@ impl Running {
         self.refused = refused;
     }
 
-    /// The last words, and what could not be said.
+    /// Closes the session, and counts what could not be sent.
     fn finish(&mut self, mut left: Option<(Batch, usize)>) {
         self.count_refused();
         let over = self.worker.sink.over();

@@ -305,7 +305,7 @@ fields! {
     /// Type and code of ICMPv6, 0 for others
     IcmpTypeCode6 = "icmpTypeCodeIPv6" 139 Unsigned16 Identifier None [2] shared
         |v, _w| v.icmp(6);
-    /// IP protocol behind all extension headers
+    /// IP protocol after all extension headers
     Protocol = "protocolIdentifier" 4 Unsigned8 Identifier None [1] shared
         |v, _w| [v.key().protocol()];
     /// 4 or 6
@@ -339,7 +339,7 @@ fields! {
     /// Packets since the flow began; likewise
     PacketsTotal = "packetTotalCount" 86 Unsigned64 TotalCounter Packets [8] directed
         |v, w| v.counters(w).packets.to_be_bytes();
-    /// Bytes behind the transport header
+    /// Bytes after the transport header
     PayloadOctets = "payloadOctetDeltaCount" 1 @own Unsigned64 DeltaCounter Octets [8]
         directed |v, w| v.counters(w).payload_bytes.to_be_bytes();
     /// Union of the TCP flags

@@ -20,7 +20,7 @@ pub(crate) fn records(count: u16) -> Vec<(Record, EndReason)> {
     records_at(count, |_| 1_700_000_000_000_000_000)
 }
 
-/// The same, at the time that is said for each.
+/// The same, at the given time for each.
 pub(crate) fn records_at(count: u16, time_ns: fn(u16) -> u64) -> Vec<(Record, EndReason)> {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = u32::from(count).max(64) * 2;
@@ -213,8 +213,8 @@ fn tcp_connects_again() {
     assert_eq!(found.decoder.template_count(), 0);
 }
 
-/// Nobody is there: the queue holds what it may, the rest is dropped at once, and at the end what
-/// waited is reported as not delivered. Nothing blocks the one who hands over.
+/// Without a collector the queue fills, the rest is dropped at once, and at the end queued records
+/// are reported as not delivered. The caller is never blocked.
 #[test]
 fn a_collector_that_never_comes_is_accounted_for() {
     // The port stays taken, by a socket that does not listen.
@@ -242,7 +242,7 @@ fn a_collector_that_never_comes_is_accounted_for() {
     assert!(account.failures > 0 && account.last_failure.is_some());
 }
 
-/// Who is busy with what it took is waited for, however long; who does nothing is not.
+/// A busy destination is waited for, however long; a stalled one is not.
 #[test]
 fn a_busy_destination_is_waited_for() {
     let idle = thread::spawn(|| records_taken(false));
@@ -392,7 +392,7 @@ fn lines_go_over_tcp_as_they_are() {
         let (mut stream, _) = listener.accept().unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        // A collector may say things; they are passed over.
+        // A collector may send data; it is ignored.
         drop(stream.write_all(b"thanks"));
         text
     });
@@ -407,7 +407,7 @@ fn lines_go_over_tcp_as_they_are() {
     assert_eq!(text.lines().count(), 701);
 }
 
-/// What is known beyond the record goes where the format can say it, with the right record.
+/// Extra fields are exported by formats that support them, with the right record.
 #[test]
 fn extras_stay_with_their_records() {
     let folder = std::env::temp_dir().join(format!("barewire-extras-{}", std::process::id()));
@@ -449,7 +449,8 @@ fn extras_stay_with_their_records() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Another sampling is told to collectors in a new session; a file is left as it is, and named.
+/// Another sampling is reported to collectors in a new session; a file is left unchanged, and
+/// named.
 #[test]
 fn another_sampling_is_told_in_a_new_session() {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -515,7 +516,7 @@ fn lent_batches_come_back_in_their_order() {
         gathered.lend()
     };
     let mut gathered = Gathered::default();
-    // Nobody gives any back: the oldest are forgotten.
+    // None is given back: the oldest are dropped.
     let mut held: Vec<_> = (0..LENT_MAX + 5).map(|_| fill(&mut gathered)).collect();
     assert_eq!(gathered.borrowed.len(), LENT_MAX + 1);
     assert!(held.iter().all(|batch| batch.records.len() == 1));

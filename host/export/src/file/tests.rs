@@ -146,7 +146,7 @@ fn a_wrong_name_is_told_at_once() {
     }
 }
 
-/// Of a message that was written in part nothing stays, and what follows is written behind the last
+/// Of a message that was written in part nothing stays, and what follows is written after the last
 /// whole one.
 #[test]
 fn a_part_of_a_message_is_taken_back() {

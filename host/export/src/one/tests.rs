@@ -3,7 +3,7 @@
 use super::*;
 use crate::exporters::tests::records;
 
-/// Lines of any number of records, and what it was asked for.
+/// Lines of any number of records, and its requests.
 #[derive(Default)]
 struct Lines {
     text: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Files read again by the library's own reader; the lab asks readers that are not ours.
+//! Files read again by the library's own reader; the lab uses independent readers.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn every_record_is_in_the_file_of_its_hour() {
     }
     assert_eq!(sums.values().map(|sum| sum.1).sum::<u64>(), 9334);
     assert!(most <= 2000 / 7 + 1, "{most}");
-    // 2000 records are a group of each hour; more hours than open files means more files.
+    // 2000 records are a group of each hour; with more hours than open files there are more files.
     assert!(account.files > 7 && account.messages == 28, "{account:?}");
 }
 

@@ -1,9 +1,8 @@
-//! The page of HTTP/1.1 that a scraper asks for.
+//! The HTTP/1.1 page for scrapers.
 //!
 //! The probe writes a page now and then, a thread answers with the last one. One request a
-//! connection, [`CONNECTIONS_MAX`] connections at a time, each with bounds in bytes and time. When
-//! one more comes, the oldest that has not asked for anything yet is closed: idle connections
-//! delay nobody.
+//! connection, [`CONNECTIONS_MAX`] connections at a time, each with bounds in bytes and time. One
+//! more closes the oldest that has sent no request yet: idle connections delay no other.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -39,7 +38,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens on an address, `127.0.0.1:9100` for example. Nobody is answered before
+    /// Listens on an address, `127.0.0.1:9100` for example. No request is answered before
     /// [`Endpoint::start`].
     ///
     /// # Errors

@@ -76,7 +76,7 @@ impl Running {
         }
     }
 
-    /// Begins a session if it is time to; says whether there is one.
+    /// Begins a session if it is time to; returns whether there is one.
     pub(super) fn connect(&mut self) -> bool {
         if Instant::now() < self.next_attempt {
             return false;

@@ -289,7 +289,7 @@ fn refused_records_are_counted_where_they_belong() {
     assert!(bye.ends_with(" 300 5"), "{bye}");
 }
 
-/// A message that broke its session goes into the next one, behind new templates.
+/// A message that broke its session goes into the next one, after new templates.
 #[test]
 fn a_broken_session_is_begun_again() {
     use Does::{Breaks, Well};
@@ -333,7 +333,8 @@ fn lost_messages_are_counted_by_what_the_destination_is() {
     }
 }
 
-/// Whoever never comes is waited for as long as was said, and the records are reported as lost.
+/// An unreachable collector is waited for as long as configured, and the records are reported as
+/// lost.
 #[test]
 fn nobody_there() {
     for (url, reason) in [
@@ -353,7 +354,7 @@ fn nobody_there() {
     }
 }
 
-/// What was said last may get lost or break: what was sent before stands.
+/// The closing messages may get lost or fail: earlier ones still count as sent.
 #[test]
 fn the_last_words_may_fail() {
     use Does::{Breaks, Loses, Well};

@@ -1,9 +1,9 @@
 //! A record as a line of JSON with the fields of Suricata's EVE flow events, for what reads those.
 //!
-//! Differences that a reader may meet: bytes are those of the IP datagram unless the probe was
-//! reported otherwise (Suricata counts the link header, too); the state of TCP is distinguished
-//! from flags only; what Suricata tells in events of their own (`tls`, `http`, `dns`) stands in the
-//! flow's event, with the names that it has there.
+//! Differences that a reader may meet: bytes are those of the IP datagram unless configured
+//! otherwise (Suricata counts the link header, too); the TCP state is derived from flags only; data
+//! that Suricata puts into separate events (`tls`, `http`, `dns`) is in the flow event, under the
+//! same names.
 
 use super::extra_fields::{ExtraFields, community_id, mac};
 use super::json::{address, number, padded};
@@ -120,7 +120,7 @@ fn ends(key: &FlowKey, initiator: Side, out: &mut Vec<u8>) {
     }
 }
 
-/// Parts of the key that were asked for.
+/// Requested parts of the key.
 fn key_parts(parts: &KeyExtra, extra_fields: &ExtraFields, initiator: Side, out: &mut Vec<u8>) {
     if extra_fields.key.mac && parts.mac != [[0; 6]; 2] {
         out.extend(b",\"ether\":{\"dest_macs\":[\"");
@@ -258,7 +258,7 @@ fn protocol(number_of: u8, out: &mut Vec<u8>) {
 }
 
 /// A number for the key, the same for all records of a flow and for both directions; 53 bits, so
-/// that readers who keep numbers as floating point tell flows apart.
+/// that readers that keep numbers as floating point can distinguish flows.
 fn flow_id(key: &FlowKey) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(ODD).rotate_left(29);

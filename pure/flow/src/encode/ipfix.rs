@@ -49,7 +49,7 @@ pub struct Config {
     pub message_len_max: usize,
     /// Both directions in one record (RFC 5103).
     pub is_biflow: bool,
-    /// Columns behind the standard ones. In uniflow mode reverse ones are left out.
+    /// Columns after the standard ones. In uniflow mode reverse ones are left out.
     pub extra: Vec<Column>,
     /// What is added to the standard record, in templates of its own.
     pub extra_fields: ExtraFields,
@@ -126,8 +126,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder. Lengths out of range are brought into it. Extra columns beyond [`EXTRA_MAX`]
-    /// are left out, and those with which a template would not fit into a message.
+    /// An encoder. Lengths out of range are brought into it. Extra columns above [`EXTRA_MAX`] are
+    /// left out, and those with which a template would not fit into a message.
     pub fn new(config: Config) -> Encoder {
         let limit = config
             .message_len_max
@@ -293,7 +293,7 @@ impl Encoder {
         if len == SET_HEADER_LEN {
             self.at = self.set_at;
         } else if let Some(header) = self.set_header(self.set_at) {
-            // The buffer is no longer than the length field can say.
+            // The buffer is no longer than the length field allows.
             header[2..].copy_from_slice(&(len as u16).to_be_bytes());
         }
         self.set_index = NO_SET;
@@ -365,7 +365,8 @@ impl Encoder {
         )
     }
 
-    /// Messages with all templates, those of options and what they say of our own elements first.
+    /// Messages with all templates; options templates and the records on our own elements come
+    /// first.
     fn templates(&self, writer: &mut Writer) {
         options::templates(&self.config, writer);
         options::types(&self.config, &self.own_elements(), writer);

@@ -15,7 +15,7 @@ pub const HEADER_LEN: usize = 24;
 pub const RECORD_LEN: usize = 48;
 /// Records in a message.
 pub const RECORD_MAX: usize = 30;
-/// The largest rate that the header can say: 14 bits.
+/// The largest rate that the header can hold: 14 bits.
 pub const SAMPLING_MAX: u32 = 0x3fff;
 
 /// The encoder.
@@ -34,8 +34,8 @@ pub struct Encoder {
 
 impl Encoder {
     /// An encoder for an observation domain (its lower 16 bits), one of `sampling` packets looked
-    /// at, on an interface; what is greater than the format's 14 and 16 bits is said as the
-    /// greatest, and as 0.
+    /// at, on an interface; values above the format's 14 and 16 bits are sent as the maximum, and
+    /// as 0.
     pub fn new(domain: u32, sampling: u32, interface: u32) -> Encoder {
         Encoder {
             buffer: Box::new([0; HEADER_LEN + RECORD_MAX * RECORD_LEN]),
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(records.len(), 3);
         let sums = records.fold((0, 0), |sum, r| (sum.0 + long(r, 16), sum.1 + long(r, 20)));
         assert_eq!(sums, (great.packets(), great.bytes()));
-        // More than one message could say.
+        // More than one message can hold.
         let great = of(40);
         assert!(great.bytes() > 30 * u64::from(u32::MAX));
         encoder.next();
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(encoder.refused()[Refusal::OutOfRange as usize].flows, 1);
     }
 
-    /// Flows 20 years apart cannot share an uptime: they are in different messages, and each says
+    /// Flows 20 years apart cannot share an uptime: they are in different messages, and each has
     /// the right time.
     #[test]
     fn old_captures_keep_their_times() {

@@ -53,7 +53,7 @@ pub struct Config {
     pub domain: u32,
     /// Bytes of a message; it must fit the MTU.
     pub message_len_max: usize,
-    /// Columns behind the standard ones: forward elements of fixed length with IANA numbers;
+    /// Columns after the standard ones: forward elements of fixed length with IANA numbers;
     /// others are left out.
     pub extra: Vec<Column>,
     /// What is added to the standard record: MAC addresses, the MPLS label, the application's
@@ -70,7 +70,7 @@ pub struct Config {
 /// The encoder.
 pub struct Encoder {
     config: Config,
-    /// Fields behind the standard ones.
+    /// Fields after the standard ones.
     extra: Vec<&'static Field>,
     /// Bytes of a record of IPv4 and of IPv6.
     lens: [usize; 2],
@@ -325,7 +325,7 @@ impl Encoder {
             record
         });
         let mut sets = vec![(TEMPLATE_SET, templates.to_vec())];
-        // A flowset each: pmacct 1.7 loses its way behind the first one of a flowset.
+        // A flowset each: pmacct 1.7 loses its way after the first one of a flowset.
         sets.extend(options.map(|options| (OPTIONS_TEMPLATE_SET, vec![options])));
         sets.push((SAMPLING, vec![sampling]));
         sets.push((INTERFACE, names.collect()));

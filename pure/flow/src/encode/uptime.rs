@@ -1,12 +1,12 @@
 //! Times as NetFlow has them: milliseconds since the exporter began, in 32 bits.
 //!
-//! They span 49 days, and a collector turns them into times of day with what each header says:
-//! uptime and time of day of one instant. Captures may be older than that; so the beginning lies
-//! before the first record, and is moved, between messages, when a record does not fit.
+//! They span 49 days, and a collector converts them to times of day with each header's uptime and
+//! time of day. Captures may be older than that; so the beginning lies before the first record, and
+//! is moved, between messages, when a record does not fit.
 
 use crate::record::Record;
 
-/// How long before the first record the exporter is said to have begun.
+/// How long before the first record the exporter appears to have started.
 const BEFORE_MS: u64 = 3_600_000;
 const NS_IN_MS: u64 = 1_000_000;
 
@@ -26,8 +26,8 @@ pub(super) struct Span {
 }
 
 impl Uptime {
-    /// Whether a record can be said in the message that is being made. Before the first record of
-    /// a message the beginning may move.
+    /// Whether a record's times fit into the message that is being built. Before the first record
+    /// of a message the beginning may move.
     pub(super) fn accept(&mut self, record: &Record, is_first: bool) -> bool {
         let (start, end) = (record.start_ns() / NS_IN_MS, record.end_ns() / NS_IN_MS);
         if is_first {
@@ -60,7 +60,7 @@ impl Uptime {
     }
 
     /// One instant, for a header: uptime in milliseconds, time of day in milliseconds. It is now,
-    /// unless the flows of the message are so far from now that one uptime cannot say both.
+    /// unless the flows of the message are so far from now that one uptime cannot express both.
     pub(super) fn instant(&self, now_ns: u64) -> (u32, u64) {
         let now_ms = now_ns / NS_IN_MS;
         let boot = self.boot_ms.unwrap_or(now_ms);

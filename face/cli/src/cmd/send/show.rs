@@ -318,7 +318,7 @@ impl Progress {
         self.last = *report;
     }
 
-    /// Leaves the line behind.
+    /// Leaves the line after.
     pub fn end(&self) {
         if self.drawn {
             say!("");

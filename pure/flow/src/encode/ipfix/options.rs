@@ -1,5 +1,4 @@
-//! Options: what an exporter says of itself, of sampling, of interfaces, and of the elements that
-//! are its own.
+//! Options: the exporter's statistics, sampling, interfaces, and its own elements.
 
 use super::write::{Writer, specifier};
 use super::{Config, OPTIONS_TEMPLATE_SET};
@@ -8,7 +7,7 @@ use crate::encode::Statistics;
 use crate::encode::extra_fields::application_names;
 use crate::sampling::Sampling;
 
-/// Ids of options templates: behind those of data.
+/// Ids of options templates: after those of data.
 const STATISTICS: u16 = 280;
 const SAMPLING: u16 = 281;
 const INTERFACE: u16 = 282;
@@ -98,7 +97,7 @@ fn template(id: u16, scope: &[(u16, u16)], fields: &[(u16, u16)], writer: &mut W
     for &(id, len) in scope.iter().chain(fields) {
         specifier(&mut record, id, len, 0);
     }
-    // A set each: pmacct 1.7 loses its way behind the first one of a set.
+    // A set each: pmacct 1.7 loses its way after the first one of a set.
     writer.end_set();
     writer.record(OPTIONS_TEMPLATE_SET, &record, false);
 }
@@ -196,7 +195,7 @@ pub(super) fn facts(config: &Config, writer: &mut Writer) {
 }
 
 /// Types and names of our own elements. They come before the templates that have them: libfixbuf
-/// looks at what it knows when it reads a template.
+/// looks them up when it reads a template.
 pub(super) fn types(config: &Config, own: &[(u16, String, &'static Element)], writer: &mut Writer) {
     for (id, name, element) in own {
         let mut record = Vec::new();

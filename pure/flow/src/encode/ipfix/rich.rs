@@ -1,5 +1,5 @@
-//! Records with what is known beyond them: columns behind the standard ones, in templates of their
-//! own, so that records without are as they always are.
+//! Records with extra fields: columns after the standard ones, in separate templates, so that
+//! records without them do not change.
 //!
 //! Each application has a template with its own fields, for each shape of a flow that can have it;
 //! a template with all fields serves what mixes several. The fields of a record that does not fit
@@ -21,7 +21,7 @@ use crate::key::Side;
 use crate::origin::{OriginParts, Origins, TEXTS};
 use crate::record::Record;
 
-/// The number of the tunnel: one element for all kinds, because the record does not say which.
+/// The number of the tunnel: one element for all kinds, because the record does not hold it.
 const TUNNEL: Element = Element {
     name: "tunnelIdentifier",
     id: 10,
@@ -161,10 +161,10 @@ const GROUPS: &[&[&str]] = &[
 // A bit of a group's mask for each field.
 const _: () = assert!(FIELDS.len() <= u128::BITS as usize);
 
-/// In all of them that have any: what else is said of a flow of any protocol.
+/// In all of them that have any: fields that do not depend on the protocol.
 const EVERYWHERE: &str = "ndpi";
 
-/// Where the indices of these templates begin: template ids 320 and up, behind all options.
+/// Where the indices of these templates begin: template ids 320 and up, after all options.
 const INDEX_MIN: usize = 64;
 const SHAPES: usize = 8;
 
@@ -187,7 +187,7 @@ struct Group {
 pub(super) struct Rich {
     extra_fields: ExtraFields,
     groups: Vec<Group>,
-    /// What stands behind the standard columns of the record being made.
+    /// What stands after the standard columns of the record being made.
     tail: Vec<u8>,
 }
 
@@ -236,7 +236,7 @@ impl Rich {
         smallest.unwrap_or(&self.groups[0])
     }
 
-    /// Appends specifiers of the columns behind the standard ones; gives how many.
+    /// Appends specifiers of the columns after the standard ones; gives how many.
     fn specifiers(&self, group: &Group, own: u32, out: &mut Vec<u8>) -> usize {
         let mut count = 0;
         let mut add = |(id, len): (u16, u16), enterprise| {
@@ -392,7 +392,7 @@ fn variable(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 }
 
 impl Encoder {
-    /// As `take`, with what is known beyond records.
+    /// As `take`, with extra fields.
     pub(super) fn take_rich(
         &mut self,
         records: &[(Record, EndReason)],
@@ -412,12 +412,12 @@ impl Encoder {
             let group = known.map_or(0, |known| rich.group_of(&known.found).number);
             let mut fits = self.push_rich(&mut rich, record, *reason, &extra, known, group);
             if !fits && self.record_count == 0 && group != 0 {
-                // Too long for any message: without what the application said.
+                // Too long for any message: without the application's fields.
                 self.reset_message();
                 fits = self.push_rich(&mut rich, record, *reason, &extra, known, 0);
             }
             if !fits && self.record_count == 0 && extra.origins.is_some() {
-                // And without the names of those behind it.
+                // And without the names of those after it.
                 self.reset_message();
                 let bare = Extra {
                     origins: None,
@@ -477,7 +477,7 @@ impl Encoder {
         true
     }
 
-    /// The columns of a plain template, and the tail behind them.
+    /// The columns of a plain template, and the tail after them.
     fn push_columns(
         &mut self,
         view: &View<'_>,

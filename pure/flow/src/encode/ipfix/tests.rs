@@ -271,7 +271,7 @@ fn bytes_of_packets_have_their_own_number() {
 }
 
 thread_local! {
-    /// Bytes of the text that [`TEXT`] tells.
+    /// Bytes of the text that [`TEXT`] writes.
     static TEXT_LEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -1,9 +1,9 @@
-//! Makes the files that captures go into: readable by their owner alone, and never through a
-//! symbolic link of somebody else.
+//! Creates capture files: readable by their owner alone, and never through another user's symbolic
+//! link.
 //!
-//! Whoever may write to the folder (`/tmp`) could put a link there under the name of the capture,
-//! and have a privileged process overwrite the file behind it. The kernel refuses such links in
-//! sticky folders where `fs.protected_symlinks` is set; here they are refused everywhere.
+//! Anyone with write access to the folder (`/tmp`) could put a link there under the name of the
+//! capture, and have a privileged process overwrite the file behind it. The kernel refuses such
+//! links in sticky folders where `fs.protected_symlinks` is set; here they are refused everywhere.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,7 +21,7 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Making {
     /// Permissions of new files, less the umask (open(2)).
     pub(super) mode: u32,
-    /// Device and inode of a file that must not be emptied, whatever name leads to it: the input.
+    /// Device and inode of a file that must not be truncated under any name: the input.
     pub(super) keep: Option<(u64, u64)>,
 }
 
@@ -29,7 +29,7 @@ impl Making {
     /// Makes or empties a file.
     ///
     /// # Errors
-    /// What open(2) says; `PermissionDenied` for a link of another user.
+    /// Errors of open(2); `PermissionDenied` for a link of another user.
     pub(super) fn create(self, path: &Path) -> io::Result<File> {
         self.resolve(path, Self::open)
     }
@@ -95,8 +95,8 @@ impl Making {
 enum Link {
     /// To another path.
     Path(PathBuf),
-    /// To a file that a process has open, of which only the kernel knows where it is: what
-    /// `/dev/stdout` and `>(command)` of a shell lead to (proc(5), `/proc/pid/fd`).
+    /// To a file that a process has open, whose location only the kernel has: the target of
+    /// `/dev/stdout` and a shell's `>(command)` (proc(5), `/proc/pid/fd`).
     OpenFile,
 }
 
@@ -131,7 +131,7 @@ fn follow(path: &Path) -> io::Result<Link> {
     Ok(Link::Path(folder.join(target)))
 }
 
-/// Whether a link is the kernel's own: nobody can make one in `/proc`.
+/// Whether a link is the kernel's own: users cannot create links in `/proc`.
 fn is_of_proc(link: &File) -> io::Result<bool> {
     // SAFETY: all zeros is a value of this plain structure, which the kernel fills.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };

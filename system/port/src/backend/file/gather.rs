@@ -1,7 +1,7 @@
 //! Where records gather until they are written: memory that is written by slices, because its
 //! length is settled once a record and not once a piece of one.
 
-/// Bytes gathered so far, and room behind them.
+/// Bytes gathered so far, and room after them.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     /// All of it initialised; what is behind `len` holds what was there before.

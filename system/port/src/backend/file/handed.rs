@@ -1,5 +1,5 @@
-//! What the kernel has taken of a capture file that is being written, for whoever cannot ask the
-//! writer because it is in a call; and the edges of records, at which a file may be cut.
+//! How much of a capture file the kernel has accepted, for use while the writer is in a call; and
+//! the edges of records, at which a file may be cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ impl Handed {
     }
 }
 
-/// Records that lie behind each other.
+/// Records that lie one after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     /// Bytes of all of them.

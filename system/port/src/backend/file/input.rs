@@ -15,8 +15,8 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 /// Bytes read ahead for a decompressor, and while the kind of a file is found out.
 const READ_AHEAD_LEN: usize = 128 << 10;
 
-/// The most memory that a zstd frame may ask for, as a power of two: what `zstd --long` makes and
-/// every decoder must take (RFC 8878 asks for 8 MiB at least; 128 MiB is the reference's bound).
+/// The most memory that a zstd frame may need, as a power of two: as `zstd --long` (RFC 8878
+/// requires 8 MiB at least; 128 MiB is the reference's bound).
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// A descriptor that is read without blocking.
@@ -87,8 +87,8 @@ impl Input {
     /// The next bytes without taking them, `count` if the file has as many. Sleeps on a pipe.
     ///
     /// # Errors
-    /// `Interrupted` when a signal ends the sleep, unless it only asks for totals: somebody may
-    /// want to stop.
+    /// `Interrupted` when a signal ends the sleep, unless it only requests totals: it may be a
+    /// request to stop.
     pub(super) fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         self.reserve();
         while self.end - self.start < count {
@@ -115,7 +115,7 @@ impl Input {
 
 /// Where bytes are to go.
 enum Place<'a> {
-    /// Behind those read ahead.
+    /// After those read ahead.
     Ahead,
     /// Past them.
     Slice(&'a mut [u8]),
@@ -184,10 +184,10 @@ impl Compression {
     }
 }
 
-/// A gzip file: any number of members behind each other (RFC 1952 §2.2).
+/// A gzip file: any number of members one after another (RFC 1952 §2.2).
 ///
-/// Not `MultiGzDecoder`: that says of bytes behind the last member that the file is cut, or that
-/// its header is wrong, which is neither.
+/// Not `MultiGzDecoder`: for bytes after the last member that reports a truncated file or a wrong
+/// header, and it is neither.
 pub(super) struct Gzip {
     /// The member being read; there is always one, but while the next is begun.
     member: Option<GzDecoder<Input>>,
@@ -247,7 +247,7 @@ impl Gzip {
     }
 }
 
-/// What stands behind the last member is none.
+/// What stands after the last member is none.
 fn garbage() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,

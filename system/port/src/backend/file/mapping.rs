@@ -3,10 +3,10 @@
 //!
 //! A mapping has one trap: where another process cuts the file short, or the disk fails, touching
 //! the lost pages raises `SIGBUS`, whose default is death. A capture file is not ours to trust, so
-//! there is a guard: a handler that knows all file mappings of this module and, when the fault
-//! lies in one of them, puts zeroed pages under the rest of it and notes the hit. The reader looks
-//! at the note once a batch and ends with an error that says what happened. Faults elsewhere go on
-//! to whoever handled the signal before.
+//! there is a guard: a handler that has a list of all file mappings of this module and, if the
+//! fault is in one of them, maps zeroed pages over the rest of it and sets a flag. The reader
+//! checks the flag once a batch and ends with an error that describes it. Other faults go to the
+//! previous handler.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use sys::{Error, ErrorKind, Result};
 
-/// Bytes mapped in advance and given back behind the reader, so that memory stays small on large
+/// Bytes mapped in advance and given back after the reader, so that memory stays small on large
 /// files.
 const WINDOW_LEN: usize = 4 << 20;
 
@@ -27,7 +27,8 @@ const LOOK_LEN: usize = 1 << 20;
 
 const _: () = assert!(LOOK_LEN > wire::file::MAX_NEED);
 
-/// File mappings that the guard can watch at once; a file beyond them is read through a buffer.
+/// Maximum number of file mappings that the guard can watch; further files are read through a
+/// buffer.
 const WATCHED_MAX: usize = 64;
 
 /// `MADV_POPULATE_READ`, Since Linux 5.14; older kernels refuse it, and then pages come one fault
@@ -42,9 +43,9 @@ pub(super) struct FileMapping {
     watch: &'static Watch,
     /// Everything before this was given back to the kernel.
     dropped: usize,
-    /// Everything before this has been asked for.
+    /// Everything before this has been requested.
     populated: usize,
-    /// Up to here nobody has to look whether the file was changed.
+    /// Up to here there is no need to check whether the file was changed.
     looked: usize,
     state: FileState,
 }
@@ -86,7 +87,7 @@ impl FileMapping {
         }
         let base = NonNull::new(base.cast::<u8>())?;
         let Some(watch) = Watch::over(base.as_ptr() as usize, len) else {
-            // SAFETY: the range was mapped above and nobody has seen it.
+            // SAFETY: the range was mapped above and is not shared yet.
             unsafe { libc::munmap(base.as_ptr().cast(), len) };
             return None;
         };
@@ -123,16 +124,16 @@ impl FileMapping {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), self.len - at) }
     }
 
-    /// To be called between batches with the position of the reader: gives back what lies behind,
-    /// asks for what lies ahead. False when the file's contents cannot be had there (a disk error,
+    /// To be called between batches with the position of the reader: releases the pages before it
+    /// and requests those ahead. False when the file's contents cannot be had there (a disk error,
     /// a cut).
     pub(super) fn advance(&mut self, at: usize) -> bool {
         let at = at.min(self.len);
         if at - self.dropped >= 2 * WINDOW_LEN {
             let end = at & !(WINDOW_LEN - 1);
-            // SAFETY: no slot points before the reader's position between batches, so nobody sees
-            // the pages go (changed pages fall back to the file's contents). Start and end are
-            // multiples of the page size.
+            // SAFETY: no slot points before the reader's position between batches, so there are no
+            // users of the released pages (changed pages fall back to the file's contents). Start
+            // and end are multiples of the page size.
             unsafe {
                 let start = self.base.as_ptr().add(self.dropped);
                 libc::madvise(start.cast(), end - self.dropped, libc::MADV_DONTNEED);
@@ -160,8 +161,8 @@ impl FileMapping {
         if at < self.looked {
             return true;
         }
-        // The last mebibyte is longer than any packet: who stands before one that is not all there
-        // looks, however far the look before reached.
+        // The last mebibyte is longer than any packet: a reader at an incomplete packet checks
+        // again, however far the last check reached.
         self.looked = at
             .saturating_add(LOOK_LEN)
             .min(self.len.saturating_sub(LOOK_LEN));
@@ -186,13 +187,13 @@ impl Drop for FileMapping {
     fn drop(&mut self) {
         // First the guard forgets it: another mapping may get its addresses at once.
         self.watch.free();
-        // SAFETY: the range was mapped by `new` and is unmapped only here; nobody holds a slot any
-        // more, so that no fault can come in between.
+        // SAFETY: the range was mapped by `new` and is unmapped only here; no slot is held any
+        // more, so that no fault can occur in between.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// One range that the guard knows. Only atomics: the signal handler reads them.
+/// One range that the guard watches. Only atomics: the signal handler reads them.
 #[derive(Debug)]
 struct Watch {
     taken: AtomicBool,
@@ -283,13 +284,13 @@ extern "C" fn on_sigbus(
             unsafe { libc::sigaction(signal, previous, std::ptr::null_mut()) };
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: whoever installed it with SA_SIGINFO gave a function of this type.
+            // SAFETY: a handler installed with SA_SIGINFO has this type.
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: whoever installed it without SA_SIGINFO gave a function of this type.
+            // SAFETY: a handler installed without SA_SIGINFO has this type.
             let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }

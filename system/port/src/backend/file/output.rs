@@ -1,4 +1,4 @@
-//! Where a capture is written to: a file that stays valid whatever happens, or standard output.
+//! Where a capture is written to: a file that stays valid at any time, or standard output.
 //!
 //! Bytes come in pieces of whole records. A piece is written with one call if the system takes it;
 //! where it does not (the disk is full), the file is cut back to the end of the last whole record.
@@ -94,7 +94,7 @@ impl Output {
         self.len
     }
 
-    /// Whether somebody reads it who may stop reading: a pipe or a socket.
+    /// Whether it has a reader that may stall: a pipe or a socket.
     pub(super) fn is_stream(&self) -> bool {
         self.is_stream
     }
@@ -108,7 +108,7 @@ impl Output {
     }
 
     /// Writes a piece. On failure: how many bytes of the piece are in the file (always all or
-    /// nothing of a compressed one), which is cut behind the last whole record of them, as `whole`
+    /// nothing of a compressed one), which is cut after the last whole record of them, as `whole`
     /// finds it.
     pub(super) fn write(
         &mut self,
@@ -152,7 +152,7 @@ impl Output {
         Ok(())
     }
 
-    /// Closes it; some file systems tell only now that a write failed.
+    /// Closes it; some file systems report only now that a write failed.
     pub(super) fn close(self) -> io::Result<()> {
         let fd = self.file.into_raw_fd();
         // SAFETY: the descriptor was ours and is closed here for good.

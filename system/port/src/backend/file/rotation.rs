@@ -50,8 +50,7 @@ pub(super) struct Sequence {
     rotation: Rotation,
     /// Digits of a number.
     width: usize,
-    /// Number of the file within the period, or over all where the name does not tell periods
-    /// apart.
+    /// Number of the file within the period, or overall if the name does not distinguish periods.
     index: u32,
     /// Periods begun.
     period_count: u32,

@@ -14,16 +14,16 @@ use wire::file::MAX_NEED;
 use super::input::{Compression, Input, Stream};
 use super::mapping::FileMapping;
 
-/// Bytes asked for in one read: enough to make the call cheap, few enough to stay in the cache.
+/// Bytes requested in one read: enough to make the call cheap, few enough to stay in the cache.
 const READ_LEN: usize = 256 << 10;
 
-/// Bytes of the buffer: what a reader may need in one piece, and a read behind it.
+/// Bytes of the buffer: what a reader may need in one piece, and a read after it.
 const BUFFER_LEN: usize = (MAX_NEED + READ_LEN).next_multiple_of(4096);
 
 /// An open capture file, and where its reader is.
 pub(super) struct Source {
     bytes: Bytes,
-    /// Bytes that the reader skips beyond those at hand.
+    /// Bytes that the reader skips after those in the buffer.
     skip: usize,
     compression: Compression,
     memory_len: usize,
@@ -43,11 +43,11 @@ struct Buffered {
     memory: Mapping,
     start: usize,
     end: usize,
-    /// The last read filled all there was room for: there may be more behind it.
+    /// The last read filled all there was room for: there may be more after it.
     full: bool,
 }
 
-/// A file's name as it is told to people.
+/// A file's name for messages.
 pub(super) fn shown(path: &str) -> &str {
     match path {
         "-" => "standard input",
@@ -220,7 +220,7 @@ impl Source {
         unsafe { base.add(at + offset) }
     }
 
-    /// Moves the reader on; beyond the bytes at hand, those to come are skipped.
+    /// Advances the reader; bytes not yet in the buffer are skipped when they arrive.
     #[inline]
     pub(super) fn take(&mut self, count: usize) {
         let (at, end) = match &mut self.bytes {
@@ -232,7 +232,7 @@ impl Source {
         self.skip += count - here;
     }
 
-    /// Gets more bytes behind those at hand, until there are `need`. No slot may be out.
+    /// Gets more bytes after those at hand, until there are `need`. No slot may be out.
     pub(super) fn more(&mut self, need: usize) -> More {
         let Bytes::Buffered(buffered) = &mut self.bytes else {
             return More::End(self.skip);
@@ -288,12 +288,12 @@ impl Buffered {
     fn more(&mut self) -> io::Result<usize> {
         let base = self.memory.base().as_ptr();
         if self.start != 0 {
-            // SAFETY: both ranges lie in the memory; no slot is out, says the caller.
+            // SAFETY: both ranges lie in the memory; no slot is out, as the caller guarantees.
             unsafe { std::ptr::copy(base.add(self.start), base, self.end - self.start) };
             (self.start, self.end) = (0, self.end - self.start);
         }
         let room = READ_LEN.min(BUFFER_LEN - self.end);
-        // SAFETY: the range lies in the memory, behind all that `rest` gives.
+        // SAFETY: the range lies in the memory, after all that `rest` gives.
         let into = unsafe { std::slice::from_raw_parts_mut(base.add(self.end), room) };
         self.full = false;
         let count = self.stream.read(into)?;

@@ -54,7 +54,7 @@ fn packet(number: u32) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + number) as u8).collect()
 }
 
-/// A pcap file, and the offset behind each of its packets.
+/// A pcap file, and the offset after each of its packets.
 fn pcap_file(count: u32) -> (Vec<u8>, Vec<usize>) {
     let mut head = [0; pcap::HEADER_LEN];
     pcap::emit_header(
@@ -79,7 +79,7 @@ fn pcap_file(count: u32) -> (Vec<u8>, Vec<usize>) {
     (out, ends)
 }
 
-/// One pcapng section with two interfaces, and the offset behind each of its packets.
+/// One pcapng section with two interfaces, and the offset after each of its packets.
 fn pcapng_file(count: u32) -> (Vec<u8>, Vec<usize>) {
     let mut buffer = [0; 1024];
     let mut out = Vec::new();
@@ -289,7 +289,7 @@ fn many_interfaces_with_long_names_stay_small() {
     assert_eq!(all.len(), 600);
     assert!(all.iter().all(|(_, name)| name.len() <= 128));
     assert_eq!(all[0], (1000, "\u{e9}".repeat(64)));
-    // A reader that knows some is given only the others.
+    // A reader that has some gets only the others.
     assert_eq!(port.control.interfaces(598), all[598..]);
     assert_eq!(port.control.interfaces(600), []);
     assert_eq!(port.control.interfaces(usize::MAX), []);

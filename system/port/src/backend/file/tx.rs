@@ -13,7 +13,7 @@ use crate::account::TxCounters;
 use crate::options::PortOptions;
 use crate::tx::TxBackend;
 
-/// Frames lent to a sender without a pool of its own: 2 MiB.
+/// Frames for a sender without a pool of its own: 2 MiB.
 const FRAME_COUNT: u32 = 512;
 
 /// How long a flush may leave packets in the buffer, so that flushing each batch costs no write
@@ -197,7 +197,7 @@ impl TxBackend for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // Whoever must know whether it worked waits for everything first.
+        // Callers that need the result wait for everything first.
         let _ = self.wait(true, Duration::ZERO);
     }
 }

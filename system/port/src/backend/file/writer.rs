@@ -1,6 +1,6 @@
 //! Writing capture files: pcap or pcapng, plain or compressed, one file or a set of them.
 //!
-//! Packets are gathered behind each other in one buffer and leave it in large writes, always at the
+//! Packets are gathered one after another in one buffer and leave it in large writes, always at the
 //! edge of a record, so that a file is valid at every moment: after a crash, a `kill -9`, a full
 //! disk. Nothing is allocated for a packet.
 
@@ -76,7 +76,7 @@ impl FileWriter {
     /// Opens the first file, unless its name depends on the first packet's time.
     ///
     /// # Errors
-    /// What the system says, for example `Permission` or `NotFound` (the folder).
+    /// The system's error, for example `Permission` or `NotFound` (the folder).
     pub fn create(options: WriterOptions) -> Result<Self> {
         let piece_len = match options.compression {
             FileCompression::None => PIECE_LEN,
@@ -209,9 +209,8 @@ impl FileWriter {
     /// Writes a packet given in pieces.
     ///
     /// # Errors
-    /// `NoSpace` and what else the system says when a buffer of packets did not fit: the text says
-    /// how many packets are in the file, which is valid, and how many are not. Later calls fail
-    /// too.
+    /// `NoSpace` and other errors of the system when a buffer of packets did not fit: the text has
+    /// the number of packets in the file, which is valid, and of those lost. Later calls fail too.
     #[inline]
     pub fn write<'p>(
         &mut self,
@@ -252,7 +251,7 @@ impl FileWriter {
         !is_packed && !self.options.rotation.is_on()
     }
 
-    /// Hands the records of so many packets to the system, `kept_bytes` of these in them, behind
+    /// Hands the records of so many packets to the system, `kept_bytes` of these in them, after
     /// everything gathered; where [`FileWriter::takes_records`].
     ///
     /// # Errors
@@ -395,7 +394,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Ends the file and says what was written.
+    /// Ends the file and returns what was written.
     ///
     /// # Errors
     /// As [`FileWriter::write`].
@@ -452,7 +451,7 @@ impl FileWriter {
 impl Drop for FileWriter {
     fn drop(&mut self) {
         if self.state == State::Open {
-            // Whoever wants to know calls `finish`.
+            // Call `finish` for the result.
             let _ = self.close();
         }
     }

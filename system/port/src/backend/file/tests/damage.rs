@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Bytes behind the last member of a gzip file are named as what they are, and all packets come.
+/// Bytes after the last member of a gzip file are named as what they are, and all packets come.
 #[test]
 fn trailing_garbage_behind_gzip_is_told_and_nothing_is_lost() {
     let (file, _) = pcap_file(100);
@@ -199,7 +199,7 @@ fn a_file_cut_while_it_is_read_ends_and_does_not_kill() {
     assert_eq!(first + rows.len(), 1001);
     assert!(rows == expected(1001, false)[64..]);
 
-    // Cut while a batch is out: its packets read as zeros, and the next call says so.
+    // Cut while a batch is out: its packets read as zeros, and the next call reports it.
     let temp = Temp::new(&file);
     let mut port = open(&temp.name(), &PortOptions::default()).unwrap();
     for _ in 0..20 {

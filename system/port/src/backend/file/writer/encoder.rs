@@ -91,7 +91,7 @@ impl Encoder {
     }
 }
 
-/// The first bytes of a record's room, and those behind them.
+/// The first bytes of a record's room, and those after them.
 #[inline]
 fn split<const LEN: usize>(room: &mut [u8]) -> (&mut [u8; LEN], &mut [u8]) {
     room.split_first_chunk_mut().expect("room for a record")

@@ -14,7 +14,7 @@ use super::super::rotation::Rotation;
 pub enum FileFormat {
     /// One link type, no names, no directions; the time in the unit given.
     Pcap(Precision),
-    /// Everything there is to tell, in nanoseconds.
+    /// All metadata, in nanoseconds.
     Pcapng,
 }
 
@@ -38,8 +38,8 @@ pub struct WriterOptions {
     pub mode: u32,
     /// User and group that new files are given to.
     pub owner: Option<(u32, u32)>,
-    /// Device and inode of a file that no file of the set may replace, by whatever name: the input
-    /// of a program that reads one capture file and writes others.
+    /// Device and inode of a file that no file of the set may replace, under any name: the input of
+    /// a program that reads one capture file and writes others.
     pub keep: Option<(u64, u64)>,
     /// When the first period of a rotation by time starts, in seconds since 1970; with the first
     /// packet if it is not given, and then the first file is made with it.
@@ -62,8 +62,8 @@ pub enum FileCompression {
 }
 
 impl WriterOptions {
-    /// What the name says: `.pcap`, `.cap` and `.dmp` are pcap, everything else pcapng; `.gz` and
-    /// `.zst` behind it compress.
+    /// The format and compression by the name: `.pcap`, `.cap` and `.dmp` are pcap, everything else
+    /// pcapng; `.gz` and `.zst` after it compress.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let name = path.to_string_lossy().to_ascii_lowercase();

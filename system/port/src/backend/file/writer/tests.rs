@@ -223,7 +223,7 @@ fn tags_go_back_into_the_bytes_and_snaplen_holds() {
     }
 }
 
-/// Whoever makes the records, and however many of them come at a time: the file is the same.
+/// The file is the same for any producer of the records, and any number of them at a time.
 #[test]
 fn records_made_elsewhere_are_those_of_the_writer() {
     let folder = Folder::new();
