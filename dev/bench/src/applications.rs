@@ -35,7 +35,7 @@ struct Packet {
     wire_len: u32,
 }
 
-/// Writes the capture, with all of it so many times, and returns of how many files it is made.
+/// Writes the capture, with all of it this many times, and returns of how many files it is made.
 ///
 /// # Errors
 /// When the corpus cannot be read, holds none of these, or the file cannot be written.

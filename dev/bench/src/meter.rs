@@ -55,7 +55,7 @@ impl Packets {
         }
     }
 
-    /// The packets as so many queues of a card have them: each has memory of its own, both
+    /// The packets as this many queues of a card have them: each has memory of its own, both
     /// directions of a flow are in one, and the card's table from hash to queue is filled so that
     /// all have about as many.
     fn split(&self, count: u32) -> Vec<Packets> {
@@ -143,8 +143,8 @@ fn config(flow_count_max: u32, is_counters: bool) -> MeterConfig {
     config
 }
 
-/// Millions of packets a second that go through so many meters, each in a thread of its own; until
-/// the last has reported its records.
+/// Millions of packets a second that go through this many meters, each in a thread of its own;
+/// until the last has reported its records.
 ///
 /// # Errors
 /// If memory runs out.

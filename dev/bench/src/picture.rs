@@ -1,4 +1,4 @@
-//! Pictures: bars where there is one point a subject, lines where there is an axis; whiskers show
+//! Pictures: bars if there is one point a subject, lines where there is an axis; whiskers show
 //! the spread.
 
 use anyhow::{Result, anyhow};

@@ -35,7 +35,7 @@ impl Spread {
 pub struct Series {
     /// Who.
     pub subject: String,
-    /// Where on the horizontal axis: a packet size, or 0 where there is none.
+    /// Where on the horizontal axis: a packet size, or 0 if there is none.
     pub at: u32,
     /// One value a round; NaN where the round gave none.
     pub values: Vec<f64>,

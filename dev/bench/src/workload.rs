@@ -212,7 +212,7 @@ impl Capture {
         })
     }
 
-    /// A packet so long after the beginning.
+    /// A packet this long after the beginning.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -319,7 +319,7 @@ pub fn mixed(path: &Path, packet_count: u32) -> Result<()> {
 }
 
 impl Conversation {
-    /// The next packet of a side, from the transport header on, of at most so many bytes.
+    /// The next packet of a side, from the transport header on, of at most this many bytes.
     fn body(&mut self, way: usize, len: usize) -> Vec<u8> {
         let flow = &self.flow;
         let ports = match way {

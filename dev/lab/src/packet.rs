@@ -223,7 +223,8 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Sends so many packets of 60 bytes, of so many flows, from the left end of a pair to the right.
+/// Sends this many packets of 60 bytes, of this many flows, from the left end of a pair to the
+/// right.
 ///
 /// # Panics
 /// When they cannot be sent.

@@ -228,7 +228,7 @@ pub struct Pair {
 
 impl Pair {
     /// Two cards that are joined by a wire, each moved into a namespace of its own and set up as
-    /// quietly as a veth pair, with so many queues if it can have several. They come back when
+    /// quietly as a veth pair, with this many queues if it can have several. They come back when
     /// the pair is dropped.
     ///
     /// # Errors

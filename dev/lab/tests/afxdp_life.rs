@@ -548,7 +548,7 @@ fn queues_may_come_and_go_underneath() {
     // Fewer than have sockets: the kernel holds them for us.
     pair.right.set_queues(1).unwrap_err();
     exchange(&pair, &mut port, 16, 200, 400);
-    // More than there were: those that have no socket go on to the host.
+    // More than there were: those that have no socket continue to the host.
     pair.right.set_queues(4).unwrap();
     pair.left.set_queues(4).unwrap();
     let out = afxdp::sender(&pair.left);

@@ -24,7 +24,7 @@ struct Books {
     arrived: BTreeSet<u64>,
 }
 
-/// Packets come from `out` to port `a`, and go on from port `b` to `host`.
+/// Packets come from `out` to port `a`, and continue from port `b` to `host`.
 struct Walk {
     random: Random,
     seed: u64,

@@ -1,4 +1,4 @@
-//! `SIGUSR1` prints totals on standard error, and the command goes on.
+//! `SIGUSR1` prints totals on standard error, and the command continues.
 
 use std::io::Write;
 use std::process::Command;

@@ -51,7 +51,7 @@ fn query(args: &[&str]) -> (String, String, Option<i32>) {
     )
 }
 
-/// A capture of so many flows of one packet, 10 ms apart, so that records end while it is read.
+/// A capture of this many flows of one packet, 10 ms apart, so that records end while it is read.
 fn flood(path: &Path, count: u32) {
     let mut bytes = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101] {

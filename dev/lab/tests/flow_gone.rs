@@ -34,7 +34,7 @@ fn start(pair: &Pair, port: &str) -> Process {
     process
 }
 
-/// Sends until the interface is gone, and deletes it when so many packets have come.
+/// Sends until the interface is gone, and deletes it when this many packets have come.
 fn delete_under_load(pair: &Pair) {
     let udp = Udp::between(&pair.left, &pair.right).flows(FLOWS);
     let out = pair.left.ns.run(|| Raw::sender(&pair.left.ifname));

@@ -9,7 +9,7 @@ use wire::LinkType;
 
 /// Captures that are longer are left out, so that all of it takes seconds.
 const PACKETS_MAX: usize = 4000;
-/// One of so many captures of the large corpus.
+/// One of this many captures of the large corpus.
 const ONE_OF: usize = 4;
 
 /// The sample: each capture of the repository, and of the large corpus one in a few, chosen by a

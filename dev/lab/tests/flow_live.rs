@@ -44,7 +44,7 @@ fn sender(end: &End) -> Raw {
     end.ns.run(|| Raw::sender(&end.ifname)).unwrap().unwrap()
 }
 
-/// Sends so many packets, a burst at a time.
+/// Sends this many packets, a burst at a time.
 fn pour(pair: &Pair, udp: &Udp, count: u64) {
     let out = sender(&pair.left);
     for number in 0..count {

@@ -186,7 +186,7 @@ fn a_p0f_signature_is_a_rule() {
     assert_eq!(account(&guard).rules[0].dropped, 1);
 }
 
-/// A UDP packet from this source after so many VLAN tags.
+/// A UDP packet from this source after this many VLAN tags.
 fn udp_from(source: IpAddr, tag_count: usize) -> Vec<u8> {
     let mut packet = vec![0; 12];
     for _ in 0..tag_count {

@@ -197,7 +197,7 @@ fn is_back_after_a_command() {
 }
 
 /// All processes of this name are killed; the helper that gives the card back has another name. A
-/// command that has nothing to do with the card goes on.
+/// command that has nothing to do with the card continues.
 fn is_back_after_a_kill() {
     for run in [false, true] {
         let script = ["--run", "sh", "-c", "echo ready; exec sleep 5"];

@@ -48,7 +48,7 @@ fn is_asleep(tid: i32) -> bool {
 /// Packets, each sent to a sleeping receiver, which it wakes.
 const ROUNDS: u64 = 10;
 
-/// Packets until there were so many: twice a second a reader looks by itself, and may just meet
+/// Packets until there were this many: twice a second a reader looks by itself, and may just meet
 /// one.
 const ROUNDS_MAX: u64 = 10 * ROUNDS;
 
@@ -181,7 +181,7 @@ fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
     assert_eq!(after.delivered - before.delivered, taken, "{account:?}");
     assert!(came < count, "nothing was lost");
     let lost = after.lost() - before.lost();
-    // And it goes on.
+    // And it continues.
     stand.both_ways(200);
     stand.check_account();
     // Each loss is reported once.
@@ -197,8 +197,8 @@ fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
 #[test]
 fn an_igb_goes_on_when_its_reader_does() {
     lab::require!(guest::inside());
-    // One flow, so one of two queues, and the card goes on for the other one. QEMU's igb loses what
-    // a queue has no descriptor for without a count in RQDPC or MPC: the models have it.
+    // One flow, so one of two queues, and the card continues for the other one. QEMU's igb loses
+    // what a queue has no descriptor for without a count in RQDPC or MPC: the models have it.
     let mut stand = Stand::new(["igb0", "igb1"], "?queues=2&ring=64");
     fill(&mut stand, 600, 100, false);
 }

@@ -56,7 +56,7 @@ fn send(out: &Raw, plan: &Udp, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Receives so many packets: their numbers.
+/// Receives this many packets: their numbers.
 fn receive(port: &mut Port, count: usize) -> Vec<u64> {
     let until = Instant::now() + LIMIT;
     let mut numbers = Vec::new();

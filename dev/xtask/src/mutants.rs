@@ -92,7 +92,7 @@ fn list(package: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// So many of a list, the same for the same seed, in the order of the list.
+/// This many of a list, the same for the same seed, in the order of the list.
 fn choose(all: &[String], count: usize, seed: u64) -> Vec<&String> {
     let mut state = seed;
     // SplitMix64 (Steele, Lea, Flood 2014).

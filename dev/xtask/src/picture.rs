@@ -120,7 +120,7 @@ fn start(ns: &Netns, binary: &std::path::Path) -> Result<(Running, Terminal)> {
 }
 
 impl Terminal {
-    /// Takes in what is drawn for so long; the screen as it is then.
+    /// Takes in what is drawn for this long; the screen as it is then.
     fn follow(&mut self, time: Duration) -> Result<Screen> {
         let until = Instant::now() + time;
         loop {

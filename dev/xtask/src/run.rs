@@ -84,7 +84,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Refuses to go on without the rights of root.
+/// Refuses to continue without the rights of root.
 pub fn need_root(task: &str) -> Result<()> {
     if !is_root() {
         bail!(

@@ -26,7 +26,7 @@ use tally::Tally;
 use times::Times;
 
 /// How long a process that outlives its test may hold the output open before that is reported and
-/// the run goes on.
+/// the run continues.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The task: see the module.

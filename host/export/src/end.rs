@@ -19,7 +19,8 @@ const GRACE: Duration = Duration::from_millis(50);
 /// How long to wait for a stalled destination after the end was requested: with everything else,
 /// the run ends within a second.
 const ASKED_MAX: Duration = Duration::from_millis(700);
-/// The same after its last step, where that was later: as long as it takes something it may go on.
+/// The same after its last step, where that was later: as long as it takes something it may
+/// continue.
 const STALL_ASKED: Duration = Duration::from_millis(300);
 
 /// How long a destination is waited for. All waits count from the moment at which the end was
@@ -34,7 +35,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// How much longer the wait may be; zero where it is over. The last step may as well be the
+    /// How much longer the wait may be; zero if it is over. The last step may as well be the
     /// beginning of the wait.
     pub(crate) fn left(
         &self,

@@ -56,7 +56,7 @@ pub struct Setup {
     pub fan_out: FanOut,
     /// What is added to the standard record.
     pub extra_fields: ExtraFields,
-    /// One of so many packets was looked at.
+    /// One in N packets was looked at.
     pub sampling: u32,
     /// How packets, and then records, are chosen here.
     pub selectors: [Sampling; 2],
@@ -149,7 +149,7 @@ pub struct Exporters {
 pub struct Changes {
     /// New ones.
     pub begun: Vec<String>,
-    /// Those whose file was moved away, and was made anew.
+    /// Those whose file was moved away, and was created again.
     pub renewed: Vec<String>,
     /// Those that begin a new session, because the sampling that is reported has changed.
     pub resampled: Vec<String>,
@@ -186,10 +186,10 @@ impl Exporters {
         self.asked_at = Box::new(asked_at);
     }
 
-    /// Goes on with these destinations. Those that are there already, with the same URL, go on
-    /// as they are, unless the file that they write is no longer at its path: then it is made anew;
-    /// or the sampling that is reported has changed: then there is a new session.
-    /// What others still have is sent, while the probe goes on.
+    /// Goes on with these destinations. Those that are there already, with the same URL, continue
+    /// as they are, unless the file that they write is no longer at its path: then it is created
+    /// again; or the sampling that is reported has changed: then there is a new session. What
+    /// others still have is sent, while the probe continues.
     ///
     /// # Errors
     /// As [`Exporters::open`] and [`Exporters::start`]; then everything is as it was.
@@ -221,7 +221,7 @@ impl Exporters {
         self.flush();
         let mut all = std::mem::take(&mut self.handles);
         for target in targets {
-            // The new one where there is one.
+            // The new one if there is one.
             let place = begun.iter().position(|handle| handle.name == target.text);
             if let Some(place) = place {
                 self.handles.push(begun.remove(place));

@@ -80,7 +80,7 @@ fn borrowed(properties: &[(String, String)]) -> Vec<(&str, &str)> {
 }
 
 impl Kafka {
-    /// Waits for reports so long at most, and takes them.
+    /// Waits for reports this long at most, and takes them.
     fn poll(&mut self, wait_ms: u32) {
         let Some(producer) = &self.producer else {
             return;

@@ -52,7 +52,7 @@ impl Engine {
     /// module.
     ///
     /// # Errors
-    /// `Unsupported` where there is none.
+    /// `Unsupported` if there is none.
     pub fn find(path: Option<&Path>) -> Result<Engine> {
         if let Some(path) = path {
             let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -11,7 +11,7 @@ use wire::Timestamp;
 pub struct Rotation {
     /// At each multiple of this time since the Unix epoch, by the clock.
     pub interval: Option<Duration>,
-    /// As soon as it has so many bytes.
+    /// As soon as it has this many bytes.
     pub len_max: Option<u64>,
 }
 

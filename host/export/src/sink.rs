@@ -51,7 +51,7 @@ pub trait Sink: Send {
     /// Sends a whole message.
     fn send(&mut self, message: &[u8]) -> Sent;
 
-    /// The same; what is in the message is reported back by [`Sink::settle`] where that is known
+    /// The same; what is in the message is reported back by [`Sink::settle`], if known
     /// only later.
     fn send_held(&mut self, message: &[u8], held: &Sum) -> Sent {
         let _ = held;

@@ -251,7 +251,7 @@ impl Running {
         self.finish(left);
     }
 
-    /// Between two files nothing is open: waits for a batch. None where there is something to do;
+    /// Between two files nothing is open: waits for a batch. None if there is something to do;
     /// whether it is all over.
     fn rest(&mut self, left: &mut Option<(Batch, usize)>) -> Option<bool> {
         if self.is_connected || !self.is_resting {
@@ -374,7 +374,7 @@ impl Running {
         }
     }
 
-    /// Waits until so many records may go.
+    /// Waits until this many records may go.
     fn keep_rate(&mut self, flows: u64) {
         let Some(rate) = self.worker.rate else { return };
         let start = Instant::now();

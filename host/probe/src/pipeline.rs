@@ -62,7 +62,7 @@ pub struct Change {
     pub targets: Vec<Target>,
     /// Which destination gets which records.
     pub fan_out: FanOut,
-    /// One of so many packets came to us.
+    /// One in N packets came to us.
     pub sampling_rate: u32,
     /// Which packets and records.
     pub selection: Selection,

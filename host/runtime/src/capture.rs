@@ -74,7 +74,7 @@ pub enum Way {
 pub struct Options {
     /// Stop after this many packets.
     pub count: Option<u64>,
-    /// End after so long.
+    /// Stop after this long.
     pub duration: Option<Duration>,
     /// Which way they must have gone.
     pub way: Way,

@@ -44,7 +44,7 @@ pub struct Options {
     pub both: bool,
     /// Stop after this many packets, over both directions.
     pub count: Option<u64>,
-    /// End after so long.
+    /// Stop after this long.
     pub duration: Option<Duration>,
     /// What threads do while nothing comes.
     pub pacing: Pacing,
@@ -258,7 +258,7 @@ impl Budget {
         taken
     }
 
-    /// Of those taken so many were forwarded, and so many are for others.
+    /// Of those taken this many were forwarded, and this many are for others.
     fn settle(&self, used: u64, unused: u64) {
         if let Some(left) = &self.0 {
             left.free.fetch_add(unused, Ordering::Relaxed);

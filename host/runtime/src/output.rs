@@ -107,7 +107,7 @@ struct State {
     queue: VecDeque<Piece>,
     /// What the piece being written stands for.
     writing: Option<[u64; 2]>,
-    /// When the write that goes on began.
+    /// When the write that continues began.
     write_began: Option<Instant>,
     empties: Vec<Piece>,
     /// Writes that were done.
@@ -222,8 +222,8 @@ impl Shared {
 }
 
 impl Output {
-    /// Starts the thread that writes to `out`. So many pieces may wait. Privileges are per thread:
-    /// drop them before.
+    /// Starts the thread that writes to `out`. This many pieces may wait. Privileges are per
+    /// thread: drop them before.
     ///
     /// # Errors
     /// When the thread cannot be started.

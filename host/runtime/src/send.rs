@@ -123,9 +123,9 @@ impl Source for Generated {
 /// When to end, besides the source's end and the stop flag.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// After so many packets.
+    /// After this many packets.
     pub packet_count: Option<u64>,
-    /// After so long.
+    /// After this long.
     pub duration: Option<Duration>,
 }
 

@@ -94,7 +94,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// A way leads to an instruction, with so many bytes present.
+    /// A way leads to an instruction, with this many bytes present.
     fn reaches(&mut self, at: usize, known: u32) {
         if let Some(there) = self.known.get_mut(at) {
             *there = Some(there.map_or(known, |other| other.min(known)));
@@ -139,7 +139,7 @@ impl<'a> Compiler<'a> {
         self.reaches(at + 1, known);
     }
 
-    /// Refuses the packet unless so many bytes are present at an index.
+    /// Refuses the packet unless this many bytes are present at an index.
     fn present(&mut self, index: u32, len: u32, known: &mut u32) {
         let refusal = self.refusal();
         if index >= OUTSIDE {

@@ -396,7 +396,7 @@ impl<'a> Out<'a> {
             }
         };
         match op {
-            // cBPF refuses the packet where eBPF goes on with 0.
+            // cBPF refuses the packet where eBPF continues with 0.
             Alu::Div | Alu::Mod if by_x => {
                 self.asm.jump32_if(Cond::Eq, x, 0, self.miss);
                 self.asm.alu32(op, a, src);

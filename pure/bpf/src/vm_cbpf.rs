@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn every_instruction_of_the_table_is_executed() {
-        // An unknown code refuses; a known one goes on to the return.
+        // An unknown code refuses; a known one continues to the return.
         for info in OPS {
             let insns = std::vec![
                 Insn::new(0x01, 0, 0, 1),

@@ -27,7 +27,7 @@ impl Random {
         all[self.below(all.len() as u64) as usize]
     }
 
-    /// An instruction that is likely to pass the checks with so many after it.
+    /// An instruction that is likely to pass the checks with this many after it.
     fn insn(&mut self, behind: u64) -> Insn {
         let code = OPS[self.below(OPS.len() as u64) as usize].code;
         let small = self.below(40) as u32;

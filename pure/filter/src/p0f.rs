@@ -203,11 +203,11 @@ pub struct Signature {
     pub any_distance: bool,
     /// Bytes of IPv4 options.
     pub ip_options: u8,
-    /// The maximum segment size, 0 where there is no such option.
+    /// The maximum segment size, 0 if there is no such option.
     pub mss: Option<u16>,
     /// The window.
     pub window: Window,
-    /// The window scale, 0 where there is no such option.
+    /// The window scale, 0 if there is no such option.
     pub scale: Option<u8>,
     /// TCP options in their order.
     pub layout: Vec<TcpOption>,

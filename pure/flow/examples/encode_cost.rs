@@ -1,5 +1,5 @@
 //! What encoding costs: `encode_cost FORMAT [ROUNDS] [one]` with a format of `ipfix`, `uniflow`,
-//! `fields`, `netflow9`, `netflow5`, `json` and `csv` encodes 4,096 records so many times and
+//! `fields`, `netflow9`, `netflow5`, `json` and `csv` encodes 4,096 records this many times and
 //! prints what came out. With `one` the records are those of TCP over IPv4 without answers, as a
 //! scan leaves them.
 //!

@@ -228,7 +228,7 @@ impl Digest {
     }
 }
 
-/// Which bin so many bytes are in: see [`SIZE_BINS`].
+/// Which bin this many bytes are in: see [`SIZE_BINS`].
 fn size_bin(bytes: u64) -> usize {
     let bits = 64 - (bytes >> 6).leading_zeros() as usize;
     bits.min(SIZE_BINS - 1)

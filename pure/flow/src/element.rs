@@ -461,8 +461,8 @@ impl Column {
         })
     }
 
-    /// The number of the element that goes on the wire, and its enterprise. `own` stands for ours.
-    /// The reverse of an element of ours has 0x4000 added to its number, because there is one
+    /// The number of the element that continues the wire, and its enterprise. `own` stands for
+    /// ours. The reverse of an element of ours has 0x4000 added to its number, because there is one
     /// enterprise number only (RFC 5103 §6.1 leaves the matter to the enterprise).
     pub fn wire_id(&self, own: u32) -> (u16, u32) {
         let element = &self.field.element;

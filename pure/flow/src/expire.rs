@@ -16,7 +16,7 @@
 //! never early and up to 2.1 ms late.
 //!
 //! Two things depend on where the search is in its round, and so on the secret of the hash, but not
-//! on how packets fall into batches: which flow gives way in a full table, and which silent flows
+//! on how packets fall into batches: which flow is evicted in a full table, and which silent flows
 //! end while a wrong clock stands, before it is set back.
 
 use crate::record::Record;

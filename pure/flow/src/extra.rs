@@ -63,7 +63,8 @@ pub(crate) struct Extras {
     bytes: Vec<ByteCounts>,
     inspected: Vec<Inspected>,
     inspector: Option<Box<dyn Inspect>>,
-    /// Flows that were reported although they may go on: the next record takes over what is known.
+    /// Flows that were reported although they may continue: the next record takes over what is
+    /// known.
     carried: Carried,
     found: Vec<u8>,
     /// Packets of the batch that are chosen, bit by bit.
@@ -76,7 +77,7 @@ const _: () = assert!(crate::table::BATCH_MAX <= u32::BITS as usize);
 const FOUND_LEN: usize = 4096;
 
 impl Extras {
-    /// With room for so many flows.
+    /// With room for this many flows.
     pub(crate) fn new(
         config: &ExtraConfig,
         with_key: bool,
@@ -146,7 +147,7 @@ impl Extras {
         }
     }
 
-    /// What a new record begins with: where it goes on with a flow, what was known of it.
+    /// What a new record begins with: where it continues with a flow, what was known of it.
     fn take_over(&mut self, packet: &Observed, clock_ns: u64) -> Inspected {
         match self.carried.take(packet, clock_ns) {
             Known::Nothing => Inspected::default(),
@@ -159,7 +160,7 @@ impl Extras {
         }
     }
 
-    /// A flow that goes on after a long silence keeps what was found, and is not read on. Where
+    /// A flow that continues after a long silence keeps what was found, and is not read on. Where
     /// nothing was found it is read as one that begins. The sweep may have come by or not: the
     /// same comes of it.
     fn take_over_silent(&mut self, mut inspected: Inspected) -> Inspected {
@@ -180,7 +181,7 @@ impl Extras {
         inspected
     }
 
-    /// Every so many packets: flows that have been silent for long need not be readable any more.
+    /// Every this many packets: flows that have been silent for long need not be readable any more.
     fn sweep(&mut self, clock_ns: u64) {
         if let Some(inspector) = &mut self.inspector {
             self.carried.sweep(clock_ns, |inspected| {

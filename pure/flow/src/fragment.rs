@@ -194,7 +194,7 @@ pub(crate) type Released = (Observed, Amount);
 pub(crate) enum Later {
     /// Count it in the flow of this packet.
     Follow(Observed),
-    /// It is held back; something else may have had to give way.
+    /// It is held back; something else may have had to be evicted.
     Held(Option<Released>),
 }
 
@@ -268,7 +268,7 @@ impl Fragments {
         None
     }
 
-    /// An entry for a datagram that has none. What gives way for it becomes orphans.
+    /// An entry for a datagram that has none. What is evicted for it becomes orphans.
     fn insert(
         &mut self,
         datagram: &Datagram,
@@ -375,7 +375,7 @@ impl Fragments {
     }
 
     /// A first fragment, of the flow of `like`. What was held back for it joins that flow; what had
-    /// to give way becomes orphans.
+    /// to be evicted becomes orphans.
     pub(crate) fn first(
         &mut self,
         (datagram, piece): (&Datagram, Piece),

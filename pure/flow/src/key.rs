@@ -46,9 +46,9 @@ pub struct FlowKey {
     protocol: u8,
     /// 4 or 6; 0 is no key.
     version: u8,
-    /// Interface of the capture, 0 where it is not part of the key.
+    /// Interface of the capture, 0 if it is not part of the key.
     interface: u16,
-    /// Outer and inner VLAN id, 0 where there is none or VLANs are not part of the key.
+    /// Outer and inner VLAN id, 0 if there is none or VLANs are not part of the key.
     vlan: [u16; 2],
 }
 
@@ -285,7 +285,7 @@ impl FlowKey {
         self.version
     }
 
-    /// Outer and inner VLAN id; 0 where there is none, or where VLANs were not made part of the
+    /// Outer and inner VLAN id; 0 if there is none, or where VLANs were not made part of the
     /// key.
     #[inline]
     pub fn vlan(&self) -> [u16; 2] {

@@ -39,7 +39,7 @@ struct Half {
 }
 
 impl Merger {
-    /// Holds back at most so many halves, and each at most so long. The time should be a little
+    /// Holds back at most this many halves, and each at most this long. The time should be a little
     /// more than the longest idle timeout: so much later the other half may end.
     pub fn new(half_count_max: usize, hold_ns: u64) -> Merger {
         Merger {

@@ -141,7 +141,7 @@ impl Meter {
         self.has_shortcut = false;
     }
 
-    /// From the next packet on this sampling; flows in the table go on. Not between packets that
+    /// From the next packet on this sampling; flows in the table continue. Not between packets that
     /// are given together and [`Meter::flush`].
     pub fn set_sampling(&mut self, sampling: Sampling) {
         self.is_all = sampling == Sampling::All;

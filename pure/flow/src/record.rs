@@ -3,7 +3,7 @@
 //! What both directions share comes first, then 52 bytes for each direction, so a packet touches
 //! the head and one side. Sums are kept in 48 bits, times of the last packet as a distance from the
 //! first, and rare counts in 16 bits that stop at their greatest value; a record in which a sum
-//! would no longer fit ends, and the next one goes on.
+//! would no longer fit ends, and the next one continues.
 
 use crate::expire::Class;
 use crate::key::{FlowKey, Side};
@@ -485,7 +485,7 @@ impl Record {
         self.sides[side as usize].first_flags() & flags == flags
     }
 
-    /// TCP: the number after all that a side has sent, where it is known.
+    /// TCP: the number after all that a side has sent, if known.
     pub(crate) fn next_seq(&self, side: Side) -> Option<u32> {
         self.sides[side as usize].known_next_seq()
     }

@@ -9,7 +9,7 @@ pub(crate) const FIRST_NS: u64 = 1_700_000_000_123_456_789;
 pub(crate) const LAST_NS: u64 = 1_700_000_061_500_000_000;
 
 /// A flow from port 5000 of `1.1.1.1` (or `101:101:…`) to port 80 of `2.2.2.2` (`202:202:…`), or an
-/// echo between them: so many packets each way, TTL 63, TCP flags AE, ACK and PSH.
+/// echo between them: this many packets each way, TTL 63, TCP flags AE, ACK and PSH.
 pub(crate) fn record(version: u8, protocol: u8, sent: [u32; 2]) -> Record {
     record_of(version, protocol, sent, [FIRST_NS, LAST_NS], None)
 }

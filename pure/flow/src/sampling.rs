@@ -12,11 +12,11 @@ pub enum Sampling {
     /// All.
     #[default]
     All,
-    /// The first of each so many: systematic count-based (RFC 5475 §5.1).
+    /// The first of each this many: systematic count-based (RFC 5475 §5.1).
     Count(u32),
-    /// Each with a probability of one in so many: uniform probabilistic (§5.2.2.1).
+    /// Each with a probability of one in this many: uniform probabilistic (§5.2.2.1).
     Random(u32),
-    /// Packets between one pair of addresses in so many, chosen by their hash, so flows are taken
+    /// Packets between one pair of addresses in this many, chosen by their hash, so flows are taken
     /// whole, fragments and all (§6.2). Of records: by the hash of the key.
     Hash(u32),
     /// Those whose time is in the first `open_ns` of each `every_ns`: systematic time-based (§5.1).
@@ -51,7 +51,7 @@ impl Sampling {
     }
 }
 
-/// Takes one in so many.
+/// Takes one in this many.
 pub struct Sampler {
     sampling: Sampling,
     /// How many until the next is taken.

@@ -3,7 +3,7 @@
 //! *Layout.* A line of 64 bytes has eight ways, each a 16-bit tag, a 16-bit deadline and the number
 //! of a record. There is a line for every four records, so half of the ways are free when the table
 //! is full. A flow lives in its home line (from the upper bits of its hash) or, where that is full,
-//! in one of the three after it; the tag has the number of lines it was moved. Lookups go on to
+//! in one of the three after it; the tag has the number of lines it was moved. Lookups continue to
 //! the next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a
 //! packet of a known flow touches the line, the head of the record and one of its sides.
 //!
@@ -44,7 +44,7 @@ pub(crate) use watch::{Alone, Watch};
 /// Packets that one pass handles together. More do not hide more latency.
 pub const BATCH_MAX: usize = 32;
 
-/// So many packets before its own a record is loaded: what a packet costs otherwise, so often,
+/// This many packets before its own a record is loaded: what a packet costs otherwise, so often,
 /// takes about as long as the memory does.
 const AHEAD: usize = 16;
 
@@ -317,7 +317,7 @@ impl Table {
         (((hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// The line so many after this one.
+    /// The line this many after this one.
     #[inline(always)]
     fn behind(&self, line: usize, by: usize) -> usize {
         let at = line + by;

@@ -167,7 +167,7 @@ fn a_silent_flow_is_reported_alone_as_among_others() {
     config.table.timeouts.set_idle_ns(3600 * S);
     config.extra.inspect_count = u8::MAX;
     let packets = silences(11, 200);
-    // So many others that the sweep of silent flows comes by nearly all, which it never does for
+    // This many others that the sweep of silent flows comes by nearly all, which it never does for
     // one that is alone.
     const OTHER: u16 = 999;
     let others = (0..16_000).map(|n| (START + n * S / 10, tcp(OTHER, 0, 1, ACK, b"")));
@@ -246,7 +246,7 @@ fn what_reading_takes_is_given_back_after_a_long_silence() {
         count.load(Ordering::Relaxed)
     };
     send(1, START, b"GET");
-    // Others without payload: the record is cut, and for a while the flow may go on.
+    // Others without payload: the record is cut, and for a while the flow may continue.
     for second in 1..300 {
         assert_eq!(send(2, START + second * S, b""), 0);
     }

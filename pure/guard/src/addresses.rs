@@ -68,14 +68,14 @@ pub(crate) fn emit_keys(a: &mut Asm) {
     a.bind(done);
 }
 
-/// Goes to `short` unless the packet's first buffer has so many bytes.
+/// Goes to `short` unless the packet's first buffer has this many bytes.
 fn need(a: &mut Asm, len: i16, short: Label) {
     a.mov(R4, R2);
     a.alu(Alu::Add, R4, i32::from(len));
     a.jump_if(Cond::Gt, R4, R3, short);
 }
 
-/// Copies both addresses, of so many words, which begin at `at` of the packet.
+/// Copies both addresses, of this many words, which begin at `at` of the packet.
 fn copy(a: &mut Asm, family: u8, at: i16, word_count: i16) {
     for (index, key) in [SOURCE_KEY, DESTINATION_KEY].into_iter().enumerate() {
         let from = at + index as i16 * word_count * 4;

@@ -46,7 +46,7 @@ const ICMPV6: &[(u16, u16)] = &[
 
 /// The id of a flow between two ends, each an address and a port. ICMP: `source` is the sender, its
 /// number the type; the other number is the type of the answer (or of the question, for an
-/// answer), or the code where there is no such pair. `protocol` is the IP protocol; its ports are
+/// answer), or the code if there is no such pair. `protocol` is the IP protocol; its ports are
 /// left out if it has none.
 pub fn community_id(
     seed: u16,

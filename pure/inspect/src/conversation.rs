@@ -27,7 +27,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// For these decoders, with so many pages for their states.
+    /// For these decoders, with this many pages for their states.
     pub fn new(decoders: Decoders, page_count: u32) -> Tools {
         Tools {
             identifier: Identifier::new(decoders),
@@ -37,7 +37,7 @@ impl Tools {
         }
     }
 
-    /// Bytes that they take and will ever take, with so many pages.
+    /// Bytes that they take and will ever take, with this many pages.
     pub fn memory_len(&self, page_count: u32) -> usize {
         size_of::<Tools>() + self.identifier.memory_len() + Arena::memory_len(page_count)
     }
@@ -170,7 +170,7 @@ impl Conversation {
         state.map_or(0, |state| state.skips(from))
     }
 
-    /// So many bytes of a direction were passed over, [`Conversation::skips`] at most.
+    /// This many bytes of a direction were passed over, [`Conversation::skips`] at most.
     pub fn skip(&mut self, from: Direction, len: u32, tools: &mut Tools) {
         if let Some(state) = tools.arena.get_mut(self.state) {
             state.skip(from, len);
@@ -207,7 +207,7 @@ impl Conversation {
         }
     }
 
-    /// So many bytes of a direction of a stream are missing.
+    /// This many bytes of a direction of a stream are missing.
     pub fn gap(
         &mut self,
         from: Direction,

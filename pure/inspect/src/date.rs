@@ -13,7 +13,7 @@ const DAYS_PER_ERA: u64 = 146_097;
 /// Days from 0000-03-01, where leap days stand at the end of the year, to 1970-01-01.
 const EPOCH_DAY: u64 = 719_468;
 
-/// Seconds since 1970-01-01T00:00:00Z of a date and time in UTC; none before 1970, and none where
+/// Seconds since 1970-01-01T00:00:00Z of a date and time in UTC; none before 1970, and none if
 /// there is no such date.
 pub(crate) fn seconds(date: [u64; 3], time: [u64; 3]) -> Option<u64> {
     let ([year, month, day], [hour, minute, second]) = (date, time);

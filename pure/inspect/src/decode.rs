@@ -132,7 +132,7 @@ impl Reason {
 pub enum Progress {
     /// It has all that it looks for.
     Done,
-    /// It needs at least so many bytes more, of either direction.
+    /// It needs at least this many bytes more, of either direction.
     Need(usize),
     /// Decoding has stopped. What it reported before stays valid.
     Reject(Reason),
@@ -232,7 +232,7 @@ pub(crate) trait Decode {
         0
     }
 
-    /// So many of them were passed over.
+    /// This many of them were passed over.
     fn skip(&mut self, _from: Direction, _len: u32) {}
 
     /// Asked where a direction of a stream has answered [`Progress::Become`]: what the other one,
@@ -244,7 +244,7 @@ pub(crate) trait Decode {
         }
     }
 
-    /// So many bytes of a direction of a stream are missing.
+    /// This many bytes of a direction of a stream are missing.
     fn gap(&mut self, _from: Direction, _len: u32, _out: &mut dyn FieldSink) -> Progress {
         Progress::Reject(Reason::Gap)
     }

@@ -194,7 +194,7 @@ impl Identifier {
             beginning.state = self.tcp.step(beginning.state, *byte);
             let is_last = len + 1 == FIRST_MAX;
             if !self.tcp.asks(beginning.state, refused) {
-                // Nothing that was not asked before: whether to go on is all there is to know.
+                // Nothing that was not asked before: whether to continue is all there is to know.
                 match self.tcp.is_settled(beginning.state) || is_last {
                     true => return (Found::Unknown, at + 1),
                     false => continue,

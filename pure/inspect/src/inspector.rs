@@ -96,7 +96,7 @@ pub struct Segment<'a> {
     pub sequence: u32,
     /// TCP: whether it has SYN.
     pub is_syn: bool,
-    /// TCP: the number of the first byte of this direction, where it is known from elsewhere, such
+    /// TCP: the number of the first byte of this direction, if known from elsewhere, such
     /// as a SYN that was not given.
     pub begins: Option<u32>,
     /// Payload, as much as was captured.
@@ -404,7 +404,7 @@ impl Inspector {
         (!application.is_empty()).then_some(application)
     }
 
-    /// The transactions of a flow, by its number, where there was more than one. Once no more of it
+    /// The transactions of a flow, by its number, if there was more than one. Once no more of it
     /// will be passed, [`Inspector::rest`] reports the rest.
     pub fn transactions(&self, flow: u32) -> Option<Transactions<'_>> {
         let index = (flow & !DONE).checked_sub(1)?;

@@ -2,7 +2,7 @@
 //! `laws`, which is off by default.
 //!
 //! An input of several pieces is a sequence of: one byte whose lowest bit is the direction, two
-//! bytes of length, and so many bytes.
+//! bytes of length, and this many bytes.
 
 use alloc::vec::Vec;
 
@@ -78,7 +78,7 @@ impl Default for Laws {
 pub struct Reported {
     /// The fields of the flow.
     pub application: Application,
-    /// Its transactions where there was more than one, as [`Transactions::put`] writes them.
+    /// Its transactions if there was more than one, as [`Transactions::put`] writes them.
     ///
     /// [`Transactions::put`]: crate::Transactions::put
     pub transactions: Vec<u8>,

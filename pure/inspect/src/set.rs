@@ -1,6 +1,6 @@
 //! Small sets of numbers, of a size fixed by a table.
 
-/// Words of a set of so many.
+/// Words of a set of this many.
 pub(crate) const fn words(count: usize) -> usize {
     count.div_ceil(u64::BITS as usize)
 }

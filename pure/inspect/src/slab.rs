@@ -11,7 +11,7 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Reserves room for so many. Slots are made when they are first used.
+    /// Reserves room for this many. Slots are made when they are first used.
     pub(crate) fn new(max: u32) -> Slab<T> {
         Slab {
             slots: Vec::with_capacity(max as usize),
@@ -20,7 +20,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Bytes that so many take.
+    /// Bytes that this many take.
     pub(crate) const fn memory_len(max: u32) -> usize {
         max as usize * (size_of::<T>() + size_of::<u32>())
     }

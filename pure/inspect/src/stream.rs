@@ -46,7 +46,7 @@ pub trait Reader {
     /// The next bytes of a direction.
     fn data(&mut self, from: Direction, bytes: &[u8]) -> Option<Self::End>;
 
-    /// So many bytes of a direction are missing.
+    /// This many bytes of a direction are missing.
     fn gap(&mut self, from: Direction, len: u32) -> Option<Self::End>;
 
     /// A segment far from where the direction stands: most likely of another connection.
@@ -66,7 +66,7 @@ pub struct Part<'a> {
     pub sequence: u32,
     /// Whether it has SYN, which takes a sequence number.
     pub is_syn: bool,
-    /// Number of the first byte of this direction, where it is known from elsewhere, such as a SYN
+    /// Number of the first byte of this direction, if known from elsewhere, such as a SYN
     /// that was not given.
     pub begins: Option<u32>,
     /// Payload, as much as was captured.
@@ -390,7 +390,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Room for so many segments.
+    /// Room for this many segments.
     pub fn new(count_max: u32) -> Blocks {
         Blocks {
             slab: Slab::new(count_max),
@@ -398,7 +398,7 @@ impl Blocks {
         }
     }
 
-    /// Bytes that room for so many takes.
+    /// Bytes that room for this many takes.
     pub const fn memory_len(count_max: u32) -> usize {
         Slab::<Block>::memory_len(count_max)
     }

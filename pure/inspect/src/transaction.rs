@@ -117,7 +117,7 @@ impl Tally {
         *self = Tally::NEW;
     }
 
-    /// What is known, where there was more than one.
+    /// What is known, if there was more than one.
     pub(crate) fn transactions<'a>(&self, logs: &'a Slab<Log>) -> Option<Transactions<'a>> {
         (self.count > 1).then(|| Transactions {
             count: self.count,

@@ -74,7 +74,7 @@ fn what_shares_a_flow_with_rtp_does_not_end_a_candidate() {
     }
 }
 
-/// Two packets that agree are evidence enough to go on over anything.
+/// Two packets that agree are evidence enough to continue over anything.
 #[test]
 fn packets_that_have_begun_to_agree_are_followed() {
     let mut datagrams = vec![packet(1), packet(2)];

@@ -70,7 +70,7 @@ impl<'p> Prober<'p> {
         }
     }
 
-    /// Writes the probe of [`next_len`](Self::next_len), and goes on after it. `None` if it does
+    /// Writes the probe of [`next_len`](Self::next_len), and continues after it. `None` if it does
     /// not fit, and at the end.
     #[inline]
     pub fn write(&mut self, out: &mut [u8]) -> Option<usize> {

@@ -236,7 +236,7 @@ impl Generator {
         }
         self.transport_sum = sum(&self.image[l4..payload]);
         if self.transport != Transport::Icmp {
-            // The pseudo header: addresses (zero where they vary) and protocol; the length comes
+            // The pseudo header: addresses (zero if they vary) and protocol; the length comes
             // later.
             let addresses = if self.is_v6 { ip + 8..l4 } else { ip + 12..l4 };
             self.transport_sum += sum(&self.image[addresses]);

@@ -9,7 +9,7 @@ const BPS_MAX: f64 = 1e14;
 /// Slowest: one packet a day, one bit a second.
 const PPS_MIN: f64 = 1.0 / 86_400.0;
 
-/// So many a second.
+/// This many a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// Packets a second.
@@ -96,7 +96,7 @@ pub enum Pace {
     },
     /// At the gaps of the capture.
     Original {
-        /// So many times as fast.
+        /// This many times as fast.
         multiplier: f64,
         /// Gaps of the capture above this are cut to it, in nanoseconds.
         gap_max_ns: u64,

@@ -54,7 +54,7 @@ impl<'a> Ah<'a> {
         u32::from_be_bytes([self.head[4], self.head[5], self.head[6], self.head[7]])
     }
 
-    /// Sequence number; 0 where the header ends before it.
+    /// Sequence number; 0 if the header ends before it.
     pub fn seq(&self) -> u32 {
         self.rest
             .first_chunk()

@@ -57,7 +57,7 @@ pub struct Dissection {
     pub ttl: u8,
     /// The IP protocol of what follows the IP header and all its extension headers.
     pub ip_protocol: u8,
-    /// 4, 6, or 0 where no IP header was read.
+    /// 4, 6, or 0 if no IP header was read.
     pub ip_version: u8,
     /// IPv4 type of service or IPv6 traffic class: DSCP in the upper six bits, ECN in the lower
     /// two.
@@ -257,7 +257,7 @@ impl Dissection {
     }
 
     /// What is behind the transport header, a tunnel's header included: where it starts, from the
-    /// start of the packet, and how many bytes it has on the wire. None where it is not known where
+    /// start of the packet, and how many bytes it has on the wire. None if it is not known where
     /// that header ends, since its length is cut off or wrong.
     #[inline]
     pub fn transport_payload(&self) -> Option<(u32, u32)> {

@@ -33,7 +33,7 @@ pub struct Gtpu<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the header with optional fields and extensions; none where they are not all there.
+/// Bytes of the header with optional fields and extensions; none if they are not all there.
 fn header_len(bytes: &[u8]) -> Result<Option<usize>, Reason> {
     let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
         return Ok(None);

@@ -76,7 +76,7 @@ impl<'a> Ipv4<'a> {
         self.head[1]
     }
 
-    /// Total length as sent, in bytes; 0 where the sender leaves it to segmentation offload.
+    /// Total length as sent, in bytes; 0 if the sender leaves it to segmentation offload.
     #[inline]
     pub fn total_len(&self) -> u16 {
         be16(self.head[2], self.head[3])

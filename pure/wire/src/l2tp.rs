@@ -36,7 +36,7 @@ pub struct L2tp<'a> {
     pub payload: &'a [u8],
 }
 
-/// Control flag, where the ids are, bytes of the header; none where it is not all there.
+/// Control flag, where the ids are, bytes of the header; none if it is not all there.
 fn layout(bytes: &[u8]) -> Result<Option<(bool, usize, usize)>, Reason> {
     let Some(&[flags, version]) = bytes.first_chunk::<2>() else {
         return Ok(None);

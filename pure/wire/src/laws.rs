@@ -276,7 +276,7 @@ fn byte_by_byte<I: AsRef<[Interface]> + AsMut<[Interface]>>(
 }
 
 /// Everything that must hold of a file: the whole shown at once and shown byte by byte read alike,
-/// a reader always goes on or stops, and no range lies outside of what was shown. Packets obey
+/// a reader always continues or stops, and no range lies outside of what was shown. Packets obey
 /// [`packet`] too.
 pub fn file(bytes: &[u8]) {
     let table = || [Interface::default(); 4];

@@ -57,7 +57,7 @@ impl<'a> Radiotap<'a> {
         self.header.len()
     }
 
-    /// [`flag`]s; 0 where the field is absent.
+    /// [`flag`]s; 0 if the field is absent.
     pub fn flags(&self) -> u8 {
         flags(self.header).unwrap_or(0)
     }

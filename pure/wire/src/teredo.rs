@@ -22,7 +22,7 @@ pub struct Teredo<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the indications; none where they are not all there.
+/// Bytes of the indications; none if they are not all there.
 fn indications_len(bytes: &[u8]) -> Option<usize> {
     let mut len = 0;
     // One of each at most, the authentication first.

@@ -110,7 +110,7 @@ pub struct Plan {
     pub card: Card,
     /// In this order; empty if it is as wanted already.
     pub steps: Vec<Step>,
-    /// The driver that it must have afterwards, where that is known.
+    /// The driver that it must have afterwards, if known.
     pub wanted: Option<String>,
     place: Place,
     function: PciFunction,

@@ -23,7 +23,7 @@ pub struct Card {
     pub id: (u16, u16),
     /// The driver that has it, if any.
     pub driver: Option<String>,
-    /// Its IOMMU group; none where there is no IOMMU.
+    /// Its IOMMU group; none if there is no IOMMU.
     pub group: Option<u32>,
     /// Others in the group that are not bridges, with their drivers.
     pub companions: Vec<(PciAddress, Option<String>)>,

@@ -128,7 +128,7 @@ pub trait PortControl: Send {
     /// port that has its queues filter, in user space.
     ///
     /// # Errors
-    /// `Unsupported` where it cannot be replaced; the kernel's. The old filter then stays.
+    /// `Unsupported` if it cannot be replaced; the kernel's. The old filter then stays.
     fn set_filter(&mut self, filter: Option<&Program>) -> Result<bool> {
         let _ = filter;
         Ok(false)

@@ -356,7 +356,8 @@ impl RxBatch<'_> {
     }
 
     /// The first slot of packet `index`, or one after the last. Packets in several segments are
-    /// rare: without any in the batch it is a sum, else the walk goes on where the last one ended.
+    /// rare: without any in the batch it is a sum, else the walk continues where the last one
+    /// ended.
     fn slot_of(&mut self, index: usize) -> usize {
         let index = index.min(self.packets);
         if self.queue.slots.len() - self.start == self.packets {

@@ -26,7 +26,7 @@ pub trait TxBackend: Send {
 
     /// Takes packets over from a receiving queue without a copy. The slots are whole packets in
     /// frames of this queue's pool, and the receiving queue holds them. Returns how many slots were
-    /// taken, up to the end of a packet and fewer where there is no room; taken slots get the token
+    /// taken, up to the end of a packet and fewer if there is no room; taken slots get the token
     /// `Slot::DETACHED`. A packet that can never be sent is taken and counted as failed, and its
     /// frames stay with the receiving queue.
     ///

@@ -129,7 +129,7 @@ fn filtering_allocates_nothing_once_warm() {
     assert_eq!(count, 0);
 }
 
-/// A pcap file of so many packets, in a folder of the system's; removed when dropped.
+/// A pcap file of this many packets, in a folder of the system's; removed when dropped.
 struct Capture(std::path::PathBuf);
 
 impl Capture {

@@ -127,7 +127,7 @@ impl FrameCache {
             }
             self.free[self.count..self.count + passed].copy_from_slice(&indices[..passed]);
             self.count += passed;
-            // After one that `from` does not hold it goes on.
+            // After one that `from` does not hold it continues.
             indices = &indices[most.min(passed + 1)..];
         }
     }

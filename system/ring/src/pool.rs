@@ -286,8 +286,8 @@ impl Pool {
     /// the device does not hold (returned twice, or never borrowed).
     ///
     /// # Safety
-    /// The device must be done with the frame: the table catches doubles, not a device that goes on
-    /// writing.
+    /// The device must be done with the frame: the table catches doubles, not a device that
+    /// continues writing.
     #[inline]
     pub unsafe fn claim(&self, index: u32) -> Option<Frame> {
         self.pass(index, Owner::Device, Owner::User)

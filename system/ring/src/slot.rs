@@ -81,7 +81,7 @@ impl Slot {
     /// `vlan` holds a tag. (The bit positions are those of Intel's cards, as for the checksums, so
     /// a mask is enough.)
     pub const VLAN: u16 = 1 << 3;
-    /// The packet goes on in the next slot.
+    /// The packet continues in the next slot.
     pub const CONTINUES: u16 = 1 << 4;
     /// The card has checked the packet's checksums, and they are right.
     pub const CHECKSUM_GOOD: u16 = 1 << 5;
@@ -135,7 +135,7 @@ impl Slot {
         self.token
     }
 
-    /// Whether the packet goes on in the next slot.
+    /// Whether the packet continues in the next slot.
     #[inline]
     pub fn continues(&self) -> bool {
         self.has(Self::CONTINUES)

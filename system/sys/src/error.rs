@@ -76,7 +76,7 @@ pub struct Unsupported {
     pub since: Option<KernelVersion>,
 }
 
-/// An error of the control path. `Display` prints "cannot WHAT: WHY"; [`Error::hint`] goes on its
+/// An error of the control path. `Display` prints "cannot WHAT: WHY"; [`Error::hint`] continues its
 /// own line.
 #[derive(Debug)]
 pub struct Error {

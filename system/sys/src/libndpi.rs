@@ -146,7 +146,7 @@ pub fn flow_len() -> Result<usize> {
     Ok(len)
 }
 
-/// The library's detection for one thread, with room for the state of so many flows.
+/// The library's detection for one thread, with room for the state of this many flows.
 pub struct Detector {
     library: &'static Library,
     module: *mut Module,
@@ -163,7 +163,7 @@ pub struct Detector {
 unsafe impl Send for Detector {}
 
 impl Detector {
-    /// With room for so many flows. Its own tables take some 7 MB more.
+    /// With room for this many flows. Its own tables take some 7 MB more.
     ///
     /// # Errors
     /// As [`version`]; `NoSpace` if the library or we have no memory for it.
@@ -195,7 +195,7 @@ impl Detector {
         })
     }
 
-    /// Bytes of the states of so many flows.
+    /// Bytes of the states of this many flows.
     ///
     /// # Errors
     /// As [`version`].

@@ -307,7 +307,7 @@ impl Producer {
         }
     }
 
-    /// Waits for reports so long at most, and gives those that came.
+    /// Waits for reports this long at most, and gives those that came.
     pub fn poll(&self, wait_ms: u32) -> Reports {
         // SAFETY: the handle is live; callbacks run here, in this thread.
         unsafe { (self.library.poll)(self.handle, wait_ms.min(60_000) as c_int) };

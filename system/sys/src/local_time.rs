@@ -16,7 +16,7 @@ fn parts(time_s: u64) -> Option<libc::tm> {
     }
 }
 
-/// Seconds that local time is ahead of UTC at a moment; 0 where that is not known.
+/// Seconds that local time is ahead of UTC at a moment; 0 if that is not known.
 pub fn utc_offset_s(time_s: u64) -> i32 {
     parts(time_s).map_or(0, |parts| parts.tm_gmtoff as i32)
 }

@@ -456,7 +456,7 @@ impl PacketSocket {
     /// Has the kernel send what the ring holds; returns the bytes sent.
     ///
     /// # Errors
-    /// The bare errno, because the caller goes on with most of them.
+    /// The bare errno, because the caller continues with most of them.
     pub fn kick(&self) -> io::Result<usize> {
         // SAFETY: no buffer is passed; the packets come from the ring.
         let result = unsafe {

@@ -223,7 +223,7 @@ impl PciFunction {
         self.linked("driver")
     }
 
-    /// Its IOMMU group; `None` where there is no IOMMU, or it is switched off.
+    /// Its IOMMU group; `None` if there is no IOMMU, or it is switched off.
     pub fn iommu_group(&self) -> Option<u32> {
         self.linked("iommu_group")?.parse().ok()
     }

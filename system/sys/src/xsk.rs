@@ -24,7 +24,7 @@ pub struct Descriptor {
     pub options: u32,
 }
 
-/// Option of a descriptor: the packet goes on in the next one (XDP_PKT_CONTD, Since Linux 6.6).
+/// Option of a descriptor: the packet continues in the next one (XDP_PKT_CONTD, Since Linux 6.6).
 pub const PACKET_CONTINUES: u32 = 1 << 0;
 
 /// Bytes that the kernel keeps free before a received packet (XDP_PACKET_HEADROOM).

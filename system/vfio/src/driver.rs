@@ -206,7 +206,7 @@ pub trait Driver: Send + Sized + 'static {
     fn mac(&self) -> [u8; 6];
 
     /// Resets the card and starts it, with empty receive rings. Called once. Interrupt `n` belongs
-    /// to the `n`th receiving queue as far as there are as many. Bus mastering goes on in here,
+    /// to the `n`th receiving queue as far as there are as many. Bus mastering continues in here,
     /// after the reset: what ran before us must not write our memory.
     fn start(
         &mut self,
@@ -225,7 +225,7 @@ pub trait Driver: Send + Sized + 'static {
     fn health(&mut self) -> Health;
 
     /// Ends the intake: no new packet enters the rings; those in them can be harvested, and sending
-    /// goes on. Bounded in time.
+    /// continues. Bounded in time.
     fn stop_intake(&mut self) -> Result<()>;
 
     /// Ends all DMA and interrupts; true if the card touches no memory of ours after this, for its

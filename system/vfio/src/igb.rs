@@ -237,7 +237,7 @@ impl<F: Function> Driver for Igb<F> {
         let regs = &self.regs;
         regs.change32(reg::CTRL_EXT, 0, reg::CTRL_EXT_DRIVER_LOADED);
         // §4.5.7: the PHY finds speed and duplex, and the card takes them over. Tags stay in
-        // packets where there is no room in front to put one back.
+        // packets if there is no room in front to put one back.
         let mut clear = reg::CTRL_MASTER_DISABLE;
         let mut set = reg::CTRL_SLU;
         match rx::headroom(settings.frame_len) {

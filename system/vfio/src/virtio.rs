@@ -503,7 +503,7 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
     }
 
     fn stop_intake(&mut self) -> Result<()> {
-        // A device without the modes goes on until its buffers are used up: no more are offered.
+        // A device without the modes continues until its buffers are used up: no more are offered.
         for (view, _) in &self.views {
             view.stopped.store(true, Ordering::Relaxed);
         }

@@ -60,7 +60,7 @@ impl XdpProgram {
 fn refused(name: &str, failure: LoadFailure) -> Error {
     let code = failure.source.raw_os_error();
     let error = Error::from_io(format!("load the XDP program {name}"), failure.source);
-    // EPERM and EINVAL; the verifier's reason, where there is one, is the better text.
+    // EPERM and EINVAL; the verifier's reason, if there is one, is the better text.
     match (code, verifier::explain(&failure.log)) {
         (_, Some(text)) => error.with_why(text),
         (Some(1), None) => error

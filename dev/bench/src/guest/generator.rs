@@ -22,7 +22,7 @@ const BATCH: usize = 64;
 pub enum Load {
     /// None: the time passes.
     Nothing,
-    /// So many at once, so often that it makes so many a second.
+    /// This many at once, so often that it makes this many a second.
     Bursts {
         /// Packets.
         packets: usize,
@@ -110,7 +110,7 @@ impl Generator {
         self.packet = plan.build(0, LEN);
     }
 
-    /// Sends so many.
+    /// Sends this many.
     pub fn put(&mut self, count: usize) -> Result<()> {
         let queue = self.port.tx.first_mut().context("no queue to send on")?;
         let (mut left, since) = (count, Instant::now());
@@ -133,7 +133,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Keeps a load up for so long; how many packets that were.
+    /// Keeps a load up for this long; how many packets that were.
     pub fn run(&mut self, load: Load, duration: Duration) -> Result<u64> {
         let start = Instant::now();
         let mut sent = 0;

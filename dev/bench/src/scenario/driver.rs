@@ -127,7 +127,7 @@ fn send(port: &mut Port) -> Result<usize> {
     Ok(count)
 }
 
-/// Receives and sends so many batches; nanoseconds a packet of each subject.
+/// Receives and sends this many batches; nanoseconds a packet of each subject.
 pub fn drive(kind: &str, rounds: usize) -> Result<[f64; 3]> {
     let options = PortOptions {
         direction: Direction::Both,
@@ -195,7 +195,7 @@ fn drive_memory(options: &PortOptions, rounds: usize) -> Result<[f64; 3]> {
     })
 }
 
-/// Runs so many rounds, and one before; nanoseconds a packet of each subject.
+/// Runs this many rounds, and one before; nanoseconds a packet of each subject.
 fn rounds_of(
     rounds: usize,
     mut round: impl FnMut(&mut Clock) -> Result<[usize; 3]>,

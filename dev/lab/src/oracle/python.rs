@@ -8,7 +8,7 @@ use crate::skip::Missing;
 /// A Python that has all of these modules: that of `cargo xtask setup`, else the system's.
 ///
 /// # Errors
-/// [`Missing::Machine`] where there is none.
+/// [`Missing::Machine`] if there is none.
 pub fn python(modules: &[&str]) -> Result<PathBuf, Missing> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python3");
     let import = format!("import {}", modules.join(", "));

@@ -102,7 +102,7 @@ fn many_writers_share_a_ring() {
 
 /// A reader that has read everything sends the writers back to the ring's start. Whether rounds end
 /// before the place where that begins, after it, or in a ring that is full: each packet comes
-/// once, in order, or is counted as lost, and only where there was no room.
+/// once, in order, or is counted as lost, and only if there was no room.
 #[test]
 fn the_ring_starts_over() {
     const RING: u64 = 1 << 20;

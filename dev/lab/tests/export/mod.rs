@@ -106,7 +106,7 @@ impl Drop for Folder {
     }
 }
 
-/// Captures for collectors: those of the repository, and of the large corpus every so many.
+/// Captures for collectors: those of the repository, and of the large corpus every this many.
 pub fn captures(every: usize) -> Vec<PathBuf> {
     let all = corpus::captures();
     let own = all.files.iter().filter(|file| is_own(file)).cloned();
@@ -186,7 +186,7 @@ impl Run {
     }
 }
 
-/// A capture of so many flows of one packet, 10 ms apart, so that records end while it is read.
+/// A capture of this many flows of one packet, 10 ms apart, so that records end while it is read.
 pub fn flood(count: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101] {

@@ -76,7 +76,7 @@ fn needs(link: LinkType, packets: &[Packet]) -> Vec<Option<Needs>> {
 /// A record by its addresses, protocol, ports, beginning and place among those that share them.
 type Name = (Pair, [u16; 2], u64, usize);
 
-/// The records of a capture of which so many bytes of each packet are there.
+/// The records of a capture of which this many bytes of each packet are there.
 fn records(link: LinkType, packets: &[Packet], snaplen: usize) -> BTreeMap<Name, Record> {
     let mut config = MeterConfig::new(HashKey::from_seed(5));
     config.table.flow_count_max = 1 << 13;

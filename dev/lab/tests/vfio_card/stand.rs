@@ -100,7 +100,7 @@ impl Stand {
         Stand::on(self.peer, self.card, more)
     }
 
-    /// Numbers for so many packets, which none has had so far.
+    /// Numbers for this many packets, which none has had so far.
     pub fn numbers(&mut self, count: u64) -> Range<u64> {
         let first = self.next;
         self.next += count;
@@ -161,7 +161,7 @@ impl Stand {
         }
     }
 
-    /// Hands so many packets to the port, as far as there is room.
+    /// Hands this many packets to the port, as far as there is room.
     pub fn hand(&mut self, count: u64) {
         self.try_hand(count).unwrap();
     }
@@ -181,7 +181,8 @@ impl Stand {
         self.port.tx[0].flush()
     }
 
-    /// So many packets each way: every byte, once. What comes late, from before, is not looked at.
+    /// This many packets each way: every byte, once. What comes late, from before, is not looked
+    /// at.
     pub fn both_ways(&mut self, count: u64) {
         let (there, back) = (self.there(), self.back());
         let until = Instant::now() + LIMIT;

@@ -94,7 +94,8 @@ impl Level<'_> {
         self.ip(version, |_| number(byte.copied().unwrap_or_default()))
     }
 
-    /// One value from the dissection if this level has that layer with so many bytes of its header.
+    /// One value from the dissection if this level has that layer with this many bytes of its
+    /// header.
     fn layer(
         &self,
         kind: LayerKind,
@@ -258,7 +259,7 @@ fn tcp_seq(level: &Level<'_>) -> Vec<Value> {
     level.layer(LayerKind::Tcp, 8, |d| number(d.tcp_seq))
 }
 
-/// The payload length as sent, which may be 0 where there is a payload.
+/// The payload length as sent, which may be 0 if there is a payload.
 fn ipv6_plen(level: &Level<'_>) -> Vec<Value> {
     if level.dissection.ip_version == 6 {
         two_bytes(level, LayerKind::Ipv6, 4)
@@ -290,7 +291,7 @@ fn prefix(view: Nflog<'_>) -> Option<Value> {
     view.prefix().filter(|name| !name.is_empty()).map(text)
 }
 
-/// A part of the time in an Arista tag of so many bits.
+/// A part of the time in an Arista tag of this many bits.
 fn arista(level: &Level<'_>, bits: usize, part: fn(&Arista<'_>) -> u32) -> Vec<Value> {
     view!(level, Arista, Arista, |v| {
         (v.bits() == bits).then(|| number(part(&v)))

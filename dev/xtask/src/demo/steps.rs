@@ -24,7 +24,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// So many steps; the log is made anew.
+    /// This many steps; the log is created again.
     pub fn new(count: u32, log: PathBuf) -> Result<Steps> {
         if let Some(folder) = log.parent() {
             std::fs::create_dir_all(folder)?;

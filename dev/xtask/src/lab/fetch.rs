@@ -479,7 +479,7 @@ mod tests {
             std::fs::remove_dir_all(&part).unwrap();
             once(&part, make).unwrap();
         }
-        // Without hashes it is made anew.
+        // Without hashes it is created again.
         std::fs::remove_file(dir.join("part.sha256")).unwrap();
         assert!(again().is_err());
         std::fs::remove_dir_all(&dir).unwrap();

@@ -125,7 +125,7 @@ pub struct Run<'a> {
     pub programs: Vec<(String, PathBuf)>,
     /// After this time the guest is ended, unless a line of its output gave it another.
     pub limit: Duration,
-    /// When it must be up, where that is known better than from what it does.
+    /// When it must be up, if known better than from what it does.
     pub boot_limit: Option<Duration>,
     /// `kvm` or `tcg`.
     pub accelerator: &'a str,

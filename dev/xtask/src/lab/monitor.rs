@@ -6,8 +6,8 @@
 //! waits forever for that processor. No program in the guest can bring this about, and none can
 //! mend it; so it is looked for, and distinguished from a test that hangs.
 //!
-//! The same goes for any other vector, where timers go on and only some devices fall silent; for a
-//! processor that sleeps although an interrupt is requested; and for one that stays in the kernel
+//! The same goes for any other vector, where timers continue and only some devices fall silent; for
+//! a processor that sleeps although an interrupt is requested; and for one that stays in the kernel
 //! with interrupts off and polls the same address for seconds: seen where the kernel waits for the
 //! emulated IOMMU to complete an invalidation.
 
@@ -260,7 +260,7 @@ struct Suspect {
     in_service: Suspicion,
     /// It takes what is requested as soon as it lets interrupts through.
     requested: Suspicion,
-    /// What it does with interrupts off goes on.
+    /// What it does with interrupts off continues.
     place: Suspicion,
 }
 
@@ -450,7 +450,7 @@ mod tests {
         };
         assert_eq!(verdict(|at| between(at, HALT, KERNEL)), None);
         assert_eq!(verdict(|at| between(at, INTERRUPTS_OFF, KERNEL)), None);
-        // Work with interrupts off that goes on.
+        // Work with interrupts off that continues.
         let pages = ["1000", "2000"];
         let works = |at: usize| look_at(pages[at % 2], INTERRUPTS_OFF, NONE, NONE);
         assert_eq!(verdict(works), None);

@@ -29,8 +29,8 @@ pub fn make(parts: &Parts) -> Result<()> {
     verify(&parts.out.join("crates"), &parts.work.join("crates"))
 }
 
-/// Writes the packaged crates into one folder and unpacks them into another, which is made anew;
-/// checks that the command builds there.
+/// Writes the packaged crates into one folder and unpacks them into another, which is created
+/// again; checks that the command builds there.
 pub fn verify(to: &Path, folder: &Path) -> Result<()> {
     let target = target_dir()?;
     let mut package = vec![

@@ -19,7 +19,7 @@ pub struct Counts {
 pub enum Line<'a> {
     /// cargo runs a test binary, or the doc tests of a crate: the name of the suite.
     Suite(&'a str),
-    /// libtest begins with so many tests.
+    /// libtest begins with this many tests.
     Begin(u64),
     /// A test has ended.
     Test(&'a str),

@@ -22,7 +22,7 @@ const BUDGETS: &[(&str, u64)] = &[
 /// Seconds that any other suite may take.
 const BUDGET: u64 = 40;
 
-/// A suite that took so many times its budget has failed. Machines differ in speed and have other
+/// A suite that took this many times its budget has failed. Machines differ in speed and have other
 /// work alongside; one on which the tests take three times as long has no use for the result.
 const FACTOR: u64 = 3;
 

@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// A method of so many lines of code, and some that do not count.
+    /// A method of this many lines of code, and some that do not count.
     fn method(head: &str, count: usize) -> String {
         let code = "        let x = 1;\n".repeat(count - 2);
         format!("impl X {{\n    {head} {{\n\n        // Why.\n{code}    }}\n}}\n")

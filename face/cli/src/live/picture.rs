@@ -66,7 +66,7 @@ pub struct Picture {
     pub filter: String,
     /// It is being typed.
     pub is_typing: bool,
-    /// Names stand in the place of destinations, where they are known.
+    /// Names stand in the place of destinations, if known.
     pub has_names: bool,
     /// There is no keyboard.
     pub is_once: bool,
@@ -162,7 +162,7 @@ pub struct Row {
     /// From the source, and to it.
     pub packets: [u64; 2],
     pub bytes: [u64; 2],
-    /// Bits a second, where they are known yet.
+    /// Bits a second, if known yet.
     pub rate_bps: Option<[u64; 2]>,
     pub duration_ns: u64,
     /// It ended a moment ago, and will be gone.
@@ -198,7 +198,7 @@ impl Picture {
         self.shown_rows().position(|row| row.key == selected)
     }
 
-    /// Goes up or down by so many lines: selects another flow, or scrolls.
+    /// Goes up or down by this many lines: selects another flow, or scrolls.
     pub fn go(&mut self, lines: isize) {
         let step =
             |at: usize, count: usize| at.saturating_add_signed(lines).min(count.saturating_sub(1));

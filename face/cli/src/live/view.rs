@@ -167,7 +167,7 @@ impl View {
         self.picture.first = 0;
     }
 
-    /// A flow has ended, or a record of one that goes on.
+    /// A flow has ended, or a record of one that continues.
     pub fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) {
         if self.digested >= self.digest_max {
             self.picture.undigested += 1;
@@ -196,8 +196,8 @@ impl View {
         }
     }
 
-    /// The flows that go on, with their records that have ended; those that ended a moment ago; and
-    /// where all are looked through, or there is one picture of it all, the largest that ended.
+    /// The flows that continue, with their records that have ended; those that ended a moment ago;
+    /// and where all are looked through, or there is one picture of it all, the largest that ended.
     fn flows(&mut self, status: &Status<'_>) -> Vec<Flow> {
         let mut flows: HashMap<FlowKey, Flow> = HashMap::new();
         for queue in status.queues {
@@ -218,7 +218,7 @@ impl View {
                 flow.total.add(ended);
             }
         }
-        // The list of those that go on is up to a second old: one with later packets is back.
+        // The list of those that continue is up to a second old: one with later packets is back.
         self.ended.retain(|key, (total, at)| {
             let live = flows.get(key);
             let goes_on = live.is_some_and(|flow| flow.total.end_ns > total.end_ns);
@@ -308,7 +308,7 @@ impl View {
         }
     }
 
-    /// Applications and talkers: of flows that have ended, and the largest of those that go on.
+    /// Applications and talkers: of flows that have ended, and the largest of those that continue.
     fn lists(&mut self, status: &Status<'_>) {
         let mut applications: HashMap<(Cow<'static, str>, bool), Entry> = HashMap::new();
         let ended = self.digest.applications.largest(usize::MAX);
@@ -389,7 +389,7 @@ impl View {
 
 impl View {
     /// Autonomous systems, countries, makers: of flows that have ended, and the largest of those
-    /// that go on.
+    /// that continue.
     fn networks(&self, status: &Status<'_>) -> Vec<Entry> {
         let mut live = Digest::default();
         for record in status.queues.iter().flat_map(|queue| &queue.live) {
@@ -420,7 +420,7 @@ impl View {
     }
 }
 
-/// What a flow that goes on is called, and whether that was seen.
+/// What a flow that continues is called, and whether that was seen.
 fn name_of(
     record: &Record,
     known: Option<&inspect::Application>,

@@ -15,7 +15,7 @@ use wire::LinkType;
 use super::*;
 use crate::sink::{Sent, Sink};
 
-/// So many flows of one packet and every third with an answer, made by a meter.
+/// This many flows of one packet and every third with an answer, made by a meter.
 pub(crate) fn records(count: u16) -> Vec<(Record, EndReason)> {
     records_at(count, |_| 1_700_000_000_000_000_000)
 }

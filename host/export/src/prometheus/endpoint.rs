@@ -268,7 +268,7 @@ mod tests {
     use super::super::Kind;
     use super::*;
 
-    /// Nothing here takes so long: a connection that is closed was closed for another reason.
+    /// Nothing here takes this long: a connection that is closed was closed for another reason.
     const LONG: Duration = Duration::from_secs(3600);
 
     fn endpoint() -> Endpoint {

@@ -113,7 +113,7 @@ struct Script {
     closes: VecDeque<Does>,
     is_staged: bool,
     is_deferred: bool,
-    /// A session is due to end once it has so many messages.
+    /// A session is due to end once it has this many messages.
     len_max: Option<usize>,
     /// Of deferred messages: what is in those that wait, and whether each is lost.
     waiting: VecDeque<(Sum, bool)>,

@@ -160,7 +160,7 @@ impl Inlet {
         self.put_bytes(meta, packet.cap_len() as usize, stamp_ms, packet.segments())
     }
 
-    /// The same with a packet of so many bytes, which are given in pieces.
+    /// The same with a packet of this many bytes, which are given in pieces.
     #[inline(always)]
     fn put_bytes<'p>(
         &mut self,
@@ -425,7 +425,7 @@ pub(super) struct Merge {
     pub(super) late: u64,
 }
 
-/// Both ends of so many queues; only a single one may have [`Contents::Records`].
+/// Both ends of this many queues; only a single one may have [`Contents::Records`].
 pub(super) fn ends(count: usize, bell: &Arc<Bell>, filling: Filling) -> (Vec<Inlet>, Merge) {
     ends_of(count, bell, filling, BUNDLE_LEN)
 }

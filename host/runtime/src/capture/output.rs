@@ -196,7 +196,7 @@ impl Output {
         self.count(&more, wrote)
     }
 
-    /// Whether packets of this interface, so many, have a place; if not, they are surplus.
+    /// Whether packets of this interface, this many, have a place; if not, they are surplus.
     #[inline]
     fn takes(&mut self, interface: u32, packets: u64) -> Result<bool> {
         if self.is_over {

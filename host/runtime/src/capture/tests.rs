@@ -154,8 +154,8 @@ fn two_queues() -> (Port, [TxQueue; 2]) {
     (port, [first.remove(0), second.remove(0)])
 }
 
-/// Both queues go on receiving while a write blocks; a requested end still comes, and every packet
-/// is accounted for.
+/// Both queues continue receiving while a write blocks; a requested end still comes, and every
+/// packet is accounted for.
 #[test]
 fn a_blocked_output_holds_up_neither_queue_nor_the_end() {
     let (port, tx) = two_queues();
@@ -283,7 +283,7 @@ fn a_stall_is_measured_in_time_not_in_polls() {
     assert!(STALL_READER + GRACE_READER < Duration::from_secs(1));
 }
 
-/// What was not written is written once the reader goes on, and the end waits for it.
+/// What was not written is written once the reader continues, and the end waits for it.
 #[test]
 fn an_output_that_goes_on_gets_everything() {
     let (port, tx) = two_queues();

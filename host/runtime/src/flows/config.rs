@@ -25,7 +25,7 @@ pub struct Config {
     pub cpus: Vec<usize>,
     /// Stop after this many packets.
     pub count: Option<u64>,
-    /// End after so long.
+    /// Stop after this long.
     pub duration: Option<Duration>,
     /// Which records go to the outlet.
     pub record_sampling: Sampling,
@@ -33,8 +33,8 @@ pub struct Config {
     pub top_count: usize,
     /// What makes a flow large.
     pub order: Order,
-    /// The largest flows that go on to be shown in [`QueueStatus::live`](super::QueueStatus::live);
-    /// 0 does not look for them.
+    /// The largest flows that continue to be shown in
+    /// [`QueueStatus::live`](super::QueueStatus::live); 0 does not look for them.
     pub live_count: usize,
     /// Decoders for the first packets of flows, for each queue.
     pub applications: Option<InspectorConfig>,
@@ -51,7 +51,7 @@ pub struct Config {
 
 impl Config {
     /// All packets, by addresses, ports and protocol, in tables that share the room for four
-    /// million flows where there are more than four queues; timeouts of 30 and 300 seconds.
+    /// million flows if there are more than four queues; timeouts of 30 and 300 seconds.
     pub fn new(queue_count: usize) -> Config {
         let mut meter = MeterConfig::new(secret());
         meter.table.flow_count_max = default_size(queue_count);

@@ -84,7 +84,7 @@ pub(super) struct Ndpi {
 }
 
 impl Ndpi {
-    /// With room for as many flows as the decoders have, so many of them being looked at.
+    /// With room for as many flows as the decoders have, this many of them being looked at.
     ///
     /// # Errors
     /// Where the library is not there, is not one that is known, or there is no memory for it.
@@ -328,7 +328,7 @@ fn make(
     out.extend_from_slice(payload);
 }
 
-/// Appends an IP header (RFC 791 §3.1, RFC 8200 §3) without a checksum, for so many bytes.
+/// Appends an IP header (RFC 791 §3.1, RFC 8200 §3) without a checksum, for this many bytes.
 fn ip(key: &FlowKey, side: Side, protocol: u8, ttl: u8, rest_len: u16, out: &mut Vec<u8>) {
     use std::net::IpAddr::{V4, V6};
     match (key.addr(side), key.addr(side.other())) {

@@ -129,7 +129,7 @@ pub struct QueueStatus {
     pub records_dropped: u64,
     /// Packets in them.
     pub packets_in_dropped: u64,
-    /// The largest flows that go on, largest first.
+    /// The largest flows that continue, largest first.
     pub live: Vec<Record>,
     /// What decoders know of each of them so far.
     pub live_applications: Vec<inspect::Application>,

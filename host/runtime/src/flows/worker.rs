@@ -30,10 +30,10 @@ const SCAN: Duration = Duration::from_secs(1);
 /// KiB and 2 MiB of records, some 10 µs and some 300 µs.
 const SCAN_STEP: usize = 512;
 const SCAN_STEP_IDLE: usize = 16 << 10;
-/// The clock goes on in steps short enough that the table is searched for at most so many ended
+/// The clock continues in steps short enough that the table is searched for at most this many ended
 /// flows in one of them: a quarter of the buffers.
 const TICK_FLOWS: u64 = (BUFFER_COUNT / 4 * BUFFER_LEN) as u64;
-/// The table searches itself once in so long.
+/// The table searches itself once in this long.
 const ROUND_NS: u64 = 1 << 31;
 /// How far behind the clock a packet's time may be when it comes: what devices and kernel hold
 /// back.
@@ -71,7 +71,7 @@ pub(super) struct Worker {
 }
 
 impl Spawner<'_> {
-    /// Starts the worker of a queue; packets that are chosen go on to `egress`.
+    /// Starts the worker of a queue; packets that are chosen continue to `egress`.
     ///
     /// # Errors
     /// Where a thread cannot be started; the workers before it are stopped.
@@ -145,7 +145,7 @@ fn work(plan: Plan) {
     let shared = plan.shared.clone();
     let result = work_on(plan);
     if result.is_err() {
-        // The others have no reason to go on: the device or the file is the same.
+        // The others have no reason to continue: the device or the file is the same.
         shared.switch.end();
     }
     // The receiver is gone if the collector failed first.
@@ -384,7 +384,7 @@ impl FlowEngine {
         self.meter.flush(&mut self.outbox);
     }
 
-    /// Meters packets that wait for each other, and marks those that go on to the egress.
+    /// Meters packets that wait for each other, and marks those that continue to the egress.
     #[inline]
     fn meter_together(&mut self, inputs: &[Input<'_>]) {
         if inputs.is_empty() {
@@ -434,7 +434,7 @@ impl FlowEngine {
         }
     }
 
-    /// How many of so many packets may be metered.
+    /// How many of this many packets may be metered.
     fn take_budget(&self, count: u64) -> u64 {
         let Some(budget) = &self.shared.budget else {
             return count;

@@ -32,7 +32,7 @@ pub struct ReplayOptions {
     pub round_count: u64,
     /// Longest packet that the interface takes, in bytes; a VLAN tag may be on top. 0 is any.
     pub packet_len_max: usize,
-    /// A capture of up to so many bytes stays in memory.
+    /// A capture of up to this many bytes stays in memory.
     pub cache_len: usize,
 }
 

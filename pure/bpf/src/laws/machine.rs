@@ -24,7 +24,7 @@ const STACK_LEN: usize = 512;
 /// What a program is run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// XDP: so many bytes are in the first buffer.
+    /// XDP: this many bytes are in the first buffer.
     Xdp {
         /// Bytes that direct access reaches.
         first_len: usize,
@@ -45,11 +45,11 @@ struct Machine<'a> {
     stack: Vec<Option<u8>>,
 }
 
-/// Where a run goes on.
+/// Where a run continues.
 enum Next {
     Behind,
     Jump(i16),
-    /// The program ends with R0, or with 0 where a packet load found nothing.
+    /// The program ends with R0, or with 0 if a packet load found nothing.
     Exit(u64),
 }
 

@@ -118,7 +118,7 @@ fn query(e: &mut Emit, ip: u32) {
     );
 }
 
-/// Compares a name and the type, and ends or goes on after.
+/// Compares a name and the type, and ends or continues after.
 fn one_name(e: &mut Emit, name: &Name, queries: &Queries, base: u32, is_last: bool) {
     let at = e.len();
     let next = e.label();

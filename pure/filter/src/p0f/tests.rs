@@ -43,7 +43,7 @@ fn compiled(text: &str, handshake: Handshake) -> (Signature, Program) {
     (signature, program)
 }
 
-/// Holds a program against the rules on so many packets; how many of them match.
+/// Holds a program against the rules on this many packets; how many of them match.
 fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32 {
     let (signature, program) = compiled(text, handshake);
     let ethernet = compile(&signature, handshake, Start::Ethernet).unwrap();

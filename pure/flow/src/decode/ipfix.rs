@@ -49,7 +49,7 @@ impl Header {
     /// The header at the start of `bytes`.
     ///
     /// # Errors
-    /// [`Damage::Short`] also when the message goes on after `bytes`; [`Damage::Version`].
+    /// [`Damage::Short`] also when the message continues after `bytes`; [`Damage::Version`].
     pub fn parse(bytes: &[u8]) -> Result<Header, Damage> {
         let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(Damage::Short);

@@ -163,7 +163,7 @@ fn ntp_times_come_back() {
     }
 }
 
-/// Chosen for all flows, type and code of ICMP are 0 where there is none, not a port.
+/// Chosen for all flows, type and code of ICMP are 0 if there is none, not a port.
 #[test]
 fn only_icmp_has_a_type() {
     for (name, version, protocol) in [("icmpTypeCodeIPv4", 4, 1), ("icmpTypeCodeIPv6", 6, 58)] {

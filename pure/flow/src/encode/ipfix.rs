@@ -196,7 +196,7 @@ impl Encoder {
         self.standard(index).columns.iter().chain(extra)
     }
 
-    /// Adds records as far as they are of this template and there is room; how many. None where a
+    /// Adds records as far as they are of this template and there is room; how many. None if a
     /// record may be more than the template's, or several.
     #[inline]
     fn push_run(&mut self, records: &[(Record, EndReason)], index: usize) -> usize {

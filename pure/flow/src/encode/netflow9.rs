@@ -270,7 +270,7 @@ impl Encoder {
         done
     }
 
-    /// Templates, sampling, interfaces; statistics where there are any.
+    /// Templates, sampling, interfaces; statistics if there are any.
     fn facts(&mut self, time_ns: u64, statistics: Option<&Statistics>) -> Vec<Vec<u8>> {
         let templates = [(IPV4, 0), (IPV6, 1)].map(|(id, at)| {
             let own = [

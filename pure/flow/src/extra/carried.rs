@@ -1,6 +1,6 @@
-//! What is known of flows whose record ended by a timeout, for the records in which they go on: a
-//! table of fixed size, in sets of four places hashed with the table's secret. In a full set a flow
-//! that needs no further look gives way, else the one that ended first.
+//! What is known of flows whose record ended by a timeout, for the records in which they continue:
+//! a table of fixed size, in sets of four places hashed with the table's secret. In a full set a
+//! flow that needs no further look is evicted, else the one that ended first.
 
 use crate::extra::Inspected;
 use crate::hash::HashKey;
@@ -14,16 +14,16 @@ const COUNT_MAX: usize = 4096;
 const WAYS: usize = 4;
 /// Places that a sweep looks at.
 const SWEEP_COUNT: usize = 4;
-/// A pause after which it is another flow, unless its sequence numbers go on. Then it keeps what
+/// A pause after which it is another flow, unless its sequence numbers continue. Then it keeps what
 /// was found, but is not read on: by the clock of the table, whether or not the sweep came by.
 const PAUSE_MAX_NS: u64 = 300_000_000_000;
 /// A sequence number so near to the last one continues the connection.
 const NEAR: u32 = 1 << 20;
 
-/// A flow that may go on.
+/// A flow that may continue.
 pub(super) struct Carry {
     key: FlowKey,
-    /// None where nothing more of the key is recorded.
+    /// None if nothing more of the key is recorded.
     key_extra: Option<KeyExtra>,
     inspected: Inspected,
     /// When its last packet came.
@@ -45,7 +45,7 @@ impl Carry {
         }
     }
 
-    /// Whether its last packet is so long ago that it is not read on.
+    /// Whether its last packet is this long ago that it is not read on.
     fn is_silent(&self, clock_ns: u64) -> bool {
         clock_ns.saturating_sub(self.end_ns) > PAUSE_MAX_NS
     }
@@ -55,7 +55,7 @@ impl Carry {
         self.key == packet.key && is_keyed
     }
 
-    /// Whether a packet with its key goes on with it.
+    /// Whether a packet with its key continues with it.
     fn goes_on_with(&self, packet: &Observed) -> bool {
         let level = &packet.level;
         let next_seq = self.next_seq[packet.side as usize].filter(|_| level.is_tcp);
@@ -83,16 +83,16 @@ pub(super) struct Carried {
 pub(super) enum Known {
     /// Nothing.
     Nothing,
-    /// It goes on.
+    /// It continues.
     Same(Inspected),
-    /// It goes on after a silence of more than [`PAUSE_MAX_NS`].
+    /// It continues after a silence of more than [`PAUSE_MAX_NS`].
     Silent(Inspected),
     /// It has the key of one that is over by now.
     Other(Inspected),
 }
 
 impl Carried {
-    /// Bytes for so many flows in the table.
+    /// Bytes for this many flows in the table.
     pub(super) const fn memory_len(flow_count: usize) -> usize {
         Carried::places(flow_count) * size_of::<Option<Carry>>()
     }
@@ -106,7 +106,7 @@ impl Carried {
         }
     }
 
-    /// For so many flows in the table; of none it remembers nothing.
+    /// For this many flows in the table; of none it remembers nothing.
     pub(super) fn new(flow_count: usize, hash_key: &HashKey) -> Result<Carried, OutOfMemory> {
         let count = Carried::places(flow_count);
         let mut places = Vec::new();
@@ -130,7 +130,7 @@ impl Carried {
         self.places.get_mut(from..from + WAYS).unwrap_or_default()
     }
 
-    /// Remembers a flow. What gives way for it is given back.
+    /// Remembers a flow. What is evicted for it is given back.
     pub(super) fn put(&mut self, carry: Carry, clock_ns: u64) -> Option<Inspected> {
         let set = self.set(&carry.key);
         // A free place first, then those that are not read on, then the one that waited longest.

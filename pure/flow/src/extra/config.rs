@@ -7,7 +7,7 @@ use crate::key::KeyExtra;
 /// The extra fields to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtraConfig {
-    /// Remember so many packets from the start of a flow; 0 none.
+    /// Remember this many packets from the start of a flow; 0 none.
     pub packet_count: u8,
     /// Sums and histograms of gaps and lengths.
     pub timing: bool,
@@ -57,7 +57,7 @@ impl ExtraConfig {
 }
 
 impl ExtraConfig {
-    /// Bytes that it costs alongside, with a table of so many flows.
+    /// Bytes that it costs alongside, with a table of this many flows.
     pub(crate) fn fixed_len(&self, flow_count: usize) -> usize {
         match self.inspect_count {
             0 => 0,

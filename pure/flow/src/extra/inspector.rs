@@ -10,7 +10,7 @@ pub trait Inspect: Send {
     /// counted in the record.
     /// `handle` is the inspector's own number for the flow, 0 at the beginning. `payload` is what
     /// was captured. `flow` is its record and the side that began it, which stays the same when the
-    /// flow goes on in another record. False if no more of the flow are wanted.
+    /// flow continues in another record. False if no more of the flow are wanted.
     fn packet(
         &mut self,
         handle: &mut u32,
@@ -21,7 +21,7 @@ pub trait Inspect: Send {
     ) -> bool;
 
     /// The first byte of a direction has this TCP sequence number. Called when the record with the
-    /// SYN ends and the flow goes on in another one.
+    /// SYN ends and the flow continues in another one.
     fn begins(&mut self, handle: &mut u32, is_initiator: bool, sequence: u32) {
         let _ = (handle, is_initiator, sequence);
     }

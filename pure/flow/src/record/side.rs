@@ -129,7 +129,7 @@ impl Direction {
             && (self.bytes_mss | self.payload_window) & FULL == 0
     }
 
-    /// Whether so many packets can be counted: of 2^32 bytes at most, and 2^15 of them.
+    /// Whether this many packets can be counted: of 2^32 bytes at most, and 2^15 of them.
     pub(super) fn has_room_for(&self, packets: u32) -> bool {
         self.packets <= u32::MAX - packets && (self.bytes_mss | self.payload_window) & FULL == 0
     }
@@ -141,7 +141,7 @@ impl Direction {
         self.payload_window = set_upper(self.payload_window, packet.level.tcp_window);
     }
 
-    /// Counts a packet that comes so long after the side's first.
+    /// Counts a packet that comes this long after the side's first.
     #[inline(always)]
     pub(super) fn count<const DETAIL: bool>(&mut self, packet: &Observed, passed_ns: u64) {
         self.packets += 1;
@@ -152,7 +152,7 @@ impl Direction {
         }
     }
 
-    /// A packet came so long after the first.
+    /// A packet came this long after the first.
     #[inline(always)]
     fn reach(&mut self, passed_ns: u64) {
         // The upper bits are the same on both sides of the comparison.
@@ -268,7 +268,7 @@ impl Direction {
         self.last_handshake += by_ns;
     }
 
-    /// Adds fragments that were held back; the last of them came so long after the side's first
+    /// Adds fragments that were held back; the last of them came this long after the side's first
     /// packet.
     pub(super) fn add_held(&mut self, held: &Amount, last_ns: u64) {
         self.packets += held.packets;
@@ -308,7 +308,7 @@ impl Direction {
         u32::from(kept & 0xfff) << (kept >> 12)
     }
 
-    /// Takes in another record's side; the last packet of both came so long after the first.
+    /// Takes in another record's side; the last packet of both came this long after the first.
     pub(super) fn merge(&mut self, other: &Direction, last_ns: u64) {
         let add = |one: u64, two: u64| {
             let sum = ((one & SUM) + (two & SUM)).min(SUM);

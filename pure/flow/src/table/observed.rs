@@ -15,7 +15,7 @@ pub struct Headers {
     pub tcp_options: u64,
     /// Where the payload starts, from the start of the packet: after the transport header.
     pub payload_offset: u32,
-    /// Bytes of payload on the wire; 0 where that is not known, as the header is cut too short.
+    /// Bytes of payload on the wire; 0 if that is not known, as the header is cut too short.
     pub payload_len: u32,
     /// TCP sequence number.
     pub tcp_seq: u32,

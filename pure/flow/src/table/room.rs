@@ -1,4 +1,4 @@
-//! Making room: which flow gives way, and how its place is freed.
+//! Making room: which flow is evicted, and how its place is freed.
 
 use crate::expire::{self, EndReason};
 
@@ -26,7 +26,7 @@ impl Table {
         best.map(|(_, place)| place)
     }
 
-    /// Why a flow that gives way ends: it may be past its timeout anyhow.
+    /// Why a flow that is evicted ends: it may be past its timeout anyhow.
     pub(super) fn reason_to_go(&self, place: Place) -> EndReason {
         let record = &self.records[self.lines[place.line].records[place.way] as usize];
         let (left_ns, reason) = self.timeouts.left(record);

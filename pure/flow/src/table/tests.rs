@@ -238,7 +238,7 @@ impl Model {
 
 use crate::record::Counters;
 
-/// Random packets of so many flows.
+/// Random packets of this many flows.
 struct Packets {
     random: Random,
     hash_key: HashKey,
@@ -345,7 +345,8 @@ impl Models {
     }
 }
 
-/// Random packets over so many flows into a table of this size, one at a time alongside the model.
+/// Random packets over this many flows into a table of this size, one at a time alongside the
+/// model.
 fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, steps: u32) {
     let mut packets = Packets {
         random: Random(seed),

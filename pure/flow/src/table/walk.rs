@@ -9,7 +9,7 @@ use super::{Alone, BATCH_MAX, NONE, Place, RecordSink, Table, Watch};
 const ROUND_NS: u64 = 1 << ROUND_SHIFT;
 const ROUND_SHIFT: u32 = 31;
 
-/// So many bytes ahead of the record that ends records are loaded at the end of input.
+/// This many bytes ahead of the record that ends records are loaded at the end of input.
 const FINISH_AHEAD: usize = 2048;
 
 /// Lines that expiry looks at, at most, after [`BATCH_MAX`] packets.
@@ -18,7 +18,7 @@ pub(super) const WALK_COUNT: usize = 2 * BATCH_MAX + 8;
 /// Lines that are loaded for the next piece of the walk.
 const WALK_AHEAD: usize = 16;
 
-/// So far behind the clock packets are not just out of order, and so many in a row.
+/// So far behind the clock packets are not just out of order, and this many in a row.
 pub(super) const JUMP_NS: u64 = 60_000_000_000;
 const JUMP_COUNT: u64 = 1024;
 

@@ -43,7 +43,7 @@ pub(crate) trait Watch {
         sink: &mut dyn RecordSink,
     );
 
-    /// The table has looked for ended flows: after so many packets, however they were given.
+    /// The table has looked for ended flows: after this many packets, however they were given.
     fn walked(&mut self, clock_ns: u64);
 }
 

@@ -37,12 +37,12 @@ pub struct TopScan {
 }
 
 impl TopScan {
-    /// Bytes of memory for a table of so many flows.
+    /// Bytes of memory for a table of this many flows.
     pub const fn memory_len(flow_count_max: u32) -> usize {
         flow_count_max as usize * size_of::<Before>()
     }
 
-    /// For the `count` largest of a table of so many flows.
+    /// For the `count` largest of a table of this many flows.
     pub fn new(count: usize, flow_count_max: u32) -> TopScan {
         TopScan {
             kept: Vec::with_capacity(count + 1),
@@ -54,7 +54,7 @@ impl TopScan {
         }
     }
 
-    /// Begins another round, so long after the one before began.
+    /// Begins another round, this long after the one before began.
     pub fn begin(&mut self, interval_ns: u64) {
         self.interval_ns = interval_ns;
     }

@@ -96,7 +96,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena of so many pages.
+    /// An arena of this many pages.
     pub fn new(page_count: u32) -> Arena {
         Arena {
             pages: Vec::with_capacity(page_count as usize),
@@ -115,7 +115,7 @@ impl Arena {
         self.busy * 2 <= self.page_max
     }
 
-    /// Bytes that so many pages take.
+    /// Bytes that this many pages take.
     pub const fn memory_len(page_count: u32) -> usize {
         page_count as usize * size_of::<Page>()
     }

@@ -79,7 +79,7 @@ impl<const N: usize> Frame<N> {
         }
     }
 
-    /// Passes over so many bytes, [`Frame::skips`] at most. False if they are needed.
+    /// Passes over this many bytes, [`Frame::skips`] at most. False if they are needed.
     pub(super) fn skip(&mut self, len: u32) -> bool {
         let fits = len <= self.skips();
         if let Some(left) = &mut self.left
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// A byte of length, then so many bytes.
+    /// A byte of length, then this many bytes.
     fn length(bytes: &[u8]) -> Result<Option<u32>, Reason> {
         match bytes {
             [] => Ok(None),

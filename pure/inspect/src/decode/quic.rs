@@ -112,7 +112,7 @@ fn is_forced(version: u32) -> bool {
 }
 
 impl Version {
-    /// The rows of a number, one but for numbers that force negotiation; none where its Initial
+    /// The rows of a number, one but for numbers that force negotiation; none if its Initial
     /// packets cannot be read.
     fn of(number: u32) -> &'static [Version] {
         let is_it = |row: &&Version| (row.first..=row.last).contains(&number);

@@ -179,7 +179,7 @@ impl Side {
         self.certificate.feed(part, out)
     }
 
-    /// So many bytes of the handshake are missing. True if they do not matter.
+    /// This many bytes of the handshake are missing. True if they do not matter.
     fn passes_gap(&mut self, len: u32) -> bool {
         match self.awaits_certificate {
             true => self.certificate.gap(len),

@@ -88,7 +88,7 @@ fn answer(probe: &[u8], flags: u8) -> Vec<u8> {
     out
 }
 
-/// A router's ICMP error about a probe, with so many bytes of it after the IP header.
+/// A router's ICMP error about a probe, with this many bytes of it after the IP header.
 fn error(probe: &[u8], kind: u8, code: u8, quoted: usize) -> Vec<u8> {
     let at = tcp_at(probe);
     let quote = &probe[14..at + quoted];

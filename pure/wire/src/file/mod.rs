@@ -75,7 +75,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// How many bytes to go on by before the next call; 0 for [`Event::Need`].
+    /// How many bytes to continue by before the next call; 0 for [`Event::Need`].
     #[inline]
     pub fn used(&self) -> usize {
         match self {
@@ -91,7 +91,7 @@ impl Event {
 /// A packet in the slice that was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Bytes to go on by.
+    /// Bytes to continue by.
     pub used: usize,
     /// Where the packet's bytes are in the slice.
     pub data: Range<usize>,
@@ -166,7 +166,7 @@ impl Resolution {
     /// 10^-9 seconds.
     pub const NANOSECONDS: Resolution = Resolution::Decimal(9);
 
-    /// From an `if_tsresol` option; none where 64 bits could not count one second in it.
+    /// From an `if_tsresol` option; none if 64 bits could not count one second in it.
     pub const fn from_option(value: u8) -> Option<Resolution> {
         match value {
             0..=19 => Some(Resolution::Decimal(value)),
@@ -205,7 +205,7 @@ impl Resolution {
 /// An interface was described.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceFound {
-    /// Bytes to go on by.
+    /// Bytes to continue by.
     pub used: usize,
     /// Which section it belongs to, counted from 0.
     pub section: u32,
@@ -220,7 +220,7 @@ pub struct InterfaceFound {
 /// An interface's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes to go on by.
+    /// Bytes to continue by.
     pub used: usize,
     /// Index of the interface within its section.
     pub interface: u32,
@@ -377,7 +377,7 @@ impl Order {
     }
 }
 
-/// `N` bytes at a position; zeros where there are none.
+/// `N` bytes at a position; zeros if there are none.
 #[inline]
 fn at<const N: usize>(bytes: &[u8], position: usize) -> [u8; N] {
     bytes

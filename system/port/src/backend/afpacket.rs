@@ -143,7 +143,7 @@ struct Ends<'a> {
     pool: Arc<OnceLock<Pool>>,
     facts: Vec<(&'static str, String)>,
     memory_len: usize,
-    /// 0 where it is not known.
+    /// 0 if it is not known.
     packet_len_max: u32,
 }
 

@@ -133,7 +133,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
 }
 
 /// What has been opened so far. Dropped half-way, the program leaves the interface before the first
-/// socket closes: it would go on taking packets for sockets that are no more.
+/// socket closes: it would continue taking packets for sockets that are no more.
 struct Opening {
     attachment: Option<Arc<Attachment>>,
     queues: Vec<Queue>,

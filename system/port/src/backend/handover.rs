@@ -122,7 +122,7 @@ impl<'v> Buffers<'v> {
             });
             // SAFETY: they were written.
             unsafe { self.room.advance(count) };
-            // After one that was not the device's it goes on.
+            // After one that was not the device's it continues.
             rest = &rest[rest.len().min(count + 1)..];
         }
     }

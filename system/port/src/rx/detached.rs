@@ -36,7 +36,7 @@ pub struct Detached {
 impl Detached {
     /// Puts a VLAN tag that lies alongside the packet back into it, as it has to be before the
     /// frame is sent: else the packet would go to another network. False if the frame has no room
-    /// for it, or the packet no link header; then nothing has changed. True also where there is no
+    /// for it, or the packet no link header; then nothing has changed. True also if there is no
     /// tag.
     ///
     /// # Panics

@@ -1,5 +1,5 @@
-//! Packets of a batch that go on to a sending queue: their frames move where both queues have the
-//! same pool, else they are copied.
+//! Packets of a batch that continue to a sending queue: their frames move where both queues have
+//! the same pool, else they are copied.
 
 use std::ptr;
 
@@ -121,7 +121,7 @@ fn write(out: &mut crate::tx::TxBatch<'_>, packet: &Packet<'_>) -> Option<usize>
         .then_some(len)
 }
 
-/// Puts the tag that lies alongside a packet back, into the room before it, or where there is none
+/// Puts the tag that lies alongside a packet back, into the room before it, or if there is none
 /// into that after it. A packet without either is made empty, which no device sends: without its
 /// tag it would go to another network.
 fn restore_tag(slot: &mut Slot, pool: &Pool) {
@@ -131,7 +131,7 @@ fn restore_tag(slot: &mut Slot, pool: &Pool) {
         let end = offset + slot.cap_len();
         (offset as usize, (pool.frame_len() - end) as usize)
     });
-    // A packet that goes on in another frame cannot grow in this one.
+    // A packet that continues in another frame cannot grow in this one.
     let is_last = !slot.has(Slot::CONTINUES);
     let len = slot.cap_len() as usize;
     if len < Vlan::AT || before < Vlan::LEN && (behind < Vlan::LEN || !is_last) {

@@ -69,7 +69,7 @@ impl FilterSwitch {
     /// ring of the kernel's were selected by the old one.
     ///
     /// # Errors
-    /// `Unsupported` where the port cannot replace its filter; the kernel's. The old filter then
+    /// `Unsupported` if the port cannot replace its filter; the kernel's. The old filter then
     /// stays.
     pub fn set(&self, control: &mut dyn PortControl, filter: Option<&Program>) -> Result<()> {
         if !control.set_filter(filter)? {

@@ -13,7 +13,7 @@ use super::{Ready, RxQueue};
 /// How often a queue is looked at although nothing woke it: not everything makes its descriptor
 /// readable, as that the interface was deleted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The same where there is no descriptor to sleep on.
+/// The same if there is no descriptor to sleep on.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Ends a queue's [`wait`](RxQueue::wait) from any thread. A wake without a pending wait ends the

@@ -1,4 +1,4 @@
-//! Where a cache stops, goes on or gives away, at each place around the bound.
+//! Where a cache stops, continues or gives away, at each place around the bound.
 
 use sys::memfd::HugePages;
 

@@ -111,7 +111,7 @@ impl<G: Registers, F: RxFormat> RingRx<G, F> {
         Some(word)
     }
 
-    /// Takes the frame of descriptor `head` back and goes on.
+    /// Takes the frame of descriptor `head` back and continues.
     fn take(&mut self) -> Option<u32> {
         let index = self.held[self.entry(self.head)];
         self.head = self.head.wrapping_add(1);

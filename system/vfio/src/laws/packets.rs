@@ -64,7 +64,7 @@ pub fn packets_leave<R: Rig>() {
     stand.end();
 }
 
-/// With no frame offered the card loses packets, and goes on when there are some again.
+/// With no frame offered the card loses packets, and continues when there are some again.
 pub fn exhaustion<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let held = stand.pool.counts().device;
@@ -110,7 +110,7 @@ pub fn room_is_for_any_parts<R: Rig>() {
     stand.end();
 }
 
-/// A card that sends nothing fills the ring and no more; when it goes on all leaves.
+/// A card that sends nothing fills the ring and no more; when it continues all leaves.
 pub fn a_full_sending_ring<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     stand.card.with(|model| R::fault(model, Some(Fault::Stop)));
@@ -197,7 +197,7 @@ pub fn jumbo<R: Rig>() {
             lens.iter().flatten().eq(&[60, 5000, 60, 5000, 60, 5000]),
             "{lens:?}"
         );
-        // One that is longer than the port takes is refused, and the ring goes on.
+        // One that is longer than the port takes is refused, and the ring continues.
         stand.refill(0);
         if stand.arrive(0, &packet(1, 9100)) {
             assert_eq!(stand.receive(0), []);
@@ -210,7 +210,7 @@ pub fn jumbo<R: Rig>() {
 }
 
 /// After the end of the intake nothing new enters the rings; what is in them can be read, and
-/// sending goes on.
+/// sending continues.
 pub fn stopping<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     for number in 0..5 {

@@ -78,7 +78,7 @@ impl Layout {
     /// unknown kind or a reserved BAR is passed over.
     ///
     /// # Errors
-    /// `Unsupported` where a structure is missing, as on a legacy device.
+    /// `Unsupported` if a structure is missing, as on a legacy device.
     pub(super) fn find(config: &[u8], bar_len: impl Fn(u8) -> u64) -> Result<Self> {
         let (mut common, mut notify, mut isr, mut device) = (None, None, None, None);
         let byte = |at: usize| config.get(at).copied().unwrap_or(0);

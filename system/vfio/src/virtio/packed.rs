@@ -17,7 +17,7 @@ use sys::Result;
 use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
 use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
 
-/// The buffer goes on in the next descriptor (§2.8.6).
+/// The buffer continues in the next descriptor (§2.8.6).
 pub(super) const DESC_NEXT: u64 = 1;
 /// The device writes into it (§2.8.3).
 pub(super) const DESC_WRITE: u64 = 2;
@@ -37,7 +37,7 @@ pub struct Packed {
     driver: DmaArray<AtomicU32>,
     device: DmaArray<AtomicU32>,
     size: u16,
-    /// [`DESC_WRITE`], or 0 where the device reads.
+    /// [`DESC_WRITE`], or 0 if the device reads.
     kind: u64,
     event_idx: bool,
     book: Book,

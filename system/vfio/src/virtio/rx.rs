@@ -253,7 +253,7 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         let first = slots.len() - 1;
         let possible = count != 0 && u32::from(count) <= self.ring_len;
         let mut len = slots[first].cap_len();
-        // §5.1.6.4: the device fills a buffer before it goes on to the next, so none is empty.
+        // §5.1.6.4: the device fills a buffer before it continues to the next, so none is empty.
         let mut sound = possible && len != 0;
         for _ in 1..if possible { count } else { 1 } {
             let (frame, part) = match self.ring.next_used_one() {
@@ -374,7 +374,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
             slots.append(&mut self.kept);
         }
         let mut filled = Filled::of(&slots[start..]);
-        // A device cannot honestly use more than it holds; one that goes on and on is left alone
+        // A device cannot honestly use more than it holds; one that continues and on is left alone
         // until the next call.
         let mut looks = self.ring_len;
         let mut given = 0;

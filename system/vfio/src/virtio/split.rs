@@ -19,7 +19,7 @@ use sys::Result;
 use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
 use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
 
-/// The buffer goes on in the descriptor `next` (§2.7.5).
+/// The buffer continues in the descriptor `next` (§2.7.5).
 pub(super) const DESC_NEXT: u64 = 1;
 /// The device writes into it.
 pub(super) const DESC_WRITE: u64 = 2;
@@ -42,7 +42,7 @@ pub struct Split {
     device: Arc<DmaArray<AtomicU16>>,
     used_ring: DmaArray<[AtomicU32; 2]>,
     avail_event: DmaArray<AtomicU16>,
-    /// [`DESC_WRITE`], or 0 where the device reads.
+    /// [`DESC_WRITE`], or 0 if the device reads.
     kind: u64,
     event_idx: bool,
     listening: bool,

@@ -42,7 +42,7 @@ pub(super) mod status {
     pub const DRIVER_OK: u8 = 4;
     /// The features are settled.
     pub const FEATURES_OK: u8 = 8;
-    /// The device cannot go on.
+    /// The device cannot continue.
     pub const NEEDS_RESET: u8 = 64;
     /// The driver gave up.
     pub const FAILED: u8 = 128;

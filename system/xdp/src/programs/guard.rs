@@ -31,7 +31,7 @@ pub struct GuardMaps {
 pub struct SourceMap(Map);
 
 impl SourceMap {
-    /// For so many sources; more take the place of those unused for longest.
+    /// For this many sources; more take the place of those unused for longest.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -193,7 +193,7 @@ impl Guard {
     }
 }
 
-/// A map with one entry of so many bytes.
+/// A map with one entry of this many bytes.
 fn one_value(kind: MapType, name: &str, len: usize) -> Result<Map> {
     let value_size = u32::try_from(len.next_multiple_of(8)).map_err(|_| {
         let why = format!("{len} bytes are too many");

@@ -1,5 +1,5 @@
 //! The program for AF_XDP: a packet of a queue that has a socket goes to the socket, every other
-//! goes on to the host; each is counted under what became of it.
+//! continues to the host; each is counted under what became of it.
 //!
 //! ```text
 //! counters = lookup(queue)             none: to the host, uncounted

@@ -124,7 +124,7 @@ pub(crate) fn generate(maps: &TransmitMaps) -> Result<Vec<Insn>> {
     })
 }
 
-/// Copies `len` bytes, a power of two, from R8 to the packet at R2 and goes on after them; to
+/// Copies `len` bytes, a power of two, from R8 to the packet at R2 and continues after them; to
 /// `shorter` if the packet ends before. Loses R1 and R4.
 fn copy(a: &mut Asm, len: i16, shorter: Label) {
     a.mov(R4, R2);

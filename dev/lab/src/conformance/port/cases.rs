@@ -315,7 +315,7 @@ pub(super) fn filter(rig: &'static Rig) -> Result<()> {
     line.expect_numbers((0..count).step_by(2))?;
     let account = line.rx_account()?;
     let takes_traffic = line.rx_port()?.capabilities.takes_traffic;
-    // What a bypass does not select goes on to the host.
+    // What a bypass does not select continues to the host.
     let left_out = account.dropped[DropReason::Filter as usize] + account.passed;
     ensure!(left_out == count / 2, "half were left out: {account:?}");
     ensure!(

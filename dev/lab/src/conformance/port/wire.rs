@@ -21,7 +21,7 @@ fn pair(line: &Line) -> Result<&Pair> {
     line.pair.as_ref().context("this rig has no pair")
 }
 
-/// Waits for an event that fits, while receiving goes on.
+/// Waits for an event that fits, while receiving continues.
 fn expect_event(line: &mut Line, what: &str, fits: impl Fn(&PortEvent) -> bool) -> Result<()> {
     let end = Instant::now() + NEWS;
     let mut others = Vec::new();

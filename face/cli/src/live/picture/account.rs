@@ -108,7 +108,7 @@ fn by_queue(picture: &Picture, area: Rect) -> Vec<Line<'static>> {
     let mut shown: Vec<&QueueAccount> = queues.iter().collect();
     let hides = lines.len() + queues.len() > room && room > 2;
     if hides {
-        // Losses are looked for first where there are more queues than lines.
+        // Losses are looked for first if there are more queues than lines.
         shown.sort_by_key(|queue| std::cmp::Reverse(queue.lost()));
         shown.truncate(room - 3);
     }

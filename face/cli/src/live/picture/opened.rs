@@ -55,7 +55,7 @@ pub fn draw(picture: &Picture, opened: &Opened, frame: &mut Frame<'_>, area: Rec
                 Span::raw(value.as_str()),
             ])
         });
-    // A long value goes on in the next line: nothing is cut.
+    // A long value continues in the next line: nothing is cut.
     let text = Paragraph::new(lines.collect::<Vec<_>>()).wrap(Wrap { trim: false });
     frame.render_widget(text, fields);
 }

@@ -131,7 +131,7 @@ fn fields(record: &Record, application: &Application) -> Vec<(String, String)> {
     };
     json::line(record, EndReason::Idle, &mut text);
     let mut fields = of_object(&text, "");
-    // A flow that goes on has not ended for any reason.
+    // A flow that continues has not ended for any reason.
     fields.retain(|(name, _)| !matches!(name.as_str(), "type" | "reason" | "end reason"));
     let mut text = Vec::new();
     if json::application(record, &extra, &mut text) {

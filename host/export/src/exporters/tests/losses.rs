@@ -83,7 +83,7 @@ fn templates_lost_on_a_reliable_transport_end_its_session() {
     assert!(account.last_failure.unwrap().contains("lost on the way"));
 }
 
-/// Over UDP they come again: the session goes on, and the loss is counted.
+/// Over UDP they come again: the session continues, and the loss is counted.
 #[test]
 fn what_is_lost_over_udp_is_counted() {
     let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &[true]);

@@ -96,7 +96,7 @@ pub(in crate::capture) struct Bundle {
 }
 
 impl Bundle {
-    /// With room for so many bytes, which take no memory before they are written.
+    /// With room for this many bytes, which take no memory before they are written.
     pub(super) fn new(len: usize) -> Bundle {
         Bundle {
             memory: vec![0; len].into(),
@@ -122,7 +122,7 @@ impl Bundle {
         &self.memory[..self.len]
     }
 
-    /// The next so many bytes of room, if there are as many.
+    /// The next this many bytes of room, if there are as many.
     #[inline]
     pub(super) fn room_for(&mut self, need: usize) -> Option<&mut [u8]> {
         self.memory.get_mut(self.len..self.len + need)

@@ -2,7 +2,7 @@
 //! decoders keep of it.
 //!
 //! A table of fixed size, in sets: where a set is full, the connection that was printed least
-//! recently gives way, and its later lines begin again, as those of a new one.
+//! recently is evicted, and its later lines begin again, as those of a new one.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -73,7 +73,7 @@ impl Variant<'_> {
         Some(self.tcp_at() + 20 + before)
     }
 
-    /// Which bytes the options have, where that is known.
+    /// Which bytes the options have, if known.
     fn option_bytes(&self) -> Vec<Option<u8>> {
         let signature = self.signature;
         let mut bytes = Vec::new();

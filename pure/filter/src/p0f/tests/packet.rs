@@ -227,7 +227,7 @@ fn options(
     bytes
 }
 
-/// The number in an option: so many bytes at an offset in it.
+/// The number in an option: this many bytes at an offset in it.
 fn value_of(
     signature: &Signature,
     bytes: &[u8],

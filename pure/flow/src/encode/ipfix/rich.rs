@@ -192,8 +192,8 @@ pub(super) struct Rich {
 }
 
 impl Rich {
-    /// For messages of so many bytes; `others` are the columns of the longest template without the
-    /// application's own. Groups whose template would not fit are left out.
+    /// For messages of this many bytes; `others` are the columns of the longest template without
+    /// the application's own. Groups whose template would not fit are left out.
     pub(super) fn new(extra_fields: ExtraFields, limit: usize, others: usize) -> Rich {
         let number = 0..GROUPS.len();
         let groups = number

@@ -1,8 +1,8 @@
-//! When flows end, and which one gives way.
+//! When flows end, and which one is evicted.
 
 use super::*;
 
-/// A closed connection gives way before an open one.
+/// A closed connection is evicted before an open one.
 #[test]
 fn the_one_nearest_to_its_timeout_gives_way() {
     let hash_key = HashKey::from_seed(1);

@@ -42,7 +42,7 @@ pub(super) enum Event<'a> {
 enum Stage {
     Tag,
     Len,
-    /// So many bytes of a long length are missing.
+    /// This many bytes of a long length are missing.
     LongLen(u8),
     Read,
     Skip,
@@ -62,7 +62,7 @@ pub(super) struct Der {
 }
 
 impl Der {
-    /// For an encoding of so many bytes.
+    /// For an encoding of this many bytes.
     pub(super) const fn new(len: u32) -> Der {
         let mut ends = [0; DEPTH_MAX];
         ends[0] = len;
@@ -186,7 +186,7 @@ impl Der {
         Ok(true)
     }
 
-    /// So many bytes are missing. True if they were to be skipped.
+    /// This many bytes are missing. True if they were to be skipped.
     pub(super) fn gap(&mut self, len: u32) -> bool {
         let is_skipped = self.stage == Stage::Skip && len <= self.end - self.at;
         if is_skipped {

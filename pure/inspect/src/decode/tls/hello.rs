@@ -285,7 +285,7 @@ impl Hello {
         self.kind == SERVER_HELLO && (version <= TLS_1_2 || version >= DTLS_1_2)
     }
 
-    /// So many bytes are missing. True if they were to be passed over.
+    /// This many bytes are missing. True if they were to be passed over.
     pub(crate) fn gap(&mut self, len: u32) -> bool {
         let is_inside = self.step.is_inside();
         let passes = matches!(
@@ -332,7 +332,7 @@ impl Hello {
         Ok(())
     }
 
-    /// A number of so many bytes, once they are there.
+    /// A number of this many bytes, once they are there.
     #[inline]
     fn int(&mut self, input: &mut &[u8], width: u8) -> Option<u32> {
         while self.got < width {

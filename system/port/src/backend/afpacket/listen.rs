@@ -106,7 +106,7 @@ impl Source {
         }
     }
 
-    /// Times the ring stood still, where that is known.
+    /// Times the ring stood still, if known.
     pub(super) fn freezes(&self) -> Option<u64> {
         match self {
             Self::Blocks(tap) => Some(tap.freezes()),

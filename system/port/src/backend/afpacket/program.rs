@@ -37,7 +37,7 @@ pub(super) mod control {
     pub(in super::super) const SEEN: usize = 8;
     /// Packets for which there was no room.
     pub(in super::super) const LOST: usize = 16;
-    /// Packets that the user's filter selected, where there is one.
+    /// Packets that the user's filter selected, if there is one.
     pub(in super::super) const PASSED: usize = 24;
     /// Packets seen by a program with a filter; those by one without are in `SEEN`, because such
     /// programs may follow each other.
@@ -69,7 +69,7 @@ pub(super) mod record {
     /// In the flags: the kernel could not give the bytes.
     pub(in super::super) const BROKEN: u32 = 1 << 9;
 
-    /// Bytes that a record with so many of packet takes.
+    /// Bytes that a record with this many of packet takes.
     #[inline]
     pub(in super::super) fn len(cap_len: u32) -> u64 {
         (DATA as u64 + u64::from(cap_len)).next_multiple_of(8)

@@ -56,7 +56,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// All of them, of a socket that has taken so many.
+    /// All of them, of a socket that has taken this many.
     fn count(&self, packets: u64) -> u64 {
         let since = match &self.counted {
             Some(counted) => counted.seen(),

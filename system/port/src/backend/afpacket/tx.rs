@@ -249,7 +249,7 @@ impl Tx {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Has the kernel take what waits. What it has no room for now goes on waiting.
+    /// Has the kernel take what waits. What it has no room for now continues waiting.
     fn kick(&mut self) -> Result<()> {
         while self.waiting != 0 {
             let result = self.socket.kick();
@@ -336,7 +336,7 @@ impl TxBackend for Tx {
             slots.push(unsafe { Slot::over(self.data(offset), room, room, 0) });
         }
         if slots.is_empty() && max != 0 {
-            // After: at least have the kernel go on.
+            // After: at least have the kernel continue.
             self.kick()?;
         }
         Ok(())

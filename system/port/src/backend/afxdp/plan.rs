@@ -125,7 +125,7 @@ impl Plan {
     }
 
     /// Frames that each queue gives the kernel to receive into. One that only sends needs some in
-    /// zero-copy mode, because the card goes on to receive for the host; all the others are for
+    /// zero-copy mode, because the card continues to receive for the host; all the others are for
     /// packets to be sent.
     pub(super) fn fill_frames(&self, zero_copy: bool) -> u32 {
         match (self.has_rx, zero_copy) {

@@ -392,8 +392,8 @@ impl RxBackend for Rx {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        // First the program forgets the socket (packets go on to the host), then it closes: closing
-        // a socket that packets are still redirected to has crashed kernels.
+        // First the program forgets the socket (packets continue to the host), then it closes:
+        // closing a socket that packets are still redirected to has crashed kernels.
         if let Some(attachment) = &self.attachment {
             attachment.forget(self.shared.spec.queue_index);
             thread::sleep(Duration::from_millis(1));

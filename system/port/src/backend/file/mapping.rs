@@ -300,7 +300,7 @@ extern "C" fn on_sigbus(
 /// Puts zeroed pages from the page of `address` up to `end`.
 fn replace(address: usize, end: usize) -> bool {
     // The smallest page there is: the kernel refuses a start that is not a multiple of a larger
-    // one, and then the fault goes on to the previous handler.
+    // one, and then the fault continues to the previous handler.
     let start = address & !4095;
     // SAFETY: the range lies in a private file mapping of ours whose pages are lost; it is
     // replaced as a whole, so no other mapping is touched. errno is put back for the interrupted

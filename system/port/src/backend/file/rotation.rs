@@ -1,4 +1,4 @@
-//! When a capture goes on in another file, and what that file is called: tcpdump's rules.
+//! When a capture continues in another file, and what that file is called: tcpdump's rules.
 //!
 //! By size: `x`, `x1`, `x2`, …; with a limit of files they are numbered from 0 with equal width and
 //! written round and round (`x0` to `x4` with 5). By time: the name is a strftime(3) format, filled

@@ -251,7 +251,7 @@ impl FileWriter {
         !is_packed && !self.options.rotation.is_on()
     }
 
-    /// Hands the records of so many packets to the system, `kept_bytes` of these in them, after
+    /// Hands the records of this many packets to the system, `kept_bytes` of these in them, after
     /// everything gathered; where [`FileWriter::takes_records`].
     ///
     /// # Errors
@@ -348,7 +348,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Hands whole records to the system, so many packets and bytes of these.
+    /// Hands whole records to the system, this many packets and bytes of these.
     fn give(&mut self, bytes: &[u8], has_head: bool, count: (u64, u64)) -> Result<()> {
         let Some((output, _)) = &mut self.output else {
             return Ok(());

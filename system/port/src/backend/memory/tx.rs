@@ -37,7 +37,7 @@ impl Tx {
             .map_or(0, |d| d.as_nanos() as u64)
     }
 
-    /// The time for a frame: that of the first one since the last flush, of so many.
+    /// The time for a frame: that of the first one since the last flush, of this many.
     #[inline]
     fn frame_ns(&mut self) -> u64 {
         if self.frames_stamped == 0 {

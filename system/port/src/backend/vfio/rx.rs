@@ -21,7 +21,7 @@ const CHECK_EVERY: u32 = 4096;
 /// The longest look for packets before sleeping: about what a sleep with its interrupt costs.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// Sleep between looks where there are no interrupts, and longest sleep before the card's state is
+/// Sleep between looks if there are no interrupts, and longest sleep before the card's state is
 /// checked.
 const NAP: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ impl Patience {
     /// The least that is worth a look.
     const MIN: Duration = Duration::from_micros(1);
 
-    /// A sleep is over after so long; did it end with a packet?
+    /// A sleep is over after this long; did it end with a packet?
     fn learn(&mut self, slept: Duration, packet: bool) {
         self.0 = match (slept < SPIN_MAX, packet) {
             (true, true) => (self.0 * 2).clamp(Self::MIN, SPIN_MAX),
@@ -212,7 +212,7 @@ impl<D: Driver> RxBackend for Rx<D> {
         let start = slots.len();
         let mut refused = Refused::default();
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        // The clock is read once a batch, and not where there is none.
+        // The clock is read once a batch, and not if there is none.
         let time_ns = match self.stamp && queue.is_ready() {
             true => now_ns(libc::CLOCK_REALTIME),
             false => 0,

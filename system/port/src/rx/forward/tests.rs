@@ -166,7 +166,7 @@ fn tags_go_back_into_the_packet() {
     let index = cache.take_index().unwrap();
     let frame_len = pool.frame_len() as usize;
     let plain: Vec<u8> = (0..frame_len).map(|at| at as u8).collect();
-    // Where it begins, how long it is, whether it goes on elsewhere, how long it becomes.
+    // Where it begins, how long it is, whether it continues elsewhere, how long it becomes.
     for (offset, len, goes_on, expected_len) in [
         (256, 60, false, 64),
         (256, 60, true, 64),

@@ -10,7 +10,7 @@ use crate::registers::Registers;
 
 /// What is at the head of the ring.
 enum Next {
-    /// So many descriptors of a packet whose end is not there yet.
+    /// This many descriptors of a packet whose end is not there yet.
     Incomplete(u32),
     /// A packet, in `words`.
     Whole,

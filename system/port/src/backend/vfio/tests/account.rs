@@ -74,7 +74,7 @@ fn a_saturated_drop_counter_is_reported() {
     for number in 0..6000 {
         assert!(rig.arrive(&numbered(number, 60)));
     }
-    // The register ends there; the count of good packets goes on.
+    // The register ends there; the count of good packets continues.
     assert_eq!(rig.card.with(|model| model.without_descriptor(0)), 4095);
     assert_eq!(dropped(rig.account()), 4094 + 6000);
     assert!(warns(&rig));
