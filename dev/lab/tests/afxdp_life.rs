@@ -254,7 +254,7 @@ fn what_opens_half_way_leaves_nothing_behind() {
             ..PortOptions::default()
         };
         let error = try_open(&pair.right, "afxdp:{}", &options).err();
-        let error = error.expect("queue 1 is somebody else's");
+        let error = error.expect("queue 1 is in use");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.to_string().contains("queue 1"), "{error}");
         assert_eq!(pair.right.xdp().unwrap(), None, "the program is off");

@@ -491,7 +491,10 @@ fn a_card_that_the_kernel_requests_back_is_released() {
     };
     println!("{}", reported(&error));
     assert_eq!(error.kind(), ErrorKind::Gone);
-    assert!(error.to_string().contains("wants the card back"), "{error}");
+    assert!(
+        error.to_string().contains("requests the card back"),
+        "{error}"
+    );
     // The control side looks now and then only.
     let event = loop {
         if let Some(event) = port.control.event() {

@@ -277,7 +277,7 @@ mod tests {
                 "udp port 53",
             ]
         );
-        // The command line has the last word.
+        // The command line takes precedence.
         let line = [
             "barewire",
             "flows",

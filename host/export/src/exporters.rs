@@ -256,7 +256,7 @@ impl Exporters {
         start(&mut self.handles, 0)
     }
 
-    /// Bytes of memory that queues may take at the most.
+    /// Maximum memory in bytes that queues may take.
     pub fn memory_len(targets: &[Target]) -> usize {
         let bytes = targets.iter().map(|target| {
             let queue = target.options.queue.unwrap_or(QUEUE_LEN);

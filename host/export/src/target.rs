@@ -275,7 +275,7 @@ impl Options {
                     _ => return Err("expected hour, day or none".into()),
                 }
             }
-            // The rows name only what is handled here; a test says so.
+            // The rows name only what is handled here, as a test checks.
             other => return Err(format!("{other:?} is not known")),
         }
         Ok(())

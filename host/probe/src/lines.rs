@@ -26,8 +26,8 @@ pub const PIECES_MAX: usize = 128;
 /// A line more than fits a piece; with its application.
 const LINE_LEN: usize = 4096;
 
-/// Bytes of memory that the lines take at the most: those that wait, one being written, one being
-/// filled.
+/// Maximum memory in bytes that the lines take: those that wait, one being written, one
+/// being filled.
 pub const MEMORY_LEN: usize = (PIECES_MAX + 2) * (PIECE_LEN + LINE_LEN);
 
 /// Lines on their way out.

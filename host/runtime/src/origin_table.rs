@@ -25,7 +25,7 @@ use database::Database;
 use ranges::{Ranges, cut};
 use vendors::Vendors;
 
-/// Bytes of a file at the most.
+/// Maximum bytes of a file.
 const FILE_MAX: u64 = 1 << 30;
 /// How files begin that gzip, zstd, xz, bzip2 and zip have packed.
 const PACKED: [&[u8]; 5] = [
@@ -39,7 +39,7 @@ const PACKED: [&[u8]; 5] = [
 const REMEMBERED: usize = 16 << 10;
 /// Names that are kept at a time.
 const NAMES_MAX: usize = 64 << 10;
-/// Bytes of one at the most: its place in the set, its counts and its text.
+/// Maximum bytes of one: its place in the set, its counts and its text.
 const NAME_LEN: usize = 2 * size_of::<Arc<str>>() + 16 + ranges::NAME_MAX;
 
 /// Which files there are.
@@ -172,7 +172,7 @@ impl OriginTable {
         origin
     }
 
-    /// Bytes of memory that it takes at the most.
+    /// Maximum memory in bytes that it takes.
     pub fn memory_len(&self) -> usize {
         let sources = self.networks.iter().chain(&self.places);
         let files: usize = sources

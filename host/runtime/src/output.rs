@@ -24,8 +24,8 @@ const STALL_STEP: Duration = Duration::from_millis(300);
 /// How often a wait checks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Bytes of one write at the most: a page, since a write to a pipe returns only once the reader has
-/// made room for all of it.
+/// Maximum bytes of one write: a page, since a write to a pipe returns only once the
+/// reader has made room for all of it.
 const WRITE_LEN: usize = 4 << 10;
 
 /// Empty pieces kept for later.

@@ -59,7 +59,7 @@ pub enum Pacing {
 
 /// Longest sleep on the socket, so that stop requests and timeouts are seen.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Packets that `Gather` lets gather at the most: enough to make a wake-up cheap.
+/// Maximum number of packets that `Gather` lets gather: enough to make a wake-up cheap.
 const GATHER_PACKETS: u64 = 512;
 /// Bounds of a sleep on the clock.
 const GATHER_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000;

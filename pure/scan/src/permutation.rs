@@ -4,7 +4,7 @@
 //! 2002) over a rectangle of `rows × columns` cells that is hardly larger than `len`: the columns
 //! are the square root of it. In even rounds a function of the column moves the row, in odd rounds
 //! one of the row moves the column. The functions take the high half of a product where masscan
-//! divides, so no round has a division, and a cell above `len` (one of `sqrt(len)` at the most)
+//! divides, so no round has a division, and a cell above `len` (one of `sqrt(len)` at most)
 //! goes through the rounds again until it is within: the cost does not depend on how `len` fits a
 //! power of two or a prime.
 //!

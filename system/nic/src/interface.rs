@@ -23,9 +23,9 @@ pub struct Interface {
     pub numa_node: Option<u32>,
     /// Driver, firmware and bus address.
     pub driver: Option<DriverInfo>,
-    /// Queues now and at the most.
+    /// Queues now and maximum.
     pub channels: Option<Channels>,
-    /// Ring sizes now and at the most.
+    /// Ring sizes now and at most.
     pub rings: Option<RingSizes>,
     /// Receive-side scaling.
     pub rss: Option<Rss>,

@@ -183,7 +183,7 @@ pub struct PortOptions {
     pub ring_len: u32,
     /// Bytes of ring memory (AF_PACKET) for each queue; 0 is the backend's choice.
     pub ring_bytes: usize,
-    /// Packets a batch at the most.
+    /// Maximum number of packets a batch.
     pub batch_max: usize,
     /// Where the XDP program goes.
     pub attach: AttachMode,

@@ -146,7 +146,7 @@ impl FrameCache {
     }
 
     /// As [`take_for_device`](Self::take_for_device), for some of up to `max` frames at once: a
-    /// cache's worth at the most, none when the pool has none left.
+    /// cache's worth at most, none when the pool has none left.
     #[inline]
     pub fn take_run_for_device(&mut self, max: usize) -> &[u32] {
         self.next_run(max, Owner::Device)
@@ -185,7 +185,7 @@ impl FrameCache {
     }
 
     /// As [`take_index`](Self::take_index), for some of up to `max` frames at once: a cache's worth
-    /// at the most, none when the pool has none left.
+    /// at most, none when the pool has none left.
     #[inline]
     pub fn take_run(&mut self, max: usize) -> &[u32] {
         self.next_run(max, Owner::User)

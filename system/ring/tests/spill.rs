@@ -17,7 +17,7 @@ enum Way {
     RunFromDevice,
 }
 
-/// Takes all frames that are to be had: their numbers.
+/// Takes all available frames: their numbers.
 fn take_all(cache: &mut FrameCache) -> Vec<u32> {
     std::iter::from_fn(|| cache.take_index()).collect()
 }

@@ -40,8 +40,8 @@ macro_rules! functions {
                     Ok(address)
                 };
                 Ok(Self {
-                    // SAFETY: each type is that of the function of this name, as whoever wrote the
-                    // row has seen to; both sides are pointers to code.
+                    // SAFETY: each type is that of the function of this name, as the author of the
+                    // row must ensure; both sides are pointers to code.
                     $($field: unsafe {
                         std::mem::transmute::<*mut std::ffi::c_void, $type>(symbol($name)?)
                     },)*

@@ -42,11 +42,11 @@ pub struct DriverInfo {
 /// How many queues there are and could be, as `ethtool -l`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
-    /// Receive-only queues at the most.
+    /// Maximum number of receive-only queues.
     pub rx_max: u32,
-    /// Transmit-only queues at the most.
+    /// Maximum number of transmit-only queues.
     pub tx_max: u32,
-    /// Queues for both at the most.
+    /// Maximum number of queues for both.
     pub combined_max: u32,
     /// Receive-only queues now.
     pub rx: u32,
@@ -59,9 +59,9 @@ pub struct Channels {
 /// Entries of the card's rings, as `ethtool -g`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingSizes {
-    /// Receive ring at the most.
+    /// Receive ring at most.
     pub rx_max: u32,
-    /// Transmit ring at the most.
+    /// Transmit ring at most.
     pub tx_max: u32,
     /// Receive ring now.
     pub rx: u32,

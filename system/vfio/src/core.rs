@@ -122,8 +122,8 @@ impl<D: Driver> Core<D> {
     #[cold]
     pub fn failure(&self, what: &str) -> Error {
         if self.wanted.load(Ordering::Relaxed) {
-            let why = "the kernel wants the card back: it is to be unplugged or to get another \
-                       driver, and whoever asked waits until it is closed";
+            let why = "the kernel requests the card back, to unplug it or to bind another driver, \
+                       and waits until it is closed";
             return Error::new(ErrorKind::Gone, what, why)
                 .with_hint("close the port, or end this program");
         }

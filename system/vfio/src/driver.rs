@@ -96,11 +96,11 @@ pub struct Settings {
 /// What a card can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Receiving and sending queues at the most.
+    /// Maximum number of receiving and sending queues.
     pub rx_count: u32,
     /// See above.
     pub tx_count: u32,
-    /// Entries of a ring, at least and at the most.
+    /// Minimum and maximum number of entries of a ring.
     pub ring_len_min: u32,
     /// See above.
     pub ring_len_max: u32,
@@ -108,7 +108,7 @@ pub struct Limits {
     pub packet_len_min: u32,
     /// See above.
     pub packet_len_max: u32,
-    /// Descriptors of a sent packet at the most.
+    /// Maximum number of descriptors of a sent packet.
     pub segments_max: u32,
     /// Packets carry the card's hash.
     pub rss_hash: bool,

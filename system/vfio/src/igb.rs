@@ -334,8 +334,8 @@ impl<F: Function> Driver for Igb<F> {
             times => vec![(
                 "drops",
                 format!(
-                    "RQDPC, which ends at {}, was full {times} times: from then on drops are \
-                     reported by what GPRC has and nobody else",
+                    "RQDPC, which saturates at {}, was full {times} times: from then on drops \
+                     are the packets that only GPRC counts",
                     reg::RQDPC_MAX
                 ),
             )],

@@ -182,7 +182,7 @@ fn try_to_meet<G: Registers>(transport: &Transport<G>, without: Features) -> Res
     })
 }
 
-/// An address for a device that has none (§5.1.4.2: a driver makes up one, locally administered):
+/// An address for a device that has none (§5.1.4.2: a driver generates one, locally administered):
 /// two devices of one network must not have the same.
 fn random_mac() -> [u8; 6] {
     // The standard library takes the keys of its tables from the kernel's random numbers.

@@ -162,7 +162,7 @@ fn held(what: String, name: &str, device: Option<&sys::link::Link>) -> Error {
         format!("{} is attached", others.join(" and "))
     };
     let end = match why.contains("by netlink") {
-        true => format!("if nobody needs it any more, ip link set dev {name} xdp off"),
+        true => format!("if it is no longer needed, ip link set dev {name} xdp off"),
         false => "end the program that holds it".to_owned(),
     };
     Error::new(ErrorKind::Busy, what, why)

@@ -36,7 +36,7 @@ fn unsupported_options_are_reported() {
     assert!(
         ring("tap=auto&rss_hash=yes").contains("TPACKET_V3 (a program does not compute hashes)")
     );
-    assert!(ring("tap=tpacket").contains("TPACKET_V3 (asked for)"));
+    assert!(ring("tap=tpacket").contains("TPACKET_V3 (requested)"));
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub fn drain(rx: &mut RxQueue) -> Vec<u64> {
     }
 }
 
-/// Receives on all queues until `count` packets came in all, and `LIMIT` at the most; gives what
+/// Receives on all queues until `count` packets came in all, and `LIMIT` at most; gives what
 /// came, queue by queue.
 pub fn receive(port: &mut Port, count: usize) -> Vec<Vec<u64>> {
     let until = Instant::now() + LIMIT;

@@ -64,7 +64,7 @@ impl Peer {
         }
     }
 
-    /// Packets of this many bytes after the Ethernet header at the most.
+    /// Maximum number of packets of this many bytes after the Ethernet header.
     pub fn set_mtu(&self, mtu: u32) {
         ip(&["link", "set", &self.ifname, "mtu", &mtu.to_string()]);
     }

@@ -145,7 +145,7 @@ pub fn cache() -> Result<PathBuf> {
 /// Makes all parts ready, fetching what is not there; the kernel from this suite.
 ///
 /// # Errors
-/// [`NoGuest`] where something is neither there nor to be had.
+/// [`NoGuest`] if something is missing and cannot be fetched.
 pub fn parts(suite: &str) -> Result<Parts> {
     if !cfg!(target_arch = "x86_64") {
         let why = "the guest is an x86-64 machine and its programs are built for this one";

@@ -22,7 +22,7 @@ use one::Histories;
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds of history under the rates.
 const HISTORY_LEN: usize = 240;
-/// Flows shown at the most.
+/// Maximum number of flows shown.
 pub const ROW_COUNT: usize = 128;
 /// How long a flow that has ended is still shown.
 const ENDED_SHOWN: Duration = Duration::from_secs(10);

@@ -40,7 +40,7 @@ const BUNDLE_COUNT: u32 = 32;
 /// pieces of 256 KiB.
 const BUNDLE_LEN: usize = MAX_PACKET_LEN as usize + 4096;
 
-/// Bytes of a packet's record besides those of the packet, at the most.
+/// Maximum bytes of a packet's record besides those of the packet.
 const EXTRA_MAX: usize = HEAD_LEN + Encoder::EXTRA_MAX;
 
 /// A packet that the writer has in hand.

@@ -120,7 +120,7 @@ pub struct Printer {
     decoding: Option<Box<Decoding>>,
 }
 
-/// Bytes of one write at the most, unless a packet's text is longer (`PIPE_BUF`, pipe(7)).
+/// Maximum bytes of one write, unless a packet's text is longer (`PIPE_BUF`, pipe(7)).
 const WRITE_LEN: usize = 4096;
 
 /// Lets `write!` append to a byte buffer, which cannot fail.

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Ranges of a list at the most.
+/// Maximum number of ranges of a list.
 const RANGES_MAX: usize = 4 << 20;
-/// Bytes of a line at the most.
+/// Maximum bytes of a line.
 const LINE_MAX: usize = 4096;
 /// Bytes of a name that are kept.
 pub(super) const NAME_MAX: usize = 128;

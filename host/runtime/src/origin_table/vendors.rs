@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::ranges::{cut, split};
 
-/// Prefixes at the most.
+/// Maximum number of prefixes.
 const PREFIXES_MAX: usize = 1 << 20;
-/// Bytes of a line at the most.
+/// Maximum bytes of a line.
 const LINE_MAX: usize = 4096;
 /// Bits of an address.
 const ADDRESS_BITS: u32 = 48;

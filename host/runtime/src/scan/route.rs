@@ -135,7 +135,10 @@ impl Local {
             };
             let Some(mac) = next_hop_mac(&self.link, target, true)? else {
                 let what = format!("find the router to {target}");
-                let why = format!("nobody answers for it on {}", self.link.name);
+                let why = format!(
+                    "no answer to ARP or Neighbor Discovery on {}",
+                    self.link.name
+                );
                 return Err(Error::new(ErrorKind::NotFound, what, why)
                     .with_hint("--router-mac MAC names it, -e another interface"));
             };

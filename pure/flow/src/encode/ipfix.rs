@@ -132,7 +132,7 @@ impl Encoder {
         let limit = config
             .message_len_max
             .clamp(MESSAGE_LEN_MIN, usize::from(u16::MAX));
-        // Id and count, then eight bytes a column at the most.
+        // Id and count, then eight bytes a column at most.
         let room = (limit - HEADER_LEN - SET_HEADER_LEN - 4) / 8;
         let standard = STANDARD.iter().map(|s| s.columns.len()).max();
         let standard = standard.unwrap_or(0);

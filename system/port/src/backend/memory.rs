@@ -50,9 +50,9 @@ struct Descriptor {
 /// front.
 const HEADROOM: u32 = 256;
 
-/// Pieces of one packet at the most, and never more than the ring holds: 64 KiB in frames of 2048
-/// bytes with their headroom take 37. A longer packet is refused by the sender, and by the receiver
-/// too: it would wait for the end of one that never fits.
+/// Maximum number of pieces of one packet, and never more than the ring holds: 64 KiB in frames of
+/// 2048 bytes with their headroom take 37. A longer packet is refused by the sender, and by the
+/// receiver too: it would wait for the end of one that never fits.
 const SEGMENT_COUNT_MAX: u32 = 64;
 
 /// Frames sent one by one that share a reading of the clock, unless they are flushed before.

@@ -114,7 +114,7 @@ pub const SRRCTL_ONE_BUFFER: u32 = 1 << 25;
 pub const SRRCTL_DROP: u32 = 1 << 31;
 /// RXDCTL and TXDCTL: the queue runs.
 pub const QUEUE_ENABLE: u32 = 1 << 25;
-/// RXDCTL: fetch when fewer than 8 descriptors are left on the card and 8 are to be had, write each
+/// RXDCTL: fetch when fewer than 8 descriptors are left on the card and 8 are available, write each
 /// back as it is done (§7.1.6).
 pub const RXDCTL_THRESHOLDS: u32 = 8 | 8 << 8 | 1 << 16;
 

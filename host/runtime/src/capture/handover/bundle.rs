@@ -1,4 +1,4 @@
-//! Packets one after another in memory that wanders between a queue's thread and the writer.
+//! Packets one after another in memory that is passed between a queue's thread and the writer.
 
 use port::Vlan;
 use port::file::Record;

@@ -141,7 +141,7 @@ fn older_packets_of_other_queues_are_waited_for() {
     assert!(put(&mut inlets[1], 1, 15, 1100));
     inlets.clear();
     let Next::Packet(held) = merge.next(1100) else {
-        panic!("nobody else is left")
+        panic!("no receiver is left")
     };
     assert_eq!((check(&held), merge.late), ((1, 15), 1));
     assert!(matches!(merge.next(1100), Next::End));

@@ -37,7 +37,7 @@ impl TcpOption {
     }
 }
 
-/// The lengths that the options of a layout can have: whole words, 40 bytes at the most. No more
+/// The lengths that the options of a layout can have: whole words, 40 bytes at most. No more
 /// than a bound of combinations.
 pub(in super::super) fn lengths(layout: &[TcpOption]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();

@@ -168,7 +168,7 @@ const EVERYWHERE: &str = "ndpi";
 const INDEX_MIN: usize = 64;
 const SHAPES: usize = 8;
 
-/// Columns of these templates before the application's own, at the most.
+/// Maximum number of columns of these templates before the application's own.
 pub(super) fn columns_max(extra_fields: &ExtraFields) -> usize {
     const WITHOUT_ORIGIN: usize = 10;
     let networks = if extra_fields.origin.network { 2 } else { 0 };

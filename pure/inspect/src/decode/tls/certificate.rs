@@ -12,7 +12,7 @@ use crate::text::Text;
 
 const CERTIFICATE: u8 = 11;
 const SERVER_HELLO_DONE: u8 = 14;
-/// Messages between the hello and the certificate: one at the most (RFC 4680 §2), and room for
+/// Messages between the hello and the certificate: one at most (RFC 4680 §2), and room for
 /// later ones.
 const PASSED_MAX: u8 = 4;
 /// Alternative names that are reported. All are counted.

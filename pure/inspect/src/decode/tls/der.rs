@@ -2,7 +2,7 @@
 //!
 //! The reader keeps where the open elements end and nothing of their contents. Its caller chooses
 //! for each element whether to enter it, to read its contents, or to skip it. Lengths have three
-//! bytes at the most, as those of a certificate in TLS have. Indefinite lengths and tags of several
+//! bytes at most, as those of a certificate in TLS have. Indefinite lengths and tags of several
 //! bytes, which no certificate has, are refused.
 
 use crate::Reason;

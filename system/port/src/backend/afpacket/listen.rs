@@ -188,7 +188,7 @@ fn rings(
     options: &PortOptions,
 ) -> Result<(Vec<Source>, Facts)> {
     let unfit = match options.tap {
-        TapBy::Tpacket => Some("asked for"),
+        TapBy::Tpacket => Some("requested"),
         _ => unfit_for_records(ring_bytes, time, options),
     };
     if let (TapBy::Bpf, Some(why)) = (options.tap, unfit) {

@@ -102,7 +102,7 @@ pub(super) struct Spec<'a> {
     pub(super) map_fd: i32,
     /// Bytes of the ring: a power of two.
     pub(super) ring_len: u32,
-    /// Bytes kept of each packet at the most.
+    /// Maximum number of bytes kept of each packet.
     pub(super) cap_max: u32,
     pub(super) secret: u64,
     pub(super) filter: Option<&'a cbpf::Program>,

@@ -321,7 +321,7 @@ fn no_device_time(device: &Device) -> Error {
         ErrorKind::Unsupported,
         format!("take packet times from {}", device.link.name),
         format!(
-            "its driver gives XDP programs no time of arrival ({})",
+            "its driver gives XDP programs no timestamps ({})",
             device.circumstances()
         ),
     )

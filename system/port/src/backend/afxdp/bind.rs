@@ -110,7 +110,7 @@ fn prepare(shared: &Shared, options: &PortOptions, plan: &Plan) -> Result<()> {
     if let Some(budget) = options.busy_poll_budget {
         socket.set_busy_poll(BUSY_POLL_US, budget).map_err(|e| {
             e.with_hint(
-                "busy polling needs Linux 5.11 and, beyond net.core.busy_read, CAP_NET_ADMIN",
+                "busy polling needs Linux 5.11 and, above net.core.busy_read, CAP_NET_ADMIN",
             )
         })?;
     }

@@ -57,7 +57,7 @@ pub(super) fn choose_queues(
         (0, Direction::Tx) => 1,
         (0, _) => in_use,
         (count, _) if count > in_use => {
-            return Err(refuse(format!("{count} queues are asked for, and {has}")));
+            return Err(refuse(format!("{count} queues are requested, and {has}")));
         }
         (count, _) => count,
     };

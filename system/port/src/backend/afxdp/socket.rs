@@ -92,8 +92,8 @@ impl Drop for Leftovers {
         }
         let mut cache = FrameCache::new(self.pool.clone());
         for index in sets.iter().flat_map(Borrowed::iter) {
-            // SAFETY: the socket is closed, and the driver has let go of its queue: nobody writes
-            // any more what it was borrowed.
+            // SAFETY: the socket is closed, and the driver has let go of its queue: nothing writes
+            // the borrowed frames any more.
             unsafe { cache.reclaim(index) };
         }
     }

@@ -20,7 +20,7 @@ use crate::tx::TxBackend;
 const PACKET_LEN_MIN: u32 = 14;
 /// Most segments of a packet: what fits a socket buffer alongside its head (`MAX_SKB_FRAGS`).
 const SEGMENTS_MAX: usize = 17;
-/// Calls to the kernel in one flush at the most; what is left then leaves with the next.
+/// Maximum number of calls to the kernel in one flush; what is left then leaves with the next.
 const KICKS_MAX: u32 = 256;
 /// Room left before a packet, as a received one has.
 const HEADROOM: u32 = PACKET_HEADROOM;

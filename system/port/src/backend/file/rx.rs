@@ -109,7 +109,7 @@ impl Rx {
     }
 
     /// Notes an interface. A section that describes the interfaces of the one before again (files
-    /// put behind each other) gets the same indices.
+    /// put one after another) gets the same indices.
     fn interface(&mut self, found: &InterfaceFound) {
         if found.section != self.section {
             self.section = found.section;

@@ -64,7 +64,7 @@ pub(super) enum More {
     Later,
     /// There are no more; this many were skipped that were not there.
     End(usize),
-    /// There are no more to be had.
+    /// There are no more.
     Failed(io::Error),
 }
 

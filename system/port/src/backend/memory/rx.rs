@@ -134,7 +134,7 @@ impl RxBackend for Rx {
                 break;
             }
             let d = self.consumer.read(at);
-            // The index came out of shared memory: the owner table has the last word.
+            // The index comes from shared memory: the owner table decides.
             let offset = u32::from(d.offset);
             if self.skipping
                 || offset > pool.frame_len()

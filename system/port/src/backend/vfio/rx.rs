@@ -238,8 +238,8 @@ impl<D: Driver> RxBackend for Rx<D> {
         }
         // Straight back to the card: no shared state is touched but the ring.
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        // SAFETY: `harvest` gave the slots their tokens, indices of the pool's; nobody changes them
-        // but for `DETACHED`, which is reported before (`detach`, `before_transfer`).
+        // SAFETY: `harvest` gave the slots their tokens, indices of the pool's; they do not change
+        // except for `DETACHED`, which is reported before (`detach`, `before_transfer`).
         let mut rest = &slots[unsafe { queue.offer_slots(slots) }..];
         while !rest.is_empty() {
             let full = queue.vacant() == 0;

@@ -102,7 +102,7 @@ fn flags_that_flap_give_a_buffer_back_once() {
         scribble(&mut stand, 0, 0, used);
         assert!(!stand.rx[0].is_ready(), "it has been there");
     }
-    // All of them, the same id each time: once at the most.
+    // All of them, the same id each time: once at most.
     for place in 1..RING_LEN as u16 {
         scribble(&mut stand, place, 1, true);
     }

@@ -25,7 +25,7 @@ pub struct Encoded {
 }
 
 impl Encoder {
-    /// Bytes of a record beside those of the packet, at the most.
+    /// Maximum bytes of a record beside those of the packet.
     pub const EXTRA_MAX: usize = pcapng::PACKET_HEAD_LEN + pcapng::MAX_PACKET_TAIL_LEN + Vlan::LEN;
 
     /// Makes the record of a packet of `present` bytes, which are given in pieces, at the start of

@@ -122,7 +122,10 @@ fn a_card_that_is_requested_back_is_released() {
     assert_eq!(rig.take(0), [numbered(1, 60)]);
     let error = rig.port.rx[0].wait(Duration::from_millis(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
-    assert!(error.to_string().contains("wants the card back"), "{error}");
+    assert!(
+        error.to_string().contains("requests the card back"),
+        "{error}"
+    );
     assert!(error.hint().is_some());
     assert_eq!(rig.port.tx[0].flush().unwrap_err().kind(), ErrorKind::Gone);
     rig.close();
