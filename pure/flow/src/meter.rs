@@ -176,7 +176,7 @@ impl Meter {
         &self.table
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> MeterStats {
         MeterStats {
             packets: self.packets,

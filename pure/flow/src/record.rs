@@ -445,7 +445,7 @@ impl Record {
         (a != 0 && b != 0).then(|| a.saturating_add(b))
     }
 
-    /// What a side sent.
+    /// Counters of the packets sent by a side.
     #[inline]
     pub fn sent_by(&self, side: Side) -> Counters {
         if self.packets_of(side) == 0 {
@@ -503,12 +503,12 @@ impl Record {
         }
     }
 
-    /// What the initiator sent.
+    /// Counters of the packets sent by the initiator.
     pub fn forward(&self) -> Counters {
         self.sent_by(self.initiator())
     }
 
-    /// What the other side sent.
+    /// Counters of the packets sent by the other side.
     pub fn reverse(&self) -> Counters {
         self.sent_by(self.initiator().other())
     }

@@ -174,7 +174,7 @@ impl Table {
         self.stats.live == 0
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> &TableStats {
         &self.stats
     }

@@ -227,7 +227,7 @@ impl Inspector {
         self.config.memory_len()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> InspectorStats {
         InspectorStats {
             live: self.flows.len() as u64,

@@ -47,7 +47,7 @@ pub const WIRE_OVERHEAD: usize = 24;
 /// A text or combination that makes no sense: what is wrong, and perhaps what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What is wrong, without a full stop.
+    /// The error, without a full stop.
     pub why: String,
     /// What to write instead.
     pub hint: Option<String>,

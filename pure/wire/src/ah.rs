@@ -25,7 +25,7 @@ pub struct Ah<'a> {
     head: &'a [u8; HEADER_LEN],
     /// Sequence number and integrity check value.
     rest: &'a [u8],
-    /// What follows, in clear.
+    /// The payload, in clear.
     pub payload: &'a [u8],
 }
 

@@ -24,7 +24,7 @@ pub struct Arista<'a> {
     head: &'a [u8; HEADER_LEN],
     time: &'a [u8],
     ether_type: u16,
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -32,7 +32,7 @@ pub struct Dccp<'a> {
     head: &'a [u8; HEADER_LEN],
     /// The whole header, with the fields of its type and options.
     header: &'a [u8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -40,7 +40,7 @@ pub mod ether_type {
 #[derive(Clone, Copy)]
 pub struct Ethernet<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows, padding included.
+    /// The payload, padding included.
     pub payload: &'a [u8],
 }
 
@@ -92,7 +92,7 @@ pub fn emit(out: &mut [u8; HEADER_LEN], dst: Mac, src: Mac, ether_type: u16) {
     out[12..].copy_from_slice(&ether_type.to_be_bytes());
 }
 
-/// What a type or length field leads to, with the cursor after the field.
+/// The layer that a type or length field leads to, with the cursor after the field.
 #[inline]
 pub(crate) fn next_of_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     match value {
@@ -105,7 +105,7 @@ pub(crate) fn next_of_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     }
 }
 
-/// What an Ethernet type leads to.
+/// The layer that an Ethernet type leads to.
 #[inline]
 pub(crate) fn next_of_ether_type(value: u16) -> Next {
     match table::of_ether_type(value) {
@@ -114,7 +114,7 @@ pub(crate) fn next_of_ether_type(value: u16) -> Next {
     }
 }
 
-/// What an Ethernet type inside a tunnel's header leads to.
+/// The layer that an Ethernet type inside a tunnel's header leads to.
 pub(crate) fn inner_of_ether_type(walk: &mut Walk<'_, '_>, value: u16) -> Next {
     match value {
         ether_type::TRANSPARENT_BRIDGING => walk.inner(LayerKind::Ethernet),

@@ -39,7 +39,7 @@ pub mod nlpid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRelay<'a> {
     address: &'a [u8],
-    /// What follows the address: control or an Ethernet type, and the packet.
+    /// The bytes after the address: control or an Ethernet type, and the packet.
     pub payload: &'a [u8],
 }
 

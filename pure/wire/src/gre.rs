@@ -28,7 +28,7 @@ pub struct Gre<'a> {
     head: &'a [u8; HEADER_LEN],
     /// The optional fields.
     optional: &'a [u8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

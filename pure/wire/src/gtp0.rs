@@ -35,7 +35,7 @@ const START_LEN: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gtp0<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows, limited to the length field.
+    /// The payload, limited to the length field.
     pub payload: &'a [u8],
 }
 

@@ -29,7 +29,7 @@ pub const G_PDU: u8 = 255;
 #[derive(Clone, Copy)]
 pub struct Gtpu<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows the header and its extensions, limited to the length field.
+    /// The bytes after the header and its extensions, limited to the length field.
     pub payload: &'a [u8],
 }
 

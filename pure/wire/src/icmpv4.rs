@@ -37,7 +37,7 @@ pub mod kind {
 #[derive(Clone, Copy)]
 pub struct Icmpv4<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows the first eight bytes.
+    /// The bytes after the first eight bytes.
     pub payload: &'a [u8],
 }
 

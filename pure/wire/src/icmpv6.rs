@@ -43,7 +43,7 @@ pub mod kind {
 #[derive(Clone, Copy)]
 pub struct Icmpv6<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows the first eight bytes.
+    /// The bytes after the first eight bytes.
     pub payload: &'a [u8],
 }
 

@@ -55,7 +55,7 @@ pub struct Ieee80211<'a> {
     head: &'a [u8; MIN_HEADER_LEN],
     /// The whole header.
     header: &'a [u8],
-    /// What follows it: data, or fields and elements of a management frame.
+    /// The bytes after it: data, or fields and elements of a management frame.
     pub payload: &'a [u8],
 }
 

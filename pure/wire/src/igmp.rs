@@ -13,7 +13,7 @@ pub const HEADER_LEN: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Igmp<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows the first eight bytes; empty before version 3.
+    /// The bytes after the first eight bytes; empty before version 3.
     pub payload: &'a [u8],
 }
 

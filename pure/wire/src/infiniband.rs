@@ -40,7 +40,7 @@ const UD_SEND_IMMEDIATE: u8 = 0x65;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipoib<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Ipoib<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Infiniband<'a> {
     head: &'a [u8; LOCAL_LEN],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
@@ -88,7 +88,7 @@ impl<'a> Infiniband<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// What follows: 0 raw, 1 IPv6, 2 base transport header, 3 global routing header.
+    /// Type of the next header: 0 raw, 1 IPv6, 2 base transport header, 3 global routing header.
     pub fn next_header(&self) -> u8 {
         self.head[1] & 3
     }

@@ -29,7 +29,7 @@ pub struct Ipv4<'a> {
     head: &'a [u8; HEADER_LEN],
     /// The options, padding included: 0 to 40 bytes.
     pub options: &'a [u8],
-    /// What follows, limited to the total length: link padding is not in it.
+    /// The payload, limited to the total length: link padding is not in it.
     pub payload: &'a [u8],
 }
 
@@ -175,7 +175,7 @@ impl fmt::Display for Ipv4<'_> {
 pub struct Ipv4Option<'a> {
     /// The type byte: copied flag, class, number.
     pub kind: u8,
-    /// What follows the length byte; empty for no-operation.
+    /// The bytes after the length byte; empty for no-operation.
     pub data: &'a [u8],
 }
 

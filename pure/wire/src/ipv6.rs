@@ -23,7 +23,7 @@ pub const HEADER_LEN: usize = 40;
 #[derive(Clone, Copy)]
 pub struct Ipv6<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows, extension headers first, limited to the payload length.
+    /// The payload, extension headers first, limited to the payload length.
     pub payload: &'a [u8],
 }
 
@@ -63,7 +63,7 @@ impl<'a> Ipv6<'a> {
         be16(self.head[4], self.head[5])
     }
 
-    /// What follows this header.
+    /// Type of the header that follows.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.head[6]
@@ -120,7 +120,7 @@ pub struct Header {
     pub src: Ipv6Addr,
     /// Destination address.
     pub dst: Ipv6Addr,
-    /// What follows.
+    /// Type of the header that follows.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -163,7 +163,7 @@ pub(crate) fn next_behind(walk: &mut Walk<'_, '_>, len: usize, next_header: u8) 
     next_of_header(walk, next_header)
 }
 
-/// What a next header value leads to, in the fixed header, an extension header or AH.
+/// The layer that a next header value leads to, in the fixed header, an extension header or AH.
 pub(crate) fn next_of_header(walk: &mut Walk<'_, '_>, next_header: u8) -> Next {
     walk.out.transport_offset = 0;
     if next_header == NO_NEXT_HEADER {

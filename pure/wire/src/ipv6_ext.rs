@@ -45,7 +45,7 @@ pub struct Extension<'a> {
     next_header: u8,
     /// The header's bytes after the length byte.
     pub body: &'a [u8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
@@ -63,7 +63,7 @@ impl<'a> Extension<'a> {
         })
     }
 
-    /// What follows this header.
+    /// Type of the header that follows.
     pub fn next_header(&self) -> u8 {
         self.next_header
     }
@@ -111,7 +111,7 @@ impl<'a> Iterator for Options<'a> {
 #[derive(Clone, Copy)]
 pub struct FragmentHeader<'a> {
     head: &'a [u8; 8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

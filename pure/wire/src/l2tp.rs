@@ -32,7 +32,7 @@ pub struct L2tp<'a> {
     pub tunnel: u16,
     /// Session id.
     pub session: u16,
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

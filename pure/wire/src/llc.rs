@@ -41,7 +41,7 @@ pub mod sap {
 pub struct Llc<'a> {
     head: &'a [u8; MIN_HEADER_LEN],
     snap: Option<&'a [u8; 5]>,
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -26,7 +26,7 @@ const ICV_LEN: usize = 16;
 #[derive(Clone, Copy)]
 pub struct Macsec<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows the tag, in clear or not.
+    /// The bytes after the tag, in clear or not.
     pub payload: &'a [u8],
 }
 

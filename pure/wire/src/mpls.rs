@@ -26,7 +26,7 @@ const CONTROL_WORD_LEN: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Mpls<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows: the next entry, or after the last one the packet.
+    /// The bytes after this entry: the next entry, or after the last one the packet.
     pub payload: &'a [u8],
 }
 

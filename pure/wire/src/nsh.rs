@@ -24,7 +24,7 @@ pub struct Nsh<'a> {
     head: &'a [u8; HEADER_LEN],
     /// The context headers.
     pub context: &'a [u8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
@@ -45,7 +45,7 @@ impl<'a> Nsh<'a> {
         })
     }
 
-    /// What follows: 1 IPv4, 2 IPv6, 3 Ethernet, 4 NSH, 5 MPLS.
+    /// Type of the next header: 1 IPv4, 2 IPv6, 3 Ethernet, 4 NSH, 5 MPLS.
     pub fn next_protocol(&self) -> u8 {
         self.head[3]
     }

@@ -16,7 +16,7 @@ pub const HEADER_LEN: usize = 4;
 #[derive(Clone, Copy)]
 pub struct Null<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -16,7 +16,7 @@ const REGISTER: u8 = 1;
 #[derive(Clone, Copy)]
 pub struct Pim<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows the common header.
+    /// The bytes after the common header.
     pub payload: &'a [u8],
 }
 

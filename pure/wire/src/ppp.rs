@@ -17,7 +17,7 @@ use core::fmt;
 pub struct Ppp<'a> {
     protocol: u16,
     header_len: usize,
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -21,7 +21,7 @@ pub const HEADER_LEN: usize = 6;
 #[derive(Clone, Copy)]
 pub struct Pppoe<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows, limited to the length field.
+    /// The payload, limited to the length field.
     pub payload: &'a [u8],
 }
 

@@ -34,7 +34,7 @@ pub struct Sll<'a> {
     pub interface: Option<u32>,
     /// Source link address, at most eight bytes of it.
     pub address: &'a [u8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

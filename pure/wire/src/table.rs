@@ -223,13 +223,13 @@ static IPV4_PROTOCOL: [LayerKind; 256] = IP_TABLES[0];
 static IPV6_NEXT_HEADER: [LayerKind; 256] = IP_TABLES[1];
 static TUNNELLED_BY_IP: [LayerKind; 256] = IP_TABLES[2];
 
-/// What an IPv4 protocol number leads to.
+/// The layer that an IPv4 protocol number leads to.
 #[inline]
 pub(crate) fn of_ipv4_protocol(number: u8) -> LayerKind {
     IPV4_PROTOCOL[usize::from(number)]
 }
 
-/// What an IPv6 next header value leads to.
+/// The layer that an IPv6 next header value leads to.
 #[inline]
 pub(crate) fn of_ipv6_next_header(number: u8) -> LayerKind {
     IPV6_NEXT_HEADER[usize::from(number)]
@@ -241,13 +241,13 @@ pub(crate) fn tunnelled_by_ip(number: u8) -> LayerKind {
     TUNNELLED_BY_IP[usize::from(number)]
 }
 
-/// What a PPP protocol number leads to.
+/// The layer that a PPP protocol number leads to.
 #[inline]
 pub(crate) fn of_ppp_protocol(number: u16) -> LayerKind {
     find(&PPP_PROTOCOLS, number)
 }
 
-/// What an Ethernet type leads to.
+/// The layer that an Ethernet type leads to.
 #[inline]
 pub(crate) fn of_ether_type(number: u16) -> LayerKind {
     match number {
@@ -296,7 +296,7 @@ pub(crate) fn may_be_tunnel(src_port: u16, dst_port: u16) -> bool {
     has(UDP_PORT_FILTERS[0], dst_port) || has(UDP_PORT_FILTERS[1], src_port)
 }
 
-/// What the ports of a UDP packet lead to: a tunnel, or [`LayerKind::None`].
+/// The layer that the ports of a UDP packet leads to: a tunnel, or [`LayerKind::None`].
 #[inline(always)]
 pub fn of_udp_ports(src_port: u16, dst_port: u16) -> LayerKind {
     if !may_be_tunnel(src_port, dst_port) {

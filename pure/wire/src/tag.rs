@@ -16,7 +16,7 @@ use core::fmt;
 #[derive(Clone, Copy)]
 pub struct Tag<'a, const N: usize> {
     head: &'a [u8; N],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -52,7 +52,7 @@ pub struct Tcp<'a> {
     head: &'a [u8; HEADER_LEN],
     /// The options, padding included: 0 to 40 bytes.
     pub options: &'a [u8],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

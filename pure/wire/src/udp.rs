@@ -19,7 +19,7 @@ pub const HEADER_LEN: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Udp<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows, limited to the length field where that is plausible.
+    /// The payload, limited to the length field where that is plausible.
     pub payload: &'a [u8],
 }
 

@@ -13,7 +13,7 @@ pub const HEADER_LEN: usize = 8;
 #[derive(Clone, Copy)]
 pub struct UdpLite<'a> {
     head: &'a [u8; HEADER_LEN],
-    /// What follows.
+    /// The payload.
     pub payload: &'a [u8],
 }
 

@@ -79,7 +79,7 @@ pub(super) struct Ndpi {
     place_max: usize,
     stats: NdpiStats,
     packet: Vec<u8>,
-    /// What decoders found, before the name is put to it.
+    /// Results of the decoders, before the name is put to it.
     reported: Vec<u8>,
 }
 
@@ -179,7 +179,8 @@ impl Ndpi {
         self.decoders.publish_ndpi(self.stats);
     }
 
-    /// What decoders found, with the library's name before it: names are never what has no room.
+    /// Results of the decoders, with the library's name before it: names are never what has no
+    /// room.
     fn report(&self, protocol: Protocol, reported: &[u8], found: &mut Vec<u8>) {
         if !protocol.is_known() {
             return found.extend_from_slice(reported);

@@ -52,7 +52,7 @@ impl ListSpec {
     /// From a file: a prefix a line, comments after `#` or `;`.
     ///
     /// # Errors
-    /// What is wrong, with the file's name and the line.
+    /// The error, with the file's name and the line.
     pub fn file(path: &Path) -> Result<Self> {
         let what = || format!("read the prefixes in {}", path.display());
         let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);

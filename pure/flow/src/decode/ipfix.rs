@@ -174,7 +174,7 @@ impl Decoder {
     /// Reads the message at the start of `bytes`, and shows each data record.
     ///
     /// # Errors
-    /// What is wrong with it. Records before the damage have been shown.
+    /// The error in it. Records before the damage have been shown.
     pub fn message(
         &mut self,
         bytes: &[u8],

@@ -168,7 +168,7 @@ impl Encoder {
         }
         if self.config.extra_fields.any() {
             self.tail.clear();
-            put_beyond(
+            put_extra(
                 &self.config.extra_fields,
                 record,
                 side,
@@ -350,7 +350,7 @@ fn fields_of(extra_fields: &ExtraFields) -> Vec<(u16, u16)> {
 }
 
 /// Their values, in the same order.
-fn put_beyond(
+fn put_extra(
     extra_fields: &ExtraFields,
     record: &Record,
     side: Side,

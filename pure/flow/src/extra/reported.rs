@@ -73,7 +73,7 @@ impl Extra<'_> {
             && self.origins.is_none()
     }
 
-    /// What decoders found, if there is anything.
+    /// Results of the decoders, if there is anything.
     pub fn application(&self) -> Option<Application> {
         take_application(self.application)
     }

@@ -5,7 +5,7 @@ use wire::Reason;
 use crate::fragment::FragmentStats;
 use crate::table::TableStats;
 
-/// What a meter has counted since it was made.
+/// The counters of a meter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterStats {
     /// Packets given.

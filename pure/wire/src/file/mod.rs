@@ -237,11 +237,11 @@ pub struct Statistics {
 pub struct FileError {
     /// Where the damaged record, block or header starts, from the start of the file.
     pub offset: u64,
-    /// What is wrong.
+    /// The error.
     pub kind: FileErrorKind,
 }
 
-/// What is wrong with a file.
+/// The error in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileErrorKind {

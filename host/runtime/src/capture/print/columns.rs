@@ -18,7 +18,7 @@ enum Column {
     Frame(Frame),
     /// Of each level.
     Level(Part),
-    /// What decoders found.
+    /// Results of the decoders.
     Found(Field),
     /// The name that the decoders have for it.
     Protocol,
