@@ -32,7 +32,7 @@ impl Corpus {
         if self.is_large { with_large } else { without }
     }
 
-    /// Whether a file of this name is there: lists of known differences name files of the large
+    /// Whether a file of this name is present: lists of known differences name files of the large
     /// corpus.
     pub fn has(&self, name: &str) -> bool {
         self.files
@@ -68,7 +68,7 @@ pub fn own() -> PathBuf {
 /// The folder of the large corpus.
 ///
 /// # Errors
-/// [`Missing::Machine`] when it is not there.
+/// [`Missing::Machine`] when it is not present.
 pub fn large() -> Result<PathBuf, Missing> {
     let folder = match std::env::var_os(CORPUS_VAR) {
         Some(folder) => PathBuf::from(folder),

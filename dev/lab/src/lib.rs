@@ -10,7 +10,7 @@
 //! let mut ping = pair.left.ns.spawn("ping", ["-c1", &pair.right.ipv4.to_string()])?;
 //! assert!(ping.wait(std::time::Duration::from_secs(5))?.success());
 //! pair.right.ns.run(|| {
-//!     // This thread is in the namespace of the right end: ports opened here are there.
+//!     // This thread is in the namespace of the right end: ports opened here are present.
 //! })?;
 //! # Ok(()) }
 //! ```

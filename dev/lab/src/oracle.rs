@@ -42,7 +42,7 @@ impl Drop for TempFile {
     }
 }
 
-/// The standard output of a command about a file, from the [`cache`] where it is there; anything
+/// The standard output of a command about a file, from the [`cache`] where it is present; anything
 /// but exit code 0 is an error with the full output.
 fn checked(command: &mut Command, input: &Path) -> Result<String> {
     let output = cache::output(command, input)?;

@@ -111,7 +111,7 @@ pub fn root() -> Result<(), Missing> {
 /// Checks for a program in `PATH` and the system directories.
 ///
 /// # Errors
-/// [`Missing::Program`] when it is not there.
+/// [`Missing::Program`] when it is not present.
 pub fn program(name: &str, package: &str) -> Result<(), Missing> {
     if which(name).is_some() {
         return Ok(());

@@ -232,7 +232,7 @@ impl Pair {
     /// the pair is dropped.
     ///
     /// # Errors
-    /// When one is not there, or does not come up.
+    /// When one is not present, or does not come up.
     pub fn of_cards(left: &str, right: &str, mtu: u32, queues: u32) -> Result<Pair> {
         let end = |name: &str, host| -> Result<End> {
             // A pair before this one may still be on its way back.

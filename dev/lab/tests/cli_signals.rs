@@ -93,7 +93,7 @@ fn totals_are_printed_on_request() {
     ask(command, "0 packets received, 0 forwarded, 0 dropped in ");
 }
 
-/// Asked before the first byte of the input is there, and while it is read from a pipe.
+/// Asked before the first byte of the input is present, and while it is read from a pipe.
 #[test]
 fn a_request_for_totals_does_not_end_a_wait_for_standard_input() {
     let folder = Folder::new("usr1");

@@ -318,7 +318,7 @@ fn every_query_has_an_answer() {
             .command
             .trim_end_matches(" --json")
             .trim_end_matches(" --csv");
-        // As they are, and in the form that is easily taken apart.
+        // As they are, and in the form that is easily parsed.
         run(&ns, &folder, example);
         let csv = Example {
             place: example.place.clone(),

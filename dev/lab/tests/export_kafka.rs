@@ -269,7 +269,7 @@ fn keys(broker: &Broker, topic: &str) -> BTreeMap<(String, u64), u64> {
     keys
 }
 
-/// Waits until a topic is there and has this many messages.
+/// Waits until a topic is present and has this many messages.
 fn wait_messages(broker: &Broker, topic: &str, count: usize) {
     let until = Instant::now() + PATIENCE;
     while broker.try_read(topic).0.is_none() || keys(broker, topic).len() < count {

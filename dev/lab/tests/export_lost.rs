@@ -38,7 +38,7 @@ fn lost_exports_have_their_own_exit_code() {
             assert!(text.contains("\nhint: check the collector"), "{text}");
         }
     }
-    // What a format cannot hold is no loss, and a destination without one neither.
+    // What a format cannot hold is not a loss, and a destination without one neither.
     let kept = folder.0.join("kept.csv");
     let finished = export_to(&folder, &format!("csv:{}", kept.display()), &["--plain"]);
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);

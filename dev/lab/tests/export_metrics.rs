@@ -38,7 +38,7 @@ fn page() -> String {
     let until = Instant::now() + LIMIT;
     let page = loop {
         let page = fetch(address).unwrap_or_default();
-        // The table is too small for all flows, so records are there before the input ends.
+        // The table is too small for all flows, so records are present before the input ends.
         if page.contains("{application=\"dns\"") {
             break page;
         }

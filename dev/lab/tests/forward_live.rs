@@ -33,7 +33,7 @@ fn read_pcap(path: &FilePath) -> Vec<Vec<u8>> {
     packets
 }
 
-/// What arrives at B while `body` runs, once `count` packets are there.
+/// What arrives at B while `body` runs, once `count` packets are present.
 fn received(path: &Path, count: usize, filter: &str, body: impl FnOnce()) -> Vec<Vec<u8>> {
     let file = TempFile::new(".pcap");
     let capture = Capture::start(&path.b().ns, &path.b().ifname, file.path(), filter).unwrap();

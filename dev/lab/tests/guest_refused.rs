@@ -271,7 +271,7 @@ fn chosen(file: &str) -> String {
     word.unwrap_or(text.trim()).to_owned()
 }
 
-/// A machine with no huge pages: none reserved, and none put together from small ones; as before on
+/// A machine with no huge pages: none reserved, and none assembled from small ones; as before on
 /// drop.
 struct SmallPages(Vec<(&'static str, String)>);
 

@@ -68,7 +68,7 @@ fn sleeps_until_woken(names: [&str; 2]) {
         assert!(Instant::now() < until, "something comes again and again");
     };
     println!("{}: {slept} sleeps in {idle:?}", names[0]);
-    // It looks after the card twice a second.
+    // It checks the card twice a second.
     assert!((1..=40).contains(&slept), "{slept} sleeps in {idle:?}");
 
     let me = gettid().as_raw();

@@ -129,7 +129,7 @@ const FIELDS: &[(Field, &str)] = &[
 fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
     let is_in = |name: &str| protocols.split(':').any(|of| of == name);
     let value = match field {
-        // Provisional responses are passed over by us.
+        // Provisional responses are skipped here.
         Field::HttpStatus if value.starts_with('1') && value != "101" => return None,
         // Another round of the same bind.
         Field::LdapResult if value == "14" => return None,
@@ -180,7 +180,7 @@ pub fn theirs(path: &Path, known: &BTreeSet<Pair>, more: &[&str]) -> Option<(Sai
     let aggregator = format!("aggregator={AND}");
     // Fields of TLS, HTTP and DNS are what counts; bodies and their formats are not.
     let mut options = vec!["-E", &aggregator, "-o", "http.decompress_body:FALSE"];
-    // Fragments are not put together by us.
+    // Fragments are not reassembled here.
     options.extend(["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"]);
     options.extend(more);
     let rows = tshark::fields(path, &names, &options).ok()?;

@@ -117,7 +117,7 @@ fn a_live_port_can_be_polled() {
             nix::poll::poll(&mut [fd], timeout).unwrap() == 1
         };
         for round in 0..20 {
-            // Nothing is there, and nothing makes it readable.
+            // Nothing is present, and nothing makes it readable.
             assert!(rx.arm().unwrap(), "{name} {round}");
             assert!(!poll(rx, Duration::ZERO), "{name} {round}");
             send(&out, &plan, 4 * round..4 * round + 4);
@@ -151,7 +151,7 @@ fn the_filter_of_a_live_port_is_replaced() {
             let got = receive(&mut port, 10);
             assert!(got.into_iter().eq(of(wanted, 40 * round)), "{name}");
         }
-        // Without any, all are there.
+        // Without any, all are present.
         switch.set(port.control.as_mut(), None).unwrap();
         send(&out, &plan, 160..200);
         assert!(receive(&mut port, 40).into_iter().eq(160..200), "{name}");

@@ -451,7 +451,7 @@ fn neighbours_on_the_link_are_resolved() {
     require!(skip::lab());
     let pair = scene();
     let (left, right) = (&pair.left, &pair.right);
-    // Eight hosts on the link, of which four are there.
+    // Eight hosts on the link, of which four are present.
     let address = "198.51.100.1/28";
     left.ns
         .ip(["address", "add", address, "dev", &left.ifname])

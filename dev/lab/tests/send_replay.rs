@@ -95,7 +95,7 @@ fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
     packets
 }
 
-/// What arrives on the right while `body` runs, once `count` packets are there.
+/// What arrives on the right while `body` runs, once `count` packets are present.
 fn received(pair: &Pair, count: usize, body: impl FnOnce()) -> (TempFile, Vec<Vec<u8>>) {
     let file = TempFile::new(".pcap");
     let end = &pair.right;

@@ -90,7 +90,7 @@ struct Case {
 }
 
 impl Case {
-    /// Redirected to the socket that is there.
+    /// Redirected to the socket that is present.
     fn redirected(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
         let counters = RedirectCounters {
             redirected: 1,
@@ -106,7 +106,7 @@ impl Case {
         }
     }
 
-    /// Left to the host by the filter, though a socket is there.
+    /// Left to the host by the filter, though a socket is present.
     fn filtered(what: &'static str, spec: RedirectSpec, packet: Vec<u8>) -> Case {
         let counters = RedirectCounters {
             passed_filter: 1,

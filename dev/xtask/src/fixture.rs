@@ -160,7 +160,7 @@ impl Site {
         self.client.exec(words).map(drop)
     }
 
-    /// The same for what must fail: a port that is closed, a name that is not there.
+    /// The same for what must fail: a port that is closed, a name that is not present.
     fn client_fails(&self, words: &str) -> Result<()> {
         ensure!(self.client.exec(words).is_err(), "{words} was to fail");
         Ok(())

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Fetching what is not there yet included.
+/// Fetching what is not present yet included.
 const START_LIMIT: Duration = Duration::from_secs(600);
 
 const END_LIMIT: Duration = Duration::from_secs(60);

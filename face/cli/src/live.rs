@@ -1,5 +1,5 @@
 //! The live view: rates, the largest flows, applications, talkers, the loss account, on a terminal.
-//! [`Once`] prints the same picture one time, as text.
+//! [`Once`] prints the same picture once, as text.
 
 mod keys;
 mod once;

@@ -109,7 +109,7 @@ mod tests {
         assert!(text(&account).contains("1 unaccounted for"));
         account.rx[0].passed = 1;
         assert!(text(&account).contains("adds up"));
-        // More than was seen, which is no loss.
+        // More than was seen, which is not a loss.
         account.interface_seen = Some(17);
         let text = text(&account);
         assert!(text.contains("interface counter: 17 received"), "{text}");

@@ -91,7 +91,7 @@ pub struct Account {
     pub is_connected: bool,
     /// Standard output failed: nothing can be written any more, and the probe ends.
     pub is_over: bool,
-    /// It failed because its reader has left, which is no loss: the reader has enough.
+    /// It failed because its reader has left, which is not a loss: the reader has enough.
     pub has_reader_left: bool,
 }
 

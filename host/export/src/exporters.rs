@@ -164,7 +164,7 @@ impl Exporters {
     /// the threads that [`Exporters::start`] starts.
     ///
     /// # Errors
-    /// Where a file cannot be written, a certificate not be read, a protocol is not there.
+    /// Where a file cannot be written, a certificate not be read, a protocol is not present.
     pub fn open(targets: &[Target], setup: &Setup) -> Result<Exporters> {
         let handles = targets.iter().map(|target| Handle::open(target, setup));
         let handles = handles.collect::<Result<Vec<Handle>>>()?;

@@ -39,7 +39,7 @@ const FLUSH_PACKED: Duration = Duration::from_secs(10);
 const REFRESH: Duration = Duration::from_secs(60);
 /// A thread looks up at least so often.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the end waits for a collector that is not there, by default.
+/// How long the end waits for a collector that is not present, by default.
 const WAIT: Duration = Duration::from_secs(5);
 /// The same for one that acknowledges later: a restarting broker takes some time.
 const WAIT_DEFERRED: Duration = Duration::from_secs(60);
@@ -413,7 +413,7 @@ impl Running {
             account.is_over = true;
             account.has_reader_left = kind == std::io::ErrorKind::BrokenPipe;
         }
-        // What was sent is waited for, also where nothing more could be.
+        // What was sent is waited for, also if nothing more could be.
         if self.worker.sink.is_deferred() {
             self.await_reports();
         }

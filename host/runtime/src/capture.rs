@@ -228,7 +228,7 @@ struct Capture {
     account: Option<PortAccount>,
     /// What the queues have counted.
     counted: Totals,
-    /// The same so far, where nothing is written; else what the writer does not know of.
+    /// The same so far, if nothing is written; else what the writer does not know of.
     shown: Vec<Arc<[AtomicU64; 2]>>,
     /// What the output has taken, if there is one.
     handed: Option<Handed>,

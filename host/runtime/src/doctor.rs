@@ -12,11 +12,11 @@ use xdp::feature::Presence;
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It is there; in words what.
+    /// It is present; in words what.
     Yes(String),
     /// It would be better otherwise, but things work.
     Partly(String, String),
-    /// It is not there: why, and what to do.
+    /// It is not present: why, and what to do.
     No(String, String),
     /// Cannot be reported here: why.
     Unknown(String),

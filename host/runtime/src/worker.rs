@@ -44,7 +44,7 @@ pub enum Ended {
     Finished,
 }
 
-/// What to do when no packets are there.
+/// What to do when no packets are present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pacing {
     /// Sleep on the socket: least delay while idle, one wake-up for every few packets under load.

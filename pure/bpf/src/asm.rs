@@ -26,7 +26,7 @@ use crate::ebpf::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(u32);
 
-/// Why a program could not be put together.
+/// Why a program could not be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsmError {
     /// A jump names a label that was never bound.

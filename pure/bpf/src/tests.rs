@@ -292,7 +292,7 @@ fn what_is_known_beside_the_bytes() {
     assert_eq!(load(cbpf::LINK_BASE + 1, &info), 0x0203_0405);
 }
 
-/// A forward jump leaves nothing of what was written after it unset, and what it passes over is
+/// A forward jump leaves nothing of what was written after it unset, and what it skips is
 /// not asked.
 #[test]
 fn jumps_of_valid_programs() {

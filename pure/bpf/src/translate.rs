@@ -44,7 +44,7 @@ pub enum TranslateError {
         /// The instruction's index.
         at: usize,
     },
-    /// The eBPF program could not be put together.
+    /// The eBPF program could not be built.
     Asm(AsmError),
 }
 

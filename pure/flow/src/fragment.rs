@@ -216,7 +216,7 @@ pub(crate) struct Fragments {
 }
 
 impl Fragments {
-    /// A table for about that many datagrams at one time.
+    /// A table for about that many datagrams at once.
     pub(crate) fn new(count_max: u32) -> Fragments {
         let entry_count = Self::entry_count(count_max);
         Fragments {

@@ -7,7 +7,7 @@
 //! the next line only while a line is full. A record is 176 bytes, so a flow costs 192, and a
 //! packet of a known flow touches the line, the head of the record and one of its sides.
 //!
-//! *Batches.* Passes over up to [`BATCH_MAX`] packets each do one thing for all: load the home
+//! *Batches.* Skips up to [`BATCH_MAX`] packets each do one thing for all: load the home
 //! lines, match the tags, update, with the records loaded some packets ahead. The loads of one pass
 //! do not depend on each other, so the processor overlaps them. Where the caller has a prefetch
 //! ([`TableConfig::prefetch`]), they do not even wait in the processor's window.

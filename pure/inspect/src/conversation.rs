@@ -170,7 +170,7 @@ impl Conversation {
         state.map_or(0, |state| state.skips(from))
     }
 
-    /// This many bytes of a direction were passed over, [`Conversation::skips`] at most.
+    /// This many bytes of a direction were skipped, [`Conversation::skips`] at most.
     pub fn skip(&mut self, from: Direction, len: u32, tools: &mut Tools) {
         if let Some(state) = tools.arena.get_mut(self.state) {
             state.skip(from, len);

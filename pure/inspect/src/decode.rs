@@ -232,7 +232,7 @@ pub(crate) trait Decode {
         0
     }
 
-    /// This many of them were passed over.
+    /// This many of them were skipped.
     fn skip(&mut self, _from: Direction, _len: u32) {}
 
     /// Asked where a direction of a stream has answered [`Progress::Become`]: what the other one,

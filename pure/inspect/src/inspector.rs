@@ -33,18 +33,18 @@ const LOOSE_FROM_SHIFT: u32 = 16;
 pub struct InspectorConfig {
     /// Which decoders.
     pub decoders: Decoders,
-    /// Flows at one time of which something may be known.
+    /// Flows at once of which something may be known.
     pub flow_count_max: u32,
     /// Pages of [`PAGE_LEN`](crate::decode::PAGE_LEN) bytes for what decoders keep of the flows
     /// that they read. A page has room for one flow of TLS, for several of most others.
     pub page_count: u32,
-    /// TCP segments at one time that came too early.
+    /// TCP segments at once that came too early.
     pub held_count_max: u32,
-    /// Flows at one time of which transactions after the first are kept.
+    /// Flows at once of which transactions after the first are kept.
     pub log_count_max: u32,
     /// Packets with payload of a flow that are looked at, before its first transaction has ended.
     pub packet_count_max: u16,
-    /// Packets that are looked at or passed over after that.
+    /// Packets that are looked at or skipped after that.
     pub follow_count_max: u32,
     /// Bytes of payload of a flow that are looked at, before its first transaction has ended.
     pub byte_count_max: u32,
@@ -168,7 +168,7 @@ impl Flow {
     }
 
     /// Whether the bytes of a segment do not matter: its direction has been read, or they are
-    /// within what is passed over.
+    /// within what is skipped.
     #[inline]
     fn passes_over(&mut self, segment: &Segment<'_>, tools: &mut Tools) -> bool {
         if !self.conversation.wants(segment.from, tools) {

@@ -13,7 +13,7 @@ use crate::transaction::{self, Transactions};
 /// `"by":"ndpi"`; or with `guess` the protocol of the port, and `"by":"port"`. Text that is not
 /// UTF-8 has a code point below 256 for each byte that is not. Repeated fields are lists. `"cut"`
 /// names fields that were longer, `"lost"` counts those that there was no room for. Nothing is
-/// written, and false returned, where nothing is known at all.
+/// written, and false returned, if nothing is known at all.
 pub fn json(application: &Application, guess: Option<&str>, out: &mut Vec<u8>) -> bool {
     let (name, by) = match (application.protocol(), application.ndpi_name(), guess) {
         (Protocol::Unknown, None, None) => return false,

@@ -1,4 +1,4 @@
-//! What a port is for, by custom: a guess, where nothing was seen.
+//! What a port is for, by custom: a guess, if nothing was seen.
 
 use alloc::vec::Vec;
 

@@ -13,7 +13,7 @@
 use crate::decode::Direction;
 use crate::slab::Slab;
 
-/// Segments of a direction that are kept at one time.
+/// Segments of a direction that are kept at once.
 pub const HELD_MAX: usize = 4;
 /// Longest segment that [`Blocks`] keeps.
 pub const BLOCK_LEN: usize = 1536;
@@ -92,7 +92,7 @@ impl Stream {
         self.orders[from as usize].begin(sequence, sequence);
     }
 
-    /// Passes over a segment whose bytes do not matter. False if it is not the next one, or if
+    /// Skips a segment whose bytes do not matter. False if it is not the next one, or if
     /// segments are kept: then it must be read like any other.
     #[inline]
     pub fn skip(&mut self, from: Direction, sequence: u32, len: u32) -> bool {

@@ -40,7 +40,7 @@ pub struct EthernetIpv4 {
 }
 
 impl<'a> Arp<'a> {
-    /// Checks that all four addresses are there.
+    /// Checks that all four addresses are present.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Reason> {
         let (head, rest) = bytes
             .split_first_chunk::<HEADER_LEN>()

@@ -43,7 +43,7 @@ pub struct FrameRelay<'a> {
     pub payload: &'a [u8],
 }
 
-/// Bytes of the address; none if its end is not there.
+/// Bytes of the address; none if its end is not present.
 fn address_len(bytes: &[u8]) -> Result<Option<usize>, Reason> {
     match bytes.iter().take(4).position(|byte| byte & 1 != 0) {
         Some(0) => Err(Reason::BadHeaderLength),

@@ -67,7 +67,7 @@ impl<'a> Icmpv4<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// Whether the checksum is right, provided that the whole message is there.
+    /// Whether the checksum is right, provided that the whole message is present.
     pub fn checksum_ok(&self) -> bool {
         checksum::Sum::new()
             .add_bytes(self.head)
@@ -137,7 +137,7 @@ pub fn emit_echo(out: &mut [u8; HEADER_LEN], icmp_type: u8, id: u16, seq: u16) {
     out[6..].copy_from_slice(&seq.to_be_bytes());
 }
 
-/// Reads type and code, as far as they are there.
+/// Reads type and code, as far as they are present.
 pub(crate) fn type_and_code(walk: &mut Walk<'_, '_>) {
     if let Some(&icmp_type) = walk.rest.first() {
         walk.out.icmp_type = icmp_type;

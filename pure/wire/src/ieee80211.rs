@@ -45,7 +45,7 @@ pub mod flag {
     pub const MORE_FRAGMENTS: u8 = 0x04;
     /// The body is encrypted.
     pub const PROTECTED: u8 = 0x40;
-    /// An HT control field is there, in QoS data and management frames.
+    /// An HT control field is present, in QoS data and management frames.
     pub const ORDER: u8 = 0x80;
 }
 

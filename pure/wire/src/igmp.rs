@@ -37,7 +37,7 @@ impl<'a> Igmp<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// Whether the checksum is right, provided that the whole message is there.
+    /// Whether the checksum is right, provided that the whole message is present.
     pub fn checksum_ok(&self) -> bool {
         checksum::Sum::new()
             .add_bytes(self.head)

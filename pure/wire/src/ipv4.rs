@@ -316,7 +316,7 @@ pub(crate) fn step(walk: &mut Walk<'_, '_>) -> Next {
         fragment(walk, field);
     }
     if header_len > HEADER_LEN {
-        // Of options that are cut those that are there.
+        // Of options that are cut those that are present.
         let len = header_len.min(walk.rest.len());
         let options = walk.rest.get(HEADER_LEN..len);
         walk.out.ip_options = options.map_or(0, option_set);

@@ -84,7 +84,7 @@ impl<'a> Nflog<'a> {
         be16(self.head[2], self.head[3])
     }
 
-    /// The value of the first attribute of a type, as far as it is there.
+    /// The value of the first attribute of a type, as far as it is present.
     pub fn attribute(&self, wanted: u16) -> Option<&'a [u8]> {
         let mut rest = self.attributes;
         for _ in 0..MAX_ATTRIBUTES {

@@ -66,7 +66,7 @@ pub struct Chunk<'a> {
     pub kind: u8,
     /// Flags, by type.
     pub flags: u8,
-    /// The value, as far as it is there.
+    /// The value, as far as it is present.
     pub value: &'a [u8],
 }
 

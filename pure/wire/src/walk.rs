@@ -29,7 +29,7 @@ impl<'a> Walk<'a, '_> {
         self.rest.first_chunk::<N>().ok_or_else(|| self.missing(N))
     }
 
-    /// Why `need` bytes are not there: cut by the capture, or never sent.
+    /// Why `need` bytes are not present: cut by the capture, or never sent.
     #[cold]
     pub(crate) fn missing(&self, need: usize) -> Reason {
         if self.wire_rest >= need {

@@ -72,7 +72,7 @@ impl Interface {
 /// If netlink does not answer.
 pub fn interfaces() -> Result<Vec<Interface>> {
     let ethtool = Ethtool::open()?;
-    // An interface may vanish while it is being read: then it is not there.
+    // An interface may vanish while it is being read: then it is not present.
     Ok(Link::all()?
         .into_iter()
         .filter_map(|link| describe(link, &ethtool).ok())

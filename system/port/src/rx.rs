@@ -151,7 +151,7 @@ impl RxQueue {
         self.backend.pool()
     }
 
-    /// Takes the packets that are there, up to the batch size. Never blocks: an empty batch is no
+    /// Takes the packets that are present, up to the batch size. Never blocks: an empty batch is no
     /// error.
     ///
     /// # Errors
@@ -294,7 +294,7 @@ impl RxBatch<'_> {
         self.packets
     }
 
-    /// Whether nothing was there.
+    /// Whether nothing was present.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets == 0

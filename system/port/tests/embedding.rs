@@ -232,7 +232,7 @@ fn packets(numbers: std::ops::Range<u8>) -> Vec<Vec<u8>> {
     numbers.map(packet).collect()
 }
 
-/// The first bytes of all packets that are there.
+/// The first bytes of all packets that are present.
 fn receive(port: &mut Port) -> Vec<u8> {
     let mut numbers = Vec::new();
     loop {

@@ -437,7 +437,7 @@ impl<'v> Room<'v> {
     pub fn finish(self) -> usize {
         let first = self.slots.as_ptr().wrapping_add(self.start);
         let added = (self.at as usize - first as usize) / size_of::<Slot>();
-        // SAFETY: so many slots were written after those that were there, within the capacity.
+        // SAFETY: so many slots were written after those that were present, within the capacity.
         unsafe { self.slots.set_len(self.start + added) };
         added
     }

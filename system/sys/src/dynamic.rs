@@ -3,10 +3,10 @@
 
 use std::ffi::{CStr, c_void};
 
-/// Opens the first of these that is there. It stays open for good, as addresses in it do.
+/// Opens the first of these that is present. It stays open for good, as addresses in it do.
 ///
 /// # Errors
-/// In words, where none is there.
+/// In words, where none is present.
 pub(crate) fn open(names: &[&CStr]) -> Result<*mut c_void, String> {
     for name in names {
         // SAFETY: the name is a C string. Opening runs the library's constructors, which is what

@@ -128,7 +128,7 @@ impl Error {
         Self::from_io(what, io::Error::last_os_error())
     }
 
-    /// A feature that is not there.
+    /// A feature that is not present.
     pub fn unsupported(what: impl Into<String>, feature: Unsupported) -> Self {
         let why = match (feature.since, KernelVersion::running()) {
             (Some(since), Some(now)) => {

@@ -63,7 +63,7 @@ impl EventFd {
     /// ended it.
     pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<bool> {
         let ms = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
-        // A negative descriptor is passed over (poll(2)).
+        // A negative descriptor is skipped (poll(2)).
         let mut polls = [Some(self.as_fd()), other].map(|fd| libc::pollfd {
             fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
             events: libc::POLLIN,

@@ -127,7 +127,7 @@ fn library() -> Result<&'static Library> {
 /// The library's release, such as `4.2.0`.
 ///
 /// # Errors
-/// `Unsupported` if it is not there, or is one that is not known here.
+/// `Unsupported` if it is not present, or is one that is not known here.
 pub fn version() -> Result<String> {
     Ok(library()?.release())
 }

@@ -232,7 +232,7 @@ fn library() -> Result<&'static Library> {
 /// The library's own words about its version.
 ///
 /// # Errors
-/// `Unsupported` if the library is not there.
+/// `Unsupported` if the library is not present.
 pub fn version() -> Result<String> {
     let library = library()?;
     // SAFETY: no precondition; the text is static.

@@ -124,7 +124,7 @@ fn library() -> Result<&'static Library> {
 /// The library's own words about its version.
 ///
 /// # Errors
-/// `Unsupported` if the library is not there.
+/// `Unsupported` if the library is not present.
 pub fn version() -> Result<String> {
     let library = library()?;
     // SAFETY: no precondition; the text is static.
@@ -332,7 +332,7 @@ impl Drop for Producer {
     }
 }
 
-/// A message is there, or will not be.
+/// A message is present, or will not be.
 unsafe extern "C" fn reported(_: *mut Opaque, message: *const Message, reports: *mut c_void) {
     // SAFETY: the library passes a message of its own for the call, and gives back what
     // `conf_set_opaque` was given, a `Mutex<Reports>` that outlives the handle.

@@ -370,7 +370,7 @@ impl XdpFeatures {
 /// Something that happened to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It is there, in this state: new, or changed in any way.
+    /// It is present, in this state: new, or changed in any way.
     Changed(Box<Link>),
     /// It is gone from this namespace.
     Removed(u32),

@@ -283,7 +283,7 @@ impl PciFunction {
 
     /// The only driver that may bind to it, if set (`driver_override`).
     pub fn driver_override(&self) -> Option<String> {
-        // The kernel writes "(null)" where nothing is set.
+        // The kernel writes "(null)" if nothing is set.
         let text = self.read("driver_override").ok()?;
         (!text.is_empty() && text != "(null)").then_some(text)
     }

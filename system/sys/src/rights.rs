@@ -172,7 +172,8 @@ pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
     if unsafe { libc::syscall(libc::SYS_capset, &header, data.as_ptr()) } < 0 {
         return Err(Error::last_os(what()));
     }
-    // SAFETY: a plain system call with integers. It is no error: a kernel that set it clears it.
+    // SAFETY: a plain system call with integers. It is not an error: a kernel that set it clears
+    // it.
     unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0) };
     Ok(())
 }

@@ -57,7 +57,7 @@ pub fn reload_flag() -> Result<Arc<AtomicBool>> {
 
 /// Runs in the middle of anything.
 extern "C" fn handle_reload(_: libc::c_int) {
-    // Set before the handler was installed, so it is there.
+    // Set before the handler was installed, so it is present.
     if let Some(flag) = RELOAD.get() {
         flag.store(true, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ pub fn is_totals_only() -> bool {
 
 /// Runs in the middle of anything.
 extern "C" fn handle_totals(_: libc::c_int) {
-    // Set before the handler was installed, so it is there.
+    // Set before the handler was installed, so it is present.
     if let Some(flag) = TOTALS.get() {
         flag.store(true, Ordering::Relaxed);
     }
@@ -197,7 +197,7 @@ extern "C" fn handle(signal: libc::c_int) {
     );
     if is_same {
         let _ = FIRST.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
-        // Set before the handlers were installed, so it is there.
+        // Set before the handlers were installed, so it is present.
         if let Some(flag) = REQUESTED.get() {
             flag.store(true, Ordering::Relaxed);
         }

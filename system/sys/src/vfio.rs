@@ -7,7 +7,7 @@
 //! Two kernel interfaces give the same: the container with its group (`/dev/vfio/vfio`,
 //! `/dev/vfio/GROUP`, type 1) and iommufd with a device of its own (`/dev/iommu`,
 //! `/dev/vfio/devices/vfioN`; `Documentation/userspace-api/iommufd.rst`). The newer one is taken
-//! where it is there.
+//! where it is present.
 //!
 //! When the process ends, however it dies, the kernel closes the device: it turns bus mastering
 //! off, resets the function and takes its mappings away. No DMA outlives its user.

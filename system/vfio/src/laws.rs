@@ -26,7 +26,7 @@ pub(super) trait Rig: 'static {
 
     /// Whether a packet may be larger than a frame.
     const JUMBO: bool = true;
-    /// Whether a packet's end is only known when its last descriptor is there.
+    /// Whether a packet's end is only known when its last descriptor is present.
     const ENDS: bool = false;
 
     /// Bytes of a packet that fit one frame.

@@ -33,7 +33,7 @@ pub trait Model: Send + 'static {
     /// A write of `width` bytes.
     fn write(&mut self, bar: u8, offset: u32, width: u8, value: u64);
 
-    /// The configuration space; all ones where nothing is.
+    /// The configuration space; all ones if nothing is.
     #[allow(dead_code, reason = "a driver may want it")]
     fn config(&self) -> Vec<u8> {
         vec![0xff; 256]

@@ -9,7 +9,7 @@ pub const VMLINUX_PATH: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 const KIND_FUNC: u32 = 12;
 
-/// The ids of these kernel functions, in the order asked; `None` for one that is not there.
+/// The ids of these kernel functions, in the order asked; `None` for one that is not present.
 ///
 /// # Errors
 /// `Unsupported` if the kernel shows no types, `Damaged` if they cannot be read.

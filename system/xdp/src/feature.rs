@@ -18,7 +18,7 @@ use crate::{XdpProgram, XskMap, btf};
 /// The answer of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is there and works.
+    /// It is present and works.
     Yes,
     /// It is not, in these words.
     No(String),

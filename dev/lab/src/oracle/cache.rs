@@ -134,7 +134,7 @@ impl Store {
     }
 }
 
-/// An answer, if it is there and as it was written.
+/// An answer, if it is present and as it was written.
 fn read(file: &Path) -> Option<Vec<u8>> {
     let mut bytes = std::fs::read(file).ok()?;
     let answer = bytes.get(SUM_LEN..)?;
@@ -144,7 +144,7 @@ fn read(file: &Path) -> Option<Vec<u8>> {
     Some(bytes.split_off(SUM_LEN))
 }
 
-/// The name of an answer; `None` if the program is not there.
+/// The name of an answer; `None` if the program is not present.
 fn key(command: &Command, input: &Path) -> Result<Option<String>> {
     let Some(program) = which(&command.get_program().to_string_lossy()) else {
         return Ok(None);

@@ -242,7 +242,7 @@ fn net_raw_is_enough() {
     opened.unwrap().unwrap();
 }
 
-/// The link flaps while packets come: those that crossed are all there, once, and the account is
+/// The link flaps while packets come: those that crossed are all present, once, and the account is
 /// exact.
 #[test]
 fn capture_during_link_flaps() {

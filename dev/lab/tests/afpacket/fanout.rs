@@ -92,7 +92,7 @@ fn both_directions_meet() {
     }
 }
 
-/// IP addresses and ports exchanged, as in an answer; still for a station that is not there.
+/// IP addresses and ports exchanged, as in an answer; still for a station that is not present.
 fn turned(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     for (a, b, len) in [(26, 30, 4), (34, 36, 2)] {

@@ -88,7 +88,7 @@ fn a_tap_sees_both_directions_by_default() {
         assert_ne!(number_of(packet.bytes()).unwrap() % 4, 0);
     });
     assert_eq!(got, 75);
-    // Packets that were not requested are not even seen: this is no loss.
+    // Packets that were not requested are not even seen: this is not a loss.
     let account = only_in.control.account().unwrap();
     assert_eq!(account.rx_total().seen, 75);
     assert_eq!(account.interface_seen, Some(75));

@@ -76,7 +76,7 @@ fn needs(link: LinkType, packets: &[Packet]) -> Vec<Option<Needs>> {
 /// A record by its addresses, protocol, ports, beginning and place among those that share them.
 type Name = (Pair, [u16; 2], u64, usize);
 
-/// The records of a capture of which this many bytes of each packet are there.
+/// The records of a capture of which this many bytes of each packet are present.
 fn records(link: LinkType, packets: &[Packet], snaplen: usize) -> BTreeMap<Name, Record> {
     let mut config = MeterConfig::new(HashKey::from_seed(5));
     config.table.flow_count_max = 1 << 13;
@@ -132,7 +132,7 @@ fn compare(
         let Some(needs) = needs else {
             continue;
         };
-        // A capture that was cut already: what is not there is not there.
+        // A capture that was cut already: what is not there is not present.
         let is_there = |need: usize| need <= snaplen || bytes.len() <= snaplen;
         if !is_there(needs.all) {
             unknown.insert(needs.pair);
@@ -192,7 +192,7 @@ fn figures_are_the_same_at_every_snap_length() {
     eprintln!("{compared} records compared");
 }
 
-/// A capture of which 64 bytes of each packet are there.
+/// A capture of which 64 bytes of each packet are present.
 fn write_cut(link: LinkType, packets: &[Packet]) -> TempFile {
     let temp = TempFile::new(".pcap");
     let mut out = Vec::new();

@@ -203,7 +203,7 @@ impl Stand {
                 sent += 1;
             }
             let got = self.look(Duration::from_millis(5));
-            // A look after the last one shows what comes twice.
+            // A check after the last one shows what comes twice.
             if got.is_empty() && seen.len() as u64 == count {
                 break;
             }

@@ -109,7 +109,7 @@ impl Level<'_> {
         }
     }
 
-    /// Whether the first `len` bytes of that layer's header are there.
+    /// Whether the first `len` bytes of that layer's header are present.
     fn has_bytes(&self, kind: LayerKind, len: usize) -> bool {
         self.headers(kind)
             .next()
@@ -189,7 +189,7 @@ fn tcp_len(level: &Level<'_>) -> Vec<Value> {
     }
 }
 
-/// How many bytes of payload are there, if any. tshark calls the payload of an RST its cause.
+/// How many bytes of payload are present, if any. tshark calls the payload of an RST its cause.
 fn tcp_payload(level: &Level<'_>) -> Vec<Value> {
     let d = &level.dissection;
     let is_rst = d.tcp_flags & tcp::flag::RST != 0;

@@ -142,7 +142,7 @@ pub fn cache() -> Result<PathBuf> {
     Ok(dir.canonicalize()?)
 }
 
-/// Makes all parts ready, fetching what is not there; the kernel from this suite.
+/// Makes all parts ready, fetching what is not present; the kernel from this suite.
 ///
 /// # Errors
 /// [`NoGuest`] if something is missing and cannot be fetched.

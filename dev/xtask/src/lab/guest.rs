@@ -45,7 +45,7 @@ pub struct Card {
 /// no VFIO, and no zero-copy, because the ring has then no device to map frames for. It has as many
 /// queue pairs as the guest has CPUs: with more to spare its driver adds queues when an XDP program
 /// comes, the card receives on them too, and they cannot be bound zero-copy. One of the two offers
-/// packed rings, so that both kinds are there.
+/// packed rings, so that both kinds are present.
 ///
 /// The last two are for what is reported about a card that is not alone in its IOMMU group.
 pub const CARDS: &[Card] = &[

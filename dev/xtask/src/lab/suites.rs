@@ -219,7 +219,7 @@ impl Sum {
 /// Runs suites in as few guests as can be.
 ///
 /// # Errors
-/// When the guest cannot be put together although this machine could run one: something does not
+/// When the guest cannot be assembled although this machine could run one: something does not
 /// build, or what was fetched is not what was signed.
 pub fn run(suites: &[&Suite], options: &Options) -> Result<Sum> {
     let mut sum = Sum::default();

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 const LOOK_MS: u16 = 200;
 
 /// How much is read before the end of the program is looked for again: no less than a pipe holds
-/// (64 KiB), so that one look after the end finds all that the program wrote.
+/// (64 KiB), so that one read after the end finds all that the program wrote.
 const READ_MAX: usize = 1 << 20;
 
 /// How the program ended.

@@ -17,7 +17,7 @@ struct Exception {
     path: &'static str,
     /// `None` for the file as a whole.
     function: Option<&'static str>,
-    /// Why it is not taken apart.
+    /// Why it is not decoded.
     why: &'static str,
 }
 

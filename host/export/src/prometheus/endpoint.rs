@@ -163,7 +163,7 @@ impl Server {
             Ok(stream)
         });
         let Ok(stream) = accepted else {
-            // Out of descriptors, perhaps: the connection is still there, and would be found at
+            // Out of descriptors, perhaps: the connection is still present, and would be found at
             // once.
             return std::thread::sleep(LOOK);
         };

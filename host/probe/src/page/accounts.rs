@@ -89,7 +89,7 @@ fn packets(out: &mut String, report: &Report, total: &QueueStatus) {
     );
 }
 
-/// Why flows ended, and how they were put together.
+/// Why flows ended, and how they were merged.
 fn flows(out: &mut String, report: &Report, total: &QueueStatus, digest: &Digest) {
     let meter = &total.meter;
     let table = &meter.table;

@@ -285,7 +285,7 @@ impl Inlet {
         }
     }
 
-    /// Where nothing has room any more: the writer is not to sleep.
+    /// If nothing has room any more: the writer is not to sleep.
     pub(super) fn is_full(&mut self) {
         self.bell.ring(true);
     }

@@ -125,7 +125,7 @@ mod tests {
         let driver = sys.join("bus/pci/drivers/vfio-pci");
         make(&driver.join("0000:01:00.0"));
         fs::write(driver.join("new_id"), "").unwrap();
-        // The node is there before its module is.
+        // The node is present before its module is.
         make(&dev.join("vfio"));
         fs::write(dev.join("vfio/vfio"), "").unwrap();
         no(vfio_in(&sys, &dev), "neither", "vfio_iommu_type1");

@@ -100,7 +100,7 @@ impl Config {
     }
 }
 
-/// Flows at one time for each queue, by default: a card with many queues must not take all memory.
+/// Flows at once for each queue, by default: a card with many queues must not take all memory.
 fn default_size(queue_count: usize) -> u32 {
     const ONE: u32 = 1 << 20;
     ONE.min(4 * ONE / queue_count.max(1) as u32)

@@ -87,7 +87,7 @@ impl Ndpi {
     /// With room for as many flows as the decoders have, this many of them being looked at.
     ///
     /// # Errors
-    /// Where the library is not there, is not one that is known, or there is no memory for it.
+    /// Where the library is not present, is not one that is known, or there is no memory for it.
     pub(super) fn new(
         decoders: Applications,
         config: &InspectorConfig,

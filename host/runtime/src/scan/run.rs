@@ -95,7 +95,7 @@ struct Sent {
 struct Live {
     /// Probes that left, brought up to date about once a second.
     sent: AtomicU64,
-    /// Probes of this run that were written or passed over.
+    /// Probes of this run that were written or skipped.
     done: AtomicU64,
     received: AtomicU64,
 }

@@ -32,7 +32,7 @@ pub enum Invalid {
         /// By how much.
         by: u32,
     },
-    /// A scratch word that is not there.
+    /// A scratch word that is not present.
     Memory {
         /// Where.
         at: usize,

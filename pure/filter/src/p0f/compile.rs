@@ -367,7 +367,8 @@ impl Variant<'_> {
         block.equal(times);
     }
 
-    /// The last divisors are constants: this many times one of them, and no multiple of one before.
+    /// The last divisors are constants: this many times one of them, and not a multiple of one
+    /// before.
     fn constants(
         &self,
         block: &mut Block,

@@ -72,7 +72,7 @@ pub struct MeterConfig {
     pub extra: ExtraConfig,
     /// Which packets are metered.
     pub sampling: Sampling,
-    /// Fragmented datagrams remembered at one time.
+    /// Fragmented datagrams remembered at once.
     pub datagram_count_max: u32,
     /// The secret of the hash.
     pub hash_key: HashKey,

@@ -6,7 +6,7 @@ use wire::{Dissection, LayerKind, Reason, dissect_inner};
 use super::{Input, KeyParts, Level, Meter};
 use crate::key::{FlowKey, KeyExtra, Side};
 
-/// Levels of a packet that are kept at one time.
+/// Levels of a packet that are kept at once.
 pub(super) const LEVEL_COUNT: usize = 5;
 
 /// Which of a packet's levels name flows.

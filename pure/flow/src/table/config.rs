@@ -5,7 +5,7 @@ use crate::expire::{EndReason, Timeouts};
 /// How a table is made.
 #[derive(Clone, Copy, Debug)]
 pub struct TableConfig {
-    /// Flows at one time, at least 1 and at most 2^28.
+    /// Flows at once, at least 1 and at most 2^28.
     pub flow_count_max: u32,
     /// When flows end.
     pub timeouts: Timeouts,

@@ -10,9 +10,9 @@ use super::Observed;
 enum Search {
     /// There it is.
     Found(Place, u32),
-    /// It is not there; it would go here, `away` lines from home.
+    /// It is not present; it would go here, `away` lines from home.
     Free(Place, u16),
-    /// It is not there, and there is no room for it.
+    /// It is not present, and there is no room for it.
     Crowded,
 }
 

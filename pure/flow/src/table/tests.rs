@@ -524,7 +524,7 @@ fn fill(flow_count_max: u32, seed: u64) -> u64 {
     if !ended.is_empty() {
         return table.stats.crowded;
     }
-    // Each is still there: nothing ends, nothing begins.
+    // Each is still present: nothing ends, nothing begins.
     for i in 0..flow_count_max {
         table.observe(&[flow(i, 2 * S)], &mut |record: &Record, _| {
             panic!("{record:?} ended")

@@ -374,7 +374,7 @@ pub(crate) struct Stream {
 }
 
 impl Message {
-    /// Takes input up to the end of the message. True when it is there.
+    /// Takes input up to the end of the message. True when it is present.
     fn take(&mut self, input: &mut &[u8]) -> bool {
         while self.head_len < 2 {
             let Some((byte, rest)) = input.split_first() else {

@@ -1,7 +1,7 @@
 //! DTLS 1.0, 1.2 (RFC 4347, RFC 6347) and the hellos of 1.3 (RFC 9147): the records of a datagram,
 //! the two hellos in them, and up to 1.2 the server's certificate.
 //!
-//! One message is put together at a time. Its fragments may come in any order and twice; what lies
+//! One message is reassembled at a time. Its fragments may come in any order and twice; what lies
 //! ahead of the first missing byte is kept within 2048 bytes. Fragments of a message that comes
 //! before its turn are left to their retransmission.
 
@@ -114,7 +114,7 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// The message that is being put together.
+/// The message that is being reassembled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Message {
     from: u8,

@@ -79,7 +79,7 @@ impl<const N: usize> Frame<N> {
         }
     }
 
-    /// Passes over this many bytes, [`Frame::skips`] at most. False if they are needed.
+    /// Skips this many bytes, [`Frame::skips`] at most. False if they are needed.
     pub(super) fn skip(&mut self, len: u32) -> bool {
         let fits = len <= self.skips();
         if let Some(left) = &mut self.left

@@ -2,7 +2,7 @@
 //! with its response.
 //!
 //! Start lines and a few headers are read, line by line; lines longer than [`side::LINE_MAX`] are
-//! cut. Bodies are passed over by their length (§6.3). After a granted CONNECT the connection
+//! cut. Bodies are skipped by their length (§6.3). After a granted CONNECT the connection
 //! carries any protocol (RFC 9110 §9.3.6); what the client sends before the response is kept, up to
 //! [`side::LINE_MAX`] bytes. HTTP/2 without TLS is recognised by its preface and named, not read.
 
@@ -159,7 +159,7 @@ impl Http {
             side.at = At::Over;
             return Ok(());
         }
-        // RFC 9112 §2.2: an empty line or two before the request are passed over.
+        // RFC 9112 §2.2: an empty line or two before the request are skipped.
         if line.is_empty() && !side.line.is_cut() {
             return Ok(());
         }

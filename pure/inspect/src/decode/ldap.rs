@@ -186,7 +186,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// One message, as much of it as is there.
+    /// One message, as much of it as is present.
     fn message(&mut self, bytes: &[u8], out: &mut dyn FieldSink) -> Option<()> {
         let message = tagged(bytes, SEQUENCE)?;
         let id = tagged(message.body, INTEGER)?;

@@ -2,7 +2,7 @@
 //! ones a few headers.
 //!
 //! Either side may send requests. Bodies, and media interleaved with the messages (RFC 2326
-//! §10.12), are passed over by their lengths.
+//! §10.12), are skipped by their lengths.
 
 use super::{Context, Decode, Direction, First, Match, Progress, Reason, starts};
 use crate::field::{Field, FieldSink, Value};
@@ -157,7 +157,7 @@ impl Rtsp {
     fn start(&mut self, from: Direction, out: &mut dyn FieldSink) -> Result<(), Reason> {
         let side = &mut self.sides[from as usize];
         let line = side.line.bytes();
-        // RFC 2326 §4.1: empty lines before a message are passed over.
+        // RFC 2326 §4.1: empty lines before a message are skipped.
         if line.is_empty() {
             return Ok(());
         }

@@ -90,7 +90,7 @@ impl<const N: usize> Sides<N> {
         self.0[from as usize].frame.skip(len);
     }
 
-    /// As `Decode::gap`: the side is over, unless the bytes were to be passed over.
+    /// As `Decode::gap`: the side is over, unless the bytes were to be skipped.
     pub(super) fn gap(&mut self, from: Direction, len: u32) {
         let side = &mut self.0[from as usize];
         side.is_over |= !side.frame.skip(len);

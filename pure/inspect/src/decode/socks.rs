@@ -3,7 +3,7 @@
 //!
 //! After a granted CONNECT or BIND the connection carries any protocol. A client need not wait for
 //! the answer: what it sends before is kept, up to [`EARLY_MAX`] bytes. The protocol is named once
-//! the server has answered in it, or by its port. Users and passwords are passed over; where
+//! the server has answered in it, or by its port. Users and passwords are skipped; where
 //! another way of authentication was chosen, what follows is not read.
 
 use core::net::IpAddr;

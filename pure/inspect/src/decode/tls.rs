@@ -2,7 +2,7 @@
 //! server's certificate.
 //!
 //! Handshake messages may be spread over records, and records over segments, in any way. Records of
-//! other types before the hello are passed over. The client's direction is done with its hello, the
+//! other types before the hello are skipped. The client's direction is done with its hello, the
 //! server's with its certificate, or where it cannot have one that is not encrypted. Either is done
 //! with the first record of application data, or when it begins with some other handshake message.
 
@@ -246,7 +246,7 @@ impl Decode for Tls {
         if side.is_over {
             return self.progress();
         }
-        // Within a field that is passed over nothing is missed.
+        // Within a field that is skipped nothing is missed.
         let is_inside = len <= side.left.into();
         if !is_inside || (side.head[0] == HANDSHAKE && !side.passes_gap(len)) {
             side.fail(Reason::Gap);

@@ -309,7 +309,7 @@ fn community_ids_are_printed() {
     assert_eq!(format!("{id:?}"), id.as_str());
 }
 
-/// A gap in a list that the sum leaves out, or in the cookie, is passed over; in another it is not.
+/// A gap in a list that the sum leaves out, or in the cookie, is skipped; in another it is not.
 #[test]
 fn gaps_in_key_exchange_packets() {
     let lists = [

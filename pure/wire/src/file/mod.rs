@@ -472,8 +472,8 @@ impl<S: AsRef<[Interface]> + AsMut<[Interface]>> Reader<S> {
 
     /// Goes through at most `max` packets from the reader's position on, where `bytes` starts, as
     /// long as the file is a plain pcap and they are whole: the short way of what nearly always
-    /// comes. Calls `each` with where the bytes of each start, how many are there, how many were on
-    /// the wire, and when. All are of interface 0 and have a time. Returns the number of bytes
+    /// comes. Calls `each` with where the bytes of each start, how many are present, how many were
+    /// on the wire, and when. All are of interface 0 and have a time. Returns the number of bytes
     /// consumed; call [`Reader::next`] for the rest. It would return the same for these.
     #[inline(always)]
     pub fn each_plain(

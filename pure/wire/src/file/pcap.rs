@@ -109,7 +109,7 @@ impl Reader {
 
     /// Goes through at most `max` packets from the reader's position on, as long as the file is of
     /// the usual kind and they are whole, and calls `each` with where each starts, how many bytes
-    /// of it are there, how many were on the wire, and when. Gives the bytes gone on by; at the
+    /// of it are present, how many were on the wire, and when. Gives the bytes gone on by; at the
     /// rest [`Reader::next`] is to be asked.
     #[inline(always)]
     pub(super) fn each_plain(

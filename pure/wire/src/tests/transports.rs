@@ -130,7 +130,7 @@ fn dccp_in_both_lengths() {
         let shown = text(dccp::Dccp::parse(&bytes));
         assert!(shown.contains(&std::format!("(code={name})")), "{shown}");
     }
-    // A header has room for its number, and is there.
+    // A header has room for its number, and is present.
     for (start, x, len, is_right) in [
         (3, 0, 12, true),
         (2, 0, 12, false),

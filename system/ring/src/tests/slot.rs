@@ -16,7 +16,7 @@ const TAG: Vlan = Vlan {
 fn slot(bytes: &mut [u8], token: u64) -> Slot {
     let len = bytes.len() as u32;
     let data = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    // SAFETY: the bytes are initialized, and nothing else uses them while the slot is there.
+    // SAFETY: the bytes are initialized, and nothing else uses them while the slot is present.
     unsafe { Slot::over(data, len, len, token) }
 }
 
@@ -173,7 +173,7 @@ fn bytes_of_a_slot_and_how_they_change() {
     assert_eq!(slot.cap_len(), 60);
     // SAFETY: within the bytes of above.
     let behind = unsafe { place.add(5) };
-    // SAFETY: as above; 50 bytes are there.
+    // SAFETY: as above; 50 bytes are present.
     unsafe { slot.move_to(behind, 50) };
     assert_eq!((slot.data(), slot.cap_len()), (behind, 50));
     slot.forget_frame();

@@ -100,14 +100,14 @@ unsafe impl object::Copyable for InfoRaw {}
 pub enum UpdateMode {
     /// Make it or replace it.
     Any = 0,
-    /// Make it; fail if it is there.
+    /// Make it; fail if it is present.
     New = 1,
-    /// Replace it; fail if it is not there.
+    /// Replace it; fail if it is not present.
     Existing = 2,
 }
 
 /// How many processors the kernel reserves per-processor values for
-/// (`/sys/devices/system/cpu/possible`), which may be more than are there.
+/// (`/sys/devices/system/cpu/possible`), which may be more than are present.
 pub fn possible_cpu_count() -> Result<usize> {
     static COUNT: OnceLock<usize> = OnceLock::new();
     if let Some(&count) = COUNT.get() {

@@ -35,7 +35,7 @@ pub(super) const STATUS_SPEED_SHIFT: u32 = 6;
 pub(super) const EERD: u32 = 0x0014;
 /// Starts a read.
 pub(super) const EERD_START: u32 = 1 << 0;
-/// The data is there.
+/// The data is present.
 pub(super) const EERD_DONE: u32 = 1 << 4;
 /// Place of the word's address, and of its data.
 pub(super) const EERD_ADDRESS_SHIFT: u32 = 8;

@@ -208,7 +208,7 @@ fn checksum_verdicts_are_reported() {
         assert!(stand.arrive(0, &packet(1, 100)));
         assert_eq!(stand.receive(0)[0].flags, flag, "{said:#x}");
     }
-    // A wrong checksum is no error of the frame.
+    // A wrong checksum is not an error of the frame.
     assert_eq!(stand.refused, Refused::default());
     stand.end();
 }

@@ -74,7 +74,7 @@ pub fn exhaustion<R: Rig>() {
         arrived += u32::from(stand.arrive(0, &packet(number, 60)));
     }
     assert_eq!(arrived, held);
-    // All are there, none twice, and nothing more.
+    // All are present, none twice, and nothing more.
     let got = stand.take(0, 1000);
     assert_eq!(got.len() as u32, held);
     assert_eq!(got[held as usize - 1].bytes, packet(held - 1, 60));

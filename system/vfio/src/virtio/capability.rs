@@ -75,7 +75,7 @@ impl Layout {
     /// BAR that can be mapped, 0 otherwise.
     ///
     /// §4.1.4.1: of several structures of a kind the first that can be used counts; one with an
-    /// unknown kind or a reserved BAR is passed over.
+    /// unknown kind or a reserved BAR is skipped.
     ///
     /// # Errors
     /// `Unsupported` if a structure is missing, as on a legacy device.

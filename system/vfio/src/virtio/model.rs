@@ -137,7 +137,7 @@ impl VirtioModel {
         self.modes = [true, false, false, false, false, false];
     }
 
-    /// Queues that are there: more than one pair only once several are agreed upon.
+    /// Queues that are present: more than one pair only once several are agreed upon.
     fn queue_count(&self) -> usize {
         match self.has(feature::MQ) {
             true => self.queues.len(),

@@ -238,10 +238,10 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
     }
 
     /// Takes the rest of a packet of several buffers (§5.1.6.3.1), whose first slot is the last of
-    /// `slots`. False if it is no packet, or too long; its frames are in `back` then.
+    /// `slots`. False if it is not a packet, or too long; its frames are in `back` then.
     ///
     /// A device shows a packet's buffers all at once (§2.8.9; with one step of `used.idx` where
-    /// queues are split), so one that is not there yet is a lie.
+    /// queues are split), so one that is not present yet is a lie.
     #[cold]
     fn gather(
         &mut self,
@@ -456,7 +456,7 @@ impl<G: Registers, R: Ring> DriverRx for VirtioRx<G, R> {
 enum Stop {
     /// There is no more, or there is no room for it.
     Nothing,
-    /// Something that is no packet; its frame, if it is one of ours.
+    /// Something that is not a packet; its frame, if it is one of ours.
     Invalid(Option<u32>),
     /// A packet that is not plain: its first frame, bytes in it, its header.
     Odd(u32, u32, Header),

@@ -159,7 +159,7 @@ fn a_reset_under_us<R: Rig<Model = VirtioModel>>() {
     assert_eq!(stand.rx[0].health(), Health::Reset);
     assert_eq!(stand.tx[0].health(), Health::Reset);
     assert_eq!(stand.driver.health(), Health::Reset);
-    // What had come is still there; nothing more comes, and nothing leaves.
+    // What had come is still present; nothing more comes, and nothing leaves.
     assert_eq!(stand.take(0, 64).len(), 1);
     assert!(!stand.arrive(0, &packet(2, 100)));
     assert!(stand.post(0, &packet(1, 100), &[], 64));

@@ -1,5 +1,5 @@
 //! A program that drops packets by rules, with its maps. The rules are the caller's: it emits
-//! the instructions once the maps are there.
+//! the instructions once the maps are present.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 

@@ -20,7 +20,7 @@ fn quiet(rig: &Rig) -> Duration {
 fn settle(line: &mut Line) -> Result<()> {
     std::thread::sleep(Duration::from_millis(50));
     if line.rig.joint.is_slow() {
-        // The first is there; those after it are on the same way.
+        // The first is present; those after it are on the same way.
         line.rx()?.wait(LIMIT).map_err(reported)?;
         std::thread::sleep(Duration::from_millis(1000));
     }
@@ -218,7 +218,7 @@ pub(super) fn batch_sizes(rig: &'static Rig) -> Result<()> {
     for &batch_max in sizes.iter().filter(|&&size| size as u64 <= count) {
         let mut line = Line::open(rig, |options| options.batch_max = batch_max)?;
         line.send_numbers(0, count, 90)?;
-        // Everything is there before the first look, so that full batches come.
+        // Everything is present before the first look, so that full batches come.
         settle(&mut line)?;
         let (rx, mut got, mut fullest) = (line.rx()?, 0, 0);
         let end = Instant::now() + LIMIT;

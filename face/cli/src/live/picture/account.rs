@@ -124,8 +124,8 @@ fn by_queue(picture: &Picture, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// The counters are read one after the other while packets come, so a difference that is not there
-/// at the end is only a moment's.
+/// The counters are read one after the other while packets come, so a difference that is not
+/// present at the end is only a moment's.
 fn balance(queue: &QueueAccount) -> String {
     match queue.imbalance() {
         0 => "adds up".to_owned(),

@@ -153,7 +153,7 @@ const OBJECTS: &[Object] = &[
     ),
 ];
 
-/// What Suricata calls it; nothing where nothing was recognised.
+/// What Suricata calls it; nothing if nothing was recognised.
 pub(super) fn protocol(application: &Application) -> Option<&'static str> {
     match application.protocol() {
         Protocol::Unknown => None,

@@ -94,7 +94,7 @@ impl Side {
         self.at == At::Start && self.messages != 0 && self.line.is_empty() && !is_start
     }
 
-    /// Takes what is passed over.
+    /// Takes what is skipped.
     pub(super) fn pass(&mut self, len: u64) {
         self.left = self.left.saturating_sub(len);
         if self.left == 0 {

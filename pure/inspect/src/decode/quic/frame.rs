@@ -53,7 +53,7 @@ pub(super) enum Kind {
 }
 
 /// The CRYPTO frames of an Initial packet: offset and data. Other frames that may be there
-/// (RFC 9000 §12.4) are passed over.
+/// (RFC 9000 §12.4) are skipped.
 pub(super) fn cryptos(plain: &[u8], kind: Kind) -> Cryptos<'_> {
     Cryptos {
         kind,
@@ -81,7 +81,7 @@ const GOOGLE_CLOSE: u8 = 2;
 const GOOGLE_PING: u8 = 7;
 const GOOGLE_CRYPTO: u8 = 8;
 
-/// Ranges of an acknowledgement that are passed over.
+/// Ranges of an acknowledgement that are skipped.
 const ACK_RANGE_MAX: u64 = 256;
 
 impl<'a> Cryptos<'a> {

@@ -11,7 +11,7 @@ const WORD: usize = 64;
 pub(crate) struct Window<const WORDS: usize> {
     /// Offset of the first byte that has not come out.
     next: u64,
-    /// Bytes that are there and have not come out.
+    /// Bytes that are present and have not come out.
     held: u16,
     bytes: [[u8; WORD]; WORDS],
     present: [u64; WORDS],

@@ -125,7 +125,7 @@ impl Certificate {
         }
     }
 
-    /// As new, after a message of which this many bytes are to be passed over still.
+    /// As new, after a message of which this many bytes are to be skipped still.
     pub(crate) fn clear(&mut self, left: u32) {
         let Certificate {
             step,
@@ -183,7 +183,7 @@ impl Certificate {
         }
     }
 
-    /// This many bytes are missing. True if they were to be passed over.
+    /// This many bytes are missing. True if they were to be skipped.
     pub(crate) fn gap(&mut self, len: u32) -> bool {
         match self.step {
             Step::Skip if len <= self.left => {
@@ -195,7 +195,7 @@ impl Certificate {
         }
     }
 
-    /// A number of this many bytes, once they are there.
+    /// A number of this many bytes, once they are present.
     fn int(&mut self, input: &mut &[u8], width: u8) -> Option<u32> {
         while self.got < width {
             let (byte, rest) = input.split_first()?;

@@ -132,7 +132,7 @@ impl Der {
         }
     }
 
-    /// Takes contents, as far as they are there.
+    /// Takes contents, as far as they are present.
     fn take<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
         let left = (self.end - self.at) as usize;
         let (part, rest) = input.split_at(input.len().min(left));

@@ -34,7 +34,7 @@ impl Carrier {
 /// Bytes that are summed up together. A digest takes them in blocks of 64; given two or five at a
 /// time, keeping them costs more than summing them up.
 const GATHERED_LEN: usize = 512;
-/// The longest of what is written at one time: a number in decimal digits.
+/// The longest of what is written at once: a number in decimal digits.
 const WRITTEN_MAX: usize = 5;
 
 /// What goes into a sum, gathered.

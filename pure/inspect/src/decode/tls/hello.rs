@@ -1,7 +1,7 @@
 //! Client and server hello (RFC 8446 §4.1, RFC 5246 §7.4.1), read byte by byte.
 //!
 //! What names and fingerprints need is kept in lists of fixed size; a hello with longer lists has
-//! no fingerprints, because they would be wrong. Everything else is passed over, however long.
+//! no fingerprints, because they would be wrong. Everything else is skipped, however long.
 
 mod extension;
 mod list;
@@ -285,7 +285,7 @@ impl Hello {
         self.kind == SERVER_HELLO && (version <= TLS_1_2 || version >= DTLS_1_2)
     }
 
-    /// This many bytes are missing. True if they were to be passed over.
+    /// This many bytes are missing. True if they were to be skipped.
     pub(crate) fn gap(&mut self, len: u32) -> bool {
         let is_inside = self.step.is_inside();
         let passes = matches!(
@@ -332,7 +332,7 @@ impl Hello {
         Ok(())
     }
 
-    /// A number of this many bytes, once they are there.
+    /// A number of this many bytes, once they are present.
     #[inline]
     fn int(&mut self, input: &mut &[u8], width: u8) -> Option<u32> {
         while self.got < width {
@@ -361,7 +361,7 @@ impl Hello {
         }
     }
 
-    /// What comes after something that was passed over.
+    /// What comes after something that was skipped.
     fn after_run(&mut self) {
         self.step = match self.step {
             // TLS 1.3 up to draft 21 has neither session nor compression here.

@@ -47,7 +47,7 @@ impl Source {
         }
     }
 
-    /// Puts another filter in the place of the one that is there.
+    /// Puts another filter in the place of the one that is present.
     pub(super) fn replace(&self, filter: &SocketFilter) -> Result<()> {
         match self {
             Self::Blocks(tap) => tap.filter(filter),

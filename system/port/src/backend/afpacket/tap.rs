@@ -101,7 +101,7 @@ impl Tap {
         }
     }
 
-    /// Puts the filter on the socket, in the place of one that is there.
+    /// Puts the filter on the socket, in the place of one that is present.
     pub(super) fn filter(&self, filter: &SocketFilter) -> Result<()> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.count(self.totals()?.packets);
@@ -222,7 +222,7 @@ impl Tap {
 
     /// The reader has gone.
     pub(super) fn close(&self) {
-        // It fails on a dead socket only, where nothing comes in anyway.
+        // It fails on a dead socket only, if nothing comes in anyway.
         let _ = self.stop();
         self.closed.store(true, Ordering::Release);
     }

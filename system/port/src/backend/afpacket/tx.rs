@@ -163,7 +163,7 @@ impl Tx {
     #[inline]
     fn request(&mut self, len: u32) {
         self.word(self.waiting, LEN).store(len, Ordering::Relaxed);
-        // Release: packet and length are there before the kernel sees the request.
+        // Release: packet and length are present before the kernel sees the request.
         let status = self.word(self.waiting, STATUS);
         status.store(SEND_REQUEST, Ordering::Release);
         self.waiting += 1;

@@ -62,7 +62,7 @@ pub(super) enum More {
     Bytes,
     /// None yet.
     Later,
-    /// There are no more; this many were skipped that were not there.
+    /// There are no more; this many were skipped that were not present.
     End(usize),
     /// There are no more.
     Failed(io::Error),

@@ -58,7 +58,7 @@ unsafe fn slot_of(pool: &Pool, d: Descriptor, len: u32) -> Slot {
 }
 
 impl Rx {
-    /// A packet whose last segment is not there yet waits for the next batch.
+    /// A packet whose last segment is not present yet waits for the next batch.
     #[inline]
     fn put_back(&self, unfinished: std::vec::Drain<'_, Slot>) {
         for slot in unfinished {

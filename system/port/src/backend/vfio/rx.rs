@@ -138,7 +138,7 @@ impl<D: Driver> Rx<D> {
         self.refill();
     }
 
-    /// Nothing there: offer frames that have come back, look after the card.
+    /// Nothing there: offer frames that have come back, check the card.
     #[cold]
     fn idle(&mut self) -> Result<()> {
         self.refill();

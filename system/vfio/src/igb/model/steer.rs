@@ -4,7 +4,7 @@
 use crate::igb::registers as reg;
 
 /// What is hashed of a packet and the number of its kind (§7.1.2.10.1, §7.1.5.2); an 802.1Q tag is
-/// passed over.
+/// skipped.
 pub(super) fn hash_input(packet: &[u8]) -> Option<(Vec<u8>, u64)> {
     let mut at = 12;
     if packet.get(at..at + 2)? == [0x81, 0] {

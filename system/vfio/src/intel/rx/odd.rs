@@ -10,11 +10,11 @@ use crate::registers::Registers;
 
 /// What is at the head of the ring.
 enum Next {
-    /// This many descriptors of a packet whose end is not there yet.
+    /// This many descriptors of a packet whose end is not present yet.
     Incomplete(u32),
     /// A packet, in `words`.
     Whole,
-    /// Descriptors that are no packet: in `words`, and no end among them.
+    /// Descriptors that are not a packet: in `words`, and no end among them.
     Endless,
 }
 

@@ -196,7 +196,7 @@ impl RecordRx {
         }
     }
 
-    /// Has the program make the socket readable once `more` bytes are there after the position.
+    /// Has the program make the socket readable once `more` bytes are present after the position.
     /// True if they are already.
     fn ask_to_be_woken(&self, more: u64) -> bool {
         let target = self.position + more;
@@ -209,7 +209,7 @@ impl RecordRx {
         self.tap.word(control::HEAD).load(Ordering::SeqCst) >= target
     }
 
-    /// Sleeps until `more` bytes are there after the position, at most `time`. True if a signal
+    /// Sleeps until `more` bytes are present after the position, at most `time`. True if a signal
     /// ended it.
     fn sleep(&mut self, more: u64, time: Duration) -> Result<bool> {
         let there = self.ask_to_be_woken(more);
@@ -366,7 +366,7 @@ impl RxBackend for RecordRx {
 
 impl Drop for RecordRx {
     fn drop(&mut self) {
-        // It fails on a dead socket only, where nothing comes in anyway.
+        // It fails on a dead socket only, if nothing comes in anyway.
         let _ = self.tap.stop();
         self.tap.closed.store(true, Ordering::Release);
     }

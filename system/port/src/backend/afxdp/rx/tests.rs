@@ -1,5 +1,5 @@
 //! Descriptors that no sound kernel would write, in the rings of a real socket: its memory is
-//! mapped here as it is there.
+//! mapped here as it is present.
 
 use ring::PoolConfig;
 use sys::xsk::PACKET_CONTINUES;
