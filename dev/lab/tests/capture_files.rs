@@ -517,7 +517,7 @@ fn wrong_use_and_bad_input_get_one_clear_message() {
         (&["-r", text(&plain)], 1, "not a pcap or pcapng file"),
         (&["-r", text(&xz)], 1, "xz"),
         (&["-r", text(folder.path())], 1, "folder"),
-        (&["-r", input, "udp prot 53"], 1, "syntax error"),
+        (&["-r", input, "udp prot 53"], 1, "unexpected \"prot\""),
         (
             &["-r", input, "-w", "/no/such/folder/x.pcap"],
             1,

@@ -2,7 +2,7 @@
 //! packet, and the same expressions refused.
 
 use bpf::cbpf::{Insn, Program};
-use bpf::vm_cbpf;
+use bpf::vm_cbpf::{self, PacketInfo};
 use filter::expression::{Options, compile};
 use sys::libpcap::PacketSource;
 
@@ -12,10 +12,11 @@ const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt
 const KNOWN: &[&str] = &[];
 
 fn libpcap(text: &str, link_type: u16, optimize: bool) -> Option<Program> {
-    let source = PacketSource::File {
-        link_type,
-        swapped: false,
-    };
+    let swapped = false;
+    libpcap_for(PacketSource::File { link_type, swapped }, text, optimize)
+}
+
+fn libpcap_for(source: PacketSource, text: &str, optimize: bool) -> Option<Program> {
     let insns = sys::libpcap::compile(text, source, 262_144, optimize).ok()?;
     let insns = insns.iter().map(|i| Insn::new(i.code, i.jt, i.jf, i.k));
     Program::new(insns.collect()).ok()
@@ -106,6 +107,10 @@ fn headers(ethertype: u16) -> Vec<Vec<u8>> {
         vec![0, 60, 0xfe, 0xfe, 3, 0x83],
         vec![0, 60, 0xaa, 0xaa, 3, 8, 0, 7, 0x80, 0x9b],
         vec![0, 60, 0x42, 0x42, 3],
+        vec![0, 60, 0x42, 0x42, 0xaf],
+        vec![0, 60, 0x42, 0x42, 0x05],
+        vec![0, 60, 0x42, 0x42, 0x02],
+        vec![0, 60, 0xff, 0xff, 3],
     ]
 }
 
@@ -129,10 +134,28 @@ fn packets(link_type: u16) -> Vec<Vec<u8>> {
                 let rest = [0, 0, 0, 0, 0, 1, 0, 1, 4, 6, 2, 0, 0, 0, 0, 1, 0, 0];
                 list.push([&kind[..], &rest, &network].concat());
             }
-            9 => {
-                let protocol = if ethertype == 0x800 { 0x21 } else { 0x57 };
-                list.push([&[0xff, 3, 0, protocol][..], &network].concat());
+            0 | 108 => {
+                let families: &[u32] = match ethertype {
+                    0x800 => &[2, 24],
+                    _ => &[24, 28, 30, 2],
+                };
+                for family in families {
+                    let bytes = match link_type {
+                        0 => family.to_ne_bytes(),
+                        _ => family.to_be_bytes(),
+                    };
+                    list.push([&bytes[..], &network].concat());
+                }
             }
+            9 | 50 | 51 => {
+                let protocol = if ethertype == 0x800 { 0x21 } else { 0x57 };
+                let start: &[u8] = match link_type {
+                    51 => &[0x11, 0, 0, 5, 0, 99],
+                    _ => &[0xff, 3],
+                };
+                list.push([start, &[0, protocol], &network].concat());
+            }
+            104 => list.push([&[0x0f, 0][..], &kind, &network].concat()),
             _ => list.push(network),
         }
     }
@@ -205,7 +228,7 @@ fn verdicts_are_libpcaps() {
     }
     let mut found = Vec::new();
     let mut sizes = (0, 0);
-    for link_type in [1, 9, 101, 113, 228, 229, 276] {
+    for link_type in [0, 1, 9, 50, 51, 101, 104, 108, 113, 228, 229, 276] {
         let mut packets = packets(link_type);
         if link_type == 1 {
             // All of the headers of Ethernet, with every third network packet.
@@ -259,4 +282,111 @@ fn random_expressions_have_libpcaps_verdicts() {
         found.len(),
         found.join("\n")
     );
+}
+
+/// Where the tag of a packet is on a live socket, and who sent the packet.
+fn infos() -> Vec<PacketInfo> {
+    let mut list = Vec::new();
+    for vlan in [None, Some((0x8100, 5)), Some((0x88a8, 0x2007))] {
+        for (packet_type, ifindex) in [(0, 1), (4, 2)] {
+            list.push(PacketInfo {
+                vlan,
+                packet_type,
+                ifindex,
+                ..PacketInfo::default()
+            });
+        }
+    }
+    list
+}
+
+/// Expressions about what the kernel keeps outside a packet.
+const LIVE: &[&str] = &[
+    "vlan",
+    "not vlan",
+    "vlan 5",
+    "vlan 7",
+    "vlan 5 or vlan 7",
+    "vlan and vlan",
+    "vlan 5 and vlan 7 and ip",
+    "vlan and ip",
+    "vlan or ip",
+    "ip or vlan",
+    "vlan and tcp port 80",
+    "vlan 5 and host 192.0.2.1 and not udp",
+    "(tcp port 80 and vlan) or ip6",
+    "(udp and vlan 5) or tcp",
+    "not (vlan and ip) and ip6",
+    "vlan 5 and ether[0] = 2 and ip[0] = 0x45",
+    "vlan and mpls",
+    "tcp and (vlan or ip)",
+    "inbound",
+    "outbound",
+    "inbound and vlan 5",
+    "ifindex 2",
+    "ifindex 1 and not vlan",
+    "ip broadcast",
+    "ip broadcast or vlan and ip broadcast",
+];
+
+#[test]
+fn verdicts_on_a_live_socket_are_libpcaps() {
+    // libpcap opens the interface to learn what its kernel can do.
+    lab::require!(lab::skip::lab());
+    if sys::libpcap::version().is_err() {
+        skip::skip!("libpcap is not installed");
+    }
+    let namespace = lab::Netns::new().unwrap();
+    let packets: Vec<Vec<u8>> = packets(1).into_iter().step_by(3).collect();
+    let found = namespace
+        .run(|| {
+            let ifindex = sys::link::Link::by_name("lo").unwrap().index;
+            let mut found = Vec::new();
+            for text in LIVE {
+                found.extend(compare_live(text, ifindex, &packets));
+            }
+            found
+        })
+        .unwrap();
+    assert!(
+        found.is_empty(),
+        "{} differ:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+fn compare_live(text: &str, ifindex: u32, packets: &[Vec<u8>]) -> Vec<String> {
+    let mut found = Vec::new();
+    let link_type = 1;
+    let source = PacketSource::Tap { link_type, ifindex };
+    let theirs = [true, false].map(|optimize| libpcap_for(source, text, optimize).unwrap());
+    for optimize in [true, false] {
+        let options = Options {
+            tap: Some(ifindex),
+            optimize,
+            ..Options::default()
+        };
+        let ours = compile(text, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+        for (packet, info) in packets
+            .iter()
+            .flat_map(|p| infos().into_iter().map(move |i| (p, i)))
+        {
+            for len in 0..=packet.len() {
+                let wire_len = packet.len() as u32;
+                let run =
+                    |program: &Program| vm_cbpf::run_with(program, &packet[..len], wire_len, &info);
+                let mine = run(&ours);
+                if theirs.iter().all(|program| run(program) != mine) {
+                    let bytes = &packet[..len];
+                    found.push(format!("{text:?}: {mine} for {info:?} {bytes:02x?}"));
+                    break;
+                }
+            }
+            if found.len() > 2 {
+                return found;
+            }
+        }
+    }
+    found
 }

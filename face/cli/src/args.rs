@@ -6,6 +6,7 @@ use crate::confine::ConfineArgs;
 use clap::ValueEnum;
 use port::{AttachMode, BindMode, Direction, PortName, PortOptions, TimestampSource};
 use runtime::Pacing;
+use runtime::filter::{Compiler, Expression};
 use sys::rights::Capability;
 use sys::{Error, ErrorKind, Result};
 
@@ -44,6 +45,32 @@ pub enum Timestamp {
     Batch,
     /// No timestamps
     None,
+}
+
+/// Compiler of filter expressions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FilterCompiler {
+    /// Our own compiler; refuses what it does not support
+    #[default]
+    Barewire,
+    /// The installed libpcap
+    Libpcap,
+}
+
+impl FilterCompiler {
+    /// An expression for this compiler.
+    pub fn expression(self, text: impl Into<String>) -> Expression {
+        Expression::new(text).by(self.into())
+    }
+}
+
+impl From<FilterCompiler> for Compiler {
+    fn from(compiler: FilterCompiler) -> Self {
+        match compiler {
+            FilterCompiler::Barewire => Compiler::Barewire,
+            FilterCompiler::Libpcap => Compiler::Libpcap,
+        }
+    }
 }
 
 /// What a receiving thread does when there are no packets.

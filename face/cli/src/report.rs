@@ -2,11 +2,19 @@
 
 use std::io::{self, Write};
 
-use port::{DropReason, PortAccount, PortEvent, QueueAccount};
+use port::{DropReason, PortAccount, PortDescription, PortEvent, QueueAccount};
 pub use probe::account::account_json;
 pub use probe::text::{bytes, si};
 
 use crate::out::Level;
+
+/// Where a port runs its filter: in its XDP program, on its socket in the kernel, or, where it says
+/// nothing, in user space.
+pub fn filter_place(description: &PortDescription) -> &str {
+    let mut facts = description.facts.iter();
+    let place = facts.find(|(fact, _)| *fact == "filter");
+    place.map_or("in user space", |(_, place)| place)
+}
 
 /// How much an event of a port matters.
 pub fn event_level(event: &PortEvent) -> Level {

@@ -96,7 +96,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "libpcap",
-        serves: "filter expressions",
+        serves: "filter expressions with --filter-compiler libpcap",
         run: libpcap,
     },
     Check {

@@ -1,79 +1,162 @@
-//! From a pcap expression to a program, through the system's libpcap.
+//! From a pcap expression to a program: by barewire's own compiler, or on request by the installed
+//! libpcap.
 
+mod names;
 pub mod select;
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::filter::expression as compiler;
 use bpf::cbpf::{Insn, Program};
 use port::{FilterSource, FilterTarget};
 use sys::libpcap::PacketSource;
 use sys::{Error, ErrorKind, Result};
 
+pub use names::HostNames;
+
 /// Most bytes a selected packet may keep: libpcap's MAXIMUM_SNAPLEN.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
-/// Compiles an expression (`man pcap-filter`) for packets of a link type (its `LINKTYPE_` number, 1
-/// for Ethernet), as a capture file has them. An empty expression is no filter.
-///
-/// # Errors
-/// `InvalidInput` with libpcap's words, `Unsupported` where the machine has no libpcap.
-pub fn compile(expression: &str, link_type: u16) -> Result<Option<Program>> {
-    let source = PacketSource::File {
-        link_type,
-        swapped: false,
-    };
-    compile_for(expression, source)
+/// A compiler of expressions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compiler {
+    /// The crate `filter`. What it does not support is an error with a hint.
+    #[default]
+    Barewire,
+    /// The installed libpcap.
+    Libpcap,
 }
 
-/// As [`compile`], for packets of any source: on an interface `inbound` and `outbound` mean
-/// something, in a file its byte order may.
-///
-/// # Errors
-/// As [`compile`].
-pub fn compile_for(expression: &str, source: PacketSource) -> Result<Option<Program>> {
-    compile_with(expression, source, true)
-}
-
-fn compile_with(expression: &str, source: PacketSource, optimize: bool) -> Result<Option<Program>> {
-    if expression.trim().is_empty() {
-        return Ok(None);
-    }
-    let insns = sys::libpcap::compile(expression, source, SNAPLEN_MAX, optimize)
-        .map_err(|error| with_file_hint(error, expression))?;
-    let insns = insns
-        .iter()
-        .map(|i| Insn::new(i.code, i.jt, i.jf, i.k))
-        .collect();
-    let program = Program::new(insns).map_err(|e| {
-        let what = format!("use the filter \"{expression}\"");
-        Error::new(
-            ErrorKind::InvalidInput,
-            what,
-            format!("libpcap returned an invalid program: {e}"),
-        )
-    })?;
-    Ok(Some(program))
-}
-
-/// What follows the port is a filter, also where it was meant as a second file.
-fn with_file_hint(error: Error, expression: &str) -> Error {
-    let is_file = |word: &&str| word.contains(['/', '.']) && std::path::Path::new(word).is_file();
-    match expression.split_whitespace().find(is_file) {
-        Some(file) => error.with_hint(format!(
-            "{file} is a file, and one file is read at a time: `mergecap -w BOTH FILE FILE` joins \
-             several"
-        )),
-        None => error,
+impl Compiler {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compiler::Barewire => "barewire",
+            Compiler::Libpcap => "libpcap",
+        }
     }
 }
 
-/// The expression as a port wants it: compiled when the port knows what its packets are.
-pub fn source(expression: &str) -> FilterSource {
-    source_with(expression, true)
+/// An expression (pcap-filter(7)) and how it is compiled. Clones share the names that were looked
+/// up.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    /// The text; blank is no filter.
+    pub text: String,
+    /// Its compiler.
+    pub compiler: Compiler,
+    /// Whether the program is optimized.
+    pub optimize: bool,
+    names: Arc<HostNames>,
 }
 
-/// As [`source`], with or without libpcap's optimizer.
-pub fn source_with(expression: &str, optimize: bool) -> FilterSource {
-    let expression = expression.to_owned();
-    FilterSource::new(move |target: FilterTarget| {
+impl Default for Expression {
+    fn default() -> Self {
+        Self::new("")
+    }
+}
+
+impl From<&str> for Expression {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for Expression {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl Expression {
+    /// An expression for our own compiler.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            compiler: Compiler::default(),
+            optimize: true,
+            names: Arc::default(),
+        }
+    }
+
+    /// The same for another compiler.
+    pub fn by(self, compiler: Compiler) -> Self {
+        Self { compiler, ..self }
+    }
+
+    /// The same, optimized or not.
+    pub fn optimized(self, optimize: bool) -> Self {
+        Self { optimize, ..self }
+    }
+
+    /// Whether it is no filter at all.
+    pub fn is_empty(&self) -> bool {
+        self.text.trim().is_empty()
+    }
+
+    /// Looks up its names, and finds out whether there is a compiler for it. To be called before
+    /// system calls are confined. What is wrong with the text shows when it is compiled: that
+    /// depends on the packets.
+    ///
+    /// # Errors
+    /// `Unsupported` where libpcap is wanted and not installed.
+    pub fn prepare(&self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        match self.compiler {
+            Compiler::Libpcap => sys::libpcap::version().map(drop),
+            Compiler::Barewire => {
+                let options = compiler::Options {
+                    tap: Some(0),
+                    names: &*self.names,
+                    ..compiler::Options::default()
+                };
+                let _ = compiler::compile(&self.text, &options);
+                Ok(())
+            }
+        }
+    }
+
+    /// Compiles it; nothing if it is blank.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is wrong with it, `Unsupported` for what its compiler does not
+    /// support, and where libpcap is wanted and not installed.
+    pub fn compile(&self, target: FilterTarget) -> Result<Option<Program>> {
+        match self.is_empty() {
+            true => Ok(None),
+            false => self.program(target, SNAPLEN_MAX).map(Some),
+        }
+    }
+
+    /// Compiles it, also if it is blank, to a program that keeps up to `snaplen` bytes of a packet.
+    ///
+    /// # Errors
+    /// As [`Expression::compile`].
+    pub fn program(&self, target: FilterTarget, snaplen: u32) -> Result<Program> {
+        let compiled = match self.compiler {
+            Compiler::Barewire => self.by_us(target, snaplen),
+            Compiler::Libpcap => self.by_libpcap(target, snaplen),
+        };
+        compiled.map_err(|error| with_file_hint(error, &self.text))
+    }
+
+    fn by_us(&self, target: FilterTarget, snaplen: u32) -> Result<Program> {
+        let options = compiler::Options {
+            link_type: target.link_type,
+            snaplen,
+            tap: target.tap,
+            netmask: target.tap.map_or(0, netmask),
+            optimize: self.optimize,
+            names: &*self.names,
+        };
+        compiler::compile(&self.text, &options)
+            .map_err(|error| select::refused("the expression", &self.text, &error))
+    }
+
+    fn by_libpcap(&self, target: FilterTarget, snaplen: u32) -> Result<Program> {
         let link_type = target.link_type;
         let source = match target.tap {
             Some(ifindex) => PacketSource::Tap {
@@ -90,8 +173,61 @@ pub fn source_with(expression: &str, optimize: bool) -> FilterSource {
                 swapped: false,
             },
         };
-        compile_with(&expression, source, optimize)
+        let insns = sys::libpcap::compile(&self.text, source, snaplen, self.optimize)?;
+        let insns = insns.iter().map(|i| Insn::new(i.code, i.jt, i.jf, i.k));
+        Program::new(insns.collect()).map_err(|e| {
+            let what = format!("use the filter \"{}\"", self.text);
+            let why = format!("libpcap returned an invalid program: {e}");
+            Error::new(ErrorKind::InvalidInput, what, why)
+        })
+    }
+
+    /// The expression as a port wants it: compiled when the link type is known.
+    pub fn source(&self) -> FilterSource {
+        let expression = self.clone();
+        FilterSource::new(move |target: FilterTarget| expression.compile(target))
+    }
+}
+
+/// The netmask of an interface's first IPv4 address, 0 if it has none.
+fn netmask(ifindex: u32) -> u32 {
+    let addresses = sys::address::of(ifindex).unwrap_or_default();
+    let first = addresses
+        .iter()
+        .find(|address| matches!(address.addr, IpAddr::V4(_)));
+    first.map_or(0, |address| {
+        u32::MAX
+            .checked_shl(32 - u32::from(address.prefix_len.min(32)))
+            .unwrap_or(0)
     })
+}
+
+/// Compiles an expression (`man pcap-filter`) by our own compiler, for packets of a link type (its
+/// `LINKTYPE_` number, 1 for Ethernet), as a capture file has them. An empty expression is no
+/// filter.
+///
+/// # Errors
+/// As [`Expression::compile`].
+pub fn compile(expression: &str, link_type: u16) -> Result<Option<Program>> {
+    let tap = None;
+    Expression::new(expression).compile(FilterTarget { link_type, tap })
+}
+
+/// An expression as a port wants it, for our own compiler.
+pub fn source(expression: &str) -> FilterSource {
+    Expression::new(expression).source()
+}
+
+/// What follows the port is a filter, also where it was meant as a second file.
+fn with_file_hint(error: Error, expression: &str) -> Error {
+    let is_file = |word: &&str| word.contains(['/', '.']) && std::path::Path::new(word).is_file();
+    match expression.split_whitespace().find(is_file) {
+        Some(file) => error.with_hint(format!(
+            "{file} is a file, and one file is read at a time: `mergecap -w BOTH FILE FILE` joins \
+             several"
+        )),
+        None => error,
+    }
 }
 
 #[cfg(test)]
@@ -100,9 +236,6 @@ mod tests {
 
     #[test]
     fn expressions_become_programs() {
-        if sys::libpcap::version().is_err() {
-            skip::skip!("libpcap is not installed");
-        }
         let program = compile("udp port 53", 1).unwrap().unwrap();
         let mut packet = [0u8; 60];
         packet[12] = 8;
@@ -117,9 +250,6 @@ mod tests {
 
     #[test]
     fn a_source_compiles_for_what_it_is_asked() {
-        if sys::libpcap::version().is_err() {
-            skip::skip!("libpcap is not installed");
-        }
         let inbound = source("inbound");
         let mut target = FilterTarget {
             link_type: 1,

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use sys::{Error, ErrorKind, Result};
 use xdp::{AttachMode, XdpLink};
 
+use crate::filter::Compiler;
 use crate::worker::Ended;
 use crate::{Reload, Stop};
 pub use lists::ListSpec;
@@ -46,6 +47,8 @@ pub struct Setup {
     pub mode: Option<AttachMode>,
     /// Count what would be dropped, and drop nothing.
     pub dry_run: bool,
+    /// Compiler of the expressions in the file.
+    pub compiler: Compiler,
 }
 
 impl Setup {
@@ -53,7 +56,7 @@ impl Setup {
     fn specs(&self) -> Result<Vec<RuleSpec>> {
         let mut specs = self.rules.clone();
         if let Some(file) = &self.file {
-            specs.extend(read(file)?);
+            specs.extend(read(file, self.compiler)?);
         }
         Ok(specs)
     }

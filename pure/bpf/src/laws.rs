@@ -71,17 +71,9 @@ pub fn input_of(insns: &[cbpf::Insn], packet: &[u8]) -> Vec<u8> {
 /// Any filter on any packet: refused in words, or run with the same result by the interpreter and
 /// by every translation. Returns whether it was run.
 pub fn filter_input(input: &[u8]) -> bool {
-    let Some((&[count, choice], rest)) = input.split_first_chunk::<2>() else {
+    let Some((choice, insns, packet)) = parts(input) else {
         return false;
     };
-    let choice = Choice(choice);
-    let (words, _) = rest.as_chunks::<8>();
-    let words = &words[..words.len().min(count.into())];
-    let packet = &rest[words.len() * 8..];
-    let mut insns: Vec<_> = words.iter().map(|bytes| insn(*bytes)).collect();
-    if choice.appends_return() {
-        insns.push(cbpf::Insn::new(0x16, 0, 0, 0));
-    }
     let text = format!("{}", Classic(&insns));
     assert_eq!(text.lines().count(), insns.len());
     match Program::new(insns) {
@@ -94,6 +86,31 @@ pub fn filter_input(input: &[u8]) -> bool {
             false
         }
     }
+}
+
+/// The choice, the instructions and the packet of an input.
+fn parts(input: &[u8]) -> Option<(Choice, Vec<cbpf::Insn>, &[u8])> {
+    let (&[count, choice], rest) = input.split_first_chunk::<2>()?;
+    let choice = Choice(choice);
+    let (words, _) = rest.as_chunks::<8>();
+    let words = &words[..words.len().min(count.into())];
+    let packet = &rest[words.len() * 8..];
+    let mut insns: Vec<_> = words.iter().map(|bytes| insn(*bytes)).collect();
+    if choice.appends_return() {
+        insns.push(cbpf::Insn::new(0x16, 0, 0, 0));
+    }
+    Some((choice, insns, packet))
+}
+
+/// The program of an input, if it is one, and the packet.
+pub fn program_of(input: &[u8]) -> Option<(Program, &[u8])> {
+    let (_, insns, packet) = parts(input)?;
+    Some((Program::new(insns).ok()?, packet))
+}
+
+/// A program on a packet: the same result by the interpreter and by every translation.
+pub fn program_input(program: &Program, packet: &[u8]) {
+    verdicts(program, packet, packet.len());
 }
 
 /// Metadata that only the kernel has: the interpreter refuses the packet.

@@ -15,6 +15,9 @@ pub struct Error {
     pub what: String,
     /// What would have been right, or what to do; may be empty.
     pub expected: String,
+    /// The text is no mistake: this compiler does not support what it asks for, and another one
+    /// (libpcap's) may.
+    pub is_unsupported: bool,
 }
 
 impl Error {
@@ -24,6 +27,15 @@ impl Error {
             at,
             what: what.into(),
             expected: String::new(),
+            is_unsupported: false,
+        }
+    }
+
+    /// An error at text that is no mistake, but not supported here.
+    pub fn unsupported(at: Range<usize>, what: impl Into<String>) -> Self {
+        Error {
+            is_unsupported: true,
+            ..Error::new(at, what)
         }
     }
 

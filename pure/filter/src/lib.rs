@@ -8,6 +8,8 @@ mod code;
 pub mod dns;
 mod error;
 pub mod expression;
+#[cfg(feature = "laws")]
+pub mod laws;
 pub mod p0f;
 pub mod print;
 

@@ -1,7 +1,8 @@
-//! The system's libpcap, for one thing: its compiler of filter expressions (pcap-filter(7)).
+//! The system's libpcap, for one thing: its compiler of filter expressions (pcap-filter(7)), where
+//! `--filter-compiler libpcap` asks for it.
 //!
-//! It is loaded on demand, not linked: without it a machine runs everything except filters. Debian
-//! calls the library `libpcap.so.0.8`, its authors `libpcap.so.1`.
+//! It is loaded on demand, not linked. Debian calls the library `libpcap.so.0.8`, its authors
+//! `libpcap.so.1`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};

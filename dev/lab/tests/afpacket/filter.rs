@@ -4,6 +4,7 @@ use bpf::cbpf::{Insn, Program};
 use lab::packet::number_of;
 use lab::{Veth, skip};
 use port::DropReason;
+use runtime::filter::{Compiler, Expression};
 use sys::rights::{Capability, give_up};
 
 use super::common::*;
@@ -198,7 +199,7 @@ fn what_the_kernel_does_not_run_the_queues_run() {
         ("ip6 protochain 17", "", 0),
     ] {
         let options = PortOptions {
-            filter_source: Some(runtime::filter::source(expression)),
+            filter_source: Some(Expression::new(expression).by(Compiler::Libpcap).source()),
             ..PortOptions::default()
         };
         let mut port = try_open(&pair.right, query, &options).unwrap();

@@ -192,6 +192,12 @@ fn programs_and_counts_are_tcpdumps() {
         &["--count", "-r", &file],
         &["--count", "-r", &file, "arp"],
     ] {
+        let by_libpcap = [&["--filter-compiler=libpcap"], args].concat();
+        let ours = capture(by_libpcap).checked().unwrap().stdout;
+        assert_eq!(ours, tcpdump(args), "{args:?}");
+    }
+    // Where both compilers write the same program, so does the default.
+    for args in [&["-d", "ip"][..], &["-dd", "-r", &file, "arp"]] {
         let ours = capture(args).checked().unwrap().stdout;
         assert_eq!(ours, tcpdump(args), "{args:?}");
     }

@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use port::file::{FileFormat, FileWriter, Precision, Rotation, WriterOptions};
 use port::{Direction, Intake, Port, PortName};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
+use runtime::filter::Expression;
 use runtime::{Pacing, Stop, TotalsRequest};
 use sys::rights::{self, Capability, User};
 use sys::seccomp::Keep;
@@ -26,7 +27,7 @@ use wire::LinkType;
 use self::compat::{CompatArgs, ListArgs};
 use self::print::PrintArgs;
 use self::summary::{Progress, so_far};
-use crate::args::{PortArgs, check_cpus, parse_duration};
+use crate::args::{FilterCompiler, PortArgs, check_cpus, parse_duration};
 use crate::out::{self, say};
 
 /// Arguments.
@@ -78,6 +79,9 @@ pub struct Args {
     /// Capture buffer size per queue, in KiB (afpacket:)
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_kib: Option<u32>,
+    /// Compiler of filter expressions
+    #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
+    filter_compiler: FilterCompiler,
     /// Print totals as a JSON object on standard output; without -w, also one JSON object per
     /// packet
     #[arg(long)]
@@ -135,8 +139,9 @@ const HELP: &str = "\
 A plain interface name is a tap: the host still gets its packets. afxdp:eth0 takes packets that \
 match the filter from the host. `barewire devices` lists the interfaces.
 
-The filter is a pcap expression (`man pcap-filter`). It runs in the kernel for afpacket: and in \
-user space for files. For a file with several link types it is compiled once per link type.
+The filter is a pcap expression (`man pcap-filter`). It runs in the XDP program for afxdp:, in the \
+kernel for afpacket: and in user space for files; the first line on standard error says where. \
+For a file with several link types it is compiled once per link type.
 
 File names: with -C x, x1, x2, ...; with -C and -W 5 x0 to x4, reused in turn; with -G the name is \
 a strftime format filled in with the start of each period. Periods follow packet timestamps, also \
@@ -395,6 +400,11 @@ impl Args {
         }
     }
 
+    fn filter(&self, text: &str) -> Expression {
+        let expression = self.filter_compiler.expression(text);
+        expression.optimized(!self.compat.no_optimize)
+    }
+
     fn open(&self, name: &str, filter: &str) -> Result<Port> {
         let mut options = self.port_args().options(Direction::Rx);
         options.snaplen = self.snaplen;
@@ -402,15 +412,9 @@ impl Args {
         options.outgoing = !matches!(self.way, WayText::In);
         options.ring_bytes = self.buffer_kib.map_or(0, |kib| kib as usize * 1024);
         if !filter.trim().is_empty() {
-            // A bad expression is reported before anything is opened.
-            runtime::filter::compile(filter, 1).or_else(|error| match error.kind() {
-                ErrorKind::Unsupported => Err(error),
-                _ => Ok(None),
-            })?;
-            options.filter_source = Some(runtime::filter::source_with(
-                filter,
-                !self.compat.no_optimize,
-            ));
+            let filter = self.filter(filter);
+            filter.prepare()?;
+            options.filter_source = Some(filter.source());
         }
         let port = port::open(name, &options)?;
         if port.rx.is_empty() {

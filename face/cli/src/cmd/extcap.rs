@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 
+use crate::args::FilterCompiler;
 use crate::out;
 
 /// Before the name of an interface, so that it is not taken for Wireshark's own.
@@ -44,6 +46,9 @@ pub struct Args {
     /// Capture filter (man pcap-filter); without --capture it is only checked
     #[arg(long, value_name = "FILTER", num_args = 0..=1, default_missing_value = "")]
     extcap_capture_filter: Option<String>,
+    /// Compiler of filter expressions
+    #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
+    filter_compiler: FilterCompiler,
     /// Version of Wireshark
     #[arg(long, value_name = "VERSION")]
     extcap_version: Option<String>,
@@ -67,7 +72,11 @@ pub fn run(args: &Args) -> Result<()> {
         return capture(args);
     } else if let Some(filter) = &args.extcap_capture_filter {
         // What is printed is why it is refused.
-        match runtime::filter::compile(filter, 1) {
+        let target = FilterTarget {
+            link_type: 1,
+            tap: Some(0),
+        };
+        match args.filter_compiler.expression(filter).compile(target) {
             Ok(_) => String::new(),
             Err(error) => format!("{}\n", error.why()),
         }
@@ -138,6 +147,9 @@ fn capture(args: &Args) -> Result<()> {
     let snaplen = args.snapshot_length.to_string();
     let mut line = vec!["barewire".into(), "capture".into(), "-U".into()];
     line.extend(["-i", &port, "-s", &snaplen, "--format", "pcapng", "-w"].map(Into::into));
+    if args.filter_compiler == FilterCompiler::Libpcap {
+        line.insert(2, "--filter-compiler=libpcap".into());
+    }
     line.push(fifo.clone().into_os_string());
     if let Some(filter) = args
         .extcap_capture_filter

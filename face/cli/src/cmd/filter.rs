@@ -12,6 +12,8 @@ use clap::ValueEnum;
 use runtime::filter::select::Select;
 use sys::{Error, ErrorKind, Result};
 
+use crate::args::FilterCompiler;
+
 /// Arguments.
 #[derive(clap::Args)]
 #[command(after_help = HELP, disable_help_subcommand = true)]
@@ -53,6 +55,9 @@ struct FilterArgs {
     /// Expression (man pcap-filter)
     #[arg(value_name = "EXPR", required_unless_present_any = ["p0f", "dns", "dns_file"])]
     expression: Vec<String>,
+    /// Compiler of filter expressions
+    #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
+    filter_compiler: FilterCompiler,
     /// p0f signature of SYNs: ver:ittl:olen:mss:wsize,scale:olayout:quirks:pclass
     #[arg(long, value_name = "SIG", conflicts_with = "expression")]
     p0f: Option<String>,
@@ -82,7 +87,9 @@ impl FilterArgs {
         if let Some(path) = &self.dns_file {
             return Select::dns(&read_text(path, LIST_MAX)?, &self.qtype);
         }
-        Ok(Select::Expression(self.expression.join(" ")))
+        let expression = self.filter_compiler.expression(self.expression.join(" "));
+        expression.prepare()?;
+        Ok(Select::Expression(expression))
     }
 }
 

@@ -19,10 +19,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use flow::top::Order;
 use flow::{KeyParts, Level, Octets, Sampling};
-use port::{Direction, Intake};
+use port::{Direction, FilterTarget, Intake};
 use probe::{Probe, lines};
+use runtime::filter::Expression;
 use runtime::flows::Config;
-use runtime::{Stop, TotalsRequest, filter, flows};
+use runtime::{Stop, TotalsRequest, flows};
 use sys::Result;
 use sys::rights::{self, Capability};
 
@@ -33,7 +34,7 @@ use units::{parse_duration, parse_table_size, parse_timeout};
 pub use probe::Origins;
 pub use probe::text::protocol_name;
 
-use crate::args::{PortArgs, check_cpus};
+use crate::args::{FilterCompiler, PortArgs, check_cpus};
 use crate::live;
 use crate::out::{self, say, warning};
 
@@ -54,6 +55,9 @@ pub struct Args {
     /// Meter only packets that match this expression (man pcap-filter)
     #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
+    /// Compiler of filter expressions
+    #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
+    filter_compiler: FilterCompiler,
 
     /// Read options from a TOML file: its keys are the long option names, port and filter. The
     /// command line takes precedence. SIGHUP reloads the file (docs/flows.md)
@@ -287,13 +291,14 @@ impl Args {
     fn open(&self, name: &str, origins: &Origins) -> Result<Probe> {
         let ndpi_flow_count = choice::ndpi_flow_count(&self.flow.decode)?;
         let mut options = self.port_args.options(Direction::Rx);
-        let expression = self.filter.join(" ");
+        let expression = self.expression();
         if self.live_filter {
             service::check_live_filter(name)?;
-        } else if !expression.trim().is_empty() {
-            options.filter_source = Some(filter::source(&expression));
+        } else if !expression.is_empty() {
+            expression.prepare()?;
+            options.filter_source = Some(expression.source());
         }
-        let plan = self.egress.plan(name, &mut options)?;
+        let plan = self.egress.plan(name, &mut options, self.filter_compiler)?;
         let port = port::open(name, &options)?;
         let egress = plan.map(|plan| plan.open(&port)).transpose()?;
         let is_file = port.control.describe().intake == Intake::File;
@@ -391,14 +396,18 @@ impl Args {
         }
     }
 
+    fn expression(&self) -> Expression {
+        self.filter_compiler.expression(self.filter.join(" "))
+    }
+
     /// What is looked at, of packets of this link type: what may change while the probe runs.
     ///
     /// # Errors
-    /// As [`filter::compile`].
+    /// As [`Expression::compile`].
     fn selection(&self, link_type: u16) -> Result<flows::Selection> {
-        let expression = self.filter.join(" ");
+        let tap = None;
         let program = match self.live_filter {
-            true => filter::compile(&expression, link_type)?,
+            true => self.expression().compile(FilterTarget { link_type, tap })?,
             false => None,
         };
         Ok(flows::Selection {

@@ -10,7 +10,7 @@ use runtime::{Stop, TotalsRequest};
 use sys::Result;
 use sys::rights::User;
 
-use crate::args::{PortArgs, parse_duration};
+use crate::args::{FilterCompiler, PortArgs, parse_duration};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -25,6 +25,9 @@ pub struct Args {
     /// Forward only packets that match this expression (man pcap-filter)
     #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
+    /// Compiler of filter expressions
+    #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
+    filter_compiler: FilterCompiler,
     /// Forward in both directions
     #[arg(long)]
     both: bool,
@@ -78,7 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
     let opened = forward::open(&Setup {
         names: [args.from.clone(), args.to.clone()],
         both: args.both,
-        filter: args.filter.join(" "),
+        filter: args.filter_compiler.expression(args.filter.join(" ")),
         options,
         force: args.force,
     })?;

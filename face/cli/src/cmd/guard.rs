@@ -11,7 +11,7 @@ use runtime::{Reload, Stop, TotalsRequest};
 use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
 
-use crate::args::{Attach, parse_duration};
+use crate::args::{Attach, FilterCompiler, parse_duration};
 use crate::confine::ConfineArgs;
 use crate::out::{say, warning};
 
@@ -50,6 +50,15 @@ pub struct Args {
     /// EXPR' both (/48: of IPv6)
     #[arg(long, value_name = "RATE EXPR")]
     limit: Vec<String>,
+    /// Compiler of filter expressions
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "barewire",
+        value_name = "COMPILER"
+    )]
+    filter_compiler: FilterCompiler,
     /// Read rules from a TOML file; SIGHUP reloads it
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
@@ -110,7 +119,7 @@ Examples:
 /// Guards, or checks a file.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Check { file }) = &args.other {
-        return show::check(&guard::read(file)?);
+        return show::check(&guard::read(file, args.filter_compiler.into())?);
     }
     let stop = Stop::on_signals()?;
     let reload = match args.rules {
@@ -129,6 +138,7 @@ pub fn run(args: &Args) -> Result<()> {
             Attach::Generic => Some(xdp::AttachMode::Generic),
         },
         dry_run: args.dry_run,
+        compiler: args.filter_compiler.into(),
     })?;
     args.confine.give_up(user.as_ref(), &to_keep(args))?;
     let mut show = show::Show::start(&opened, args.json)?;
@@ -188,6 +198,9 @@ fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
     rules.extend(plain(&args.drop, Verdict::Drop));
     for text in &args.limit {
         rules.push(limit_rule(text)?);
+    }
+    for rule in &mut rules {
+        rule.compiler = args.filter_compiler.into();
     }
     Ok(rules)
 }

@@ -5,8 +5,10 @@ use ::filter::dns::{self, Family, Queries};
 use ::filter::p0f::{self, Handshake, Signature, Start, Version};
 use ::filter::print::IPTABLES_MAX;
 use bpf::cbpf::Program;
-use port::FilterSource;
+use port::{FilterSource, FilterTarget};
 use sys::{Error, ErrorKind, Result};
+
+use super::Expression;
 
 /// Link types by which a packet begins with its IP header (raw IP, IPv4, IPv6), and Ethernet.
 const RAW: [u16; 3] = [101, 228, 229];
@@ -16,7 +18,7 @@ const ETHERNET: u16 = 1;
 #[derive(Clone, Debug)]
 pub enum Select {
     /// Packets that an expression matches.
-    Expression(String),
+    Expression(Expression),
     /// TCP SYNs with a signature.
     P0f(Signature),
     /// DNS queries.
@@ -62,7 +64,7 @@ impl Select {
             .with_hint("an expression works on every link type")),
         };
         match self {
-            Select::Expression(text) => expression(text, link_type),
+            Select::Expression(expression) => one_expression(expression, link_type),
             Select::P0f(signature) => one_signature(signature, start()?),
             Select::Dns(queries) => names(queries, Family::Both, start()?),
         }
@@ -105,6 +107,9 @@ impl Select {
 
     /// The filter as a port wants it: compiled when the link type is known.
     pub fn source(&self) -> FilterSource {
+        if let Select::Expression(expression) = self {
+            return expression.source();
+        }
         let select = self.clone();
         FilterSource::new(move |target| select.compile(target.link_type).map(Some))
     }
@@ -119,18 +124,15 @@ pub fn for_version(signature: &Signature, version: Version) -> Signature {
     }
 }
 
-/// Compiles an expression by our own compiler, for packets of a file.
-fn expression(text: &str, link_type: u16) -> Result<Program> {
-    if text.trim().is_empty() {
+/// Compiles an expression for packets of a file.
+fn one_expression(expression: &Expression, link_type: u16) -> Result<Program> {
+    let tap = None;
+    let compiled = expression.compile(FilterTarget { link_type, tap })?;
+    compiled.ok_or_else(|| {
         let what = "compile the filter";
-        let error = Error::new(ErrorKind::InvalidInput, what, "the expression is empty");
-        return Err(error.with_hint("give an expression, --p0f or --dns"));
-    }
-    let options = ::filter::expression::Options {
-        link_type,
-        ..::filter::expression::Options::default()
-    };
-    ::filter::expression::compile(text, &options).map_err(|e| refused("the expression", text, &e))
+        Error::new(ErrorKind::InvalidInput, what, "the expression is empty")
+            .with_hint("give an expression, --p0f or --dns")
+    })
 }
 
 fn command(version: Version) -> &'static str {
@@ -152,7 +154,7 @@ fn names(queries: &Queries, family: Family, start: Start) -> Result<Program> {
 }
 
 /// An error of the compilers with its place marked below the text, where that is one line.
-fn refused(what: &str, text: &str, error: &::filter::Error) -> Error {
+pub(super) fn refused(what: &str, text: &str, error: &::filter::Error) -> Error {
     let mut why = error.what.clone();
     if !text.is_empty() && !text.contains('\n') && error.at.end <= text.len() {
         why = format!("{why}\n  {}", error.mark(text).replace('\n', "\n  "));
@@ -160,7 +162,12 @@ fn refused(what: &str, text: &str, error: &::filter::Error) -> Error {
         let before = text.get(..error.at.start).unwrap_or(text);
         why += &format!(" in line {}", before.matches('\n').count() + 1);
     }
-    let new = Error::new(ErrorKind::InvalidInput, format!("use {what}"), why);
+    let what = format!("use {what}");
+    if error.is_unsupported {
+        return Error::new(ErrorKind::Unsupported, what, why)
+            .with_hint("--filter-compiler libpcap compiles it with the installed libpcap");
+    }
+    let new = Error::new(ErrorKind::InvalidInput, what, why);
     match error.expected.is_empty() {
         true => new,
         false => new.with_hint(error.expected.clone()),

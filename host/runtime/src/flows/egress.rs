@@ -10,12 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use inspect::Protocol;
-use port::{Intake, Matcher, Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue};
+use port::{
+    FilterTarget, Intake, Matcher, Packet, Port, PortAccount, PortOptions, RxBatch, TxQueue,
+};
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
+use crate::filter::Expression;
 use crate::forward::{End, Setup, open_sending, refuse_circle};
 
+/// What the flows' packets are once they are on their way out.
+const ETHERNET: FilterTarget = FilterTarget {
+    link_type: LinkType::ETHERNET.0,
+    tap: None,
+};
 /// How long packets of a live port wait for room: as long as the rings hold out.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// How long those of a file wait before the device counts as stuck.
@@ -32,7 +40,7 @@ pub struct Choice {
     /// alike.
     pub only: Vec<Protocol>,
     /// Of what was chosen, only what this expression selects.
-    pub filter: String,
+    pub filter: Expression,
 }
 
 /// The way out, to be opened before the way in.
@@ -172,7 +180,7 @@ impl Plan {
         refuse_circle(&setup, &ends)?;
         ends[1].refuse_lifeline()?;
         // Words that mean nothing are reported before anything is opened.
-        crate::filter::compile(&choice.filter, LinkType::ETHERNET.0)?;
+        choice.filter.compile(ETHERNET)?;
         let mut options = options;
         options.direction = port::Direction::Tx;
         options.filter_source = None;
@@ -203,7 +211,7 @@ impl Plan {
             let error = Error::new(ErrorKind::InvalidInput, "forward selected packets", why);
             return Err(error.with_hint(format!("use --queues {}", port.tx.len())));
         }
-        let program = crate::filter::compile(&self.choice.filter, LinkType::ETHERNET.0)?;
+        let program = self.choice.filter.compile(ETHERNET)?;
         let side = end.side(port);
         Ok(Egress {
             packet_len_max: side.packet_len_max,

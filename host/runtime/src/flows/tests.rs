@@ -313,7 +313,7 @@ fn an_egress_without_room_drops_and_counts() {
     };
     let choice = egress::Choice {
         only: Vec::new(),
-        filter: String::new(),
+        filter: "".into(),
     };
     let names = ["memory:", "memory:"];
     let plan = egress::Plan::new(names, &mut input, out, choice).unwrap();

@@ -10,6 +10,7 @@ use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
 use super::Side;
+use crate::filter::Expression;
 use crate::send;
 
 /// An Ethernet header and one VLAN tag in addition to the MTU.
@@ -24,7 +25,7 @@ pub struct Setup {
     pub both: bool,
     /// Which packets, as a pcap expression; what it does not select stays with the host, where the
     /// port takes packets from a host.
-    pub filter: String,
+    pub filter: Expression,
     /// How to open the ports, the direction and the filter aside.
     pub options: PortOptions,
     /// Even on the interface that the machine lives on.
@@ -72,13 +73,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
         },
         ..first.clone()
     };
-    if !setup.filter.trim().is_empty() {
-        // Words that mean nothing are reported before anything is opened.
-        crate::filter::compile(&setup.filter, 1).or_else(|error| match error.kind() {
-            ErrorKind::Unsupported => Err(error),
-            _ => Ok(None),
-        })?;
-    }
+    setup.filter.prepare()?;
     first.filter_source = Some(filter(setup));
     if setup.both {
         second.filter_source = first.filter_source.clone();
@@ -115,7 +110,7 @@ pub fn open(setup: &Setup) -> Result<Opened> {
 /// while it is read.
 fn filter(setup: &Setup) -> FilterSource {
     let (source, what) = (
-        crate::filter::source(&setup.filter),
+        setup.filter.source(),
         format!("forward from {} to {}", setup.names[0], setup.names[1]),
     );
     FilterSource::new(move |target| {

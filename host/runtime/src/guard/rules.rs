@@ -31,12 +31,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use ::guard::{BURST_MAX, Limit, RATE_PPS_MAX, RULES_MAX, Rule, SourceLimit, Verdict};
+use port::FilterTarget;
 use sys::{Error, ErrorKind, Result};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::ListSpec;
 use crate::filter::select::Select;
+use crate::filter::{Compiler, Expression};
 
 /// Marks a p0f signature where an expression may stand.
 const P0F: &str = "p0f:";
@@ -54,6 +56,8 @@ pub struct RuleSpec {
     /// What it matches: a pcap expression for Ethernet, or `p0f:` and a signature of a SYN.
     /// Empty matches every packet, which needs a prefix list.
     pub expression: String,
+    /// Compiler of the expression.
+    pub compiler: Compiler,
     /// The IP source is also in this list.
     pub sources: Option<ListSpec>,
     /// The IP destination is also in this list.
@@ -72,6 +76,7 @@ impl RuleSpec {
         Self {
             name: expression.trim().to_owned(),
             expression: expression.to_owned(),
+            compiler: Compiler::default(),
             sources: None,
             destinations: None,
             verdict,
@@ -116,7 +121,12 @@ impl RuleSpec {
             Some(signature) => Select::p0f(signature.trim())
                 .and_then(|select| select.compile(1))
                 .map(Some),
-            None => crate::filter::compile(&self.expression, 1),
+            None => Expression::new(&self.expression)
+                .by(self.compiler)
+                .compile(FilterTarget {
+                    link_type: 1,
+                    tap: None,
+                }),
         };
         let matcher = matcher.map_err(|e| Error::new(e.kind(), what(), e.to_string()))?;
         let has_list = self.sources.is_some() || self.destinations.is_some();
@@ -218,7 +228,7 @@ fn parse_time(text: &str) -> std::result::Result<Duration, String> {
 ///
 /// # Errors
 /// What is wrong, with the file's name and the line.
-pub fn read(path: &Path) -> Result<Vec<RuleSpec>> {
+pub fn read(path: &Path, compiler: Compiler) -> Result<Vec<RuleSpec>> {
     let what = || format!("read the rules in {}", path.display());
     let len = std::fs::metadata(path)
         .map_err(|e| Error::from_io(what(), e))?
@@ -229,7 +239,7 @@ pub fn read(path: &Path) -> Result<Vec<RuleSpec>> {
     }
     let text = std::fs::read_to_string(path).map_err(|e| Error::from_io(what(), e))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    parse(&text, folder).map_err(|why| {
+    parse(&text, folder, compiler).map_err(|why| {
         Error::new(ErrorKind::InvalidInput, what(), why)
             .with_hint("`barewire guard --help` shows a rule; docs/guides/guard.md has all keys")
     })
@@ -240,7 +250,11 @@ pub fn read(path: &Path) -> Result<Vec<RuleSpec>> {
 ///
 /// # Errors
 /// What is wrong, with the line.
-pub fn parse(text: &str, folder: &Path) -> std::result::Result<Vec<RuleSpec>, String> {
+pub fn parse(
+    text: &str,
+    folder: &Path,
+    compiler: Compiler,
+) -> std::result::Result<Vec<RuleSpec>, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().unwrap_or(0..0);
         on_line(text, &at, error.message())
@@ -265,7 +279,7 @@ pub fn parse(text: &str, folder: &Path) -> std::result::Result<Vec<RuleSpec>, St
             let Some(table) = entry.get_ref().as_table() else {
                 return Err(on_line(text, &entry.span(), "expected [[rule]]"));
             };
-            let spec = rule(table, folder, &entry.span(), rules.len() + 1)
+            let spec = rule(table, folder, compiler, &entry.span(), rules.len() + 1)
                 .map_err(|(at, why)| on_line(text, &at, &why))?;
             let is_double = |other: &RuleSpec| other.name == spec.name;
             if rules.iter().any(is_double) {
@@ -309,6 +323,7 @@ struct Keys {
 fn rule(
     table: &DeTable<'_>,
     folder: &Path,
+    compiler: Compiler,
     at: &Range<usize>,
     number: usize,
 ) -> std::result::Result<RuleSpec, Wrong> {
@@ -349,6 +364,7 @@ fn rule(
     let spec = RuleSpec {
         name: keys.name.unwrap_or_else(|| format!("rule {number}")),
         expression,
+        compiler,
         sources: keys.sources,
         destinations: keys.destinations,
         verdict,
@@ -501,7 +517,7 @@ mod tests {
     use super::*;
 
     fn refused(text: &str) -> String {
-        parse(text, Path::new("")).unwrap_err()
+        parse(text, Path::new(""), Compiler::default()).unwrap_err()
     }
 
     #[test]
@@ -513,16 +529,16 @@ mod tests {
         let text = format!(
             "allow = [\"192.0.2.1\"]\n[[rule]]\nsources = \"{name}\"\nverdict = \"drop\"\n"
         );
-        let rules = parse(&text, &folder).unwrap();
+        let rules = parse(&text, &folder, Compiler::default()).unwrap();
         assert_eq!(rules.len(), 2);
         assert_eq!(rules[0].priority, i32::MIN);
         assert_eq!(rules[1].compile().unwrap().sources.unwrap().len(), 2);
         std::fs::write(&path, "10.0.0.0/8\n10.0.0.0/64\n").unwrap();
-        let error = parse(&text, &folder).unwrap_err();
+        let error = parse(&text, &folder, Compiler::default()).unwrap_err();
         assert!(error.starts_with("line 3: "), "{error}");
         assert!(error.contains("line 2: \"10.0.0.0/64\""), "{error}");
         std::fs::remove_file(&path).unwrap();
-        let error = parse(&text, &folder).unwrap_err();
+        let error = parse(&text, &folder, Compiler::default()).unwrap_err();
         assert!(error.contains(&name), "{error}");
     }
 
@@ -538,7 +554,8 @@ mod tests {
     fn limits_per_source_are_read() {
         let verdict = |keys: &str| {
             let text = format!("[[rule]]\nmatch = \"udp\"\nverdict = \"limit\"\n{keys}\n");
-            parse(&text, Path::new("")).map(|rules| rules[0].verdict.to_string())
+            parse(&text, Path::new(""), Compiler::default())
+                .map(|rules| rules[0].verdict.to_string())
         };
         let own = "source_rate = \"50/s per /24,/48\"\nsource_burst = 7";
         assert_eq!(verdict(own).unwrap(), "limit 50/s per /24,/48");

@@ -30,6 +30,9 @@ pub(super) enum Cond {
     Not(Box<Cond>),
     Test(Test),
     Const(bool),
+    /// The first VLAN tag on a live socket: the test whether it is outside the packet, and those
+    /// whether it is in it.
+    Tag(Box<Cond>, Box<Cond>),
 }
 
 impl Cond {
@@ -60,6 +63,9 @@ impl Cond {
         }
     }
 }
+
+/// Where a condition begins, or goes on, for each of the two places of a VLAN tag.
+type Pair = [usize; 2];
 
 /// The block that refuses the packet, and the one that takes it.
 pub(super) const REFUSE: usize = 0;
@@ -109,6 +115,34 @@ impl Graph {
                 yes,
                 no,
             }),
+            Cond::Tag(_, in_packet) => self.add(in_packet, yes, no),
+        }
+    }
+
+    /// Adds an expression parsed for packets with their VLAN tag outside and for packets with
+    /// the tag among their bytes: two conditions of the same shape. Offsets are those of the
+    /// first until the `vlan` test has looked into the packet, as in libpcap's programs, which
+    /// count them in memory words.
+    pub(super) fn add_both(&mut self, outside: &Cond, in_packet: &Cond) -> usize {
+        self.add_pair(outside, in_packet, [TAKE; 2], [REFUSE; 2])[0]
+    }
+
+    fn add_pair(&mut self, a: &Cond, b: &Cond, yes: Pair, no: Pair) -> Pair {
+        match (a, b) {
+            (Cond::Not(a), Cond::Not(b)) => self.add_pair(a, b, no, yes),
+            (Cond::All(a), Cond::All(b)) => {
+                let both = a.iter().zip(b).rev();
+                both.fold(yes, |yes, (a, b)| self.add_pair(a, b, yes, no))
+            }
+            (Cond::Any(a), Cond::Any(b)) => {
+                let both = a.iter().zip(b).rev();
+                both.fold(no, |no, (a, b)| self.add_pair(a, b, yes, no))
+            }
+            (Cond::Tag(present, _), Cond::Tag(_, tags)) => {
+                let looked = self.add(tags, yes[1], no[1]);
+                [self.add(present, yes[0], looked), looked]
+            }
+            _ => [self.add(a, yes[0], no[0]), self.add(b, yes[1], no[1])],
         }
     }
 

@@ -40,6 +40,14 @@ pub(super) enum Kind {
     Sll,
     Sll2,
     Ppp,
+    /// PPP in HDLC-like framing or over Ethernet, which carries no MPLS for libpcap.
+    PppSerial,
+    /// Cisco HDLC.
+    Hdlc,
+    /// BSD loopback: the address family, in the order of the machine that captured or (LOOP) in
+    /// network order.
+    Null,
+    Loop,
 }
 
 /// The offsets at one place of an expression.
@@ -77,6 +85,11 @@ impl Link {
             113 => (Kind::Sll, 14, 16, 0),
             276 => (Kind::Sll2, 0, 20, 0),
             9 => (Kind::Ppp, 2, 4, 0),
+            50 => (Kind::PppSerial, 2, 4, 0),
+            51 => (Kind::PppSerial, 6, 8, 0),
+            104 => (Kind::Hdlc, 2, 4, 0),
+            0 => (Kind::Null, 0, 4, 0),
+            108 => (Kind::Loop, 0, 4, 0),
             _ => return None,
         };
         Some(Link {
@@ -195,12 +208,21 @@ impl Link {
         match self.kind {
             Kind::Ethernet => self.ethernet(protocol),
             Kind::Sll | Kind::Sll2 => self.cooked(protocol),
-            Kind::Ppp => self.eq(From::LinkType, 0, Size::H, ppp(protocol)),
+            Kind::Ppp | Kind::PppSerial => self.eq(From::LinkType, 0, Size::H, ppp(protocol)),
+            Kind::Hdlc => {
+                let number = if protocol == SAP_ISO {
+                    0xfefe
+                } else {
+                    protocol
+                };
+                self.eq(From::LinkType, 0, Size::H, number)
+            }
             Kind::Raw => match protocol {
                 IP => self.masked(From::Network, 0, Size::B, 0x40, 0xf0),
                 IPV6 => self.masked(From::Network, 0, Size::B, 0x60, 0xf0),
                 _ => Cond::Const(false),
             },
+            Kind::Null | Kind::Loop => self.loopback(protocol),
             Kind::Raw4 => Cond::Const(protocol == IP),
             Kind::Raw6 => Cond::Const(protocol == IPV6),
         }
@@ -227,6 +249,34 @@ impl Link {
             }
             _ => by_type(protocol),
         }
+    }
+
+    /// An LLC header of IEEE 802.3, and not NetWare's packets that look like one.
+    pub(super) fn llc(&self) -> Cond {
+        let netware = self.eq(From::Llc, 0, Size::H, 0xffff);
+        self.is_length().and(netware.negate())
+    }
+
+    /// The control field of an LLC header.
+    pub(super) fn llc_control(&self, value: u32, mask: u32) -> Cond {
+        self.llc()
+            .and(self.masked(From::Llc, 2, Size::B, value, mask))
+    }
+
+    /// IPv6 has a family number for each BSD. A file of either byte order is understood: no two
+    /// numbers are alike when swapped.
+    fn loopback(&self, protocol: u32) -> Cond {
+        let families: &[u32] = match protocol {
+            IP => &[2],
+            IPV6 => &[24, 28, 30],
+            _ => return Cond::Const(false),
+        };
+        let family = |k| self.eq(From::Header, 0, Size::W, k);
+        let either = |&k: &u32| match self.kind {
+            Kind::Loop => family(k),
+            _ => family(k.swap_bytes()).or(family(k)),
+        };
+        Cond::Any(families.iter().map(either).collect())
     }
 
     fn cooked(&self, protocol: u32) -> Cond {

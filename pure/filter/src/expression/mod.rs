@@ -2,9 +2,12 @@
 //!
 //! The text is split into words (`lex`), parsed and lowered in one pass (a `vlan` moves what
 //! follows it, so order matters), then jumps are threaded and instructions written. Keywords of
-//! libpcap 1.10 that this compiler does not support are refused by name: `protochain`, `gateway`,
-//! `geneve`, 802.11, `decnet`, and `vlan` on a live socket; so are link types besides Ethernet, raw
-//! IP, PPP and Linux cooked capture.
+//! libpcap 1.10 and link types that this compiler does not support are refused by name, with
+//! [`Error::is_unsupported`](crate::Error::is_unsupported).
+//!
+//! On a live socket the kernel keeps the outer VLAN tag outside the packet. An expression with
+//! `vlan` is then parsed twice, once for packets with their tag outside and once for packets with
+//! the tag among their bytes; [`block`] joins both.
 
 mod arith;
 mod block;
@@ -35,6 +38,9 @@ pub struct Options<'a> {
     /// The index of the interface for a program of a live Linux socket, where the kernel provides
     /// direction and interface; `None` for packets of a file.
     pub tap: Option<u32>,
+    /// The netmask of the interface's IPv4 address, for `ip broadcast`; 0 where there is none, and
+    /// only 255.255.255.255 and 0.0.0.0 are broadcasts.
+    pub netmask: u32,
     /// Whether to thread jumps and share loads.
     pub optimize: bool,
     /// Looks up names.
@@ -47,10 +53,19 @@ impl Default for Options<'_> {
             link_type: 1,
             snaplen: 262_144,
             tap: None,
+            netmask: 0,
             optimize: true,
             names: &Builtin,
         }
     }
+}
+
+/// Where the outermost VLAN tag of a packet is, if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag {
+    InPacket,
+    /// Kept by the kernel, out of the packet's bytes.
+    Outside,
 }
 
 /// Compiles an expression; an empty one takes every packet.
@@ -65,9 +80,15 @@ pub fn compile(text: &str, options: &Options) -> Result<Program> {
                 .expected(format!("at most {TEXT_LEN_MAX} bytes")),
         );
     }
-    let cond = parse::parse(text, options)?;
     let mut graph = block::Graph::new();
-    let mut start = graph.add(&cond, block::TAKE, block::REFUSE);
+    let parsed = parse::parse(text, options, Tag::InPacket)?;
+    let mut start = match parsed.has_live_vlan {
+        false => graph.add(&parsed.cond, block::TAKE, block::REFUSE),
+        true => {
+            let outside = parse::parse(text, options, Tag::Outside)?;
+            graph.add_both(&outside.cond, &parsed.cond)
+        }
+    };
     if options.optimize {
         start = optimize::optimize(&mut graph, start);
         if start == block::REFUSE {

@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use super::Options;
 use super::arith::{self, Guarded, Value};
 use super::block::{Cond, JEQ, JGE, JGT};
 use super::lex::{Token, lex};
 use super::lower::{Link, Way};
+use super::{Options, Tag};
 use crate::{Error, Result};
 
 /// Deepest nesting of parentheses, `not` and signs.
@@ -24,6 +24,13 @@ pub(super) struct Qualifier {
     pub(super) kind: Option<&'static str>,
 }
 
+/// A whole expression.
+pub(super) struct Whole {
+    pub(super) cond: Cond,
+    /// It tests a VLAN tag that a live socket may keep outside the packet.
+    pub(super) has_live_vlan: bool,
+}
+
 pub(super) type Parsed = (Cond, Option<Qualifier>);
 
 pub(super) struct Parser<'a> {
@@ -35,12 +42,15 @@ pub(super) struct Parser<'a> {
     behind: Vec<usize>,
     pub(super) link: Link,
     pub(super) options: &'a Options<'a>,
+    pub(super) tag: Tag,
+    /// Whether the first `vlan` on a live socket has been met.
+    pub(super) has_live_vlan: bool,
 }
 
-pub(super) fn parse(text: &str, options: &Options) -> Result<Cond> {
+pub(super) fn parse(text: &str, options: &Options, tag: Tag) -> Result<Whole> {
     let link = Link::new(options.link_type).ok_or_else(|| {
         let what = format!("link type {} is not supported", options.link_type);
-        Error::new(0..text.len(), what)
+        Error::unsupported(0..text.len(), what)
             .expected("supported are Ethernet, NULL, LOOP, raw IP, Linux cooked and PPP")
     })?;
     let tokens = lex(text)?;
@@ -52,15 +62,17 @@ pub(super) fn parse(text: &str, options: &Options) -> Result<Cond> {
         changes: 0,
         link,
         options,
+        tag,
+        has_live_vlan: false,
     };
     if *parser.peek() == Token::End {
-        return Ok(Cond::Const(true));
+        return Ok(parser.whole(Cond::Const(true)));
     }
     let (cond, _) = parser.expression()?;
     if *parser.peek() != Token::End {
         return Err(parser.unexpected("expected \"and\", \"or\" or the end"));
     }
-    Ok(cond)
+    Ok(parser.whole(cond))
 }
 
 fn matching(tokens: &[(Token, Range<usize>)]) -> Vec<usize> {
@@ -81,6 +93,13 @@ fn matching(tokens: &[(Token, Range<usize>)]) -> Vec<usize> {
 }
 
 impl Parser<'_> {
+    fn whole(&self, cond: Cond) -> Whole {
+        Whole {
+            cond,
+            has_live_vlan: self.has_live_vlan,
+        }
+    }
+
     pub(super) fn peek(&self) -> &Token {
         &self.tokens[self.at].0
     }
@@ -124,9 +143,8 @@ impl Parser<'_> {
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth == DEPTH_MAX {
             let what = "the expression is nested too deeply";
-            return Err(
-                Error::new(self.place(), what).expected(format!("at most {DEPTH_MAX} levels"))
-            );
+            return Err(Error::unsupported(self.place(), what)
+                .expected(format!("at most {DEPTH_MAX} levels")));
         }
         self.depth += 1;
         let result = parse(self);
@@ -168,7 +186,7 @@ impl Parser<'_> {
             return Ok(());
         }
         let what = "\"and\" and \"or\" alternate too often";
-        Err(Error::new(self.place(), what).expected(format!("at most {CHANGES_MAX} times")))
+        Err(Error::unsupported(self.place(), what).expected(format!("at most {CHANGES_MAX} times")))
     }
 
     /// Whether an identifier, or a list of them in parentheses, starts at a token.

@@ -2,14 +2,39 @@
 
 use std::ops::Range;
 
-use bpf::cbpf::ANCILLARY_BASE;
+use bpf::cbpf::{ANCILLARY_BASE, Insn};
 
+use super::Tag;
 use super::arith::{Guarded, Value};
 use super::block::{Cond, JEQ, JGE, JGT, JSET, Test};
 use super::lex::Token;
 use super::lower::{ARP, From, IP, IPV6, Kind, RARP, SAP_IPX, SAP_ISO, Size, Way};
 use super::parse::{Parsed, Parser};
 use crate::{Error, Result};
+
+/// Absolute loads of a byte, a half word and a word. (The kernel looks at the offset only.)
+const LDB: u16 = 0x30;
+const LDH: u16 = 0x28;
+const LDW: u16 = 0x20;
+const AND: u16 = 0x54;
+/// `SKF_AD_PKTTYPE`, `SKF_AD_IFINDEX`, `SKF_AD_VLAN_TAG` and `SKF_AD_VLAN_TAG_PRESENT`
+/// (linux/filter.h).
+const PACKET_TYPE: u32 = 4;
+const INTERFACE: u32 = 8;
+const VLAN_TCI: u32 = 44;
+const VLAN_PRESENT: u32 = 48;
+/// `PACKET_OUTGOING` (linux/if_packet.h).
+const PACKET_OUTGOING: u32 = 4;
+
+/// PDUs of LLC (IEEE 802.2, 5.4) by the control field: information, supervisory and unnumbered
+/// ones, then those of each class.
+#[rustfmt::skip]
+const LLC_PDUS: &[(&str, u32, u32)] = &[
+    ("i", 0, 1), ("s", 1, 3), ("u", 3, 3),
+    ("rr", 0x01, 0x0f), ("rnr", 0x05, 0x0f), ("rej", 0x09, 0x0f),
+    ("ui", 0x03, 0xef), ("ua", 0x63, 0xef), ("disc", 0x43, 0xef), ("dm", 0x0f, 0xef),
+    ("sabme", 0x6f, 0xef), ("test", 0xe3, 0xef), ("xid", 0xaf, 0xef), ("frmr", 0x87, 0xef),
+];
 
 impl Parser<'_> {
     pub(super) fn primitive(&mut self) -> Result<Parsed> {
@@ -45,7 +70,11 @@ impl Parser<'_> {
                 self.next();
                 self.layer(key, place)?
             }
-            "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" => {
+            "llc" => {
+                self.next();
+                self.llc(place)?
+            }
+            "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "gateway" => {
                 return self.qualified(None);
             }
             _ => return Err(self.unsupported(key, place)),
@@ -61,10 +90,10 @@ impl Parser<'_> {
                 self.next();
                 Ok((self.cast(Some(key), cast, place)?, None))
             }
-            Token::Key("src" | "dst" | "host" | "net" | "port" | "portrange" | "proto") => {
-                self.qualified(Some(key))
-            }
-            Token::Key(other @ ("protochain" | "gateway" | "type" | "subtype" | "direction")) => {
+            Token::Key(
+                "src" | "dst" | "host" | "net" | "port" | "portrange" | "proto" | "gateway",
+            ) => self.qualified(Some(key)),
+            Token::Key(other @ ("protochain" | "type" | "subtype" | "direction")) => {
                 Err(self.unsupported(other, self.place()))
             }
             _ => Ok((self.abbreviation(key, place)?, None)),
@@ -73,12 +102,12 @@ impl Parser<'_> {
 
     fn unsupported(&self, key: &str, place: Range<usize>) -> Error {
         match key {
-            "protochain" | "gateway" | "geneve" | "decnet" | "radio" | "llc" | "byte" | "type"
-            | "subtype" | "direction" => Error::new(
+            "protochain" | "geneve" | "decnet" | "radio" | "byte" | "type" | "subtype"
+            | "direction" => Error::unsupported(
                 place,
                 format!("\"{key}\" is not supported by this compiler"),
             )
-            .expected("libpcap's compiler may know it"),
+            .expected("libpcap's compiler may support it"),
             _ => self.unexpected("expected a primitive such as \"tcp\" or \"host 192.0.2.1\""),
         }
     }
@@ -144,7 +173,8 @@ impl Parser<'_> {
             (None | Some("ether"), "broadcast") => link.mac([0xff; 6], Way::Dst),
             (None | Some("ether"), _) => link.test(From::Header, 0, Size::B, JSET, 1),
             (Some("ip"), "broadcast") => {
-                let any = destination(0, u32::MAX).or(destination(u32::MAX, u32::MAX));
+                let hosts = !self.options.netmask;
+                let any = destination(0, hosts).or(destination(hosts, hosts));
                 link.protocol(IP).and(any)
             }
             (Some("ip"), _) => {
@@ -168,7 +198,7 @@ impl Parser<'_> {
         let sent = match (self.link.kind, self.options.tap) {
             (Kind::Sll, _) => self.link.eq(From::Header, 0, Size::H, 4),
             (Kind::Sll2, _) => self.link.eq(From::Header, 10, Size::B, 4),
-            (_, Some(_)) => ancillary(0x28, 4, 4),
+            (_, Some(_)) => ancillary(LDH, PACKET_TYPE, JEQ, PACKET_OUTGOING, None),
             _ => {
                 return Err(Error::new(place, "these packets carry no direction")
                     .expected("a live interface or a file of Linux cooked packets does"));
@@ -181,10 +211,30 @@ impl Parser<'_> {
         let index = self.number()?;
         match (self.link.kind, self.options.tap) {
             (Kind::Sll2, _) => Ok(self.link.eq(From::Header, 4, Size::W, index)),
-            (_, Some(_)) => Ok(ancillary(0x20, 8, index)),
+            (_, Some(_)) => Ok(ancillary(LDW, INTERFACE, JEQ, index, None)),
             _ => Err(Error::new(place, "these packets carry no interface index")
                 .expected("a live interface or a file of Linux cooked v2 packets does")),
         }
+    }
+
+    /// An LLC header, and the type of its PDU by its name.
+    fn llc(&mut self, place: Range<usize>) -> Result<Cond> {
+        if self.link.kind != Kind::Ethernet {
+            return Err(Error::new(place, "the link type has no LLC header here")
+                .expected("\"llc\" is known on Ethernet"));
+        }
+        let Token::Name(name) = self.peek().clone() else {
+            return Ok(self.link.llc());
+        };
+        let place = self.place();
+        self.next();
+        let row = LLC_PDUS.iter().find(|row| row.0 == name);
+        let &(_, value, mask) = row.ok_or_else(|| {
+            let names: Vec<&str> = LLC_PDUS.iter().map(|row| row.0).collect();
+            Error::new(place, format!("unknown LLC type \"{name}\""))
+                .expected(format!("expected one of {}", names.join(", ")))
+        })?;
+        Ok(self.link.llc_control(value, mask))
     }
 
     fn layer(&mut self, key: &str, place: Range<usize>) -> Result<Cond> {
@@ -209,7 +259,11 @@ impl Parser<'_> {
         let is_ethernet = self.link.kind == Kind::Ethernet;
         let fits = match key {
             "vlan" => is_ethernet && self.link.labels == 0,
-            "mpls" => is_ethernet || self.link.kind == Kind::Ppp || self.link.labels > 0,
+            "mpls" => {
+                is_ethernet
+                    || matches!(self.link.kind, Kind::Ppp | Kind::Hdlc)
+                    || self.link.labels > 0
+            }
             _ => self.link.labels == 0,
         };
         if !fits {
@@ -218,9 +272,6 @@ impl Parser<'_> {
                     .expected("it is known behind Ethernet"),
             );
         }
-        if key == "vlan" && self.options.tap.is_some() {
-            return Err(self.unsupported_live(place));
-        }
         let link = self.link.clone();
         let with = |first: Cond, value: u32, size, mask| match number {
             Some(_) => first.and(link.masked(From::Network, 0, size, value, mask)),
@@ -228,12 +279,7 @@ impl Parser<'_> {
         };
         let n = number.unwrap_or(0);
         Ok(match key {
-            "vlan" => {
-                let tags = [0x8100, 0x88a8, 0x9100];
-                let tag = Cond::Any(tags.map(|tag| link.protocol(tag)).into());
-                self.link.push_vlan();
-                with(tag, n, Size::H, 0xfff)
-            }
+            "vlan" => self.vlan(number),
             "mpls" => {
                 let labels = match (link.labels, link.kind) {
                     (1.., _) => link.masked(From::LastLabel, 2, Size::B, 0, 1),
@@ -251,12 +297,32 @@ impl Parser<'_> {
         })
     }
 
-    fn unsupported_live(&self, place: Range<usize>) -> Error {
-        Error::new(
-            place,
-            "\"vlan\" on a live interface is not supported by this compiler",
-        )
-        .expected("libpcap's compiler knows it")
+    /// A VLAN tag, and its number. The first one on a live socket is outside the packet or in it;
+    /// only one in the packet moves what follows.
+    fn vlan(&mut self, number: Option<u32>) -> Cond {
+        let link = self.link.clone();
+        let is_first_live = self.options.tap.is_some() && !self.has_live_vlan;
+        self.has_live_vlan |= is_first_live;
+        let tags = [0x8100, 0x88a8, 0x9100];
+        let in_packet = Cond::Any(tags.map(|tag| link.protocol(tag)).into());
+        let id = match (is_first_live, self.tag) {
+            (true, Tag::Outside) => ancillary(LDB, VLAN_TCI, JEQ, number.unwrap_or(0), Some(0xfff)),
+            _ => {
+                self.link.push_vlan();
+                link.masked(From::Network, 0, Size::H, number.unwrap_or(0), 0xfff)
+            }
+        };
+        let tag = match is_first_live {
+            true => Cond::Tag(
+                Box::new(ancillary(LDB, VLAN_PRESENT, JEQ, 1, None)),
+                Box::new(in_packet),
+            ),
+            false => in_packet,
+        };
+        match number {
+            Some(_) => tag.and(id),
+            None => tag,
+        }
     }
 
     pub(super) fn number(&mut self) -> Result<u32> {
@@ -310,9 +376,11 @@ impl Parser<'_> {
     }
 }
 
-fn ancillary(code: u16, offset: u32, k: u32) -> Cond {
-    let load = vec![bpf::cbpf::Insn::new(code, 0, 0, ANCILLARY_BASE + offset)];
-    Cond::Test(Test { load, jump: JEQ, k })
+/// A test of what the kernel keeps outside a packet.
+fn ancillary(code: u16, offset: u32, jump: u16, k: u32, mask: Option<u32>) -> Cond {
+    let mut load = vec![Insn::new(code, 0, 0, ANCILLARY_BASE + offset)];
+    load.extend(mask.map(|mask| Insn::new(AND, 0, 0, mask)));
+    Cond::Test(Test { load, jump, k })
 }
 
 fn over_mpls(key: &str) -> bool {

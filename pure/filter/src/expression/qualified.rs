@@ -19,7 +19,7 @@ impl Parser<'_> {
         let way = self.way();
         let kind = match *self.peek() {
             Token::Key(kind @ ("host" | "net" | "port" | "portrange")) => Some(kind),
-            Token::Key("proto") if way == Way::Default => Some("proto"),
+            Token::Key(kind @ ("proto" | "gateway")) if way == Way::Default => Some(kind),
             _ => None,
         };
         if kind.is_some() {
@@ -95,6 +95,8 @@ impl Parser<'_> {
                 }
                 self.host((value, mask), q, place)
             }
+            Some("gateway") => Err(wrong(place, "\"gateway\" needs a name")
+                .expected("expected a name with a MAC and an IPv4 address")),
             Some("port" | "portrange") => {
                 let transports = transports(q.proto, &place)?;
                 let n = port(n, &place)?;
@@ -227,6 +229,7 @@ impl Parser<'_> {
                 Ok(self.link.mac(address, q.way))
             }
             None | Some("host") => self.host_name(name, q, place.clone()),
+            Some("gateway") => self.gateway(name, q, place.clone()),
             Some("net") => {
                 let network = names.network(name).ok_or_else(|| unknown("network"))?;
                 self.host(network, q, place)
@@ -266,6 +269,32 @@ impl Parser<'_> {
                 self.protocol_number(number.ok_or_else(|| unknown("protocol"))?, q, place)
             }
         }
+    }
+
+    /// Packets by way of a gateway: to or from its MAC address, but not its IPv4 address.
+    fn gateway(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {
+        if self.link.kind != Kind::Ethernet
+            || !matches!(q.proto, None | Some("ip" | "arp" | "rarp"))
+        {
+            return Err(wrong(place, "\"gateway\" is not tested here")
+                .expected("expected \"gateway\" or \"ip gateway\", on Ethernet"));
+        }
+        let address = self.options.names.ether(name).ok_or_else(|| {
+            wrong(place.clone(), format!("unknown MAC address of \"{name}\""))
+                .expected("expected a name that /etc/ethers knows")
+        })?;
+        let known = self.options.names.hosts(name).into_iter();
+        let ipv4 = known.filter_map(|address| match address {
+            IpAddr::V4(v4) => Some(self.host((v4.to_bits(), u32::MAX), q, place.clone())),
+            IpAddr::V6(_) => None,
+        });
+        let hosts: Vec<Cond> = ipv4.collect::<Result<_>>()?;
+        if hosts.is_empty() {
+            return Err(wrong(place, format!("unknown host \"{name}\""))
+                .expected("expected a name with an IPv4 address"));
+        }
+        let mac = self.link.mac(address, Way::Either);
+        Ok(mac.and(Cond::Any(hosts).negate()))
     }
 
     fn host_name(&self, name: &str, q: Qualifier, place: Range<usize>) -> Result<Cond> {

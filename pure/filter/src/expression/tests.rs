@@ -37,6 +37,44 @@ fn errors_point_at_the_word() {
     }
 }
 
+/// A machine that knows one router.
+struct Router;
+
+impl Names for Router {
+    fn hosts(&self, name: &str) -> Vec<std::net::IpAddr> {
+        let address = (name == "router").then(|| [192, 0, 2, 1].into());
+        address.into_iter().collect()
+    }
+
+    fn ether(&self, name: &str) -> Option<[u8; 6]> {
+        (name == "router").then_some([2, 0, 0, 0, 0, 1])
+    }
+}
+
+#[test]
+fn a_gateway_has_the_mac_address_and_not_the_other() {
+    let options = Options {
+        names: &Router,
+        ..Options::default()
+    };
+    let program = compile("gateway router", &options).unwrap();
+    let mut packet = [0u8; 34];
+    packet[12] = 8;
+    packet[14] = 0x45;
+    let run = |packet: &[u8]| bpf::vm_cbpf::run(&program, packet, 34) != 0;
+    assert!(!run(&packet));
+    packet[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    assert!(run(&packet));
+    packet[26..30].copy_from_slice(&[192, 0, 2, 1]);
+    assert!(!run(&packet));
+    for text in ["gateway other", "gateway 192.0.2.1", "src gateway router"] {
+        assert!(compile(text, &options).is_err(), "{text}");
+    }
+    let unsupported = compile("ip6 protochain 6", &options).unwrap_err();
+    assert!(unsupported.is_unsupported);
+    assert!(!compile("tcp porz 80", &options).unwrap_err().is_unsupported);
+}
+
 #[test]
 fn size_and_nesting_are_bounded() {
     for text in [

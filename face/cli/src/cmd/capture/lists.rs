@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 use bpf::cbpf::Insn;
 use bpf::disasm::Classic;
 use nic::Interface;
-use port::{Direction, Intake};
+use port::{Direction, FilterTarget, Intake};
 use runtime::capture::Columns;
 use runtime::filter;
-use sys::libpcap::PacketSource;
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
 
@@ -75,7 +74,7 @@ impl Args {
             .map(link_type)
             .transpose()?;
         let mut snaplen = self.snaplen;
-        let (source, expression) = if has_port {
+        let (link, tap, expression) = if has_port {
             let (name, expression) = self.names()?;
             let port = port::open(&name, &self.port.options(Direction::Rx))?;
             let limits = [snaplen, summary::snaplen_of(&port.control.describe())];
@@ -86,41 +85,30 @@ impl Args {
                 .unwrap_or(0);
             let link = chosen.unwrap_or(LinkType(port.control.describe().link_type));
             let parsed = port::PortName::parse(&name)?;
-            let source = match nic::interface(&parsed.target) {
-                Ok(found) if port.control.describe().intake != Intake::File => PacketSource::Tap {
-                    link_type: link.0.into(),
-                    ifindex: found.link.index,
-                },
-                _ => PacketSource::File {
-                    link_type: link.0,
-                    swapped: false,
-                },
+            let tap = match nic::interface(&parsed.target) {
+                Ok(found) if port.control.describe().intake != Intake::File => {
+                    Some(found.link.index)
+                }
+                _ => None,
             };
-            (source, expression)
+            (link, tap, expression)
         } else {
             if chosen.is_none() {
                 say!("Warning: assuming Ethernet");
             }
-            let link_type = match chosen.unwrap_or(LinkType::ETHERNET) {
-                // The one link type that has another number in libpcap's interface.
-                LinkType::RAW => 12,
-                other => other.0.into(),
-            };
-            (
-                PacketSource::Live { link_type },
-                self.expression(&self.words)?,
-            )
+            let link = chosen.unwrap_or(LinkType::ETHERNET);
+            (link, None, self.expression(&self.words)?)
         };
         let snaplen = match snaplen {
             0 => filter::SNAPLEN_MAX,
             limit => limit,
         };
-        let optimize = !self.compat.no_optimize;
-        let insns: Vec<Insn> = sys::libpcap::compile(&expression, source, snaplen, optimize)?
-            .iter()
-            .map(|insn| Insn::new(insn.code, insn.jt, insn.jf, insn.k))
-            .collect();
-        Ok(dump(&insns, self.list.program))
+        let target = FilterTarget {
+            link_type: link.0,
+            tap,
+        };
+        let program = self.filter(&expression).program(target, snaplen)?;
+        Ok(dump(program.insns(), self.list.program))
     }
 }
 

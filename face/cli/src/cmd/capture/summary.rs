@@ -8,13 +8,14 @@ use port::file::Written;
 use port::{Port, PortAccount, PortDescription, PortEvent};
 use probe::text::json_line;
 use runtime::capture::{Outcome, Totals};
+use runtime::filter::Compiler;
 use serde_json::{Value, json};
 use sys::Result;
 use wire::{LinkType, Timestamp};
 
 use super::Args;
 use crate::out::{self, say};
-use crate::report::{account_json, bytes, event_level, si, write_account, write_damage};
+use crate::report::{self, account_json, bytes, event_level, si, write_account, write_damage};
 use crate::short::counted;
 
 impl Args {
@@ -52,10 +53,10 @@ impl Args {
                 line.push_str(&format!(", {key}: {value}"));
             }
         }
-        if !filter.trim().is_empty()
-            && let Some((_, place)) = text.facts.iter().find(|(fact, _)| *fact == "filter")
-        {
-            line.push_str(&format!(", filter {place}"));
+        if !filter.trim().is_empty() {
+            let place = report::filter_place(&text);
+            let compiler = Compiler::from(self.filter_compiler).name();
+            line.push_str(&format!(", filter {place}, compiled by {compiler}"));
         }
         say!("{line}");
     }

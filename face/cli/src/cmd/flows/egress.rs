@@ -8,6 +8,8 @@ use port::PortOptions;
 use runtime::flows::egress::{Choice, EgressReport, Plan};
 use sys::Result;
 
+use crate::args::FilterCompiler;
+
 /// What goes where.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Egress")]
@@ -78,13 +80,18 @@ fn protocol(text: &str) -> std::result::Result<Protocol, String> {
 impl EgressArgs {
     /// The plan for the egress port, if one is given. Adjusts the options of the input port so
     /// that both share a pool where possible.
-    pub fn plan(&self, input: &str, options: &mut PortOptions) -> Result<Option<Plan>> {
+    pub fn plan(
+        &self,
+        input: &str,
+        options: &mut PortOptions,
+        compiler: FilterCompiler,
+    ) -> Result<Option<Plan>> {
         let Some(name) = &self.egress else {
             return Ok(None);
         };
         let choice = Choice {
             only: self.egress_only.clone(),
-            filter: self.egress_filter.clone().unwrap_or_default(),
+            filter: compiler.expression(self.egress_filter.clone().unwrap_or_default()),
         };
         let out = PortOptions::default();
         Plan::new([input, name], options, out, choice).map(Some)

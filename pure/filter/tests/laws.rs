@@ -1,0 +1,106 @@
+//! The laws of expressions on the inputs of the fuzz target's corpus, which is made here, and on
+//! random words from a fixed seed.
+//!
+//! `BAREWIRE_BLESS=1 cargo test -p barewire-filter --test laws` writes the corpus anew.
+
+use std::fs;
+use std::path::Path;
+
+use barewire_filter::laws::{expression_input, input_of};
+
+/// One expression a line.
+const EXPRESSIONS: &str = include_str!("../../../testdata/filter/expressions.txt");
+/// Expressions that only a live socket supports.
+const LIVE: [&str; 4] = [
+    "inbound and vlan 5",
+    "(tcp port 80 and vlan) or ip",
+    "vlan and vlan 7 and tcp",
+    "ifindex 3 or not vlan",
+];
+
+/// TCP over IPv4 over Ethernet.
+fn packet() -> Vec<u8> {
+    let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    packet.extend([0x45, 0, 0, 40, 0, 1, 0, 0, 64, 6, 0, 0]);
+    packet.extend([192, 0, 2, 1, 192, 0, 2, 2, 0x9c, 0x40, 0, 80]);
+    packet.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
+    packet
+}
+
+/// Every eighth expression of the list, and those of live sockets.
+fn seeds() -> Vec<(String, Vec<u8>)> {
+    let some = EXPRESSIONS.lines().step_by(8);
+    let links = [1, 1, 1, 101, 113, 276, 0, 9];
+    let files = some.zip(links.into_iter().cycle()).enumerate();
+    let files = files.map(|(at, (text, link))| {
+        let input = input_of(text, link, 0, &packet());
+        (format!("file-{at}"), input)
+    });
+    let live = LIVE.iter().enumerate().map(|(at, text)| {
+        let input = input_of(text, 1, 1, &packet());
+        (format!("live-{at}"), input)
+    });
+    files.chain(live).collect()
+}
+
+#[test]
+fn the_corpus_holds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/expression");
+    if std::env::var_os("BAREWIRE_BLESS").is_some() {
+        fs::create_dir_all(&folder).unwrap();
+        for (name, input) in seeds() {
+            fs::write(folder.join(name), input).unwrap();
+        }
+    }
+    for entry in fs::read_dir(&folder).unwrap() {
+        expression_input(&fs::read(entry.unwrap().path()).unwrap());
+    }
+    for (name, input) in seeds() {
+        let there = fs::read(folder.join(&name)).unwrap_or_default();
+        assert!(
+            there == input,
+            "{name} is not what is made here: BAREWIRE_BLESS=1 writes it anew"
+        );
+    }
+    for text in LIVE {
+        assert!(expression_input(&input_of(text, 1, 1, &packet())), "{text}");
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
+    }
+}
+
+#[test]
+fn random_words_hold() {
+    let lines: Vec<&str> = EXPRESSIONS.lines().chain(LIVE).collect();
+    let words: Vec<&str> = lines.iter().flat_map(|l| l.split_whitespace()).collect();
+    let mut random = Random(0x5eed_0f17);
+    let mut compiled = 0;
+    for _ in 0..20_000 {
+        let count = 1 + random.below(7);
+        let some: Vec<&str> = (0..count)
+            .map(|_| match random.below(4) {
+                0 => lines[random.below(lines.len())],
+                1 => ["and", "or", "not", "and not", "(", ")"][random.below(6)],
+                _ => words[random.below(words.len())],
+            })
+            .collect();
+        let mut packet = packet();
+        for _ in 0..random.below(4) {
+            let at = random.below(packet.len());
+            packet[at] = random.below(256) as u8;
+        }
+        let mut input = input_of(&some.join(" "), 1, random.below(32) as u8, &packet);
+        input[0] = random.below(10) as u8;
+        compiled += usize::from(expression_input(&input));
+    }
+    assert!(compiled > 500, "only {compiled} of 20000 were expressions");
+}
