@@ -164,7 +164,7 @@ macro_rules! skip {
     }};
 }
 
-/// Skips the test it stands in unless every requirement is met:
+/// Skips the test it is in unless every requirement is met:
 /// `require!(skip::lab(), skip::program("tshark", "tshark"))`.
 #[macro_export]
 macro_rules! require {

@@ -84,7 +84,7 @@ fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
     }
 }
 
-/// The number that stands right before some words.
+/// The number that is right before some words.
 fn number_before(text: &str, words: &str) -> u64 {
     let end = text
         .find(words)
@@ -156,7 +156,7 @@ fn a_live_capture_stays_in_its_bounds() {
     for port in [end.ifname.clone(), format!("afxdp:{}", end.ifname)] {
         let file = folder.at("x.pcapng.zst");
         let mut command = end.ns.command(lab::process::barewire().unwrap());
-        // All address space, mapped or not, stands in the limit too.
+        // All address space, mapped or not, is in the limit too.
         command.args(["capture", &port, "-w", text(&file), "udp"]);
         let mut process = Process::spawn(&mut command).unwrap();
         process.wait_stderr("listening on", LIMIT).unwrap();

@@ -90,7 +90,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A command, and where it stands.
+/// A command, and where it is.
 struct Example {
     place: String,
     command: String,

@@ -148,7 +148,7 @@ fn names_are_those_of_its_own_program() {
     assert!(names.len() >= corpus.at_least(80, 2), "{names:?}");
 }
 
-/// What our decoders see has their name, and libndpi's stands alongside it, in every format.
+/// What our decoders see has their name, and libndpi's is alongside it, in every format.
 #[test]
 fn names_stand_in_every_export() {
     require!(library());

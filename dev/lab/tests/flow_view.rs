@@ -89,7 +89,7 @@ fn once_prints_the_picture_and_ends() {
         "{}",
         finished.stderr
     );
-    // Of a file: how it stands at its end.
+    // Of a file: its state at its end.
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../testdata/captures/lab-mix.pcapng");
     let mut command = std::process::Command::new(barewire().unwrap());

@@ -2,7 +2,7 @@
 //!
 //! Two namespaces joined by a veth pair. `barewire send` replays a capture of real programs into
 //! one end; `barewire flows` takes the packets from the other through AF_XDP. At the end the
-//! kernel's own counters of both ends stand alongside what the programs counted.
+//! kernel's own counters of both ends are alongside what the programs counted.
 
 mod account;
 mod steps;
@@ -254,7 +254,7 @@ impl Demo {
             .arg("--export")
             .arg(format!("json:{}", self.records.display()));
         if !self.options.live {
-            // One picture of the live view, as it stands at the end.
+            // One picture of the live view, at the end.
             flows
                 .args(["--once", "--duration", "24h"])
                 .env("LINES", "24");

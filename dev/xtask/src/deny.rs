@@ -99,7 +99,7 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
 struct Policy {
     target: String,
     licences: BTreeSet<String>,
-    /// Versions that may stand alongside another one: name and first numbers of the version.
+    /// Versions that may be alongside another one: name and first numbers of the version.
     skip: Vec<(String, String)>,
     registries: BTreeSet<String>,
 }

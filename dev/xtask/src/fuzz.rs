@@ -78,7 +78,7 @@ impl Length {
     }
 }
 
-/// What stands in the way of fuzzing here.
+/// What prevents fuzzing here.
 fn missing() -> Option<&'static str> {
     if which("rustup").is_none() || quietly(nightly("rustc").arg("--version")).is_err() {
         return Some("needs a nightly toolchain (rustup toolchain install nightly)");

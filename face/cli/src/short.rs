@@ -121,7 +121,7 @@ pub fn words(text: &str, width: usize) -> String {
     }
 }
 
-/// As many parts as have room, whole, the first ones first; `gap` stands between them.
+/// As many parts as have room, whole, the first ones first; `gap` is between them.
 pub fn fit(parts: Vec<(String, Style)>, gap: &'static str, width: u16) -> Line<'static> {
     let mut line = Vec::new();
     let mut room = usize::from(width);

@@ -114,7 +114,7 @@ pub enum Names {
 
 /// A kind of sink.
 pub struct SinkRow {
-    /// What stands before `://`; files have none.
+    /// The text before `://`; files have none.
     pub scheme: &'static str,
     /// One line for people.
     pub about: &'static str,
@@ -123,7 +123,7 @@ pub struct SinkRow {
     pub is_reliable: bool,
     /// The most bytes of a message by default.
     pub message_len_max: usize,
-    /// What stands after `://`.
+    /// The text after `://`.
     pub names: Names,
     /// Whether it is encrypted: some formats then have another port.
     pub is_encrypted: bool,

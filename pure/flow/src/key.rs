@@ -41,7 +41,7 @@ impl Side {
 pub struct FlowKey {
     /// Addresses of A and B; IPv4 uses the first four bytes, the rest is zero.
     addr: [[u8; 16]; 2],
-    /// Ports of A and B, or what stands in their place.
+    /// Ports of A and B, or what is in their place.
     port: [u16; 2],
     protocol: u8,
     /// 4 or 6; 0 is no key.

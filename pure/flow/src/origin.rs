@@ -83,7 +83,7 @@ pub(crate) const TEXTS: [(&str, IsIncluded, Text); 4] = [
     ("mac_vendor", |parts| parts.vendor, |end| text(&end.vendor)),
 ];
 
-/// The ends of a record with what stands before their names: the side that began is the source.
+/// The ends of a record with what is before their names: the side that began is the source.
 pub(crate) fn ends(initiator: Side) -> [(&'static str, Side); 2] {
     [("src_", initiator), ("dst_", initiator.other())]
 }

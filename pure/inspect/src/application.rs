@@ -27,7 +27,7 @@ const _: () = assert!(ROOM <= LEN_MAX && FIELDS.len() <= 1 << 12);
 
 /// What was found in the first packets of a flow.
 ///
-/// Fields stand in the order in which they were found. A field that does not repeat is kept once,
+/// Fields are in the order in which they were found. A field that does not repeat is kept once,
 /// as found first. Text that is longer than its row allows, or than there is room for, is cut and
 /// marked; what does not fit at all is counted in [`Application::lost`].
 #[derive(Clone)]

@@ -106,7 +106,7 @@ impl FieldSink for Inner<'_> {
     }
 
     fn transaction(&mut self, _is_first: bool, fields: &[(Field, Value<'_>)]) {
-        // What stands in the fields is the first of the protocol around it.
+        // What is in the fields is the first of the protocol around it.
         self.0.transaction(false, fields);
     }
 }

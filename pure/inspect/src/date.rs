@@ -10,7 +10,7 @@ const SECONDS_PER_DAY: u64 = 86_400;
 /// Days of the 400 years after which the calendar repeats.
 const DAYS_PER_ERA: u64 = 146_097;
 
-/// Days from 0000-03-01, where leap days stand at the end of the year, to 1970-01-01.
+/// Days from 0000-03-01, where leap days are at the end of the year, to 1970-01-01.
 const EPOCH_DAY: u64 = 719_468;
 
 /// Seconds since 1970-01-01T00:00:00Z of a date and time in UTC; none before 1970, and none if

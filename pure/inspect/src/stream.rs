@@ -49,7 +49,7 @@ pub trait Reader {
     /// This many bytes of a direction are missing.
     fn gap(&mut self, from: Direction, len: u32) -> Option<Self::End>;
 
-    /// A segment far from where the direction stands: most likely of another connection.
+    /// A segment far from where the direction is: most likely of another connection.
     fn far(&mut self, from: Direction) -> Option<Self::End>;
 
     /// Bytes that were already delivered or skipped have arrived again, perhaps with other content:

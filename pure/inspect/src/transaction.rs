@@ -13,7 +13,7 @@ use crate::slab::Slab;
 /// Bytes of the transactions that are kept of a flow.
 pub const LOG_LEN: usize = 1000;
 
-/// What stands between the fields of an application and its transactions: no field has this number.
+/// What is between the fields of an application and its transactions: no field has this number.
 const MARK: [u8; 3] = [0xff, 0, 0x3c];
 /// The mark, the number of transactions, and of those lost.
 const HEAD_LEN: usize = MARK.len() + 8;

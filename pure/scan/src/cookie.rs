@@ -98,7 +98,7 @@ impl Cookies {
     }
 
     /// The last block of the message that names a probe. IPv4 has one; IPv6 has three, chained as
-    /// in CBC-MAC. Messages differ in length by their family, which stands in the first byte of the
+    /// in CBC-MAC. Messages differ in length by their family, which is in the first byte of the
     /// last block, and the first of IPv6 is no last one: no message is the start of another.
     #[inline]
     fn block(&self, aim: &Aim) -> Block {

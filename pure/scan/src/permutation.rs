@@ -78,7 +78,7 @@ impl Permutation {
         self.len
     }
 
-    /// What stands at an index.
+    /// What is at an index.
     ///
     /// # Panics
     /// If the index is not below [`len`](Self::len): a bug of the caller.

@@ -42,7 +42,7 @@ impl Transport {
         }
     }
 
-    /// Where in the header the checksum stands.
+    /// Position of the checksum in the header.
     fn checksum_offset(self) -> usize {
         match self {
             Self::Udp => 6,

@@ -7,7 +7,7 @@
 //! +-----+-+-----------------------+-------------------------------+
 //! ```
 //!
-//! The tag type that announces a tag stands in the header before it: 0x8100, 0x88a8, or 0x9100 and
+//! The tag type that announces a tag is in the header before it: 0x8100, 0x88a8, or 0x9100 and
 //! its kin from before 802.1ad. In a row of tags the first is the outer one.
 
 use crate::table::{self, Protocol};

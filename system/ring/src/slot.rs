@@ -16,12 +16,12 @@ pub struct Vlan {
 }
 
 impl Vlan {
-    /// Where in a packet a tag stands: after the two addresses (IEEE 802.3 §3.1.1).
+    /// Position of a tag in a packet: after the two addresses (IEEE 802.3 §3.1.1).
     pub const AT: usize = 12;
     /// Its bytes (IEEE 802.1Q §9.3).
     pub const LEN: usize = 4;
 
-    /// As it stands in a packet.
+    /// As it is in a packet.
     pub fn bytes(self) -> [u8; Self::LEN] {
         let ([a, b], [c, d]) = (self.tpid.to_be_bytes(), self.tci.to_be_bytes());
         [a, b, c, d]

@@ -13,7 +13,7 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 /// `RTN_UNICAST`: it leads somewhere. Others refuse, or deliver here.
 const UNICAST: u8 = 1;
-/// A route to half of all addresses is made to stand before a default route, as VPNs do.
+/// A route to half of all addresses is made to override a default route, as VPNs do.
 const PREFIX_LEN_MAX: u8 = 1;
 
 /// A route to everywhere, or to one half of everywhere.

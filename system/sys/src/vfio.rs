@@ -318,7 +318,7 @@ fn call<T: abi::Argument>(
     argument: &mut T,
 ) -> io::Result<()> {
     // SAFETY: `Argument` says that T is what the request takes by address, and it is alive for the
-    // call; the kernel writes at most its size, which stands in it.
+    // call; the kernel writes at most its size, which is in it.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) };
     match result {
         0.. => Ok(()),

@@ -33,7 +33,7 @@ struct Subject {
     args: Vec<String>,
 }
 
-/// What stands at the other end.
+/// What is at the other end.
 #[derive(Clone, Copy)]
 struct Peer {
     measure: &'static str,

@@ -27,14 +27,14 @@ pub const CACHE_VAR: &str = "BAREWIRE_ORACLE_CACHE";
 /// Maximum size of the cache; above it the oldest half is deleted.
 const SIZE_MAX: u64 = 512 << 20;
 
-/// Length of a SHA-256 sum, which stands before each answer.
+/// Length of a SHA-256 sum, which is before each answer.
 const SUM_LEN: usize = 32;
 
 /// Variables of ours that change what a program prints.
 const INHERITED: [&str; 4] = ["LANG", "LC_ALL", "LC_TIME", "TZ"];
 
 /// As [`Command::output`], of a command whose standard output depends on its arguments and on
-/// `input` alone. `input` stands among the arguments. An answer that was kept has an empty standard
+/// `input` alone. `input` is among the arguments. An answer that was kept has an empty standard
 /// error.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use port::{Port, PortAccount, PortOptions, RxQueue};
 /// Longer than anything here takes, unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Opens a port in the namespace of an end; `name` has `{}` where the interface stands.
+/// Opens a port in the namespace of an end; `name` has `{}` where the interface is.
 pub fn try_open(end: &End, name: &str, options: &PortOptions) -> sys::Result<Port> {
     let name = name.replace("{}", &end.ifname);
     end.ns.run(|| port::open(&name, options)).unwrap()

@@ -1,4 +1,4 @@
-//! What stands in lines alongside addresses: relative numbers, headers with `-v` and routing
+//! What is in lines alongside addresses: relative numbers, headers with `-v` and routing
 //! protocols as tcpdump prints them, and what our decoders find, as tshark does.
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! Standard output and standard error share a pipe, and libtest writes the line of a result in
 //! pieces (`test result: `, the verdict, the counts), so that output of another thread or process
 //! may come in between. Each piece is one write(2) of less than `PIPE_BUF` bytes and therefore
-//! whole: the counts are looked for wherever they stand in a line.
+//! whole: the counts are looked for wherever they are in a line.
 
 /// The counts of one result of libtest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

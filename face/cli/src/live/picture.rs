@@ -66,11 +66,11 @@ pub struct Picture {
     pub filter: String,
     /// It is being typed.
     pub is_typing: bool,
-    /// Names stand in the place of destinations, if known.
+    /// Names replace destinations, if known.
     pub has_names: bool,
     /// There is no keyboard.
     pub is_once: bool,
-    /// The help stands in the middle.
+    /// The help is in the middle.
     pub has_help: bool,
     /// The account has a line for each queue.
     pub by_queue: bool,

@@ -41,7 +41,7 @@ pub(super) struct Link {
     pub(super) gives_up: AtomicBool,
     /// Steps of the writer: odd while it is in a call that may block.
     pub(super) step: AtomicU64,
-    /// How things stand.
+    /// The current state.
     pub(super) status: Mutex<Status>,
 }
 

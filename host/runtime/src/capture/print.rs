@@ -23,7 +23,7 @@ use link::link_header;
 
 use super::Held;
 
-/// Where the tag of a VLAN stands: after the two addresses (IEEE 802.3 §3.1.1).
+/// Position of the VLAN tag: after the two addresses (IEEE 802.3 §3.1.1).
 const TAG_AT: usize = 12;
 
 /// How the time of a packet is printed.

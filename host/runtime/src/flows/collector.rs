@@ -189,7 +189,7 @@ impl<'a> Collector<'a> {
         if let Some(merger) = &mut self.merger {
             merger.finish(&mut self.out);
         }
-        // How it stands at the end: a short file is over before the first pulse.
+        // Its state at the end: a short file is over before the first pulse.
         self.pulse();
     }
 

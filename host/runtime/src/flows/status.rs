@@ -40,7 +40,7 @@ pub trait Outlet {
     fn pulse(&mut self, status: &Status<'_>) -> Result<()>;
 }
 
-/// How things stand.
+/// The current state.
 pub struct Status<'a> {
     /// Since the start.
     pub elapsed: Duration,

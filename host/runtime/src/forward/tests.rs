@@ -102,7 +102,7 @@ fn all_packets_arrive_whole_and_in_order() {
 fn both_ways_at_once() {
     const COUNT: u64 = 2_000;
     // What is sent on a ring in memory comes out of the same port: to feed a port that also sends,
-    // another one stands behind each end.
+    // another one is behind each end.
     let [mut left, mut right] = ports(true, 256);
     let [mut left_in, mut right_in] = ports(true, 256);
     let senders = [left_in.tx.remove(0), right_in.tx.remove(0)];

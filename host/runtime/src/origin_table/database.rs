@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use maxminddb::{PathElement, Reader};
 
-/// What stands before the file's description of itself.
+/// What is before the file's description of itself.
 pub(super) const MARK: &[u8] = b"\xab\xcd\xefMaxMind.com";
 /// Where that is looked for, at the end (MaxMind DB File Format Specification, "Database
 /// Metadata").

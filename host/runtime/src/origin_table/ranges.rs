@@ -131,7 +131,7 @@ impl Ranges {
 }
 
 impl Row {
-    /// From what stands after the addresses.
+    /// From what is after the addresses.
     fn of(fields: &[String]) -> Row {
         let mut row = Row::default();
         let mut has_asn = false;

@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 100;
 /// Most changes between `and` and `or`, each of which nests conditions once more.
 const CHANGES_MAX: usize = 500;
 
-/// What stands before an identifier, and is inherited by the next one.
+/// The prefix of an identifier, which is inherited by the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Qualifier {
     pub(super) proto: Option<&'static str>,

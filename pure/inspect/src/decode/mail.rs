@@ -60,7 +60,7 @@ fn command<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     (is_word && head.eq_ignore_ascii_case(name)).then(|| rest.trim_ascii())
 }
 
-/// What stands between angle brackets (RFC 5321 §4.1.2), or all of it.
+/// The text between angle brackets (RFC 5321 §4.1.2), or all of it.
 fn path(text: &[u8]) -> &[u8] {
     let start = text.iter().position(|byte| *byte == b'<');
     let end = text.iter().position(|byte| *byte == b'>');

@@ -194,7 +194,7 @@ fn udp_without_checksum_stays_without() {
 #[test]
 fn fragments_and_cuts() {
     let packet = packets("10.0.0.1", "10.0.0.2", transports()[0].clone(), 1).remove(0);
-    // A later fragment has no transport header: what stands in its place is data.
+    // A later fragment has no transport header: what is in its place is data.
     let mut later = packet.clone();
     later[20..22].copy_from_slice(&[0x20, 0x10]);
     let header_sum = checksum::checksum(&{

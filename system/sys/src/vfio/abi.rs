@@ -58,7 +58,7 @@ pub(super) const IRQ_TRIGGER: u32 = 32;
 ///
 /// # Safety
 /// The type has the kernel's layout for the requests it is used with, any bytes are a value, and
-/// its size stands in it where the kernel reads one.
+/// its size is in it where the kernel reads one.
 pub(super) unsafe trait Argument {}
 
 // SAFETY: `VFIO_GROUP_SET_CONTAINER` takes the address of a descriptor.

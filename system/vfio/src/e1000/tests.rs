@@ -147,7 +147,7 @@ fn vlan_tags_are_reported_with_the_packet() {
     assert!(stand.arrive(0, &tagged));
     let got = stand.receive(0).pop().unwrap();
     assert_eq!((got.vlan, got.bytes), (None, tagged));
-    // It stands in the first of several segments.
+    // It is in the first of several segments.
     let plain = packet(2, 5000);
     let mut tagged = plain.clone();
     tagged.splice(12..12, [0x81, 0x00, 0x0f, 0xff]);

@@ -297,7 +297,7 @@ impl IgbModel {
                 return Err(packet);
             }
             self.waiting_len -= packet.len();
-            // The count of good packets stands in front of the queues.
+            // The count of good packets is in front of the queues.
             self.count(reg::GPRC);
             self.count(at(reg::RQDPC));
             return Ok(());

@@ -33,7 +33,7 @@ pub fn draw(history: &[u64], bar: Style, frame: &mut Frame<'_>, area: Rect) {
         .map(|text| Line::from(format!("{text}│")).alignment(Alignment::Right))
         .collect();
     frame.render_widget(Paragraph::new(lines), labels);
-    // The newest value stands at the right edge from the start on.
+    // The newest value is at the right edge from the start on.
     let empty = usize::from(bars.width) - shown.len();
     let mut data = vec![0; empty];
     data.extend_from_slice(shown);

@@ -3,10 +3,10 @@
 use port::Vlan;
 use port::file::Record;
 
-/// Bytes of what stands before a packet that is taken alone.
+/// Bytes of what is before a packet that is taken alone.
 pub(super) const HEAD_LEN: usize = 32;
 
-/// What stands before a packet.
+/// What is before a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::capture) struct Head {
     /// What is known of the packet.

@@ -187,7 +187,7 @@ struct Group {
 pub(super) struct Rich {
     extra_fields: ExtraFields,
     groups: Vec<Group>,
-    /// What stands after the standard columns of the record being made.
+    /// What is after the standard columns of the record being made.
     tail: Vec<u8>,
 }
 

@@ -207,7 +207,7 @@ impl Certificate {
         Some(core::mem::take(&mut self.number))
     }
 
-    /// What stands before the certificate. True when none will come.
+    /// What is before the certificate. True when none will come.
     fn head(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
         let width = if self.step == Step::Kind { 1 } else { 3 };
         let Some(number) = self.int(input, width) else {

@@ -133,8 +133,8 @@ pub(super) struct Listening {
     pub(super) facts: Facts,
 }
 
-/// Makes the sockets hear: ring and filter stand before the first packet can come, so that none
-/// slips past.
+/// Makes the sockets hear: ring and filter are in place before the first packet can come, so that
+/// none slips past.
 pub(super) fn listen(
     sockets: Vec<PacketSocket>,
     link: &Link,

@@ -32,7 +32,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Reads from `position` on, where the file has positions; from where it stands otherwise.
+    /// Reads from `position` on, where the file has positions; from where it is otherwise.
     pub(super) fn new(file: File, position: Option<u64>) -> Self {
         Self {
             file,
@@ -247,7 +247,7 @@ impl Gzip {
     }
 }
 
-/// What stands after the last member is none.
+/// What is after the last member is none.
 fn garbage() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
