@@ -36,6 +36,7 @@ mod cli_machine;
 mod cli_signals;
 mod cli_stalled;
 mod confined;
+mod confined_files;
 mod doc_examples;
 mod export_applications;
 mod export_collectors;

@@ -1,39 +1,79 @@
-//! Confinement of a command once everything is open: it drops privileges, then blocks system calls.
+//! Confinement of a command once everything is open: it drops privileges, then restricts access to
+//! files, then blocks system calls.
 
-use sys::Result;
+mod files;
+
 use sys::rights::{self, Capability, User};
 use sys::seccomp::{self, Keep};
+use sys::{Error, ErrorKind, Result, landlock};
 
 use crate::out::say;
 
-/// Whether system calls are blocked.
+pub use files::Files;
+
+/// Whether files and system calls are blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ConfineArgs {
+    /// Do not restrict access to files once everything is open (Landlock)
+    #[arg(long)]
+    pub no_landlock: bool,
     /// Do not give up system calls once everything is open (seccomp)
     #[arg(long)]
     pub no_seccomp: bool,
 }
 
-impl ConfineArgs {
-    /// Drops all privileges except those to keep, and blocks the system calls that no command needs
-    /// while it runs: starting programs, tracing others, changing mounts, modules, keys and the
-    /// clock.
-    ///
-    /// # Errors
-    /// As [`rights::give_up`] and [`seccomp::confine`].
-    pub fn give_up(self, user: Option<&User>, keep: &[Capability]) -> Result<()> {
-        rights::give_up(user, keep)?;
-        self.calls(Keep::default())
-    }
+/// What a command still does once everything is open.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// Files that it opens; `None`: any.
+    pub files: Option<Files>,
+    /// System calls.
+    pub calls: Keep,
+}
 
-    /// Blocks system calls only.
+impl Needs {
+    /// These files and those of the system, and no system call that can be blocked.
+    pub fn files(files: Files) -> Needs {
+        Needs {
+            files: Some(files),
+            calls: Keep::default(),
+        }
+    }
+}
+
+impl ConfineArgs {
+    /// Drops all privileges except those to keep, restricts access to the files needed and those of
+    /// the system, and blocks the system calls that no command needs while it runs: starting
+    /// programs, tracing others, changing mounts, modules, keys and the clock. Call it before
+    /// threads are started.
     ///
     /// # Errors
-    /// As [`seccomp::confine`].
-    pub fn calls(self, keep: Keep) -> Result<()> {
-        if !self.no_seccomp && !seccomp::confine(keep)? {
+    /// As [`rights::give_up`], [`landlock::confine`] and [`seccomp::confine`].
+    pub fn give_up(self, user: Option<&User>, keep: &[Capability], needs: &Needs) -> Result<()> {
+        rights::give_up(user, keep)?;
+        if let Some(files) = &needs.files
+            && !self.no_landlock
+        {
+            // Kernels without are many: `barewire doctor` reports it.
+            landlock::confine(&files.rules())?;
+        }
+        if !self.no_seccomp && !seccomp::confine(needs.calls)? {
             say!("no system calls are given up: seccomp is not available here");
         }
         Ok(())
+    }
+
+    /// Adds a hint to an error of a file that is opened later, where access to files is restricted.
+    pub fn explain(self, error: Error) -> Error {
+        let is_refusal = error.kind() == ErrorKind::Permission
+            // A file that another file names.
+            || error.why().contains("Permission denied");
+        if self.no_landlock || !is_refusal || landlock::abi().is_err() {
+            return error;
+        }
+        error.with_hint(
+            "only directories in use at the start are accessible: start again, or start with \
+             --no-landlock",
+        )
     }
 }

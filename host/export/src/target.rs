@@ -148,6 +148,11 @@ impl Target {
         })
     }
 
+    /// Whether its path is a folder, in which it keeps files of its own.
+    pub fn is_folder(&self) -> bool {
+        matches!(self.place, Place::Path(_)) && matches!(self.format.make, Make::Store(_))
+    }
+
     /// Whether it is a file that is packed.
     pub(crate) fn is_packed(&self) -> bool {
         match &self.place {

@@ -1,6 +1,7 @@
 //! What this machine and kernel can do, why not, and what to do about it. A new check is a row in
 //! [`CHECKS`].
 
+mod confinement;
 mod vfio;
 
 use std::fs;
@@ -93,6 +94,16 @@ pub const CHECKS: &[Check] = &[
         name: "VFIO",
         serves: "vfio:",
         run: vfio::vfio,
+    },
+    Check {
+        name: "seccomp",
+        serves: "blocking system calls once everything is open",
+        run: confinement::seccomp,
+    },
+    Check {
+        name: "Landlock",
+        serves: "restricting access to files once everything is open",
+        run: confinement::landlock,
     },
     Check {
         name: "libpcap",

@@ -14,6 +14,7 @@ mod error;
 pub mod ethtool;
 pub mod eventfd;
 pub mod job_control;
+pub mod landlock;
 pub mod libndpi;
 pub mod libpcap;
 pub mod librdkafka;

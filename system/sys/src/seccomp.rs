@@ -4,7 +4,9 @@
 //! A list of what is denied, not of what is allowed: the C library and other libraries may use new
 //! calls for old work with every release, and a capture must not end for that.
 
-use crate::{Error, Result};
+use std::io;
+
+use crate::{Error, ErrorKind, Result};
 
 /// What stays allowed of the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +86,10 @@ const ARCH_AT: u32 = 4;
 /// `SECCOMP_RET_ALLOW`, and `SECCOMP_RET_ERRNO` with `EPERM`.
 const ALLOW: u32 = 0x7fff_0000;
 const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
+/// `SECCOMP_RET_ACTION_FULL`: without the number of an error.
+const ACTION: u32 = 0xffff_0000;
+/// `SECCOMP_GET_ACTION_AVAIL`.
+const GET_ACTION_AVAIL: libc::c_uint = 2;
 /// `SECCOMP_SET_MODE_FILTER`, and its flag for all threads of the process.
 const SET_MODE_FILTER: libc::c_uint = 1;
 const TSYNC: libc::c_uint = 1;
@@ -118,6 +124,33 @@ fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
     program
 }
 
+/// Whether this kernel and processor can do it.
+///
+/// # Errors
+/// Why not.
+pub fn available() -> Result<()> {
+    let absent =
+        |why, hint| Err(Error::new(ErrorKind::Unsupported, "use seccomp", why).with_hint(hint));
+    if ARCH.is_none() {
+        return absent("this processor is not supported", "use x86-64 or arm64");
+    }
+    let action = REFUSE & ACTION;
+    // SAFETY: a plain system call; the kernel reads `action`, which lives through it.
+    match unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0u32, &raw const action) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EPERM) => absent(
+                "a container's filter refuses it",
+                "allow seccomp in the container's seccomp profile",
+            ),
+            _ => absent(
+                "the kernel has no filters",
+                "use Linux 4.14 or later with CONFIG_SECCOMP_FILTER",
+            ),
+        },
+    }
+}
+
 /// Blocks the calls in the list in all threads, permanently; programs started later inherit the
 /// filter. False where the kernel has no seccomp filters, or the processor is not known here.
 ///
@@ -143,11 +176,11 @@ pub fn confine(keep: Keep) -> Result<bool> {
     match result {
         0 => Ok(true),
         1.. => Err(Error::new(
-            crate::ErrorKind::Io,
+            ErrorKind::Io,
             "give up system calls",
             format!("thread {result} has a filter of its own"),
         )),
-        _ => match std::io::Error::last_os_error().raw_os_error() {
+        _ => match io::Error::last_os_error().raw_os_error() {
             // Not built in, or a container's own filter refuses the call.
             Some(libc::ENOSYS | libc::EINVAL | libc::EPERM) => Ok(false),
             _ => Err(Error::last_os("give up system calls")),

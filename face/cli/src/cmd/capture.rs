@@ -19,7 +19,7 @@ use port::{Direction, Intake, Port, PortName};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
 use runtime::filter::Expression;
 use runtime::{Pacing, Stop, TotalsRequest};
-use sys::rights::{self, Capability, User};
+use sys::rights::{Capability, User};
 use sys::seccomp::Keep;
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
@@ -28,6 +28,7 @@ use self::compat::{CompatArgs, ListArgs};
 use self::print::PrintArgs;
 use self::summary::{Progress, so_far};
 use crate::args::{FilterCompiler, PortArgs, check_cpus, parse_duration};
+use crate::confine::{Files, Needs};
 use crate::out::{self, say};
 
 /// Arguments.
@@ -236,16 +237,13 @@ pub fn run(args: &Args) -> Result<()> {
     let make = || args.sink(&name, is_live, user.as_ref(), &closed);
     let sink = (!is_users).then(make).transpose()?;
     let pipe = args.write.write.as_deref().and_then(pipe::open);
-    if is_live || user.is_some() {
-        // Later files of a set may be in a directory that only root can write: as root, keep that
-        // one capability.
-        let files = user.is_none().then_some(Capability::DacOverride);
-        let counters = crate::args::to_read_counters(&name)?;
-        let keep: Vec<Capability> = files.into_iter().chain(counters).collect();
-        rights::give_up(user.as_ref(), &keep)?;
-    }
-    let exec = args.write.postrotate.is_some();
-    args.port.confine.calls(Keep { exec })?;
+    // Later files of a set may be in a directory that only root can write, or be there and another
+    // user's: as root, keep that one capability.
+    let make_files = (is_set && user.is_none()).then_some(Capability::DacOverride);
+    let counters = crate::args::to_read_counters(&name)?;
+    let keep: Vec<Capability> = make_files.into_iter().chain(counters).collect();
+    let confine = args.port.confine;
+    confine.give_up(user.as_ref(), &keep, &args.needs(is_set))?;
     let sink = sink.map_or_else(make, Ok)?;
     drop(closed);
     out::start()?;
@@ -375,6 +373,20 @@ impl Args {
     fn user(&self) -> Option<&str> {
         let compat = self.compat.user.as_deref().filter(|name| *name != "root");
         self.port.user.as_deref().or(compat)
+    }
+
+    /// What is still done once everything is open.
+    fn needs(&self, is_set: bool) -> Needs {
+        let mut files = Files::default();
+        if let Some(path) = self.write.write.as_ref().filter(|_| is_set) {
+            files.write_pattern(path);
+        }
+        // A command may do what it likes with the files.
+        let exec = self.write.postrotate.is_some();
+        Needs {
+            files: (!exec).then_some(files),
+            calls: Keep { exec },
+        }
     }
 
     /// The port's options.

@@ -3,6 +3,7 @@
 mod choice;
 mod egress;
 mod export;
+mod files;
 mod origin_args;
 mod plain;
 mod query;
@@ -35,6 +36,7 @@ pub use probe::Origins;
 pub use probe::text::protocol_name;
 
 use crate::args::{FilterCompiler, PortArgs, check_cpus};
+use crate::confine::Needs;
 use crate::live;
 use crate::out::{self, say, warning};
 
@@ -264,13 +266,16 @@ pub fn run(args: &Args) -> Result<()> {
         // As root those files may lie in other users' folders: that one right stays.
         keep.push(Capability::DacOverride);
     }
-    args.port_args.confine.give_up(user.as_ref(), &keep)?;
+    let needs = Needs::files(args.files());
+    args.port_args
+        .confine
+        .give_up(user.as_ref(), &keep, &needs)?;
     // Rights are a thread's own: these begin without.
     out::start()?;
     let stdout = out::stdout(lines::PIECES_MAX)?;
     let stop = Stop::on_signals()?;
     let link_type = probe.describe().link_type;
-    let reload = |path: &PathBuf| Reloading::new(path, args.live_filter, link_type);
+    let reload = |path: &PathBuf| Reloading::new(path, args, link_type);
     let reload = args.config.as_ref().map(reload).transpose()?;
     Showing {
         args,

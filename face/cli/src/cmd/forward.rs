@@ -11,6 +11,7 @@ use sys::Result;
 use sys::rights::User;
 
 use crate::args::{FilterCompiler, PortArgs, parse_duration};
+use crate::confine::{Files, Needs};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -90,7 +91,9 @@ pub fn run(args: &Args) -> Result<()> {
     let names = [args.from.as_str(), args.to.as_str()];
     let to_count = crate::args::to_read_counters_of(&names)?;
     let keep: Vec<_> = to_send.into_iter().chain(to_count).collect();
-    args.port.confine.give_up(user.as_ref(), &keep)?;
+    args.port
+        .confine
+        .give_up(user.as_ref(), &keep, &Needs::files(Files::default()))?;
     let mut show = show::Show::start(names, args.both, args.json, &opened)?;
     let options = Options {
         both: args.both,

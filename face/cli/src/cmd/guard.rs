@@ -12,7 +12,7 @@ use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, FilterCompiler, parse_duration};
-use crate::confine::ConfineArgs;
+use crate::confine::{ConfineArgs, Files, Needs};
 use crate::out::{say, warning};
 
 /// Arguments.
@@ -140,7 +140,9 @@ pub fn run(args: &Args) -> Result<()> {
         dry_run: args.dry_run,
         compiler: args.filter_compiler.into(),
     })?;
-    args.confine.give_up(user.as_ref(), &to_keep(args))?;
+    let needs = Needs::files(args.files(&opened.totals()?));
+    args.confine
+        .give_up(user.as_ref(), &to_keep(args), &needs)?;
     let mut show = show::Show::start(&opened, args.json)?;
     let outcome = opened.run(
         args.duration,
@@ -159,7 +161,11 @@ pub fn run(args: &Args) -> Result<()> {
             }
             Notice::Kept(error) => {
                 show.clear();
+                let error = args.confine.explain(error);
                 warning!("warning: the rules stay as they were: {error}");
+                if let Some(hint) = error.hint() {
+                    say!("hint: {hint}");
+                }
             }
             Notice::Expired(name) => {
                 show.clear();
@@ -169,6 +175,24 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let reported = show.end(&outcome);
     outcome.error.map_or(Ok(()), Err).and(reported)
+}
+
+impl Args {
+    /// Files that are read when rules are: the rule file, and those of the lists in it.
+    fn files(&self, totals: &guard::Totals) -> Files {
+        let mut files = Files::default();
+        let Some(file) = &self.rules else {
+            return files;
+        };
+        files.read_beside(file);
+        for rule in &totals.rules {
+            let lists = [&rule.spec.sources, &rule.spec.destinations];
+            for path in lists.into_iter().flatten().filter_map(ListSpec::path) {
+                files.read_beside(path);
+            }
+        }
+        files
+    }
 }
 
 /// New programs are loaded only for a file: when it is reloaded, and when one of its rules expires.

@@ -17,7 +17,7 @@ use traffic::Rate;
 use wire::Mac;
 
 use crate::args::{parse_duration, to_read_counters};
-use crate::confine::ConfineArgs;
+use crate::confine::{ConfineArgs, Files, Needs};
 use show::Show;
 
 /// Arguments.
@@ -186,7 +186,7 @@ pub fn run(args: &Args) -> Result<()> {
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
     let give_up = || {
         args.confine
-            .give_up(user.as_ref(), &keep)
+            .give_up(user.as_ref(), &keep, &Needs::files(Files::default()))
             .and_then(|()| show::begin(&scan))
     };
     let path = args.state.as_deref();

@@ -3,6 +3,7 @@
 mod show;
 mod template;
 
+use std::path::Path;
 use std::time::Duration;
 
 use port::{Direction, Port, PortName, PortOptions};
@@ -12,7 +13,7 @@ use sys::{Error, ErrorKind, Result, rights};
 use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
 use crate::args::{check_cpus, parse_duration};
-use crate::confine::ConfineArgs;
+use crate::confine::{ConfineArgs, Files, Needs};
 use crate::out;
 use show::Progress;
 use template::TemplateArgs;
@@ -433,7 +434,7 @@ fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
         options.packet_len_max = port_max;
     }
     let opened = Replay::open(file, &options)?;
-    give_up(args)?;
+    give_up(args, Some(file))?;
     let mut source = opened.start()?;
     let report = transmit(args, port, &mut source, pace)?;
     finish(&report, destination, options.packet_len_max)
@@ -475,12 +476,13 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
         return show::dry_run("generated", &destination.ports[0], &plan, args.json, None);
     }
     let port = destination.open(generator.packet_len_max())?;
-    give_up(args)?;
+    give_up(args, None)?;
     let report = transmit(args, port, &mut Generated::new(generator), pace)?;
     finish(&report, destination, max)
 }
 
-fn give_up(args: &Args) -> Result<()> {
+/// `file` is the capture that is sent.
+fn give_up(args: &Args, file: Option<&str>) -> Result<()> {
     let user = args.user.as_deref().map(rights::User::find).transpose()?;
     // Without another user: files are read on, and live frames are run (before Linux 5.19), by what
     // is kept. Another user has only its own rights.
@@ -488,7 +490,12 @@ fn give_up(args: &Args) -> Result<()> {
         Some(_) => &[],
         None => &[rights::Capability::DacOverride, rights::Capability::Bpf],
     };
-    args.confine.give_up(user.as_ref(), keep)?;
+    let mut files = Files::default();
+    if let Some(file) = file.filter(|_| args.pace.rounds != 1) {
+        files.read(Path::new(&PortName::parse(file)?.target));
+    }
+    args.confine
+        .give_up(user.as_ref(), keep, &Needs::files(files))?;
     out::start()
 }
 

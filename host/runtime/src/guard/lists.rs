@@ -96,6 +96,14 @@ impl ListSpec {
         &self.list
     }
 
+    /// The file that it is from, if it is from one.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.origin {
+            Origin::File(path) => Some(path),
+            Origin::Inline(_) => None,
+        }
+    }
+
     /// What people call it: the file's name, or the prefixes.
     pub fn name(&self) -> String {
         match &self.origin {

@@ -13,6 +13,7 @@ use sys::{Error, ErrorKind, Result};
 use super::Args;
 use crate::cmd::Command;
 use crate::config::{self, Settings};
+use crate::confine::ConfineArgs;
 use crate::out::{say, warning};
 use crate::{Cli, exit};
 
@@ -40,6 +41,7 @@ pub struct Reloading {
     /// The filter runs in this program.
     live_filter: bool,
     link_type: u16,
+    confine: ConfineArgs,
 }
 
 /// Whether a port's filter may be left to this program.
@@ -62,14 +64,15 @@ impl Reloading {
     ///
     /// # Errors
     /// When the signal cannot be caught, or the file is not there any more.
-    pub fn new(path: &Path, live_filter: bool, link_type: u16) -> Result<Reloading> {
+    pub fn new(path: &Path, args: &Args, link_type: u16) -> Result<Reloading> {
         Ok(Reloading {
             reload: Reload::on_hangup()?,
             settings: config::read(path)?,
             path: path.to_owned(),
             arguments: std::env::args_os().collect(),
-            live_filter,
+            live_filter: args.live_filter,
             link_type,
+            confine: args.port_args.confine,
         })
     }
 
@@ -82,7 +85,7 @@ impl Reloading {
         // What is wrong with the file does not end the probe.
         if let Err(error) = self.read_again(running, switch) {
             warning!("{}: not reloaded, nothing was changed", self.path.display());
-            exit::print(&error);
+            exit::print(&self.confine.explain(error));
         }
         running.ready();
     }

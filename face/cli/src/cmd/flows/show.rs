@@ -13,6 +13,7 @@ use sys::Result;
 
 use super::service::Reloading;
 use super::{Args, Origins, plain, report};
+use crate::confine::ConfineArgs;
 use crate::live::{Live, Once};
 use crate::out::{self, say, warning};
 
@@ -113,6 +114,7 @@ impl Showing<'_> {
             has_picture: self.has_picture,
             duration: self.args.duration,
             reload: &mut self.reload,
+            confine: self.args.port_args.confine,
         };
         if let Some(duration) = self.args.duration {
             self.stop.set_after(duration + LATE)?;
@@ -136,6 +138,7 @@ struct Watching<'a> {
     has_picture: bool,
     duration: Option<Duration>,
     reload: &'a mut Option<Reloading>,
+    confine: ConfineArgs,
 }
 
 impl View for Watching<'_> {
@@ -163,7 +166,7 @@ impl View for Watching<'_> {
             Ok(()) => say!("reloaded the files of --asn, --geo and --mac-vendors"),
             Err(error) => {
                 warning!("kept the old files of --asn, --geo and --mac-vendors");
-                crate::exit::print(&error);
+                crate::exit::print(&self.confine.explain(error));
             }
         }
     }

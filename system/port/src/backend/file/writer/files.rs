@@ -172,7 +172,8 @@ fn refused(path: &Path, error: io::Error, files: u32) -> Error {
         Some(libc::ENOENT) if folder.is_dir() => "files cannot be made there".to_owned(),
         Some(libc::ENOENT) => format!("make the folder first: mkdir -p {}", folder.display()),
         Some(libc::EACCES | libc::EPERM) if files > 0 => format!(
-            "with --user, later files are made by that user, who must be allowed to write to {}",
+            "with --user, later files are made by that user, who must be allowed to write to {}; \
+             without --no-landlock, only directories in use at the start can be written to",
             folder.display()
         ),
         Some(libc::EACCES | libc::EPERM) => {

@@ -1,0 +1,68 @@
+//! Files that a probe opens while it runs.
+
+use std::path::Path;
+
+use export::{Place, Target};
+
+use super::Args;
+use crate::confine::Files;
+
+/// Directories of a service (systemd.exec(5)).
+const SERVICE: [&str; 3] = ["STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY"];
+
+impl Args {
+    /// Files of exports that rotate, of what a reload reads again, and of a report that is not
+    /// written after all.
+    pub(super) fn files(&self) -> Files {
+        let mut files = Files::default();
+        let reloads = self.config.is_some();
+        if let Some(config) = &self.config {
+            files.read_beside(config);
+            let origins = self.origin.files();
+            let read = [origins.networks, origins.places, origins.vendors];
+            read.iter()
+                .flatten()
+                .for_each(|file| files.read_beside(file));
+            // Exports may be added there.
+            for name in SERVICE {
+                let folders = std::env::var_os(name).unwrap_or_default();
+                let folders = std::env::split_paths(&folders);
+                folders
+                    .filter(|folder| folder.is_absolute())
+                    .for_each(|folder| files.write_in(&folder));
+            }
+        }
+        for target in self.export.targets() {
+            of_target(target, reloads, &mut files);
+        }
+        if let Some(report) = &self.report {
+            files.delete(report);
+        }
+        files
+    }
+}
+
+fn of_target(target: &Target, reloads: bool, files: &mut Files) {
+    let options = &target.options;
+    match &target.place {
+        Place::Path(path) if path == Path::new("-") => {}
+        Place::Path(folder) if target.is_folder() => files.write_in(folder),
+        Place::Path(pattern) if options.rotation.is_some() => files.write_pattern(pattern),
+        // It is made anew after somebody has moved it away.
+        Place::Path(path) if reloads => files.write_beside(path),
+        _ => {}
+    }
+    for file in [&options.ca, &options.cert, &options.key]
+        .into_iter()
+        .flatten()
+    {
+        files.read_beside(file);
+    }
+    // librdkafka reads files that its properties name; which they are, only it knows.
+    for (_, value) in &options.properties {
+        let path = Path::new(value);
+        if path.is_absolute() {
+            files.read_beside(path);
+        }
+    }
+}

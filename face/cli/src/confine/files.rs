@@ -1,0 +1,183 @@
+//! Files that commands open while they run: those of the system, and what each names.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sys::landlock::{Access, Rule};
+
+/// What may be read by everybody: libraries that are opened on demand (`/nix`, `/gnu`: where they
+/// are in NixOS and Guix), settings of the resolver, time zones, certificates, the kernel's tables.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix",
+    "/gnu",
+    "/etc",
+    "/run",
+    "/proc",
+    "/sys",
+    "/var/lib/ca-certificates",
+    "/var/lib/sss",
+];
+
+/// Directories of libraries (ld.so(8)).
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Files and directories that a command keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    rules: Vec<Rule>,
+}
+
+impl Files {
+    fn add(&mut self, path: &Path, access: Access) {
+        let path = match path.as_os_str().is_empty() {
+            true => PathBuf::from("."),
+            false => path.to_owned(),
+        };
+        let rule = Rule { path, access };
+        if !self.rules.contains(&rule) {
+            self.rules.push(rule);
+        }
+    }
+
+    /// The file is opened again: this one, not another that took its name.
+    pub fn read(&mut self, file: &Path) {
+        self.add(file, Access::Read);
+    }
+
+    /// The file, or one that takes its name, is read: editors write a new file and rename it.
+    pub fn read_beside(&mut self, file: &Path) {
+        for folder in folders_of(file) {
+            self.add(&folder, Access::Read);
+        }
+    }
+
+    /// Files are made in this directory, which may be missing yet.
+    pub fn write_in(&mut self, folder: &Path) {
+        self.add(existing(folder), Access::Write);
+    }
+
+    /// The file, or one that takes its name, is written, or others beside it are.
+    pub fn write_beside(&mut self, file: &Path) {
+        for folder in folders_of(file) {
+            self.write_in(&folder);
+        }
+    }
+
+    /// Files are made whose names are made of this pattern: below the directory in front of the
+    /// first `%`.
+    pub fn write_pattern(&mut self, pattern: &Path) {
+        match unformatted(pattern) {
+            Some(folder) => self.write_in(folder),
+            None => self.write_beside(pattern),
+        }
+    }
+
+    /// The file is deleted.
+    pub fn delete(&mut self, file: &Path) {
+        for folder in folders_of(file) {
+            self.add(&folder, Access::Delete);
+        }
+    }
+
+    /// These and the system's.
+    pub(super) fn rules(&self) -> Vec<Rule> {
+        let mut all = self.clone();
+        for path in SYSTEM {
+            all.add(Path::new(path), Access::Read);
+        }
+        let libraries = std::env::var_os(LIBRARY_PATH).unwrap_or_default();
+        for path in std::env::split_paths(&libraries).filter(|path| path.is_absolute()) {
+            all.add(&path, Access::Read);
+        }
+        // Names of functions, for what a panic prints.
+        if let Ok(program) = std::env::current_exe() {
+            all.read(&program);
+        }
+        all.add(Path::new("/dev"), Access::Devices);
+        all.rules
+    }
+}
+
+/// The directory of a file, and that of what it leads to where it is a symbolic link.
+fn folders_of(file: &Path) -> Vec<PathBuf> {
+    let folder = |path: &Path| path.parent().map(Path::to_owned);
+    let mut folders = Vec::from_iter(folder(file));
+    if file.is_symlink()
+        && let Ok(target) = file.canonicalize()
+    {
+        folders.extend(folder(&target));
+    }
+    folders
+}
+
+/// The deepest directory above, or itself, that exists.
+fn existing(folder: &Path) -> &Path {
+    let exists = |path: &&Path| path.as_os_str().is_empty() || path.exists();
+    folder.ancestors().find(exists).unwrap_or(folder)
+}
+
+/// The directory in front of the first part of a path with a percent sign, if there is one.
+fn unformatted(pattern: &Path) -> Option<&Path> {
+    let has_format = |name: &OsStr| name.as_bytes().contains(&b'%');
+    pattern
+        .ancestors()
+        .filter(|path| path.file_name().is_some_and(has_format))
+        .last()?
+        .parent()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(path: &str, access: Access) -> Rule {
+        let path = path.into();
+        Rule { path, access }
+    }
+
+    #[test]
+    fn files_are_made_below_what_does_not_change() {
+        let mut files = Files::default();
+        for pattern in ["/tmp/%F/a/%H.pcap", "/tmp/day-%F.pcap", "%s.pcap", "x.pcap"] {
+            files.write_pattern(Path::new(pattern));
+        }
+        let expected = [rule("/tmp", Access::Write), rule(".", Access::Write)];
+        assert_eq!(files.rules, expected);
+    }
+
+    #[test]
+    fn directories_that_are_missing_are_made_below_one_that_is_there() {
+        let mut files = Files::default();
+        files.write_in(Path::new("/tmp/barewire-absent/one/two"));
+        files.write_in(Path::new("barewire-absent/one"));
+        let expected = [rule("/tmp", Access::Write), rule(".", Access::Write)];
+        assert_eq!(files.rules, expected);
+    }
+
+    #[test]
+    fn a_link_leads_to_a_second_directory() {
+        let folder = std::env::temp_dir().join(format!("barewire-files-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("there")).unwrap();
+        std::fs::write(folder.join("there/file"), "").unwrap();
+        let link = folder.join("link");
+        std::os::unix::fs::symlink("there/file", &link).unwrap();
+        let found = folders_of(&link);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], folder);
+        assert!(found[1].ends_with("there"), "{found:?}");
+    }
+
+    #[test]
+    fn the_system_is_read_and_never_written() {
+        let rules = Files::default().rules();
+        assert!(rules.contains(&rule("/usr", Access::Read)));
+        assert!(rules.iter().all(|rule| rule.access != Access::Write));
+    }
+}
