@@ -7,7 +7,7 @@
 //!
 //! On a live socket the kernel keeps the outer VLAN tag outside the packet. An expression with
 //! `vlan` is then parsed twice, once for packets with their tag outside and once for packets with
-//! the tag among their bytes; [`block`] joins both.
+//! the tag among their bytes; `block` joins both.
 
 mod arith;
 mod block;
