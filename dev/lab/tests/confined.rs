@@ -1,8 +1,12 @@
 //! System calls that commands give up once everything is open.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 use std::time::Duration;
 
+use crate::capture::{Folder, command};
 use lab::process::{Process, Signal, barewire};
 use lab::{Veth, require, skip};
 
@@ -37,6 +41,7 @@ fn running_commands_have_given_up_system_calls() {
     let mac = wire::Mac(pair.right.mac).to_string();
     let file = lab::oracle::TempFile::new("pcap");
     let path = file.path().to_str().unwrap();
+    let to = format!("file:{path}");
     let scan = [
         "scan",
         "192.0.2.1",
@@ -49,13 +54,14 @@ fn running_commands_have_given_up_system_calls() {
         "--wait",
         "60",
     ];
-    let commands: [(&[&str], &str); 6] = [
+    let commands: [(&[&str], &str); 7] = [
         (&["capture", left, "-w", path], "listening on"),
         (
             &["capture", left, "-w", path, "-G", "600", "-z", "gzip"],
             "listening on",
         ),
         (&["flows", left, "--plain"], left),
+        (&["forward", left, &to], "forwarding"),
         (&["guard", left, "--count", "tcp"], "guarding"),
         (&scan, "all probes sent"),
         (
@@ -93,4 +99,45 @@ fn running_commands_have_given_up_system_calls() {
             assert!(is_right, "{args:?} {found:?} {}", finished.stderr);
         }
     }
+}
+
+/// Reads packets from its standard input as root, into a set of files in another user's directory
+/// or into a single file: which capabilities it has then, and the files of the set.
+fn capture_of_a_file(more: &[&str]) -> (String, Vec<u64>) {
+    let folder = Folder::new();
+    let set = folder.at("set");
+    fs::create_dir(&set).unwrap();
+    let [first, second] = ["x.pcap", "x.pcap1"].map(|name| set.join(name));
+    // One that takes more than being root without capabilities to write to.
+    fs::write(&second, "").unwrap();
+    fs::set_permissions(&second, fs::Permissions::from_mode(0o600)).unwrap();
+    for path in [&second, &set] {
+        std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).unwrap();
+    }
+    let input = lab::oracle::write_pcap(&vec![vec![0; 100]; 20]).unwrap();
+    let args = ["-r", "-", "-w", first.to_str().unwrap()];
+    let mut command = command([&args, more].concat());
+    command.stdin(Stdio::piped());
+    let mut process = Process::spawn_with_stdin(&mut command).unwrap();
+    let mut stdin = process.take_stdin().unwrap();
+    stdin.write_all(&fs::read(input.path()).unwrap()).unwrap();
+    process.wait_stderr("reading from", LIMIT).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    drop(stdin);
+    process.wait(LIMIT).unwrap().checked().unwrap();
+    let lens = [first, second].map(|path| path.metadata().unwrap().len());
+    (line.unwrap().trim().to_owned(), lens.to_vec())
+}
+
+#[test]
+fn a_capture_of_a_file_drops_privileges() {
+    require!(skip::lab());
+    let (capabilities, lens) = capture_of_a_file(&[]);
+    assert_eq!(capabilities, "0000000000000000");
+    assert!(lens[0] > 2000 && lens[1] == 0, "{lens:?}");
+    // CAP_DAC_OVERRIDE.
+    let (capabilities, lens) = capture_of_a_file(&["-C", "1k"]);
+    assert_eq!(capabilities, "0000000000000002");
+    assert!(lens.iter().all(|len| *len > 1000), "{lens:?}");
 }
