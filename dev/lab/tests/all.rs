@@ -79,6 +79,7 @@ mod nic_lifeline;
 mod package;
 mod port_embedding;
 mod rights;
+mod scan_banners;
 mod scan_live;
 mod send_generate;
 mod send_neighbour;

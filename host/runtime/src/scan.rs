@@ -1,6 +1,7 @@
 //! A stateless scan over one port: one thread sends probes when they are due, one a queue
 //! recognizes answers, and the caller's reports each answer once.
 
+mod probes;
 mod route;
 mod run;
 mod state;
@@ -9,6 +10,7 @@ mod sweep;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use ::scan::talk::{Banner, Talk, Talked, Talker};
 use ::scan::{
     AddrRange, Answer, Cookies, NextHops, Options, Order, Plan, Ports, RESERVED, Shard, Syns,
     Targets,
@@ -57,6 +59,8 @@ pub struct Setup {
     pub options: Options,
     /// TTL or hop limit of probes.
     pub ttl: u8,
+    /// How banners are read, if they are.
+    pub talk: Option<Talk>,
 }
 
 /// A scan whose targets and routes are known, and of which nothing was sent.
@@ -175,10 +179,21 @@ impl Scan {
         self.on_link.count()
     }
 
-    /// The name of the port that [`run()`] opens.
+    /// The name of the port that [`run()`] opens. Banners need one that takes the answers before
+    /// the kernel, which knows nothing of the connections and would reset them.
     pub fn port_name(&self) -> String {
+        let link = &self.local.link.name;
         let name = self.setup.port.clone();
-        name.unwrap_or_else(|| self.local.link.name.clone())
+        name.unwrap_or_else(|| match self.setup.talk {
+            Some(_) => format!("afxdp:{link}"),
+            None => link.clone(),
+        })
+    }
+
+    fn talker<'s>(&'s self, cookies: &'s Cookies, hops: &'s NextHops) -> Option<Talker<'s>> {
+        let local = (self.local.mac, self.setup.ttl);
+        let talk = self.setup.talk?;
+        Some(Talker::new(&self.plan, cookies, hops, local, talk))
     }
 
     /// The first probes, as frames; next hops that are not known yet have the address 0.
@@ -299,6 +314,8 @@ pub struct Totals {
     pub maybe_repeated: u64,
     /// Packets lost on the way from the interface to here: answers may be missing.
     pub lost: u64,
+    /// Connections that read banners.
+    pub talked: Talked,
 }
 
 /// What happens meanwhile.
@@ -307,6 +324,8 @@ pub enum Notice<'a> {
     Neighbours(usize, u128),
     /// An answer, when it was taken from the port.
     Found(&'a Answer, SystemTime),
+    /// What a service said, when reading ended.
+    Banner(&'a Banner, SystemTime),
     /// About once a second.
     Progress(&'a Totals, Duration),
     /// All probes were sent; answers are waited for this long.

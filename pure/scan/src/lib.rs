@@ -19,6 +19,7 @@ mod prober;
 mod seen;
 mod source;
 mod syn;
+pub mod talk;
 mod target;
 
 pub use answer::{Answer, Evidence, Judge, State};

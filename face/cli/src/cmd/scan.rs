@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::scan::talk::Talk;
 use ::scan::{AddrRange, Options, Ports, Shard, parse_line, parse_range};
 use runtime::scan::{self, Notice, Saved, Scan, Setup, StateFile};
 use runtime::{Stop, TotalsRequest};
@@ -82,6 +83,17 @@ pub struct Args {
     #[arg(value_name = "N")]
     ttl: u8,
 
+    /// Connect to open ports and print what the service says; answers are taken by AF_XDP, so that
+    /// the kernel does not reset the connections
+    #[arg(long)]
+    banners: bool,
+    /// Close a connection after TIME
+    #[arg(long, default_value = "10", value_parser = parse_duration, value_name = "TIME")]
+    banner_timeout: Duration,
+    /// Connections open at one time, at most, 6 KiB each
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
     /// Report open ports only
     #[arg(long, visible_alias = "open-only")]
     open: bool,
@@ -198,6 +210,7 @@ pub fn run(args: &Args) -> Result<()> {
         match notice {
             Notice::Neighbours(found, count) => show.neighbours(found, count),
             Notice::Found(answer, time) => show.found(answer, time)?,
+            Notice::Banner(banner, time) => show.banner(banner, time)?,
             Notice::Progress(totals, elapsed) => show.progress(totals, elapsed),
             Notice::Waiting(wait) => show.waiting(wait),
         }
@@ -228,6 +241,17 @@ fn lost_answers(lost: u64) -> Error {
 }
 
 impl Args {
+    fn talk(&self) -> Result<Option<Talk>> {
+        if !self.banners {
+            return Ok(None);
+        }
+        Ok(Some(Talk {
+            connection_count_max: self.connections,
+            timeout_ns: self.banner_timeout.as_nanos().min(u64::MAX.into()) as u64,
+            random: random()?,
+        }))
+    }
+
     fn setup(&self, saved: Option<Saved>) -> Result<Setup> {
         let mut include = Vec::new();
         for text in &self.targets {
@@ -274,6 +298,7 @@ impl Args {
             wait: self.wait,
             options: self.tcp_options.into(),
             ttl: self.ttl,
+            talk: self.talk()?,
         })
     }
 }

@@ -1,18 +1,20 @@
 //! The threads of a scan.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use ::scan::talk::{Banner, Talked, Talker};
 use ::scan::{Answer, Cookies, Judge, Prober, Seen, Sighting, State};
-use port::{Port, RxBatch, TxBatch, TxQueue};
+use port::{Port, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
 
+use super::probes::{ProbeSource, Segments, Talking};
 use super::{Notice, Outcome, Scan, StateFile, Totals};
 use crate::Stop;
-use crate::send::{self, Limits, Next, SendEnded};
+use crate::send::{self, Limits, SendEnded};
 use crate::worker::{self, Engine, Pacing, Verdict};
 
 /// Answers on their way to the thread that reports them; a receiver waits when there is no room.
@@ -23,45 +25,30 @@ const SEEN_MAX: usize = 1 << 24;
 const LAG_MAX_NS: u64 = 5_000_000;
 /// How long answers to the last probes may take when the scan is ended early and its state is kept.
 const LAST_MAX: Duration = Duration::from_millis(800);
+/// Batches of segments on their way to the connections; a receiver waits when there is no room.
+const SEGMENTS_MAX: usize = 256;
+/// How long the resets of connections that are ended early may take.
+const LAST: Limits = Limits {
+    packet_count: None,
+    duration: Some(Duration::from_millis(500)),
+};
 /// How often progress is reported.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The probes, as packets to send.
-struct ProbeSource<'p> {
-    prober: Prober<'p>,
-    from: u128,
-    live: &'p Live,
-}
-
-impl send::Source for ProbeSource<'_> {
-    #[inline]
-    fn next(&mut self) -> Result<Next> {
-        Ok(match self.prober.next_len() {
-            Some(len) => Next::Packet {
-                len,
-                time_ns: 0,
-                again: false,
-            },
-            None => Next::End,
-        })
-    }
-
-    #[inline]
-    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
-        let written = batch.buffer().and_then(|buffer| self.prober.write(buffer));
-        if let Some(len) = written {
-            batch.advance(len);
-            let done = self.prober.taken() - self.from;
-            self.live.done.store(done as u64, Ordering::Relaxed);
-        }
-        written.is_some()
-    }
+/// What goes to the thread that reports.
+pub enum Event {
+    /// An answer to a probe.
+    Answer(Answer),
+    /// What a service said.
+    Banner(Box<Banner>),
 }
 
 /// Recognizes answers on one queue.
 struct Receiving<'p> {
     judge: Judge<'p>,
-    answers: SyncSender<(Answer, SystemTime)>,
+    events: SyncSender<(Event, SystemTime)>,
+    /// Where TCP segments go if banners are read.
+    segments: Option<SyncSender<Segments>>,
     received: &'p AtomicU64,
 }
 
@@ -70,15 +57,32 @@ impl Engine for Receiving<'_> {
         self.received
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
         let now = SystemTime::now();
+        let mut segments = Segments::default();
         for packet in batch.iter() {
-            if let Some(answer) = self.judge.judge(packet.bytes())
-                && self.answers.send((answer, now)).is_err()
+            let answer = self.judge.judge(packet.bytes());
+            if let Some(answer) = answer
+                && self.events.send((Event::Answer(answer), now)).is_err()
             {
                 return Ok(Verdict::Finish);
             }
+            // Resets and ICMP errors that answer probes belong to no connection.
+            if self.segments.is_some() && answer.is_none_or(|answer| answer.state == State::Open) {
+                segments.push(packet.bytes());
+            }
+        }
+        if let Some(to) = &self.segments
+            && !segments.is_empty()
+        {
+            // The sender may have ended: then nobody reads banners any more.
+            let _ = to.send(segments);
         }
         Ok(Verdict::Continue)
     }
+}
+
+fn receive(rx: &mut RxQueue, engine: &mut Receiving<'_>, ended: &Stop) -> Result<()> {
+    worker::run(rx, engine, ended, Pacing::Gather)?;
+    worker::drain(rx, engine)
 }
 
 /// The result of the sending thread.
@@ -88,16 +92,23 @@ struct Sent {
     unreachable: u128,
     /// The probe that would have been next.
     next: u128,
+    talked: Talked,
 }
 
 /// Figures of the sending thread, for progress.
 #[derive(Default)]
-struct Live {
-    /// Probes that left, brought up to date about once a second.
+pub struct Live {
+    /// Packets that left, brought up to date about once a second.
     sent: AtomicU64,
     /// Probes of this run that were written or skipped.
-    done: AtomicU64,
+    pub done: AtomicU64,
     received: AtomicU64,
+    /// Segments of connections among the packets, and their bytes.
+    pub segments: AtomicU64,
+    /// As above.
+    pub segment_bytes: AtomicU64,
+    /// All probes were sent.
+    pub is_probed: AtomicBool,
 }
 
 /// Runs a scan: resolves next hops, opens the port, sends and listens. `opened` is called once
@@ -143,7 +154,8 @@ pub fn run(
         state,
         done: scan.setup().from,
     };
-    collector.run(&mut port, prober, &cookies, stop, &mut notice);
+    let talker = scan.talker(&cookies, &hops);
+    collector.run(&mut port, (prober, talker), &cookies, stop, &mut notice);
     Ok(collector.outcome())
 }
 
@@ -166,14 +178,18 @@ impl<'s> Collector<'s> {
     fn run(
         &mut self,
         port: &mut Port,
-        prober: Prober<'_>,
+        (prober, talker): (Prober<'_>, Option<Talker<'_>>),
         cookies: &Cookies,
         stop: &Stop,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
     ) {
         let (give, answers) = sync_channel(ANSWERS_MAX);
+        let (segments, inbox) = sync_channel(SEGMENTS_MAX);
         let (over, ended) = (stop.child(), Stop::new());
         let (live, plan) = (self.live, self.scan.plan());
+        let talking =
+            talker.map(|talker| Talking::new(talker, inbox, give.clone(), self.scan.setup().wait));
+        let segments = talking.as_ref().map(|_| segments);
         let tx = &mut port.tx[0];
         let sent = &mut None;
         thread::scope(|scope| {
@@ -181,31 +197,36 @@ impl<'s> Collector<'s> {
             for rx in &mut port.rx {
                 let mut engine = Receiving {
                     judge: Judge::new(plan, cookies),
-                    answers: give.clone(),
+                    events: give.clone(),
+                    segments: segments.clone(),
                     received: &live.received,
                 };
                 let ended = &ended;
-                receivers.push(scope.spawn(move || {
-                    let result = worker::run(rx, &mut engine, ended, Pacing::Gather);
-                    result
-                        .map(drop)
-                        .and_then(|()| worker::drain(rx, &mut engine))
-                }));
+                receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
-            drop(give);
+            drop((give, segments));
             let rate = self.scan.setup().rate;
             let sending = &over;
             let from = self.scan.setup().from;
-            let source = ProbeSource { prober, from, live };
+            let wait = self.scan.setup().wait;
+            let talks = talking.is_some();
+            let source = ProbeSource::new(prober, from, live, talking);
             let sender = scope.spawn(move || transmit(tx, source, rate, live, sending));
-            self.collect(&answers, notice, || sender.is_finished(), None, &over);
+            let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
+            self.collect(&answers, notice, is_probed, None, &over);
+            if talks && !sender.is_finished() {
+                // The sender waits for the last answers itself: they begin connections.
+                self.keep(notice(Notice::Waiting(wait)));
+                self.collect(&answers, notice, || sender.is_finished(), None, &over);
+            }
             *sent = Some(join(sender));
             let all_sent = self.account_sent(sent.as_ref());
             if all_sent && self.error.is_none() {
-                let wait = self.scan.setup().wait;
-                self.keep(notice(Notice::Waiting(wait)));
-                let until = Instant::now() + wait;
-                self.collect(&answers, notice, || false, Some(until), &over);
+                if !talks {
+                    self.keep(notice(Notice::Waiting(wait)));
+                    let until = Instant::now() + wait;
+                    self.collect(&answers, notice, || false, Some(until), &over);
+                }
             } else if self.state.is_some() {
                 // So that the state need not go back to before the last probes.
                 let until = Instant::now() + LAST_MAX;
@@ -222,21 +243,25 @@ impl<'s> Collector<'s> {
                 self.keep(join(receiver));
             }
         });
+        self.account_received(port);
+        if let Some(Err(error)) = sent.take().map(|sent| sent.result) {
+            self.keep(Err(error));
+        }
+    }
+
+    fn account_received(&mut self, port: &mut Port) {
         match port.control.account() {
             Ok(account) => self.totals.lost = account.rx_total().lost(),
             Err(error) => self.keep(Err(error)),
         }
-        self.totals.received = live.received.load(Ordering::Relaxed);
-        if let Some(Err(error)) = sent.take().map(|sent| sent.result) {
-            self.keep(Err(error));
-        }
+        self.totals.received = self.live.received.load(Ordering::Relaxed);
     }
 
     /// Reports answers until `is_done` returns true, the time is over, `stop` is set, or no
     /// receiver is left.
     fn collect(
         &mut self,
-        answers: &Receiver<(Answer, SystemTime)>,
+        answers: &Receiver<(Event, SystemTime)>,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
         is_done: impl Fn() -> bool,
         until: Option<Instant>,
@@ -245,9 +270,13 @@ impl<'s> Collector<'s> {
         let mut tick = Instant::now() + TICK;
         loop {
             match answers.recv_timeout(Duration::from_millis(20)) {
-                Ok((answer, time)) => {
+                Ok((Event::Answer(answer), time)) => {
                     let result = self.answer(&answer, time, notice);
                     self.end_on_error(result, stop);
+                }
+                Ok((Event::Banner(banner), time)) => {
+                    self.totals.talked.banners += 1;
+                    self.end_on_error(notice(Notice::Banner(&banner, time)), stop);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -257,7 +286,9 @@ impl<'s> Collector<'s> {
                 tick = now + TICK;
                 let noted = self.note();
                 self.end_on_error(noted, stop);
-                self.totals.sent = self.live.sent.load(Ordering::Relaxed);
+                let segments = self.live.segments.load(Ordering::Relaxed);
+                let sent = self.live.sent.load(Ordering::Relaxed);
+                self.totals.sent = sent.saturating_sub(segments);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
                 self.end_on_error(result, stop);
@@ -310,12 +341,17 @@ impl<'s> Collector<'s> {
         let Some(sent) = sent else {
             return false;
         };
-        self.totals.sent = sent.report.packets;
-        self.totals.sent_bytes = sent.report.bytes;
+        let segments = self.live.segments.load(Ordering::Relaxed);
+        let segment_bytes = self.live.segment_bytes.load(Ordering::Relaxed);
+        self.totals.sent = sent.report.packets.saturating_sub(segments);
+        self.totals.sent_bytes = sent.report.bytes.saturating_sub(segment_bytes);
+        self.totals.talked = sent.talked;
         self.totals.failed = sent.report.failed;
         self.totals.unreachable = sent.unreachable;
         self.sending = Duration::from_nanos(sent.report.span_ns);
-        self.is_complete = sent.result.is_ok() && sent.report.ended == SendEnded::Source;
+        let is_end = sent.next == self.scan.plan().probe_count();
+        self.is_complete =
+            sent.result.is_ok() && (sent.report.ended == SendEnded::Source || is_end);
         self.is_complete
     }
 
@@ -367,7 +403,25 @@ fn transmit(
         0 => Ok(()),
         failed => Err(refused(failed)),
     });
+    if report.ended == SendEnded::Stopped
+        && let Some(mut closing) = source.close_all()
+    {
+        // Not in the report, which is of what was sent until the end.
+        let _ = send::send(
+            tx,
+            &mut closing,
+            &mut pacer,
+            &LAST,
+            &Stop::new(),
+            &mut |_| {},
+        );
+    }
     Sent {
+        talked: source
+            .talking
+            .as_ref()
+            .map(Talking::counted)
+            .unwrap_or_default(),
         report,
         result,
         unreachable: source.prober.unreachable(),

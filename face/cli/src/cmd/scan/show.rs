@@ -1,9 +1,12 @@
 //! Output of a scan: answers on standard output, progress and the account on standard error.
 
+mod banner;
+
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ::scan::talk::Banner;
 use ::scan::{Answer, State};
 use runtime::output::{Output, Piece, Refused, blocked};
 use runtime::scan::{Outcome, Scan, Totals};
@@ -38,7 +41,27 @@ pub struct Show {
 pub fn begin(scan: &Scan) -> Result<()> {
     out::start()?;
     say!("{}", plan_line(scan));
+    if let Some(warning) = kernel_resets(scan) {
+        warning!("{warning}");
+    }
     Ok(())
+}
+
+/// What is wrong with reading banners on a port whose packets the kernel sees, too.
+fn kernel_resets(scan: &Scan) -> Option<String> {
+    let (setup, name) = (scan.setup(), scan.port_name());
+    if setup.talk.is_none() || name.starts_with("afxdp:") || name.starts_with("vfio:") {
+        return None;
+    }
+    let (first, count) = setup.source_ports;
+    let last = first + (count - 1);
+    Some(format!(
+        "warning: the kernel sees the answers on {name} and resets the connections\n\
+         hint: scan by afxdp:{interface}, or drop its resets: nft add table inet barewire; \
+         nft add chain inet barewire out '{{ type filter hook output priority 0; }}'; \
+         nft add rule inet barewire out tcp sport {first}-{last} tcp flags rst drop",
+        interface = scan.interface()
+    ))
 }
 
 /// What is scanned, in a line.
@@ -119,11 +142,25 @@ impl Show {
         if self.open_only && answer.state != State::Open {
             return Ok(());
         }
-        self.clear();
-        let mut text = match self.json {
+        self.print(match self.json {
             true => json_line(answer, time).to_string(),
             false => text_line(answer),
-        };
+        })
+    }
+
+    /// What a service said.
+    ///
+    /// # Errors
+    /// When it cannot be printed.
+    pub fn banner(&mut self, banner: &Banner, time: SystemTime) -> Result<()> {
+        self.print(match self.json {
+            true => banner::json_line(banner, time).to_string(),
+            false => banner::text_line(banner),
+        })
+    }
+
+    fn print(&mut self, mut text: String) -> Result<()> {
+        self.clear();
         text.push('\n');
         let piece = Piece {
             bytes: text.into_bytes(),
@@ -229,12 +266,16 @@ fn text_line(answer: &Answer) -> String {
     text
 }
 
+fn seconds(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{:.6}", Timestamp(since.as_nanos() as u64))
+}
+
 fn json_line(answer: &Answer, time: SystemTime) -> Value {
     let aim = &answer.aim;
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
         "type": "answer",
-        "time": format!("{:.6}", Timestamp(since.as_nanos() as u64)),
+        "time": seconds(time),
         "address": aim.addr.to_string(),
         "protocol": aim.protocol.word(),
         "port": aim.port,
@@ -262,6 +303,10 @@ fn totals_json(totals: &Totals) -> Value {
         "repeated": totals.repeated,
         "maybe_repeated": totals.maybe_repeated,
         "lost": totals.lost,
+        "connections": totals.talked.connections,
+        "banners": totals.talked.banners,
+        "silent": totals.talked.silent,
+        "not_connected": totals.talked.refused,
     })
 }
 
@@ -286,12 +331,28 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
     );
     let _ = writeln!(
         text,
-        "  {} packets received, {} of them no answers; {} lost",
+        "  {} packets received, {} of them no answers to probes; {} lost",
         totals.received,
         totals.received.saturating_sub(totals.answers),
         totals.lost
     );
+    let talked = &totals.talked;
+    if talked.connections + talked.refused != 0 {
+        let _ = writeln!(
+            text,
+            "  {}, {}; {} said nothing; {}, {} retransmitted",
+            counted(talked.connections.into(), "connection", "connections"),
+            counted(talked.banners.into(), "banner", "banners"),
+            talked.silent,
+            counted(talked.segments.into(), "segment sent", "segments sent"),
+            talked.repeated
+        );
+    }
     for (count, what) in [
+        (
+            talked.refused.into(),
+            "open ports without a connection: too many were open (see --connections)",
+        ),
         (totals.failed.into(), "refused by the interface"),
         (
             totals.unreachable,

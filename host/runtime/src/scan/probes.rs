@@ -1,0 +1,239 @@
+//! What a scan sends: probes, and the segments of connections that read banners before them.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant, SystemTime};
+
+use ::scan::Prober;
+use ::scan::talk::{Banner, Talked, Talker};
+use port::TxBatch;
+use sys::Result;
+
+use super::run::{Event, Live};
+use crate::send::{self, Next};
+
+/// Batches of received segments taken before the next packet is sent, so that sending goes on.
+const INBOX_MAX: usize = 64;
+
+/// Received segments: each with its length before it, in 16 bits.
+#[derive(Default)]
+pub struct Segments(Vec<u8>);
+
+impl Segments {
+    /// Adds a packet; one that is longer than any Ethernet frame is passed over.
+    pub fn push(&mut self, packet: &[u8]) {
+        if let Ok(len) = u16::try_from(packet.len()) {
+            self.0.extend(len.to_ne_bytes());
+            self.0.extend(packet);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.0.as_slice();
+        std::iter::from_fn(move || {
+            let (len, behind) = rest.split_first_chunk::<2>()?;
+            let (packet, behind) = behind.split_at_checked(u16::from_ne_bytes(*len).into())?;
+            rest = behind;
+            Some(packet)
+        })
+    }
+}
+
+/// Connections that read banners.
+pub struct Talking<'p> {
+    talker: Talker<'p>,
+    inbox: Receiver<Segments>,
+    events: SyncSender<(Event, SystemTime)>,
+    began: Instant,
+    /// How long answers to the last probes are waited for.
+    wait: Duration,
+    /// When the last probe was sent.
+    probed: Option<Instant>,
+}
+
+impl<'p> Talking<'p> {
+    pub fn new(
+        talker: Talker<'p>,
+        inbox: Receiver<Segments>,
+        events: SyncSender<(Event, SystemTime)>,
+        wait: Duration,
+    ) -> Self {
+        Self {
+            talker,
+            inbox,
+            events,
+            began: Instant::now(),
+            wait,
+            probed: None,
+        }
+    }
+
+    pub fn counted(&self) -> Talked {
+        *self.talker.counted()
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Takes what was received, and does what is due.
+    fn work(&mut self) {
+        for _ in 0..INBOX_MAX {
+            match self.inbox.try_recv() {
+                Ok(segments) => self.take(&segments),
+                Err(_) => break,
+            }
+        }
+        let now_ns = self.now_ns();
+        let report = &mut reporter(&self.events);
+        self.talker.tick(now_ns, report);
+    }
+
+    fn take(&mut self, segments: &Segments) {
+        let now_ns = self.now_ns();
+        let report = &mut reporter(&self.events);
+        for packet in segments.iter() {
+            self.talker.receive(packet, now_ns, report);
+        }
+    }
+
+    /// Whether the last answers had their time, and all connections are closed.
+    fn is_over(&mut self) -> bool {
+        let probed = *self.probed.get_or_insert_with(Instant::now);
+        self.talker.open_count() == 0 && probed.elapsed() >= self.wait
+    }
+
+    /// Waits for segments until something is due.
+    fn wait(&mut self, timeout: Duration) {
+        let due_ns = self.talker.due_ns().unwrap_or(u64::MAX);
+        let until_due = Duration::from_nanos(due_ns.saturating_sub(self.now_ns()));
+        match self.inbox.recv_timeout(timeout.min(until_due)) {
+            Ok(segments) => self.take(&segments),
+            Err(RecvTimeoutError::Timeout) => {}
+            // No receiver is left: timeouts go on.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(timeout.min(until_due)),
+        }
+    }
+}
+
+/// Hands banners to the thread that reports them; if it has ended, nobody wants them.
+fn reporter(events: &SyncSender<(Event, SystemTime)>) -> impl FnMut(Banner) {
+    |banner| {
+        let event = Event::Banner(Box::new(banner));
+        let _ = events.send((event, SystemTime::now()));
+    }
+}
+
+/// The packets of a scan.
+pub struct ProbeSource<'p> {
+    pub prober: Prober<'p>,
+    pub from: u128,
+    pub live: &'p Live,
+    pub talking: Option<Talking<'p>>,
+    /// The packet that is next is a segment, not a probe.
+    is_segment: bool,
+}
+
+impl<'p> ProbeSource<'p> {
+    pub fn new(
+        prober: Prober<'p>,
+        from: u128,
+        live: &'p Live,
+        talking: Option<Talking<'p>>,
+    ) -> Self {
+        Self {
+            prober,
+            from,
+            live,
+            talking,
+            is_segment: false,
+        }
+    }
+
+    /// Ends all connections early; what is left to be sent are their resets.
+    pub fn close_all(&mut self) -> Option<Closing<'_, 'p>> {
+        let talking = self.talking.as_mut()?;
+        talking.talker.close_all(&mut reporter(&talking.events));
+        Some(Closing(&mut talking.talker))
+    }
+}
+
+fn packet(len: usize) -> Next {
+    Next::Packet {
+        len,
+        time_ns: 0,
+        again: false,
+    }
+}
+
+impl send::Source for ProbeSource<'_> {
+    #[inline]
+    fn next(&mut self) -> Result<Next> {
+        if let Some(talking) = &mut self.talking {
+            talking.work();
+            let len = talking.talker.next_len();
+            self.is_segment = len.is_some();
+            if let Some(len) = len {
+                return Ok(packet(len));
+            }
+        }
+        if let Some(len) = self.prober.next_len() {
+            return Ok(packet(len));
+        }
+        self.live.is_probed.store(true, Ordering::Release);
+        let is_over = self.talking.as_mut().is_none_or(Talking::is_over);
+        Ok(if is_over { Next::End } else { Next::Pending })
+    }
+
+    #[inline]
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let Some(buffer) = batch.buffer() else {
+            return false;
+        };
+        let written = match (&mut self.talking, self.is_segment) {
+            (Some(talking), true) => talking.talker.write(buffer),
+            _ => self.prober.write(buffer),
+        };
+        let Some(len) = written else {
+            return false;
+        };
+        batch.advance(len);
+        if self.is_segment {
+            self.live.segments.fetch_add(1, Ordering::Relaxed);
+            self.live
+                .segment_bytes
+                .fetch_add(len as u64, Ordering::Relaxed);
+        } else {
+            let done = self.prober.taken() - self.from;
+            self.live.done.store(done as u64, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        if let Some(talking) = &mut self.talking {
+            talking.wait(timeout);
+        }
+    }
+}
+
+/// The last segments of connections that were ended early.
+pub struct Closing<'t, 'p>(&'t mut Talker<'p>);
+
+impl send::Source for Closing<'_, '_> {
+    fn next(&mut self) -> Result<Next> {
+        Ok(self.0.next_len().map_or(Next::End, packet))
+    }
+
+    fn put(&mut self, batch: &mut TxBatch<'_>) -> bool {
+        let written = batch.buffer().and_then(|buffer| self.0.write(buffer));
+        if let Some(len) = written {
+            batch.advance(len);
+        }
+        written.is_some()
+    }
+}

@@ -1,0 +1,326 @@
+//! Banners: what services say, read by a TCP of our own.
+//!
+//! The host's kernel does not know these connections: the port takes their segments before the
+//! kernel does (XDP), or a firewall rule drops the kernel's resets. A [`Talker`] opens a connection
+//! for each SYN+ACK that answers a probe of this scan, sends a [`hello`], feeds what arrives
+//! in order to the decoders of `inspect`, and closes with a FIN.
+//!
+//! Memory is bounded by the number of connections. Nothing is reassembled: out-of-order data is
+//! dropped and acknowledged up to the gap (RFC 9293 §3.10.7.4, RFC 5681 §4.2), so the server
+//! retransmits it. Only the first bytes of a server are kept, for the report.
+
+mod connection;
+pub mod hello;
+mod segment;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use inspect::{Application, Tools};
+use wire::{Dissection, LayerKind, LinkType, Mac, dissect};
+
+use crate::answer::{Judge, State};
+use crate::cookie::{Aim, Cookies};
+use crate::hops::NextHops;
+use crate::plan::Plan;
+use crate::port::Protocol;
+
+pub use connection::Ending;
+use connection::{Connection, Step};
+use hello::Hello;
+use segment::{ACK, Incoming, Outgoing, RST, Sender};
+use table::Table;
+
+/// How connections are treated.
+#[derive(Clone, Copy, Debug)]
+pub struct Talk {
+    /// Connections open at one time, at most.
+    pub connection_count_max: u32,
+    /// How long a connection may take.
+    pub timeout_ns: u64,
+    /// Random bytes of this run, for TLS.
+    pub random: [u8; 32],
+}
+
+/// What a service said.
+#[derive(Clone, Debug)]
+pub struct Banner {
+    /// The service.
+    pub aim: Aim,
+    /// What the decoders found.
+    pub application: Application,
+    /// The first bytes that it sent.
+    pub start: Vec<u8>,
+    /// Bytes that it sent, as many as were read.
+    pub byte_count: u64,
+    /// Why reading ended.
+    pub ending: Ending,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Talked {
+    /// Connections opened.
+    pub connections: u64,
+    /// Those that said something.
+    pub banners: u64,
+    /// Those that said nothing until the end, and how they ended.
+    pub silent: u64,
+    /// Open ports that no connection was opened to, because too many were open.
+    pub refused: u64,
+    /// Segments written.
+    pub segments: u64,
+    /// Segments sent again, because they were not acknowledged in time.
+    pub repeated: u64,
+    /// Segments that arrived before their turn, and were not kept.
+    pub early: u64,
+}
+
+/// Segments that wait to be written, at most; what does not fit is as if lost on the way.
+const OUT_MAX: usize = 1 << 15;
+/// Connections remembered, so that none is opened twice.
+const KNOWN_MAX: usize = 1 << 22;
+
+/// The connections of a scan.
+pub struct Talker<'p> {
+    judge: Judge<'p>,
+    cookies: &'p Cookies,
+    plan: &'p Plan,
+    hops: &'p NextHops,
+    sender: Sender,
+    talk: Talk,
+    tools: Tools,
+    table: Table,
+    known: std::collections::HashSet<Aim>,
+    out: std::collections::VecDeque<Outgoing>,
+    counted: Talked,
+}
+
+impl<'p> Talker<'p> {
+    /// No connection yet; probes leave from `src_mac` with this TTL, and so do segments.
+    pub fn new(
+        plan: &'p Plan,
+        cookies: &'p Cookies,
+        hops: &'p NextHops,
+        (src_mac, ttl): (Mac, u8),
+        talk: Talk,
+    ) -> Self {
+        let pages = talk.connection_count_max.max(1);
+        Self {
+            judge: Judge::new(plan, cookies),
+            sender: Sender::new(*plan.source(), src_mac, ttl),
+            cookies,
+            plan,
+            hops,
+            tools: Tools::new(inspect::Decoders::ALL, pages),
+            table: Table::new(talk.connection_count_max),
+            known: Default::default(),
+            out: Default::default(),
+            counted: Talked::default(),
+            talk,
+        }
+    }
+
+    /// Connections that are open.
+    pub fn open_count(&self) -> usize {
+        self.table.len()
+    }
+
+    /// What was counted so far.
+    pub fn counted(&self) -> &Talked {
+        &self.counted
+    }
+
+    /// When [`tick`](Self::tick) is due, if ever.
+    pub fn due_ns(&self) -> Option<u64> {
+        self.table.due_ns()
+    }
+
+    /// Takes an Ethernet packet. What ends is given to `report`.
+    pub fn receive(&mut self, packet: &[u8], now_ns: u64, report: &mut dyn FnMut(Banner)) {
+        let mut found = Dissection::EMPTY;
+        dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
+        let Some(incoming) = Incoming::of(&found, packet) else {
+            return;
+        };
+        if !found.has(LayerKind::Tcp) || found.dst_addr().is_none_or(|dst| !self.is_own(dst)) {
+            return;
+        }
+        let aim = Aim {
+            addr: incoming.from,
+            protocol: Protocol::Tcp,
+            port: incoming.from_port,
+        };
+        if let Some(slot) = self.table.find(&aim) {
+            return self.deliver(slot, &incoming, now_ns, report);
+        }
+        if self.opens(packet, &aim) {
+            return self.open(aim, &incoming, now_ns);
+        }
+        self.reset(&aim, &incoming);
+    }
+
+    fn is_own(&self, addr: IpAddr) -> bool {
+        self.plan.source().is_own(addr)
+    }
+
+    /// Whether a packet is the first SYN+ACK that answers a probe.
+    fn opens(&self, packet: &[u8], aim: &Aim) -> bool {
+        let answer = self.judge.judge(packet);
+        answer.is_some_and(|answer| answer.state == State::Open) && !self.known.contains(aim)
+    }
+
+    fn open(&mut self, aim: Aim, incoming: &Incoming<'_>, now_ns: u64) {
+        let cookie = self.cookies.of(&aim);
+        let hello = Hello::of(aim.port);
+        let first = hello.bytes(&aim, &self.talk.random);
+        let mut connection = Connection::new(
+            aim,
+            self.plan.source().port(&cookie),
+            cookie.seq.wrapping_add(1),
+            incoming,
+            (hello, first),
+            (now_ns, self.talk.timeout_ns),
+        );
+        if self.known.len() >= KNOWN_MAX || self.table.is_full() {
+            self.counted.refused += 1;
+            return self.reset(&aim, incoming);
+        }
+        self.known.insert(aim);
+        self.counted.connections += 1;
+        let step = connection.begin(now_ns);
+        let slot = self.table.insert(connection);
+        self.act(slot, step, &mut |_| {});
+    }
+
+    fn deliver(
+        &mut self,
+        slot: u32,
+        incoming: &Incoming<'_>,
+        now_ns: u64,
+        report: &mut dyn FnMut(Banner),
+    ) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let early = connection.early_count();
+        let step = connection.receive(incoming, now_ns, &mut self.tools);
+        self.counted.early += connection.early_count() - early;
+        self.act(slot, step, report);
+    }
+
+    /// What belongs to no connection is reset, as by any host (RFC 9293 §3.10.7.1): the far end
+    /// need not wait for its timer. Only targets of this scan get one, at the ports it uses.
+    fn reset(&mut self, aim: &Aim, incoming: &Incoming<'_>) {
+        let is_asked = self.plan.ports().contains(aim.protocol, aim.port)
+            && self.plan.targets().contains(aim.addr)
+            && self.plan.source().port(&self.cookies.of(aim)) == incoming.to_port;
+        if incoming.flags & RST != 0 || incoming.flags & ACK == 0 || !is_asked {
+            return;
+        }
+        self.push(Outgoing {
+            addr: aim.addr,
+            port: aim.port,
+            local_port: incoming.to_port,
+            seq: incoming.ack,
+            ack: 0,
+            flags: RST,
+            slot: u32::MAX,
+            data: (0, 0),
+        });
+    }
+
+    fn push(&mut self, outgoing: Outgoing) {
+        if self.out.len() < OUT_MAX {
+            self.out.push_back(outgoing);
+        }
+    }
+
+    /// Does what a connection asks for.
+    fn act(&mut self, slot: u32, step: Step, report: &mut dyn FnMut(Banner)) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        self.counted.repeated += u64::from(step.is_repeated);
+        let banner = step.ended.map(|ending| {
+            let banner = connection.banner(ending, &mut self.tools);
+            match banner.byte_count {
+                0 => self.counted.silent += 1,
+                _ => self.counted.banners += 1,
+            }
+            banner
+        });
+        let outgoing = step.send.map(|what| connection.outgoing(what, slot));
+        if let Some(outgoing) = outgoing {
+            self.push(outgoing);
+        }
+        if step.is_over {
+            self.table.remove(slot);
+        } else {
+            self.table.reschedule(slot);
+        }
+        if let Some(banner) = banner
+            && banner.byte_count != 0
+        {
+            report(banner);
+        }
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now_ns: u64, report: &mut dyn FnMut(Banner)) {
+        while let Some(slot) = self.table.pop_due(now_ns) {
+            let Some(connection) = self.table.get_mut(slot) else {
+                continue;
+            };
+            let step = connection.tick(now_ns, &self.talk.random);
+            self.act(slot, step, report);
+        }
+    }
+
+    /// Ends all connections: what they said so far is reported, and they are reset.
+    pub fn close_all(&mut self, report: &mut dyn FnMut(Banner)) {
+        for slot in self.table.slots() {
+            if let Some(connection) = self.table.get_mut(slot) {
+                let step = connection.abort(Ending::Stopped);
+                self.act(slot, step, report);
+            }
+        }
+    }
+
+    /// Length of the next segment in bytes, if one waits to be written.
+    pub fn next_len(&mut self) -> Option<usize> {
+        while let Some(outgoing) = self.out.front() {
+            if self.hops.mac(outgoing.addr).is_some() && self.is_current(outgoing) {
+                return Some(self.sender.len(outgoing));
+            }
+            self.out.pop_front();
+        }
+        None
+    }
+
+    /// Whether the connection of a segment with data is still that of its slot.
+    fn is_current(&self, outgoing: &Outgoing) -> bool {
+        let (at, len) = outgoing.data;
+        len == 0 || self.data(outgoing).len() == usize::from(len) && at.checked_add(len).is_some()
+    }
+
+    fn data(&self, outgoing: &Outgoing) -> &[u8] {
+        let (at, len) = outgoing.data;
+        let connection = self.table.get(outgoing.slot);
+        let connection = connection.filter(|one| one.is_at(outgoing.addr, outgoing.port));
+        connection.map_or(&[], |one| one.said(at, len))
+    }
+
+    /// Writes the segment of [`next_len`](Self::next_len); `None` if it does not fit.
+    pub fn write(&mut self, out: &mut [u8]) -> Option<usize> {
+        let outgoing = *self.out.front()?;
+        let mac = self.hops.mac(outgoing.addr)?;
+        let data = self.data(&outgoing);
+        let len = self.sender.write(&outgoing, data, mac, out)?;
+        self.out.pop_front();
+        self.counted.segments += 1;
+        Some(len)
+    }
+}

@@ -1,0 +1,534 @@
+//! One connection, from the far end's SYN+ACK on: the client's side of RFC 9293.
+
+use std::net::IpAddr;
+
+use inspect::{Application, Conversation, Direction, End, Field, FieldSink, Origin, Tools, Value};
+
+use super::Banner;
+use super::hello::Hello;
+use super::segment::{ACK, FIN, Incoming, Outgoing, PSH, RST, SYN, WINDOW};
+use crate::cookie::Aim;
+
+/// First bytes kept of what the server says.
+pub const START_LEN: usize = 1024;
+/// Bytes read of a server, at most.
+const BYTES_MAX: u64 = 64 << 10;
+/// Longest piece sent: every host takes as much (RFC 9293 §3.7.1).
+const PIECE_LEN: u32 = 536;
+/// First time after which a segment is sent again (RFC 6298 §2), and how often it is.
+const REPEAT_NS: u64 = 1_000_000_000;
+const REPEAT_MAX: u8 = 4;
+/// How long a service that is not known may keep silent until it is asked.
+const FIRST_NS: u64 = 1_500_000_000;
+/// How long a server may pause before it has said what it says.
+const QUIET_NS: u64 = 2_000_000_000;
+/// The same, once the decoder has all that it looks for.
+const QUIET_DONE_NS: u64 = 100_000_000;
+/// How long a server may take to close after us.
+const CLOSE_NS: u64 = 3_000_000_000;
+const NEVER: u64 = u64::MAX;
+
+/// Why reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The server closed.
+    Closed,
+    /// The server reset the connection.
+    Reset,
+    /// It had no more to say for a while.
+    Quiet,
+    /// Enough was read.
+    Enough,
+    /// The time was over.
+    Timeout,
+    /// The scan was stopped.
+    Stopped,
+}
+
+impl Ending {
+    /// The word in reports and JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::Quiet => "quiet",
+            Self::Enough => "enough",
+            Self::Timeout => "timeout",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// What is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Ack,
+    /// So many bytes from this one on.
+    Data(u32, u32),
+    Fin,
+    Reset,
+}
+
+/// What is to be done after an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    pub send: Option<What>,
+    /// Reading has ended.
+    pub ended: Option<Ending>,
+    /// The connection is gone.
+    pub is_over: bool,
+    /// What is sent was sent before.
+    pub is_repeated: bool,
+}
+
+impl Step {
+    fn send(what: What) -> Self {
+        Self {
+            send: Some(what),
+            ..Self::default()
+        }
+    }
+}
+
+/// What is known of what the server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Too few bytes to know whether it answers the hello.
+    Undecided,
+    /// By the decoders.
+    Decoding,
+    /// They have ended.
+    Over(End),
+}
+
+/// What decoders say of this side's own hello is no news.
+const OWN: &[Field] = &[
+    Field::TlsAlpn,
+    Field::TlsVersionOffered,
+    Field::Ja3,
+    Field::Ja4,
+    Field::HttpMethod,
+    Field::HttpHost,
+    Field::HttpPath,
+    Field::HttpAgent,
+    Field::SshClient,
+    Field::Hassh,
+    Field::RdpRequested,
+    Field::RtspMethod,
+    Field::RtspUrl,
+];
+
+/// Takes what the server said.
+struct OfServer<'a>(&'a mut Application);
+
+impl FieldSink for OfServer<'_> {
+    fn named(&mut self, protocol: inspect::Protocol) {
+        self.0.named(protocol);
+    }
+
+    fn field(&mut self, field: Field, value: Value<'_>) {
+        if !OWN.contains(&field) {
+            self.0.field(field, value);
+        }
+    }
+}
+
+/// The state of a connection.
+pub struct Connection {
+    aim: Aim,
+    local_port: u16,
+    /// Sequence number of our first byte.
+    base: u32,
+    /// Bytes of ours that were acknowledged and sent; the FIN is the last one.
+    acked: u32,
+    sent: u32,
+    /// Sequence number of the server's next byte.
+    expected: u32,
+    window: u16,
+    hello: Hello,
+    said: Vec<u8>,
+    is_closing: bool,
+    is_closed_by_peer: bool,
+    reading: Reading,
+    conversation: Conversation,
+    application: Application,
+    start: Vec<u8>,
+    byte_count: u64,
+    early: u64,
+    ended: bool,
+    deadline_ns: u64,
+    quiet_ns: u64,
+    repeat_ns: u64,
+    repeat_after_ns: u64,
+    repeats: u8,
+    /// The earliest time that the table has noted for this connection.
+    pub noted_ns: u64,
+}
+
+impl Connection {
+    /// The connection that a SYN+ACK begins. `base` is the sequence number behind our SYN.
+    pub fn new(
+        aim: Aim,
+        local_port: u16,
+        base: u32,
+        syn_ack: &Incoming<'_>,
+        (hello, said): (Hello, Vec<u8>),
+        (now_ns, timeout_ns): (u64, u64),
+    ) -> Self {
+        Self {
+            aim,
+            local_port,
+            base,
+            acked: 0,
+            sent: 0,
+            expected: syn_ack.seq.wrapping_add(1),
+            window: syn_ack.window,
+            hello,
+            said,
+            is_closing: false,
+            is_closed_by_peer: false,
+            reading: Reading::Undecided,
+            conversation: Conversation::NEW,
+            application: Application::EMPTY,
+            start: Vec::new(),
+            byte_count: 0,
+            early: 0,
+            ended: false,
+            deadline_ns: now_ns.saturating_add(timeout_ns),
+            quiet_ns: NEVER,
+            repeat_ns: NEVER,
+            repeat_after_ns: REPEAT_NS,
+            repeats: 0,
+            noted_ns: NEVER,
+        }
+    }
+
+    pub fn aim(&self) -> &Aim {
+        &self.aim
+    }
+
+    pub fn is_at(&self, addr: IpAddr, port: u16) -> bool {
+        self.aim.addr == addr && self.aim.port == port
+    }
+
+    /// Bytes of what this side says.
+    pub fn said(&self, at: u16, len: u16) -> &[u8] {
+        let (at, len) = (usize::from(at), usize::from(len));
+        self.said.get(at..at + len).unwrap_or(&[])
+    }
+
+    /// Segments that arrived before their turn.
+    pub fn early_count(&self) -> u64 {
+        self.early
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn due_ns(&self) -> u64 {
+        self.deadline_ns.min(self.quiet_ns).min(self.repeat_ns)
+    }
+
+    /// The first segment: an ACK, with the hello where this side speaks first.
+    pub fn begin(&mut self, now_ns: u64) -> Step {
+        if self.said.is_empty() {
+            if self.hello.is_later() {
+                self.quiet_ns = now_ns + FIRST_NS;
+            }
+            return Step::send(What::Ack);
+        }
+        Step::send(self.more(now_ns).unwrap_or(What::Ack))
+    }
+
+    /// The next piece of what this side says, if the window allows one and none is on its way.
+    fn more(&mut self, now_ns: u64) -> Option<What> {
+        let left = self.said.len() as u32 - self.sent.min(self.said.len() as u32);
+        if left == 0 || self.sent != self.acked {
+            return None;
+        }
+        if self.repeat_ns == NEVER {
+            self.repeat_ns = now_ns + self.repeat_after_ns;
+        }
+        let len = left.min(PIECE_LEN).min(self.window.into());
+        if len == 0 {
+            return None;
+        }
+        let at = self.sent;
+        self.sent += len;
+        Some(What::Data(at, len))
+    }
+
+    /// Takes a segment.
+    pub fn receive(&mut self, incoming: &Incoming<'_>, now_ns: u64, tools: &mut Tools) -> Step {
+        if incoming.to_port != self.local_port {
+            return Step::default();
+        }
+        let is_next = incoming.seq == self.expected;
+        if incoming.flags & RST != 0 {
+            // RFC 5961 §3.2: others may be forged.
+            return match is_next {
+                true => self.over(Ending::Reset),
+                false => Step::send(What::Ack),
+            };
+        }
+        if incoming.flags & SYN != 0 {
+            // Our ACK was lost, or it is a forged one (RFC 5961 §4.2).
+            return Step::send(What::Ack);
+        }
+        if incoming.flags & ACK == 0 || !self.acknowledge(incoming) {
+            return Step::send(What::Ack);
+        }
+        let has_fin = incoming.flags & FIN != 0;
+        let takes_numbers = has_fin || !incoming.payload.is_empty();
+        if takes_numbers {
+            self.data(incoming, has_fin, now_ns, tools);
+        }
+        self.next_step(takes_numbers, now_ns)
+    }
+
+    /// Takes the acknowledgment of a segment; false if it is of something never sent.
+    fn acknowledge(&mut self, incoming: &Incoming<'_>) -> bool {
+        let acked = incoming.ack.wrapping_sub(self.base);
+        if acked > self.sent {
+            // Half of the numbers are older ones.
+            return acked > u32::MAX / 2;
+        }
+        if acked > self.acked {
+            self.acked = acked;
+            self.repeats = 0;
+            self.repeat_after_ns = REPEAT_NS;
+            self.repeat_ns = NEVER;
+        }
+        self.window = incoming.window;
+        true
+    }
+
+    fn data(&mut self, incoming: &Incoming<'_>, has_fin: bool, now_ns: u64, tools: &mut Tools) {
+        let old = self.expected.wrapping_sub(incoming.seq);
+        if old > u32::MAX / 2 {
+            self.early += 1;
+            return;
+        }
+        let Some(fresh) = incoming.payload.get(old as usize..) else {
+            return;
+        };
+        let fresh = &fresh[..fresh.len().min(usize::from(WINDOW))];
+        self.expected = self.expected.wrapping_add(fresh.len() as u32);
+        if !fresh.is_empty() && !self.ended {
+            self.read(fresh, now_ns, tools);
+            self.quiet_ns = now_ns
+                + match self.reading {
+                    Reading::Over(End::Done) => QUIET_DONE_NS,
+                    _ => QUIET_NS,
+                };
+        }
+        let is_all = old as usize + fresh.len() == incoming.payload.len();
+        if has_fin && is_all && !self.is_closed_by_peer {
+            self.expected = self.expected.wrapping_add(1);
+            self.is_closed_by_peer = true;
+        }
+    }
+
+    /// Reads the next bytes of the server.
+    fn read(&mut self, bytes: &[u8], now_ns: u64, tools: &mut Tools) {
+        self.byte_count += bytes.len() as u64;
+        let room = START_LEN - self.start.len();
+        self.start.extend(&bytes[..bytes.len().min(room)]);
+        match self.reading {
+            Reading::Undecided => {
+                // All of it is still in `start`: it is a few bytes.
+                if let Some(is_answer) = self.hello.is_answered_by(&self.start) {
+                    self.reading = Reading::Decoding;
+                    self.decode_start(is_answer, bytes, now_ns, tools);
+                }
+            }
+            Reading::Decoding => self.decode(Direction::Reverse, bytes, now_ns, tools),
+            Reading::Over(_) => {}
+        }
+    }
+
+    /// Gives the decoders what was held back, and the rest of `last`, which ends it.
+    fn decode_start(&mut self, is_answer: bool, last: &[u8], now_ns: u64, tools: &mut Tools) {
+        if is_answer && !self.said.is_empty() {
+            let said = std::mem::take(&mut self.said);
+            self.decode(Direction::Forward, &said, now_ns, tools);
+            self.said = said;
+        }
+        let held = (self.byte_count - last.len() as u64) as usize;
+        let start = std::mem::take(&mut self.start);
+        self.decode(Direction::Reverse, &start[..held], now_ns, tools);
+        self.start = start;
+        self.decode(Direction::Reverse, last, now_ns, tools);
+    }
+
+    fn decode(&mut self, from: Direction, bytes: &[u8], now_ns: u64, tools: &mut Tools) {
+        if self.reading != Reading::Decoding || bytes.is_empty() {
+            return;
+        }
+        let origin = Origin {
+            from,
+            time_ns: now_ns,
+            ports: [self.local_port, self.aim.port],
+        };
+        let mut sink = OfServer(&mut self.application);
+        let end = self.conversation.stream(&origin, bytes, tools, &mut sink);
+        if let Some(end) = end {
+            self.reading = Reading::Over(end);
+        }
+    }
+
+    /// Whether the decoders want no more.
+    fn is_read(&self) -> bool {
+        matches!(self.reading, Reading::Over(_)) || self.conversation.is_unknown(Direction::Reverse)
+    }
+
+    /// What follows from where the connection stands.
+    fn next_step(&mut self, acknowledges: bool, now_ns: u64) -> Step {
+        if self.is_closing {
+            let is_done = self.acked == self.fin_number() && self.is_closed_by_peer;
+            return Step {
+                send: acknowledges.then_some(What::Ack),
+                is_over: is_done,
+                ..Step::default()
+            };
+        }
+        let is_full = self.start.len() == START_LEN && self.is_read();
+        if self.is_closed_by_peer {
+            return self.close(Ending::Closed, now_ns);
+        }
+        if is_full || self.byte_count >= BYTES_MAX {
+            return self.close(Ending::Enough, now_ns);
+        }
+        let more = self.more(now_ns);
+        Step {
+            send: more.or(acknowledges.then_some(What::Ack)),
+            ..Step::default()
+        }
+    }
+
+    /// The number of bytes sent once the FIN was.
+    fn fin_number(&self) -> u32 {
+        self.said.len() as u32 + 1
+    }
+
+    /// Closes in order. What was not said yet never will be.
+    fn close(&mut self, ending: Ending, now_ns: u64) -> Step {
+        self.said.truncate(self.sent as usize);
+        self.is_closing = true;
+        self.sent = self.fin_number();
+        self.quiet_ns = NEVER;
+        self.repeats = 0;
+        self.repeat_after_ns = REPEAT_NS;
+        self.repeat_ns = now_ns + REPEAT_NS;
+        self.deadline_ns = now_ns + CLOSE_NS;
+        Step {
+            send: Some(What::Fin),
+            ended: self.end(ending),
+            ..Step::default()
+        }
+    }
+
+    fn end(&mut self, ending: Ending) -> Option<Ending> {
+        (!std::mem::replace(&mut self.ended, true)).then_some(ending)
+    }
+
+    fn over(&mut self, ending: Ending) -> Step {
+        Step {
+            ended: self.end(ending),
+            is_over: true,
+            ..Step::default()
+        }
+    }
+
+    /// Ends it at once, by a reset.
+    pub fn abort(&mut self, ending: Ending) -> Step {
+        Step {
+            send: Some(What::Reset),
+            ..self.over(ending)
+        }
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now_ns: u64, random: &[u8; 32]) -> Step {
+        if now_ns >= self.deadline_ns {
+            return self.abort(Ending::Timeout);
+        }
+        if now_ns >= self.repeat_ns {
+            return self.repeat(now_ns);
+        }
+        if now_ns >= self.quiet_ns {
+            self.quiet_ns = NEVER;
+            if self.byte_count != 0 {
+                return self.close(Ending::Quiet, now_ns);
+            }
+            self.said = self.hello.later(&self.aim, random);
+            return Step {
+                send: self.more(now_ns),
+                ..Step::default()
+            };
+        }
+        Step::default()
+    }
+
+    /// Sends again what was not acknowledged, or probes a window that is closed
+    /// (RFC 9293 §3.8.6.1).
+    fn repeat(&mut self, now_ns: u64) -> Step {
+        self.repeats += 1;
+        if self.repeats > REPEAT_MAX {
+            return self.abort(Ending::Timeout);
+        }
+        self.repeat_after_ns *= 2;
+        self.repeat_ns = now_ns + self.repeat_after_ns;
+        let left = self.said.len() as u32 - self.acked.min(self.said.len() as u32);
+        if left == 0 {
+            let is_fin = self.is_closing && self.acked != self.fin_number();
+            self.repeat_ns = if is_fin { self.repeat_ns } else { NEVER };
+            return Step {
+                send: is_fin.then_some(What::Fin),
+                is_repeated: is_fin,
+                ..Step::default()
+            };
+        }
+        let len = left.min(PIECE_LEN).min(u32::from(self.window).max(1));
+        self.sent = self.sent.max(self.acked + len);
+        Step {
+            is_repeated: true,
+            ..Step::send(What::Data(self.acked, len))
+        }
+    }
+
+    /// The segment that sends something.
+    pub fn outgoing(&self, what: What, slot: u32) -> Outgoing {
+        let (at, data, flags) = match what {
+            What::Ack => (self.sent, (0, 0), ACK),
+            What::Data(at, len) => (at, (at as u16, len as u16), ACK | PSH),
+            What::Fin => (self.fin_number() - 1, (0, 0), ACK | FIN),
+            What::Reset => (self.sent, (0, 0), ACK | RST),
+        };
+        Outgoing {
+            addr: self.aim.addr,
+            port: self.aim.port,
+            local_port: self.local_port,
+            seq: self.base.wrapping_add(at),
+            ack: self.expected,
+            flags,
+            slot,
+            data,
+        }
+    }
+
+    /// What the server said. Nothing is left of it here.
+    pub fn banner(&mut self, ending: Ending, tools: &mut Tools) -> Banner {
+        if self.reading == Reading::Undecided && !self.start.is_empty() {
+            self.reading = Reading::Decoding;
+            self.decode_start(false, &[], 0, tools);
+        }
+        self.conversation
+            .finish(tools, &mut OfServer(&mut self.application));
+        Banner {
+            aim: self.aim,
+            application: self.application.clone(),
+            start: std::mem::take(&mut self.start),
+            byte_count: self.byte_count,
+            ending,
+        }
+    }
+}
