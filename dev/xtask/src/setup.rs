@@ -78,6 +78,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("zstd"), "zstd", &[Set::Test]),
     (Program("gzip"), "gzip", &[Set::Test]),
     (Program("bash"), "bash", &[Set::Test]),
+    (Program("hping3"), "hping3", &[Set::Test]),
+    (Program("iptables"), "iptables", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
     (Program("tmux"), "tmux", &[Set::Test]),
     (Program("systemd-analyze"), "systemd", &[Set::Test]),

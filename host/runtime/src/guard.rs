@@ -6,12 +6,16 @@
 
 mod lists;
 mod rules;
+mod session;
 mod table;
 
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ::guard::Verdict;
 use sys::{Error, ErrorKind, Result};
 use xdp::{AttachMode, XdpLink};
 
@@ -26,6 +30,9 @@ pub use table::{RuleTotals, Totals};
 /// Hardware types whose packets have an Ethernet header (`if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
+
+/// 0: none, 1: when a listener's queue is full, 2: always (tcp(7)).
+const SYN_COOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";
 
 /// How often progress is reported.
 const TICK: Duration = Duration::from_secs(1);
@@ -49,6 +56,8 @@ pub struct Setup {
     pub dry_run: bool,
     /// Compiler of the expressions in the file.
     pub compiler: Compiler,
+    /// Take rules that drop the packets of this process's SSH session, too.
+    pub may_cut_session: bool,
 }
 
 impl Setup {
@@ -58,7 +67,51 @@ impl Setup {
         if let Some(file) = &self.file {
             specs.extend(read(file, self.compiler)?);
         }
+        if specs.iter().any(|spec| spec.verdict == Verdict::Challenge) {
+            check_cookies(fs::read_to_string(SYN_COOKIES))?;
+        }
         Ok(specs)
+    }
+
+    /// Refuses rules that would cut this session off.
+    fn check_session(&self, session: Option<&nic::Session>, specs: &[RuleSpec]) -> Result<()> {
+        let Some(session) = session.filter(|_| !self.dry_run && !self.may_cut_session) else {
+            return Ok(());
+        };
+        let rules: Result<Vec<_>> = specs.iter().map(RuleSpec::compile).collect();
+        let mut rules = rules?;
+        ::guard::order(&mut rules);
+        let Some(rule) = session::cut_by(session, &rules) else {
+            return Ok(());
+        };
+        let client = session.client.ip();
+        let what = format!("guard {}", self.interface);
+        let why = format!(
+            "the rule \"{}\" drops the packets of this SSH session, which comes from {client}",
+            rule.name
+        );
+        Err(
+            Error::new(ErrorKind::InvalidInput, what, why).with_hint(format!(
+                "--allow {client} keeps it; --force drops it all the same"
+            )),
+        )
+    }
+}
+
+/// The kernel makes the cookies of a challenge, as far as its setting allows.
+fn check_cookies(setting: io::Result<String>) -> Result<()> {
+    let what = "answer SYNs with cookies";
+    match setting {
+        Ok(value) if value.trim() == "0" => {
+            let why = "net.ipv4.tcp_syncookies is 0: the kernel makes none";
+            Err(Error::new(ErrorKind::InvalidInput, what, why)
+                .with_hint("`sysctl net.ipv4.tcp_syncookies=1`, or 2 to answer every SYN"))
+        }
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let why = "this kernel has no SYN cookies (CONFIG_SYN_COOKIES)";
+            Err(Error::new(ErrorKind::Unsupported, what, why))
+        }
     }
 }
 
@@ -66,6 +119,8 @@ impl Setup {
 #[derive(Debug)]
 pub struct Guard {
     setup: Setup,
+    /// The SSH session that comes through the interface.
+    session: Option<nic::Session>,
     link: XdpLink,
     table: Table,
     began: Instant,
@@ -118,10 +173,13 @@ pub fn open(setup: Setup) -> Result<Guard> {
         let why = "its packets have no Ethernet header, which the rules count from";
         return Err(Error::new(ErrorKind::Unsupported, what, why));
     }
+    let session = nic::session_through(&setup.interface)?;
+    setup.check_session(session.as_ref(), &specs)?;
     let table = Table::load(specs, setup.dry_run)?;
     let (link, fallback) = attach(&table, device.index, setup.mode)?;
     Ok(Guard {
         setup,
+        session,
         link,
         table,
         began: Instant::now(),
@@ -241,6 +299,7 @@ impl Guard {
     /// Reads the file again.
     fn reload(&mut self) -> Result<usize> {
         let specs = self.setup.specs()?;
+        self.setup.check_session(self.session.as_ref(), &specs)?;
         let count = specs.len();
         let next = self.table.next(specs, self.setup.dry_run)?;
         self.replace(next)?;
@@ -287,5 +346,20 @@ impl Guard {
             }
             thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_need_the_kernels_consent() {
+        assert!(check_cookies(Ok("1\n".into())).is_ok());
+        let error = check_cookies(Ok("0\n".into())).unwrap_err().to_string();
+        assert!(error.contains("tcp_syncookies is 0"), "{error}");
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        let error = check_cookies(Err(missing)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }

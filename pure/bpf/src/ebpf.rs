@@ -185,12 +185,22 @@ pub enum Helper {
     GetSmpProcessorId = 8,
     /// `bpf_redirect`: to an interface by index (XDP since Linux 4.8).
     Redirect = 23,
+    /// `bpf_csum_diff`: the sum of RFC 1071, unfolded (Linux 4.6).
+    CsumDiff = 28,
     /// `bpf_redirect_map`: to an entry of a device, CPU or socket map (Linux 4.14).
     RedirectMap = 51,
     /// `bpf_xdp_adjust_meta`: room before the packet (Linux 4.15).
     XdpAdjustMeta = 54,
     /// `bpf_xdp_adjust_tail`: shorten (4.18) or lengthen (5.8) the packet.
     XdpAdjustTail = 65,
+    /// `bpf_sk_release`: lets a socket go that was looked up (Linux 4.20).
+    SkRelease = 86,
+    /// `bpf_skc_lookup_tcp`: the socket of a TCP packet, listening or not (Linux 5.2).
+    SkcLookupTcp = 99,
+    /// `bpf_tcp_check_syncookie`: whether an ACK returns a cookie of this listener (Linux 5.2).
+    TcpCheckSyncookie = 100,
+    /// `bpf_tcp_gen_syncookie`: a cookie for a SYN to this listener, and the MSS (Linux 5.3).
+    TcpGenSyncookie = 110,
     /// `bpf_xdp_get_buff_len`: the whole packet's length, fragments included (Linux 5.18).
     XdpGetBuffLen = 188,
     /// `bpf_xdp_load_bytes`: copy out of the packet, fragments included (Linux 5.18).

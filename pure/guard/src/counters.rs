@@ -1,7 +1,9 @@
 //! What the program counts, as it lies in the map.
 
-/// Words of a block: packets, bytes, packets dropped, bytes dropped.
-pub(crate) const BLOCK_WORDS: usize = 4;
+/// Words of a block: packets, bytes, packets dropped, bytes dropped, packets answered.
+pub(crate) const BLOCK_WORDS: usize = 5;
+/// The last of them.
+pub(crate) const ANSWERED: usize = 4;
 /// Bytes of a block.
 pub(crate) const BLOCK_LEN: usize = BLOCK_WORDS * 8;
 /// The block of all packets.
@@ -22,6 +24,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Their bytes.
     pub dropped_bytes: u64,
+    /// SYNs of these that were answered with a cookie and did not go to the host.
+    pub answered: u64,
 }
 
 impl Counters {
@@ -32,12 +36,13 @@ impl Counters {
             bytes: word(1),
             dropped: word(2),
             dropped_bytes: word(3),
+            answered: word(ANSWERED),
         }
     }
 
-    /// Packets that were not dropped.
+    /// Packets that went to the host.
     pub fn passed(&self) -> u64 {
-        self.packets.saturating_sub(self.dropped)
+        self.packets.saturating_sub(self.dropped + self.answered)
     }
 
     /// Adds the counts of another program's same rule.
@@ -46,6 +51,7 @@ impl Counters {
         self.bytes += other.bytes;
         self.dropped += other.dropped;
         self.dropped_bytes += other.dropped_bytes;
+        self.answered += other.answered;
     }
 }
 

@@ -15,7 +15,8 @@ use crate::addresses::{
     ADDRESS, BUCKET, BUCKET_KEY, DESTINATION_KEY, DESTINATION_LISTS, FAMILY, SOURCE_KEY,
     SOURCE_LISTS, STACK_TOP, emit_keys, emit_look_up, emit_test,
 };
-use crate::counters::{BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
+use crate::challenge;
+use crate::counters::{ANSWERED, BLOCK_LEN, FIRST_RULE, SEEN, UNMATCHED};
 use crate::prefix::{LISTS_MAX, Lists, PREFIXES_MAX};
 use crate::rule::{LIMIT_STRIDE, Limit, RULES_MAX, Rule, SourceLimit, Verdict};
 
@@ -25,6 +26,7 @@ pub const TRIES: usize = 8;
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
 
 /// Offsets in `struct xdp_md`.
 pub(crate) const MD_DATA: i16 = 0;
@@ -33,7 +35,7 @@ pub(crate) const MD_DATA_END: i16 = 4;
 /// On the stack: the key for the counters, the packet's length; addresses and filters use what is
 /// below.
 const KEY: i16 = -4;
-const PACKET_LEN: i16 = -16;
+pub(crate) const PACKET_LEN: i16 = -16;
 
 /// Descriptors of the maps that the program uses.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +85,11 @@ pub enum EmitError {
         /// Why.
         why: TranslateError,
     },
+    /// A rule answers SYNs, for which this kernel has no helpers.
+    Challenge {
+        /// The rule's name.
+        name: String,
+    },
     /// The whole does not fit together: too long.
     Asm(AsmError),
 }
@@ -101,6 +108,9 @@ impl fmt::Display for EmitError {
                 )
             }
             Self::Rule { name, why } => write!(f, "rule \"{name}\": {why}"),
+            Self::Challenge { name } => {
+                write!(f, "rule \"{name}\": challenge needs Linux 5.18")
+            }
             Self::Asm(error) => write!(f, "too many or too long rules: {error}"),
         }
     }
@@ -260,6 +270,13 @@ fn emit_rule(
                 a.bind(within);
                 end(a, XDP_PASS);
             }
+            Verdict::Challenge => {
+                if !means.frags {
+                    let name = rule.name.clone();
+                    return Err(EmitError::Challenge { name });
+                }
+                answer(a, block, dry_run);
+            }
             Verdict::LimitSources(source, all) => {
                 let (own, within) = (a.label(), a.label());
                 // The source's first: one that sends too much takes nothing from the others.
@@ -283,6 +300,21 @@ fn emit_rule(
 fn end(a: &mut Asm, verdict: i32) {
     a.mov(R0, verdict);
     a.exit();
+}
+
+/// The code of a challenge, with its ends.
+fn answer(a: &mut Asm, block: usize, dry_run: bool) {
+    let ends = challenge::emit(a, dry_run);
+    a.bind(ends.drop);
+    drop_packet(a, block, dry_run);
+    a.bind(ends.answered);
+    let off = (block * BLOCK_LEN + ANSWERED * 8) as i16;
+    a.load(Width::D, R1, R8, off);
+    a.alu(Alu::Add, R1, 1);
+    a.store(Width::D, R8, off, R1);
+    end(a, if dry_run { XDP_PASS } else { XDP_TX });
+    a.bind(ends.pass);
+    end(a, XDP_PASS);
 }
 
 fn drop_packet(a: &mut Asm, block: usize, dry_run: bool) {

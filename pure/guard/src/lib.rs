@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   seen ─> rule 1 ─> rule 2 ─> ... ─> unmatched: pass
-//!             └ pass, drop, or a token bucket (GCRA) shared by all processors
+//!             └ pass, drop, a SYN cookie, or a token bucket (GCRA) shared by all processors
 //! ```
 //!
 //! The program uses two maps, which the caller makes: counters, one value per processor, of
@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod challenge;
 mod counters;
 mod emit;
 mod prefix;

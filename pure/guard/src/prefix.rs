@@ -86,6 +86,15 @@ impl Prefix {
             && other.bits & self.mask() == self.bits
     }
 
+    /// Whether an address is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (is_ipv6, bits, len) = match address {
+            IpAddr::V4(v4) => (false, u128::from(v4.to_bits()) << 96, 32),
+            IpAddr::V6(v6) => (true, v6.to_bits(), 128),
+        };
+        self.covers(&Self { is_ipv6, bits, len })
+    }
+
     fn key(&self) -> [u8; KEY_LEN] {
         let mut key = [0; KEY_LEN];
         key[..4].copy_from_slice(&(32 + u32::from(self.len)).to_ne_bytes());

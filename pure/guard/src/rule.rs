@@ -1,15 +1,17 @@
 //! What a rule is, and how much memory of the kernel's the rules need.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use bpf::cbpf::Program;
+use bpf::vm_cbpf;
 
 use crate::counters::BLOCK_LEN;
 use crate::prefix::List;
 
 /// Most rules of one program: the counters of all are one per-CPU value, which the kernel limits
 /// to 32 KiB (`PCPU_MIN_UNIT_SIZE`).
-pub const RULES_MAX: usize = 1000;
+pub const RULES_MAX: usize = 800;
 
 /// Highest rate of a limit, in packets a second. The program counts in whole nanoseconds: the
 /// error of the rate is below 0.5 % up to here.
@@ -117,6 +119,10 @@ pub enum Verdict {
     /// the limit of all packets of the rule; it is dropped else. Packets without an IP source are
     /// one source.
     LimitSources(SourceLimit, Option<Limit>),
+    /// A SYN to a listening socket of this host is answered with a SYN cookie, and does not go to
+    /// the host; an ACK that returns a cookie does, and other packets to a listener are dropped.
+    /// Packets of connections, and to no socket of this host, pass.
+    Challenge,
 }
 
 impl Verdict {
@@ -132,6 +138,7 @@ impl fmt::Display for Verdict {
             Self::Pass => f.write_str("pass"),
             Self::Drop => f.write_str("drop"),
             Self::Count => f.write_str("count"),
+            Self::Challenge => f.write_str("challenge"),
             Self::Limit(limit) => write!(f, "limit {}/s", limit.rate_pps),
             Self::LimitSources(source, all) => {
                 if let Some(all) = all {
@@ -163,6 +170,21 @@ pub struct Rule {
     pub verdict: Verdict,
     /// Rules with a lower number are asked first.
     pub priority: i32,
+}
+
+impl Rule {
+    /// Whether the program would match this packet, between these addresses.
+    pub fn matches(&self, packet: &[u8], source: IpAddr, destination: IpAddr) -> bool {
+        let holds = |list: &Option<List>, address| {
+            let list = list.as_deref();
+            list.is_none_or(|list| list.iter().any(|prefix| prefix.contains(address)))
+        };
+        let wire_len = packet.len() as u32;
+        let matcher = self.matcher.as_ref();
+        holds(&self.sources, source)
+            && holds(&self.destinations, destination)
+            && matcher.is_none_or(|program| vm_cbpf::run(program, packet, wire_len) != 0)
+    }
 }
 
 /// Puts rules into the order in which the program asks them: by priority, and as given among

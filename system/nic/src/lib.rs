@@ -11,4 +11,4 @@ mod lifeline;
 pub use card::{Card, cards, cards_in};
 pub use holder::XdpHolder;
 pub use interface::{Interface, interface, interfaces};
-pub use lifeline::{has_default_route, lifeline};
+pub use lifeline::{Session, has_default_route, lifeline, session_through};

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use sys::link::Link;
 use sys::route::{DefaultRoute, default_routes};
@@ -73,9 +73,9 @@ fn find(name: &str) -> Result<Option<String>> {
             )));
         }
     }
-    if let Some(at) = session_address() {
+    if let Some(session) = session() {
         for &index in &stack {
-            if sys::address::of(index)?.iter().any(|own| own.addr == at) {
+            if is_at(&session, index)? {
                 return Ok(Some(format!(
                     "this very session came through {}",
                     through(index)
@@ -129,10 +129,60 @@ fn has_pppoe(name: &str) -> Result<bool> {
     }
 }
 
-/// Our address of this SSH session (ssh(1), `SSH_CONNECTION`). sudo(8) removes the variable, so
-/// parent processes are searched, too.
-fn session_address() -> Option<IpAddr> {
-    let parse = |text: &str| text.split_whitespace().nth(2)?.parse().ok();
+/// An SSH session: both ends of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The end that logged in.
+    pub client: SocketAddr,
+    /// Ours.
+    pub server: SocketAddr,
+}
+
+impl Session {
+    /// From the text of `SSH_CONNECTION` (ssh(1)): address and port of the client and ours.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let mut end = || {
+            let ip: IpAddr = words.next()?.parse().ok()?;
+            Some(SocketAddr::new(
+                ip.to_canonical(),
+                words.next()?.parse().ok()?,
+            ))
+        };
+        Some(Self {
+            client: end()?,
+            server: end()?,
+        })
+    }
+}
+
+/// The SSH session that this process belongs to, if it comes through this interface or one above
+/// it.
+///
+/// # Errors
+/// If the kernel does not list interfaces or addresses.
+pub fn session_through(name: &str) -> Result<Option<Session>> {
+    let Some(session) = session() else {
+        return Ok(None);
+    };
+    for index in above(&Link::all()?, Link::by_name(name)?.index) {
+        if is_at(&session, index)? {
+            return Ok(Some(session));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the session's address of ours is one of this interface.
+fn is_at(session: &Session, index: u32) -> Result<bool> {
+    let own = sys::address::of(index)?;
+    Ok(own.iter().any(|own| own.addr == session.server.ip()))
+}
+
+/// The SSH session that this process belongs to. sudo(8) removes the variable, so parent processes
+/// are searched, too.
+fn session() -> Option<Session> {
+    let parse = Session::parse;
     if let Ok(text) = std::env::var("SSH_CONNECTION") {
         return parse(&text);
     }

@@ -1,12 +1,15 @@
 //! `barewire guard`: drops packets in the driver by rules.
 
+mod metrics;
 mod show;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ::guard::{Limit, Verdict};
-use runtime::guard::{self, ListSpec, Notice, RuleSpec, Setup};
+use export::prometheus::Endpoint;
+use runtime::guard::{self, ListSpec, Notice, RuleSpec, Setup, Totals};
 use runtime::{Reload, Stop, TotalsRequest};
 use sys::rights::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
@@ -45,6 +48,10 @@ pub struct Args {
     /// Drop packets that match
     #[arg(long, value_name = "EXPR")]
     drop: Vec<String>,
+    /// Answer SYNs that match with SYN cookies, and pass to the host who returns one: for services
+    /// on this host
+    #[arg(long, value_name = "EXPR")]
+    challenge: Vec<String>,
     /// Pass packets that match up to this rate, from all sources together, and drop the others:
     /// '1000/s EXPR'; '50/s per /24 EXPR' limits each source prefix, '1000/s and 50/s per /24,/48
     /// EXPR' both (/48: of IPv6)
@@ -74,6 +81,13 @@ pub struct Args {
     /// Print the counters every second, and the account at the end, as one JSON object per line
     #[arg(long)]
     json: bool,
+    /// Serve the counters as Prometheus metrics at http://ADDRESS/metrics, for example
+    /// 127.0.0.1:9100
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Take rules that drop the packets of the SSH session this runs in, too
+    #[arg(long)]
+    force: bool,
     /// Drop privileges to this user once the program is attached
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -94,8 +108,8 @@ enum Other {
 const HELP: &str = "\
 Packets are dropped by an XDP program in the driver, before the host's network stack spends time \
 on them. The first matching rule decides; packets that match no rule pass. Rules of the command \
-line are checked in this order: --allow, --pass, --count, --deny, --drop, --limit, then those of \
-the file with the same priority.
+line are checked in this order: --allow, --pass, --count, --deny, --drop, --challenge, --limit, \
+then those of the file with the same priority.
 
 The program is detached when barewire ends, however it ends. Rules see received packets only, \
 and segments that the card has merged (GRO in hardware) as one packet.
@@ -104,7 +118,7 @@ A rule file:
   [[rule]]
   name = \"SYN flood\"
   match = \"tcp dst port 80 and tcp[tcpflags] & tcp-syn != 0\"
-  verdict = \"limit\"    # pass, drop, count or limit
+  verdict = \"limit\"    # pass, drop, count, limit or challenge
   rate = \"1000/s\"      # with limit
   burst = 100          # with limit; a tenth of the rate if absent
   priority = 10        # lower numbers first; 0 if absent
@@ -128,21 +142,21 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let request = TotalsRequest::on_signal()?;
     let user = args.user.as_deref().map(User::find).transpose()?;
-    let opened = guard::open(Setup {
-        interface: args.interface.clone().unwrap_or_default(),
-        rules: inline_rules(args)?,
-        file: args.rules.clone(),
-        mode: match args.mode {
-            Attach::Auto => None,
-            Attach::Native => Some(xdp::AttachMode::Native),
-            Attach::Generic => Some(xdp::AttachMode::Generic),
-        },
-        dry_run: args.dry_run,
-        compiler: args.filter_compiler.into(),
-    })?;
+    let opened = guard::open(args.setup()?)?;
+    let mut endpoint = args.metrics.map(Endpoint::bind).transpose()?;
     let needs = Needs::files(args.files(&opened.totals()?));
     args.confine
         .give_up(user.as_ref(), &to_keep(args), &needs)?;
+    check_readable(args);
+    let page = |totals: &Totals| {
+        let interface = args.interface.as_deref().unwrap_or_default();
+        metrics::page(interface, args.dry_run, totals)
+    };
+    if let Some(endpoint) = &mut endpoint {
+        endpoint.show(page(&opened.totals()?));
+        endpoint.start()?;
+        say!("metrics at http://{}/metrics", endpoint.address());
+    }
     let mut show = show::Show::start(&opened, args.json)?;
     let outcome = opened.run(
         args.duration,
@@ -154,6 +168,9 @@ pub fn run(args: &Args) -> Result<()> {
                     show.so_far(totals);
                 }
                 show.progress(totals);
+                if let Some(endpoint) = &endpoint {
+                    endpoint.show(page(totals));
+                }
             }
             Notice::Reloaded(count) => {
                 show.clear();
@@ -178,6 +195,22 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Args {
+    fn setup(&self) -> Result<Setup> {
+        Ok(Setup {
+            interface: self.interface.clone().unwrap_or_default(),
+            rules: inline_rules(self)?,
+            file: self.rules.clone(),
+            mode: match self.mode {
+                Attach::Auto => None,
+                Attach::Native => Some(xdp::AttachMode::Native),
+                Attach::Generic => Some(xdp::AttachMode::Generic),
+            },
+            dry_run: self.dry_run,
+            compiler: self.filter_compiler.into(),
+            may_cut_session: self.force,
+        })
+    }
+
     /// Files that are read when rules are: the rule file, and those of the lists in it.
     fn files(&self, totals: &guard::Totals) -> Files {
         let mut files = Files::default();
@@ -203,6 +236,15 @@ fn to_keep(args: &Args) -> Vec<Capability> {
     }
 }
 
+/// A user that may not read the rules cannot reload them.
+fn check_readable(args: &Args) {
+    if let (Some(user), Some(file)) = (&args.user, &args.rules)
+        && let Err(error) = guard::read(file, args.filter_compiler.into())
+    {
+        warning!("warning: SIGHUP will not reload the rules as user {user}: {error}");
+    }
+}
+
 fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
     let mut rules = Vec::new();
     for text in &args.allow {
@@ -220,6 +262,7 @@ fn inline_rules(args: &Args) -> Result<Vec<RuleSpec>> {
         rules.push(RuleSpec::of_sources(&name, sources, Verdict::Drop));
     }
     rules.extend(plain(&args.drop, Verdict::Drop));
+    rules.extend(plain(&args.challenge, Verdict::Challenge));
     for text in &args.limit {
         rules.push(limit_rule(text)?);
     }

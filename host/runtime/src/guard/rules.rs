@@ -4,7 +4,7 @@
 //! [[rule]]
 //! name = "SYN flood on the web server"
 //! match = "tcp dst port 80 and tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn"
-//! verdict = "limit"     # pass, drop, count or limit
+//! verdict = "limit"     # pass, drop, count, limit or challenge
 //! rate = "1000/s"       # with limit: packets a second that pass
 //! burst = 100           # with limit: packets that pass at once; a tenth of the rate if absent
 //! source_rate = "50/s per /24"   # with limit: of each source prefix; with rate or instead of it
@@ -355,9 +355,12 @@ fn rule(
         "pass" => Verdict::Pass,
         "drop" => Verdict::Drop,
         "count" => Verdict::Count,
+        "challenge" => Verdict::Challenge,
         "limit" => limit.map_err(wrong)?,
         other => {
-            let why = format!("unknown verdict \"{other}\": expected pass, drop, count or limit");
+            let why = format!(
+                "unknown verdict \"{other}\": expected pass, drop, count, limit or challenge"
+            );
             return Err((verdict_at, why));
         }
     };

@@ -44,6 +44,11 @@ impl Totals {
         self.deciding().map(|c| c.dropped).sum::<u64>() + self.removed.dropped
     }
 
+    /// SYNs answered with a cookie; in a dry run, that would have been.
+    pub fn answered(&self) -> u64 {
+        self.deciding().map(|c| c.answered).sum::<u64>() + self.removed.answered
+    }
+
     /// Packets passed to the host.
     pub fn passed(&self) -> u64 {
         let rules: u64 = self.deciding().map(Counters::passed).sum();
@@ -54,7 +59,7 @@ impl Totals {
     pub fn imbalance(&self) -> i64 {
         self.seen
             .packets
-            .wrapping_sub(self.passed() + self.dropped()) as i64
+            .wrapping_sub(self.passed() + self.dropped() + self.answered()) as i64
     }
 
     fn deciding(&self) -> impl Iterator<Item = &Counters> {

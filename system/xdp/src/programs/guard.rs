@@ -122,7 +122,10 @@ impl Guard {
         // The first refusal is the one to report: it is of what this kernel should be able to do.
         let mut refusal = None;
         for means in MEANS {
-            let insns = emit(maps, means)?;
+            let insns = match emit(maps, means) {
+                Ok(insns) => insns,
+                Err(error) => return Err(refusal.unwrap_or(error)),
+            };
             match XdpProgram::load("bw_guard", &insns, means.frags, None) {
                 Ok(program) => {
                     return Ok(Self {

@@ -215,9 +215,13 @@ impl Show {
             totals.dropped(),
         );
         for rule in &totals.rules {
+            let answered = match rule.spec.verdict {
+                Verdict::Challenge => format!(", {} answered", rule.counters.answered),
+                _ => String::new(),
+            };
             let _ = writeln!(
                 text,
-                "  {} \"{}\": {} packets, {} dropped",
+                "  {} \"{}\": {} packets, {} dropped{answered}",
                 verdict(rule),
                 rule.spec.name,
                 rule.counters.packets,
@@ -256,6 +260,7 @@ impl Show {
                     Verdict::Pass => "pass".into(),
                     Verdict::Drop => "drop".into(),
                     Verdict::Count => "count".into(),
+                    Verdict::Challenge => "challenge".into(),
                     Verdict::Limit(limit) => {
                         value["rate_pps"] = limit.rate_pps().into();
                         value["burst"] = limit.burst().into();
@@ -286,6 +291,7 @@ impl Show {
             "seen_bytes": totals.seen.bytes,
             "passed": totals.passed(),
             "dropped": totals.dropped(),
+            "answered": totals.answered(),
             "unmatched": totals.unmatched.packets,
             "removed": counters(&totals.removed),
             "imbalance": totals.imbalance(),
@@ -300,6 +306,7 @@ fn counters(counters: &Counters) -> Value {
         "bytes": counters.bytes,
         "dropped": counters.dropped,
         "dropped_bytes": counters.dropped_bytes,
+        "answered": counters.answered,
     })
 }
 

@@ -1,0 +1,108 @@
+//! The counters for Prometheus.
+
+use ::guard::Counters;
+use export::prometheus::{Kind, Page};
+use runtime::guard::Totals;
+
+/// A family of figures of each rule: name, description, value.
+type Family = (&'static str, &'static str, fn(&Counters) -> u64);
+
+const RULES: &[Family] = &[
+    (
+        "barewire_guard_rule_packets_total",
+        "Packets that a rule matched.",
+        |c| c.packets,
+    ),
+    (
+        "barewire_guard_rule_bytes_total",
+        "Bytes of packets that a rule matched, from the Ethernet header on.",
+        |c| c.bytes,
+    ),
+    (
+        "barewire_guard_rule_dropped_packets_total",
+        "Packets that a rule dropped; in a dry run, would have dropped.",
+        |c| c.dropped,
+    ),
+    (
+        "barewire_guard_rule_dropped_bytes_total",
+        "Bytes of packets that a rule dropped; in a dry run, would have dropped.",
+        |c| c.dropped_bytes,
+    ),
+    (
+        "barewire_guard_rule_answered_packets_total",
+        "SYNs that a rule answered with a SYN cookie.",
+        |c| c.answered,
+    ),
+];
+
+/// The page of one reading.
+pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
+    let mut page = Page::default();
+    let label = [("interface", interface)];
+    let mut one = |name: &str, kind, about: &str, value| {
+        page.family(name, kind, about);
+        page.value(name, &label, value);
+    };
+    let seen = "barewire_guard_packets_total";
+    one(
+        seen,
+        Kind::Counter,
+        "Packets received.",
+        totals.seen.packets,
+    );
+    let bytes = "barewire_guard_bytes_total";
+    one(bytes, Kind::Counter, "Bytes received.", totals.seen.bytes);
+    let about = "Packets passed to the host.";
+    let name = "barewire_guard_passed_packets_total";
+    one(name, Kind::Counter, about, totals.passed());
+    let about = "Packets dropped; in a dry run, that would have been.";
+    let name = "barewire_guard_dropped_packets_total";
+    one(name, Kind::Counter, about, totals.dropped());
+    let about = "Packets that no rule decided; they passed.";
+    let name = "barewire_guard_unmatched_packets_total";
+    one(name, Kind::Counter, about, totals.unmatched.packets);
+    let about = "1 if nothing is dropped.";
+    one("barewire_guard_dry_run", Kind::Gauge, about, dry_run.into());
+    for (name, about, value) in RULES {
+        page.family(name, Kind::Counter, about);
+        for rule in &totals.rules {
+            let labels = [("interface", interface), ("rule", &*rule.spec.name)];
+            page.value(name, &labels, value(&rule.counters));
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::guard::Verdict;
+    use runtime::guard::{RuleSpec, RuleTotals};
+
+    #[test]
+    fn every_rule_has_its_figures() {
+        let counters = Counters {
+            packets: 5,
+            dropped: 3,
+            ..Counters::default()
+        };
+        let rule = |name: &str| RuleTotals {
+            spec: RuleSpec::new(name, Verdict::Drop),
+            is_expired: false,
+            counters,
+        };
+        let totals = Totals {
+            seen: counters,
+            rules: vec![rule("udp"), rule("a \"b\"")],
+            ..Totals::default()
+        };
+        let page = page("eth0", false, &totals);
+        for line in [
+            "barewire_guard_packets_total{interface=\"eth0\"} 5\n",
+            "barewire_guard_rule_dropped_packets_total{interface=\"eth0\",rule=\"udp\"} 3\n",
+            "barewire_guard_rule_packets_total{interface=\"eth0\",rule=\"a \\\"b\\\"\"} 5\n",
+        ] {
+            assert!(page.text().contains(line), "{line}: {}", page.text());
+        }
+    }
+}
