@@ -91,11 +91,14 @@ pub fn serve(listener: &TcpListener, is_over: &AtomicBool) {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        stream.write_all(&byte).unwrap();
+        // A thread each: a connection whose data is late must not hold up the others.
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            stream.set_nonblocking(false)?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.read_exact(&mut byte)?;
+            stream.write_all(&byte)
+        });
     }
 }
 
