@@ -97,7 +97,10 @@ pub fn serve(listener: &TcpListener, is_over: &AtomicBool) {
             stream.set_nonblocking(false)?;
             stream.set_read_timeout(Some(LIMIT))?;
             stream.read_exact(&mut byte)?;
-            stream.write_all(&byte)
+            stream.write_all(&byte)?;
+            // The client closes first. Else the server's port stays in TIME_WAIT, and the SYN of
+            // the next connection from the same port goes past the listener.
+            stream.read(&mut byte)
         });
     }
 }
