@@ -30,6 +30,7 @@ mod capture_extcap;
 mod capture_files;
 mod capture_limits;
 mod capture_live;
+mod cli_fifo;
 mod cli_files;
 mod cli_hints;
 mod cli_machine;

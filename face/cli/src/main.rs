@@ -6,6 +6,7 @@ mod cmd;
 mod config;
 mod confine;
 mod exit;
+mod fifo;
 mod live;
 mod out;
 mod report;

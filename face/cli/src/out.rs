@@ -13,10 +13,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use runtime::Stop;
 use runtime::output::{Output, Patience, Piece, Refused, blocked};
-use sys::{Error, Result};
+use sys::{Error, Result, poll};
 
 /// Lines queued for standard error at most.
 const LINES_MAX: usize = 256;
@@ -175,6 +176,19 @@ pub fn last_words(text: Vec<u8>) {
     };
     // Standard error may be closed; that is no reason to fail.
     drop(output.give(piece, &patience()));
+}
+
+/// Writes the lines that are kept, before a wait whose length nobody knows; unless the reader of
+/// standard error stalls: then they stay kept.
+pub fn write_early() {
+    let mut err = err();
+    let stderr = io::stderr();
+    let mut wanted = [poll::Wanted::writable(&stderr)];
+    let is_ready = poll::wait(&mut wanted, Duration::ZERO).is_ok() && wanted[0].is_ready();
+    // A pipe that is ready takes this many bytes without a wait (PIPE_BUF, pipe(7)).
+    if err.output.is_none() && is_ready && err.early.len() <= 4096 {
+        let _ = stderr.lock().write_all(&std::mem::take(&mut err.early));
+    }
 }
 
 /// Starts the writing thread. Call after privileges are dropped.

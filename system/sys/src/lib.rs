@@ -9,6 +9,7 @@ pub mod affinity;
 pub mod bpf;
 pub mod clock;
 pub mod code;
+pub mod create;
 mod dynamic;
 mod error;
 pub mod ethtool;

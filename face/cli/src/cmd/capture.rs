@@ -2,10 +2,10 @@
 
 mod compat;
 mod lists;
-mod pipe;
 mod postrotate;
 mod print;
 mod summary;
+mod values;
 
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
@@ -27,8 +27,10 @@ use wire::LinkType;
 use self::compat::{CompatArgs, ListArgs};
 use self::print::PrintArgs;
 use self::summary::{Progress, so_far};
+use self::values::{parse_mode, parse_size};
 use crate::args::{FilterCompiler, PortArgs, check_cpus, parse_duration};
 use crate::confine::{Files, Needs};
+use crate::fifo::{self, Reader};
 use crate::out::{self, say};
 
 /// Arguments.
@@ -175,42 +177,8 @@ enum FormatText {
     Pcapng,
 }
 
-/// A size as tcpdump takes it: millions of bytes, or with a suffix powers of two.
-fn parse_size(value: &str) -> std::result::Result<u64, String> {
-    let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let suffix = &value[digits.len()..].to_ascii_lowercase();
-    let unit = match suffix.as_str() {
-        "" => 1_000_000,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        _ => {
-            return Err(format!(
-                "unknown unit {suffix:?}: use k, m, g, KiB, MiB, GiB, kB, MB or GB"
-            ));
-        }
-    };
-    let size = digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(unit));
-    size.filter(|&size| size != 0)
-        .ok_or_else(|| "expected a size above 0".to_owned())
-}
-
 /// Endings of compressed files that would name something else here.
 const UNKNOWN_PACKING: [&str; 8] = ["xz", "bz2", "lz4", "lzma", "br", "7z", "zip", "Z"];
-
-/// Permissions as chmod takes them, without set-user-ID and its like.
-fn parse_mode(value: &str) -> std::result::Result<u32, String> {
-    match u32::from_str_radix(value, 8) {
-        Ok(mode) if mode <= 0o777 && !value.starts_with('+') => Ok(mode),
-        _ => Err("expected permissions in octal, such as 600, 640 or 666".into()),
-    }
-}
 
 fn usage(what: &str) -> ! {
     crate::exit::wrong_usage("capture", what)
@@ -228,15 +196,19 @@ pub fn run(args: &Args) -> Result<()> {
     let request = TotalsRequest::on_signal()?;
     let user = args.user().map(User::find).transpose()?;
     let port = args.open(&name, &filter)?;
+    // Packets that come meanwhile wait in the port.
+    let reader = args.wait_for_reader(&stop);
     let is_live = port.control.describe().intake != Intake::File;
     // Another user makes the files of a set, the first like those after it: it is refused before
     // there is one.
     let is_set = args.write.size_max.is_some() || args.write.period_s.is_some();
     let is_users = is_set && user.is_some();
     let (closed, files) = mpsc::channel();
-    let make = || args.sink(&name, is_live, user.as_ref(), &closed);
+    let make = || match reader {
+        Reader::Absent => Ok(Recorder::Count),
+        _ => args.sink(&name, is_live, user.as_ref(), &closed),
+    };
     let sink = (!is_users).then(make).transpose()?;
-    let pipe = args.write.write.as_deref().and_then(pipe::open);
     // Later files of a set may be in a directory that only root can write, or be there and another
     // user's: as root, keep that one capability.
     let make_files = (is_set && user.is_none()).then_some(Capability::DacOverride);
@@ -250,12 +222,18 @@ pub fn run(args: &Args) -> Result<()> {
     let command = args.write.postrotate.clone();
     let postrotate = command.map(|command| postrotate::start(command, files));
     let postrotate = postrotate.transpose()?;
-    if let Some(pipe) = pipe {
-        pipe::watch(pipe, &stop)?;
+    let mut options = args.options(is_live, filter);
+    match reader {
+        Reader::None => {}
+        // Nothing is wanted of what came meanwhile, and what is left of it is accounted for.
+        Reader::Absent => options.count = Some(0),
+        Reader::Present { pipe, waited } => {
+            options.duration = options.duration.map(|time| time.saturating_sub(waited));
+            fifo::watch(pipe, &stop)?;
+        }
     }
-    args.tell_start(&name, &port, is_live, &filter);
-    let options = args.options(is_live, filter);
-    if let Some(duration) = args.duration {
+    args.tell_start(&name, &port, is_live, &options.filter);
+    if let Some(duration) = options.duration {
         // What is printed at the end is not waited for without a limit either.
         stop.set_after(duration + Duration::from_millis(200))?;
     }
@@ -386,6 +364,14 @@ impl Args {
         Needs {
             files: (!exec).then_some(files),
             calls: Keep { exec },
+        }
+    }
+
+    /// Waits until a program reads the pipe, where one is written to.
+    fn wait_for_reader(&self, stop: &Stop) -> Reader {
+        match self.write.write.as_deref() {
+            Some(path) if !self.writes_stdout() => fifo::wait(path, stop, self.duration),
+            _ => Reader::None,
         }
     }
 
@@ -555,37 +541,4 @@ fn refuse_itself(source: Option<(u64, u64)>, path: &std::path::Path) -> Result<(
 fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
     let data = std::fs::metadata(path).ok()?;
     data.is_file().then(|| (data.dev(), data.ino()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modes_are_octal() {
-        assert_eq!(parse_mode("0640"), Ok(0o640));
-        for bad in ["", "rw", "8", "1000", "-1", "+7"] {
-            assert!(parse_mode(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_tcpdumps() {
-        assert_eq!(parse_size("1"), Ok(1_000_000));
-        assert_eq!(parse_size("2k"), Ok(2048));
-        assert_eq!(parse_size("3MiB"), Ok(3 << 20));
-        assert_eq!(parse_size("4G"), Ok(4 << 30));
-        assert_eq!(parse_size("5MB"), Ok(5_000_000));
-        for bad in [
-            "",
-            "0",
-            "k",
-            "-1",
-            "1x",
-            "99999999999999999999",
-            "18446744073709551615g",
-        ] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -253,7 +253,14 @@ pub fn run(args: &Args) -> Result<()> {
     // It may take seconds, for which no port shall wait with packets in it.
     let origins = args.origin.open(args.flow.key_extra().mac)?;
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
-    let probe = args.open(name, &origins)?.owner(owner).prepare()?;
+    let probe = args.open(name, &origins)?.owner(owner);
+    let stop = Stop::on_signals()?;
+    let Some(readers) = args.wait_for_readers(&stop) else {
+        say!("ended before anything was exported: no program reads the pipe");
+        return Ok(());
+    };
+    let probe = probe.prepare()?;
+    drop(readers);
     for line in args.missing_fields() {
         warning!("{line}");
     }
@@ -273,7 +280,6 @@ pub fn run(args: &Args) -> Result<()> {
     // Rights are a thread's own: these begin without.
     out::start()?;
     let stdout = out::stdout(lines::PIECES_MAX)?;
-    let stop = Stop::on_signals()?;
     let link_type = probe.describe().link_type;
     let reload = |path: &PathBuf| Reloading::new(path, args, link_type);
     let reload = args.config.as_ref().map(reload).transpose()?;

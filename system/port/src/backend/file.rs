@@ -9,7 +9,6 @@
 //! with `Damaged` and the offset in bytes (of the uncompressed file).
 
 mod control;
-mod create;
 mod gather;
 pub(crate) mod handed;
 mod input;

@@ -1,11 +1,14 @@
 //! Files that a probe opens while it runs.
 
 use std::path::Path;
+use std::time::Instant;
 
 use export::{Place, Target};
+use runtime::Stop;
 
 use super::Args;
 use crate::confine::Files;
+use crate::fifo::{self, Reader};
 
 /// Directories of a service (systemd.exec(5)).
 const SERVICE: [&str; 3] = ["STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY"];
@@ -39,6 +42,29 @@ impl Args {
             files.delete(report);
         }
         files
+    }
+
+    /// Waits until programs read the pipes among the exports and the report: the pipes, opened;
+    /// `None` if the end was requested, or the time was over, before that.
+    pub(super) fn wait_for_readers(&self, stop: &Stop) -> Option<Vec<Reader>> {
+        let exports = self.export.targets().iter().filter_map(|target| {
+            let is_one = !target.is_folder() && !target.options.rotation.is_some();
+            match &target.place {
+                Place::Path(path) if is_one && path != Path::new("-") => Some(path),
+                _ => None,
+            }
+        });
+        let since = Instant::now();
+        let mut readers = Vec::new();
+        for path in exports.chain(&self.report) {
+            let left = self.duration;
+            let left = left.map(|duration| duration.saturating_sub(since.elapsed()));
+            match fifo::wait(path, stop, left) {
+                Reader::Absent => return None,
+                reader => readers.push(reader),
+            }
+        }
+        Some(readers)
     }
 }
 

@@ -15,9 +15,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::Duration;
 
+use sys::create::Making;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
-use super::create::Making;
 use super::input::Compression;
 
 /// zstd's level 1 and zlib's level 1: a capture must keep up with its port.

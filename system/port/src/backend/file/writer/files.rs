@@ -3,11 +3,11 @@
 use std::io;
 use std::path::Path;
 
+use sys::create::Making;
 use sys::{Error, Result};
 use wire::file::{pcap, pcapng};
 use wire::{LinkType, Timestamp};
 
-use super::super::create::Making;
 use super::super::input::Compression;
 use super::super::output::Output;
 use super::super::rotation::Sequence;
@@ -38,7 +38,9 @@ impl FileWriter {
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}", std::process::id()));
         let probe = path.with_file_name(name);
-        std::fs::File::create_new(&probe).map_err(|error| refused(&path, error, 1))?;
+        making_of(options)
+            .create_new(&probe)
+            .map_err(|error| refused(&path, error, 1))?;
         std::fs::remove_file(&probe).map_err(|error| refused(&path, error, 1))
     }
 
@@ -182,8 +184,14 @@ fn refused(path: &Path, error: io::Error, files: u32) -> Error {
                 folder.display()
             )
         }
-        None if error.kind() == io::ErrorKind::PermissionDenied => {
+        None if error.to_string().contains("symbolic link") => {
             "name the file itself, or remove the link".to_owned()
+        }
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            "choose a folder where only you may make files, or remove what is there".to_owned()
+        }
+        None if error.kind() == io::ErrorKind::NotConnected => {
+            "start the program that reads it first".to_owned()
         }
         None if error.kind() == io::ErrorKind::InvalidInput => {
             "write to other names, or to another folder".to_owned()
