@@ -18,15 +18,22 @@ fn export_to(folder: &Folder, url: &str, options: &[&str]) -> Finished {
     Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap()
 }
 
+/// A host that cannot exist. A label of 64 characters fits into no query (RFC 1035 §2.3.4), so that
+/// the C library fails at once, whatever resolver the machine has.
+fn unknown_host() -> String {
+    format!("{}.invalid", "x".repeat(64))
+}
+
 #[test]
 fn lost_exports_have_their_own_exit_code() {
     let folder = Folder::new("lost");
     let (refused, unreachable) = (tcp_port(), udp_port());
+    let unknown = unknown_host();
     for url in [
         format!("json:tcp://127.0.0.1:{refused}?wait=1s"),
         format!("ipfix:tcp://127.0.0.1:{refused}?wait=1s"),
         format!("ipfix:udp://127.0.0.1:{unreachable}?mtu=512"),
-        "ipfix:tcp://no-such-host.invalid?wait=1s".into(),
+        format!("ipfix:tcp://{unknown}?wait=1s"),
         "csv:/dev/full?wait=1s".into(),
     ] {
         for options in [&["--plain"][..], &["--json"]] {
