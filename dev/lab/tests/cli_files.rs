@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::export::{Folder, flood};
 use lab::process::{Process, barewire};
-use lab::{Finished, require, skip};
+use lab::{Finished, Veth, require, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -79,6 +79,115 @@ fn a_capture_does_not_follow_the_link_of_another_user() {
     lchown(&link, Some(0), Some(0)).unwrap();
     run(&args).checked().unwrap();
     assert!(std::fs::metadata(&file).unwrap().len() > 24);
+}
+
+/// In a world-writable folder, another user has placed a link, or a file of their own, under the
+/// name of an output.
+#[test]
+fn no_output_goes_where_another_user_leads_it() {
+    require!(skip::lab());
+    let folder = Folder::new("planted");
+    let input = input(&folder);
+    let pair = Veth::new().create().unwrap();
+    let router = wire::Mac(pair.right.mac).to_string();
+    let ifname = pair.left.ifname.as_str();
+    let (shared, kept) = (folder.0.join("shared"), folder.0.join("kept"));
+    std::fs::create_dir(&shared).unwrap();
+    let set_mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&shared, mode).unwrap();
+    };
+    std::fs::write(&kept, "").unwrap();
+    let out = shared.join("out");
+    let (to, csv) = (text(&out).to_owned(), format!("csv:{}", text(&out)));
+    let scan = [
+        "scan",
+        "192.0.2.1",
+        "-p",
+        "1",
+        "-e",
+        ifname,
+        "--wait",
+        "10ms",
+    ];
+    let state = ["--router-mac", &router, "--state", &to];
+    for args in [
+        vec!["capture", "-r", text(&input), "-w", &to],
+        vec!["flows", text(&input), "--export", &csv],
+        vec!["flows", text(&input), "--report", &to],
+        [&scan[..], &state].concat(),
+    ] {
+        let run = || {
+            let process = pair.left.ns.spawn(barewire().unwrap(), &args);
+            process.unwrap().wait(LIMIT).unwrap()
+        };
+        let refused = |words: &str| {
+            let refused = run();
+            assert_eq!(refused.code(), Some(1), "{args:?} {}", refused.stderr);
+            assert!(
+                refused.stderr.contains(words),
+                "{args:?} {}",
+                refused.stderr
+            );
+            assert_eq!(std::fs::read_to_string(&kept).unwrap(), "", "{args:?}");
+        };
+        // Where the kernel does not refuse it first.
+        set_mode(0o777);
+        symlink(&kept, &out).unwrap();
+        lchown(&out, Some(12_345), None).unwrap();
+        refused("it is a symbolic link to ");
+        lchown(&out, Some(0), None).unwrap();
+        run().checked().unwrap();
+        assert_ne!(std::fs::metadata(&kept).unwrap().len(), 0, "{args:?}");
+        std::fs::write(&kept, "").unwrap();
+        std::fs::remove_file(&out).unwrap();
+        // A file, which every user may have made.
+        set_mode(0o1777);
+        std::fs::write(&out, "").unwrap();
+        lchown(&out, Some(12_345), None).unwrap();
+        refused("user 12345 made it");
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "", "{args:?}");
+        std::fs::remove_file(&out).unwrap();
+        run().checked().unwrap();
+        std::fs::remove_file(&out).unwrap();
+    }
+}
+
+#[test]
+fn no_folder_of_files_is_where_another_user_leads_it() {
+    require!(skip::root());
+    let folder = Folder::new("led");
+    let input = input(&folder);
+    let [inside, out] = ["inside", "out"].map(|name| folder.0.join(name));
+    std::fs::create_dir(&inside).unwrap();
+    symlink(&inside, &out).unwrap();
+    lchown(&out, Some(12_345), None).unwrap();
+    let parquet = format!("parquet:{}/", text(&out));
+    let refused = run(&["flows", text(&input), "--export", &parquet]);
+    assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
+    let words = "it is a symbolic link to ";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 0);
+}
+
+#[test]
+fn other_outputs_have_the_permissions_that_the_umask_leaves() {
+    let folder = Folder::new("umask");
+    let input = input(&folder);
+    let [csv, page, set] = ["a.csv", "page.html", "set-%n.csv"].map(|name| folder.0.join(name));
+    let exports = [
+        format!("csv:{}", text(&csv)),
+        format!("csv:{}?size=1M", text(&set)),
+    ];
+    let mut args = vec!["flows", text(&input), "--report", text(&page)];
+    exports
+        .iter()
+        .for_each(|export| args.extend(["--export", export]));
+    run(&args).checked().unwrap();
+    for path in [csv, page, folder.0.join("set-1.csv")] {
+        let found = std::fs::metadata(&path).unwrap().mode() & 0o777;
+        assert_eq!(found, 0o644, "{}: {found:o}", path.display());
+    }
 }
 
 #[test]

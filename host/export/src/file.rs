@@ -4,10 +4,11 @@
 //! A file is whole at any time: when the disk is full, the message that did not fit is taken back,
 //! and those that come later are tried again.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use sys::create::Making;
 use sys::{Error, ErrorKind, Result};
 
 use crate::packing::Packing;
@@ -70,8 +71,7 @@ fn open_one(path: &Path, packing: Packing) -> Result<Box<dyn Sink>> {
         use std::os::fd::AsFd;
         io::stdout().as_fd().try_clone_to_owned().map(File::from)
     } else {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).open(path)
+        Making::BY_UMASK.create(path)
     };
     let file = opened.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
     let kind = file

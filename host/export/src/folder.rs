@@ -53,8 +53,9 @@ impl Later {
 /// those that exist stay as they are.
 ///
 /// # Errors
-/// Where one cannot be created or given away.
+/// Where one cannot be created or given away, or where `folder` is another user's symbolic link.
 pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
+    sys::create::check_folder(folder)?;
     let missing: Vec<&Path> = folder
         .ancestors()
         .take_while(|path| !path.as_os_str().is_empty() && !path.exists())

@@ -5,9 +5,11 @@
 //! killed, what it was writing stays behind under that name; everything else is whole.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use sys::create::Making;
 
 /// Maximum number of names that are tried for one file.
 const NAMES_MAX: u32 = 10_000;
@@ -42,11 +44,7 @@ impl Part {
             }
             hidden.push(".part");
             let hidden = folder.join(hidden);
-            match OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .open(&hidden)
-            {
+            match Making::BY_UMASK.create_new(&hidden) {
                 Ok(file) => {
                     return Ok(Part {
                         file,

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use flow::top::{self, Order, Total};
 use flow::{Extra, Record};
 use port::PortDescription;
 use runtime::flows::{QueueStatus, Report};
+use sys::create::{Made, Making};
 use sys::{Error, Result};
 
 use crate::text::{bytes, duration, ends, protocol_name, si};
@@ -52,10 +53,9 @@ impl Page {
     /// # Errors
     /// When it cannot be made.
     pub fn create(path: &Path) -> Result<Page> {
-        let is_new = !path.exists();
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
+        let made = Making::BY_UMASK.open(path);
+        let Made { file, is_new } =
+            made.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
         Ok(Page {
             path: path.to_owned(),
             is_removed: is_new,

@@ -4,11 +4,12 @@
 //! and a process that is killed leaves the last state whole. The number in it is that of a second
 //! before, because answers to probes sent since may not have arrived.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ::scan::{Ports, Shard, Targets};
+use sys::create::Making;
 use sys::{Error, ErrorKind, Result};
 use toml::de::{DeTable, DeValue};
 
@@ -119,16 +120,11 @@ impl StateFile {
     /// # Errors
     /// The system's.
     pub fn open(path: &Path, scan: &Scan) -> Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| Error::from_io(what(path), error))?;
+        let made = Making::PRIVATE.open(path);
+        let made = made.map_err(|error| Error::from_io(what(path), error))?;
         let order = scan.plan().order();
         let state = Self {
-            file,
+            file: made.file,
             path: path.to_owned(),
             saved: Saved {
                 fingerprint: scan.fingerprint(),
