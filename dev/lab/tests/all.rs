@@ -90,6 +90,7 @@ mod send_neighbour;
 mod send_replay;
 mod send_source;
 mod send_xdplive;
+mod several_inputs;
 mod wire_corpus;
 mod wire_tcpdump;
 mod wire_tshark;

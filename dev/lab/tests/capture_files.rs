@@ -527,7 +527,7 @@ fn wrong_use_and_bad_input_get_one_clear_message() {
         (
             &["-r", text(&copy), "-w", text(&copy)],
             1,
-            "is also the input file",
+            "is also an input file",
         ),
         (&["-r", input, "--user", "nosuchuser"], 1, "nosuchuser"),
         (&["warp:x"], 1, "warp"),

@@ -46,10 +46,9 @@ fn hints_lead_to_what_is_wrong() {
             &["flows", &input, "--metrics", &metrics],
             "choose another port",
         ),
-        (&["flows", &input, &input], "one file is read at a time"),
         (
-            &["capture", "-r", &input, &input],
-            "one file is read at a time",
+            &["capture", "-r", &input, "udp", &input],
+            "all files to read come before the filter",
         ),
         (
             &["nic", "bind", "vfio", "no-such-card"],

@@ -74,6 +74,7 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("p0f"), "p0f", &[Set::Test]),
     (Program("tshark"), "tshark", &[Set::Test]),
     (Program("capinfos"), "wireshark-common", &[Set::Test]),
+    (Program("mergecap"), "wireshark-common", &[Set::Test]),
     (Program("mmdbresolve"), "wireshark-common", &[Set::Test]),
     (Program("zstd"), "zstd", &[Set::Test]),
     (Program("gzip"), "gzip", &[Set::Test]),

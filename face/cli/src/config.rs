@@ -193,7 +193,8 @@ fn values(key: &str, value: &Value, arg: &Arg) -> std::result::Result<Vec<String
         }),
         _ if is_switch => wrong("expected true or false"),
         Value::Array(items) => {
-            let takes_several = matches!(arg.get_action(), ArgAction::Append) || key == FILTER;
+            let takes_several =
+                matches!(arg.get_action(), ArgAction::Append) || [PORT, FILTER].contains(&key);
             if !takes_several && items.len() > 1 {
                 return wrong("it takes one value");
             }

@@ -7,6 +7,7 @@ mod config;
 mod confine;
 mod exit;
 mod fifo;
+mod inputs;
 mod live;
 mod out;
 mod report;

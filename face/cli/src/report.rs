@@ -16,9 +16,18 @@ pub fn filter_place(description: &PortDescription) -> &str {
     place.map_or("in user space", |(_, place)| place)
 }
 
+/// An event of a port of this name, as a line. One of several ports is named by itself.
+pub fn event_line(name: &str, event: &PortEvent) -> String {
+    match event {
+        PortEvent::Of(..) => event.to_string(),
+        _ => format!("{name}: {event}"),
+    }
+}
+
 /// How much an event of a port matters.
 pub fn event_level(event: &PortEvent) -> Level {
     match event {
+        PortEvent::Of(_, event) => event_level(event),
         PortEvent::LinkUp | PortEvent::MtuChanged(_) => Level::Info,
         _ => Level::Warning,
     }
@@ -31,9 +40,11 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
         .into_iter()
         .filter(|&r| total.dropped[r as usize] != 0)
         .collect();
+    let names = account.rx_names.iter().map(String::len);
+    let width = names.max().unwrap_or(0).max(7);
     write!(
         out,
-        "{:>7} {:>12} {:>12} {:>12}",
+        "{:>width$} {:>12} {:>12} {:>12}",
         "queue", "seen", "delivered", "to host"
     )?;
     for reason in &reasons {
@@ -46,7 +57,7 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
     let mut row = |name: &str, queue: &QueueAccount| -> io::Result<()> {
         write!(
             out,
-            "{name:>7} {:>12} {:>12} {:>12}",
+            "{name:>width$} {:>12} {:>12} {:>12}",
             queue.seen, queue.delivered, queue.passed
         )?;
         for &reason in &reasons {
@@ -61,8 +72,10 @@ pub fn write_account(out: &mut impl Write, account: &PortAccount) -> io::Result<
             surplus => writeln!(out, "  {} counted twice", -surplus),
         }
     };
-    for queue in &account.rx {
-        row(&queue.queue_index.to_string(), queue)?;
+    for (index, queue) in account.rx.iter().enumerate() {
+        let name = account.rx_names.get(index);
+        let name = name.map_or_else(|| queue.queue_index.to_string(), String::clone);
+        row(&name, queue)?;
     }
     if account.rx.len() != 1 {
         row("all", &total)?;

@@ -41,9 +41,16 @@ pub fn account_json(account: &PortAccount) -> Value {
             })
         })
         .collect();
+    let queues = account.rx.iter().enumerate().map(|(index, queue)| {
+        let mut value = queue_json(queue);
+        if let Some(name) = account.rx_names.get(index) {
+            value["name"] = name.as_str().into();
+        }
+        value
+    });
     json!({
         "total": queue_json(&account.rx_total()),
-        "queues": account.rx.iter().map(queue_json).collect::<Vec<_>>(),
+        "queues": queues.collect::<Vec<_>>(),
         "sending": sending,
         "interface_seen": account.interface_seen,
         "interface_sent": account.interface_sent,

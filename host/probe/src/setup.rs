@@ -67,8 +67,8 @@ impl Reported {
                 .columns
                 .extend(names.into_iter().filter_map(Column::find));
         }
-        if is_file && self.has_interface {
-            // Interfaces of a capture count from 1.
+        if self.has_interface && (is_file || port.interfaces.len() > 1) {
+            // Those of a capture, and of several ports, count from 1.
             setup.interface = 1;
             let named = port.interfaces.iter().enumerate();
             let named = named.filter(|(_, (_, name))| !name.is_empty());

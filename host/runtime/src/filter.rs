@@ -223,8 +223,7 @@ fn with_file_hint(error: Error, expression: &str) -> Error {
     let is_file = |word: &&str| word.contains(['/', '.']) && std::path::Path::new(word).is_file();
     match expression.split_whitespace().find(is_file) {
         Some(file) => error.with_hint(format!(
-            "{file} is a file, and one file is read at a time: `mergecap -w BOTH FILE FILE` joins \
-             several"
+            "{file} is a file: all files to read come before the filter"
         )),
         None => error,
     }

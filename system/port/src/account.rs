@@ -131,6 +131,9 @@ pub struct TxAccount {
 pub struct PortAccount {
     /// Receiving queues.
     pub rx: Vec<QueueAccount>,
+    /// Interface and queue of each, such as `eth1/0`, where they are of several interfaces; else
+    /// empty.
+    pub rx_names: Vec<String>,
     /// Sending queues.
     pub tx: Vec<TxAccount>,
     /// Packets that the interface itself counted as received since the port was opened, where it

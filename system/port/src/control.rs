@@ -58,7 +58,8 @@ pub struct PortDescription {
     pub facts: Vec<(&'static str, String)>,
     /// Bytes of memory reserved for packets.
     pub memory_len: usize,
-    /// For files of several interfaces: link type and name of each, by `Packet::interface_index`.
+    /// Of files, and of several ports opened as one: link type and name of each interface, by
+    /// `Packet::interface_index`.
     pub interfaces: Vec<(u16, String)>,
 }
 
@@ -80,6 +81,8 @@ pub enum PortEvent {
     /// Another process detached or replaced the port's XDP program, and this is why it is not
     /// attached again; a receiving port is then no longer usable.
     Detached(String),
+    /// What happened to one of several ports that were opened as one, and its interface.
+    Of(String, Box<PortEvent>),
 }
 
 impl fmt::Display for PortEvent {
@@ -96,6 +99,7 @@ impl fmt::Display for PortEvent {
             Self::Detached(why) => {
                 write!(f, "the XDP program was detached by another process: {why}")
             }
+            Self::Of(interface, event) => write!(f, "{interface}: {event}"),
         }
     }
 }

@@ -28,6 +28,7 @@
 mod account;
 mod backend;
 mod control;
+mod joined;
 mod matcher;
 mod open;
 mod options;
@@ -55,13 +56,13 @@ pub use account::{
 pub use backend::vfio::card_name as user_mode_card;
 pub use control::{Capabilities, Intake, PortControl, PortDescription, PortEvent};
 pub use matcher::Matcher;
-pub use open::{BACKENDS, open, shared_pool};
+pub use open::{BACKENDS, open, open_all, shared_pool};
 pub use options::{
     AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,
     TapBy, TimestampSource,
 };
 pub use port::Port;
-pub use registry::{Backend, Plain, PortName, Registry, Target};
+pub use registry::{Backend, Merge, Plain, PortName, Registry, Target};
 pub use ring::slot::{Checksum, Slot, Vlan};
 pub use rx::{
     Detached, Filled, FilterSwitch, Forwarded, Meta, Packet, PacketMut, Ready, RxBackend, RxBatch,

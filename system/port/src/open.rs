@@ -47,6 +47,22 @@ pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
     Registry::default().open(name, options)
 }
 
+/// Opens several ports as one; a single name as [`open`] does.
+///
+/// Capture files are merged: the port gives their packets in the order of their times, those of the
+/// same time in the order of the names, and a packet without a time right behind the one before it
+/// in its file. Interfaces of the same name and link type in different files are one interface.
+///
+/// The queues of other ports stay apart: they are numbered on from port to port, and each port is
+/// an interface.
+///
+/// # Errors
+/// As [`open`]; `InvalidInput` for no name, for files beside other ports, and for an interface
+/// named twice.
+pub fn open_all(names: &[&str], options: &PortOptions) -> Result<Port> {
+    Registry::default().open_all(names, options)
+}
+
 /// One pool for several ports, to be given to each in [`PortOptions::pool`], so that packets go
 /// from one to the other without a copy. `None` if fewer than two of them have frames.
 ///

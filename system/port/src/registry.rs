@@ -8,6 +8,7 @@ use ring::{Pool, PoolConfig};
 use sys::rights::Capability;
 use sys::{Error, ErrorKind, Result};
 
+use crate::joined;
 use crate::options::{OPTION_NAMES, PortOptions, apply};
 use crate::port::Port;
 
@@ -81,7 +82,13 @@ pub struct Backend {
     pub frames: fn(&PortName, &PortOptions) -> Result<Option<PoolConfig>>,
     /// Opens a port.
     pub open: fn(&PortName, &PortOptions) -> Result<Port>,
+    /// Opens several of its targets, each with its own options, as one port that gives their
+    /// packets in the order of time. `None` where targets have no order in common.
+    pub merge: Option<Merge>,
 }
+
+/// Opens several targets as one port ([`Backend::merge`]). There are at least two.
+pub type Merge = fn(&[(PortName, PortOptions)]) -> Result<Port>;
 
 impl Backend {
     /// A row with a scheme and nothing else: for `..Backend::new("name", open)`.
@@ -104,6 +111,7 @@ impl Backend {
             renamed: &[],
             frames: |_, _| Ok(None),
             open,
+            merge: None,
         }
     }
 }
@@ -201,6 +209,45 @@ impl Registry {
     pub fn open(&self, name: &str, options: &PortOptions) -> Result<Port> {
         let (backend, parsed, options) = self.prepare(name, options)?;
         (backend.open)(&parsed, &options)
+    }
+
+    /// Opens several ports as one; a single name as [`open`](Self::open) does. Capture files are
+    /// merged: their packets come in the order of their times. The queues of other ports stay
+    /// apart.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `InvalidInput` for no name, for files beside other ports, and for
+    /// an interface named twice.
+    pub fn open_all(&self, names: &[&str], options: &PortOptions) -> Result<Port> {
+        if let [name] = names {
+            return self.open(name, options);
+        }
+        let refuse = |what: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, what, why));
+        let mut targets = Vec::with_capacity(names.len());
+        let mut merges = Vec::with_capacity(names.len());
+        for name in names {
+            let (backend, parsed, options) = self.prepare(name, options)?;
+            merges.push(backend.merge);
+            targets.push((backend, parsed, options));
+        }
+        match merges.as_slice() {
+            [] => refuse("open a port", "no port is named"),
+            [Some(merge), rest @ ..] if rest.iter().all(Option::is_some) => {
+                let targets = targets.into_iter();
+                let targets: Vec<_> = targets.map(|(_, name, options)| (name, options)).collect();
+                merge(&targets)
+            }
+            _ if merges.iter().any(Option::is_some) => refuse(
+                &format!("open {}", names.join(", ")),
+                "capture files and live ports cannot be read together",
+            ),
+            _ => {
+                let open =
+                    |(backend, name, options): &(&Backend, _, _)| (backend.open)(name, options);
+                let ports: Result<Vec<Port>> = targets.iter().map(open).collect();
+                joined::join(ports?)
+            }
+        }
     }
 
     /// As [`shared_pool`](crate::shared_pool).

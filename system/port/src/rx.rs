@@ -14,8 +14,8 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf::PacketInfo;
 use ring::slot::{Checksum, Slot, Vlan, segment_count};
 use ring::{Frame, Pool};
-use sys::Result;
 use sys::eventfd::EventFd;
+use sys::{Error, Result};
 
 use crate::account::RxCounters;
 use crate::matcher::Matcher;
@@ -110,6 +110,10 @@ pub struct RxQueue {
     rejected: Vec<Slot>,
     batch_max: usize,
     queue_index: u32,
+    /// Of several ports opened as one, the number of this one; else 0.
+    interface_index: u16,
+    /// The name of that one, for errors; else empty.
+    interface: String,
     filter: Option<Matcher>,
     next_filter: Arc<switch::NextFilter>,
     waker: Option<Arc<EventFd>>,
@@ -134,6 +138,8 @@ impl RxQueue {
             rejected: Vec::new(),
             batch_max,
             queue_index,
+            interface_index: 0,
+            interface: String::new(),
             filter: filter.map(Matcher::new),
             next_filter: Arc::default(),
             waker: None,
@@ -141,7 +147,24 @@ impl RxQueue {
         }
     }
 
-    /// Number of the queue on its interface.
+    /// Gives the queue a number among those of several ports, and its packets that of their port,
+    /// which has one interface, of this name.
+    pub(crate) fn number(&mut self, queue_index: u32, interface_index: u16, interface: &str) {
+        (self.queue_index, self.interface_index) = (queue_index, interface_index);
+        interface.clone_into(&mut self.interface);
+    }
+
+    /// An error, with the interface that it is of among several.
+    #[cold]
+    fn named(&self, error: Error) -> Error {
+        if self.interface.is_empty() {
+            return error;
+        }
+        let why = format!("{}: {}", self.interface, error.why());
+        error.with_why(why)
+    }
+
+    /// Number of the queue on its interface, or among those of several ports opened as one.
     pub fn queue_index(&self) -> u32 {
         self.queue_index
     }
@@ -166,7 +189,13 @@ impl RxQueue {
         if self.next_filter.is_new() {
             self.take_filter();
         }
-        let mut filled = self.backend.fill(&mut self.slots, self.batch_max)?;
+        let filled = self.backend.fill(&mut self.slots, self.batch_max);
+        let mut filled = filled.map_err(|error| self.named(error))?;
+        if self.interface_index != 0 {
+            for slot in &mut self.slots {
+                slot.interface_index = self.interface_index;
+            }
+        }
         if self.filter.is_some() {
             self.apply_filter();
             filled = Filled::of(&self.slots);
@@ -215,10 +244,11 @@ impl RxQueue {
     /// Sleeps until there may be packets, at most `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<Ready> {
         self.counters.waits.add(1);
-        match self.waker.clone() {
+        let ready = match self.waker.clone() {
             None => self.backend.wait(timeout),
             Some(waker) => self.wait_or_wake(&waker, timeout),
-        }
+        };
+        ready.map_err(|error| self.named(error))
     }
 
     /// Packets that can wait for the reader before the next is lost, where that is fixed.

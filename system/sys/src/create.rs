@@ -30,11 +30,11 @@ const STICKY: u32 = libc::S_ISVTX;
 
 /// How files are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Making {
+pub struct Making<'a> {
     /// Permissions of new files, less the umask (open(2)).
     pub mode: u32,
-    /// Device and inode of a file that must not be truncated under any name: the input.
-    pub keep: Option<(u64, u64)>,
+    /// Device and inode of files that must not be truncated under any name: the inputs.
+    pub keep: &'a [(u64, u64)],
 }
 
 /// A file that was opened to be written.
@@ -46,17 +46,17 @@ pub struct Made {
     pub is_new: bool,
 }
 
-impl Making {
+impl Making<'_> {
     /// New files are for their owner alone.
-    pub const PRIVATE: Making = Making {
+    pub const PRIVATE: Making<'static> = Making {
         mode: 0o600,
-        keep: None,
+        keep: &[],
     };
 
     /// New files have the permissions that the umask leaves.
-    pub const BY_UMASK: Making = Making {
+    pub const BY_UMASK: Making<'static> = Making {
         mode: 0o666,
-        keep: None,
+        keep: &[],
     };
 
     /// Makes or empties a file.
@@ -179,8 +179,8 @@ impl Making {
     }
 
     fn refuse_input(self, data: &Metadata) -> io::Result<()> {
-        if self.keep == Some((data.dev(), data.ino())) {
-            let why = "it is also the input file, and would be truncated";
+        if self.keep.contains(&(data.dev(), data.ino())) {
+            let why = "it is also an input file, and would be truncated";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         Ok(())

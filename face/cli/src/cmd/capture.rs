@@ -8,14 +8,13 @@ mod summary;
 mod values;
 
 use std::io::{self, IsTerminal};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use port::file::{FileFormat, FileWriter, Precision, Rotation, WriterOptions};
-use port::{Direction, Intake, Port, PortName};
+use port::{Direction, Intake, Port};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
 use runtime::filter::Expression;
 use runtime::{Pacing, Stop, TotalsRequest};
@@ -31,31 +30,39 @@ use self::values::{parse_mode, parse_size};
 use crate::args::{FilterCompiler, PortArgs, check_cpus, parse_duration};
 use crate::confine::{Files, Needs};
 use crate::fifo::{self, Reader};
+use crate::inputs::{self, Inputs};
 use crate::out::{self, say};
 
 /// Arguments.
 #[derive(clap::Args)]
 #[command(
-    override_usage = "barewire capture [OPTIONS] PORT [FILTER]...\n       \
-    barewire capture [OPTIONS] -r FILE [FILTER]..."
+    override_usage = "barewire capture [OPTIONS] PORT... [FILTER]...\n       \
+    barewire capture [OPTIONS] -r FILE... [FILTER]..."
 )]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Port to capture on (an interface, afxdp:eth0, a capture file, - for standard input) unless
-    /// given by -i or -r, then a pcap filter expression
+    /// Ports to capture on (an interface, afxdp:eth0, a capture file, - for standard input) unless
+    /// given by -i, -r or -V, then a pcap filter expression
     #[arg(value_name = "PORT FILTER", allow_negative_numbers = true)]
     words: Vec<String>,
-    /// Capture on this port, or on the interface of this number in the list that -D prints
+    /// Capture on this port, or on the interface of this number in the list that -D prints; repeat
+    /// for several
+    #[arg(short = 'i', long = "interface", value_name = "PORT")]
+    #[arg(conflicts_with_all = ["read", "list_file"])]
+    interface: Vec<String>,
+    /// Read packets from a capture file (pcap or pcapng, plain, gzip or zstd; - is standard input);
+    /// repeat to merge several in timestamp order
+    #[arg(short = 'r', long = "read", value_name = "FILE")]
+    read: Vec<String>,
+    /// Read the capture files named in this file, one a line, merged in timestamp order (- is
+    /// standard input)
     #[arg(
-        short = 'i',
-        long = "interface",
-        value_name = "PORT",
+        id = "list_file",
+        short = 'V',
+        value_name = "FILE",
         conflicts_with = "read"
     )]
-    interface: Option<String>,
-    /// Read packets from a capture file (pcap or pcapng, plain, gzip or zstd; - is standard input)
-    #[arg(short = 'r', long = "read", value_name = "FILE")]
-    read: Option<String>,
+    listed: Option<PathBuf>,
     /// Read the filter expression from a file
     #[arg(short = 'F', value_name = "FILE")]
     filter_file: Option<PathBuf>,
@@ -191,11 +198,12 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     check_cpus(&args.port.cpus)?;
-    let (name, filter) = args.names()?;
+    let (inputs, filter) = args.inputs()?;
+    let name = inputs.label();
     let stop = Stop::on_signals()?;
     let request = TotalsRequest::on_signal()?;
     let user = args.user().map(User::find).transpose()?;
-    let port = args.open(&name, &filter)?;
+    let port = args.open(&inputs, &filter)?;
     // Packets that come meanwhile wait in the port.
     let reader = args.wait_for_reader(&stop);
     let is_live = port.control.describe().intake != Intake::File;
@@ -206,13 +214,13 @@ pub fn run(args: &Args) -> Result<()> {
     let (closed, files) = mpsc::channel();
     let make = || match reader {
         Reader::Absent => Ok(Recorder::Count),
-        _ => args.sink(&name, is_live, user.as_ref(), &closed),
+        _ => args.sink(&inputs, is_live, user.as_ref(), &closed),
     };
     let sink = (!is_users).then(make).transpose()?;
     // Later files of a set may be in a directory that only root can write, or be there and another
     // user's: as root, keep that one capability.
     let make_files = (is_set && user.is_none()).then_some(Capability::DacOverride);
-    let counters = crate::args::to_read_counters(&name)?;
+    let counters = inputs.to_read_counters()?;
     let keep: Vec<Capability> = make_files.into_iter().chain(counters).collect();
     let confine = args.port.confine;
     confine.give_up(user.as_ref(), &keep, &args.needs(is_set))?;
@@ -310,29 +318,35 @@ impl Args {
             .is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The port's name and the filter expression.
-    fn names(&self) -> Result<(String, String)> {
-        let mut words = self.words.iter();
-        let name = match (&self.interface, &self.read) {
-            (Some(name), _) => lists::by_number(name).unwrap_or_else(|| name.clone()),
-            (None, Some(file)) => format!("file:{file}"),
-            (None, None) => match words.next() {
-                Some(name) => name.clone(),
-                None => usage(
+    /// The ports and the filter expression.
+    fn inputs(&self) -> Result<(Inputs, String)> {
+        let (inputs, words) = if let Some(list) = &self.listed {
+            (Inputs::listed(list)?, self.words.as_slice())
+        } else if !self.interface.is_empty() || !self.read.is_empty() {
+            let by_number = |name: &String| lists::by_number(name).unwrap_or_else(|| name.clone());
+            let (more, filter) = inputs::more(&self.words);
+            let names = self.interface.iter().map(by_number);
+            let files = self.read.iter().map(|file| format!("file:{file}"));
+            let names = names.chain(files).chain(more.iter().cloned());
+            (Inputs::new(names.collect()), filter)
+        } else {
+            let (ports, filter) = inputs::split(&self.words);
+            if ports.is_empty() {
+                usage(
                     "give a port, for example eth0, or a file with -r; `barewire devices` lists \
                      the interfaces",
-                ),
-            },
+                );
+            }
+            (Inputs::new(ports.to_vec()), filter)
         };
-        let words: Vec<String> = words.cloned().collect();
-        if let ([word], Some(0)) = (words.as_slice(), self.print.count)
+        if let ([word], Some(0)) = (words, self.print.count)
             && word.parse::<u64>().is_ok()
         {
             usage(&format!(
                 "to stop after {word} packets, give -c {word} or --count={word}"
             ));
         }
-        Ok((name, self.expression(&words)?))
+        Ok((inputs, self.expression(words)?))
     }
 
     /// The filter expression, of these words or the file.
@@ -403,7 +417,7 @@ impl Args {
         expression.optimized(!self.compat.no_optimize)
     }
 
-    fn open(&self, name: &str, filter: &str) -> Result<Port> {
+    fn open(&self, inputs: &Inputs, filter: &str) -> Result<Port> {
         let mut options = self.port_args().options(Direction::Rx);
         options.snaplen = self.snaplen;
         options.promiscuous = !self.no_promiscuous;
@@ -414,7 +428,8 @@ impl Args {
             filter.prepare()?;
             options.filter_source = Some(filter.source());
         }
-        let port = port::open(name, &options)?;
+        let port = inputs.open(&options)?;
+        let name = inputs.label();
         if port.rx.is_empty() {
             let what = format!("capture on {name}");
             let why = "this port cannot receive";
@@ -439,7 +454,7 @@ impl Args {
 
     fn sink(
         &self,
-        name: &str,
+        inputs: &Inputs,
         is_live: bool,
         user: Option<&User>,
         closed: &Sender<PathBuf>,
@@ -452,9 +467,8 @@ impl Args {
         };
         let mut options = WriterOptions::new(path);
         if !is_live {
-            let source = PortName::parse(name)?.target;
-            options.keep = identity(std::path::Path::new(&source));
-            refuse_itself(options.keep, path)?;
+            options.keep = inputs.identities();
+            inputs::refuse_output(&options.keep, path)?;
         }
         match self.write.format {
             Some(FormatText::Pcap) => options.format = FileFormat::Pcap(Precision::Nanoseconds),
@@ -524,21 +538,4 @@ impl Args {
             cpus: self.port.cpus.clone(),
         }
     }
-}
-
-/// A file cannot be read and written at once: writing empties it.
-fn refuse_itself(source: Option<(u64, u64)>, path: &std::path::Path) -> Result<()> {
-    if source.is_some() && source == identity(path) {
-        let what = format!("write {}", path.display());
-        let why = "it is also the input file, and would be truncated first";
-        return Err(Error::new(ErrorKind::InvalidInput, what, why)
-            .with_hint("write to another file and rename it afterwards"));
-    }
-    Ok(())
-}
-
-/// Device and inode of a regular file.
-fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
-    let data = std::fs::metadata(path).ok()?;
-    data.is_file().then(|| (data.dev(), data.ino()))
 }

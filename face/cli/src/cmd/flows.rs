@@ -37,12 +37,15 @@ pub use probe::text::protocol_name;
 
 use crate::args::{FilterCompiler, PortArgs, check_cpus};
 use crate::confine::Needs;
+use crate::inputs::{self, Inputs};
 use crate::live;
 use crate::out::{self, say, warning};
 
 /// Arguments.
 #[derive(clap::Args)]
 #[command(
+    override_usage = "barewire flows [OPTIONS] PORT... [FILTER]...\n       \
+    barewire flows query [OPTIONS] SQL PLACE...",
     after_help = HELP,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
@@ -51,11 +54,13 @@ use crate::out::{self, say, warning};
 pub struct Args {
     #[command(subcommand)]
     other: Option<Other>,
-    /// Packet source: an interface, afxdp:IFACE, a capture file, - for standard input
+    /// Packet source: an interface, afxdp:IFACE, a capture file, - for standard input; several
+    /// files are merged in timestamp order
     #[arg(value_name = "PORT", required = true)]
     port: Option<String>,
-    /// Meter only packets that match this expression (man pcap-filter)
-    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
+    /// More ports of the same kind, then an expression: meter only packets that match it (man
+    /// pcap-filter)
+    #[arg(value_name = "PORT FILTER", allow_negative_numbers = true)]
     filter: Vec<String>,
     /// Compiler of filter expressions
     #[arg(long, value_enum, default_value = "barewire", value_name = "COMPILER")]
@@ -242,8 +247,8 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Query(args)) = &args.other {
         return query::run(args);
     }
-    // The parser has seen to it that there is one.
-    let name = args.port.as_deref().unwrap_or_default();
+    let (inputs, _) = args.words();
+    let name = inputs.label();
     check_cpus(&args.port_args.cpus)?;
     let request = TotalsRequest::on_signal()?;
     let user = match &args.port_args.user {
@@ -253,7 +258,7 @@ pub fn run(args: &Args) -> Result<()> {
     // It may take seconds, for which no port shall wait with packets in it.
     let origins = args.origin.open(args.flow.key_extra().mac)?;
     let owner = user.as_ref().map(|user| (user.uid, user.gid));
-    let probe = args.open(name, &origins)?.owner(owner);
+    let probe = args.open(&inputs, &origins)?.owner(owner);
     let stop = Stop::on_signals()?;
     let Some(readers) = args.wait_for_readers(&stop) else {
         say!("ended before anything was exported: no program reads the pipe");
@@ -267,8 +272,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(address) = probe.metrics_address() {
         say!("metrics at http://{address}/metrics");
     }
-    let keep = crate::args::to_read_counters(name)?;
-    let mut keep: Vec<Capability> = keep.into_iter().collect();
+    let mut keep = inputs.to_read_counters()?;
     if user.is_none() && probe.creates_files() {
         // As root those files may lie in other users' folders: that one right stays.
         keep.push(Capability::DacOverride);
@@ -285,7 +289,8 @@ pub fn run(args: &Args) -> Result<()> {
     let reload = args.config.as_ref().map(reload).transpose()?;
     Showing {
         args,
-        name,
+        inputs: &inputs,
+        name: &name,
         stop,
         request,
         stdout,
@@ -299,18 +304,20 @@ pub fn run(args: &Args) -> Result<()> {
 
 impl Args {
     /// Opens the port, and reports what happens to its packets.
-    fn open(&self, name: &str, origins: &Origins) -> Result<Probe> {
+    fn open(&self, inputs: &Inputs, origins: &Origins) -> Result<Probe> {
         let ndpi_flow_count = choice::ndpi_flow_count(&self.flow.decode)?;
         let mut options = self.port_args.options(Direction::Rx);
         let expression = self.expression();
         if self.live_filter {
-            service::check_live_filter(name)?;
+            service::check_live_filter(inputs)?;
         } else if !expression.is_empty() {
             expression.prepare()?;
             options.filter_source = Some(expression.source());
         }
-        let plan = self.egress.plan(name, &mut options, self.filter_compiler)?;
-        let port = port::open(name, &options)?;
+        let plan = self
+            .egress
+            .plan(inputs, &mut options, self.filter_compiler)?;
+        let port = inputs.open(&options)?;
         let egress = plan.map(|plan| plan.open(&port)).transpose()?;
         let is_file = port.control.describe().intake == Intake::File;
         let has_view = self.once || self.is_live_view(is_file);
@@ -407,8 +414,16 @@ impl Args {
         }
     }
 
+    /// The ports, and the words of the filter.
+    fn words(&self) -> (Inputs, Vec<String>) {
+        let words: Vec<String> = self.port.iter().chain(&self.filter).cloned().collect();
+        let (ports, filter) = inputs::split(&words);
+        (Inputs::new(ports.to_vec()), filter.to_vec())
+    }
+
     fn expression(&self) -> Expression {
-        self.filter_compiler.expression(self.filter.join(" "))
+        let (_, words) = self.words();
+        self.filter_compiler.expression(words.join(" "))
     }
 
     /// What is looked at, of packets of this link type: what may change while the probe runs.
@@ -432,7 +447,7 @@ impl Args {
     fn settings(&self) -> Vec<(&'static str, String)> {
         let flow = &self.flow;
         let mut settings = Vec::new();
-        let expression = self.filter.join(" ");
+        let expression = self.words().1.join(" ");
         if !expression.trim().is_empty() {
             settings.push(("filter", expression));
         }

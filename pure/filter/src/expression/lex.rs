@@ -64,6 +64,11 @@ const CONSTANTS: &[(&str, u32)] = &[
     ("tcp-cwr", 128),
 ];
 
+/// Whether a word is a keyword of the language, so that it cannot be a host's name.
+pub fn is_keyword(word: &str) -> bool {
+    KEYS.iter().any(|(name, _)| *name == word)
+}
+
 /// Operators; a longer one before its beginning.
 const OPERATORS: &[(&str, &str)] = &[
     ("&&", "and"),

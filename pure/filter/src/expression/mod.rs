@@ -20,6 +20,8 @@ mod parse;
 mod primitive;
 mod qualified;
 
+pub use lex::is_keyword;
+
 use bpf::cbpf::Program;
 
 use crate::{Error, Result};

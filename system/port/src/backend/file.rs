@@ -7,12 +7,15 @@
 //!
 //! Damage ends a file late: all packets before it are delivered, then [`RxQueue::receive`] fails
 //! with `Damaged` and the offset in bytes (of the uncompressed file).
+//!
+//! Several files are one port, whose packets come in the order of their times ([`merge`]).
 
 mod control;
 mod gather;
 pub(crate) mod handed;
 mod input;
 mod mapping;
+mod merge;
 mod output;
 pub(crate) mod rotation;
 mod rx;
@@ -20,23 +23,19 @@ mod source;
 mod tx;
 pub(crate) mod writer;
 
-use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sys::{Error, ErrorKind, Result};
-use wire::file::Reader;
 
-use self::control::{Control, TxControl};
+use self::control::{Control, Facts, TxControl};
 use self::rx::Rx;
-use self::source::Source;
 use crate::account::{Counter, RxCounters, TxCounters};
-use crate::control::Capabilities;
+use crate::control::{Capabilities, PortControl};
 use crate::options::{Direction, PortOptions};
 use crate::port::Port;
 use crate::registry::{Backend, Plain, PortName, Target};
-use crate::rx::RxQueue;
+use crate::rx::{RxBackend, RxQueue};
 use crate::tx::TxQueue;
 
 /// The row in the table of backends.
@@ -45,6 +44,7 @@ pub(crate) const BACKEND: Backend = Backend {
     example: "file:x.pcapng",
     target: Target::File,
     plain: Plain::Files,
+    merge: Some(merge::open),
     ..Backend::new("file", open)
 };
 
@@ -86,58 +86,49 @@ fn open_tx(name: &PortName, options: &PortOptions) -> Result<Port> {
 }
 
 fn open_rx(name: &PortName, options: &PortOptions) -> Result<Port> {
-    let source = Source::open(&name.target)?;
     let counters = Arc::new(RxCounters::default());
-    let shared = Arc::new(Shared::default());
-    let mut rx = Rx {
-        path: name.target.clone(),
-        source,
-        reader: Box::new(Reader::new()),
-        indices: Vec::new(),
-        section: 0,
-        options: options.clone(),
-        filters: Vec::new(),
-        filters_by_link: HashMap::new(),
-        snaplen: if options.snaplen == 0 {
-            u32::MAX
-        } else {
-            options.snaplen
-        },
-        end: None,
-        reported: false,
-        keep: options
-            .pool
-            .clone()
-            .map_or_else(OnceCell::new, OnceCell::from),
-        cache: None,
-        shared: shared.clone(),
-        counters: counters.clone(),
-    };
+    let mut rx = Rx::new(&name.target, options, counters.clone())?;
     rx.open()?;
     let control = Control {
         path: name.target.clone(),
         counters: counters.clone(),
-        mapped: rx.source.is_mapped(),
-        format: rx.reader.format().map_or("pcapng", |f| match f {
-            wire::file::Format::Pcap => "pcap",
-            _ => "pcapng",
-        }),
-        compression: rx.source.compression(),
-        memory_len: rx.source.memory_len(),
-        shared,
+        facts: Facts::of(&rx),
+        shared: rx.shared.clone(),
     };
-    let batch_max = options.batch_max;
+    Ok(receiving(
+        &name.target,
+        Box::new(rx),
+        Box::new(control),
+        options,
+        counters,
+    ))
+}
+
+/// A port of one queue that reads.
+fn receiving(
+    target: &str,
+    backend: Box<dyn RxBackend>,
+    control: Box<dyn PortControl>,
+    options: &PortOptions,
+    counters: Arc<RxCounters>,
+) -> Port {
     let filter = options.filter.clone();
-    Ok(Port {
-        name: format!("file:{}", name.target),
-        rx: vec![RxQueue::new(Box::new(rx), 0, batch_max, filter, counters)],
+    Port {
+        name: format!("file:{target}"),
+        rx: vec![RxQueue::new(
+            backend,
+            0,
+            options.batch_max,
+            filter,
+            counters,
+        )],
         tx: Vec::new(),
-        control: Box::new(control),
+        control,
         capabilities: Capabilities {
             timestamps: true,
             ..Capabilities::default()
         },
-    })
+    }
 }
 
 /// What the reading thread tells the control side.
@@ -153,6 +144,17 @@ struct Shared {
     snaplen: AtomicU32,
     /// Link type and name of each interface met. Locked when one is met, never for a packet.
     interfaces: Mutex<Vec<(u16, String)>>,
+}
+
+impl Shared {
+    /// The interfaces met, but for the first `known`.
+    fn interfaces_from(&self, known: usize) -> Vec<(u16, String)> {
+        let all = self
+            .interfaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.get(known..).unwrap_or_default().to_vec()
+    }
 }
 
 #[cfg(test)]

@@ -431,6 +431,7 @@ impl PortControl for Control {
             tx: vec![tx],
             interface_seen: None,
             interface_sent: None,
+            rx_names: Vec::new(),
         })
     }
 

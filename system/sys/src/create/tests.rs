@@ -21,7 +21,7 @@ impl Drop for Folder {
     }
 }
 
-const PRIVATE: Making = Making::PRIVATE;
+const PRIVATE: Making<'_> = Making::PRIVATE;
 
 #[test]
 fn the_input_is_kept_by_any_name() {
@@ -32,7 +32,7 @@ fn the_input_is_kept_by_any_name() {
     symlink("input", &link).unwrap();
     let data = std::fs::metadata(&input).unwrap();
     let making = Making {
-        keep: Some((data.dev(), data.ino())),
+        keep: &[(data.dev(), data.ino())],
         ..PRIVATE
     };
     for path in [&input, &hard, &link] {

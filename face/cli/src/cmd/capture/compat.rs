@@ -1,8 +1,6 @@
 //! tcpdump's flags that barewire ignores, because it does that anyway, or refuses, with a
 //! replacement. The others stand where barewire's own stand.
 
-use std::path::PathBuf;
-
 use clap::{ArgAction, ValueEnum};
 
 use crate::args::Timestamp;
@@ -111,8 +109,6 @@ pub struct CompatArgs {
     skip: Option<u64>,
     #[arg(long = "print-sampling", hide = true, value_name = "NTH")]
     sampling: Option<u64>,
-    #[arg(short = 'V', hide = true, value_name = "FILE")]
-    list: Option<PathBuf>,
 }
 
 impl CompatArgs {
@@ -156,11 +152,6 @@ impl CompatArgs {
             (
                 self.sampling.is_some(),
                 "--print-sampling: lines cannot be sampled; pipe them through `awk 'NR % N == 0'`",
-            ),
-            (
-                self.list.is_some(),
-                "-V: one file is read at a time; join the files first: `mergecap -w - FILE... | \
-                 barewire capture -r -`",
             ),
         ];
         let found = rows.into_iter().find(|(is_given, _)| *is_given);

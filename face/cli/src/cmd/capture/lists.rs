@@ -42,8 +42,9 @@ impl Args {
     }
 
     fn link_types(&self) -> Result<String> {
-        let (name, _) = self.names()?;
-        let port = port::open(&name, &self.port.options(Direction::Rx))?;
+        let (inputs, _) = self.inputs()?;
+        let name = inputs.first();
+        let port = port::open(name, &self.port.options(Direction::Rx))?;
         let link = LinkType(port.control.describe().link_type);
         let words = description(link).map_or_else(String::new, |words| format!(" ({words})"));
         Ok(format!(
@@ -52,10 +53,11 @@ impl Args {
     }
 
     fn stamp_types(&self) -> Result<String> {
-        let (name, _) = self.names()?;
+        let (inputs, _) = self.inputs()?;
+        let name = inputs.first();
         let mut text =
             format!("Time stamp types for {name} (use option -j to set):\n  host (Host)\n");
-        let interface = nic::interface(port::PortName::parse(&name)?.target.as_str());
+        let interface = nic::interface(port::PortName::parse(name)?.target.as_str());
         if interface.is_ok_and(|found| found.stamps_all_packets == Some(true)) {
             text.push_str("  adapter (Adapter)\n");
         }
@@ -65,8 +67,10 @@ impl Args {
     /// The program that a filter is compiled to, for the port if one is named.
     fn program(&self) -> Result<String> {
         let first = self.words.first().map(String::as_str);
-        let has_port =
-            self.interface.is_some() || self.read.is_some() || first.is_some_and(is_port);
+        let has_port = !self.interface.is_empty()
+            || !self.read.is_empty()
+            || self.listed.is_some()
+            || first.is_some_and(is_port);
         let chosen = self
             .compat
             .link_type
@@ -75,8 +79,9 @@ impl Args {
             .transpose()?;
         let mut snaplen = self.snaplen;
         let (link, tap, expression) = if has_port {
-            let (name, expression) = self.names()?;
-            let port = port::open(&name, &self.port.options(Direction::Rx))?;
+            let (inputs, expression) = self.inputs()?;
+            let name = inputs.first();
+            let port = port::open(name, &self.port.options(Direction::Rx))?;
             let limits = [snaplen, summary::snaplen_of(&port.control.describe())];
             snaplen = limits
                 .into_iter()
@@ -84,7 +89,7 @@ impl Args {
                 .min()
                 .unwrap_or(0);
             let link = chosen.unwrap_or(LinkType(port.control.describe().link_type));
-            let parsed = port::PortName::parse(&name)?;
+            let parsed = port::PortName::parse(name)?;
             let tap = match nic::interface(&parsed.target) {
                 Ok(found) if port.control.describe().intake != Intake::File => {
                     Some(found.link.index)

@@ -22,14 +22,13 @@ impl Args {
     /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.
     pub(super) fn tell_start(&self, name: &str, port: &Port, is_live: bool, filter: &str) {
         let text = port.control.describe();
-        let target = if text.target.is_empty() {
-            name
-        } else {
-            &text.target
-        };
+        let one = text.target.as_str();
+        let is_one = !one.is_empty() && !text.facts.iter().any(|(fact, _)| *fact == "inputs");
+        let target = if is_one { one } else { name };
         let (verb, target) = match is_live {
             true => ("listening on", target),
             false if target == "-" => ("reading from", "standard input"),
+            false if !is_one => ("reading from files", target),
             false => ("reading from file", target),
         };
         // The least of what the user, the file and the port limit; 0 is no limit.
@@ -252,6 +251,6 @@ impl Progress {
 
     pub(super) fn event(&mut self, name: &str, event: &PortEvent) {
         self.clear();
-        out::line(event_level(event), format!("{name}: {event}"));
+        out::line(event_level(event), report::event_line(name, event));
     }
 }

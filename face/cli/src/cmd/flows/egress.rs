@@ -6,9 +6,10 @@ use flow::{MeterConfig, Profile, Shunt};
 use inspect::Protocol;
 use port::PortOptions;
 use runtime::flows::egress::{Choice, EgressReport, Plan};
-use sys::Result;
+use sys::{Error, ErrorKind, Result};
 
 use crate::args::FilterCompiler;
+use crate::inputs::Inputs;
 
 /// What goes where.
 #[derive(clap::Args)]
@@ -82,19 +83,23 @@ impl EgressArgs {
     /// that both share a pool where possible.
     pub fn plan(
         &self,
-        input: &str,
+        inputs: &Inputs,
         options: &mut PortOptions,
         compiler: FilterCompiler,
     ) -> Result<Option<Plan>> {
         let Some(name) = &self.egress else {
             return Ok(None);
         };
+        if inputs.count() > 1 {
+            let why = "packets are forwarded from one port only";
+            return Err(Error::new(ErrorKind::InvalidInput, "use --egress", why));
+        }
         let choice = Choice {
             only: self.egress_only.clone(),
             filter: compiler.expression(self.egress_filter.clone().unwrap_or_default()),
         };
         let out = PortOptions::default();
-        Plan::new([input, name], options, out, choice).map(Some)
+        Plan::new([inputs.first(), name], options, out, choice).map(Some)
     }
 
     /// Makes a meter report which packets to forward.

@@ -1,7 +1,9 @@
 //! Without the live view: a line of rates per second, on standard error, unless that is the journal
 //! of systemd.
 
+use std::fs::Metadata;
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use flow::{EndReason, Extra, KnownFlows, Record};
@@ -10,15 +12,16 @@ use runtime::flows::{Fate, Outlet, Status};
 use sys::Result;
 
 use super::report::Memory;
+use crate::inputs::Inputs;
 use crate::out::{self, say};
-use crate::report::{bytes, event_level, si};
+use crate::report::{bytes, event_level, event_line, si};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rates since the last line.
 pub struct Rates {
     name: String,
-    /// Length in bytes of the file that is read, where there is a plain one.
+    /// Length in bytes of the files that are read, where all are plain.
     file_len: Option<u64>,
     /// On a terminal one line is written over and over.
     overwrite: bool,
@@ -31,15 +34,17 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// For a port of this name.
-    pub fn new(name: &str, is_file: bool) -> Self {
-        let path = name.strip_prefix("file:").unwrap_or(name);
-        let path = path.split('?').next().unwrap_or(path);
-        let is_plain = is_file && !path.ends_with(".gz") && !path.ends_with(".zst");
-        let file_len = is_plain.then(|| std::fs::metadata(path).ok()).flatten();
+    /// For ports, and their names in one line.
+    pub fn new(name: &str, inputs: &Inputs, is_file: bool) -> Self {
+        let len = |path: PathBuf| {
+            let end = path.extension().unwrap_or_default();
+            let data = std::fs::metadata(&path).ok().filter(Metadata::is_file)?;
+            (end != "gz" && end != "zst").then_some(data.len())
+        };
+        let lens = inputs.files().into_iter().map(len);
         Self {
             name: name.to_owned(),
-            file_len: file_len.filter(|m| m.is_file()).map(|m| m.len()),
+            file_len: is_file.then(|| lens.sum::<Option<u64>>()).flatten(),
             overwrite: is_file && io::stderr().is_terminal(),
             reported: false,
             at: Duration::ZERO,
@@ -104,7 +109,7 @@ impl Outlet for WithEvents<'_> {
 
 fn print_events(name: &str, status: &Status<'_>) {
     for event in status.events {
-        out::line(event_level(event), format!("{name}: {event}"));
+        out::line(event_level(event), event_line(name, event));
     }
 }
 

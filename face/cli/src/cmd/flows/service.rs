@@ -14,6 +14,7 @@ use super::Args;
 use crate::cmd::Command;
 use crate::config::{self, Settings};
 use crate::confine::ConfineArgs;
+use crate::inputs::Inputs;
 use crate::out::{say, warning};
 use crate::{Cli, exit};
 
@@ -47,9 +48,17 @@ pub struct Reloading {
 /// Whether a port's filter may be left to this program.
 ///
 /// # Errors
-/// `InvalidInput` if the filter decides what is taken from the host.
-pub fn check_live_filter(name: &str) -> Result<()> {
-    let row = PortName::parse(name)?.backend();
+/// `InvalidInput` if the filter decides what is taken from the host, and for several ports.
+pub fn check_live_filter(inputs: &Inputs) -> Result<()> {
+    if inputs.count() > 1 {
+        let why = "it takes one port";
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "use --live-filter",
+            why,
+        ));
+    }
+    let row = PortName::parse(inputs.first())?.backend();
     if !row.is_some_and(|row| row.filter_takes) {
         return Ok(());
     }

@@ -14,6 +14,7 @@ use sys::Result;
 use super::service::Reloading;
 use super::{Args, Origins, plain, report};
 use crate::confine::ConfineArgs;
+use crate::inputs::Inputs;
 use crate::live::{Live, Once};
 use crate::out::{self, say, warning};
 
@@ -24,6 +25,8 @@ const LATE: Duration = Duration::from_millis(200);
 /// What shows the flows of a probe.
 pub(super) struct Showing<'a> {
     pub(super) args: &'a Args,
+    pub(super) inputs: &'a Inputs,
+    /// Their names in one line.
     pub(super) name: &'a str,
     pub(super) stop: Stop,
     pub(super) request: TotalsRequest,
@@ -70,7 +73,7 @@ impl Showing<'_> {
             }
             return done.check().and(written);
         }
-        let mut outlet = plain::Rates::new(self.name, self.is_file);
+        let mut outlet = plain::Rates::new(self.name, self.inputs, self.is_file);
         let done = self.probe(probe, &mut outlet);
         outlet.end();
         let (known, order) = (&outlet.known, args.order());

@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn synopses_name_what_is_to_be_given() {
         for (name, usage) in [
-            ("capture", "barewire capture [OPTIONS] PORT [FILTER]..."),
-            ("flows", "barewire flows [OPTIONS] <PORT> [FILTER]..."),
+            ("capture", "barewire capture [OPTIONS] PORT... [FILTER]..."),
+            ("flows", "barewire flows [OPTIONS] PORT... [FILTER]..."),
             ("man", "barewire man <FOLDER>"),
         ] {
             let page = named(&format!("barewire-{name}.1"));

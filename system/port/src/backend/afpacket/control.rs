@@ -147,6 +147,7 @@ impl PortControl for Control {
             tx,
             interface_seen: link.as_ref().map(|link| since(link.stats.rx_packets, 0)),
             interface_sent: link.as_ref().map(|link| since(link.stats.tx_packets, 1)),
+            rx_names: Vec::new(),
         })
     }
 

@@ -1,22 +1,47 @@
 //! The control sides of a file that is read and of one that is written.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use sys::Result;
+use wire::file::Format;
 
-use super::input::Compression;
+use super::rx::Rx;
 use super::{BACKEND, Shared};
 use crate::account::{DropReason, PortAccount, QueueAccount, RxCounters, TxAccount, TxCounters};
 use crate::control::{Intake, PortControl, PortDescription, PortEvent};
 
+/// What is known of a file that is open.
+#[derive(Clone, Copy)]
+pub(super) struct Facts {
+    pub(super) format: &'static str,
+    pub(super) compression: &'static str,
+    pub(super) access: &'static str,
+    pub(super) memory_len: usize,
+}
+
+impl Facts {
+    /// Of a file whose format is known.
+    pub(super) fn of(rx: &Rx) -> Self {
+        Self {
+            format: match rx.reader.format() {
+                Some(Format::Pcap) => "pcap",
+                _ => "pcapng",
+            },
+            compression: rx.source.compression().name(),
+            access: match rx.source.is_mapped() {
+                true => "mapped",
+                false => "buffered",
+            },
+            memory_len: rx.source.memory_len(),
+        }
+    }
+}
+
 pub(super) struct Control {
     pub(super) path: String,
     pub(super) counters: Arc<RxCounters>,
-    pub(super) mapped: bool,
-    pub(super) format: &'static str,
-    pub(super) compression: Compression,
-    pub(super) memory_len: usize,
+    pub(super) facts: Facts,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -38,6 +63,7 @@ impl PortControl for Control {
             tx: Vec::new(),
             interface_seen: None,
             interface_sent: None,
+            rx_names: Vec::new(),
         })
     }
 
@@ -46,13 +72,7 @@ impl PortControl for Control {
     }
 
     fn describe(&self) -> PortDescription {
-        let interfaces = self
-            .shared
-            .interfaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let access = if self.mapped { "mapped" } else { "buffered" };
+        let interfaces = self.shared.interfaces_from(0);
         let snaplen = self.shared.snaplen.load(Ordering::Relaxed);
         PortDescription {
             scheme: BACKEND.scheme,
@@ -61,23 +81,18 @@ impl PortControl for Control {
             // A file without interfaces has no packets either, so that any will do.
             link_type: interfaces.first().map_or(1, |(link, _)| *link),
             facts: vec![
-                ("format", self.format.to_owned()),
-                ("compression", self.compression.name().to_owned()),
-                ("access", access.to_owned()),
+                ("format", self.facts.format.to_owned()),
+                ("compression", self.facts.compression.to_owned()),
+                ("access", self.facts.access.to_owned()),
                 ("snapshot length", snaplen.to_string()),
             ],
-            memory_len: self.memory_len,
+            memory_len: self.facts.memory_len,
             interfaces,
         }
     }
 
     fn interfaces(&self, known: usize) -> Vec<(u16, String)> {
-        let all = self
-            .shared
-            .interfaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        all.get(known..).unwrap_or_default().to_vec()
+        self.shared.interfaces_from(known)
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -60,7 +60,7 @@ impl Output {
     pub(super) fn create(
         path: &Path,
         compression: Compression,
-        making: Making,
+        making: Making<'_>,
     ) -> io::Result<Self> {
         let file = if path.as_os_str() == "-" {
             File::from(io::stdout().as_fd().try_clone_to_owned()?)

@@ -53,25 +53,59 @@ pub(super) struct Rx {
     pub(super) source: Source,
     pub(super) reader: Box<Reader>,
     /// By index of the interface in the section, its index in the port.
-    pub(super) indices: Vec<u16>,
+    indices: Vec<u16>,
     /// The section that `indices` belongs to.
-    pub(super) section: u32,
-    pub(super) options: PortOptions,
+    section: u32,
+    options: PortOptions,
     /// The filter of each interface, by its index in the port.
-    pub(super) filters: Vec<Option<Matcher>>,
+    filters: Vec<Option<Matcher>>,
     /// The filter for each link type met.
-    pub(super) filters_by_link: HashMap<u16, Option<Matcher>>,
-    pub(super) snaplen: u32,
+    filters_by_link: HashMap<u16, Option<Matcher>>,
+    snaplen: u32,
     pub(super) end: Option<End>,
     /// The end was told to the program.
-    pub(super) reported: bool,
-    pub(super) keep: OnceCell<Pool>,
-    pub(super) cache: Option<FrameCache>,
+    reported: bool,
+    keep: OnceCell<Pool>,
+    cache: Option<FrameCache>,
     pub(super) shared: Arc<Shared>,
-    pub(super) counters: Arc<RxCounters>,
+    counters: Arc<RxCounters>,
 }
 
 impl Rx {
+    /// Opens a file, of which nothing is read yet.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub(super) fn new(
+        path: &str,
+        options: &PortOptions,
+        counters: Arc<RxCounters>,
+    ) -> Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            source: Source::open(path)?,
+            reader: Box::new(Reader::new()),
+            indices: Vec::new(),
+            section: 0,
+            options: options.clone(),
+            filters: Vec::new(),
+            filters_by_link: HashMap::new(),
+            snaplen: match options.snaplen {
+                0 => u32::MAX,
+                snaplen => snaplen,
+            },
+            end: None,
+            reported: false,
+            keep: options
+                .pool
+                .clone()
+                .map_or_else(OnceCell::new, OnceCell::from),
+            cache: None,
+            shared: Arc::default(),
+            counters,
+        })
+    }
+
     /// Reads up to the first interface, so that the port has a link type.
     pub(super) fn open(&mut self) -> Result<()> {
         while self.end.is_none() && self.indices.is_empty() {
@@ -94,6 +128,21 @@ impl Rx {
             None | Some(End::Clean) => Ok(()),
             Some(_) => Err(self.error()),
         }
+    }
+
+    /// How many interfaces were met; each is in what the control side is told by then.
+    pub(super) fn interface_count(&self) -> usize {
+        self.filters.len()
+    }
+
+    /// Whether the file was read to its end, without damage.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.end, Some(End::Clean))
+    }
+
+    /// Reads no more of it.
+    pub(super) fn abandon(&mut self) {
+        self.end = Some(End::Clean);
     }
 
     fn what(&self) -> String {

@@ -49,6 +49,7 @@ impl PortControl for Control {
             tx: vec![sending],
             interface_seen: None,
             interface_sent: None,
+            rx_names: Vec::new(),
         })
     }
 

@@ -186,6 +186,7 @@ impl<D: Driver> PortControl for Control<D> {
                 .collect(),
             interface_seen,
             interface_sent: card.sent,
+            rx_names: Vec::new(),
         })
     }
 

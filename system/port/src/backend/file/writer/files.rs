@@ -157,10 +157,10 @@ impl FileWriter {
     }
 }
 
-fn making_of(options: &WriterOptions) -> Making {
+fn making_of(options: &WriterOptions) -> Making<'_> {
     Making {
         mode: options.mode,
-        keep: options.keep,
+        keep: &options.keep,
     }
 }
 

@@ -40,7 +40,7 @@ pub struct WriterOptions {
     pub owner: Option<(u32, u32)>,
     /// Device and inode of a file that no file of the set may replace, under any name: the input of
     /// a program that reads one capture file and writes others.
-    pub keep: Option<(u64, u64)>,
+    pub keep: Vec<(u64, u64)>,
     /// When the first period of a rotation by time starts, in seconds since 1970; with the first
     /// packet if it is not given, and then the first file is made with it.
     pub start_s: Option<u64>,
@@ -88,7 +88,7 @@ impl WriterOptions {
             application: format!("barewire {}", env!("CARGO_PKG_VERSION")),
             mode: 0o600,
             owner: None,
-            keep: None,
+            keep: Vec::new(),
             start_s: None,
             closed: None,
         }

@@ -1,0 +1,223 @@
+//! The ports that a command reads from: one, several interfaces at once, or capture files that are
+//! merged.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use port::{PortName, PortOptions};
+use sys::rights::Capability;
+use sys::{Error, ErrorKind, Result};
+
+use crate::args;
+
+/// Names shown of many.
+const NAMED_MAX: usize = 3;
+/// Longest list of names that is read.
+const LIST_LEN_MAX: u64 = 16 << 20;
+
+/// Names of ports; at least one.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    names: Vec<String>,
+}
+
+impl Inputs {
+    /// With these names, of which there is one.
+    pub fn new(names: Vec<String>) -> Self {
+        Self { names }
+    }
+
+    /// Capture files whose names are the lines of a file, or of standard input for `-`, as with
+    /// tcpdump's -V. Empty lines are skipped.
+    ///
+    /// # Errors
+    /// Of the file; `InvalidInput` for one without a name.
+    pub fn listed(list: &Path) -> Result<Self> {
+        let text = match list.to_str() {
+            Some("-") => {
+                std::io::read_to_string(std::io::Read::take(std::io::stdin(), LIST_LEN_MAX))
+            }
+            _ => std::fs::File::open(list)
+                .and_then(|file| std::io::read_to_string(std::io::Read::take(file, LIST_LEN_MAX))),
+        };
+        let what = || format!("read the list of files {}", list.display());
+        let text = text.map_err(|error| Error::from_io(what(), error))?;
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let names: Vec<String> = lines.map(|line| format!("file:{line}")).collect();
+        match names.is_empty() {
+            true => Err(Error::new(
+                ErrorKind::InvalidInput,
+                what(),
+                "it names no file",
+            )),
+            false => Ok(Self { names }),
+        }
+    }
+
+    /// How many ports there are.
+    pub fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// The first name.
+    pub fn first(&self) -> &str {
+        self.names.first().map_or("", String::as_str)
+    }
+
+    /// The names in one line; of many, the first few. A single one as it was given.
+    pub fn label(&self) -> String {
+        if let [name] = self.names.as_slice() {
+            return name.clone();
+        }
+        let shown = |name: &String| name.strip_prefix("file:").unwrap_or(name).to_owned();
+        let names = self.names.iter().take(NAMED_MAX).map(shown);
+        let mut label = names.collect::<Vec<_>>().join(", ");
+        if self.names.len() > NAMED_MAX {
+            label += &format!(" and {} more", self.names.len() - NAMED_MAX);
+        }
+        label
+    }
+
+    /// Opens them as one port.
+    ///
+    /// # Errors
+    /// As [`port::open_all`].
+    pub fn open(&self, options: &PortOptions) -> Result<port::Port> {
+        let names: Vec<&str> = self.names().collect();
+        port::open_all(&names, options)
+    }
+
+    /// The files among them.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let parsed = self.names().filter_map(|name| PortName::parse(name).ok());
+        let is_file = |row: &port::Backend| row.target == port::Target::File;
+        let files = parsed.filter(|name| name.backend().is_some_and(is_file));
+        files.map(|name| PathBuf::from(name.target)).collect()
+    }
+
+    /// Device and inode of each regular file among them.
+    pub fn identities(&self) -> Vec<(u64, u64)> {
+        let files = self.files();
+        files.iter().filter_map(|file| identity(file)).collect()
+    }
+
+    /// What the counters of all ports need; see [`args::to_read_counters_of`].
+    ///
+    /// # Errors
+    /// As [`PortName::parse`].
+    pub fn to_read_counters(&self) -> Result<Vec<Capability>> {
+        args::to_read_counters_of(&self.names().collect::<Vec<_>>())
+    }
+}
+
+/// Refuses an output that is one of the inputs: a file cannot be read and written at once, as
+/// writing empties it.
+///
+/// # Errors
+/// `InvalidInput`.
+pub fn refuse_output(inputs: &[(u64, u64)], path: &Path) -> Result<()> {
+    if identity(path).is_some_and(|file| inputs.contains(&file)) {
+        let what = format!("write {}", path.display());
+        let why = "it is also an input file, and would be truncated first";
+        return Err(Error::new(ErrorKind::InvalidInput, what, why)
+            .with_hint("write to another file and rename it afterwards"));
+    }
+    Ok(())
+}
+
+/// Device and inode of a regular file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let data = std::fs::metadata(path).ok()?;
+    data.is_file().then(|| (data.dev(), data.ino()))
+}
+
+/// Splits words into ports and a filter: the first word is a port, and so are those behind it that
+/// name a port and cannot begin a filter.
+pub fn split(words: &[String]) -> (&[String], &[String]) {
+    let more = words.get(1..).map_or(0, |words| more(words).0.len());
+    words.split_at((1 + more).min(words.len()))
+}
+
+/// Splits the words behind a port into more ports, as a shell makes them of `-r *.pcap`, and a
+/// filter.
+pub fn more(words: &[String]) -> (&[String], &[String]) {
+    let ports = words.iter().take_while(|word| is_another_port(word));
+    words.split_at(ports.count())
+}
+
+/// Whether a word behind a port names one, too: by a scheme, as a capture file that exists and
+/// whose name has a dot or a slash, or as an interface whose name is no keyword of filters.
+fn is_another_port(word: &str) -> bool {
+    if word.contains(':') {
+        return PortName::parse(word).is_ok_and(|name| name.backend().is_some());
+    }
+    if word.contains(['.', '/']) && Path::new(word).is_file() {
+        return true;
+    }
+    !filter::expression::is_keyword(word) && nic::interface(word).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn ports_come_before_the_filter() {
+        for (text, count) in [
+            ("eth0", 1),
+            ("lo lo", 2),
+            ("eth0 tcp port 80", 1),
+            ("lo udp lo", 1),
+            ("lo memory:x udp", 2),
+            ("lo 2001:db8::1", 1),
+            ("lo 10.0.0.1", 1),
+            ("a.pcap missing.pcap", 1),
+        ] {
+            let words = words(text);
+            let (ports, filter) = split(&words);
+            assert_eq!(
+                (ports.len(), filter.len()),
+                (count, words.len() - count),
+                "{text}"
+            );
+        }
+        assert_eq!(split(&[]).0.len(), 0);
+    }
+
+    #[test]
+    fn a_file_that_exists_is_a_port() {
+        let file = tempfile();
+        let words = [
+            "x.pcap".to_owned(),
+            file.clone(),
+            "tcp".into(),
+            file.clone(),
+        ];
+        let (ports, filter) = split(&words);
+        assert_eq!((ports.len(), filter.len()), (2, 2));
+        std::fs::remove_file(file).unwrap();
+    }
+
+    fn tempfile() -> String {
+        let path =
+            std::env::temp_dir().join(format!("barewire-inputs-{}.pcap", std::process::id()));
+        std::fs::write(&path, "").unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn many_names_are_shortened() {
+        let inputs = Inputs::new(words("a b c d e"));
+        assert_eq!(inputs.label(), "a, b, c and 2 more");
+        assert_eq!(Inputs::new(words("a b")).label(), "a, b");
+    }
+}

@@ -1,0 +1,340 @@
+//! Several files as one port: their packets in the order of time.
+//!
+//! Of each input a run of packets is read ahead, as slots over its memory; the input whose first
+//! packet comes first gives packets up to the time of the second. Reading an input on may move the
+//! memory that its slots point to, so that happens only between batches, when none of them is out:
+//! a batch ends where a run does.
+//!
+//! The order within a file stays as it is, packets of the same time come in the order of the inputs
+//! (mergecap has it the other way round), and a packet without a time comes right behind the one
+//! before it in its file. A damaged input ends, and the others are read to their ends; then
+//! [`RxQueue::receive`](crate::RxQueue::receive) fails with what was wrong.
+
+mod control;
+mod interfaces;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ring::slot::Slot;
+use ring::{Frame, Pool};
+use sys::{Error, ErrorKind, Result};
+
+use self::control::{Control, Merged};
+use self::interfaces::{Interfaces, Numbers};
+use super::control::Facts;
+use super::rx::Rx;
+use super::source::shown;
+use crate::account::RxCounters;
+use crate::options::PortOptions;
+use crate::port::Port;
+use crate::registry::PortName;
+use crate::rx::{Filled, Ready, RxBackend};
+
+/// Inputs at the most. What is left of the descriptors of the process may be less.
+const INPUTS_MAX: usize = 4096;
+
+/// Packets read ahead of an input: its slots, 12 KiB, stay in the cache with those of some others.
+const RUN_LEN: usize = 256;
+
+/// Damaged inputs named in an error.
+const NAMED_MAX: usize = 3;
+
+/// Opens several files as one port.
+///
+/// # Errors
+/// As opening each; `InvalidInput` for too many, and for standard input twice. An input that is
+/// damaged before its first packet counts as one that ends there.
+pub(super) fn open(targets: &[(PortName, PortOptions)]) -> Result<Port> {
+    let names: Vec<&str> = targets
+        .iter()
+        .map(|(name, _)| name.target.as_str())
+        .collect();
+    check(&names)?;
+    let target: Vec<&str> = names.iter().map(|name| shown(name)).collect();
+    let target = target.join(", ");
+    let counters = Arc::new(RxCounters::default());
+    let mut merge = Merge {
+        inputs: Vec::with_capacity(targets.len()),
+        heads: BinaryHeap::with_capacity(targets.len()),
+        spent: Vec::with_capacity(targets.len()),
+        interfaces: Interfaces::default(),
+        errors: Vec::new(),
+        waiting: 0,
+        shared: Arc::default(),
+    };
+    for (name, options) in targets {
+        merge.add(&name.target, options, &counters)?;
+    }
+    let inputs = merge.inputs.iter();
+    let control = Control {
+        target: target.clone(),
+        counters: counters.clone(),
+        inputs: inputs
+            .map(|input| (Facts::of(&input.rx), input.rx.shared.clone()))
+            .collect(),
+        shared: merge.shared.clone(),
+    };
+    let options = targets.first().map(|(_, options)| options.clone());
+    let options = options.unwrap_or_default();
+    let (merge, control) = (Box::new(merge), Box::new(control));
+    Ok(super::receiving(
+        &target, merge, control, &options, counters,
+    ))
+}
+
+fn check(names: &[&str]) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::InvalidInput, "merge files", why));
+    if names.len() > INPUTS_MAX {
+        let count = names.len();
+        return refuse(format!("{count} inputs; the limit is {INPUTS_MAX}"));
+    }
+    match names.iter().filter(|name| **name == "-").count() {
+        0 | 1 => Ok(()),
+        _ => refuse("standard input is named twice".into()),
+    }
+}
+
+/// The first packet of a run: its place in the order, and its input. The least comes first.
+type Head = Reverse<(u64, usize)>;
+
+struct Merge {
+    inputs: Vec<Input>,
+    /// Of the inputs with packets read ahead.
+    heads: BinaryHeap<Head>,
+    /// Inputs whose runs are used up and that have not ended: each has to be read on before it is
+    /// known which packet is the next.
+    spent: Vec<usize>,
+    interfaces: Interfaces,
+    /// What ended inputs early; reported when all have ended.
+    errors: Vec<Error>,
+    /// Packets read ahead that were not handed over.
+    waiting: u64,
+    shared: Arc<Merged>,
+}
+
+struct Input {
+    rx: Rx,
+    /// Packets read ahead, the last one first, so that the first can be taken off the end.
+    run: Vec<Slot>,
+    numbers: Numbers,
+}
+
+/// The place of a packet in the order. One without a time is first: it comes right behind the
+/// packet that was just taken from its file.
+#[inline]
+fn place(slot: &Slot) -> u64 {
+    match slot.has(Slot::TIME) {
+        true => slot.time_ns,
+        false => 0,
+    }
+}
+
+impl Input {
+    /// Hands over packets, at most `room`, as long as they come before `other`; how many.
+    #[inline]
+    fn give(
+        &mut self,
+        slots: &mut Vec<Slot>,
+        room: usize,
+        own: usize,
+        other: Option<Head>,
+    ) -> usize {
+        let before = slots.len();
+        while slots.len() - before < room
+            && let Some(slot) = self.run.last()
+        {
+            if other.is_some_and(|Reverse(other)| other < (place(slot), own)) {
+                break;
+            }
+            // There is one, as was just seen.
+            slots.extend(self.run.pop());
+        }
+        if !self.numbers.are_the_same() {
+            for slot in &mut slots[before..] {
+                slot.interface_index = self.numbers.of(slot.interface_index);
+            }
+        }
+        slots.len() - before
+    }
+}
+
+impl Merge {
+    /// Opens an input.
+    fn add(&mut self, path: &str, options: &PortOptions, counters: &Arc<RxCounters>) -> Result<()> {
+        let mut rx = Rx::new(path, options, counters.clone())?;
+        let opened = rx.open();
+        let index = self.inputs.len();
+        self.inputs.push(Input {
+            rx,
+            run: Vec::with_capacity(RUN_LEN),
+            numbers: Numbers::default(),
+        });
+        match opened {
+            Ok(()) => self.spent.push(index),
+            Err(error) if error.kind() == ErrorKind::Damaged => self.errors.push(error),
+            Err(error) => return Err(error),
+        }
+        self.learn(index)
+    }
+
+    /// Gives the interfaces that an input has met since the last call their numbers in the port.
+    ///
+    /// # Errors
+    /// `Unsupported` for more of them than there are numbers.
+    fn learn(&mut self, index: usize) -> Result<()> {
+        let Input { rx, numbers, .. } = &mut self.inputs[index];
+        if rx.interface_count() <= numbers.len() {
+            return Ok(());
+        }
+        let met = rx.shared.interfaces_from(numbers.len());
+        let mut known = self.shared.interfaces();
+        self.interfaces.number(met, numbers, &mut known)
+    }
+
+    /// Reads on all inputs whose runs are used up. None of their slots may be out.
+    fn refill(&mut self) {
+        let mut at = 0;
+        while let Some(&index) = self.spent.get(at) {
+            match self.read_on(index) {
+                // Nothing yet: a pipe is empty, or a filter rejected all that was looked at.
+                Ok(true) => at += 1,
+                Ok(false) => drop(self.spent.swap_remove(at)),
+                Err(error) => {
+                    self.errors.push(error);
+                    self.spent.swap_remove(at);
+                }
+            }
+        }
+        self.shared.waiting.store(self.waiting, Ordering::Relaxed);
+    }
+
+    /// Reads an input on; whether it has neither packets nor ended.
+    ///
+    /// # Errors
+    /// What ends it early. Packets before it are in the run.
+    fn read_on(&mut self, index: usize) -> Result<bool> {
+        let Input { rx, run, .. } = &mut self.inputs[index];
+        rx.fill(run, RUN_LEN)?;
+        self.waiting += run.len() as u64;
+        let learned = self.learn(index);
+        let Input { rx, run, numbers } = &mut self.inputs[index];
+        if learned.is_err() {
+            // Packets of an interface without a number, and what is behind them, stay in the file.
+            let known = numbers.len();
+            let is_unknown = |slot: &Slot| usize::from(slot.interface_index) >= known;
+            let first = run.iter().position(is_unknown);
+            run.truncate(first.unwrap_or(run.len()));
+            rx.abandon();
+        }
+        run.reverse();
+        let first = run.last().map(place);
+        self.heads
+            .extend(first.map(|place| Reverse((place, index))));
+        learned.map(|()| first.is_none() && !rx.is_over())
+    }
+
+    /// Hands over packets in their order, until an input has to be read on.
+    fn hand_over(&mut self, slots: &mut Vec<Slot>, max: usize) {
+        let before = slots.len();
+        slots.reserve(max);
+        while slots.len() - before < max
+            && let Some(Reverse((_, index))) = self.heads.pop()
+        {
+            let room = max - (slots.len() - before);
+            let input = &mut self.inputs[index];
+            let other = self.heads.peek().copied();
+            self.waiting -= input.give(slots, room, index, other) as u64;
+            match input.run.last().map(place) {
+                Some(place) => self.heads.push(Reverse((place, index))),
+                None if input.rx.is_over() => {}
+                None => {
+                    // Reading on would move what its slots point to.
+                    self.spent.push(index);
+                    break;
+                }
+            }
+        }
+        self.shared.waiting.store(self.waiting, Ordering::Relaxed);
+    }
+
+    /// All that was wrong, as one error.
+    fn error(&mut self) -> Option<Error> {
+        let mut errors = std::mem::take(&mut self.errors).into_iter();
+        let first = errors.next()?;
+        let count = errors.len();
+        let mut why = first.why().to_owned();
+        for error in errors.by_ref().take(NAMED_MAX) {
+            why.push_str(&format!("; {error}"));
+        }
+        if count > NAMED_MAX {
+            why.push_str(&format!("; so do {} other inputs", count - NAMED_MAX));
+        }
+        Some(first.with_why(why))
+    }
+}
+
+impl RxBackend for Merge {
+    fn fill(&mut self, slots: &mut Vec<Slot>, max: usize) -> Result<Filled> {
+        let before = slots.len();
+        if self.shared.is_stopped() {
+            return Ok(Filled::of(&[]));
+        }
+        if !self.spent.is_empty() {
+            self.refill();
+        }
+        if self.spent.is_empty() {
+            self.hand_over(slots, max);
+        }
+        let is_over = self.heads.is_empty() && self.spent.is_empty();
+        if is_over
+            && slots.len() == before
+            && let Some(error) = self.error()
+        {
+            return Err(error);
+        }
+        Ok(Filled::of(&slots[before..]))
+    }
+
+    fn release(&mut self, slots: &mut Vec<Slot>) {
+        slots.clear();
+    }
+
+    fn end_filter(&mut self) {
+        for input in &mut self.inputs {
+            input.rx.end_filter();
+        }
+    }
+
+    fn detach(&mut self, slot: &mut Slot) -> Result<Frame> {
+        // A copy into the pool, which is the first input's, from whatever memory.
+        self.inputs[0].rx.detach(slot)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<Ready> {
+        if self.shared.is_stopped() {
+            return Ok(Ready::End);
+        }
+        let is_over = self.heads.is_empty() && self.errors.is_empty();
+        match self.spent.first() {
+            None if is_over => Ok(Ready::End),
+            None => Ok(Ready::Packets),
+            // All of them are needed: the first will do to wait for.
+            Some(&index) => match self.inputs[index].rx.wait(timeout)? {
+                Ready::End => Ok(Ready::Packets),
+                ready => Ok(ready),
+            },
+        }
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        self.inputs[0].rx.pool()
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+}
