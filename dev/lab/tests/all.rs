@@ -51,6 +51,7 @@ mod facade_examples;
 mod file_corpus;
 mod filter_command;
 mod filter_expression;
+mod filter_p0f;
 mod flow_applications;
 mod flow_blocked;
 mod flow_egress;

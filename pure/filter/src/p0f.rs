@@ -19,6 +19,7 @@
 //! not the last byte of `opt+`) the documentation counts.
 
 mod compile;
+mod database;
 mod parse;
 mod raw;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod tests;
 use std::fmt;
 
 pub use compile::{Start, compile};
+pub use database::{Database, SIGNATURES_MAX, Unused};
 pub use raw::{Handshake, RawSignature, matches, raw_signature};
 
 /// Most hops that a packet may have taken, p0f's `MAX_DIST`.

@@ -3,6 +3,7 @@
 mod compile;
 mod explain;
 mod p0f;
+mod packet;
 mod test;
 
 use std::io::Write;
@@ -31,7 +32,7 @@ enum Verb {
     Explain(explain::Args),
     /// Print the packets of a capture file that a filter selects, and how many there are
     Test(test::Args),
-    /// Print the p0f signature of each SYN and SYN+ACK of a capture file
+    /// Print the p0f signature of each SYN and SYN+ACK, of a capture file or of a live port
     P0f(p0f::Args),
 }
 
@@ -47,7 +48,8 @@ Examples:
   barewire filter compile --to iptables --p0f '4:64:0:*:mss*10,6:mss,sok,ts,nop,ws:df,id+:0'
   barewire filter compile --to xdp --dns '*.example.com,example.org' --qtype ANY
   barewire filter test flood.pcap --p0f '4:64:0:0:*,0::ack+:0'
-  barewire filter p0f flood.pcap --database /etc/p0f/p0f.fp";
+  barewire filter p0f flood.pcap --database /etc/p0f/p0f.fp
+  barewire filter p0f eth0 --duration 1m --json";
 
 /// A filter, in one of its forms.
 #[derive(clap::Args)]

@@ -224,7 +224,7 @@ impl RawSignature {
     }
 
     /// What the window is a multiple of, and of how many: p0f's search in p0f's order.
-    fn multiple(&self) -> Option<Window> {
+    pub(crate) fn multiple(&self) -> Option<Window> {
         let (window, mss) = (u32::from(self.window), u32::from(self.mss));
         if window == 0 || self.mss < MSS_LEAST {
             return None;
@@ -257,7 +257,7 @@ impl RawSignature {
     }
 
     /// The TTL that the packet probably set out with.
-    fn initial_ttl(&self) -> u8 {
+    pub(crate) fn initial_ttl(&self) -> u8 {
         match self.ttl {
             0..=32 => 32,
             33..=64 => 64,
@@ -272,7 +272,12 @@ impl fmt::Display for RawSignature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = if self.version == Version::V6 { 6 } else { 4 };
         let hops = self.initial_ttl() - self.ttl;
-        write!(f, "{version}:{}+{hops}:{}:", self.ttl, self.ip_options)?;
+        // Too many for a guess.
+        match hops > super::HOPS_MAX {
+            true => write!(f, "{version}:{}+?:", self.ttl)?,
+            false => write!(f, "{version}:{}+{hops}:", self.ttl)?,
+        }
+        write!(f, "{}:", self.ip_options)?;
         write!(f, "{}:", self.mss)?;
         match self.multiple() {
             Some(Window::Mss(times)) => write!(f, "mss*{times}")?,

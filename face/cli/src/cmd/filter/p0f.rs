@@ -1,185 +1,213 @@
-//! `barewire filter p0f`: the signatures of a capture file.
+//! `barewire filter p0f`: the signatures of SYNs and SYN+ACKs, of a capture file or as they come.
+
+mod print;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
-use filter::p0f::{Handshake, RawSignature, Signature, matches, raw_signature};
-use port::{PortOptions, RxBatch};
-use runtime::{Engine, Pacing, Stop, Verdict, worker};
-use serde_json::json;
-use sys::Result;
-use wire::link::LinkType;
+use filter::p0f::Database;
+use port::{Direction, FilterSource, FilterTarget, Intake, Port, PortName, RxQueue, Target};
+use runtime::filter::Expression;
+use runtime::{Stop, worker};
+use sys::rights::User;
+use sys::{Error, ErrorKind, Result};
 
-use super::test::file_port;
-use crate::out::{say, warning};
+use self::print::{Shared, Signatures};
+use crate::args::{PortArgs, check_cpus, parse_duration, to_read_counters};
+use crate::confine::{Files, Needs};
+use crate::out::{self, say, warning};
 
 /// Arguments.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Capture file; - is standard input
-    file: String,
+    /// Capture file (- is standard input), or port: an interface, afxdp:eth0
+    #[arg(value_name = "FILE|PORT")]
+    source: String,
     /// Name the systems by a file of fingerprints (Debian's package p0f has /etc/p0f/p0f.fp)
     #[arg(long, value_name = "FILE")]
     database: Option<PathBuf>,
+    /// Stop after COUNT signatures
+    #[arg(short = 'c', long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_name = "COUNT")]
+    count: Option<u64>,
+    /// Stop after TIME: 10, 90s, 5m, 1h
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    duration: Option<Duration>,
     /// Print one JSON object per packet
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    port: PortArgs,
 }
 
 /// Bytes of a file of fingerprints at most.
 const DATABASE_MAX: u64 = 4 << 20;
+/// Pieces of output that wait at most.
+const PIECES_MAX: usize = 64;
 
-/// A line of the file of fingerprints.
-struct Entry {
-    handshake: Handshake,
-    label: String,
-    signature: Signature,
-}
+/// SYNs and SYN+ACKs of TCP that are not fragments. More than these match: what is no whole header
+/// is refused when the signature is read.
+const HANDSHAKES: &str = "tcp[13] & 7 = 2 or (ip6 and ip6[6] = 6 and ip6[53] & 7 = 2)";
 
 /// Prints a line for each SYN and SYN+ACK.
 pub fn run(args: &Args) -> Result<()> {
+    check_cpus(&args.port.cpus)?;
     let database = match &args.database {
-        Some(path) => read_database(&super::read_text(path, DATABASE_MAX)?),
-        None => Vec::new(),
+        Some(path) => read_database(path)?,
+        None => Database::default(),
     };
-    let mut port = port::open(&file_port(&args.file), &PortOptions::default())?;
+    let name = port_name(&args.source);
+    let is_file = is_file(&name)?;
     let stop = Stop::on_signals()?;
+    let user = args.port.user.as_deref().map(User::find).transpose()?;
+    let mut port = args.open(&name, is_file)?;
+    let keep: Vec<_> = to_read_counters(&name)?.into_iter().collect();
+    let needs = Needs::files(Files::default());
+    args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
+    out::start()?;
+    let output = out::stdout(PIECES_MAX)?;
     let description = port.control.describe();
-    let mut signatures = Signatures {
+    let is_live = description.intake != Intake::File;
+    if is_live {
+        say!("listening on {}", facts(&name, &port));
+    }
+    if let Some(duration) = args.duration {
+        stop.set_after(duration)?;
+    }
+    let shared = Shared {
         link_type: description.link_type,
-        links: description.interfaces.clone(),
+        links: description.interfaces,
         database,
         json: args.json,
-        found: 0,
-        text: String::new(),
+        count_max: args.count.unwrap_or(u64::MAX),
+        found: AtomicU64::new(0),
+        output,
     };
-    let ended = match port.rx.first_mut() {
-        Some(rx) => worker::run(rx, &mut signatures, &stop, Pacing::Wait),
-        None => return Ok(()),
-    };
-    let seen = port.control.account()?.rx_total().seen;
-    say!(
-        "{} of {seen} packets are SYNs or SYN+ACKs",
-        signatures.found
-    );
-    ended.map(drop)
-}
-
-/// The TCP signatures of a file, in its order. Lines that cannot be read are reported and left out.
-fn read_database(text: &str) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    let (mut section, mut label) = ("", "");
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.starts_with('[') {
-            section = line;
-            continue;
-        }
-        let handshake = match section {
-            "[tcp:request]" => Handshake::Syn,
-            "[tcp:response]" => Handshake::SynAck,
-            _ => continue,
-        };
-        let Some((key, value)) = line.split_once('=') else {
-            continue;
-        };
-        match (key.trim(), value.trim()) {
-            ("label", value) => label = value,
-            ("sig", value) => match Signature::parse(value) {
-                Ok(signature) => entries.push(Entry {
-                    handshake,
-                    label: label.to_owned(),
-                    signature,
-                }),
-                Err(why) => warning!("line {} is not used: {why}", index + 1),
-            },
-            _ => {}
-        }
+    let ended = args.receive(&mut port, &shared, &stop);
+    if is_live {
+        out::over();
     }
-    entries
-}
-
-struct Signatures {
-    link_type: u16,
-    links: Vec<(u16, String)>,
-    database: Vec<Entry>,
-    json: bool,
-    found: u64,
-    text: String,
-}
-
-impl Signatures {
-    /// The name of a system: a specific one (`s:`) before a general one (`g:`).
-    fn label(&self, raw: &RawSignature) -> Option<&str> {
-        let all = || {
-            self.database
-                .iter()
-                .filter(|e| e.handshake == raw.handshake && matches(&e.signature, raw))
-        };
-        let specific = all().find(|e| e.label.starts_with("s:"));
-        specific.or_else(|| all().next()).map(|e| e.label.as_str())
+    let total = port.control.account()?.rx_total();
+    let found = shared.found.load(Ordering::Relaxed);
+    match is_live {
+        true => say!("{found} SYNs and SYN+ACKs, {} packets lost", total.lost()),
+        false => say!("{found} of {} packets are SYNs or SYN+ACKs", total.seen),
     }
+    ended
+}
 
-    fn line(&mut self, raw: &RawSignature, time_ns: Option<u64>) {
-        let kind = match raw.handshake {
-            Handshake::Syn => "SYN",
-            Handshake::SynAck => "SYN+ACK",
-        };
-        self.found += 1;
-        let label = self.label(raw).map(str::to_owned);
-        if self.json {
-            let mut line = json!({ "kind": kind, "signature": raw.to_string() });
-            if let Some(time_ns) = time_ns {
-                line["time_ns"] = time_ns.into();
-            }
-            if let Some(label) = label {
-                line["label"] = label.into();
-            }
-            self.text += &format!("{line}\n");
-            return;
-        }
-        self.text += &format!("{kind:<8} {raw}");
-        if !self.database.is_empty() {
-            self.text += &format!("  {}", label.as_deref().unwrap_or("unknown"));
-        }
-        self.text += "\n";
+/// The name of the port: a name without a scheme is a file where there is one.
+fn port_name(source: &str) -> String {
+    let is_port = is_file(source).is_ok_and(|is_file| !is_file);
+    match is_port && !std::path::Path::new(source).is_file() {
+        true => source.to_owned(),
+        false => super::test::file_port(source),
     }
 }
 
-/// Where the IP header of a packet begins; VLAN tags are skipped.
-fn ip_packet(link_type: u16, bytes: &[u8]) -> Option<&[u8]> {
-    match LinkType(link_type) {
-        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => Some(bytes),
-        LinkType::LINUX_SLL => bytes.get(16..),
-        LinkType::LINUX_SLL2 => bytes.get(20..),
-        LinkType::ETHERNET => {
-            let mut at = 12;
-            // Two tags at most.
-            for _ in 0..3 {
-                match bytes.get(at..at + 2)? {
-                    [0x81, 0] | [0x88, 0xa8] => at += 4,
-                    [8, 0] | [0x86, 0xdd] => return bytes.get(at + 2..),
-                    _ => return None,
-                }
-            }
-            None
-        }
-        _ => None,
-    }
+/// Whether a port is a capture file.
+fn is_file(name: &str) -> Result<bool> {
+    let row = PortName::parse(name)?.backend();
+    Ok(row.is_some_and(|row| row.target == Target::File))
 }
 
-impl Engine for Signatures {
-    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
-        for packet in batch.iter() {
-            let of_file = self.links.get(usize::from(packet.interface_index()));
-            let link_type = of_file.map_or(self.link_type, |(link_type, _)| *link_type);
-            // Headers are in the first segment.
-            let raw = ip_packet(link_type, packet.bytes()).and_then(raw_signature);
-            if let Some(raw) = raw {
-                self.line(&raw, packet.time_ns());
-            }
+fn read_database(path: &PathBuf) -> Result<Database> {
+    let (database, unused) = Database::parse(&super::read_text(path, DATABASE_MAX)?);
+    for line in unused {
+        warning!("line {} is not used: {}", line.line, line.error);
+    }
+    if database.is_empty() {
+        let what = format!("read {}", path.display());
+        let why = "there are no TCP signatures in it";
+        return Err(Error::new(ErrorKind::InvalidInput, what, why)
+            .with_hint("give a file of fingerprints in p0f's format, such as /etc/p0f/p0f.fp"));
+    }
+    Ok(database)
+}
+
+/// What a live port is, and where the filter runs.
+fn facts(name: &str, port: &Port) -> String {
+    let description = port.control.describe();
+    let mut text = format!("{name} ({})", description.scheme);
+    for (what, value) in &description.facts {
+        if *what == "filter" {
+            text += &format!(", SYNs and SYN+ACKs only, {what}: {value}");
         }
-        let text = std::mem::take(&mut self.text);
-        super::print(&text)?;
-        Ok(Verdict::Continue)
+    }
+    text
+}
+
+/// The filter of a live port: handshakes, also with up to two VLAN tags where a link has tags.
+fn handshakes() -> FilterSource {
+    FilterSource::new(|target: FilterTarget| {
+        let text = match target.link_type {
+            1 => format!("{HANDSHAKES} or (vlan and ({HANDSHAKES} or (vlan and ({HANDSHAKES}))))"),
+            _ => HANDSHAKES.to_owned(),
+        };
+        Expression::new(text).compile(target)
+    })
+}
+
+impl Args {
+    fn open(&self, name: &str, is_file: bool) -> Result<Port> {
+        let mut options = self.port.options(Direction::Rx);
+        options.outgoing = true;
+        options.promiscuous = true;
+        if !is_file {
+            options.filter_source = Some(handshakes());
+        }
+        let port = port::open(name, &options)?;
+        if port.rx.is_empty() {
+            let what = format!("read signatures from {name}");
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                what,
+                "this port cannot receive",
+            ));
+        }
+        Ok(port)
+    }
+
+    /// A thread for each queue, until the input ends, the count is reached or it is stopped.
+    fn receive(&self, port: &mut Port, shared: &Shared, stop: &Stop) -> Result<()> {
+        // An end of one queue ends the others.
+        let stop = &stop.child();
+        let pacing = self.port.pacing();
+        let one = |rx: &mut RxQueue| {
+            let ended = worker::run(rx, &mut Signatures::new(shared), stop, pacing);
+            stop.set();
+            ended.map(drop)
+        };
+        let cpus = &self.port.cpus;
+        thread::scope(|scope| {
+            let threads: Vec<_> = port
+                .rx
+                .iter_mut()
+                .enumerate()
+                .map(|(index, rx)| {
+                    let cpu = cpus.get(index).copied();
+                    scope.spawn(move || {
+                        cpu.map_or(Ok(()), sys::affinity::pin_current_thread)?;
+                        one(rx)
+                    })
+                })
+                .collect();
+            let panicked = || Error::new(ErrorKind::Gone, "receive", "a thread panicked");
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())))
+                .fold(Ok(()), Result::and)
+        })?;
+        if port.control.describe().intake == Intake::File {
+            return Ok(());
+        }
+        port.control.stop()?;
+        let mut rest = Signatures::new(shared);
+        for rx in &mut port.rx {
+            worker::drain(rx, &mut rest)?;
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,229 @@
+//! `barewire filter p0f`: signatures of a live port, and those of captures against the real p0f.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use lab::oracle::TempFile;
+use lab::process::{Process, Signal, barewire};
+use lab::{End, Pair, Veth, require, skip};
+use serde_json::Value;
+
+/// How long a program may take here; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const FINGERPRINTS: &str = "\
+[tcp:request]
+label = g:unix:Linux:recent
+sig = *:64:0:*:*,*:mss,sok,ts,nop,ws:df,id+:0
+label = g:unix:Linux:recent, IPv6
+sig = 6:64:0:*:*,*:mss,sok,ts,nop,ws:flow:0
+[tcp:response]
+label = s:unix:Linux:answer
+sig = *:64:0:*:*,*:mss,sok,ts,nop,ws:df:0
+sig = 6:64:0:*:*,*:mss,sok,ts,nop,ws:flow:0
+";
+
+fn start(end: &End, port: &str, args: &[&str]) -> Process {
+    let args = [&["filter", "p0f", port, "--json"], args].concat();
+    let process = end.ns.spawn(barewire().unwrap(), args).unwrap();
+    process.wait_stderr("listening on", LIMIT).unwrap();
+    process
+}
+
+/// A connection of two kernels, from left to right, that carries data both ways.
+fn connect(pair: &Pair, address: SocketAddr) {
+    let listener = pair.right.ns.run(|| TcpListener::bind(address)).unwrap();
+    let listener = listener.unwrap();
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut data = [0; 512];
+        stream.read_exact(&mut data).unwrap();
+        stream.write_all(&data).unwrap();
+    });
+    let stream = pair.left.ns.run(|| TcpStream::connect(address)).unwrap();
+    let mut stream = stream.unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(&[7; 512]).unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).unwrap();
+    answer.join().unwrap();
+}
+
+fn lines(stdout: &str) -> Vec<Value> {
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    stdout.lines().map(parse).collect()
+}
+
+#[test]
+fn a_connection_of_two_kernels_is_two_signatures() {
+    require!(skip::lab());
+    let pair = Veth::new().ipv6().create().unwrap();
+    let file = TempFile::new("fingerprints");
+    std::fs::write(file.path(), FINGERPRINTS).unwrap();
+    let database = file.path().to_str().unwrap();
+    let right = &pair.right;
+    for address in [
+        SocketAddr::from((right.ipv4, 8080)),
+        SocketAddr::from((right.ipv6, 8080)),
+    ] {
+        // It ends by itself once both are there: nothing else of the connection is received.
+        let mut process = start(
+            right,
+            &right.ifname,
+            &["--database", database, "--count", "2"],
+        );
+        connect(&pair, address);
+        let finished = process.wait(LIMIT).unwrap().checked().unwrap();
+        let found = lines(&finished.stdout);
+        assert_eq!(found.len(), 2, "{}", finished.stdout);
+        let (syn, answer) = (&found[0], &found[1]);
+        assert_eq!(syn["kind"], "SYN");
+        assert_eq!(syn["destination"], address.to_string());
+        assert_eq!(answer["kind"], "SYN+ACK");
+        assert_eq!(answer["source"], address.to_string());
+        assert_eq!(answer["destination"], syn["source"]);
+        let label = syn["label"].as_str().unwrap();
+        assert!(label.starts_with("g:unix:Linux:recent"), "{found:?}");
+        assert_eq!(answer["label"], "s:unix:Linux:answer", "{found:?}");
+        assert!(syn["time_ns"].as_u64().is_some());
+        let stderr = finished.stderr;
+        assert!(stderr.contains("filter: "), "{stderr}");
+    }
+}
+
+#[test]
+fn ctrl_c_and_a_duration_end_it_and_nothing_else_is_received() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let right = &pair.right;
+    let address = SocketAddr::from((right.ipv4, 8081));
+    let mut process = start(right, &right.ifname, &[]);
+    for _ in 0..3 {
+        connect(&pair, address);
+    }
+    while process.stdout().lines().count() < 6 {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(process.running().unwrap(), "{}", process.stderr());
+    }
+    let finished = process.stop(Signal::SIGINT, LIMIT).unwrap();
+    let finished = finished.checked().unwrap();
+    assert_eq!(lines(&finished.stdout).len(), 6);
+    assert!(
+        finished
+            .stderr
+            .contains("6 SYNs and SYN+ACKs, 0 packets lost"),
+        "{}",
+        finished.stderr
+    );
+    let mut process = start(right, &right.ifname, &["--duration", "50ms"]);
+    process.wait(LIMIT).unwrap().checked().unwrap();
+}
+
+/// What a capture is to p0f and to us: by kind, client and server the signatures.
+type Signatures = BTreeMap<(String, SocketAddr, SocketAddr), BTreeSet<String>>;
+
+/// The signatures that p0f prints; `None` for a file that it does not read.
+fn of_p0f(capture: &Path) -> Option<Signatures> {
+    let log = TempFile::new("p0f.log");
+    let mut command = Command::new("p0f");
+    command.arg("-r").arg(capture).arg("-o").arg(log.path());
+    let mut process = Process::spawn(&mut command).unwrap();
+    if !process.wait(LIMIT).unwrap().success() {
+        return None;
+    }
+    let mut found = Signatures::new();
+    let text = std::fs::read(log.path()).unwrap_or_default();
+    for line in String::from_utf8_lossy(&text).lines() {
+        let (_, fields) = line.split_once("] ").unwrap();
+        let field = |name: &str| {
+            let mut fields = fields.split('|').filter_map(|field| field.split_once('='));
+            fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        let kind = match field("mod") {
+            Some("syn") => "SYN",
+            Some("syn+ack") => "SYN+ACK",
+            _ => continue,
+        };
+        let end = |name: &str| {
+            let (address, port) = field(name).unwrap().split_once('/').unwrap();
+            SocketAddr::new(address.parse().unwrap(), port.parse().unwrap())
+        };
+        let key = (kind.to_owned(), end("cli"), end("srv"));
+        let signature = field("raw_sig").unwrap().to_owned();
+        found.entry(key).or_default().insert(signature);
+    }
+    Some(found)
+}
+
+fn of_ours(capture: &Path) -> Signatures {
+    let mut command = Command::new(barewire().unwrap());
+    command.args(["filter", "p0f", "--json"]).arg(capture);
+    let mut process = Process::spawn(&mut command).unwrap();
+    // A damaged capture is an error, after what was read of it.
+    let finished = process.wait(LIMIT).unwrap();
+    let mut found = Signatures::new();
+    for line in lines(&finished.stdout) {
+        let text = |name: &str| line[name].as_str().unwrap().to_owned();
+        let end = |name: &str| text(name).parse::<SocketAddr>().unwrap();
+        let (mut client, mut server) = (end("source"), end("destination"));
+        if text("kind") == "SYN+ACK" {
+            std::mem::swap(&mut client, &mut server);
+        }
+        let key = (text("kind"), client, server);
+        found.entry(key).or_default().insert(text("signature"));
+    }
+    found
+}
+
+/// Whether two signatures are the same but for what is documented: p0f sees one bit of the number
+/// of `ack+`, and knows the segment size of the SYN when it reads the window of a SYN+ACK.
+fn is_documented(kind: &str, theirs: &str, ours: &str) -> bool {
+    if theirs == ours.replace(",ack+", "") {
+        return true;
+    }
+    let without_window = |text: &str| {
+        let fields = text.split(':').enumerate();
+        let fields = fields.map(|(at, field)| match (at, field.split_once(',')) {
+            (4, Some((_, scale))) => scale.to_owned(),
+            _ => field.to_owned(),
+        });
+        fields.collect::<Vec<_>>().join(":")
+    };
+    kind == "SYN+ACK" && without_window(theirs) == without_window(ours)
+}
+
+/// p0f guesses where the IP header is for link types that it does not know.
+const UNKNOWN_LINK: &str = "rewrite_dltuser";
+
+#[test]
+fn captures_have_the_signatures_that_p0f_prints() {
+    require!(skip::program("p0f", "p0f"));
+    let corpus = lab::corpus::captures();
+    let (mut same, mut documented) = (0, 0);
+    for capture in &corpus.files {
+        if capture.to_string_lossy().ends_with(UNKNOWN_LINK) {
+            continue;
+        }
+        let Some(theirs) = of_p0f(capture).filter(|theirs| !theirs.is_empty()) else {
+            continue;
+        };
+        let ours = of_ours(capture);
+        for (key, theirs) in &theirs {
+            let ours = ours.get(key).cloned().unwrap_or_default();
+            for signature in theirs {
+                let is_known = |ours: &String| is_documented(&key.0, signature, ours);
+                match ours.contains(signature) {
+                    true => same += 1,
+                    false if ours.iter().any(is_known) => documented += 1,
+                    false => panic!("{}: {key:?}: {theirs:?} {ours:?}", capture.display()),
+                }
+            }
+        }
+    }
+    assert!(same >= corpus.at_least(3_000, 5), "{same}");
+    assert!(documented <= corpus.at_least(4, 0), "{documented}");
+}
