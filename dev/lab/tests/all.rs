@@ -41,6 +41,7 @@ mod confined_files;
 mod doc_examples;
 mod export_applications;
 mod export_collectors;
+mod export_fields;
 mod export_kafka;
 mod export_lost;
 mod export_metrics;

@@ -9,6 +9,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::export::{Folder, Totals, captures, flood, run, tcp_port};
+use crate::export_fields::assert_same_rows;
 use lab::oracle::python::python;
 use lab::process::{Process, Signal, barewire};
 use lab::skip::Missing;
@@ -175,6 +176,7 @@ fn records_arrive_once_and_are_accounted_for() {
     );
     let mut broker = Broker::start();
     totals_equal_ours(&broker);
+    measured_values_equal_ours(&broker);
     // One absence for two probes: a broker takes seconds to start.
     let mut interrupted = Interrupted::start(&broker);
     Bounded::prepare(&broker);
@@ -246,6 +248,41 @@ print(json.dumps([flows, packets, size]))";
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
     let found: Value = serde_json::from_str(finished.stdout.trim()).unwrap();
     assert_eq!(found, json!([count, expected.packets, expected.bytes]));
+}
+
+/// What `--fields full` adds, by a reader with the schema for that.
+fn measured_values_equal_ours(broker: &Broker) {
+    let url = format!("avro:kafka://{}/flows-full", broker.address());
+    let mut flows = Vec::new();
+    for file in captures(100) {
+        let run = run(&file, &["--fields", "full", "--export", &url]);
+        flows.extend(run.into_iter().flat_map(|run| run.flows));
+    }
+    assert!(flows.len() > 20, "{}", flows.len());
+    let messages = broker.folder.0.join("full");
+    std::fs::write(&messages, broker.read("flows-full")).unwrap();
+    let script = "
+import sys, json, io, struct, fastavro
+schema = fastavro.parse_schema(json.load(open(sys.argv[1])))
+data = open(sys.argv[2], 'rb')
+while head := data.read(4):
+    value = io.BytesIO(data.read(struct.unpack('>I', head)[0]))
+    flow = fastavro.schemaless_reader(value, schema)
+    assert value.read() == b''
+    print(json.dumps({k: v for k, v in flow.items() if not k.endswith(('_time', '_address'))}))";
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/flow-full.avsc");
+    let mut command = Command::new(python(&["fastavro"]).unwrap());
+    command.args(["-c", script]).arg(schema).arg(messages);
+    let finished = Process::spawn(&mut command)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    let text = finished.checked().unwrap().stdout;
+    let rows: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_same_rows(&rows, &flows, "flows-full");
 }
 
 /// Starts the probe over a capture, with lines of JSON to a topic.

@@ -5,6 +5,7 @@
 //! readers take as they are.
 
 use flow::encode::extra_fields::ExtraFields;
+use flow::encode::measured::{Measure, MeasuredColumn};
 use flow::encode::{Encode, Refusal, Statistics, Sum};
 use flow::{EndReason, Extra, OwnedExtra, Record};
 
@@ -19,18 +20,20 @@ pub(crate) struct Encoder {
     extra_fields: ExtraFields,
     buffer: Vec<u8>,
     text: Vec<u8>,
+    list: Vec<i64>,
     held: Sum,
     refused: [Sum; Refusal::COUNT],
 }
 
 impl Encoder {
-    /// An encoder that tells this beyond records.
+    /// An encoder that adds this to records.
     pub fn new(extra_fields: ExtraFields) -> Encoder {
         Encoder {
-            columns: columns::columns(),
+            columns: columns::columns(&all_or_none(extra_fields)),
             extra_fields,
             buffer: Vec::with_capacity(1024),
             text: Vec::new(),
+            list: Vec::new(),
             held: Sum::default(),
             refused: [Sum::default(); Refusal::COUNT],
         }
@@ -49,15 +52,17 @@ impl Encoder {
                 Read::Short(_, read) => read(&row).map(i64::from),
                 Read::Long(read) => read(&row).map(|value| value as i64),
                 Read::Time(read) => read(&row).map(|time_ns| (time_ns / 1000) as i64),
-                Read::Sent(way, of, _, read) => {
-                    columns::sent(&row, way, of, read).map(|value| value as i64)
-                }
+                Read::Sent(way, of) => columns::sent(&row, way, of).map(|value| value as i64),
                 Read::Flag(read) => {
                     out.push(read(&row).into());
                     continue;
                 }
                 Read::Address(read) => {
                     out.extend(read(&row));
+                    continue;
+                }
+                Read::Measured(column) => {
+                    measured(&row, &column, &mut self.list, out);
                     continue;
                 }
                 Read::Text(read) => {
@@ -85,6 +90,36 @@ impl Encoder {
     }
 }
 
+/// Readers have one schema without and one with what is measured, not one for each choice: what
+/// was not asked for is null.
+fn all_or_none(extra_fields: ExtraFields) -> ExtraFields {
+    let any = extra_fields.measured();
+    ExtraFields {
+        packets: any,
+        timing: any,
+        bytes: any,
+        ..extra_fields
+    }
+}
+
+/// A measured value, or null; an array is one block and an empty one.
+fn measured(row: &Row<'_>, column: &MeasuredColumn, list: &mut Vec<i64>, out: &mut Vec<u8>) {
+    if let Measure::Fraction(_) = column.row.measure {
+        let value = columns::fraction(row, column);
+        long(value.is_some().into(), out);
+        out.extend(value.into_iter().flat_map(f64::to_le_bytes));
+        return;
+    }
+    list.clear();
+    columns::list(row, column, list);
+    long((!list.is_empty()).into(), out);
+    if !list.is_empty() {
+        long(list.len() as i64, out);
+        list.iter().for_each(|value| long(*value, out));
+        long(0, out);
+    }
+}
+
 /// Zig-zag, then seven bits a byte, the least first.
 fn long(value: i64, out: &mut Vec<u8>) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
@@ -95,20 +130,25 @@ fn long(value: i64, out: &mut Vec<u8>) {
     out.push(rest as u8);
 }
 
-/// The schema, as `docs/flow.avsc` has it.
+/// The schema, as `docs/flow.avsc` has it, or with what is measured as `docs/flow-full.avsc`.
 #[cfg(test)]
-pub(crate) fn schema() -> String {
+pub(crate) fn schema(extra_fields: &ExtraFields) -> String {
     let mut text = String::from(
         "{\n  \"type\": \"record\",\n  \"name\": \"flow\",\n  \"namespace\": \"barewire\",\n  \
          \"fields\": [",
     );
-    for (at, column) in columns::columns().iter().enumerate() {
+    for (at, column) in columns::columns(extra_fields).iter().enumerate() {
         let address = "{\"type\": \"fixed\", \"name\": \"address\", \"size\": 16}";
         let kind = match column.read {
-            Read::Short(32, _) | Read::Sent(_, _, 32 | 64, _) | Read::Long(_) => "\"long\"",
+            Read::Short(32, _) | Read::Long(_) => "\"long\"",
+            Read::Sent(_, of) if of.bits >= 32 => "\"long\"",
             Read::Short(..) | Read::Sent(..) => "\"int\"",
             Read::Time(_) => "{\"type\": \"long\", \"logicalType\": \"timestamp-micros\"}",
             Read::Flag(_) => "\"boolean\"",
+            Read::Measured(column) => match column.row.measure {
+                Measure::Fraction(_) => "\"double\"",
+                Measure::List { .. } => "{\"type\": \"array\", \"items\": \"long\"}",
+            },
             Read::Text(_) => "\"string\"",
             // A type is reported once, and named afterwards.
             Read::Address(_) if column.name == "src_address" => address,
@@ -207,12 +247,18 @@ mod tests {
     /// The lab reads messages with it.
     #[test]
     fn the_documented_schema_is_this_one() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flow.avsc");
-        let documented = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            documented == schema(),
-            "docs/flow.avsc should be:\n{}",
-            schema()
-        );
+        let full = all_or_none(ExtraFields {
+            bytes: true,
+            ..ExtraFields::default()
+        });
+        for (name, extra_fields) in [("flow", ExtraFields::default()), ("flow-full", full)] {
+            let path = format!("{}/../../docs/{name}.avsc", env!("CARGO_MANIFEST_DIR"));
+            let documented = std::fs::read_to_string(path).unwrap_or_default();
+            let schema = schema(&extra_fields);
+            assert!(
+                documented == schema,
+                "docs/{name}.avsc should be:\n{schema}"
+            );
+        }
     }
 }

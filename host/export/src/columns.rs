@@ -7,9 +7,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use flow::element::Way;
+use flow::encode::directed::{DIRECTED, Directed, Of};
 use flow::encode::extra_fields::{ExtraFields, community_id};
 use flow::encode::json;
-use flow::{Counters, EndReason, Extra, Origin, OwnedExtra, Record};
+use flow::encode::measured::{self, Measure, MeasuredColumn};
+use flow::{EndReason, Extra, Origin, OwnedExtra, Record};
 
 use crate::worker::Records;
 
@@ -64,20 +66,9 @@ pub(crate) enum Read {
     /// An address, of IPv4 as `::ffff:a.b.c.d`.
     Address(fn(&Row<'_>) -> [u8; 16]),
     /// Of one direction; the number of bits as in `Short`, or 64.
-    Sent(Way, Of, i8, fn(&Counters) -> u64),
-}
-
-/// When a direction has a value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
-    /// Always.
-    All,
-    /// When there are packets.
-    Some,
-    /// When there are packets, and they are TCP.
-    Tcp,
-    /// When it was seen: not 0.
-    Seen,
+    Sent(Way, &'static Directed),
+    /// What was measured besides the record.
+    Measured(MeasuredColumn),
 }
 
 /// A column.
@@ -266,32 +257,8 @@ const TAIL: &[Shared] = &[
     ),
 ];
 
-/// Of each direction, the reverse one with `reverse_` before the name.
-#[allow(clippy::type_complexity)]
-const DIRECTED: &[(&str, Of, i8, fn(&Counters) -> u64)] = &[
-    ("packets", Of::All, 64, |c| c.packets),
-    ("bytes", Of::All, 64, |c| c.bytes),
-    ("payload_bytes", Of::All, 64, |c| c.payload_bytes),
-    ("tcp_flags", Of::Tcp, 16, |c| c.tcp_flags.into()),
-    ("tcp_flags_first", Of::Tcp, 8, |c| c.tcp_flags_first.into()),
-    ("tcp_flags_last", Of::Tcp, 8, |c| c.tcp_flags_last.into()),
-    ("ttl_min", Of::Some, 8, |c| c.ttl_min.into()),
-    ("ttl_max", Of::Some, 8, |c| c.ttl_max.into()),
-    ("len_min", Of::Some, 16, |c| c.len_min.into()),
-    ("len_max", Of::Some, 16, |c| c.len_max.into()),
-    ("tos", Of::Some, 8, |c| c.traffic_class.into()),
-    ("ip_flags", Of::Some, 8, |c| c.ip_flags.into()),
-    ("fragments", Of::Some, 16, |c| c.fragments.into()),
-    ("tcp_options", Of::Tcp, 64, |c| c.tcp_options),
-    ("tcp_window", Of::Tcp, 16, |c| c.tcp_window.into()),
-    ("tcp_mss", Of::Seen, 16, |c| c.tcp_mss.into()),
-    ("retransmissions", Of::Tcp, 16, |c| c.retransmissions.into()),
-    ("out_of_order", Of::Tcp, 16, |c| c.out_of_order.into()),
-    ("handshake_us", Of::Seen, 32, |c| c.handshake_us.into()),
-];
-
-/// All columns in order.
-pub(crate) fn columns() -> Vec<Column> {
+/// All columns in order; those of what was measured are there if it was asked for.
+pub(crate) fn columns(extra_fields: &ExtraFields) -> Vec<Column> {
     let shared = |rows: &'static [Shared]| {
         rows.iter().map(|(name, is_optional, read)| Column {
             name: (*name).to_owned(),
@@ -300,33 +267,50 @@ pub(crate) fn columns() -> Vec<Column> {
         })
     };
     let directed = |prefix: &'static str, way: Way| {
-        DIRECTED.iter().map(move |(name, of, bits, read)| Column {
-            name: format!("{prefix}{name}"),
-            read: Read::Sent(way, *of, *bits, *read),
-            is_optional: *of != Of::All,
+        DIRECTED.iter().map(move |row| Column {
+            name: format!("{prefix}{}", row.name),
+            read: Read::Sent(way, row),
+            is_optional: row.of != Of::All,
         })
     };
     let mut all: Vec<Column> = shared(HEAD).collect();
     all.extend(directed("", Way::Forward));
     all.extend(directed("reverse_", Way::Reverse));
     all.extend(shared(TAIL));
+    all.extend(measured::columns(extra_fields).map(|column| Column {
+        name: column.name(),
+        read: Read::Measured(column),
+        is_optional: true,
+    }));
     all
 }
 
+/// The integers of a measured list, appended; none where there is no value.
+pub(crate) fn list(row: &Row<'_>, column: &MeasuredColumn, out: &mut Vec<i64>) {
+    if let Measure::List { read, .. } = column.row.measure {
+        let side = column.side(row.record.initiator());
+        read(row.record, &row.extra, side, &mut |value| out.push(value));
+    }
+}
+
+/// A measured number.
+pub(crate) fn fraction(row: &Row<'_>, column: &MeasuredColumn) -> Option<f64> {
+    match column.row.measure {
+        Measure::Fraction(read) => {
+            let side = column.side(row.record.initiator());
+            read(row.record, &row.extra, side)
+        }
+        Measure::List { .. } => None,
+    }
+}
+
 /// What a direction sent of this, if it has it.
-pub(crate) fn sent(row: &Row<'_>, way: Way, of: Of, read: fn(&Counters) -> u64) -> Option<u64> {
-    let counters = match way {
+pub(crate) fn sent(row: &Row<'_>, way: Way, of: &Directed) -> Option<u64> {
+    let sent = match way {
         Way::Forward => row.record.forward(),
         Way::Reverse => row.record.reverse(),
     };
-    let value = read(&counters);
-    let has = match of {
-        Of::All => true,
-        Of::Some => counters.packets != 0,
-        Of::Tcp => counters.packets != 0 && row.record.key().protocol() == 6,
-        Of::Seen => value != 0,
-    };
-    has.then_some(value)
+    of.value(row.record, &sent)
 }
 
 fn addr(row: &Row<'_>, is_source: bool) -> IpAddr {
@@ -411,7 +395,7 @@ mod tests {
 
     #[test]
     fn names_differ_and_need_no_quotes() {
-        let all = columns();
+        let all = columns(&ExtraFields::default());
         for (at, column) in all.iter().enumerate() {
             assert!(!all[..at].iter().any(|other| other.name == column.name));
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -436,12 +420,13 @@ mod tests {
                     has.then(|| String::from_utf8(out).unwrap())
                 }
                 Read::Address(read) => Some(std::net::Ipv6Addr::from(read(row)).to_string()),
-                Read::Sent(way, of, _, read) => number(sent(row, way, of, read)),
+                Read::Sent(way, of) => number(sent(row, way, of)),
+                Read::Measured(column) => fraction(row, &column).map(|value| value.to_string()),
             };
             assert!(text.is_some() || column.is_optional, "{}", column.name);
             (column.name, text.unwrap_or_else(|| "null".into()))
         };
-        columns().into_iter().map(show).collect()
+        columns(&row.extra_fields).into_iter().map(show).collect()
     }
 
     fn origin(n: u32) -> Origin {

@@ -1,6 +1,7 @@
 //! Formats by name, and how each is made.
 
 use flow::element::OWN_ENTERPRISE;
+use flow::encode::extra_fields::ExtraFields;
 use flow::encode::{Encode, csv, eve, ipfix, json, lines, netflow5, netflow9};
 use flow::{EndReason, Extra, Record};
 
@@ -28,6 +29,9 @@ pub struct Format {
     pub options: &'static [&'static str],
     /// Whether it tells readers how packets and records were sampled.
     pub tells_sampling: bool,
+    /// Whether it has a place for what is measured of a flow beyond its record
+    /// ([`flow::encode::measured`]).
+    pub holds_measured: bool,
     /// The port by default; 0: must be reported.
     pub port: u16,
     /// The same where the sink is encrypted.
@@ -61,6 +65,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", "sctp", FILE],
         options: &["domain", "uniflow", "fields", "enterprise"],
         tells_sampling: true,
+        holds_measured: false,
         port: 4739,
         // RFC 7011 §10.3.4.
         port_encrypted: 4740,
@@ -73,6 +78,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp"],
         options: &["domain", "fields"],
         tells_sampling: true,
+        holds_measured: false,
         port: 2055,
         port_encrypted: 2055,
         make: Make::Messages(make_netflow9),
@@ -84,6 +90,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp"],
         options: &["domain"],
         tells_sampling: true,
+        holds_measured: false,
         port: 2055,
         port_encrypted: 2055,
         make: Make::Messages(make_netflow5),
@@ -95,6 +102,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
         tells_sampling: false,
+        holds_measured: true,
         port: 0,
         port_encrypted: 0,
         make: Make::Messages(|target, setup| {
@@ -115,6 +123,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", KAFKA, FILE],
         options: &[],
         tells_sampling: false,
+        holds_measured: false,
         port: 0,
         port_encrypted: 0,
         make: Make::Messages(|target, setup| {
@@ -133,12 +142,13 @@ pub static FORMATS: &[Format] = &[
         name: "csv",
         about: "comma-separated values with a header line",
         sinks: &["tcp", "tls", FILE],
-        options: &["text"],
+        options: &["text", "columns"],
         tells_sampling: false,
+        holds_measured: true,
         port: 0,
         port_encrypted: 0,
         make: Make::Messages(|target, setup| {
-            let (extra_fields, texts) = (setup.extra_fields, target.options.texts);
+            let (extra_fields, texts) = (extra_fields(target, setup), target.options.texts);
             make_lines(
                 move |r, extra, reason, out| {
                     csv::line_beyond(r, extra, &extra_fields, texts, reason, out);
@@ -155,6 +165,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &[KAFKA],
         options: &[],
         tells_sampling: false,
+        holds_measured: true,
         port: 9092,
         port_encrypted: 9092,
         make: Make::Messages(|_, setup| Box::new(avro::Encoder::new(setup.extra_fields))),
@@ -166,6 +177,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &[FILE],
         options: &["partition", "rows", "times"],
         tells_sampling: false,
+        holds_measured: true,
         port: 0,
         port_encrypted: 0,
         make: Make::Store(|target, setup, batches, shared| {
@@ -190,6 +202,14 @@ pub fn find(name: &str) -> Option<&'static Format> {
 
 fn message_len_max(target: &Target) -> usize {
     target.options.mtu.unwrap_or(target.sink.message_len_max)
+}
+
+/// What is added to the standard record for a destination.
+fn extra_fields(target: &Target, setup: &Setup) -> ExtraFields {
+    ExtraFields {
+        record: setup.extra_fields.record || target.options.has_all_fields,
+        ..setup.extra_fields
+    }
 }
 
 /// Bytes of lines that are packed together.

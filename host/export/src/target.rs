@@ -43,6 +43,8 @@ pub struct Options {
     pub rate: Option<u32>,
     /// Elements beside the standard ones.
     pub fields: Vec<Column>,
+    /// All fields of the record.
+    pub has_all_fields: bool,
     /// The enterprise number for elements of our own.
     pub enterprise: Option<u32>,
     /// Flow records that may wait.
@@ -258,6 +260,13 @@ impl Options {
             "rotate" => self.rotation.interval = Some(interval(value)?),
             "size" => self.rotation.len_max = Some(size(value)?),
             "rows" => self.group_len = Some(number(value, 1000, 1 << 22)? as usize),
+            "columns" => {
+                self.has_all_fields = match value {
+                    "standard" => false,
+                    "all" => true,
+                    _ => return Err("expected standard or all".into()),
+                }
+            }
             "text" => {
                 self.texts = match value {
                     "safe" => Texts::Safe,
@@ -486,6 +495,7 @@ mod tests {
             ("csv:kafka://h/flows", "cannot be sent to \"kafka\""),
             ("parquet:d?rate=5", "no option \"rate\""),
             ("csv:f?text=bold", "expected safe or raw"),
+            ("csv:f?columns=some", "expected standard or all"),
             ("parquet:d?partition=year", "expected hour, day or none"),
             ("parquet:udp://h:1", "cannot be sent to \"udp\""),
         ] {
@@ -504,6 +514,7 @@ mod tests {
                 "partition" => "day",
                 "times" => "ns",
                 "text" => "raw",
+                "columns" => "all",
                 _ => "1000",
             };
             assert_eq!(Options::default().set(name, value), Ok(()), "{name}");

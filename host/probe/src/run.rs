@@ -30,6 +30,7 @@ pub struct Probe {
     config: Config,
     egress: Option<Egress>,
     community_seed: Option<u16>,
+    has_all_fields: bool,
     origins: Origins,
     origin_parts: OriginParts,
     targets: Vec<Target>,
@@ -50,6 +51,7 @@ impl Probe {
             port,
             egress: None,
             community_seed: None,
+            has_all_fields: false,
             origins: Origins::default(),
             origin_parts: OriginParts::default(),
             targets: Vec::new(),
@@ -88,6 +90,13 @@ impl Probe {
     #[must_use]
     pub fn community_id(mut self, seed: Option<u16>) -> Probe {
         self.community_seed = seed;
+        self
+    }
+
+    /// Writes all fields of records, to destinations whose format leaves some out otherwise.
+    #[must_use]
+    pub fn all_fields(mut self, has_all_fields: bool) -> Probe {
+        self.has_all_fields = has_all_fields;
         self
     }
 
@@ -164,7 +173,12 @@ impl Probe {
             self.config.top_count = self.config.top_count.max(page::FLOW_COUNT);
         }
         let port = self.port.control.describe();
-        let mut reported = Reported::of(&self.config, self.community_seed, self.origin_parts);
+        let mut reported = Reported::of(
+            &self.config,
+            self.community_seed,
+            self.origin_parts,
+            self.has_all_fields,
+        );
         (reported.fan_out, reported.sampling_rate) = (self.fan_out, self.sampling_rate);
         let exporters = match self.targets.as_slice() {
             [] => None,

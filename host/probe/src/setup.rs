@@ -27,6 +27,7 @@ impl Reported {
         config: &Config,
         community_seed: Option<u16>,
         origin: OriginParts,
+        has_all_fields: bool,
     ) -> Reported {
         let meter = &config.meter;
         let application = config.applications.is_some();
@@ -39,6 +40,10 @@ impl Reported {
                 application,
                 community_seed: community_seed.or(application.then_some(0)),
                 origin,
+                record: has_all_fields,
+                packets: meter.extra.packet_count != 0,
+                timing: meter.extra.timing,
+                bytes: meter.extra.bytes,
             },
             selectors: [meter.sampling, config.record_sampling],
             fan_out: FanOut::All,

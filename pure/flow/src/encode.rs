@@ -6,11 +6,13 @@
 //! not known here.
 
 pub mod csv;
+pub mod directed;
 pub mod eve;
 pub mod extra_fields;
 pub mod ipfix;
 pub mod json;
 pub mod lines;
+pub mod measured;
 pub mod netflow5;
 pub mod netflow9;
 mod uptime;

@@ -266,8 +266,10 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let probe = probe.prepare()?;
     drop(readers);
-    for line in args.missing_fields() {
-        warning!("{line}");
+    if choice::has_more(&args.flow.fields) {
+        for line in args.export.without_fields() {
+            warning!("{line}");
+        }
     }
     if let Some(address) = probe.metrics_address() {
         say!("metrics at http://{address}/metrics");
@@ -336,6 +338,7 @@ impl Args {
             .config(config)
             .egress(egress)
             .community_id(self.flow.community_id)
+            .all_fields(choice::has_all(&self.flow.fields))
             .origins(origins, &files)
             .export_to(export.targets())
             .fan_out(export.fan_out())
@@ -348,18 +351,6 @@ impl Args {
     fn is_live_view(&self, is_file: bool) -> bool {
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         !self.json && !self.plain && !self.once && !is_file && is_terminal
-    }
-
-    /// Exports whose format has no place for what `--fields` adds to records.
-    fn missing_fields(&self) -> Vec<String> {
-        let has_more = choice::has_more(&self.flow.fields);
-        let targets = self.export.targets().iter();
-        let without = targets.filter(|target| has_more && target.format.name != "json");
-        let words = without.map(|target| {
-            let (text, format) = (&target.text, target.format.name);
-            format!("warning: {text}: {format} has no place for what --fields adds; json has")
-        });
-        words.collect()
     }
 
     fn order(&self) -> Order {

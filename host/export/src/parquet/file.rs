@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flow::encode::Sum;
+use flow::encode::extra_fields::ExtraFields;
+use flow::encode::measured::{Measure, MeasuredColumn};
 use parquet::basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
 use parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType,
-    Int32Type, Int64Type,
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray,
+    FixedLenByteArrayType, Int32Type, Int64Type,
 };
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataWriter};
@@ -39,8 +41,8 @@ pub(super) struct Layout {
 
 impl Layout {
     /// The layout of all files of a run.
-    pub fn new(is_nano: bool) -> ParquetResult<Layout> {
-        let columns = columns::columns();
+    pub fn new(is_nano: bool, extra_fields: &ExtraFields) -> ParquetResult<Layout> {
+        let columns = columns::columns(extra_fields);
         let fields = columns
             .iter()
             .map(|column| field(column, is_nano).map(Arc::new));
@@ -71,8 +73,9 @@ fn field(column: &Column, is_nano: bool) -> ParquetResult<Type> {
     let unsigned = |bits: i8| LogicalType::integer(bits, false);
     let (physical, logical) = match column.read {
         Read::Short(bits, _) => (Physical::INT32, Some(unsigned(bits))),
-        Read::Sent(_, _, 64, _) | Read::Long(_) => (Physical::INT64, Some(unsigned(64))),
-        Read::Sent(_, _, bits, _) => (Physical::INT32, Some(unsigned(bits))),
+        Read::Long(_) => (Physical::INT64, Some(unsigned(64))),
+        Read::Sent(_, of) if of.bits == 64 => (Physical::INT64, Some(unsigned(64))),
+        Read::Sent(_, of) => (Physical::INT32, Some(unsigned(of.bits))),
         Read::Time(_) => {
             let unit = if is_nano {
                 TimeUnit::NANOS
@@ -84,6 +87,12 @@ fn field(column: &Column, is_nano: bool) -> ParquetResult<Type> {
         Read::Flag(_) => (Physical::BOOLEAN, None),
         Read::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         Read::Address(_) => (Physical::FIXED_LEN_BYTE_ARRAY, None),
+        Read::Measured(measured) => match measured.row.measure {
+            Measure::Fraction(_) => (Physical::DOUBLE, None),
+            Measure::List {
+                bits, is_signed, ..
+            } => return list_field(&column.name, bits, is_signed),
+        },
     };
     let repetition = if column.is_optional {
         Repetition::OPTIONAL
@@ -97,6 +106,23 @@ fn field(column: &Column, is_nano: bool) -> ParquetResult<Type> {
         Read::Address(_) => builder.with_length(16).build(),
         _ => builder.build(),
     }
+}
+
+/// A list of numbers, in the three levels that readers expect (Parquet, LogicalTypes.md, "Lists").
+fn list_field(name: &str, bits: i8, is_signed: bool) -> ParquetResult<Type> {
+    let element = Type::primitive_type_builder("element", Physical::INT32)
+        .with_repetition(Repetition::REQUIRED)
+        .with_logical_type(Some(LogicalType::integer(bits, is_signed)))
+        .build()?;
+    let list = Type::group_type_builder("list")
+        .with_repetition(Repetition::REPEATED)
+        .with_fields(vec![Arc::new(element)])
+        .build()?;
+    Type::group_type_builder(name)
+        .with_repetition(Repetition::OPTIONAL)
+        .with_logical_type(Some(LogicalType::List))
+        .with_fields(vec![Arc::new(list)])
+        .build()
 }
 
 /// A file on its way.
@@ -230,13 +256,48 @@ fn write(
         Read::Address(read) => values::<FixedLenByteArrayType>(column, rows, out, |row| {
             Some(FixedLenByteArray::from(read(row).to_vec()))
         }),
-        Read::Sent(way, of, 64, read) => values::<Int64Type>(column, rows, out, |row| {
-            columns::sent(row, way, of, read).map(|v| v as i64)
+        Read::Sent(way, of) if of.bits == 64 => values::<Int64Type>(column, rows, out, |row| {
+            columns::sent(row, way, of).map(|v| v as i64)
         }),
-        Read::Sent(way, of, _, read) => values::<Int32Type>(column, rows, out, |row| {
-            columns::sent(row, way, of, read).map(|v| v as i32)
+        Read::Sent(way, of) => values::<Int32Type>(column, rows, out, |row| {
+            columns::sent(row, way, of).map(|v| v as i32)
         }),
+        Read::Measured(measured) => match measured.row.measure {
+            Measure::Fraction(_) => {
+                values::<DoubleType>(column, rows, out, |row| columns::fraction(row, &measured))
+            }
+            Measure::List { .. } => lists(&measured, rows, out),
+        },
     }
+}
+
+/// Writes a column of lists; an empty one is null.
+fn lists(
+    column: &MeasuredColumn,
+    rows: &Rows<'_>,
+    out: &mut SerializedColumnWriter<'_>,
+) -> ParquetResult<()> {
+    let (mut list, mut values) = (Vec::new(), Vec::new());
+    let (mut definition, mut repetition) = (Vec::new(), Vec::new());
+    let mut rows = rows.iter().peekable();
+    while rows.peek().is_some() {
+        values.clear();
+        definition.clear();
+        repetition.clear();
+        for row in rows.by_ref().take(CHUNK_LEN) {
+            list.clear();
+            columns::list(&row, column, &mut list);
+            // Of each row the first entry has repetition 0, null or not; a value has definition 2.
+            definition.push(if list.is_empty() { 0 } else { 2 });
+            repetition.push(0);
+            definition.extend(list.iter().skip(1).map(|_| 2));
+            repetition.extend(list.iter().skip(1).map(|_| 1));
+            values.extend(list.iter().map(|value| *value as i32));
+        }
+        out.typed::<Int32Type>()
+            .write_batch(&values, Some(&definition), Some(&repetition))?;
+    }
+    Ok(())
 }
 
 fn values<T: DataType>(

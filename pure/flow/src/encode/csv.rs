@@ -16,6 +16,8 @@ use crate::key::Side;
 use crate::origin::{Origins, TEXTS, ends};
 use crate::record::{Counters, Record};
 
+mod wide;
+
 /// How texts from packets are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Texts {
@@ -131,6 +133,7 @@ fn more(extra_fields: &ExtraFields) -> Vec<String> {
             .filter(|(_, is_selected, _)| is_selected(&extra_fields.origin));
         names.extend(texts.map(|(name, _, _)| format!("{before}{name}")));
     }
+    wide::names(extra_fields, &mut names);
     names
 }
 
@@ -197,6 +200,7 @@ pub fn line_beyond(
             out,
         );
     }
+    wide::values(record, extra, extra_fields, out);
     out.push(b'\n');
 }
 
@@ -357,7 +361,7 @@ mod tests {
             },
             application: true,
             community_seed: Some(0),
-            origin: Default::default(),
+            ..ExtraFields::default()
         };
         let mut application = Application::EMPTY;
         application.named(Protocol::Http);

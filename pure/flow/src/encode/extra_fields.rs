@@ -20,12 +20,26 @@ pub struct ExtraFields {
     pub community_seed: Option<u16>,
     /// Enrichment of the endpoints.
     pub origin: OriginParts,
+    /// All fields of the record, in formats that leave some out.
+    pub record: bool,
+    /// The first packets.
+    pub packets: bool,
+    /// Gaps between packets, and their lengths.
+    pub timing: bool,
+    /// How often each value of a byte was in the payload.
+    pub bytes: bool,
 }
 
 impl ExtraFields {
     /// Whether there is anything.
     pub fn any(&self) -> bool {
-        self.key.any() || self.application || self.community_seed.is_some() || self.origin.any()
+        let is_named = self.application || self.community_seed.is_some() || self.origin.any();
+        self.key.any() || is_named || self.record || self.measured()
+    }
+
+    /// Whether anything of [`super::measured`] is.
+    pub fn measured(&self) -> bool {
+        self.packets || self.timing || self.bytes
     }
 }
 

@@ -10,6 +10,8 @@ use wire::Timestamp;
 
 mod extra;
 
+pub(super) use extra::fraction;
+
 use crate::encode::extra_fields::{ExtraFields, Known, community_id, transport};
 use crate::expire::EndReason;
 use crate::extra::Extra;

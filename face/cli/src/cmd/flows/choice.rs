@@ -107,6 +107,11 @@ pub fn has_more(fields: &[Field]) -> bool {
     !fields.iter().all(is_record)
 }
 
+/// Whether all fields of the record are to be written, too, where a format leaves some out.
+pub fn has_all(fields: &[Field]) -> bool {
+    fields.contains(&Field::Full)
+}
+
 /// Makes a meter record them. Extra fields need the standard record.
 pub fn apply_fields(fields: &[Field], meter: &mut MeterConfig) {
     meter.table.profile = match fields {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
-use export::{Account, DropReason, FanOut, Target};
+use export::{Account, DropReason, FORMATS, FanOut, Target};
 
 use crate::report::bytes;
 
@@ -48,6 +48,19 @@ impl ExportArgs {
     /// The destinations.
     pub fn targets(&self) -> &[Target] {
         &self.export
+    }
+
+    /// Warnings about destinations whose format has no place for what `--fields` adds.
+    pub fn without_fields(&self) -> Vec<String> {
+        let holding = FORMATS.iter().filter(|format| format.holds_measured);
+        let holding: Vec<&str> = holding.map(|format| format.name).collect();
+        let others = holding.join(", ");
+        let without = self.export.iter().filter(|of| !of.format.holds_measured);
+        let words = without.map(|target| {
+            let (text, format) = (&target.text, target.format.name);
+            format!("warning: {text}: {format} has no place for what --fields adds; use {others}")
+        });
+        words.collect()
     }
 
     /// Which destination gets which records.

@@ -77,7 +77,7 @@ fn list(name: &str, values: impl Iterator<Item = u64>, out: &mut Vec<u8>) {
 }
 
 /// A number that is not negative, with three digits behind the point.
-fn fraction(value: f64, out: &mut Vec<u8>) {
+pub(in crate::encode) fn fraction(value: f64, out: &mut Vec<u8>) {
     let thousandths = (value * 1000.0).round() as u64;
     number(thousandths / 1000, out);
     out.push(b'.');

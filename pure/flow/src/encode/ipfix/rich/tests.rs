@@ -35,6 +35,7 @@ fn all() -> ExtraFields {
             place: true,
             vendor: true,
         },
+        ..ExtraFields::default()
     }
 }
 

@@ -1,0 +1,303 @@
+//! What `--fields` measures of a flow beyond its record, as columns: its first packets, gaps and
+//! lengths, values of bytes. A column is a row of [`MEASURED`]; CSV, Parquet, Avro and IPFIX walk
+//! the rows. JSON has the same values in objects and lists of its own ([`super::json`]).
+
+use super::extra_fields::ExtraFields;
+use crate::extra::{Extra, PacketNote, Timing, entropy};
+use crate::key::Side;
+use crate::record::Record;
+
+/// Hands over the integers of a list.
+pub type ReadList = fn(&Record, &Extra<'_>, Side, &mut dyn FnMut(i64));
+
+/// Where a value comes from. The side is the source's, or the other one's for a reverse column.
+#[derive(Clone, Copy, Debug)]
+pub enum Measure {
+    /// Integers of so many bits, signed or not, handed over one by one; none where there is no
+    /// value.
+    List {
+        /// 8, 16 or 32.
+        bits: i8,
+        /// Whether they may be negative.
+        is_signed: bool,
+        /// Gives them.
+        read: ReadList,
+    },
+    /// A number that is not negative.
+    Fraction(fn(&Record, &Extra<'_>, Side) -> Option<f64>),
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Its name; `reverse_` stands before that of the other direction.
+    pub name: &'static str,
+    /// Whether each direction has one.
+    pub is_directed: bool,
+    /// Whether it was asked for.
+    pub is_selected: fn(&ExtraFields) -> bool,
+    /// Its type and value.
+    pub measure: Measure,
+}
+
+/// Which of [`MEASURED`], and of which direction.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredColumn {
+    /// The row.
+    pub row: &'static Measured,
+    /// Of what the destination sent.
+    pub is_reverse: bool,
+}
+
+impl MeasuredColumn {
+    /// The name, with `reverse_` before it where it is one.
+    pub fn name(&self) -> String {
+        match self.is_reverse {
+            true => format!("reverse_{}", self.row.name),
+            false => self.row.name.to_owned(),
+        }
+    }
+
+    /// The side that it is of, with this one as the source.
+    pub fn side(&self, source: Side) -> Side {
+        match self.is_reverse {
+            true => source.other(),
+            false => source,
+        }
+    }
+}
+
+/// The columns that were asked for, in order: those of each kind for one direction, then for the
+/// other.
+pub fn columns(extra_fields: &ExtraFields) -> impl Iterator<Item = MeasuredColumn> + use<> {
+    let extra_fields = *extra_fields;
+    let ways = MEASURED
+        .iter()
+        .flat_map(|rows| [(*rows, false), (*rows, true)]);
+    ways.flat_map(move |(rows, is_reverse)| {
+        let rows = rows
+            .iter()
+            .filter(move |row| row.is_directed || !is_reverse);
+        let rows = rows.filter(move |row| (row.is_selected)(&extra_fields));
+        rows.map(move |row| MeasuredColumn { row, is_reverse })
+    })
+}
+
+/// All rows, by what they are selected with. Names and types stay; new ones may come.
+pub static MEASURED: [&[Measured]; 3] = [PACKETS, TIMING, BYTES];
+
+const fn of_packets(name: &'static str, bits: i8, read: ReadList) -> Measured {
+    let is_signed = false;
+    Measured {
+        name,
+        is_directed: false,
+        is_selected: |extra_fields| extra_fields.packets,
+        measure: Measure::List {
+            bits,
+            is_signed,
+            read,
+        },
+    }
+}
+
+/// As PSTATS has them: payload bytes, microseconds since the start, flags, directions.
+const PACKETS: &[Measured] = &[
+    of_packets("packet_lengths", 16, |_, extra, _, out| {
+        notes(extra, out, |note| note.payload_len.into());
+    }),
+    of_packets("packet_times_us", 32, |_, extra, _, out| {
+        notes(extra, out, |note| note.time_us.into());
+    }),
+    of_packets("packet_flags", 8, |_, extra, _, out| {
+        notes(extra, out, |note| note.tcp_flags.into());
+    }),
+    Measured {
+        measure: Measure::List {
+            bits: 8,
+            is_signed: true,
+            read: |_, extra, source, out| {
+                notes(
+                    extra,
+                    out,
+                    |note| {
+                        if note.side() == source { 1 } else { -1 }
+                    },
+                );
+            },
+        },
+        ..of_packets("packet_directions", 8, |_, _, _, _| {})
+    },
+];
+
+fn notes(extra: &Extra<'_>, out: &mut dyn FnMut(i64), read: impl Fn(&PacketNote) -> i64) {
+    extra.packets.iter().map(read).for_each(out);
+}
+
+const fn of_timing(name: &'static str, measure: Measure) -> Measured {
+    Measured {
+        name,
+        is_directed: true,
+        is_selected: |extra_fields| extra_fields.timing,
+        measure,
+    }
+}
+
+const fn counts(read: ReadList) -> Measure {
+    let (bits, is_signed) = (32, false);
+    Measure::List {
+        bits,
+        is_signed,
+        read,
+    }
+}
+
+const TIMING: &[Measured] = &[
+    of_timing(
+        "len_mean",
+        Measure::Fraction(|record, extra, side| {
+            let (mean, _) = sent(record, extra, side)?.len_mean_deviation(&record.sent_by(side));
+            Some(mean)
+        }),
+    ),
+    of_timing(
+        "len_deviation",
+        Measure::Fraction(|record, extra, side| {
+            let timing = sent(record, extra, side)?;
+            let (_, deviation) = timing.len_mean_deviation(&record.sent_by(side));
+            Some(deviation)
+        }),
+    ),
+    of_timing(
+        "len_histogram",
+        counts(|record, extra, side, out| {
+            let timing = sent(record, extra, side);
+            bins(timing.map(|timing| &timing.len_bins[..]), out);
+        }),
+    ),
+    of_timing(
+        "gap_min_us",
+        Measure::Fraction(|_, extra, side| Some(us(gaps(extra, side)?.gap_min_ns as f64))),
+    ),
+    of_timing(
+        "gap_max_us",
+        Measure::Fraction(|_, extra, side| Some(us(gaps(extra, side)?.gap_max_ns as f64))),
+    ),
+    of_timing(
+        "gap_mean_us",
+        Measure::Fraction(|_, extra, side| {
+            let (mean, _) = gaps(extra, side)?.gap_mean_deviation_ns();
+            Some(us(mean))
+        }),
+    ),
+    of_timing(
+        "gap_deviation_us",
+        Measure::Fraction(|_, extra, side| {
+            let (_, deviation) = gaps(extra, side)?.gap_mean_deviation_ns();
+            Some(us(deviation))
+        }),
+    ),
+    of_timing(
+        "gap_histogram",
+        counts(|_, extra, side, out| {
+            let timing = gaps(extra, side);
+            bins(timing.map(|timing| &timing.gap_bins[..]), out);
+        }),
+    ),
+];
+
+const fn of_bytes(name: &'static str, measure: Measure) -> Measured {
+    Measured {
+        name,
+        is_directed: true,
+        is_selected: |extra_fields| extra_fields.bytes,
+        measure,
+    }
+}
+
+const BYTES: &[Measured] = &[
+    of_bytes(
+        "byte_histogram",
+        counts(|_, extra, side, out| {
+            bins(payload(extra, side).map(|counts| &counts[..]), out);
+        }),
+    ),
+    of_bytes(
+        "entropy",
+        Measure::Fraction(|_, extra, side| payload(extra, side).map(entropy)),
+    ),
+];
+
+fn bins(bins: Option<&[u32]>, out: &mut dyn FnMut(i64)) {
+    let bins = bins.unwrap_or_default().iter();
+    bins.map(|count| i64::from(*count)).for_each(out);
+}
+
+fn us(ns: f64) -> f64 {
+    ns / 1000.0
+}
+
+/// Timing of a side that sent something.
+fn sent<'a>(record: &Record, extra: &Extra<'a>, side: Side) -> Option<&'a Timing> {
+    let timing = extra.timing.map(|timing| &timing[side as usize]);
+    timing.filter(|_| record.packets_of(side) != 0)
+}
+
+/// Timing of a side that has gaps: two packets or more.
+fn gaps<'a>(extra: &Extra<'a>, side: Side) -> Option<&'a Timing> {
+    let timing = extra.timing.map(|timing| &timing[side as usize]);
+    timing.filter(|timing| timing.gap_count() != 0)
+}
+
+/// Values of the bytes of a side that sent payload.
+fn payload<'a>(extra: &Extra<'a>, side: Side) -> Option<&'a [u32; 256]> {
+    let counts = extra.bytes.map(|bytes| &bytes[side as usize]);
+    counts.filter(|counts| counts.iter().any(|count| *count != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_those_asked_for() {
+        let names = |extra_fields: ExtraFields| -> Vec<String> {
+            columns(&extra_fields).map(|column| column.name()).collect()
+        };
+        assert!(names(ExtraFields::default()).is_empty());
+        let only = |write: fn(&mut ExtraFields)| {
+            let mut extra_fields = ExtraFields::default();
+            write(&mut extra_fields);
+            names(extra_fields)
+        };
+        let bytes = [
+            "byte_histogram",
+            "entropy",
+            "reverse_byte_histogram",
+            "reverse_entropy",
+        ];
+        assert_eq!(only(|of| of.bytes = true), bytes);
+        assert_eq!(only(|of| of.packets = true).len(), 4);
+        let timing = only(|of| of.timing = true);
+        assert_eq!((timing.len(), timing[8].as_str()), (16, "reverse_len_mean"));
+    }
+
+    /// What was not recorded has no value, whatever was asked for.
+    #[test]
+    fn nothing_recorded_is_nothing_measured() {
+        let record = crate::sample::record(4, 6, [1, 1]);
+        for row in MEASURED.iter().copied().flatten() {
+            for side in [Side::A, Side::B] {
+                match row.measure {
+                    Measure::List { read, .. } => {
+                        let mut count = 0;
+                        read(&record, &Extra::default(), side, &mut |_| count += 1);
+                        assert_eq!(count, 0, "{}", row.name);
+                    }
+                    Measure::Fraction(read) => {
+                        assert_eq!(read(&record, &Extra::default(), side), None, "{}", row.name);
+                    }
+                }
+            }
+        }
+    }
+}
