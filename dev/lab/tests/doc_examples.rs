@@ -82,6 +82,7 @@ const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire flows afxdp:eth0", "eth0"),
     ("barewire forward", "forwarding"),
     ("barewire guard eth0", "guarding"),
+    ("barewire filter p0f eth0", "listening on"),
 ];
 
 /// Paths of examples, and what stands for them here.
