@@ -13,6 +13,7 @@
 // Shared by tests.
 mod afxdp;
 mod capture;
+mod capture_any;
 mod export;
 mod forward;
 

@@ -83,6 +83,7 @@ const UNTIL_ENDED: &[(&str, &str)] = &[
     ("barewire forward", "forwarding"),
     ("barewire guard eth0", "guarding"),
     ("barewire filter p0f eth0", "listening on"),
+    ("barewire capture any", "listening on"),
 ];
 
 /// Paths of examples, and what stands for them here.

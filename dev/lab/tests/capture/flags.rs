@@ -79,7 +79,7 @@ const FLAGS: &[(&str, Fate)] = &[
     ("-q", Taken(&[])),
     ("-Q", Taken(&["inout"])),
     ("--direction", Taken(&["inout"])),
-    ("-r", Refused("", "cannot be used multiple times")),
+    ("-r", Taken(&[])),
     ("-s", Taken(&["96"])),
     ("--snapshot-length", Taken(&["96"])),
     ("-S", Taken(&[])),
@@ -98,7 +98,7 @@ const FLAGS: &[(&str, Fate)] = &[
     ("-vv", Taken(&[])),
     ("-vvv", Taken(&[])),
     ("--version", Taken(&[])),
-    ("-V", Refused("list", "mergecap")),
+    ("-V", Refused("list", "cannot be used with")),
     ("-w", Taken(&["/dev/null"])),
     ("-W", Taken(&["2", "-C", "1", "-w", "/dev/null"])),
     ("-x", Taken(&[])),
@@ -127,8 +127,10 @@ fn every_flag_of_tcpdump_is_taken_or_answered() {
             Refused("", _) => {}
             Refused(value, _) => args.push(value),
         }
-        if matches!(*flag, "-i" | "-r") {
-            args.push("lo");
+        match *flag {
+            "-i" => args.push("lo"),
+            "-r" => args.push(&file),
+            _ => {}
         }
         let result = capture(&args);
         let said = &result.stderr;

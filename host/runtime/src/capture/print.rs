@@ -13,11 +13,13 @@ use wire::{Dissection, LayerKind, LinkType, Timestamp, dissect, dissect_inner};
 mod application;
 mod columns;
 mod connections;
+mod cooked;
 mod decode;
 mod link;
 
 pub use columns::Columns;
 use columns::Row;
+use cooked::Interfaces;
 use decode::Decoding;
 use link::link_header;
 
@@ -116,6 +118,8 @@ pub struct Printer {
     zone: (u64, i32),
     /// Columns instead of lines.
     columns: Option<Columns>,
+    /// For cooked packets.
+    interfaces: Interfaces,
     /// Connections and decoders, made with the first packet that may need them.
     decoding: Option<Box<Decoding>>,
 }
@@ -169,6 +173,7 @@ impl Printer {
             previous_ns: 0,
             zone: (u64::MAX, 0),
             columns: None,
+            interfaces: Interfaces::default(),
             decoding: None,
         }
     }
@@ -335,6 +340,9 @@ impl Printer {
         self.time(time_ns)?;
         let (d, addressed) = (&*self.dissection, &*self.addressed);
         let out = &mut Text(&mut self.out);
+        if link == LinkType::LINUX_SLL2 {
+            self.interfaces.show(bytes, out)?;
+        }
         if self.style.link {
             link_header(out, link, bytes, wire_len)?;
         }

@@ -37,7 +37,9 @@ pub fn entropy(counts: &[u32; 256]) -> f64 {
         let share = f64::from(*count) / total;
         -share * share.log2()
     };
-    counts.iter().filter(|count| **count != 0).map(bits).sum()
+    let sum: f64 = counts.iter().filter(|count| **count != 0).map(bits).sum();
+    // One value only has -1 log2(1), which is -0: readers would print the sign.
+    sum + 0.0
 }
 
 const _: () = assert!(size_of::<KeyExtra>() == 24);

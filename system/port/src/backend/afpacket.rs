@@ -5,6 +5,7 @@
 //! both sides map, so that one wake-up stands for a block. Sending is a TPACKET_V2 ring. Several
 //! queues are a fan-out group. Kernel side: `net/packet/af_packet.c`.
 
+mod any;
 mod control;
 mod filter;
 mod keep;
@@ -31,13 +32,14 @@ use crate::registry::{Backend, Plain, PortName, Target};
 use crate::rx::RxQueue;
 use crate::tx::TxQueue;
 
+use any::Cook;
 use control::Control;
 use filter::{SocketFilter, runs_in_kernel};
 use listen::{Listening, Source};
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    summary: "tap on an interface: sees its packets in both directions, takes none from the host",
+    summary: "tap on an interface, or on all (any): sees both directions, takes no packets",
     example: "afpacket:eth0",
     needs: "CAP_NET_RAW; with CAP_BPF and Linux 5.12 the cheaper ring; Linux 3.2 at least",
     target: Target::Interface,
@@ -68,20 +70,20 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         return Err(refuse(why));
     }
     let first = PacketSocket::new()?;
-    let link = Link::by_name(&name.target)?;
+    let link = any::find(&name.target)?;
+    let is_any = link.index == 0;
+    if is_any && options.direction.has_tx() {
+        return Err(refuse("packets are sent on one interface".into()));
+    }
     let control = Control::new(link.clone())?;
-    let link_type = link_type(link.hardware).ok_or_else(|| {
-        let hardware_type = link.hardware;
-        let why = format!("packets of hardware type {hardware_type} have no link type we know");
-        Error::new(ErrorKind::Unsupported, what.clone(), why)
-    })?;
-    let target = FilterTarget {
-        link_type,
-        tap: Some(link.index),
-    };
+    let unsupported = |why| refuse(why).with_kind(ErrorKind::Unsupported);
+    let link_type = link_type(&link).map_err(unsupported)?;
+    let tap = (!is_any).then_some(link.index);
+    let target = FilterTarget { link_type, tap };
     let mut options = options.for_packets(target)?;
-    // What the kernel does not run, the queues do.
-    let user_filter = options.filter.take_if(|program| !runs_in_kernel(program));
+    // What the kernel does not run, the queues do: of `any` all, as it has no cooked header.
+    let in_user = |program: &mut Program| is_any || !runs_in_kernel(program);
+    let user_filter = options.filter.take_if(in_user);
     let options = &options;
     let time = time_source(&first, &name.target, options, &what)?;
     // Made at the first `detach` where none is given; a port's queues share it.
@@ -168,7 +170,10 @@ impl Ends<'_> {
         let sources = &listening.sources;
         self.facts.append(&mut listening.facts);
         if self.user_filter.is_some() {
-            let fact = "in user space, as the kernel runs no loops; what it rejects is counted";
+            let fact = match self.link.index {
+                0 => "in user space, what it rejects is counted",
+                _ => "in user space, as the kernel runs no loops; what it rejects is counted",
+            };
             self.facts.retain(|(name, _)| *name != "filter");
             self.facts.push(("filter", fact.into()));
         }
@@ -176,8 +181,9 @@ impl Ends<'_> {
         self.packet_len_max = sources[0].packet_len_max();
         let mut rx = Vec::new();
         for (queue_index, source) in (0..).zip(sources) {
+            let cook = (self.link.index == 0).then(|| Cook::new(options.snaplen));
             rx.push(RxQueue::new(
-                source.reader(self.time, self.pool.clone(), options),
+                source.reader(self.time, self.pool.clone(), options, cook),
                 queue_index,
                 options.batch_max,
                 self.user_filter.clone(),
@@ -186,7 +192,8 @@ impl Ends<'_> {
         }
         let facts = &mut self.facts;
         facts.push(("time", time_fact(self.time).into()));
-        facts.push(("promiscuous", yes_no(options.promiscuous).into()));
+        let promiscuous = options.promiscuous && self.link.index != 0;
+        facts.push(("promiscuous", yes_no(promiscuous).into()));
         let outgoing = options.outgoing && !is_loopback;
         facts.push(("outgoing", yes_no(outgoing).into()));
         if queue_count > 1 {
@@ -275,8 +282,9 @@ fn yes_no(yes: bool) -> &'static str {
 
 /// The link type in capture files of what such a socket shows of a device
 /// (`include/uapi/linux/if_arp.h` on one side, the LINKTYPE_ list of tcpdump.org on the other).
-fn link_type(hardware_type: u16) -> Option<u16> {
-    Some(match hardware_type {
+fn link_type(link: &Link) -> std::result::Result<u16, String> {
+    Ok(match link.hardware {
+        _ if link.index == 0 => any::LINK_TYPE,
         // Ethernet, loopback.
         1 | 772 => 1,
         // No link header before IP: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE without keys),
@@ -287,6 +295,10 @@ fn link_type(hardware_type: u16) -> Option<u16> {
         803 => 127,
         // Netlink monitor.
         824 => 253,
-        _ => return None,
+        other => {
+            return Err(format!(
+                "packets of hardware type {other} have no link type we know"
+            ));
+        }
     })
 }

@@ -38,7 +38,11 @@ impl Control {
     pub(super) fn new(link: Link) -> Result<Self> {
         let monitor = LinkMonitor::open()?;
         let mut route = Socket::route()?;
-        let link = Link::ask_by_index(&mut route, link.index)?;
+        let link = match link.index {
+            // All interfaces.
+            0 => link,
+            index => Link::ask_by_index(&mut route, index)?,
+        };
         Ok(Self {
             counted_before: [link.stats.rx_packets, link.stats.tx_packets],
             link,
@@ -101,6 +105,9 @@ impl Control {
 
     /// Queries the state after events were lost.
     fn ask(&mut self) {
+        if self.link.index == 0 {
+            return;
+        }
         match Link::ask_by_index(&mut self.route, self.link.index) {
             Ok(now) => self.changed(now),
             Err(error) if error.kind() == ErrorKind::NotFound => self.gone(),

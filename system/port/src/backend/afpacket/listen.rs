@@ -9,6 +9,7 @@ use sys::packet::{PacketSocket, RxRing};
 use sys::{Error, ErrorKind, KernelVersion, Result};
 
 use super::HARDWARE_LOOPBACK;
+use super::any::Cook;
 use super::filter::{self, SocketFilter};
 use super::records::{RING_LEN_MAX, RecordRx, RecordTap};
 use super::rx::Rx;
@@ -84,9 +85,10 @@ impl Source {
         time: TimestampSource,
         pool: Arc<OnceLock<Pool>>,
         options: &PortOptions,
+        cook: Option<Cook>,
     ) -> Box<dyn RxBackend> {
         match self {
-            Self::Blocks(tap) => Box::new(Rx::new(tap.clone(), time, pool, options)),
+            Self::Blocks(tap) => Box::new(Rx::new(tap.clone(), time, pool, options, cook)),
             Self::Records(tap) => Box::new(RecordRx::new(tap.clone(), time, pool, options)),
         }
     }
@@ -152,11 +154,11 @@ pub(super) fn listen(
         if filter.ignore_outgoing && !in_group {
             filter.kernel_ignores_outgoing = socket.ignore_outgoing()?;
         }
-        if options.promiscuous && link.hardware != HARDWARE_LOOPBACK {
+        if options.promiscuous && link.hardware != HARDWARE_LOOPBACK && link.index != 0 {
             socket.promiscuous(link.index)?;
         }
     }
-    let (sources, mut facts) = rings(sockets, ring_bytes, &filter, time, options)?;
+    let (sources, mut facts) = rings(sockets, link, ring_bytes, &filter, time, options)?;
     for source in &sources {
         // A socket hears everything between its own bind and its joining of the group: nothing may
         // pass then.
@@ -182,12 +184,14 @@ pub(super) fn listen(
 /// Gives each socket its ring: a program's where that is wanted and possible, else its own.
 fn rings(
     sockets: Vec<PacketSocket>,
+    link: &Link,
     ring_bytes: usize,
     filter: &SocketFilter,
     time: TimestampSource,
     options: &PortOptions,
 ) -> Result<(Vec<Source>, Facts)> {
     let unfit = match options.tap {
+        _ if link.index == 0 => Some("a program does not see the interface"),
         TapBy::Tpacket => Some("requested"),
         _ => unfit_for_records(ring_bytes, time, options),
     };

@@ -14,6 +14,7 @@ use sys::{Error, ErrorKind, Result};
 use crate::options::{PortOptions, TimestampSource};
 use crate::rx::{Filled, Ready, RxBackend};
 
+use super::any::{Cook, Cooked};
 use super::keep::Keep;
 use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN, Tap, block};
 
@@ -38,15 +39,15 @@ const BLOCKS_PER_FOLD: u32 = 1 << 10;
 /// `struct tpacket3_hdr`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct PacketHeader {
+pub(super) struct PacketHeader {
     next_offset: u32,
     sec: u32,
     nsec: u32,
-    cap_len: u32,
-    wire_len: u32,
+    pub(super) cap_len: u32,
+    pub(super) wire_len: u32,
     status: u32,
-    mac_offset: u16,
-    net_offset: u16,
+    pub(super) mac_offset: u16,
+    pub(super) net_offset: u16,
     hash: u32,
     vlan_tci: u32,
     vlan_tpid: u16,
@@ -77,6 +78,8 @@ pub(super) struct Rx {
     blocks: u32,
     is_down: bool,
     keep: Keep,
+    /// Of `any`.
+    cook: Option<Cook>,
 }
 
 impl Rx {
@@ -85,6 +88,7 @@ impl Rx {
         time: TimestampSource,
         pool: Arc<OnceLock<Pool>>,
         options: &PortOptions,
+        cook: Option<Cook>,
     ) -> Self {
         let snaplen = if options.snaplen == 0 {
             u32::MAX
@@ -107,6 +111,7 @@ impl Rx {
             blocks: 0,
             is_down: false,
             keep,
+            cook,
         }
     }
 
@@ -153,7 +158,7 @@ impl Rx {
 
     /// Makes slots of up to `max` packets of the current block.
     #[inline]
-    fn walk(&mut self, slots: &mut Vec<Slot>, max: usize, now_ns: u64) {
+    fn walk<const COOKED: bool>(&mut self, slots: &mut Vec<Slot>, max: usize, now_ns: u64) {
         let base = self.tap.block(self.current);
         let block_len = self.tap.block_len;
         let mut at = self.at;
@@ -178,7 +183,13 @@ impl Rx {
             }
             // SAFETY: `start` is within the block.
             let data = unsafe { base.add(start) };
-            slots.push(self.slot(data, &header, kind, now_ns));
+            let slot = self.slot(data, &header, kind, now_ns);
+            if COOKED {
+                // SAFETY: `at` is the header's place in the block, as above.
+                unsafe { self.cook(base.add(at), &header, slot, slots) };
+            } else {
+                slots.push(slot);
+            }
             at += header.next_offset as usize;
             self.left -= 1;
             self.walked += 1;
@@ -186,6 +197,26 @@ impl Rx {
         self.at = at;
         if self.left == 0 {
             self.close_block();
+        }
+    }
+
+    /// Adds a packet of `any`.
+    ///
+    /// # Safety
+    /// As [`Cook::cook`].
+    unsafe fn cook(
+        &self,
+        place: NonNull<u8>,
+        header: &PacketHeader,
+        slot: Slot,
+        slots: &mut Vec<Slot>,
+    ) {
+        let Some(cook) = &self.cook else { return };
+        // SAFETY: the caller's.
+        match unsafe { cook.cook(place, header, &slot) } {
+            Cooked::Packet(slot) => slots.push(slot),
+            Cooked::Twice => self.tap.counters.filtered.add(1),
+            Cooked::Invalid => self.tap.counters.invalid.add(1),
         }
     }
 
@@ -265,7 +296,7 @@ impl Rx {
     /// # Errors
     /// `Gone`, once everything that came before has been read.
     fn check_gone(&mut self) -> Result<()> {
-        if self.tap.socket.bound_interface().is_none() {
+        if self.cook.is_none() && self.tap.socket.bound_interface().is_none() {
             self.tap.gone.store(true, Ordering::Release);
         }
         if self.tap.gone.load(Ordering::Acquire) && !self.is_ready() && !self.is_block_begun() {
@@ -288,7 +319,10 @@ impl RxBackend for Rx {
         while slots.len() - start < max && (self.left != 0 || self.open_block()) {
             let room = max - (slots.len() - start);
             if self.left != 0 {
-                self.walk(slots, room, now_ns);
+                match self.cook {
+                    None => self.walk::<false>(slots, room, now_ns),
+                    Some(_) => self.walk::<true>(slots, room, now_ns),
+                }
             }
         }
         self.borrowed += slots.len() - start;

@@ -1,0 +1,67 @@
+//! The interface and the way of a cooked packet (`any`), in front of its line, as tcpdump has them.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use sys::link::Link;
+
+/// Interfaces whose names are kept: containers come and go.
+const NAMES_MAX: usize = 4096;
+
+/// Names of interfaces by number, each looked up once. Those of a file are this host's, too.
+#[derive(Debug, Default)]
+pub(super) struct Interfaces {
+    names: HashMap<u32, Option<String>>,
+}
+
+impl Interfaces {
+    /// Writes name and way from a cooked header (LINKTYPE_LINUX_SLL2).
+    pub(super) fn show(&mut self, bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
+        let &[_, _, _, _, a, b, c, d, _, _, kind, ..] = bytes else {
+            return Ok(());
+        };
+        let index = u32::from_be_bytes([a, b, c, d]);
+        if self.names.len() == NAMES_MAX {
+            self.names.clear();
+        }
+        let name = self.names.entry(index);
+        let name = name.or_insert_with(|| Some(Link::by_index(index).ok()?.name));
+        // The packet types of packet(7).
+        let way = match kind {
+            0 => "In",
+            1 => "B",
+            2 => "M",
+            3 => "P",
+            4 => "Out",
+            _ => "?",
+        };
+        match name {
+            Some(name) => write!(out, "{name:<5} {way:<3} "),
+            None => write!(out, "ifindex {index} {way:<3} "),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_have_names_if_they_are_here() {
+        let mut interfaces = Interfaces::default();
+        let mut show = |index: u32, kind: u8| {
+            let mut bytes = [0; 20];
+            bytes[4..8].copy_from_slice(&index.to_be_bytes());
+            bytes[10] = kind;
+            let mut text = String::new();
+            interfaces.show(&bytes, &mut text).unwrap();
+            text
+        };
+        assert_eq!(show(1, 4), "lo    Out ");
+        assert_eq!(show(4_000_000_000, 0), "ifindex 4000000000 In  ");
+        assert_eq!(show(1, 9), "lo    ?   ");
+        let mut text = String::new();
+        interfaces.show(&[0; 9], &mut text).unwrap();
+        assert_eq!(text, "");
+    }
+}

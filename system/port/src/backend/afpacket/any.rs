@@ -1,0 +1,115 @@
+//! `any`: the packets of all interfaces, those included that are made later. Link headers differ,
+//! so each packet has a Linux cooked header instead (LINKTYPE_LINUX_SLL2 on tcpdump.org), made of
+//! the address that the kernel writes before the packet.
+
+use std::ptr::NonNull;
+
+use ring::slot::Slot;
+use sys::Result;
+use sys::link::Link;
+
+use super::rx::PacketHeader;
+use super::tap::{PACKET_ADDRESS_LEN, PACKET_HEADER_LEN};
+
+/// The name of the port.
+const NAME: &str = "any";
+/// LINKTYPE_LINUX_SLL2.
+pub(super) const LINK_TYPE: u16 = 276;
+/// The cooked header is as long as the address, and has its fields in the same places.
+const COOKED_LEN: usize = PACKET_ADDRESS_LEN;
+
+/// An interface by its name; one of number 0 stands for all of them.
+///
+/// # Errors
+/// As [`Link::by_name`].
+pub(super) fn find(name: &str) -> Result<Link> {
+    match Link::by_name(name) {
+        Err(_) if name == NAME => Ok(Link {
+            name: NAME.to_owned(),
+            ..Link::default()
+        }),
+        found => found,
+    }
+}
+
+/// What becomes of a packet.
+pub(super) enum Cooked {
+    Packet(Slot),
+    /// Sent on the loopback interface, where it is received, too.
+    Twice,
+    /// Its offsets make no sense.
+    Invalid,
+}
+
+/// Makes cooked packets.
+pub(super) struct Cook {
+    /// The loopback interface's number; 0 if there is none.
+    loopback: u32,
+    /// Most bytes of a cooked packet.
+    snaplen: u32,
+}
+
+impl Cook {
+    pub(super) fn new(snaplen: u32) -> Self {
+        Self {
+            loopback: Link::by_name("lo").map_or(0, |link| link.index),
+            snaplen: match snaplen {
+                0 => u32::MAX,
+                snaplen => snaplen,
+            },
+        }
+    }
+
+    /// Writes the cooked header in front of a packet's network header; the packet begins there.
+    ///
+    /// # Safety
+    /// `place` is the packet's header in a block that is ours; the block reaches at least to the
+    /// end of the packet that `slot` is over, which begins at the header's `mac_offset`.
+    pub(super) unsafe fn cook(
+        &self,
+        place: NonNull<u8>,
+        header: &PacketHeader,
+        slot: &Slot,
+    ) -> Cooked {
+        let (mac, network) = (header.mac_offset, header.net_offset);
+        let Some(link_len) = network.checked_sub(mac).map(u32::from) else {
+            return Cooked::Invalid;
+        };
+        let start = usize::from(network).checked_sub(COOKED_LEN);
+        // The kernel leaves 16 bytes or more between the address and the network header.
+        let Some(start) = start.filter(|start| *start >= PACKET_HEADER_LEN) else {
+            return Cooked::Invalid;
+        };
+        if link_len > header.cap_len || link_len > header.wire_len {
+            return Cooked::Invalid;
+        }
+        // SAFETY: the address lies behind the header, within the block.
+        let mut address: [u8; PACKET_ADDRESS_LEN] =
+            unsafe { place.add(PACKET_HEADER_LEN).cast().read_unaligned() };
+        let interface = u32::from_ne_bytes([address[4], address[5], address[6], address[7]]);
+        if interface == self.loopback && slot.has(Slot::OUTGOING) {
+            return Cooked::Twice;
+        }
+        // Protocol (big-endian already) and two reserved bytes replace family and protocol.
+        (address[0], address[1]) = (address[2], address[3]);
+        (address[2], address[3]) = (0, 0);
+        address[4..8].copy_from_slice(&interface.to_be_bytes());
+        let hardware = u16::from_ne_bytes([address[8], address[9]]);
+        address[8..10].copy_from_slice(&hardware.to_be_bytes());
+        // SAFETY: from `start`, which lies behind the packet's header, to the network header is all
+        // within the block; the address was read, and the link header is not needed any more.
+        let data = unsafe {
+            let data = place.add(start);
+            data.cast::<[u8; COOKED_LEN]>().write_unaligned(address);
+            data
+        };
+        let len = |of: u32| of - link_len + COOKED_LEN as u32;
+        let cap_len = len(header.cap_len).min(self.snaplen);
+        // SAFETY: the packet ends where it did, or before.
+        let mut cooked = unsafe { Slot::over(data, cap_len, len(header.wire_len), 0) };
+        cooked.time_ns = slot.time_ns;
+        // The tag of a VLAN has no place in the cooked header.
+        cooked.flags = slot.flags & !Slot::VLAN;
+        Cooked::Packet(cooked)
+    }
+}
