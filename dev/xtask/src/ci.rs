@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::run::{cargo, no_more, quietly, visibly};
-use crate::{deny, fuzz, package, test};
+use crate::{deny, fuzz, package, space, test};
 
 /// Inputs for each fuzz target: enough to run its corpus and to find what is shallow in seconds.
 const FUZZ_INPUTS: u64 = 20_000;
@@ -15,6 +15,7 @@ const FUZZ_INPUTS: u64 = 20_000;
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     no_more(args)?;
+    space::check()?;
     let mut failures = Vec::new();
     let mut step = |name: &str, result: Result<()>| {
         if let Err(error) = result {

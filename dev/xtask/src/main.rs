@@ -19,6 +19,7 @@ mod package;
 mod picture;
 mod run;
 mod setup;
+mod space;
 mod test;
 mod tidy;
 

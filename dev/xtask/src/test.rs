@@ -18,7 +18,8 @@ use anyhow::{Context, Result};
 use crate::lab;
 use crate::run::{cargo, target_dir};
 use crate::setup::{Set, ensure};
-use follow::follow;
+use crate::space;
+use follow::{Waits, follow};
 use guest::{Guest, in_guest};
 use output::without_colour;
 pub use tally::Sum;
@@ -29,12 +30,19 @@ use times::Times;
 /// the run continues.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How long nothing may be printed before the suite that runs is killed: the longest test, several
+/// times over. One that hangs is a failure of its suite and not of the whole run.
+const SILENCE: Duration = Duration::from_secs(900);
+
 /// The task: see the module.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let factor = times::factor()?;
     if let Err(error) = ensure(&[Set::Test]) {
         // Tests that need what is missing skip themselves, each by name.
         eprintln!("warning: {error:#}\nwarning: going on; tests will be skipped");
+    }
+    if args.is_empty() {
+        space::check()?;
     }
     let skips_file = skips_file()?;
     build(args)?;
@@ -108,7 +116,11 @@ fn tests(
     // It holds the pipe open.
     drop(command);
     let mut stdout = std::io::stdout().lock();
-    let end = follow(&mut child, output, GRACE, |line| {
+    let waits = Waits {
+        grace: GRACE,
+        silence: SILENCE,
+    };
+    let end = follow(&mut child, output, waits, |line| {
         stdout.write_all(line)?;
         stdout.write_all(b"\n")?;
         let line = without_colour(&String::from_utf8_lossy(line));
@@ -119,7 +131,13 @@ fn tests(
     let warnings = end.holders.iter().map(|process| {
         format!("WARNING: a process outlived its test and holds the output open: {process}")
     });
-    Ok((end.status, warnings.collect()))
+    let killed = end.killed.iter().map(|process| {
+        format!(
+            "WARNING: nothing was printed for {} s: killed {process}",
+            SILENCE.as_secs()
+        )
+    });
+    Ok((end.status, warnings.chain(killed).collect()))
 }
 
 /// Builds all that will run, where cargo can show how far it has come.

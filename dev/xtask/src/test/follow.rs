@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// How often the end of the program is looked for while it prints nothing.
 const LOOK_MS: u16 = 200;
@@ -26,19 +28,33 @@ pub struct End {
     pub status: ExitStatus,
     /// Processes that still held its output some time later: process id and command line.
     pub holders: Vec<String>,
+    /// Processes below it that were killed because nothing was printed for too long, the same way.
+    pub killed: Vec<String>,
+}
+
+/// How long to wait for what.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    /// For processes that outlive the program to close the pipe.
+    pub grace: Duration,
+    /// For the next byte: after that, what the program started hangs and is killed.
+    pub silence: Duration,
 }
 
 /// Hands each line to `line` until the program has ended, then what is left in the pipe. Processes
-/// that outlive it have `grace` to close the pipe.
+/// that outlive it have the grace period to close the pipe.
 ///
 /// # Errors
 /// Of the pipe and of waitpid(2), and those of `line`.
 pub fn follow(
     child: &mut Child,
     mut pipe: PipeReader,
-    grace: Duration,
+    waits: Waits,
     mut line: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<End> {
+    let Waits { grace, silence } = waits;
+    let mut heard = Instant::now();
+    let mut killed = Vec::new();
     let flags = OFlag::from_bits_retain(fcntl(&pipe, FcntlArg::F_GETFL)?);
     fcntl(&pipe, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     let mut lines = Lines::default();
@@ -49,7 +65,15 @@ pub fn follow(
             // Before the pipe is read: all that the program wrote is in it by then.
             ended = child.try_wait()?.map(|status| (status, Instant::now()));
         }
+        let before = lines.taken;
         closed = lines.take(&mut pipe, &mut line)?;
+        if lines.taken != before {
+            heard = Instant::now();
+        }
+        if ended.is_none() && heard.elapsed() >= silence {
+            killed.extend(kill_below(child.id()));
+            heard = Instant::now();
+        }
         if ended.is_some_and(|(_, at)| at.elapsed() >= grace) {
             break;
         }
@@ -69,13 +93,52 @@ pub fn follow(
         None => child.wait().context("waiting for the program")?,
     };
     let holders = if closed { Vec::new() } else { holders(&pipe) };
-    Ok(End { status, holders })
+    Ok(End {
+        status,
+        holders,
+        killed,
+    })
+}
+
+/// Kills all processes below this one, but not itself: cargo goes on with the next suite. Their
+/// command lines, of children before those of their own children.
+fn kill_below(pid: u32) -> Vec<String> {
+    let mut killed = Vec::new();
+    let mut parents = vec![pid.to_string()];
+    while let Some(parent) = parents.pop() {
+        let tasks = std::fs::read_dir(format!("/proc/{parent}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children"));
+            parents.extend(
+                children
+                    .unwrap_or_default()
+                    .split_whitespace()
+                    .map(str::to_owned),
+            );
+        }
+        let number = parent.parse().ok().filter(|_| parent != pid.to_string());
+        if let Some(number) = number {
+            killed.push(command_line(&parent));
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(number), Signal::SIGKILL);
+        }
+    }
+    killed
+}
+
+/// Process id and command line.
+fn command_line(pid: &str) -> String {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    format!("{pid} {}", command.trim_end())
 }
 
 /// Bytes that have come, up to the last end of a line.
 #[derive(Default)]
 struct Lines {
     rest: Vec<u8>,
+    /// Bytes read.
+    taken: u64,
 }
 
 impl Lines {
@@ -96,6 +159,7 @@ impl Lines {
                 Err(error) => return Err(error).context("the output of the tests"),
             };
             read += count;
+            self.taken += count as u64;
             for piece in bytes[..count].split_inclusive(|byte| *byte == b'\n') {
                 self.rest.extend_from_slice(piece);
                 if self.rest.last() == Some(&b'\n') {
@@ -126,9 +190,7 @@ fn holders(pipe: &PipeReader) -> Vec<String> {
         if own.is_none() || !is_other || !files.flatten().any(|file| inode(&file.path()) == own) {
             continue;
         }
-        let command = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        found.push(format!("{name} {}", command.trim_end()));
+        found.push(command_line(&name));
     }
     found
 }
@@ -143,6 +205,36 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    fn waits(grace: Duration) -> Waits {
+        let silence = Duration::from_secs(600);
+        Waits { grace, silence }
+    }
+
+    #[test]
+    fn what_hangs_is_killed_and_named_and_the_program_goes_on() {
+        let (pipe, input) = std::io::pipe().unwrap();
+        let script = "sh -c 'sleep 86400; exit 0'; echo ended with $?";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null());
+        command.stdout(input.try_clone().unwrap()).stderr(input);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut lines = Vec::new();
+        let waits = Waits {
+            grace: Duration::from_secs(600),
+            silence: Duration::from_secs(2),
+        };
+        let end = follow(&mut child, pipe, waits, |line| {
+            lines.push(String::from_utf8_lossy(line).into_owned());
+            Ok(())
+        });
+        let end = end.unwrap();
+        assert!(end.status.success(), "{lines:?}");
+        assert!(lines.contains(&"ended with 137".to_owned()), "{lines:?}");
+        let names = end.killed.join(", ");
+        assert!(names.contains("sleep 86400"), "{names}");
+    }
+
     /// Follows a script of the shell; its lines, and how it ended.
     fn followed(script: &str, grace: Duration) -> (Vec<String>, End) {
         let (pipe, input) = std::io::pipe().unwrap();
@@ -152,7 +244,7 @@ mod tests {
         let mut child = command.spawn().unwrap();
         drop(command);
         let mut lines = Vec::new();
-        let end = follow(&mut child, pipe, grace, |line| {
+        let end = follow(&mut child, pipe, waits(grace), |line| {
             lines.push(String::from_utf8_lossy(line).into_owned());
             Ok(())
         });
@@ -194,7 +286,7 @@ mod tests {
         let mut child = command.spawn().unwrap();
         drop(command);
         let mut pid = None;
-        let end = follow(&mut child, pipe, Duration::from_millis(10), |line| {
+        let end = follow(&mut child, pipe, waits(Duration::from_millis(10)), |line| {
             let number = String::from_utf8_lossy(line).parse::<i32>();
             pid = pid.or(number.ok());
             Ok(())
