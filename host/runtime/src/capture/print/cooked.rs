@@ -26,19 +26,20 @@ impl Interfaces {
         }
         let name = self.names.entry(index);
         let name = name.or_insert_with(|| Some(Link::by_index(index).ok()?.name));
-        // The packet types of packet(7).
-        let way = match kind {
-            0 => "In",
-            1 => "B",
-            2 => "M",
-            3 => "P",
-            4 => "Out",
-            _ => "?",
-        };
-        match name {
-            Some(name) => write!(out, "{name:<5} {way:<3} "),
-            None => write!(out, "ifindex {index} {way:<3} "),
-        }
+        let name = name.as_deref().unwrap_or("?");
+        write!(out, "{name:<5} {:<3} ", way(kind))
+    }
+}
+
+/// How the packet came or went, from the packet types of packet(7), in tcpdump's words.
+pub(super) fn way(packet_type: u8) -> &'static str {
+    match packet_type {
+        0 => "In",
+        1 => "B",
+        2 => "M",
+        3 => "P",
+        4 => "Out",
+        _ => "?",
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
             text
         };
         assert_eq!(show(1, 4), "lo    Out ");
-        assert_eq!(show(4_000_000_000, 0), "ifindex 4000000000 In  ");
+        assert_eq!(show(4_000_000_000, 0), "?     In  ");
         assert_eq!(show(1, 9), "lo    ?   ");
         let mut text = String::new();
         interfaces.show(&[0; 9], &mut text).unwrap();

@@ -9,6 +9,8 @@ use wire::ppp::Ppp;
 use wire::sll::Sll;
 use wire::{LinkType, Mac, Reason};
 
+use super::cooked::way;
+
 /// Prints the link header; of link types that are not known here only the length.
 pub(super) fn link_header(
     out: &mut impl Write,
@@ -47,23 +49,15 @@ fn ethernet(out: &mut impl Write, bytes: &[u8]) -> fmt::Result {
     }
 }
 
-/// Either version of a Linux cooked capture. tcpdump prints the name of the interface too, which
-/// it takes from the machine that it runs on.
+/// Either version of a Linux cooked capture. In the second, the interface's name and the way are in
+/// front of the line, with or without link headers.
 fn cooked(out: &mut impl Write, header: Result<Sll<'_>, Reason>) -> fmt::Result {
     let Ok(header) = header else {
         return Ok(());
     };
-    let way = match header.packet_type {
-        0 => "In",
-        1 => "B",
-        2 => "M",
-        3 => "P",
-        4 => "Out",
-        _ => "?",
-    };
     match header.interface {
-        Some(index) => write!(out, "{way:<3} ifindex {index} ")?,
-        None => write!(out, "{way:>3} ")?,
+        Some(index) => write!(out, "ifindex {index} ")?,
+        None => write!(out, "{:>3} ", way(header.packet_type))?,
     }
     if let Ok(address) = header.address.try_into() {
         write!(out, "{} ", Mac(address))?;

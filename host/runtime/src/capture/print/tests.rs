@@ -370,7 +370,7 @@ fn link_headers() {
         let two = [
             0x86, 0xdd, 0, 0, 0, 0, 0, 9, 0, 1, kind as u8, 6, 2, 0, 0, 0, 0, 7, 0, 0,
         ];
-        let expected = format!("{name:<3} ifindex 9 {mac} ethertype IPv6 (0x86dd), length 60: ");
+        let expected = format!("ifindex 9 {mac} ethertype IPv6 (0x86dd), length 60: ");
         assert_eq!(of(276, &two), expected);
     }
     for link in [0, 1, 9, 50, 104, 113, 276] {
