@@ -95,15 +95,17 @@ mod tests {
     #[test]
     fn another_descriptor_may_end_the_wait() {
         let (event, other) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        // Other tests of this process raise signals, which end a wait, too.
+        let wait = |other, time| while event.wait_beside(other, time).unwrap() {};
         let long = Duration::from_secs(60);
         for signalled in [&event, &other] {
             signalled.signal();
-            assert!(!event.wait_beside(Some(other.as_fd()), long).unwrap());
+            wait(Some(other.as_fd()), long);
             assert!(signalled.take(), "nothing was taken");
         }
         let short = Duration::from_micros(10);
-        assert!(!event.wait_beside(Some(other.as_fd()), short).unwrap());
-        assert!(!event.wait_beside(None, short).unwrap());
+        wait(Some(other.as_fd()), short);
+        wait(None, short);
     }
 
     #[test]
