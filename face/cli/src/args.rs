@@ -150,7 +150,22 @@ pub fn to_read_counters(name: &str) -> Result<Option<Capability>> {
     Ok(row.and_then(|row| (row.to_count)()))
 }
 
-/// The same of several ports, each right once.
+/// Whether one of these ports calls bpf(2) once it is open.
+///
+/// # Errors
+/// As [`PortName::parse`].
+pub fn calls_bpf(names: &[&str]) -> Result<bool> {
+    let mut calls = false;
+    for name in names {
+        // What is not known here may do anything.
+        calls |= PortName::parse(name)?
+            .backend()
+            .is_none_or(|row| row.calls_bpf);
+    }
+    Ok(calls)
+}
+
+/// The same as [`to_read_counters`] of several ports, each right once.
 ///
 /// # Errors
 /// As [`PortName::parse`].

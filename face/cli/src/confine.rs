@@ -32,11 +32,11 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// These files and those of the system, and no system call that can be blocked.
-    pub fn files(files: Files) -> Needs {
+    /// These files and those of the system, and no system call that can be blocked but bpf(2).
+    pub fn files(files: Files, bpf: bool) -> Needs {
         Needs {
             files: Some(files),
-            calls: Keep::default(),
+            calls: Keep { exec: false, bpf },
         }
     }
 }
@@ -44,8 +44,8 @@ impl Needs {
 impl ConfineArgs {
     /// Drops all privileges except those to keep, restricts access to the files needed and those of
     /// the system, and blocks the system calls that no command needs while it runs: starting
-    /// programs, tracing others, changing mounts, modules, keys and the clock. Call it before
-    /// threads are started.
+    /// programs, tracing others, making namespaces, changing mounts, modules, keys and the clock;
+    /// and bpf(2), unless it is needed. Call it before threads are started.
     ///
     /// # Errors
     /// As [`rights::give_up`], [`landlock::confine`] and [`seccomp::confine`].

@@ -106,6 +106,14 @@ impl Inputs {
         files.iter().filter_map(|file| identity(file)).collect()
     }
 
+    /// Whether one of them calls bpf(2) once it is open.
+    ///
+    /// # Errors
+    /// As [`PortName::parse`].
+    pub fn calls_bpf(&self) -> Result<bool> {
+        args::calls_bpf(&self.names().collect::<Vec<_>>())
+    }
+
     /// What the counters of all ports need; see [`args::to_read_counters_of`].
     ///
     /// # Errors

@@ -73,6 +73,8 @@ pub struct Backend {
     pub to_count: fn() -> Option<Capability>,
     /// The right that an open port needs to send, if any.
     pub to_send: Option<Capability>,
+    /// Whether an open port calls bpf(2): to read its counters, to send, to attach again.
+    pub calls_bpf: bool,
     /// What sends faster, as a clause; empty where nothing here does.
     pub faster: &'static str,
     /// Options of its own names that are called otherwise elsewhere: here and there.
@@ -107,6 +109,7 @@ impl Backend {
             filter_takes: false,
             to_count: || None,
             to_send: None,
+            calls_bpf: false,
             faster: "",
             renamed: &[],
             frames: |_, _| Ok(None),

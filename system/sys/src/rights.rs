@@ -11,6 +11,8 @@ use crate::{Error, ErrorKind, KernelVersion, Result};
 pub enum Capability {
     /// Write files that belong to others.
     DacOverride = 1,
+    /// Read files that belong to others, and search their folders.
+    DacReadSearch = 2,
     /// Configure interfaces.
     NetAdmin = 12,
     /// Raw sockets.

@@ -1,5 +1,6 @@
 //! A permanent system call filter (seccomp(2)): blocks starting programs, tracing others, changing
-//! mounts, kernel, clock and keys. What packets could make a parser do ends there.
+//! mounts, kernel, clock and keys; making namespaces and entering them; and bpf(2), where it is not
+//! needed any more. What packets could make a parser do ends there.
 //!
 //! A list of what is denied, not of what is allowed: the C library and other libraries may use new
 //! calls for old work with every release, and a capture must not end for that.
@@ -13,9 +14,12 @@ use crate::{Error, ErrorKind, Result};
 pub struct Keep {
     /// Start programs (`execve`).
     pub exec: bool,
+    /// Load programs, read and write maps, attach to interfaces (`bpf`).
+    pub bpf: bool,
 }
 
 const EXEC: &[libc::c_long] = &[libc::SYS_execve, libc::SYS_execveat];
+const BPF: &[libc::c_long] = &[libc::SYS_bpf];
 
 /// Denied with `EPERM`.
 const DENIED: &[libc::c_long] = &[
@@ -53,11 +57,13 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_request_key,
     libc::SYS_setdomainname,
     libc::SYS_sethostname,
+    libc::SYS_setns,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
     libc::SYS_swapon,
     libc::SYS_syslog,
     libc::SYS_umount2,
+    libc::SYS_unshare,
     libc::SYS_userfaultfd,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_ioperm,
@@ -83,9 +89,21 @@ const X32: u32 = 0x4000_0000;
 /// Where `struct seccomp_data` has the number of the call, and the architecture.
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
+/// The lower half of its first argument: for `clone`, the flags.
+const FLAGS_AT: u32 = if cfg!(target_endian = "big") { 20 } else { 16 };
+/// New namespaces; that of time cannot be made by `clone`.
+const NEW_NAMESPACES: u32 = (libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWUTS) as u32;
 /// `SECCOMP_RET_ALLOW`, and `SECCOMP_RET_ERRNO` with `EPERM`.
 const ALLOW: u32 = 0x7fff_0000;
 const REFUSE: u32 = 0x0005_0000 | libc::EPERM as u32;
+/// The same with `ENOSYS`, as of an older kernel.
+const ABSENT: u32 = 0x0005_0000 | libc::ENOSYS as u32;
 /// `SECCOMP_RET_ACTION_FULL`: without the number of an error.
 const ACTION: u32 = 0xffff_0000;
 /// `SECCOMP_GET_ACTION_AVAIL`.
@@ -95,19 +113,23 @@ const SET_MODE_FILTER: libc::c_uint = 1;
 const TSYNC: libc::c_uint = 1;
 
 /// Instructions of classic BPF (Linux `include/uapi/linux/bpf_common.h`): load a word, jump if
-/// equal, jump if at least, return.
+/// equal, jump if at least, jump if any of these bits is set, return.
 const LOAD: u16 = 0x20;
 const IF_EQUAL: u16 = 0x15;
 const IF_AT_LEAST: u16 = 0x35;
+const IF_ANY_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
 fn insn(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// The filter: calls of another architecture are refused, those on the list too.
+/// The filter: calls of another architecture are refused, those on the list too, and `clone` with a
+/// new namespace. `clone3` has its flags in memory, which a filter cannot read: it is absent, and
+/// the C library calls `clone` then.
 fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
     let exec = if keep.exec { &[] } else { EXEC };
+    let bpf = if keep.bpf { &[] } else { BPF };
     let mut program = vec![
         insn(LOAD, ARCH_AT, 0, 0),
         insn(IF_EQUAL, arch, 1, 0),
@@ -116,10 +138,18 @@ fn program(arch: u32, keep: Keep) -> Vec<libc::sock_filter> {
         insn(IF_AT_LEAST, X32, 0, 1),
         insn(RETURN, REFUSE, 0, 0),
     ];
-    for number in DENIED.iter().chain(exec) {
+    for number in DENIED.iter().chain(exec).chain(bpf) {
         program.push(insn(IF_EQUAL, *number as u32, 0, 1));
         program.push(insn(RETURN, REFUSE, 0, 0));
     }
+    program.extend([
+        insn(IF_EQUAL, libc::SYS_clone3 as u32, 0, 1),
+        insn(RETURN, ABSENT, 0, 0),
+        insn(IF_EQUAL, libc::SYS_clone as u32, 0, 3),
+        insn(LOAD, FLAGS_AT, 0, 0),
+        insn(IF_ANY_SET, NEW_NAMESPACES, 0, 1),
+        insn(RETURN, REFUSE, 0, 0),
+    ]);
     program.push(insn(RETURN, ALLOW, 0, 0));
     program
 }
@@ -189,85 +219,4 @@ pub fn confine(keep: Keep) -> Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Marks this test binary, started again.
-    const CHILD: &str = "BW_SECCOMP_CHILD";
-
-    /// Runs in a process of its own, because a filter is for good.
-    #[test]
-    fn child_gives_up_calls() {
-        let Some(kind) = std::env::var_os(CHILD) else {
-            return;
-        };
-        let keep = Keep {
-            exec: kind == "exec",
-        };
-        let earlier = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let _ = earlier.1.recv();
-            run_true()
-        });
-        if !confine(keep).unwrap() {
-            println!("not supported");
-            return;
-        }
-        drop(earlier.0);
-        for result in [run_true(), thread.join().unwrap()] {
-            match (keep.exec, result) {
-                (true, result) => assert!(result.unwrap().success()),
-                (false, result) => assert_eq!(result.unwrap_err().raw_os_error(), Some(1)),
-            }
-        }
-        // SAFETY: refused before anything is read.
-        let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
-        let error = std::io::Error::last_os_error();
-        assert_eq!((traced, error.raw_os_error()), (-1, Some(libc::EPERM)));
-        // What programs do every day goes on.
-        assert!(
-            std::fs::read_to_string("/proc/self/status")
-                .unwrap()
-                .contains("Seccomp:\t2")
-        );
-        std::thread::spawn(|| ()).join().unwrap();
-        std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        println!("given up");
-    }
-
-    fn run_true() -> std::io::Result<std::process::ExitStatus> {
-        std::process::Command::new("true").status()
-    }
-
-    #[test]
-    fn calls_are_given_up_by_all_threads() {
-        for kind in ["exec", "none"] {
-            let child = std::process::Command::new(std::env::current_exe().unwrap())
-                .args([
-                    "--exact",
-                    "seccomp::tests::child_gives_up_calls",
-                    "--nocapture",
-                ])
-                .env(CHILD, kind)
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&child.stdout);
-            let errors = String::from_utf8_lossy(&child.stderr);
-            assert!(child.status.success(), "{text}{errors}");
-            assert!(
-                text.contains("given up") || text.contains("not supported"),
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_filter_is_short_and_ends() {
-        let program = program(1, Keep::default());
-        assert!(program.len() < 256);
-        for (at, insn) in program.iter().enumerate() {
-            let next = at + 1 + usize::from(insn.jt.max(insn.jf));
-            assert!(insn.code == RETURN || next < program.len(), "{at}");
-        }
-    }
-}
+mod tests;

@@ -222,13 +222,13 @@ pub fn run(args: &Args) -> Result<()> {
     let make_files = (is_set && user.is_none()).then_some(Capability::DacOverride);
     let counters = inputs.to_read_counters()?;
     let keep: Vec<Capability> = make_files.into_iter().chain(counters).collect();
-    let confine = args.port.confine;
-    confine.give_up(user.as_ref(), &keep, &args.needs(is_set))?;
+    let needs = args.needs(inputs.calls_bpf()?, is_set);
+    args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
     let sink = sink.map_or_else(make, Ok)?;
     drop(closed);
     out::start()?;
-    let command = args.write.postrotate.clone();
-    let postrotate = command.map(|command| postrotate::start(command, files));
+    let command = args.write.postrotate.as_ref();
+    let postrotate = command.map(|command| postrotate::start(command.clone(), files));
     let postrotate = postrotate.transpose()?;
     let mut options = args.options(is_live, filter);
     match reader {
@@ -368,7 +368,7 @@ impl Args {
     }
 
     /// What is still done once everything is open.
-    fn needs(&self, is_set: bool) -> Needs {
+    fn needs(&self, bpf: bool, is_set: bool) -> Needs {
         let mut files = Files::default();
         if let Some(path) = self.write.write.as_ref().filter(|_| is_set) {
             files.write_pattern(path);
@@ -377,7 +377,7 @@ impl Args {
         let exec = self.write.postrotate.is_some();
         Needs {
             files: (!exec).then_some(files),
-            calls: Keep { exec },
+            calls: Keep { exec, bpf },
         }
     }
 

@@ -279,7 +279,8 @@ pub fn run(args: &Args) -> Result<()> {
         // As root those files may lie in other users' folders: that one right stays.
         keep.push(Capability::DacOverride);
     }
-    let needs = Needs::files(args.files());
+    let names: Vec<&str> = inputs.names().chain(args.egress.port()).collect();
+    let needs = Needs::files(args.files(), crate::args::calls_bpf(&names)?);
     args.port_args
         .confine
         .give_up(user.as_ref(), &keep, &needs)?;

@@ -91,9 +91,8 @@ pub fn run(args: &Args) -> Result<()> {
     let names = [args.from.as_str(), args.to.as_str()];
     let to_count = crate::args::to_read_counters_of(&names)?;
     let keep: Vec<_> = to_send.into_iter().chain(to_count).collect();
-    args.port
-        .confine
-        .give_up(user.as_ref(), &keep, &Needs::files(Files::default()))?;
+    let needs = Needs::files(Files::default(), crate::args::calls_bpf(&names)?);
+    args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
     let mut show = show::Show::start(names, args.both, args.json, &opened)?;
     let options = Options {
         both: args.both,

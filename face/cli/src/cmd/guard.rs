@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> Result<()> {
     let user = args.user.as_deref().map(User::find).transpose()?;
     let opened = guard::open(args.setup()?)?;
     let mut endpoint = args.metrics.map(Endpoint::bind).transpose()?;
-    let needs = Needs::files(args.files(&opened.totals()?));
+    let needs = Needs::files(args.files(&opened.totals()?), true);
     args.confine
         .give_up(user.as_ref(), &to_keep(args), &needs)?;
     check_readable(args);

@@ -17,7 +17,7 @@ use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
 use wire::Mac;
 
-use crate::args::{parse_duration, to_read_counters};
+use crate::args::{calls_bpf, parse_duration, to_read_counters};
 use crate::confine::{ConfineArgs, Files, Needs};
 use show::Show;
 
@@ -196,9 +196,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut show = Show::start(&scan, args.json, args.open)?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
+    let needs = Needs::files(Files::default(), calls_bpf(&[&scan.port_name()])?);
     let give_up = || {
         args.confine
-            .give_up(user.as_ref(), &keep, &Needs::files(Files::default()))
+            .give_up(user.as_ref(), &keep, &needs)
             .and_then(|()| show::begin(&scan))
     };
     let path = args.state.as_deref();

@@ -434,7 +434,7 @@ fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
         options.packet_len_max = port_max;
     }
     let opened = Replay::open(file, &options)?;
-    give_up(args, Some(file))?;
+    give_up(args, &port.name, Some(file))?;
     let mut source = opened.start()?;
     let report = transmit(args, port, &mut source, pace)?;
     finish(&report, destination, options.packet_len_max)
@@ -476,26 +476,28 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
         return show::dry_run("generated", &destination.ports[0], &plan, args.json, None);
     }
     let port = destination.open(generator.packet_len_max())?;
-    give_up(args, None)?;
+    give_up(args, &port.name, None)?;
     let report = transmit(args, port, &mut Generated::new(generator), pace)?;
     finish(&report, destination, max)
 }
 
 /// `file` is the capture that is sent.
-fn give_up(args: &Args, file: Option<&str>) -> Result<()> {
+fn give_up(args: &Args, port: &str, file: Option<&str>) -> Result<()> {
     let user = args.user.as_deref().map(rights::User::find).transpose()?;
-    // Without another user: files are read on, and live frames are run (before Linux 5.19), by what
-    // is kept. Another user has only its own rights.
-    let keep: &[rights::Capability] = match user {
-        Some(_) => &[],
-        None => &[rights::Capability::DacOverride, rights::Capability::Bpf],
-    };
     let mut files = Files::default();
+    let mut keep = Vec::new();
+    let calls_bpf = crate::args::calls_bpf(&[port])?;
+    // Another user has only its own rights.
+    if user.is_none() && calls_bpf {
+        keep.extend(rights::to_read_maps());
+    }
+    // The first round reads the file that is open.
     if let Some(file) = file.filter(|_| args.pace.rounds != 1) {
         files.read(Path::new(&PortName::parse(file)?.target));
+        keep.extend(user.is_none().then_some(rights::Capability::DacReadSearch));
     }
     args.confine
-        .give_up(user.as_ref(), keep, &Needs::files(files))?;
+        .give_up(user.as_ref(), &keep, &Needs::files(files, calls_bpf))?;
     out::start()
 }
 

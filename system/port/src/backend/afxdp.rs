@@ -61,6 +61,7 @@ pub(crate) const BACKEND: Backend = Backend {
     filter_takes: true,
     // They are in a map of its program.
     to_count: sys::rights::to_read_maps,
+    calls_bpf: true,
     faster: "xdplive: sends faster where the driver takes XDP frames",
     frames,
     ..Backend::new("afxdp", open)

@@ -38,6 +38,7 @@ pub(crate) const BACKEND: Backend = Backend {
     target: Target::Interface,
     // Each batch is a run of its program.
     to_send: Some(Capability::Bpf),
+    calls_bpf: true,
     faster: "a receiver with GRO takes more",
     ..Backend::new("xdplive", open)
 };

@@ -15,7 +15,7 @@ use sys::rights::User;
 use sys::{Error, ErrorKind, Result};
 
 use self::print::{Shared, Signatures};
-use crate::args::{PortArgs, check_cpus, parse_duration, to_read_counters};
+use crate::args::{PortArgs, calls_bpf, check_cpus, parse_duration, to_read_counters};
 use crate::confine::{Files, Needs};
 use crate::out::{self, say, warning};
 
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     let user = args.port.user.as_deref().map(User::find).transpose()?;
     let mut port = args.open(&name, is_file)?;
     let keep: Vec<_> = to_read_counters(&name)?.into_iter().collect();
-    let needs = Needs::files(Files::default());
+    let needs = Needs::files(Files::default(), calls_bpf(&[&name])?);
     args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
     out::start()?;
     let output = out::stdout(PIECES_MAX)?;

@@ -79,6 +79,11 @@ fn protocol(text: &str) -> std::result::Result<Protocol, String> {
 }
 
 impl EgressArgs {
+    /// The egress port.
+    pub fn port(&self) -> Option<&str> {
+        self.egress.as_deref()
+    }
+
     /// The plan for the egress port, if one is given. Adjusts the options of the input port so
     /// that both share a pool where possible.
     pub fn plan(
