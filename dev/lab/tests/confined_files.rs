@@ -111,7 +111,7 @@ fn a_guard_reads_its_rules_where_they_were() {
             process.wait_stderr("Permission denied", LIMIT).unwrap();
             process.wait_stderr(HINT, LIMIT).unwrap();
         } else {
-            process.wait_stderr("reloaded: 1 rules", LIMIT).unwrap();
+            process.wait_stderr("reloaded: 1 rule", LIMIT).unwrap();
         }
         fs::remove_file(folder.at("rules")).unwrap();
         fs::rename(folder.at("rules.moved"), folder.at("rules")).unwrap();

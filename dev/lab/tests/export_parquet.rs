@@ -320,3 +320,41 @@ fn a_full_disk_costs_what_is_reported() {
         assert_eq!(found["duckdb"], found["arrow"]);
     }
 }
+
+#[test]
+fn answers_hold_no_formulas_and_no_controls() {
+    require!(python(&["duckdb", "pyarrow"]));
+    let folder = Folder::new("parquet-safe");
+    let file = folder.0.join("in.pcap");
+    flood(&file, 2);
+    let place = folder.0.join("flows");
+    let url = format!("parquet:{}", place.display());
+    run(&file, &["--export", &url]).unwrap();
+    let place = place.to_str().unwrap();
+    let sql = "SELECT '=1+1' AS a, -5 AS b, NULL AS c, '' AS d, 'x' || chr(155) || '31m' AS e, \
+               src_port FROM flows WHERE src_port = 0";
+    let answers = [
+        (
+            "--csv",
+            "a,b,c,d,e,src_port\n'=1+1,-5,,\"\",\"x\\x9b31m\",0\n",
+        ),
+        (
+            "--json",
+            "{\"a\":\"=1+1\",\"b\":-5,\"c\":null,\"d\":\"\",\"e\":\"x\\u009b31m\",\
+             \"src_port\":0}\n",
+        ),
+    ];
+    for (form, expected) in answers {
+        let (stdout, stderr, code) = query(&[sql, place, form]);
+        assert_eq!((code, stdout.as_str()), (Some(0), expected), "{stderr}");
+    }
+    let (stdout, stderr, _) = query(&[sql, place]);
+    assert!(stdout.contains("x\\u{9b}31m"), "{stdout}{stderr}");
+    let (stdout, stderr, _) = query(&[sql, place, "--csv", "--raw"]);
+    let raw = "a,b,c,d,e,src_port\n=1+1,-5,,\"\",x\u{9b}31m,0\n";
+    assert_eq!(stdout, raw, "{stderr}");
+    // A row of one NULL is a row.
+    let sql = "SELECT NULL AS a FROM flows";
+    let (stdout, stderr, _) = query(&[sql, place, "--csv"]);
+    assert_eq!(stdout, "a\n\"\"\n\"\"\n", "{stderr}");
+}

@@ -226,7 +226,7 @@ fn a_reload_swaps_prefix_lists_and_keeps_the_counts() {
     write(list.path(), &format!("{}{}", net(source), net(source ^ 1)));
     process.signal(Signal::SIGHUP).unwrap();
     pour(&pair, 1, 10_000);
-    process.wait_stderr("reloaded: 1 rules", LIMIT).unwrap();
+    process.wait_stderr("reloaded: 1 rule", LIMIT).unwrap();
     write(list.path(), "10.0.0.0/8\n10.0.0.1/8\n");
     process.signal(Signal::SIGHUP).unwrap();
     process.wait_stderr("line 2", LIMIT).unwrap();

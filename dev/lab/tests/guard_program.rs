@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use guard::{Account, Limit, List, Maps, Means, Prefix, Rule, SourceLimit, Verdict};
+use guard::{Account, Features, Limit, List, Maps, Prefix, Rule, SourceLimit, Verdict};
 use lab::{require, skip};
 use runtime::filter::select::Select;
 use sys::bpf::TestRun;
@@ -35,18 +35,18 @@ fn load(rules: &[Rule], dry_run: bool) -> Guard {
         prefixes: &prefixes,
         sources: Some(&sources),
     };
-    Guard::load(&spec, |maps, means| {
+    Guard::load(&spec, |maps, features| {
         let maps = Maps {
             counters: maps.counters,
             limits: maps.limits,
             prefixes: maps.prefixes,
             sources: maps.sources,
         };
-        let means = Means {
-            frags: means.frags,
-            indirect: means.indirect,
+        let features = Features {
+            frags: features.frags,
+            indirect: features.indirect,
         };
-        Ok(guard::emit(rules, dry_run, maps, means).unwrap())
+        Ok(guard::emit(rules, dry_run, maps, features).unwrap())
     })
     .unwrap()
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use port::{DropReason, PortAccount, PortDescription, PortEvent, QueueAccount};
 pub use probe::account::account_json;
-pub use probe::text::{bytes, si};
+pub use probe::text::{bytes, counted, si};
 
 use crate::out::Level;
 

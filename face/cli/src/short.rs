@@ -9,14 +9,6 @@ use ratatui::text::{Line, Span};
 /// The widest IPv4 address with a port: `255.255.255.255:65535`.
 pub const IPV4_WIDTH: u16 = 21;
 
-/// A count and what is counted, in the singular or the plural: `1 packet`, `2 packets`.
-pub fn counted(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
-}
-
 /// A number in three digits and a decimal unit: `999`, `1.23k`, `12.3M`; at most five characters.
 pub fn short(value: u64) -> String {
     let mut number = value as f64;
@@ -142,12 +134,6 @@ pub fn fit(parts: Vec<(String, Style)>, gap: &'static str, width: u16) -> Line<'
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_is_singular() {
-        let counts = [0, 1, 2].map(|count| counted(count, "packet"));
-        assert_eq!(counts, ["0 packets", "1 packet", "2 packets"]);
-    }
 
     #[test]
     fn numbers_get_larger_units_and_are_never_wider_than_five() {

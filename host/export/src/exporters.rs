@@ -28,7 +28,7 @@ const QUEUE_LEN: usize = 64 << 10;
 const QUEUE_LEN_WAITING: usize = 4 << 10;
 /// Batches that are looked after until they can be filled again. With what they hold they are kept
 /// until then, so they are few: after a jam the others are given back.
-const LENT_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
+const BORROWED_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, by default.
 const WAIT: Duration = Duration::from_secs(30);
 /// How long to wait for a file on a disk at the end: a busy disk may take seconds to sync.
@@ -296,7 +296,7 @@ impl Exporters {
             return;
         };
         if handle.gathered.records.add(record, extra, reason) {
-            let batch = handle.gathered.lend();
+            let batch = handle.gathered.take_batch();
             handle.hand_over(batch, Instant::now(), self.can_wait, &self.asked_at);
         }
     }
@@ -307,14 +307,14 @@ impl Exporters {
         // One for all: that one is waited for shall not make the wait for the next longer.
         let since = Instant::now();
         if !self.gathered.records.records.is_empty() {
-            let batch = self.gathered.lend();
+            let batch = self.gathered.take_batch();
             for handle in &mut self.handles {
                 handle.hand_over(batch.clone(), since, can_wait, asked_at);
             }
         }
         for handle in &mut self.handles {
             if !handle.gathered.records.records.is_empty() {
-                let batch = handle.gathered.lend();
+                let batch = handle.gathered.take_batch();
                 handle.hand_over(batch, since, can_wait, asked_at);
             }
         }
@@ -409,7 +409,7 @@ struct Gathered {
 impl Gathered {
     /// What was gathered. The next one is gathered in the memory of one that is no longer read:
     /// given back and taken anew for each batch, its pages would be new ones, too.
-    fn lend(&mut self) -> Batch {
+    fn take_batch(&mut self) -> Batch {
         let mut next = Records::default();
         if let Some(first) = self.borrowed.pop_front() {
             match Arc::try_unwrap(first) {
@@ -418,7 +418,7 @@ impl Gathered {
                     back.extras.clear();
                     next = back;
                 }
-                Err(first) if self.borrowed.len() < LENT_MAX => self.borrowed.push_front(first),
+                Err(first) if self.borrowed.len() < BORROWED_MAX => self.borrowed.push_front(first),
                 Err(_) => {}
             }
         }

@@ -109,7 +109,7 @@ pub static FORMATS: &[Format] = &[
             let extra_fields = setup.extra_fields;
             make_lines(
                 move |r, extra, reason, out| {
-                    json::line_beyond(r, extra, &extra_fields, reason, out)
+                    json::line_with_extra(r, extra, &extra_fields, reason, out)
                 },
                 "",
                 target,
@@ -130,7 +130,7 @@ pub static FORMATS: &[Format] = &[
             let (extra_fields, interfaces) = (setup.extra_fields, setup.interfaces.clone());
             make_lines(
                 move |r, extra, reason, out| {
-                    eve::line_beyond(r, extra, &extra_fields, &interfaces, reason, out);
+                    eve::line_with_extra(r, extra, &extra_fields, &interfaces, reason, out);
                 },
                 "",
                 target,
@@ -151,7 +151,7 @@ pub static FORMATS: &[Format] = &[
             let (extra_fields, texts) = (extra_fields(target, setup), target.options.texts);
             make_lines(
                 move |r, extra, reason, out| {
-                    csv::line_beyond(r, extra, &extra_fields, texts, reason, out);
+                    csv::line_with_extra(r, extra, &extra_fields, texts, reason, out);
                 },
                 &csv::head(&extra_fields),
                 target,

@@ -1,10 +1,13 @@
 //! SQL queries over the Parquet files of [`crate`], run by an installed DuckDB: its program or its
 //! Python module, whichever is found first. The view of all files is called `flows`.
 
+mod text;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
+use flow::encode::csv::Texts;
 use sys::{Error, ErrorKind, Result};
 
 /// How the answer is written.
@@ -26,6 +29,10 @@ pub enum Engine {
     /// A Python that has the module `duckdb`.
     Python(PathBuf),
 }
+
+/// What the engine writes for NULL, so that a row of one NULL is not an empty line, which readers
+/// skip.
+const NULL: &str = r"\N";
 
 const HINT: &str = "run `pip install duckdb`, or install the program from duckdb.org; --engine \
                     names either one if it is not in PATH";
@@ -81,7 +88,8 @@ impl Engine {
             .then_some(Engine::Python(path))
     }
 
-    /// Runs a query on these files and folders, and writes the result.
+    /// Runs a query on these files and folders, and writes the result, in which texts from packets
+    /// are written as `texts` says.
     ///
     /// # Errors
     /// Errors of the engine, and of reading or writing.
@@ -89,7 +97,7 @@ impl Engine {
         &self,
         sql: &str,
         places: &[PathBuf],
-        answer: Answer,
+        (answer, texts): (Answer, Texts),
         out: &mut impl Write,
     ) -> Result<()> {
         let setup = setup(places)?;
@@ -98,6 +106,10 @@ impl Engine {
         let (sql, form) = match answer {
             Answer::Table => (sql.to_owned(), ""),
             Answer::Json => (copy("json"), "json"),
+            Answer::Csv if texts == Texts::Safe => {
+                let form = format!("csv, HEADER, NULLSTR '{NULL}'");
+                (copy(&form), "csv")
+            }
             Answer::Csv => (copy("csv, HEADER"), "csv"),
         };
         let mut command = match self {
@@ -113,7 +125,10 @@ impl Engine {
                 command
             }
         };
-        run(&mut command, out)
+        run(&mut command, |from| match texts {
+            Texts::Safe => text::copy(answer, from, out),
+            Texts::Raw => std::io::copy(from, out).and_then(|_| out.flush()),
+        })
     }
 }
 
@@ -123,7 +138,10 @@ fn absent(why: String) -> Error {
 }
 
 /// Runs the engine. Its output goes through us: it would cut a file that it opened itself.
-fn run(command: &mut Command, out: &mut impl Write) -> Result<()> {
+fn run(
+    command: &mut Command,
+    copy: impl FnOnce(&mut ChildStdout) -> std::io::Result<()>,
+) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |e| Error::from_io(format!("run {name}"), e);
     command.stdin(Stdio::null());
@@ -140,8 +158,7 @@ fn run(command: &mut Command, out: &mut impl Write) -> Result<()> {
         drop(read);
         String::from_utf8_lossy(&words).trim().to_owned()
     });
-    let copied = stdout.map_or(Ok(0), |mut stdout| std::io::copy(&mut stdout, out));
-    let copied = copied.and_then(|_| out.flush());
+    let copied = stdout.map_or(Ok(()), |mut stdout| copy(&mut stdout));
     let status = child.wait().map_err(failed)?;
     let words = words.join().unwrap_or_default();
     copied.map_err(|e| Error::from_io("write the result", e))?;

@@ -125,7 +125,7 @@ impl Outlet for Lines {
         if self.piece.bytes.len() >= PIECE_LEN && !self.hand_over(wait)? {
             return Ok(Fate::Dropped);
         }
-        json::line_beyond(
+        json::line_with_extra(
             record,
             extra,
             &self.extra_fields,

@@ -13,7 +13,7 @@ use crate::Origins;
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::setup::Reported;
-use crate::text::si;
+use crate::text::{counted, si};
 
 /// An observer of a running probe. Called by the collector, which must not be held up: what waits
 /// for a reader waits in a thread of its own ([`runtime::output`]).
@@ -202,10 +202,11 @@ impl Outlet for Pipeline<'_> {
         self.running.manager.pulse(|| {
             let rate = total.meter.packets as f64 / status.elapsed.as_secs_f64().max(0.1);
             format!(
-                "{} packets ({} on average), {} flows in the table, {lost} packets lost",
-                total.meter.packets,
+                "{} ({} on average), {} in the table, {} lost",
+                counted(total.meter.packets, "packet"),
                 si(rate.round(), "pps"),
-                total.meter.table.live,
+                counted(total.meter.table.live, "flow"),
+                counted(lost, "packet"),
             )
         });
         if self.failed.is_none() {

@@ -2,6 +2,14 @@
 
 use flow::top::Total;
 
+/// A count and what is counted, in the singular or the plural: `1 packet`, `2 packets`.
+pub fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
 /// A number with an SI prefix and a unit: `14.88 Mpps`.
 pub fn si(value: f64, unit: &str) -> String {
     let (scale, prefix) = match value.abs() {
@@ -115,6 +123,12 @@ pub fn json_line(value: &serde_json::Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        let counts = [0, 1, 2].map(|count| counted(count, "packet"));
+        assert_eq!(counts, ["0 packets", "1 packet", "2 packets"]);
+    }
 
     #[test]
     fn json_lines_hold_no_controls() {

@@ -53,7 +53,7 @@ pub struct Maps {
 
 /// What the program may use that not every kernel has and not every process may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Means {
+pub struct Features {
     /// Packets of several buffers, by helper (Linux 5.18, program loaded with the frags flag).
     pub frags: bool,
     /// Load at X + k directly, which only CAP_PERFMON may.
@@ -128,14 +128,14 @@ pub fn emit(
     rules: &[Rule],
     dry_run: bool,
     maps: Maps,
-    means: Means,
+    features: Features,
 ) -> Result<Vec<Insn>, EmitError> {
     if rules.len() > RULES_MAX {
         return Err(EmitError::TooMany { count: rules.len() });
     }
     let lists = Lists::of(rules)?;
     let mut a = Asm::new();
-    head(&mut a, maps, means);
+    head(&mut a, maps, features);
     let mut is_open = true;
     let mut known = Known::default();
     for (index, rule) in rules.iter().enumerate() {
@@ -149,7 +149,7 @@ pub fn emit(
                 emit_test(&mut a, at, lists.bit(list), miss);
             }
         }
-        is_open = emit_rule(&mut a, (index, rule), miss, dry_run, maps, means)?;
+        is_open = emit_rule(&mut a, (index, rule), miss, dry_run, maps, features)?;
         // Nothing comes past a rule that decides every packet, and the verifier refuses code that
         // nothing leads to.
         if !is_open {
@@ -194,10 +194,10 @@ impl Known {
 }
 
 /// R6 = context, R8 = counters, the packet's length on the stack; the packet is counted as seen.
-fn head(a: &mut Asm, maps: Maps, means: Means) {
+fn head(a: &mut Asm, maps: Maps, features: Features) {
     let found = a.label();
     a.mov(R6, R1);
-    if means.frags {
+    if features.frags {
         a.call(Helper::XdpGetBuffLen);
     } else {
         a.load(Width::W, R0, R6, MD_DATA_END);
@@ -239,13 +239,13 @@ fn emit_rule(
     miss: Label,
     dry_run: bool,
     maps: Maps,
-    means: Means,
+    features: Features,
 ) -> Result<bool, EmitError> {
     let hit = a.label();
     if let Some(matcher) = &rule.matcher {
         let options = XdpOptions {
-            frags: means.frags,
-            indirect_by_helper: means.frags && !means.indirect,
+            frags: features.frags,
+            indirect_by_helper: features.frags && !features.indirect,
             stack_top: STACK_TOP,
         };
         a.load(Width::D, R9, R10, PACKET_LEN);
@@ -271,7 +271,7 @@ fn emit_rule(
                 end(a, XDP_PASS);
             }
             Verdict::Challenge => {
-                if !means.frags {
+                if !features.frags {
                     let name = rule.name.clone();
                     return Err(EmitError::Challenge { name });
                 }

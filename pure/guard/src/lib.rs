@@ -23,7 +23,7 @@ mod prefix;
 mod rule;
 
 pub use counters::{Account, Counters};
-pub use emit::{EmitError, Maps, Means, TRIES, emit};
+pub use emit::{EmitError, Features, Maps, TRIES, emit};
 pub use prefix::{
     KEY_LEN, LISTS_MAX, List, PREFIXES_MAX, Prefix, TrieEntry, parse_list, trie_entries,
 };

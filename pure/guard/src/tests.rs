@@ -41,10 +41,10 @@ fn rule(name: &str, matcher: Option<Program>, verdict: Verdict, priority: i32) -
     }
 }
 
-fn all_means() -> impl Iterator<Item = Means> {
+fn all_features() -> impl Iterator<Item = Features> {
     [(true, true), (true, false), (false, true)]
         .into_iter()
-        .map(|(frags, indirect)| Means { frags, indirect })
+        .map(|(frags, indirect)| Features { frags, indirect })
 }
 
 /// What the verifier refuses about jumps: code that no path leads to, and paths out of the
@@ -91,9 +91,9 @@ fn programs_have_no_dead_code_for_any_rules() {
         Verdict::LimitSources(source, Some(whole)),
         Verdict::Challenge,
     ];
-    for means in all_means() {
+    for features in all_features() {
         for matcher in &matchers {
-            let has_helpers = |v: &Verdict| means.frags || *v != Verdict::Challenge;
+            let has_helpers = |v: &Verdict| features.frags || *v != Verdict::Challenge;
             for first in verdicts.into_iter().filter(has_helpers) {
                 for second in verdicts.into_iter().filter(has_helpers) {
                     let rules = [
@@ -102,13 +102,13 @@ fn programs_have_no_dead_code_for_any_rules() {
                         rule("third", matcher.clone(), first, 0),
                     ];
                     for dry_run in [false, true] {
-                        let insns = emit(&rules, dry_run, MAPS, means).unwrap();
+                        let insns = emit(&rules, dry_run, MAPS, features).unwrap();
                         assert_all_reached(&insns);
                     }
                 }
             }
         }
-        assert_all_reached(&emit(&[], false, MAPS, means).unwrap());
+        assert_all_reached(&emit(&[], false, MAPS, features).unwrap());
     }
 }
 
@@ -122,8 +122,8 @@ fn addresses_are_looked_up_once_for_any_rules() {
     rules[3].matcher = None;
     rules[4] = rule("drop", None, Verdict::Drop, 0);
     rules[4].destinations = list("10.0.0.0/8");
-    for means in all_means() {
-        let insns = emit(&rules, false, MAPS, means).unwrap();
+    for features in all_features() {
+        let insns = emit(&rules, false, MAPS, features).unwrap();
         assert_all_reached(&insns);
         // The counters' map and the trie, by the helper bpf_map_lookup_elem.
         let calls = insns.iter().filter(|i| (i.code, i.imm) == (0x85, 1));
@@ -134,8 +134,8 @@ fn addresses_are_looked_up_once_for_any_rules() {
 #[test]
 fn a_limit_tries_a_bounded_number_of_times() {
     let limit = Verdict::Limit(Limit::new(1000, 10).unwrap());
-    for means in all_means() {
-        let insns = emit(&[rule("l", ipv4(), limit, 0)], false, MAPS, means).unwrap();
+    for features in all_features() {
+        let insns = emit(&[rule("l", ipv4(), limit, 0)], false, MAPS, features).unwrap();
         let atomic = insns.iter().filter(|i| i.code == 0x03 | MODE_ATOMIC | 0x18);
         assert_eq!(atomic.count(), TRIES);
     }
@@ -171,23 +171,23 @@ fn limits_have_bounds() {
 #[test]
 fn too_many_rules_and_foreign_filters_are_refused() {
     let many = vec![rule("r", None, Verdict::Count, 0); RULES_MAX + 1];
-    let means = Means {
+    let features = Features {
         frags: true,
         indirect: true,
     };
     assert!(matches!(
-        emit(&many, false, MAPS, means),
+        emit(&many, false, MAPS, features),
         Err(EmitError::TooMany { .. })
     ));
     assert!(counters_len(RULES_MAX) <= 32 << 10);
-    assert!(emit(&many[..RULES_MAX], false, MAPS, means).is_ok());
+    assert!(emit(&many[..RULES_MAX], false, MAPS, features).is_ok());
     // The packet mark, which no XDP program knows.
     let mark = filter(&[(0x20, 0, 0, 0xffff_f000 + 20), (0x16, 0, 0, 0)]);
     let error = emit(
         &[rule("m", Some(mark), Verdict::Drop, 0)],
         false,
         MAPS,
-        means,
+        features,
     )
     .unwrap_err();
     assert!(error.to_string().contains("\"m\""), "{error}");

@@ -21,6 +21,6 @@ pub use link::XdpLink;
 pub use live::{LIVE_LEN_MAX, LIVE_LEN_MIN, LiveAccount, LiveTransmitter};
 pub use map::{QueueCounters, XskMap};
 pub use program::XdpProgram;
-pub use programs::guard::{Guard, GuardMaps, GuardMeans, GuardSpec, SourceMap};
+pub use programs::guard::{Guard, GuardFeatures, GuardMaps, GuardSpec, SourceMap};
 pub use programs::redirect::{Redirect, RedirectCounters};
 pub use spec::{AttachMode, MetadataSpec, ProgramClock, RedirectSpec, TimestampSource};

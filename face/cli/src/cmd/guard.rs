@@ -17,6 +17,7 @@ use sys::{Error, ErrorKind, Result};
 use crate::args::{Attach, FilterCompiler, parse_duration};
 use crate::confine::{ConfineArgs, Files, Needs};
 use crate::out::{say, warning};
+use crate::report::counted;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -174,7 +175,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
             Notice::Reloaded(count) => {
                 show.clear();
-                say!("reloaded: {count} rules");
+                say!("reloaded: {}", counted(count as u64, "rule"));
             }
             Notice::Kept(error) => {
                 show.clear();

@@ -513,12 +513,12 @@ fn lent_batches_come_back_in_their_order() {
     let record = records(1)[0];
     let fill = |gathered: &mut Gathered| {
         gathered.records.add(&record.0, None, record.1);
-        gathered.lend()
+        gathered.take_batch()
     };
     let mut gathered = Gathered::default();
     // None is given back: the oldest are dropped.
-    let mut held: Vec<_> = (0..LENT_MAX + 5).map(|_| fill(&mut gathered)).collect();
-    assert_eq!(gathered.borrowed.len(), LENT_MAX + 1);
+    let mut held: Vec<_> = (0..BORROWED_MAX + 5).map(|_| fill(&mut gathered)).collect();
+    assert_eq!(gathered.borrowed.len(), BORROWED_MAX + 1);
     assert!(held.iter().all(|batch| batch.records.len() == 1));
     // The first that is still known comes back: its memory is the next one's.
     let first = held.remove(4);
@@ -528,7 +528,7 @@ fn lent_batches_come_back_in_their_order() {
     held.push(fill(&mut gathered));
     assert_eq!(gathered.records.records.as_ptr(), place);
     assert!(gathered.records.records.is_empty());
-    assert_eq!(gathered.borrowed.len(), LENT_MAX + 1);
+    assert_eq!(gathered.borrowed.len(), BORROWED_MAX + 1);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use flow::digest::Share;
 use flow::series::{Bin, Series};
 use wire::Timestamp;
 
-use crate::text::{bytes, si};
+use crate::text::{bytes, counted, si};
 
 /// Escapes any text for a page: markup as entities, invisible and bidirectional characters as their
 /// numbers.
@@ -66,11 +66,11 @@ pub fn bars(rows: &[Bar], total: u64) -> String {
         };
         let _ = writeln!(
             out,
-            "<li title=\"{} packets in {} records\"><span class=\"l\">{}{remark}</span>\
+            "<li title=\"{} in {}\"><span class=\"l\">{}{remark}</span>\
              <span class=\"v\">{} <small>{:.1} %</small></span>\
              <span class=\"t\"><i style=\"width:{:.2}%\"></i></span></li>",
-            row.share.packets,
-            row.share.records,
+            counted(row.share.packets, "packet"),
+            counted(row.share.records, "record"),
             row.label,
             bytes(row.share.bytes),
             percent(total),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ::guard::{Account, Counters, EmitError, LIMIT_STRIDE, Rule, Verdict};
 use bpf::ebpf::Insn;
 use sys::{Error, ErrorKind, Result};
-use xdp::{Guard, GuardMaps, GuardMeans, GuardSpec, SourceMap, XdpProgram};
+use xdp::{Guard, GuardFeatures, GuardMaps, GuardSpec, SourceMap, XdpProgram};
 
 use super::RuleSpec;
 
@@ -314,7 +314,9 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
         prefixes: &prefixes,
         sources: sources.as_deref(),
     };
-    let guard = Guard::load(&spec, |maps, means| emit(&rules, dry_run, maps, means))?;
+    let guard = Guard::load(&spec, |maps, features| {
+        emit(&rules, dry_run, maps, features)
+    })?;
     let ids = active()
         .map(|entry| (entry.id, entry.spec.verdict))
         .collect();
@@ -325,18 +327,23 @@ fn load(entries: &[Entry], dry_run: bool, sources: Option<&Arc<SourceMap>>) -> R
     })
 }
 
-fn emit(rules: &[Rule], dry_run: bool, maps: GuardMaps, means: GuardMeans) -> Result<Vec<Insn>> {
+fn emit(
+    rules: &[Rule],
+    dry_run: bool,
+    maps: GuardMaps,
+    features: GuardFeatures,
+) -> Result<Vec<Insn>> {
     let maps = ::guard::Maps {
         counters: maps.counters,
         limits: maps.limits,
         prefixes: maps.prefixes,
         sources: maps.sources,
     };
-    let means = ::guard::Means {
-        frags: means.frags,
-        indirect: means.indirect,
+    let features = ::guard::Features {
+        frags: features.frags,
+        indirect: features.indirect,
     };
-    ::guard::emit(rules, dry_run, maps, means).map_err(refused)
+    ::guard::emit(rules, dry_run, maps, features).map_err(refused)
 }
 
 fn refused(error: EmitError) -> Error {

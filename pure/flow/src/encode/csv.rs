@@ -149,7 +149,7 @@ pub fn head(extra_fields: &ExtraFields) -> String {
 }
 
 /// Appends a line with what is added to the standard record, with its line feed.
-pub fn line_beyond(
+pub fn line_with_extra(
     record: &Record,
     extra: &Extra<'_>,
     extra_fields: &ExtraFields,
@@ -272,6 +272,13 @@ fn begins_formula(letter: char) -> bool {
     )
 }
 
+/// Appends a text that did not come from here as a cell of [`Texts::Safe`].
+pub fn safe_cell(text: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend(text);
+    quote(start, Texts::Safe, out);
+}
+
 /// Makes a cell of the text that stands behind `start`.
 fn quote(start: usize, texts: Texts, out: &mut Vec<u8>) {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b" ._:/*()".contains(byte);
@@ -376,7 +383,7 @@ mod tests {
         };
         let mut out = Vec::new();
         let record = record(4, 6, [1, 0]);
-        line_beyond(
+        line_with_extra(
             &record,
             &extra,
             &extra_fields,
@@ -394,7 +401,7 @@ mod tests {
         let commas = text.matches(',').count() - 1;
         assert_eq!(commas, head(&extra_fields).matches(',').count());
         let mut plain = Vec::new();
-        line_beyond(
+        line_with_extra(
             &record,
             &extra,
             &ExtraFields::default(),

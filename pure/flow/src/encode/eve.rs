@@ -18,7 +18,7 @@ mod application;
 
 /// Appends a line, with its line feed.
 pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
-    line_beyond(
+    line_with_extra(
         record,
         &Extra::default(),
         &ExtraFields::default(),
@@ -31,7 +31,7 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
 /// Appends a line with what is added to the standard record, with its line feed. `interfaces` are
 /// the numbers and names of interfaces: the record's own if they are part of its key (then they
 /// count from 1), else the only one.
-pub fn line_beyond(
+pub fn line_with_extra(
     record: &Record,
     extra: &Extra<'_>,
     extra_fields: &ExtraFields,

@@ -32,7 +32,7 @@ pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mu
 
 /// The same with the Community ID and the application, as asked for. The application is left out
 /// where neither the packets nor the ports say anything.
-pub fn line_beyond(
+pub fn line_with_extra(
     record: &Record,
     extra: &Extra<'_>,
     extra_fields: &ExtraFields,

@@ -66,7 +66,7 @@ pub const PREFIX_KEY_LEN: usize = 24;
 
 /// What the program may use that not every kernel has and not every process may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardMeans {
+pub struct GuardFeatures {
     /// Packets of several buffers (Linux 5.18).
     pub frags: bool,
     /// Loads at an unknown offset from a packet pointer, which need CAP_PERFMON.
@@ -74,16 +74,16 @@ pub struct GuardMeans {
 }
 
 /// The best first. The last one, for kernels before 5.18, needs CAP_PERFMON.
-const MEANS: [GuardMeans; 3] = [
-    GuardMeans {
+const FEATURES: [GuardFeatures; 3] = [
+    GuardFeatures {
         frags: true,
         indirect: true,
     },
-    GuardMeans {
+    GuardFeatures {
         frags: true,
         indirect: false,
     },
-    GuardMeans {
+    GuardFeatures {
         frags: false,
         indirect: true,
     },
@@ -97,7 +97,7 @@ pub struct Guard {
     limits: Map,
     /// Kept alive for the program; never read.
     _prefixes: Map,
-    means: GuardMeans,
+    features: GuardFeatures,
 }
 
 impl Guard {
@@ -108,7 +108,7 @@ impl Guard {
     /// The errors of `emit`; otherwise as [`XdpProgram::load`].
     pub fn load(
         spec: &GuardSpec<'_>,
-        emit: impl Fn(GuardMaps, GuardMeans) -> Result<Vec<Insn>>,
+        emit: impl Fn(GuardMaps, GuardFeatures) -> Result<Vec<Insn>>,
     ) -> Result<Self> {
         let counters = one_value(MapType::PercpuArray, "bw_rules", spec.counters_len)?;
         let limits = one_value(MapType::Array, "bw_limits", spec.limits_len)?;
@@ -121,19 +121,19 @@ impl Guard {
         };
         // The first refusal is the one to report: it is of what this kernel should be able to do.
         let mut refusal = None;
-        for means in MEANS {
-            let insns = match emit(maps, means) {
+        for features in FEATURES {
+            let insns = match emit(maps, features) {
                 Ok(insns) => insns,
                 Err(error) => return Err(refusal.unwrap_or(error)),
             };
-            match XdpProgram::load("bw_guard", &insns, means.frags, None) {
+            match XdpProgram::load("bw_guard", &insns, features.frags, None) {
                 Ok(program) => {
                     return Ok(Self {
                         program,
                         counters,
                         limits,
                         _prefixes: prefixes,
-                        means,
+                        features,
                     });
                 }
                 Err(e) if e.os_code() == Some(EPERM) => return Err(e),
@@ -155,8 +155,8 @@ impl Guard {
     }
 
     /// What it was loaded with.
-    pub fn means(&self) -> GuardMeans {
-        self.means
+    pub fn features(&self) -> GuardFeatures {
+        self.features
     }
 
     /// The bytes of the limits: times of `CLOCK_MONOTONIC` by which each is used up.

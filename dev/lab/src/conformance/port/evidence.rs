@@ -22,8 +22,8 @@ const LOOK: Duration = Duration::from_secs(40);
 /// the kernel's, and has the host add what it sees. Only the first time: those after it would see
 /// the same.
 pub(super) fn report(line: &Line, error: &Error) {
-    static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    let mut reported = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    static REPORTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !reported.insert(line.rig.name) {
         return;
     }

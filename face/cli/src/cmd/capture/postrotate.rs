@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sys::{Error, Result};
 
 use crate::out::say;
-use crate::short::counted;
+use crate::report::counted;
 
 /// How long the commands have after the last file; those that still run are never killed.
 const END_MAX: Duration = Duration::from_secs(30);

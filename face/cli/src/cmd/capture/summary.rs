@@ -15,8 +15,8 @@ use wire::{LinkType, Timestamp};
 
 use super::Args;
 use crate::out::{self, say};
+use crate::report::counted;
 use crate::report::{self, account_json, bytes, event_level, si, write_account, write_damage};
-use crate::short::counted;
 
 impl Args {
     /// Prints what is captured, as tcpdump does, so that scripts can wait for that line.

@@ -18,6 +18,7 @@ use self::print::{Shared, Signatures};
 use crate::args::{PortArgs, calls_bpf, check_cpus, parse_duration, to_read_counters};
 use crate::confine::{Files, Needs};
 use crate::out::{self, say, warning};
+use crate::report::counted;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -92,8 +93,14 @@ pub fn run(args: &Args) -> Result<()> {
     let total = port.control.account()?.rx_total();
     let found = shared.found.load(Ordering::Relaxed);
     match is_live {
-        true => say!("{found} SYNs and SYN+ACKs, {} packets lost", total.lost()),
-        false => say!("{found} of {} packets are SYNs or SYN+ACKs", total.seen),
+        true => say!(
+            "{found} SYNs and SYN+ACKs, {} lost",
+            counted(total.lost(), "packet")
+        ),
+        false => say!(
+            "SYNs and SYN+ACKs: {found} of {}",
+            counted(total.seen, "packet")
+        ),
     }
     ended
 }

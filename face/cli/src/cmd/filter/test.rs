@@ -7,6 +7,7 @@ use sys::{Error, Result};
 
 use super::FilterArgs;
 use crate::out::say;
+use crate::report::counted;
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -58,7 +59,11 @@ pub fn run(args: &Args) -> Result<()> {
         let counts = serde_json::json!({ "packets": total.seen, "selected": test.selected });
         super::print(&format!("{counts}\n"))?;
     }
-    say!("{} of {} packets selected", test.selected, total.seen);
+    say!(
+        "{} of {} selected",
+        test.selected,
+        counted(total.seen, "packet")
+    );
     ended.map(drop)
 }
 

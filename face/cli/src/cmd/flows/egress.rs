@@ -10,6 +10,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::args::FilterCompiler;
 use crate::inputs::Inputs;
+use crate::report::counted;
 
 /// What goes where.
 #[derive(clap::Args)]
@@ -122,8 +123,9 @@ pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<
     let status = &egress.status;
     write!(
         out,
-        "egress: {} packets selected = {} forwarded",
-        status.chosen, status.forwarded
+        "egress: {} selected = {} forwarded",
+        counted(status.chosen, "packet"),
+        status.forwarded
     )?;
     for (count, why) in [
         (status.filtered, "filtered out"),

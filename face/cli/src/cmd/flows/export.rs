@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use export::{Account, DropReason, FORMATS, FanOut, Target};
 
-use crate::report::bytes;
+use crate::report::{bytes, counted};
 
 /// Export options.
 #[derive(clap::Args)]
@@ -87,10 +87,10 @@ pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> i
     for (name, account) in accounts {
         writeln!(
             out,
-            "\nexport {name}: {} flows ({} packets) in {} messages, {}",
-            account.exported.flows,
-            account.exported.packets,
-            account.messages,
+            "\nexport {name}: {} ({}) in {}, {}",
+            counted(account.exported.flows, "flow"),
+            counted(account.exported.packets, "packet"),
+            counted(account.messages, "message"),
             bytes(account.bytes),
         )?;
         for reason in DropReason::ALL {
@@ -99,22 +99,23 @@ pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> i
                 let name = reason.name().replace('_', " ");
                 writeln!(
                     out,
-                    "  {} flows ({} packets) not exported: {name}",
-                    sum.flows, sum.packets
+                    "  {} ({}) not exported: {name}",
+                    counted(sum.flows, "flow"),
+                    counted(sum.packets, "packet")
                 )?;
             }
         }
         if account.files != 0 {
-            writeln!(out, "  {} files completed", account.files)?;
+            writeln!(out, "  {} completed", counted(account.files, "file"))?;
         }
         if account.sessions > 1 {
-            writeln!(out, "  {} connections opened", account.sessions)?;
+            writeln!(out, "  {} opened", counted(account.sessions, "connection"))?;
         }
         if account.refused_by_host != 0 {
             writeln!(
                 out,
-                "  port unreachable reported {} times: messages sent then were lost",
-                account.refused_by_host
+                "  port unreachable reported {}: messages sent then were lost",
+                counted(account.refused_by_host, "time")
             )?;
         }
         if let Some(failure) = &account.last_failure {

@@ -14,7 +14,7 @@ use sys::Result;
 use super::report::Memory;
 use crate::inputs::Inputs;
 use crate::out::{self, say};
-use crate::report::{bytes, event_level, event_line, si};
+use crate::report::{bytes, counted, event_level, event_line, si};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -132,14 +132,14 @@ impl Outlet for Rates {
         let packets = total.meter.packets.saturating_sub(self.packets) as f64 / seconds;
         let bits = total.wire_bytes.saturating_sub(self.wire_bytes) as f64 * 8.0 / seconds;
         let line = format!(
-            "{}{:7.1} s  {:>12}  {:>14}  {} flows in the table, {} ended, {} packets lost",
+            "{}{:7.1} s  {:>12}  {:>14}  {} in the table, {} ended, {} lost",
             self.progress(status).unwrap_or_default(),
             status.elapsed.as_secs_f64(),
             si(packets, "pps"),
             si(bits, "bit/s"),
-            total.meter.table.live,
+            counted(total.meter.table.live, "flow"),
             total.meter.table.flows - total.meter.table.live,
-            status.account.rx_total().lost(),
+            counted(status.account.rx_total().lost(), "packet"),
         );
         match self.overwrite {
             true => out::words(format!("\r{line:100}").into_bytes()),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use export::query::{Answer, Engine};
+use flow::encode::csv::Texts;
 use sys::Result;
 
 /// Arguments.
@@ -21,6 +22,9 @@ pub struct QueryArgs {
     /// Print CSV with a header line
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    /// Print text from packets unchanged, control characters and spreadsheet formulas included
+    #[arg(long)]
+    raw: bool,
     /// The duckdb program, or a Python that has the duckdb module [default: the first in PATH]
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
@@ -42,10 +46,14 @@ pub fn run(args: &QueryArgs) -> Result<()> {
         (_, true) => Answer::Csv,
         _ => Answer::Table,
     };
+    let texts = match args.raw {
+        true => Texts::Raw,
+        false => Texts::Safe,
+    };
     engine.ask(
         &args.sql,
         &args.places,
-        answer,
+        (answer, texts),
         &mut std::io::stdout().lock(),
     )
 }

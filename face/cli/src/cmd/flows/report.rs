@@ -10,7 +10,7 @@ use sys::Result;
 
 use super::export::write_accounts;
 use crate::out;
-use crate::report::{bytes, si};
+use crate::report::{bytes, counted, si};
 
 mod table;
 mod totals;
@@ -71,18 +71,18 @@ pub fn so_far(status: &Status<'_>, exports: &[(String, Account)]) -> Vec<u8> {
     let total = status.total();
     let (table, seconds) = (&total.meter.table, status.elapsed.as_secs_f64());
     let mut text = format!(
-        "{} packets ({}) in {seconds:.3} s: {}; {} flows in the table, {} ended, {} packets lost\n",
-        total.meter.packets,
+        "{} ({}) in {seconds:.3} s: {}; {} in the table, {} ended, {} lost\n",
+        counted(total.meter.packets, "packet"),
         bytes(total.wire_bytes),
         si(total.meter.packets as f64 / seconds.max(1e-9), "pps"),
-        table.live,
+        counted(table.live, "flow"),
         table.flows - table.live,
-        status.account.rx_total().lost(),
+        counted(status.account.rx_total().lost(), "packet"),
     );
     for (name, account) in exports {
         text += &format!(
-            "export {name}: {} flows exported, {} dropped, {} waiting\n",
-            account.exported.flows,
+            "export {name}: {} exported, {} dropped, {} waiting\n",
+            counted(account.exported.flows, "flow"),
             account.dropped_total().flows,
             account.waiting(),
         );

@@ -17,6 +17,7 @@ use crate::confine::ConfineArgs;
 use crate::inputs::Inputs;
 use crate::live::{Live, Once};
 use crate::out::{self, say, warning};
+use crate::report::counted;
 
 /// How long after `--duration` the end comes that a stalled reader holds up: the records of a file
 /// wait for their reader, and meanwhile nothing else is looked at.
@@ -65,10 +66,9 @@ impl Showing<'_> {
             let written = outlet.summary(&done, self.name, memory.total());
             if done.report.records_dropped != 0 && written.is_ok() {
                 warning!(
-                    "{} records with {} packets were dropped: the reader of standard output is \
-                     too slow",
-                    done.report.records_dropped,
-                    done.report.packets_in_dropped
+                    "dropped: {} with {}, because the reader of standard output is too slow",
+                    counted(done.report.records_dropped, "record"),
+                    counted(done.report.packets_in_dropped, "packet")
                 );
             }
             return done.check().and(written);

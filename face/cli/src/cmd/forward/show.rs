@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sys::{Error, Result};
 
 use crate::out::{self, say, warning};
-use crate::report::{account_json, event_level, si, write_account};
+use crate::report::{account_json, counted, event_level, si, write_account};
 
 /// Lines of JSON that wait for a reader.
 const LINES_MAX: usize = 16;
@@ -127,8 +127,8 @@ impl<'a> Show<'a> {
         for (index, flow) in flows.iter().enumerate() {
             let [from, to] = self.way(index);
             say!(
-                "{from} to {to}: {} packets received, {} forwarded, {} dropped in {seconds:.3} s",
-                flow.received,
+                "{from} to {to}: {} received, {} forwarded, {} dropped in {seconds:.3} s",
+                counted(flow.received, "packet"),
                 flow.forwarded,
                 flow.dropped()
             );
@@ -224,8 +224,8 @@ impl<'a> Show<'a> {
         let [from, to] = self.way(index);
         writeln!(
             out,
-            "{from} to {to}: {} packets forwarded ({}, {}), {} of them copied, {} dropped",
-            flow.forwarded,
+            "{from} to {to}: {} forwarded ({}, {}), {} of them copied, {} dropped",
+            counted(flow.forwarded, "packet"),
             si(flow.forwarded as f64 / seconds, "pps"),
             si(flow.forwarded_bytes as f64 * 8.0 / seconds, "bps"),
             flow.copied,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sys::{Error, Result};
 
 use crate::out::{self, say, warning};
-use crate::report::si;
+use crate::report::{counted, si};
 use crate::short::words;
 
 /// Lines of JSON that wait for a reader.
@@ -154,7 +154,7 @@ impl Show {
                 verdict(rule),
                 words(&rule.spec.name, NAME_WIDTH),
                 rate(rule.counters.packets, before.packets),
-                rule.counters.packets,
+                counted(rule.counters.packets, "packet"),
                 rule.counters.dropped,
             ));
         }
@@ -207,9 +207,9 @@ impl Show {
         let would = if self.dry_run { " (dry run)" } else { "" };
         let _ = writeln!(
             text,
-            "{}: {} packets seen ({}), {} passed, {} dropped{would} in {seconds:.3} s",
+            "{}: {} seen ({}), {} passed, {} dropped{would} in {seconds:.3} s",
             self.interface,
-            totals.seen.packets,
+            counted(totals.seen.packets, "packet"),
             si(totals.seen.packets as f64 / seconds.max(1e-3), "pps"),
             totals.passed(),
             totals.dropped(),
@@ -221,7 +221,7 @@ impl Show {
             };
             let _ = writeln!(
                 text,
-                "  {} \"{}\": {} packets, {} dropped{answered}",
+                "  {} \"{}\": {}, {} dropped{answered}",
                 verdict(rule),
                 rule.spec.name,
                 rule.counters.packets,
@@ -231,11 +231,13 @@ impl Show {
         if totals.removed != Counters::default() {
             let _ = writeln!(
                 text,
-                "  rules that a reload removed: {} packets, {} dropped",
-                totals.removed.packets, totals.removed.dropped
+                "  rules that a reload removed: {}, {} dropped",
+                counted(totals.removed.packets, "packet"),
+                totals.removed.dropped
             );
         }
-        let _ = writeln!(text, "  no rule: {} packets", totals.unmatched.packets);
+        let unmatched = counted(totals.unmatched.packets, "packet");
+        let _ = writeln!(text, "  no rule: {unmatched}");
         match totals.imbalance() {
             0 => {}
             missing => {

@@ -11,7 +11,7 @@ use traffic::{Generator, Pace, Rate, Template, WIRE_OVERHEAD};
 use wire::{Dissection, LinkType, dissect};
 
 use crate::out::{self, say};
-use crate::report::si;
+use crate::report::{counted, si};
 
 /// Packets shown by a dry run.
 pub const SAMPLE_COUNT: usize = 5;
@@ -329,9 +329,9 @@ impl Progress {
 /// The totals so far, in one line.
 fn so_far(report: &Report) -> String {
     format!(
-        "{} packets, {} bytes sent in {:.3} s: {}, {}; {} failed",
-        report.packets,
-        report.bytes,
+        "{}, {} sent in {:.3} s: {}, {}; {} failed",
+        counted(report.packets, "packet"),
+        counted(report.bytes, "byte"),
         report.elapsed_ns as f64 / 1e9,
         si(report.pps(), "pps"),
         si(report.bps(), "bps"),
@@ -364,9 +364,9 @@ pub fn summary(report: &Report, port: &str, as_json: bool) -> Result<()> {
 fn summary_text(out: &mut Vec<u8>, report: &Report, port: &str) -> io::Result<()> {
     writeln!(
         out,
-        "sent {} packets, {} bytes on {port} in {:.3} s: {}, {}; {} failed",
-        report.packets,
-        report.bytes,
+        "sent {}, {} on {port} in {:.3} s: {}, {}; {} failed",
+        counted(report.packets, "packet"),
+        counted(report.bytes, "byte"),
         report.elapsed_ns as f64 / 1e9,
         si(report.pps(), "pps"),
         si(report.bps(), "bps"),

@@ -111,7 +111,7 @@ pub(super) fn values(
 
 #[cfg(test)]
 mod tests {
-    use crate::encode::csv::{HEAD, Texts, head, line_beyond};
+    use crate::encode::csv::{HEAD, Texts, head, line_with_extra};
     use crate::encode::extra_fields::ExtraFields;
     use crate::expire::EndReason;
     use crate::extra::{ByteCounts, Extra, PacketNote, Timing};
@@ -120,7 +120,7 @@ mod tests {
     fn row(extra: &Extra<'_>, extra_fields: &ExtraFields, sent: [u32; 2]) -> Vec<(String, String)> {
         let mut line = Vec::new();
         let record = record(4, 6, sent);
-        line_beyond(
+        line_with_extra(
             &record,
             extra,
             extra_fields,

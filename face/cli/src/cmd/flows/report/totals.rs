@@ -7,7 +7,7 @@ use runtime::flows::{QueueStatus, Report};
 use wire::Reason;
 
 use super::Memory;
-use crate::report::{bytes, si, write_account};
+use crate::report::{bytes, counted, si, write_account};
 
 /// Writes totals, where packets went that are in no flow, and the port's account.
 ///
@@ -38,30 +38,31 @@ fn write_flows(out: &mut impl Write, report: &Report, total: &QueueStatus) -> io
     let seconds = report.elapsed.as_secs_f64();
     writeln!(
         out,
-        "\n{} packets ({}) in {:.3} s: {}; {} flows in {} records",
-        meter.packets,
+        "\n{} ({}) in {:.3} s: {}; {} in {}",
+        counted(meter.packets, "packet"),
         bytes(total.wire_bytes),
         seconds,
         si(meter.packets as f64 / seconds.max(1e-9), "pps"),
-        table.flows - report.merged,
-        report.records,
+        counted(table.flows - report.merged, "flow"),
+        counted(report.records, "record"),
     )?;
     let ended = EndReason::ALL.map(|r| (table.ended[r as usize], r.name().to_owned()));
     write_counts(out, "ended", ended)?;
     if report.merged != 0 {
         writeln!(
             out,
-            "{} flows had their two directions in different queues and were merged",
-            report.merged
+            "{} with the two directions in different queues, merged",
+            counted(report.merged, "flow")
         )?;
     }
     let full = table.ended[EndReason::Resources as usize];
     if full != 0 {
         writeln!(
             out,
-            "the flow table ({} entries) was full {full} times: the flow nearest to its timeout \
+            "the flow table ({} entries) was full {}: the flow nearest to its timeout \
              was ended early; increase --table-size",
-            total.capacity
+            total.capacity,
+            counted(full, "time")
         )?;
     }
     Ok(())
@@ -112,33 +113,36 @@ fn write_left_out(out: &mut impl Write, report: &Report, total: &QueueStatus) ->
     if meter.unsampled + report.unsampled_records != 0 {
         writeln!(
             out,
-            "sampling skipped {} packets, and {} records with {} packets",
-            meter.unsampled, report.unsampled_records, report.unsampled_record_packets
+            "sampling skipped {}, and {} with {}",
+            counted(meter.unsampled, "packet"),
+            counted(report.unsampled_records, "record"),
+            counted(report.unsampled_record_packets, "packet")
         )?;
     }
     if meter.twice != 0 {
         writeln!(
             out,
-            "{} tunnelled packets are counted in two flows",
-            meter.twice
+            "counted in two flows: {}",
+            counted(meter.twice, "tunnelled packet")
         )?;
     }
     if total.unselected != 0 {
-        let count = total.unselected;
-        writeln!(out, "the filter (--live-filter) rejected {count} packets")?;
+        let count = counted(total.unselected, "packet");
+        writeln!(out, "the filter (--live-filter) rejected {count}")?;
     }
     if report.records_dropped != 0 {
         writeln!(
             out,
-            "{} records with {} packets were dropped: the reader was too slow",
-            report.records_dropped, report.packets_in_dropped
+            "dropped: {} with {}, because the reader was too slow",
+            counted(report.records_dropped, "record"),
+            counted(report.packets_in_dropped, "packet")
         )?;
     }
     if total.unmetered != 0 {
         writeln!(
             out,
-            "{} packets arrived after --count was reached, and are in no flow",
-            total.unmetered
+            "{} arrived after --count was reached; in no flow",
+            counted(total.unmetered, "packet")
         )?;
     }
     Ok(())
