@@ -251,3 +251,153 @@ fn all_columns_of_the_record_are_an_option() {
         assert!(!all.contains_key("len_mean") && !all.contains_key("entropy"));
     }
 }
+
+/// Elements of IPFIX by the columns of tables. The record has no other form of `rtt_us`, `orphans`
+/// and `uniflow`.
+const ELEMENTS: [(&str, &str); 35] = [
+    ("packets", "packetDeltaCount"),
+    ("bytes", "octetDeltaCount"),
+    ("payload_bytes", "payloadOctetDeltaCount"),
+    ("tcp_flags", "tcpControlBits"),
+    ("tcp_flags_first", "firstTcpControlBits"),
+    ("tcp_flags_last", "lastTcpControlBits"),
+    ("ttl_min", "minimumTTL"),
+    ("ttl_max", "maximumTTL"),
+    ("len_min", "minimumIpTotalLength"),
+    ("len_max", "maximumIpTotalLength"),
+    ("tos", "ipClassOfService"),
+    ("ip_flags", "fragmentFlags"),
+    ("fragments", "fragmentDeltaCount"),
+    ("tcp_options", "tcpOptions"),
+    ("tcp_window", "tcpWindowSize"),
+    ("tcp_mss", "tcpMaximumSegmentSize"),
+    ("retransmissions", "tcpRetransmissionDeltaCount"),
+    ("out_of_order", "tcpOutOfOrderDeltaCount"),
+    ("handshake_us", "tcpHandshakeMicroseconds"),
+    ("ipv4_options", "ipv4OptionNumbers"),
+    ("ipv6_extension_headers", "ipv6ExtensionHeaders"),
+    ("packet_lengths", "packetPayloadOctets"),
+    ("packet_times_us", "packetTimeMicroseconds"),
+    ("packet_flags", "packetTcpControlBits"),
+    ("packet_directions", "packetDirection"),
+    ("len_mean", "packetLengthMean"),
+    ("len_deviation", "packetLengthDeviation"),
+    ("len_histogram", "packetLengthHistogram"),
+    ("gap_min_us", "packetGapMinimum"),
+    ("gap_max_us", "packetGapMaximum"),
+    ("gap_mean_us", "packetGapMean"),
+    ("gap_deviation_us", "packetGapDeviation"),
+    ("gap_histogram", "packetGapHistogram"),
+    ("byte_histogram", "payloadByteHistogram"),
+    ("entropy", "payloadEntropy"),
+];
+
+/// Data records as ipfixDump prints them: values by the name of their element, those of a list by
+/// the name of the element within.
+fn dumped(file: &Path) -> Vec<Value> {
+    let mut command = Command::new("ipfixDump");
+    command.arg("--in").arg(file).args(["--data", "--rfc5610"]);
+    let finished = Process::spawn(&mut command).unwrap().wait(LIMIT).unwrap();
+    let text = finished.checked().unwrap().stdout;
+    let (mut records, mut list): (Vec<Value>, _) = (Vec::new(), String::new());
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("--- data record") {
+            records.push(json!({}));
+        }
+        let Some(record) = records.last_mut() else {
+            continue;
+        };
+        if let Some((_, element)) = line.split_once("ie: (") {
+            let (_, name) = element.split_once(") ").unwrap();
+            list = name.to_owned();
+            // That of a list that was not measured has no entries.
+            record[&list] = Value::Null;
+        } else if let Some((left, value)) = line.split_once(" : ") {
+            let value = serde_json::from_str(value.trim()).unwrap_or(Value::Null);
+            if left.trim().parse::<u32>().is_ok() {
+                match &mut record[&list] {
+                    Value::Array(values) => values.push(value),
+                    empty => *empty = json!([value]),
+                }
+                continue;
+            }
+            // `(32473/16385)reversePayloadOctetDeltaCount`, `(2)    packetDeltaCount`
+            let name = left.rsplit([' ', ')']).next().unwrap();
+            record[name] = value;
+        }
+    }
+    records
+}
+
+/// A value in thousandths, to which JSON rounds.
+fn thousandths(value: &Value) -> String {
+    match value {
+        Value::Array(values) => values
+            .iter()
+            .map(|value| thousandths(value) + " ")
+            .collect(),
+        Value::Number(number) if number.as_f64() == Some(0.0) => String::new(),
+        Value::Number(number) => format!("{:.0}", (number.as_f64().unwrap() * 1000.0).round()),
+        _ => String::new(),
+    }
+}
+
+#[test]
+fn lists_of_ipfix_equal_json() {
+    require!(skip::program("ipfixDump", "libfixbuf-tools"));
+    let folder = Folder::new("fields-ipfix");
+    let path = |at: usize| folder.0.join(format!("{at}.ipfix"));
+    for (at, run) in full(|at| format!("ipfix:{}", path(at).display()), &[]) {
+        // The source of a record of one direction is its sender: its columns may be exchanged.
+        let flows = run.flows.iter();
+        let sent = |of: &Value| of["packets"].as_u64().is_some_and(|packets| packets != 0);
+        let flows = flows.filter(|flow| sent(flow) && sent(&flow["reverse"]));
+        let mut expected: Vec<Vec<String>> = flows
+            .map(|flow| {
+                let columns = columns(flow);
+                let known = columns.iter().filter(|(name, _)| {
+                    let name = name.strip_prefix("reverse_").unwrap_or(name);
+                    ELEMENTS.iter().any(|(column, _)| *column == name)
+                });
+                known.map(|(_, value)| thousandths(value)).collect()
+            })
+            .collect();
+        let records = dumped(&path(at));
+        let both = |record: &&Value| !record["reversePacketDeltaCount"].is_null();
+        let mut found: Vec<Vec<String>> = records
+            .iter()
+            .filter(both)
+            .map(|record| {
+                let names = columns(&json!({})).into_iter().map(|(name, _)| name);
+                let of = |name: String| {
+                    let (column, is_reverse) = match name.strip_prefix("reverse_") {
+                        Some(column) => (column, true),
+                        None => (name.as_str(), false),
+                    };
+                    let (_, element) = ELEMENTS.iter().find(|(of, _)| *of == column)?;
+                    let element = match is_reverse {
+                        true => format!("reverse{}{}", element[..1].to_uppercase(), &element[1..]),
+                        false => (*element).to_owned(),
+                    };
+                    let value = &record[&element];
+                    Some(match column {
+                        // The bits of the header's byte.
+                        "ip_flags" => thousandths(&value.as_u64().map(|bits| bits >> 5).into()),
+                        _ => thousandths(value),
+                    })
+                };
+                names.filter_map(of).collect()
+            })
+            .collect();
+        expected.sort();
+        found.sort();
+        assert_eq!(found.len(), expected.len(), "{}", path(at).display());
+        for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+            // JSON has thousandths, ipfixDump eight digits.
+            let numbers = (found.parse::<f64>(), expected.parse::<f64>());
+            let is_near = matches!(numbers, (Ok(a), Ok(b)) if (a - b).abs() <= 1.0 + b * 1e-7);
+            let place = path(at).display().to_string();
+            assert!(is_near || found == expected, "{place}: {found} {expected}");
+        }
+    }
+}

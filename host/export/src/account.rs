@@ -72,6 +72,9 @@ pub struct Account {
     pub data_records: u64,
     /// Records that were not, by [`DropReason`].
     pub dropped: [Sum; DropReason::COUNT],
+    /// Records exported without some of their extra fields, with which they would not have fitted
+    /// into a message.
+    pub shortened: u64,
     /// Messages sent or written, those with templates and options included; row groups of
     /// Parquet.
     pub messages: u64,
@@ -139,6 +142,7 @@ impl Account {
         self.offered.add(&other.offered);
         self.exported.add(&other.exported);
         self.data_records += other.data_records;
+        self.shortened += other.shortened;
         for (sum, more) in self.dropped.iter_mut().zip(&other.dropped) {
             sum.add(more);
         }
@@ -192,6 +196,7 @@ mod tests {
             offered: sum(900),
             exported: sum(1),
             data_records: from + 2,
+            shortened: from + 9,
             dropped: std::array::from_fn(|at| sum(10 + at as u64)),
             messages: from + 3,
             files: from + 4,
@@ -227,8 +232,9 @@ mod tests {
             account.sessions,
             account.failures,
             account.refused_by_host,
+            account.shortened,
         ];
-        assert_eq!(counts, [6004, 6006, 6008, 6010, 6012, 6014, 6016]);
+        assert_eq!(counts, [6004, 6006, 6008, 6010, 6012, 6014, 6016, 6018]);
         assert_eq!(
             account.last_failure.as_deref(),
             Some("failure 1000"),

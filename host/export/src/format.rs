@@ -1,6 +1,6 @@
 //! Formats by name, and how each is made.
 
-use flow::element::OWN_ENTERPRISE;
+use flow::element::{Column, OWN_ENTERPRISE};
 use flow::encode::extra_fields::ExtraFields;
 use flow::encode::{Encode, csv, eve, ipfix, json, lines, netflow5, netflow9};
 use flow::{EndReason, Extra, Record};
@@ -65,7 +65,7 @@ pub static FORMATS: &[Format] = &[
         sinks: &["udp", "tcp", "tls", "sctp", FILE],
         options: &["domain", "uniflow", "fields", "enterprise"],
         tells_sampling: true,
-        holds_measured: false,
+        holds_measured: true,
         port: 4739,
         // RFC 7011 §10.3.4.
         port_encrypted: 4740,
@@ -217,7 +217,10 @@ const PACKED_LEN: usize = 256 << 10;
 
 fn make_ipfix(target: &Target, setup: &Setup) -> Box<dyn Encode> {
     let mut extra = setup.columns.clone();
-    extra.extend(&target.options.fields);
+    match setup.extra_fields.record && target.options.fields.is_empty() {
+        true => extra.extend(Column::all()),
+        false => extra.extend(&target.options.fields),
+    }
     Box::new(ipfix::Encoder::new(ipfix::Config {
         domain: target.options.domain,
         message_len_max: message_len_max(target),

@@ -49,6 +49,10 @@ impl Encode for One {
     fn refused(&self) -> &[Sum; Refusal::COUNT] {
         self.0.refused()
     }
+
+    fn shortened(&self) -> u64 {
+        self.0.shortened()
+    }
 }
 
 #[cfg(test)]

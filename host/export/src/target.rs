@@ -296,7 +296,11 @@ impl Options {
     }
 }
 
+/// Names of elements; `all` stands for those of [`Column::all`].
 fn fields(value: &str) -> std::result::Result<Vec<Column>, String> {
+    if value == "all" {
+        return Ok(Column::all().collect());
+    }
     let names = value.split(',').filter(|name| !name.is_empty());
     names
         .map(|name| {

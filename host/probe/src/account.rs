@@ -74,6 +74,7 @@ pub fn accounts_json(accounts: &[(String, Account)]) -> Value {
             "offered": {"flows": account.offered.flows, "packets": account.offered.packets},
             "exported": {"flows": account.exported.flows, "packets": account.exported.packets},
             "data_records": account.data_records,
+            "shortened": account.shortened,
             "dropped": dropped,
             "messages": account.messages,
             "files": account.files,

@@ -38,6 +38,7 @@ pub enum DataType {
     Unsigned16 = 2,
     Unsigned32 = 3,
     Unsigned64 = 4,
+    Signed8 = 5,
     Float64 = 10,
     MacAddress = 12,
     String = 13,
@@ -440,7 +441,41 @@ pub struct Column {
     pub way: Way,
 }
 
+/// The fields of a record that no standard template has, other forms of the same value left out.
+const ALL: [&Field; 20] = [
+    field::PayloadOctets::FIELD,
+    field::TcpFlagsFirst::FIELD,
+    field::TcpFlagsLast::FIELD,
+    field::MaximumTtl::FIELD,
+    field::MinimumLength::FIELD,
+    field::MaximumLength::FIELD,
+    field::ClassOfService::FIELD,
+    field::FragmentFlags::FIELD,
+    field::Fragments::FIELD,
+    field::TcpOptions::FIELD,
+    field::TcpWindow::FIELD,
+    field::TcpMss::FIELD,
+    field::Retransmissions::FIELD,
+    field::OutOfOrder::FIELD,
+    field::HandshakeTime::FIELD,
+    field::StartNs::FIELD,
+    field::EndNs::FIELD,
+    field::DurationMs::FIELD,
+    field::Ipv4Options::FIELD,
+    field::ExtensionHeaders::FIELD,
+];
+
 impl Column {
+    /// The columns of all fields of a record that no standard template has, each forward one
+    /// followed by its reverse.
+    pub fn all() -> impl Iterator<Item = Column> {
+        ALL.into_iter().flat_map(|field| {
+            let ways = [Way::Forward, Way::Reverse].into_iter();
+            let ways = ways.filter(|way| *way == Way::Forward || field.is_directed);
+            ways.map(move |way| Column { field, way })
+        })
+    }
+
     /// The column of this name: that of an element, or `reverse` before it (`reverseMinimumTTL`),
     /// as RFC 5103 §6.1 has it.
     pub fn find(name: &str) -> Option<Column> {
@@ -479,9 +514,14 @@ impl Column {
         let name = self.field.element.name;
         match self.way {
             Way::Forward => name.to_owned(),
-            Way::Reverse => format!("reverse{}{}", name[..1].to_ascii_uppercase(), &name[1..]),
+            Way::Reverse => reverse_name(name),
         }
     }
+}
+
+/// The name of a reverse element (RFC 5103 §6.1): `reverseMinimumTTL`.
+pub(crate) fn reverse_name(name: &str) -> String {
+    format!("reverse{}{}", name[..1].to_ascii_uppercase(), &name[1..])
 }
 
 /// Set in the number of reverse elements of our own.

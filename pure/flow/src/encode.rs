@@ -140,4 +140,10 @@ pub trait Encode: Send {
 
     /// Records refused, by [`Refusal`].
     fn refused(&self) -> &[Sum; Refusal::COUNT];
+
+    /// Records taken without some of their extra fields, with which they would not have fitted into
+    /// a message.
+    fn shortened(&self) -> u64 {
+        0
+    }
 }

@@ -153,6 +153,7 @@ impl Running {
                     account.exported.add(&held);
                 }
                 account.data_records += data_records;
+                account.shortened = self.worker.encoder.shortened();
                 account.messages += 1;
                 account.bytes += len;
                 account.refused_by_host = self.worker.sink.refused_by_host();

@@ -16,6 +16,7 @@ use crate::key::Side;
 use crate::record::Record;
 use crate::sampling::Sampling;
 
+mod lists;
 mod options;
 mod rich;
 mod write;
@@ -116,6 +117,8 @@ pub struct Encoder {
     sequence: u32,
     held: Sum,
     refused: [Sum; Refusal::COUNT],
+    /// Records without some of their extra fields.
+    shortened: u64,
     /// Extra columns of records with one direction, and with both.
     extra: [Vec<Column>; 2],
     /// By index in [`STANDARD`]: what writes records of which nothing more is reported, one data
@@ -165,6 +168,7 @@ impl Encoder {
             sequence: 0,
             held: Sum::default(),
             refused: [Sum::default(); Refusal::COUNT],
+            shortened: 0,
             extra: [one.collect(), both],
             config,
         }
@@ -526,6 +530,10 @@ impl Encode for Encoder {
     fn refused(&self) -> &[Sum; Refusal::COUNT] {
         &self.refused
     }
+
+    fn shortened(&self) -> u64 {
+        self.shortened
+    }
 }
 
 impl Encoder {
@@ -536,8 +544,10 @@ impl Encoder {
             let (id, _) = column.wire_id(self.config.own_enterprise);
             (id, column.name(), &column.field.element)
         });
-        let rich = self.rich.iter().flat_map(|rich| rich.own_elements());
-        let rich = rich.map(|element| (element.id, element.name.to_owned(), element));
+        let rich = self
+            .rich
+            .iter()
+            .flat_map(|rich| rich.own_elements(self.config.is_biflow));
         let mut own: Vec<_> = columns.chain(rich).collect();
         own.retain(|(_, _, element)| element.enterprise == OWN_ENTERPRISE);
         own.sort_by_key(|(id, _, _)| *id);

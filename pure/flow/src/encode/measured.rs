@@ -3,6 +3,7 @@
 //! the rows. JSON has the same values in objects and lists of its own ([`super::json`]).
 
 use super::extra_fields::ExtraFields;
+use crate::element::{DataType, Element, OWN_ENTERPRISE, Semantics, Units};
 use crate::extra::{Extra, PacketNote, Timing, entropy};
 use crate::key::Side;
 use crate::record::Record;
@@ -38,6 +39,8 @@ pub struct Measured {
     pub is_selected: fn(&ExtraFields) -> bool,
     /// Its type and value.
     pub measure: Measure,
+    /// The element of IPFIX: of the number, or of each number of the list.
+    pub element: Element,
 }
 
 /// Which of [`MEASURED`], and of which direction.
@@ -86,58 +89,125 @@ pub fn columns(extra_fields: &ExtraFields) -> impl Iterator<Item = MeasuredColum
 /// All rows, by what they are selected with. Names and types stay; new ones may come.
 pub static MEASURED: [&[Measured]; 3] = [PACKETS, TIMING, BYTES];
 
-const fn of_packets(name: &'static str, bits: i8, read: ReadList) -> Measured {
-    let is_signed = false;
+/// An element of our own; its type is that of the measure.
+const fn element(
+    name: &'static str,
+    id: u16,
+    units: Units,
+    measure: &Measure,
+    about: &'static str,
+) -> Element {
+    let (data_type, len) = match measure {
+        Measure::Fraction(_) => (DataType::Float64, 8),
+        Measure::List {
+            bits: 8, is_signed, ..
+        } if *is_signed => (DataType::Signed8, 1),
+        Measure::List { bits: 8, .. } => (DataType::Unsigned8, 1),
+        Measure::List { bits: 16, .. } => (DataType::Unsigned16, 2),
+        Measure::List { .. } => (DataType::Unsigned32, 4),
+    };
+    Element {
+        name,
+        id,
+        enterprise: OWN_ENTERPRISE,
+        len,
+        data_type,
+        semantics: Semantics::Quantity,
+        units,
+        about,
+    }
+}
+
+/// What precedes the value of a row: its names, the number of its element, units.
+type Name = (&'static str, &'static str, u16, Units, &'static str);
+
+const fn of_packets(name: Name, bits: i8, is_signed: bool, read: ReadList) -> Measured {
+    let (name, of_element, id, units, about) = name;
+    let measure = Measure::List {
+        bits,
+        is_signed,
+        read,
+    };
     Measured {
         name,
         is_directed: false,
         is_selected: |extra_fields| extra_fields.packets,
-        measure: Measure::List {
-            bits,
-            is_signed,
-            read,
-        },
+        element: element(of_element, id, units, &measure, about),
+        measure,
     }
 }
 
 /// As PSTATS has them: payload bytes, microseconds since the start, flags, directions.
 const PACKETS: &[Measured] = &[
-    of_packets("packet_lengths", 16, |_, extra, _, out| {
-        notes(extra, out, |note| note.payload_len.into());
-    }),
-    of_packets("packet_times_us", 32, |_, extra, _, out| {
-        notes(extra, out, |note| note.time_us.into());
-    }),
-    of_packets("packet_flags", 8, |_, extra, _, out| {
-        notes(extra, out, |note| note.tcp_flags.into());
-    }),
-    Measured {
-        measure: Measure::List {
-            bits: 8,
-            is_signed: true,
-            read: |_, extra, source, out| {
-                notes(
-                    extra,
-                    out,
-                    |note| {
-                        if note.side() == source { 1 } else { -1 }
-                    },
-                );
-            },
+    of_packets(
+        (
+            "packet_lengths",
+            "packetPayloadOctets",
+            24,
+            Units::Octets,
+            "Payload bytes of each of the first packets",
+        ),
+        16,
+        false,
+        |_, extra, _, out| notes(extra, out, |note| note.payload_len.into()),
+    ),
+    of_packets(
+        (
+            "packet_times_us",
+            "packetTimeMicroseconds",
+            25,
+            Units::Microseconds,
+            "Time of each of the first packets since the flow began",
+        ),
+        32,
+        false,
+        |_, extra, _, out| notes(extra, out, |note| note.time_us.into()),
+    ),
+    of_packets(
+        (
+            "packet_flags",
+            "packetTcpControlBits",
+            26,
+            Units::None,
+            "TCP flags of each of the first packets",
+        ),
+        8,
+        false,
+        |_, extra, _, out| notes(extra, out, |note| note.tcp_flags.into()),
+    ),
+    of_packets(
+        (
+            "packet_directions",
+            "packetDirection",
+            27,
+            Units::None,
+            "Direction of each of the first packets: 1 from the source, -1 to it",
+        ),
+        8,
+        true,
+        |_, extra, source, out| {
+            notes(
+                extra,
+                out,
+                |note| {
+                    if note.side() == source { 1 } else { -1 }
+                },
+            );
         },
-        ..of_packets("packet_directions", 8, |_, _, _, _| {})
-    },
+    ),
 ];
 
 fn notes(extra: &Extra<'_>, out: &mut dyn FnMut(i64), read: impl Fn(&PacketNote) -> i64) {
     extra.packets.iter().map(read).for_each(out);
 }
 
-const fn of_timing(name: &'static str, measure: Measure) -> Measured {
+const fn of_timing(name: Name, measure: Measure) -> Measured {
+    let (name, of_element, id, units, about) = name;
     Measured {
         name,
         is_directed: true,
         is_selected: |extra_fields| extra_fields.timing,
+        element: element(of_element, id, units, &measure, about),
         measure,
     }
 }
@@ -153,14 +223,26 @@ const fn counts(read: ReadList) -> Measure {
 
 const TIMING: &[Measured] = &[
     of_timing(
-        "len_mean",
+        (
+            "len_mean",
+            "packetLengthMean",
+            28,
+            Units::Octets,
+            "Mean length of packets",
+        ),
         Measure::Fraction(|record, extra, side| {
             let (mean, _) = sent(record, extra, side)?.len_mean_deviation(&record.sent_by(side));
             Some(mean)
         }),
     ),
     of_timing(
-        "len_deviation",
+        (
+            "len_deviation",
+            "packetLengthDeviation",
+            29,
+            Units::Octets,
+            "Standard deviation of the length of packets",
+        ),
         Measure::Fraction(|record, extra, side| {
             let timing = sent(record, extra, side)?;
             let (_, deviation) = timing.len_mean_deviation(&record.sent_by(side));
@@ -168,36 +250,72 @@ const TIMING: &[Measured] = &[
         }),
     ),
     of_timing(
-        "len_histogram",
+        (
+            "len_histogram",
+            "packetLengthHistogram",
+            30,
+            Units::Packets,
+            "Packets by length, in bins of docs/flows.md",
+        ),
         counts(|record, extra, side, out| {
             let timing = sent(record, extra, side);
             bins(timing.map(|timing| &timing.len_bins[..]), out);
         }),
     ),
     of_timing(
-        "gap_min_us",
+        (
+            "gap_min_us",
+            "packetGapMinimum",
+            31,
+            Units::Microseconds,
+            "Shortest time between two packets",
+        ),
         Measure::Fraction(|_, extra, side| Some(us(gaps(extra, side)?.gap_min_ns as f64))),
     ),
     of_timing(
-        "gap_max_us",
+        (
+            "gap_max_us",
+            "packetGapMaximum",
+            32,
+            Units::Microseconds,
+            "Longest time between two packets",
+        ),
         Measure::Fraction(|_, extra, side| Some(us(gaps(extra, side)?.gap_max_ns as f64))),
     ),
     of_timing(
-        "gap_mean_us",
+        (
+            "gap_mean_us",
+            "packetGapMean",
+            33,
+            Units::Microseconds,
+            "Mean time between packets",
+        ),
         Measure::Fraction(|_, extra, side| {
             let (mean, _) = gaps(extra, side)?.gap_mean_deviation_ns();
             Some(us(mean))
         }),
     ),
     of_timing(
-        "gap_deviation_us",
+        (
+            "gap_deviation_us",
+            "packetGapDeviation",
+            34,
+            Units::Microseconds,
+            "Standard deviation of the time between packets",
+        ),
         Measure::Fraction(|_, extra, side| {
             let (_, deviation) = gaps(extra, side)?.gap_mean_deviation_ns();
             Some(us(deviation))
         }),
     ),
     of_timing(
-        "gap_histogram",
+        (
+            "gap_histogram",
+            "packetGapHistogram",
+            35,
+            Units::Packets,
+            "Packets by time since the one before, in bins of docs/flows.md",
+        ),
         counts(|_, extra, side, out| {
             let timing = gaps(extra, side);
             bins(timing.map(|timing| &timing.gap_bins[..]), out);
@@ -205,24 +323,34 @@ const TIMING: &[Measured] = &[
     ),
 ];
 
-const fn of_bytes(name: &'static str, measure: Measure) -> Measured {
+const fn of_bytes(name: Name, measure: Measure) -> Measured {
     Measured {
-        name,
-        is_directed: true,
         is_selected: |extra_fields| extra_fields.bytes,
-        measure,
+        ..of_timing(name, measure)
     }
 }
 
 const BYTES: &[Measured] = &[
     of_bytes(
-        "byte_histogram",
+        (
+            "byte_histogram",
+            "payloadByteHistogram",
+            36,
+            Units::Octets,
+            "Bytes of the payload by value, 0 to 255",
+        ),
         counts(|_, extra, side, out| {
             bins(payload(extra, side).map(|counts| &counts[..]), out);
         }),
     ),
     of_bytes(
-        "entropy",
+        (
+            "entropy",
+            "payloadEntropy",
+            37,
+            Units::None,
+            "Entropy of the payload's bytes in bits",
+        ),
         Measure::Fraction(|_, extra, side| payload(extra, side).map(entropy)),
     ),
 ];

@@ -105,6 +105,13 @@ pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> i
                 )?;
             }
         }
+        if account.shortened != 0 {
+            writeln!(
+                out,
+                "  {} exported without some extra fields: too long for a message; increase mtu=",
+                counted(account.shortened, "record")
+            )?;
+        }
         if account.files != 0 {
             writeln!(out, "  {} completed", counted(account.files, "file"))?;
         }

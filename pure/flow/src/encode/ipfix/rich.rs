@@ -2,12 +2,13 @@
 //! records without them do not change.
 //!
 //! Each application has a template with its own fields, for each shape of a flow that can have it;
-//! a template with all fields serves what mixes several. The fields of a record that does not fit
-//! into a message alone are left out, not the record.
+//! a template with all fields serves what mixes several. Of a record that does not fit into a
+//! message alone, fields are left out ([`Trim`]), not the record.
 
 use inspect::{Application, FIELDS, Field};
 
-use super::write::{Writer, specifier};
+use super::lists::{self, ListSize};
+use super::write::{Writer, specifier, variable};
 use super::{Encoder, HEADER_LEN, NO_SET, SET_HEADER_LEN, TEMPLATE_ID_MIN, TEMPLATE_SET};
 use crate::element::{
     APPLICATION, ApplicationElement, DataType, Element, OWN_ENTERPRISE, Semantics, Units,
@@ -172,7 +173,18 @@ const SHAPES: usize = 8;
 pub(super) fn columns_max(extra_fields: &ExtraFields) -> usize {
     const WITHOUT_ORIGIN: usize = 10;
     let networks = if extra_fields.origin.network { 2 } else { 0 };
-    WITHOUT_ORIGIN + networks + origins(&extra_fields.origin).count()
+    let measured = lists::columns(extra_fields, true).count();
+    WITHOUT_ORIGIN + networks + origins(&extra_fields.origin).count() + measured
+}
+
+/// What stands in a record after the standard columns.
+struct Rest<'a> {
+    record: &'a Record,
+    extra: &'a Extra<'a>,
+    known: Option<&'a Known>,
+    /// The group that the application's fields are of.
+    group: usize,
+    trim: Trim,
 }
 
 /// Fields that belong together.
@@ -189,6 +201,33 @@ pub(super) struct Rich {
     groups: Vec<Group>,
     /// What is after the standard columns of the record being made.
     tail: Vec<u8>,
+    /// The numbers of a list.
+    numbers: Vec<i64>,
+}
+
+/// How a record that does not fit into a message is made shorter: by what an entry names, and by
+/// what those before it name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trim {
+    Nothing,
+    /// The numbers of lists are as short as the largest one allows (RFC 7011 §6.2). Not done
+    /// unless it helps: libfixbuf 2.4 misreads such lists.
+    ShortNumbers,
+    ByteHistograms,
+    ApplicationFields,
+    Origins,
+    Lists,
+}
+
+impl Trim {
+    const ALL: [Trim; 6] = [
+        Trim::Nothing,
+        Trim::ShortNumbers,
+        Trim::ByteHistograms,
+        Trim::ApplicationFields,
+        Trim::Origins,
+        Trim::Lists,
+    ];
 }
 
 impl Rich {
@@ -221,7 +260,8 @@ impl Rich {
         Rich {
             extra_fields,
             groups: groups.filter(fits).collect(),
-            tail: Vec::with_capacity(2048),
+            tail: Vec::with_capacity(4096),
+            numbers: Vec::with_capacity(256),
         }
     }
 
@@ -237,7 +277,7 @@ impl Rich {
     }
 
     /// Appends specifiers of the columns after the standard ones; gives how many.
-    fn specifiers(&self, group: &Group, own: u32, out: &mut Vec<u8>) -> usize {
+    fn specifiers(&self, group: &Group, is_both: bool, own: u32, out: &mut Vec<u8>) -> usize {
         let mut count = 0;
         let mut add = |(id, len): (u16, u16), enterprise| {
             specifier(out, id, len, enterprise);
@@ -267,6 +307,10 @@ impl Rich {
         for element in origins(&self.extra_fields.origin) {
             add((element.id, element.len), own);
         }
+        for column in lists::columns(&self.extra_fields, is_both) {
+            let (column, enterprise) = lists::specifier(&column, own);
+            add(column, enterprise);
+        }
         if self.extra_fields.application {
             add(APPLICATION_ID, 0);
             add(APPLICATION_NAME, 0);
@@ -282,9 +326,9 @@ impl Rich {
     }
 
     /// Elements of our own in these templates.
-    pub(super) fn own_elements(&self) -> Vec<&'static Element> {
+    pub(super) fn own_elements(&self, is_biflow: bool) -> Vec<(u16, String, &'static Element)> {
         let extra_fields = &self.extra_fields;
-        let mut elements = Vec::new();
+        let mut elements: Vec<&'static Element> = Vec::new();
         if extra_fields.key.tunnel {
             elements.push(&TUNNEL);
         }
@@ -297,23 +341,29 @@ impl Rich {
             let rows = APPLICATION.iter().map(|row| &row.element);
             elements.extend(rows.filter(|element| element.enterprise == OWN_ENTERPRISE));
         }
-        elements
+        let named = elements
+            .into_iter()
+            .map(|of| (of.id, of.name.to_owned(), of));
+        named
+            .chain(lists::own_elements(extra_fields, is_biflow))
+            .collect()
     }
 
     /// Makes the tail of a record, as the group has it.
-    fn fill(
-        &mut self,
-        record: &Record,
-        extra: &Extra<'_>,
-        known: Option<&Known>,
-        source: Side,
-        group: usize,
-    ) {
+    fn fill(&mut self, of: &Rest<'_>, source: Side, is_both: bool, own: u32) {
         let Rich {
             extra_fields,
             groups,
             tail,
+            numbers,
         } = self;
+        let Rest {
+            record,
+            extra,
+            known,
+            group,
+            trim,
+        } = *of;
         tail.clear();
         let key_extra = extra.key.copied().unwrap_or_default();
         let key = &extra_fields.key;
@@ -336,7 +386,19 @@ impl Rich {
             variable(tail, |out| out.extend(id.as_str().as_bytes()));
         }
         if extra_fields.origin.any() {
-            put_origins(&extra_fields.origin, extra.origins, source, tail);
+            let origins = extra.origins.filter(|_| trim < Trim::Origins);
+            put_origins(&extra_fields.origin, origins, source, tail);
+        }
+        for column in lists::columns(extra_fields, is_both) {
+            let size = match trim {
+                Trim::Nothing => ListSize::Natural,
+                Trim::Lists => ListSize::Empty,
+                Trim::ShortNumbers => ListSize::Reduced,
+                _ if lists::is_byte_histogram(&column) => ListSize::Empty,
+                _ => ListSize::Reduced,
+            };
+            let of = (record, extra, column.side(source));
+            lists::put(&column, of, (own, size), numbers, tail);
         }
         let Some(known) = known else { return };
         tail.extend(application_id(known.by));
@@ -375,22 +437,6 @@ fn put_origins(parts: &OriginParts, of: Option<&Origins>, source: Side, out: &mu
     }
 }
 
-/// Appends a value with its length before it (RFC 7011 §7).
-fn variable(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
-    let at = out.len();
-    out.push(0);
-    write(out);
-    let len = out.len() - at - 1;
-    if len < 255 {
-        out[at] = len as u8;
-        return;
-    }
-    // Far from the limit: an application has some five hundred bytes.
-    let [high, low] = (len.min(usize::from(u16::MAX)) as u16).to_be_bytes();
-    out[at] = 255;
-    drop(out.splice(at + 1..at + 1, [high, low]));
-}
-
 impl Encoder {
     /// As `take`, with extra fields.
     pub(super) fn take_rich(
@@ -410,20 +456,27 @@ impl Encoder {
                 .then(|| Known::of(record, &extra));
             let known = known.as_ref();
             let group = known.map_or(0, |known| rich.group_of(&known.found).number);
-            let mut fits = self.push_rich(&mut rich, record, *reason, &extra, known, group);
-            if !fits && self.record_count == 0 && group != 0 {
-                // Too long for any message: without the application's fields.
-                self.reset_message();
-                fits = self.push_rich(&mut rich, record, *reason, &extra, known, 0);
-            }
-            if !fits && self.record_count == 0 && extra.origins.is_some() {
-                // And without the names of those after it.
-                self.reset_message();
-                let bare = Extra {
-                    origins: None,
-                    ..extra
+            let mut fits = false;
+            for trim in Trim::ALL {
+                let group = if trim < Trim::ApplicationFields {
+                    group
+                } else {
+                    0
                 };
-                fits = self.push_rich(&mut rich, record, *reason, &bare, known, 0);
+                let rest = Rest {
+                    record,
+                    extra: &extra,
+                    known,
+                    group,
+                    trim,
+                };
+                fits = self.push_rich(&mut rich, &rest, *reason);
+                if fits || self.record_count != 0 {
+                    self.shortened += u64::from(fits && trim > Trim::ShortNumbers);
+                    break;
+                }
+                // Too long for any message.
+                self.reset_message();
             }
             if fits {
                 self.held.count(record);
@@ -431,7 +484,6 @@ impl Encoder {
                 taken = count;
                 break;
             } else {
-                self.reset_message();
                 self.refused[Refusal::TooLarge as usize].count(record);
             }
         }
@@ -445,15 +497,8 @@ impl Encoder {
     }
 
     /// One record of both sides, or one of each side that sent: all of them or none.
-    fn push_rich(
-        &mut self,
-        rich: &mut Rich,
-        record: &Record,
-        reason: EndReason,
-        extra: &Extra<'_>,
-        known: Option<&Known>,
-        group: usize,
-    ) -> bool {
+    fn push_rich(&mut self, rich: &mut Rich, rest: &Rest<'_>, reason: EndReason) -> bool {
+        let (record, group) = (rest.record, rest.group);
         let initiator = record.initiator();
         let is_both = self.config.is_biflow && !record.is_one_way();
         let mark = (self.at, self.set_at, self.set_index, self.record_count);
@@ -465,8 +510,8 @@ impl Encoder {
             if !is_wanted {
                 continue;
             }
-            rich.fill(record, extra, known, side, group);
             let shape = standard_index(record, is_both);
+            rich.fill(rest, side, is_both, self.config.own_enterprise);
             let index = INDEX_MIN + group * SHAPES + shape;
             let view = View::new(record, reason, side, self.config.interface);
             if self.push_columns(&view, shape, index, &rich.tail).is_none() {
@@ -522,7 +567,8 @@ impl Encoder {
                     self.specify(column, &mut fields);
                     count += 1;
                 }
-                count += rich.specifiers(group, self.config.own_enterprise, &mut fields);
+                let own = self.config.own_enterprise;
+                count += rich.specifiers(group, shape & 1 != 0, own, &mut fields);
                 let mut record = Vec::new();
                 record.extend((TEMPLATE_ID_MIN + index as u16).to_be_bytes());
                 record.extend((count as u16).to_be_bytes());

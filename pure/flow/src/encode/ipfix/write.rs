@@ -24,6 +24,22 @@ pub(super) fn specifier(out: &mut Vec<u8>, id: u16, len: u16, enterprise: u32) {
     }
 }
 
+/// Appends a value with its length before it (RFC 7011 §7).
+pub(super) fn variable(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let len = out.len() - at - 1;
+    if len < 255 {
+        out[at] = len as u8;
+        return;
+    }
+    // Far from the limit: the longest list has 1,033 bytes.
+    let [high, low] = (len.min(usize::from(u16::MAX)) as u16).to_be_bytes();
+    out[at] = 255;
+    drop(out.splice(at + 1..at + 1, [high, low]));
+}
+
 /// Puts records of any kind into as many messages as they need.
 pub(super) struct Writer {
     messages: Vec<Vec<u8>>,
