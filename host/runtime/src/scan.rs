@@ -308,6 +308,10 @@ pub struct Totals {
     pub closed: u64,
     /// As above.
     pub filtered: u64,
+    /// As above.
+    pub unfiltered: u64,
+    /// Hosts found by probes that have no port.
+    pub up: u64,
     /// Answers that came before.
     pub repeated: u64,
     /// Answers reported, of which it is not known whether they came before: the table was full.
@@ -318,12 +322,25 @@ pub struct Totals {
     pub talked: Talked,
 }
 
+/// An answer as it was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it is an answer to, and its meaning.
+    pub answer: Answer,
+    /// When it was taken from the port.
+    pub time: SystemTime,
+    /// From the sending of the probe until then, if the time of sending is still known.
+    pub rtt: Option<Duration>,
+    /// The data of the answer: a UDP datagram, the MAC address that answered.
+    pub payload: Box<[u8]>,
+}
+
 /// What happens meanwhile.
 pub enum Notice<'a> {
     /// Neighbours on the link were asked: so many answered of so many.
     Neighbours(usize, u128),
-    /// An answer, when it was taken from the port.
-    Found(&'a Answer, SystemTime),
+    /// An answer.
+    Found(&'a Found),
     /// What a service said, when reading ended.
     Banner(&'a Banner, SystemTime),
     /// About once a second.

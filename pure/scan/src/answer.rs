@@ -6,7 +6,7 @@ use wire::{Dissection, LayerKind, LinkType, dissect, dissect_inner};
 
 use crate::cookie::{Aim, Cookies};
 use crate::plan::Plan;
-use crate::port::Protocol;
+use crate::probe::Probe;
 
 const SYN: u16 = 0x02;
 const RST: u16 = 0x04;
@@ -21,6 +21,10 @@ pub enum State {
     Closed,
     /// Filtered: a router or host reported that the probe was not delivered.
     Filtered,
+    /// Not filtered: the host answered, and whether the port is open is not known (ACK probes).
+    Unfiltered,
+    /// The host exists: it answered a probe that has no port.
+    Up,
 }
 
 impl State {
@@ -30,6 +34,8 @@ impl State {
             Self::Open => "open",
             Self::Closed => "closed",
             Self::Filtered => "filtered",
+            Self::Unfiltered => "unfiltered",
+            Self::Up => "up",
         }
     }
 }
@@ -41,6 +47,22 @@ pub enum Evidence {
     SynAck,
     /// A reset.
     Reset,
+    /// A UDP datagram.
+    Udp,
+    /// An SCTP INIT ACK.
+    InitAck,
+    /// An SCTP ABORT.
+    Abort,
+    /// An ICMP echo reply.
+    Echo,
+    /// An ICMP timestamp reply.
+    Timestamp,
+    /// An ARP reply.
+    Arp,
+    /// A Neighbor Advertisement.
+    Neighbour,
+    /// A packet of the IP protocol that was probed.
+    Ip,
     /// An ICMP error that quotes the probe.
     Icmp {
         /// Of ICMP, or of ICMPv6.
@@ -58,6 +80,14 @@ impl Evidence {
         match self {
             Self::SynAck => "syn-ack",
             Self::Reset => "reset",
+            Self::Udp => "udp-response",
+            Self::InitAck => "init-ack",
+            Self::Abort => "abort",
+            Self::Echo => "echo-reply",
+            Self::Timestamp => "timestamp-reply",
+            Self::Arp => "arp-response",
+            Self::Neighbour => "nd-response",
+            Self::Ip => "proto-response",
             Self::Icmp {
                 is_ipv6,
                 kind,
@@ -100,6 +130,16 @@ pub struct Answer {
     pub ttl: u8,
     /// The sender: the target, or the router that reports an error.
     pub from: IpAddr,
+    /// Where in the packet the data of the answer is: what a UDP service said, for one.
+    pub payload: (u16, u16),
+}
+
+impl Answer {
+    /// The data of the answer in its packet; empty if there is none.
+    pub fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        let (at, len) = (usize::from(self.payload.0), usize::from(self.payload.1));
+        packet.get(at..at + len).unwrap_or_default()
+    }
 }
 
 /// Recognizes answers.
@@ -153,6 +193,7 @@ impl<'p> Judge<'p> {
             evidence,
             ttl: found.ttl,
             from,
+            payload: (0, 0),
         })
     }
 
@@ -182,18 +223,15 @@ impl<'p> Judge<'p> {
             },
             ttl: found.ttl,
             from,
+            payload: (0, 0),
         })
     }
 
     fn aim(&self, addr: IpAddr, port: u16) -> Option<Aim> {
-        let protocol = Protocol::Tcp;
+        let probe = Probe::Syn;
         let is_asked =
-            self.plan.ports().contains(protocol, port) && self.plan.targets().contains(addr);
-        is_asked.then_some(Aim {
-            addr,
-            protocol,
-            port,
-        })
+            self.plan.ports().contains(probe, port) && self.plan.targets().contains(addr);
+        is_asked.then_some(Aim { addr, probe, port })
     }
 }
 

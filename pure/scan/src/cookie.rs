@@ -11,16 +11,24 @@ use aes::cipher::{BlockEncrypt as _, KeyInit as _};
 use aes::{Aes128, Block};
 
 use crate::port::Protocol;
+use crate::probe::Probe;
 
 /// Where a probe goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aim {
     /// The address.
     pub addr: IpAddr,
-    /// The probe's target.
-    pub protocol: Protocol,
-    /// The port.
+    /// What is sent.
+    pub probe: Probe,
+    /// The port; the protocol number of [`Probe`]s of IP protocols; 0 where there is none.
     pub port: u16,
+}
+
+impl Aim {
+    /// The protocol that the port is one of.
+    pub fn protocol(&self) -> Protocol {
+        self.probe.protocol()
+    }
 }
 
 /// The numbers of one probe: the same for every attempt, so that an answer to any is recognized.
@@ -104,7 +112,7 @@ impl Cookies {
     fn block(&self, aim: &Aim) -> Block {
         let mut block = Block::default();
         let [high, low] = aim.port.to_be_bytes();
-        block[1] = aim.protocol as u8;
+        block[1] = aim.probe as u8;
         (block[2], block[3]) = (high, low);
         match aim.addr {
             IpAddr::V4(addr) => {
@@ -141,7 +149,7 @@ mod tests {
         let addrs = ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"];
         let aim = |addr: &str, port| Aim {
             addr: addr.parse().unwrap(),
-            protocol: Protocol::Tcp,
+            probe: Probe::Syn,
             port,
         };
         addrs

@@ -178,10 +178,10 @@ impl Plan {
                 (number / count, (number % count) as u64)
             }
         };
-        let (protocol, port) = ports[port as usize];
+        let (probe, port) = ports[port as usize];
         Aim {
             addr: self.targets.addr(addr),
-            protocol,
+            probe,
             port,
         }
     }

@@ -1,10 +1,22 @@
 //! The ports of a scan, as nmap and masscan write them: `80,443,8000-8100,U:53`.
 
-/// The protocol and port of a probe.
+use crate::probe::Probe;
+
+/// The protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// A TCP SYN.
+    /// Ports of TCP.
     Tcp,
+    /// Ports of UDP.
+    Udp,
+    /// Ports of SCTP.
+    Sctp,
+    /// The host itself, asked by ICMP or ICMPv6: no port.
+    Icmp,
+    /// The host itself, asked by ARP or Neighbor Discovery: no port.
+    Link,
+    /// The port is the number of an IP protocol.
+    Ip,
 }
 
 impl Protocol {
@@ -12,13 +24,18 @@ impl Protocol {
     pub fn word(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+            Self::Icmp => "icmp",
+            Self::Link => "link",
+            Self::Ip => "ip",
         }
     }
 }
 
-/// A sorted list of distinct ports, each with its protocol.
+/// A sorted list of distinct ports, each with its probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ports(Vec<(Protocol, u16)>);
+pub struct Ports(Vec<(Probe, u16)>);
 
 impl Ports {
     /// Parses a list. `T:` switches to TCP, which it begins with; `-` alone is every port from 1.
@@ -36,7 +53,7 @@ impl Ports {
                 }
             };
             let (first, last) = bounds(range)?;
-            ports.extend((first..=last).map(|port| (Protocol::Tcp, port)));
+            ports.extend((first..=last).map(|port| (Probe::Syn, port)));
         }
         ports.sort_unstable();
         ports.dedup();
@@ -44,13 +61,13 @@ impl Ports {
     }
 
     /// The ports in order.
-    pub fn as_slice(&self) -> &[(Protocol, u16)] {
+    pub fn as_slice(&self) -> &[(Probe, u16)] {
         &self.0
     }
 
     /// Whether a port is in the list.
-    pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
-        self.0.binary_search(&(protocol, port)).is_ok()
+    pub fn contains(&self, probe: Probe, port: u16) -> bool {
+        self.0.binary_search(&(probe, port)).is_ok()
     }
 }
 
@@ -87,7 +104,7 @@ mod tests {
         assert_eq!(of("-3"), [1, 2, 3]);
         assert_eq!(of("-").len(), 65_535);
         assert_eq!(of("0-65535").len(), 65_536);
-        assert!(Ports::parse("22, 80").unwrap().contains(Protocol::Tcp, 80));
+        assert!(Ports::parse("22, 80").unwrap().contains(Probe::Syn, 80));
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::cookie::{Aim, BATCH, Cookie, Cookies};
 use crate::hops::NextHops;
 use crate::plan::{Plan, Probes};
-use crate::port::Protocol;
+use crate::probe::Probe;
 use crate::syn::Syns;
 
 const NOWHERE: Aim = Aim {
     addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-    protocol: Protocol::Tcp,
+    probe: Probe::Syn,
     port: 0,
 };
 

@@ -49,24 +49,21 @@ impl Seen {
 mod tests {
     use super::*;
     use crate::answer::Evidence;
-    use crate::port::Protocol;
+    use crate::probe::Probe;
 
     #[test]
     fn each_answer_is_new_once_until_the_table_is_full() {
         let mut seen = Seen::new(3);
         let answer = |last: u8, state| {
             let addr = [192, 0, 2, last].into();
-            let (protocol, port) = (Protocol::Tcp, 80);
+            let (probe, port) = (Probe::Syn, 80);
             Answer {
-                aim: Aim {
-                    addr,
-                    protocol,
-                    port,
-                },
+                aim: Aim { addr, probe, port },
                 state,
                 evidence: Evidence::Reset,
                 ttl: 64,
                 from: addr,
+                payload: (0, 0),
             }
         };
         let first = answer(1, State::Filtered);

@@ -208,7 +208,7 @@ mod tests {
     use wire::{Dissection, LinkType, Reason, dissect};
 
     use super::*;
-    use crate::port::Protocol;
+    use crate::probe::Probe;
 
     #[test]
     fn probes_are_whole_packets_with_right_checksums() {
@@ -226,18 +226,14 @@ mod tests {
             let syns = Syns::new(source, Mac([2, 0, 0, 0, 0, 1]), 64, options);
             for (n, addr) in (0u32..).zip(["192.0.2.1", "255.255.255.255", "2001:db8:9::1"]) {
                 let addr: IpAddr = addr.parse().unwrap();
-                let (protocol, port) = (Protocol::Tcp, 443);
+                let (probe, port) = (Probe::Syn, 443);
                 let cookie = Cookie {
                     seq: 0xfedc_ba98 + n,
                     source_port: u32::MAX / 3 * n,
                     ip_id: 0xffff,
                     timestamp: 0x8000_0001,
                 };
-                let aim = Aim {
-                    addr,
-                    protocol,
-                    port,
-                };
+                let aim = Aim { addr, probe, port };
                 let mut out = [0xaa; 128];
                 let mac = Mac([2, 0, 0, 0, 0, 2]);
                 let len = syns.write(&aim, &cookie, mac, &mut out).unwrap();

@@ -25,7 +25,7 @@ use crate::answer::{Judge, State};
 use crate::cookie::{Aim, Cookies};
 use crate::hops::NextHops;
 use crate::plan::Plan;
-use crate::port::Protocol;
+use crate::probe::Probe;
 
 pub use connection::Ending;
 use connection::{Connection, Step};
@@ -150,7 +150,7 @@ impl<'p> Talker<'p> {
         }
         let aim = Aim {
             addr: incoming.from,
-            protocol: Protocol::Tcp,
+            probe: Probe::Syn,
             port: incoming.from_port,
         };
         if let Some(slot) = self.table.find(&aim) {
@@ -214,7 +214,7 @@ impl<'p> Talker<'p> {
     /// What belongs to no connection is reset, as by any host (RFC 9293 §3.10.7.1): the far end
     /// need not wait for its timer. Only targets of this scan get one, at the ports it uses.
     fn reset(&mut self, aim: &Aim, incoming: &Incoming<'_>) {
-        let is_asked = self.plan.ports().contains(aim.protocol, aim.port)
+        let is_asked = self.plan.ports().contains(aim.probe, aim.port)
             && self.plan.targets().contains(aim.addr)
             && self.plan.source().port(&self.cookies.of(aim)) == incoming.to_port;
         if incoming.flags & RST != 0 || incoming.flags & ACK == 0 || !is_asked {

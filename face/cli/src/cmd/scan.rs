@@ -210,7 +210,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         match notice {
             Notice::Neighbours(found, count) => show.neighbours(found, count),
-            Notice::Found(answer, time) => show.found(answer, time)?,
+            Notice::Found(found) => show.found(found)?,
             Notice::Banner(banner, time) => show.banner(banner, time)?,
             Notice::Progress(totals, elapsed) => show.progress(totals, elapsed),
             Notice::Waiting(wait) => show.waiting(wait),

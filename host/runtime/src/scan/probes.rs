@@ -47,7 +47,7 @@ impl Segments {
 pub struct Talking<'p> {
     talker: Talker<'p>,
     inbox: Receiver<Segments>,
-    events: SyncSender<(Event, SystemTime)>,
+    events: SyncSender<Event>,
     began: Instant,
     /// How long answers to the last probes are waited for.
     wait: Duration,
@@ -59,7 +59,7 @@ impl<'p> Talking<'p> {
     pub fn new(
         talker: Talker<'p>,
         inbox: Receiver<Segments>,
-        events: SyncSender<(Event, SystemTime)>,
+        events: SyncSender<Event>,
         wait: Duration,
     ) -> Self {
         Self {
@@ -121,10 +121,10 @@ impl<'p> Talking<'p> {
 }
 
 /// Hands banners to the thread that reports them; if it has ended, nobody wants them.
-fn reporter(events: &SyncSender<(Event, SystemTime)>) -> impl FnMut(Banner) {
+fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
     |banner| {
-        let event = Event::Banner(Box::new(banner));
-        let _ = events.send((event, SystemTime::now()));
+        let event = Event::Banner(Box::new(banner), SystemTime::now());
+        let _ = events.send(event);
     }
 }
 

@@ -12,7 +12,7 @@ use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
 
 use super::probes::{ProbeSource, Segments, Talking};
-use super::{Notice, Outcome, Scan, StateFile, Totals};
+use super::{Found, Notice, Outcome, Scan, StateFile, Totals};
 use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
 use crate::worker::{self, Engine, Pacing, Verdict};
@@ -38,15 +38,15 @@ const TICK: Duration = Duration::from_secs(1);
 /// What goes to the thread that reports.
 pub enum Event {
     /// An answer to a probe.
-    Answer(Answer),
+    Answer(Box<Found>),
     /// What a service said.
-    Banner(Box<Banner>),
+    Banner(Box<Banner>, SystemTime),
 }
 
 /// Recognizes answers on one queue.
 struct Receiving<'p> {
     judge: Judge<'p>,
-    events: SyncSender<(Event, SystemTime)>,
+    events: SyncSender<Event>,
     /// Where TCP segments go if banners are read.
     segments: Option<SyncSender<Segments>>,
     received: &'p AtomicU64,
@@ -61,7 +61,10 @@ impl Engine for Receiving<'_> {
         for packet in batch.iter() {
             let answer = self.judge.judge(packet.bytes());
             if let Some(answer) = answer
-                && self.events.send((Event::Answer(answer), now)).is_err()
+                && self
+                    .events
+                    .send(found(answer, packet.bytes(), now))
+                    .is_err()
             {
                 return Ok(Verdict::Finish);
             }
@@ -78,6 +81,16 @@ impl Engine for Receiving<'_> {
         }
         Ok(Verdict::Continue)
     }
+}
+
+/// An answer, with what of its packet is kept.
+fn found(answer: Answer, packet: &[u8], time: SystemTime) -> Event {
+    Event::Answer(Box::new(Found {
+        payload: answer.payload(packet).into(),
+        answer,
+        time,
+        rtt: None,
+    }))
 }
 
 fn receive(rx: &mut RxQueue, engine: &mut Receiving<'_>, ended: &Stop) -> Result<()> {
@@ -261,7 +274,7 @@ impl<'s> Collector<'s> {
     /// receiver is left.
     fn collect(
         &mut self,
-        answers: &Receiver<(Event, SystemTime)>,
+        answers: &Receiver<Event>,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
         is_done: impl Fn() -> bool,
         until: Option<Instant>,
@@ -270,11 +283,11 @@ impl<'s> Collector<'s> {
         let mut tick = Instant::now() + TICK;
         loop {
             match answers.recv_timeout(Duration::from_millis(20)) {
-                Ok((Event::Answer(answer), time)) => {
-                    let result = self.answer(&answer, time, notice);
+                Ok(Event::Answer(found)) => {
+                    let result = self.answer(&found, notice);
                     self.end_on_error(result, stop);
                 }
-                Ok((Event::Banner(banner), time)) => {
+                Ok(Event::Banner(banner, time)) => {
                     self.totals.talked.banners += 1;
                     self.end_on_error(notice(Notice::Banner(&banner, time)), stop);
                 }
@@ -304,13 +317,12 @@ impl<'s> Collector<'s> {
 
     fn answer(
         &mut self,
-        answer: &Answer,
-        time: SystemTime,
+        found: &Found,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
     ) -> Result<()> {
         let totals = &mut self.totals;
         totals.answers += 1;
-        match self.seen.note(answer) {
+        match self.seen.note(&found.answer) {
             Sighting::Again => {
                 totals.repeated += 1;
                 return Ok(());
@@ -318,12 +330,14 @@ impl<'s> Collector<'s> {
             Sighting::Unknown => totals.maybe_repeated += 1,
             Sighting::New => {}
         }
-        match answer.state {
+        match found.answer.state {
             State::Open => totals.open += 1,
             State::Closed => totals.closed += 1,
             State::Filtered => totals.filtered += 1,
+            State::Unfiltered => totals.unfiltered += 1,
+            State::Up => totals.up += 1,
         }
-        notice(Notice::Found(answer, time))
+        notice(Notice::Found(found))
     }
 
     /// Notes the state of a second ago.

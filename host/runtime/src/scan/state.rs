@@ -96,8 +96,8 @@ pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attemp
         add(&range.first.to_be_bytes());
         add(&range.last.to_be_bytes());
     }
-    for (protocol, port) in ports.as_slice() {
-        add(protocol.word().as_bytes());
+    for (probe, port) in ports.as_slice() {
+        add(probe.word().as_bytes());
         add(&port.to_be_bytes());
     }
     for number in [shard.index, shard.count, attempts] {

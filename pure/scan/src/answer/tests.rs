@@ -45,7 +45,7 @@ impl Scene {
     fn probe(&self, addr: &str, port: u16) -> Vec<u8> {
         let aim = Aim {
             addr: addr.parse().unwrap(),
-            protocol: Protocol::Tcp,
+            probe: Probe::Syn,
             port,
         };
         let mut out = vec![0; 128];

@@ -155,7 +155,7 @@ fn http(aim: &Aim, _: &[u8; 32]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::Protocol;
+    use crate::probe::Probe;
 
     #[test]
     fn ports_belong_to_one_row_and_hellos_are_short() {
@@ -167,7 +167,7 @@ mod tests {
         for port in ports {
             let aim = Aim {
                 addr: [255; 16].into(),
-                protocol: Protocol::Tcp,
+                probe: Probe::Syn,
                 port,
             };
             assert!(Hello::of(port).bytes(&aim, &[1; 32]).len() <= 512);

@@ -77,7 +77,7 @@ impl Scene {
     fn aim(&self, port: u16) -> Aim {
         Aim {
             addr: IpAddr::V4(SERVER),
-            protocol: Protocol::Tcp,
+            probe: Probe::Syn,
             port,
         }
     }

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ::scan::State;
 use ::scan::talk::Banner;
-use ::scan::{Answer, State};
 use runtime::output::{Output, Piece, Refused, blocked};
-use runtime::scan::{Outcome, Scan, Totals};
+use runtime::scan::{Found, Outcome, Scan, Totals};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 use traffic::Rate;
@@ -138,13 +138,13 @@ impl Show {
     ///
     /// # Errors
     /// When it cannot be printed.
-    pub fn found(&mut self, answer: &Answer, time: SystemTime) -> Result<()> {
-        if self.open_only && answer.state != State::Open {
+    pub fn found(&mut self, found: &Found) -> Result<()> {
+        if self.open_only && !matches!(found.answer.state, State::Open | State::Up) {
             return Ok(());
         }
         self.print(match self.json {
-            true => json_line(answer, time).to_string(),
-            false => text_line(answer),
+            true => json_line(found).to_string(),
+            false => text_line(found),
         })
     }
 
@@ -250,9 +250,10 @@ impl Show {
     }
 }
 
-fn text_line(answer: &Answer) -> String {
+fn text_line(found: &Found) -> String {
+    let answer = &found.answer;
     let aim = &answer.aim;
-    let port = format!("{}/{}", aim.port, aim.protocol.word());
+    let port = format!("{}/{}", aim.port, aim.protocol().word());
     let mut text = format!(
         "{:<15}  {port:<9}  {:<8}  {}, ttl {}",
         aim.addr.to_string(),
@@ -263,6 +264,9 @@ fn text_line(answer: &Answer) -> String {
     if answer.from != aim.addr {
         let _ = write!(text, ", from {}", answer.from);
     }
+    if let Some(rtt) = found.rtt {
+        let _ = write!(text, ", {:.2} ms", rtt.as_secs_f64() * 1e3);
+    }
     text
 }
 
@@ -271,19 +275,24 @@ fn seconds(time: SystemTime) -> String {
     format!("{:.6}", Timestamp(since.as_nanos() as u64))
 }
 
-fn json_line(answer: &Answer, time: SystemTime) -> Value {
+fn json_line(found: &Found) -> Value {
+    let answer = &found.answer;
     let aim = &answer.aim;
-    json!({
+    let mut line = json!({
         "type": "answer",
-        "time": seconds(time),
+        "time": seconds(found.time),
         "address": aim.addr.to_string(),
-        "protocol": aim.protocol.word(),
+        "protocol": aim.protocol().word(),
         "port": aim.port,
         "state": answer.state.word(),
         "reason": answer.evidence.word(),
         "ttl": answer.ttl,
         "from": answer.from.to_string(),
-    })
+    });
+    if let Some(rtt) = found.rtt {
+        line["rtt_ms"] = (rtt.as_nanos() as f64 / 1e6).into();
+    }
+    line
 }
 
 fn totals_json(totals: &Totals) -> Value {
@@ -300,6 +309,8 @@ fn totals_json(totals: &Totals) -> Value {
         "open": totals.open,
         "closed": totals.closed,
         "filtered": totals.filtered,
+        "unfiltered": totals.unfiltered,
+        "up": totals.up,
         "repeated": totals.repeated,
         "maybe_repeated": totals.maybe_repeated,
         "lost": totals.lost,

@@ -35,7 +35,7 @@ fn application(banner: &Banner) -> Map<String, Value> {
 /// `192.0.2.1  22/tcp  banner  ssh  SSH-2.0-OpenSSH_9.2p1`
 pub fn text_line(banner: &Banner) -> String {
     let aim = &banner.aim;
-    let port = format!("{}/{}", aim.port, aim.protocol.word());
+    let port = format!("{}/{}", aim.port, aim.protocol().word());
     let found = application(banner);
     let name = found.get("protocol").and_then(Value::as_str).unwrap_or("?");
     let addr = aim.addr.to_string();
@@ -104,7 +104,7 @@ pub fn json_line(banner: &Banner, time: SystemTime) -> Value {
         "type": "banner",
         "time": seconds(time),
         "address": aim.addr.to_string(),
-        "protocol": aim.protocol.word(),
+        "protocol": aim.protocol().word(),
         "port": aim.port,
         "application": application(banner),
         "title": title(&banner.start),
