@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod code;
+pub mod derive;
 pub mod dns;
 mod error;
 pub mod expression;

@@ -23,7 +23,7 @@ mod database;
 mod parse;
 mod raw;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! The compiler against the rules read one by one, on packets made from signatures and changed.
 
-mod packet;
+pub(crate) mod packet;
 
 use bpf::cbpf::Program;
 use bpf::vm_cbpf;
