@@ -12,10 +12,8 @@ use crate::disasm::{Classic, Extended};
 use crate::ebpf::Insn;
 use crate::translate::{TranslateError, XdpOptions, skb_program, xdp_program};
 use crate::vm_cbpf::{self, PacketInfo};
-
-pub mod machine;
-
-use machine::Hook;
+use crate::vm_ebpf::maps::{Kind, Maps};
+use crate::vm_ebpf::{self, Hook, Packet};
 
 /// Everything that may be known of a packet, and no two values the same.
 const INFO: PacketInfo = PacketInfo {
@@ -162,7 +160,10 @@ fn same(
         }
         Err(TranslateError::Asm(error)) => panic!("{error}: {}", Classic(program.insns())),
     };
-    let result = machine::run(insns, hook, packet, &INFO);
+    let mut copy = Packet::new(packet);
+    // Translations jump forward only, so every run ends.
+    let steps_max = insns.len() as u32;
+    let result = vm_ebpf::run(insns, (hook, &mut copy), &INFO, &mut Maps::new(), steps_max);
     assert!(
         result == Ok(expected),
         "{result:?}, the interpreter says {expected}, {hook:?}, {} bytes\n{}\n{}",
@@ -172,5 +173,38 @@ fn same(
     );
     for insn in insns {
         assert_eq!(Insn::from_word(insn.to_word()), *insn);
+    }
+}
+
+/// Any eBPF instructions on any packet: a result or a fault, no panic, and an end.
+///
+/// The input: how many instructions, eight bytes for each, and the packet.
+pub fn extended_input(input: &[u8]) {
+    let Some((&count, rest)) = input.split_first() else {
+        return;
+    };
+    let (words, _) = rest.as_chunks::<8>();
+    let words = &words[..words.len().min(count.into())];
+    let packet = &rest[words.len() * 8..];
+    let insns: Vec<_> = words
+        .iter()
+        .map(|bytes| Insn::from_word(u64::from_ne_bytes(*bytes)))
+        .collect();
+    assert!(insns.is_empty() || !format!("{}", Extended(&insns)).is_empty());
+    let first_len = packet.len() / 2;
+    for hook in [Hook::Xdp { first_len }, Hook::Socket] {
+        let mut maps = Maps::new();
+        maps.add(3, Kind::Array, (4, 16), 2);
+        maps.add(4, Kind::LruHash, (8, 8), 2);
+        maps.add(5, Kind::Trie, (8, 8), 2);
+        let mut copy = Packet::new(packet);
+        let result = vm_ebpf::run(&insns, (hook, &mut copy), &INFO, &mut maps, 10_000);
+        if let Err((at, why)) = result {
+            assert!(
+                at <= insns.len() || why.contains("out of the program"),
+                "{at}: {why}"
+            );
+        }
+        assert_eq!(copy.bytes().len(), packet.len());
     }
 }

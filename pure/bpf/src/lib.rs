@@ -19,3 +19,4 @@ pub mod native;
 mod tests;
 pub mod translate;
 pub mod vm_cbpf;
+pub mod vm_ebpf;

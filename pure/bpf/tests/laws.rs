@@ -8,8 +8,9 @@ mod programs;
 use std::fs;
 use std::path::Path;
 
-use barewire_bpf::cbpf::{ANCILLARY_BASE, Insn, LINK_BASE, NETWORK_BASE, OPS};
-use barewire_bpf::laws::{filter_input, input_of};
+use barewire_bpf::cbpf::{ANCILLARY_BASE, Insn, LINK_BASE, NETWORK_BASE, OPS, Program};
+use barewire_bpf::laws::{extended_input, filter_input, input_of};
+use barewire_bpf::translate::{XdpOptions, skb_program, xdp_program};
 use programs::{Row, TCP_PORT_80};
 
 /// xorshift64*.
@@ -76,6 +77,33 @@ fn random_filters_have_one_verdict() {
         .filter(|_| filter_input(&random.input()))
         .count();
     assert!(run > 10_000, "only {run} filters passed the checks");
+}
+
+#[test]
+fn random_instructions_end_or_fault() {
+    let mut random = Random(0xebbf);
+    let codes = [
+        0x07, 0x0f, 0x18, 0x61, 0x79, 0x7b, 0x62, 0x85, 0x95, 0xb7, 0xbf, 0xdb, 0xd4, 0xdc, 0x1d,
+        0x05, 0x81, 0x30, 0x50, 0x9f, 0x3c, 0xc7, 0x6d, 0x06, 0xd7,
+    ];
+    for _ in 0..100_000 {
+        let count = 1 + random.below(16) as u8;
+        let mut input = vec![count];
+        for _ in 0..count {
+            let code = match random.below(8) {
+                0 => random.below(256) as u8,
+                _ => random.one_of(&codes),
+            };
+            let regs = random.below(11) as u8 | (random.below(11) as u8) << 4;
+            let off = random.one_of(&[0_i16, 1, -1, -8, -4, 4, 8, 32, i16::MIN, i16::MAX]);
+            let imm = random.one_of(&[0_i32, 1, 2, 3, 4, 5, 51, 54, 189, 190, -1, 16, 64, 0xe1]);
+            input.extend([code, regs]);
+            input.extend(off.to_le_bytes());
+            input.extend(imm.to_le_bytes());
+        }
+        input.extend((0..random.below(40)).map(|_| 7));
+        extended_input(&input);
+    }
 }
 
 /// Ethernet, IPv4 with an option, TCP to port 80.
@@ -157,6 +185,53 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
         seeds.push((format!("load-at-{index:x}"), input_of(&insns, &packet)));
     }
     seeds
+}
+
+/// Whole programs: filters as they are translated for XDP and sockets, and a loop.
+fn extended_seeds() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = vec![("loop".to_owned(), vec![1, 5, 0, 255, 255, 0, 0, 0, 0])];
+    for (name, insns) in filters() {
+        let program = Program::new(insns).unwrap();
+        let options = XdpOptions {
+            frags: true,
+            indirect_by_helper: true,
+            stack_top: 0,
+        };
+        for (hook, made) in [
+            ("xdp", xdp_program(&program, &options)),
+            ("socket", skb_program(&program)),
+        ] {
+            let Some(insns) = made.ok().filter(|insns| insns.len() <= 255) else {
+                continue;
+            };
+            let mut input = vec![insns.len() as u8];
+            input.extend(insns.iter().flat_map(|i| i.to_word().to_le_bytes()));
+            input.extend(packet());
+            seeds.push((format!("{name}-{hook}"), input));
+        }
+    }
+    seeds
+}
+
+#[test]
+fn the_corpus_of_extended_programs_holds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/ebpf");
+    if std::env::var_os("BAREWIRE_BLESS").is_some() {
+        fs::create_dir_all(&folder).unwrap();
+        for (name, input) in extended_seeds() {
+            fs::write(folder.join(name), input).unwrap();
+        }
+    }
+    for entry in fs::read_dir(&folder).unwrap() {
+        extended_input(&fs::read(entry.unwrap().path()).unwrap());
+    }
+    for (name, input) in extended_seeds() {
+        let there = fs::read(folder.join(&name)).unwrap_or_default();
+        assert!(
+            there == input,
+            "{name} is not what is made here: BAREWIRE_BLESS=1 writes it anew"
+        );
+    }
 }
 
 #[test]

@@ -1,0 +1,115 @@
+//! Helper functions, with the checks that the verifier and the kernel make of their arguments.
+
+use alloc::vec;
+
+use super::memory::{CONTEXT, map_of, value};
+use super::{HEADROOM, Hook, Kernel, Machine};
+
+type Result<T> = core::result::Result<T, &'static str>;
+
+/// Largest metadata before a packet that every kernel takes.
+const METADATA_MAX: usize = 32;
+/// `XDP_REDIRECT`.
+const REDIRECT: u64 = 4;
+const EINVAL: u64 = -22_i64 as u64;
+const LEN_MAX: usize = 0xffff;
+
+impl<K: Kernel> Machine<'_, K> {
+    pub(super) fn call(&mut self, helper: i32) -> Result<()> {
+        let args = self.regs;
+        let arg = |at: usize| args[at].ok_or("an argument is not set");
+        let is_xdp = matches!(self.hook, Hook::Xdp { .. });
+        let context = |at: usize| match arg(at)? == CONTEXT && is_xdp {
+            true => Ok(()),
+            false => Err("the argument is not XDP's context"),
+        };
+        self.forget_arguments();
+        let result = match helper {
+            1 => {
+                let (map, key) = (map_of(arg(1)?)?, arg(2)?);
+                let (key_len, _) = self.kernel.sizes(map).ok_or("no map")?;
+                let mut bytes = vec![0; key_len];
+                self.read(key, &mut bytes)?;
+                self.kernel.look_up(map, &bytes).map_or(0, value)
+            }
+            2 => {
+                let (map, key, from, flags) = (map_of(arg(1)?)?, arg(2)?, arg(3)?, arg(4)?);
+                let (key_len, value_len) = self.kernel.sizes(map).ok_or("no map")?;
+                let (mut key_bytes, mut bytes) = (vec![0; key_len], vec![0; value_len]);
+                self.read(key, &mut key_bytes)?;
+                self.read(from, &mut bytes)?;
+                self.kernel.update(map, &key_bytes, &bytes, flags) as u64
+            }
+            5 | 208 => self.kernel.now_ns(),
+            7 => self.kernel.random().into(),
+            // One processor.
+            8 => 0,
+            23 if is_xdp => REDIRECT,
+            // The third argument's low bits are the verdict if there is no such entry.
+            51 if is_xdp => {
+                let (map, key, flags) = (map_of(arg(1)?)?, arg(2)?, arg(3)?);
+                let key = (key as u32).to_ne_bytes();
+                let found = self.kernel.look_up(map, &key).is_some();
+                if found { REDIRECT } else { flags & 3 }
+            }
+            54 => {
+                context(1)?;
+                self.adjust_metadata(arg(2)? as i32)
+            }
+            188 => {
+                context(1)?;
+                self.packet.bytes().len() as u64
+            }
+            189 | 190 => {
+                context(1)?;
+                let (at, memory, len) = (arg(2)? as u32, arg(3)?, arg(4)? as u32);
+                self.copy_packet(helper == 190, at as usize, memory, len as usize)?
+            }
+            _ => return Err("unknown helper"),
+        };
+        self.set(0, result)
+    }
+
+    fn adjust_metadata(&mut self, by: i32) -> u64 {
+        let meta = self.packet.meta.checked_add_signed(by as isize);
+        match meta {
+            Some(meta)
+                if meta <= HEADROOM
+                    && HEADROOM - meta <= METADATA_MAX
+                    && meta.is_multiple_of(4) =>
+            {
+                self.packet.meta = meta;
+                0
+            }
+            _ => EINVAL,
+        }
+    }
+
+    /// `bpf_xdp_load_bytes` and `bpf_xdp_store_bytes`.
+    fn copy_packet(&mut self, to_packet: bool, at: usize, memory: u64, len: usize) -> Result<u64> {
+        if len == 0 || len > LEN_MAX {
+            return Err("copies no bytes, or too many");
+        }
+        let end = at.checked_add(len);
+        let fits = end.is_some_and(|end| end <= self.packet.bytes().len()) && at <= LEN_MAX;
+        let mut bytes = vec![0; len];
+        if to_packet {
+            self.read(memory, &mut bytes)?;
+        }
+        if !fits {
+            // The verifier counts the memory as written in any case.
+            if !to_packet {
+                self.write(memory, &bytes)?;
+            }
+            return Ok(EINVAL);
+        }
+        let range = HEADROOM + at..HEADROOM + at + len;
+        if to_packet {
+            self.packet.buffer[range].copy_from_slice(&bytes);
+        } else {
+            bytes.copy_from_slice(&self.packet.buffer[range]);
+            self.write(memory, &bytes)?;
+        }
+        Ok(0)
+    }
+}
