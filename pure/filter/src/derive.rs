@@ -1,13 +1,13 @@
 //! From packets to a filter: the tightest expression, and the p0f signatures, that cover a flood
 //! and none of the good packets.
 //!
-//! Packets are parted by what carries them (VLAN tags, IP version, protocol, TCP flags). What all
+//! Packets are grouped by what carries them (VLAN tags, IP version, protocol, TCP flags). What all
 //! packets of a group share becomes its tests: equal values, few values, address prefixes, ranges
-//! of TTL and length, equal bytes of options and payload. Where the tests still take a good packet,
-//! values are excluded that only good packets have, the group is parted by another field, or, as
-//! the last resort, fields are tested that change from run to run (a group so found
-//! [is fragile](Group::is_fragile)). What none of this distinguishes is
-//! [reported as that](Inseparable).
+//! of TTL and length, equal bytes of options and payload. Where the tests still match a good
+//! packet, values are excluded that only good packets have, the group is split by another field,
+//! or, as the last resort, fields are tested that change from run to run: such a group
+//! [is fragile](Group::is_fragile). Packets that none of this separates are
+//! [reported as inseparable](Inseparable).
 //!
 //! Times and numbers that count up (sequence numbers, identifications, timestamps) are no property
 //! of a flood unless they are constant, so that the result also fits its next packets.
@@ -71,7 +71,7 @@ pub struct Derived {
 }
 
 impl Derived {
-    /// The expression that takes the packets of all groups and no good packet, for any link type
+    /// The expression that matches the packets of all groups and no good packet, for any link type
     /// with IP; `None` if there is no such group.
     pub fn expression(&self) -> Option<String> {
         group::expression(&self.groups, |group| &group.tests)
@@ -90,7 +90,7 @@ impl Derived {
 
 /// Finds what covers the flood and none of the good packets.
 ///
-/// The time is that of a few hundred looks at each packet; give samples of some ten thousand at
+/// Each packet is read a few hundred times, so pass samples of ten thousand packets at
 /// most. Both may be empty.
 pub fn derive(flood: &[Packet<'_>], good: &[Packet<'_>], limits: &Limits) -> Derived {
     let least = flood.len() * limits.share_least_permille as usize / 1000;

@@ -44,18 +44,23 @@ fn place(address: u64, len: usize, of: usize) -> Result<usize> {
 }
 
 impl<K: Kernel> Machine<'_, K> {
+    /// The part of the packet's first buffer or its metadata that direct access reaches.
+    fn packet_place(&self, address: u64, len: usize) -> Result<usize> {
+        let Hook::Xdp { first_len } = self.hook else {
+            return Err("direct access to a socket's packet");
+        };
+        match place(address, len, HEADROOM + first_len)? {
+            at if at < self.packet.meta => Err("outside"),
+            at => Ok(at),
+        }
+    }
+
     /// Copies bytes out of the packet, the stack or a map's value.
     pub(super) fn read(&mut self, address: u64, to: &mut [u8]) -> Result<()> {
         let len = to.len();
         match address >> 32 {
             2 => {
-                let Hook::Xdp { first_len } = self.hook else {
-                    return Err("direct access to a socket's packet");
-                };
-                let at = place(address, len, HEADROOM + first_len)?;
-                if at < self.packet.meta {
-                    return Err("outside");
-                }
+                let at = self.packet_place(address, len)?;
                 to.copy_from_slice(&self.packet.buffer[at..at + len]);
             }
             3 => {
@@ -80,13 +85,7 @@ impl<K: Kernel> Machine<'_, K> {
         let len = from.len();
         match address >> 32 {
             2 => {
-                let Hook::Xdp { first_len } = self.hook else {
-                    return Err("direct access to a socket's packet");
-                };
-                let at = place(address, len, HEADROOM + first_len)?;
-                if at < self.packet.meta {
-                    return Err("outside");
-                }
+                let at = self.packet_place(address, len)?;
                 self.packet.buffer[at..at + len].copy_from_slice(from);
             }
             3 => {

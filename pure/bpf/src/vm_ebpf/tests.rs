@@ -193,6 +193,15 @@ fn what_the_verifier_refuses_is_a_fault() {
 }
 
 #[test]
+fn a_first_buffer_longer_than_the_packet_is_refused() {
+    let mut packet = Packet::new(&[1, 2, 3, 4]);
+    let target = (Hook::Xdp { first_len: 5 }, &mut packet);
+    let result = run(&[], target, &PacketInfo::UNKNOWN, &mut Maps::new(), 10);
+    let why = "the first buffer is longer than the packet";
+    assert_eq!(result.unwrap_err().1, why);
+}
+
+#[test]
 fn maps_answer_as_the_kernels_do() {
     let mut maps = Maps::new();
     maps.add(3, Kind::Trie, (8, 8), 10);

@@ -6,7 +6,7 @@ use super::packet::{Class, Field, Role, TCP, fields, shared_bytes};
 use super::test::{Effort, Test, VALUES_MAX};
 use super::{Derived, Packet};
 
-/// How often a group is parted by one more field.
+/// How often a group is split by one more field.
 const DEPTH_MAX: usize = 3;
 
 /// Packets of a flood that an expression covers.
@@ -15,7 +15,7 @@ pub struct Group {
     class: Class,
     /// What all of them share.
     pub tests: Vec<Test>,
-    /// As many of the tests as tell them from the good packets.
+    /// As few of the tests as distinguish them from the good packets.
     pub telling: Vec<Test>,
     /// How many there are.
     pub packet_count: usize,
@@ -23,7 +23,7 @@ pub struct Group {
     pub is_fragile: bool,
 }
 
-/// Packets of a flood that no test tells from good ones.
+/// Packets of a flood that no test distinguishes from good ones.
 #[derive(Clone, Debug)]
 pub struct Inseparable {
     class: Class,
@@ -43,7 +43,7 @@ impl Group {
 }
 
 impl Inseparable {
-    /// The expression of what these packets share; it takes good packets, too.
+    /// The expression of what these packets share; it matches good packets, too.
     pub fn expression(&self) -> String {
         with_tags(self.class.tags, &words(self.class, &self.tests))
     }
@@ -167,7 +167,7 @@ fn by_class<'a>(packets: &[Packet<'a>]) -> BTreeMap<Class, Vec<Packet<'a>>> {
     classes
 }
 
-/// TCP packets are parted by their flags, unless nearly each has others.
+/// TCP packets are grouped by their flags, unless nearly every packet has different ones.
 fn by_flags<'a>(class: Class, packets: Vec<Packet<'a>>, least: usize) -> Vec<Vec<Packet<'a>>> {
     let flags = fields(class)
         .into_iter()
@@ -269,7 +269,7 @@ fn exclusion(class: Class, packets: &[Packet<'_>], bad: &[Packet<'_>]) -> Option
     Some(Test::excluding(field, bad))
 }
 
-/// The packets parted by the field that leaves the most of them without a good one; `None` if no
+/// The packets split by the field that leaves the most of them without a good one; `None` if no
 /// field helps. (A part may be too small for tests that the whole has.)
 fn best_parts<'a>(
     class: Class,

@@ -1,4 +1,4 @@
-//! What packets are parted by, and the fields that tests can be made of, each with the words of
+//! What packets are grouped by, and the fields that tests can be made of, each with the words of
 //! pcap-filter(7) for it.
 
 use super::Packet;

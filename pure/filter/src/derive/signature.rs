@@ -8,9 +8,9 @@ use crate::p0f::{
     raw_signature,
 };
 
-/// How often signatures are parted by one more field.
+/// How often signatures are split by one more field.
 const DEPTH_MAX: usize = 3;
-/// Values of a field that signatures are parted by at most.
+/// Values of a field that signatures are split by at most.
 const VALUES_MAX: usize = 8;
 /// Least packets whose windows have a common divisor by more than chance.
 const PACKETS_MIN: usize = 8;
@@ -127,7 +127,7 @@ fn separate<'a>(
     }
 }
 
-/// What signatures are parted by.
+/// What signatures are split by.
 const KEYS: [fn(&RawSignature) -> u32; 5] = [
     |raw| raw.window.into(),
     |raw| raw.mss.into(),

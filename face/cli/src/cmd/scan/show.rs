@@ -309,8 +309,6 @@ fn totals_json(totals: &Totals) -> Value {
         "open": totals.open,
         "closed": totals.closed,
         "filtered": totals.filtered,
-        "unfiltered": totals.unfiltered,
-        "up": totals.up,
         "repeated": totals.repeated,
         "maybe_repeated": totals.maybe_repeated,
         "lost": totals.lost,
