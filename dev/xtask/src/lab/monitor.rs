@@ -354,11 +354,15 @@ mod tests {
         let qemu = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             // Each in one write: the client hangs up as soon as it has seen the prompt.
-            stream.write_all(format!("QEMU monitor\n{PROMPT} ").as_bytes()).unwrap();
+            stream
+                .write_all(format!("QEMU monitor\n{PROMPT} ").as_bytes())
+                .unwrap();
             let mut asked = String::new();
             let mut lines = BufReader::new(stream.try_clone().unwrap());
             lines.read_line(&mut asked).unwrap();
-            stream.write_all(format!("done\n{PROMPT} ").as_bytes()).unwrap();
+            stream
+                .write_all(format!("done\n{PROMPT} ").as_bytes())
+                .unwrap();
             asked
         });
         let answer = Monitor::open(&deep).and_then(|mut monitor| monitor.ask("do it"));
