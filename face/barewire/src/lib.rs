@@ -1,4 +1,4 @@
-//! Packets between the wire and a program, at the cost of the wire alone.
+//! Packet capture, AF_XDP, user-mode drivers, flow metering and export behind one API.
 //!
 //! A *port* is anything that packets come from or go to, opened by name: `eth0` (a tap),
 //! `afxdp:eth0` (kernel bypass), `vfio:0000:01:00.0` (a card driven in user space), `trace.pcapng`
