@@ -52,6 +52,7 @@ mod export_tshark;
 mod facade_examples;
 mod file_corpus;
 mod filter_command;
+mod filter_derive;
 mod filter_expression;
 mod filter_p0f;
 mod flow_applications;

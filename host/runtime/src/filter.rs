@@ -1,6 +1,7 @@
 //! From a pcap expression to a program: by barewire's own compiler, or on request by the installed
 //! libpcap.
 
+pub mod derive;
 mod names;
 pub mod select;
 

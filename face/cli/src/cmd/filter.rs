@@ -1,6 +1,7 @@
-//! `barewire filter`: compiles filters, explains them, and tries them on capture files.
+//! `barewire filter`: compiles filters, explains them, tries them on capture files, and derives them.
 
 mod compile;
+mod derive;
 mod explain;
 mod p0f;
 mod packet;
@@ -34,6 +35,8 @@ enum Verb {
     Test(test::Args),
     /// Print the p0f signature of each SYN and SYN+ACK, of a capture file or of a live port
     P0f(p0f::Args),
+    /// Derive the expression and the p0f signatures that match a flood and none of the good packets
+    Derive(derive::Args),
 }
 
 const HELP: &str = "\
@@ -49,7 +52,8 @@ Examples:
   barewire filter compile --to xdp --dns '*.example.com,example.org' --qtype ANY
   barewire filter test flood.pcap --p0f '4:64:0:0:*,0::ack+:0'
   barewire filter p0f flood.pcap --database /etc/p0f/p0f.fp
-  barewire filter p0f eth0 --duration 1m --json";
+  barewire filter p0f eth0 --duration 1m --json
+  barewire filter derive flood.pcap --except good.pcap";
 
 /// A filter, in one of its forms.
 #[derive(clap::Args)]
@@ -143,5 +147,6 @@ pub fn run(args: &Args) -> Result<()> {
         Verb::Explain(args) => explain::run(args),
         Verb::Test(args) => test::run(args),
         Verb::P0f(args) => p0f::run(args),
+        Verb::Derive(args) => derive::run(args),
     }
 }

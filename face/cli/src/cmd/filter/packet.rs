@@ -1,34 +1,6 @@
-//! Where the IP packet is in a captured packet, and between whom it goes.
+//! Between whom a packet goes.
 
 use std::net::{IpAddr, SocketAddr};
-
-use wire::link::LinkType;
-
-/// Most VLAN tags that are skipped.
-const TAGS_MAX: usize = 2;
-
-/// The IP packet in a packet of a link type; VLAN tags are skipped. `None` for what is no IP, and
-/// for link types that are not known.
-pub(super) fn ip_packet(link_type: u16, bytes: &[u8]) -> Option<&[u8]> {
-    match LinkType(link_type) {
-        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => Some(bytes),
-        LinkType::NULL | LinkType::LOOP | LinkType::C_HDLC => bytes.get(4..),
-        LinkType::LINUX_SLL => bytes.get(16..),
-        LinkType::LINUX_SLL2 => bytes.get(20..),
-        LinkType::ETHERNET => {
-            let mut at = 12;
-            for _ in 0..=TAGS_MAX {
-                match bytes.get(at..at + 2)? {
-                    [0x81, 0] | [0x88, 0xa8] => at += 4,
-                    [8, 0] | [0x86, 0xdd] => return bytes.get(at + 2..),
-                    _ => return None,
-                }
-            }
-            None
-        }
-        _ => None,
-    }
-}
 
 /// Source and destination of a TCP packet that begins with its IP header, without IPv6 extension
 /// headers.

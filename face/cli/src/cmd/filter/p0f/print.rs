@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use filter::p0f::{Database, Handshake, RawSignature, raw_signature};
 use port::RxBatch;
+use runtime::filter::derive::ip_packet;
 use runtime::output::Output;
 use runtime::{Engine, Verdict};
 use serde_json::json;
 use sys::Result;
 
-use crate::cmd::filter::packet::{ip_packet, tcp_ends};
+use crate::cmd::filter::packet::tcp_ends;
 
 /// What the threads share.
 pub(super) struct Shared {
@@ -87,7 +88,7 @@ impl Engine for Signatures<'_> {
             let of_file = self.shared.links.get(usize::from(packet.interface_index()));
             let link_type = of_file.map_or(self.shared.link_type, |(link_type, _)| *link_type);
             // Headers are in the first segment.
-            let Some(ip) = ip_packet(link_type, packet.bytes()) else {
+            let Some((_, ip)) = ip_packet(link_type, packet.bytes()) else {
                 continue;
             };
             let Some(raw) = raw_signature(ip) else {

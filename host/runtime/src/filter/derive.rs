@@ -1,0 +1,199 @@
+//! From capture files to a filter: samples of a flood and of good packets for
+//! [`filter::derive`](::filter::derive), and the result held against all packets of the files.
+//!
+//! A sample is drawn evenly from all packets (reservoir sampling, Vitter 1985, algorithm R), so
+//! memory and time are bounded. Good packets outside the sample that the result matches join it,
+//! and the filter is derived again, a few times at most.
+
+mod link;
+mod sample;
+#[cfg(test)]
+mod tests;
+
+pub use link::ip_packet;
+
+use std::path::Path;
+
+use ::filter::derive::{self, Derived, Limits};
+use ::filter::p0f::{self, Signature, raw_signature};
+use port::{FilterSource, PortOptions, RxBatch};
+use sys::{Error, ErrorKind, Result};
+
+use self::sample::Sample;
+use super::Expression;
+use crate::Stop;
+use crate::worker::{self, Engine, Pacing, Verdict};
+
+/// Packets of a sample at most.
+pub const SAMPLE_MAX: usize = 10_000;
+/// Packets of a counterexample that join the good packets at once, at most.
+const MORE_MAX: usize = 1_000;
+/// How often the filter is derived at most.
+const ROUNDS_MAX: usize = 5;
+
+/// Capture files, by the names of their ports (`file:PATH`).
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a> {
+    /// The flood.
+    pub flood: &'a str,
+    /// Good packets.
+    pub good: &'a [String],
+}
+
+/// Packets of a file, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// In the files.
+    pub packets: u64,
+    /// Of these, how many were looked at to derive the filter.
+    pub sampled: u64,
+    /// How many the expression matches; `None` if that is not known: the files are pipes that
+    /// were sampled.
+    pub matched: Option<u64>,
+}
+
+/// A filter, and how well it separates the files.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What was derived.
+    pub derived: Derived,
+    /// Packets of the flood.
+    pub flood: Count,
+    /// Good packets.
+    pub good: Count,
+}
+
+/// Finds what covers the flood and no good packet. The files are read up to a dozen times.
+///
+/// # Errors
+/// Those of the files, and `InvalidInput` if there are no packets in the flood.
+pub fn derive(files: &Files<'_>, sample_max: usize) -> Result<Found> {
+    let mut flood = Sample::new(sample_max);
+    each(files.flood, None, &mut flood)?;
+    if flood.seen == 0 {
+        let what = format!("derive a filter from {}", files.flood);
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            what,
+            "there are no packets in it",
+        ));
+    }
+    let mut good = Sample::new(sample_max);
+    for file in files.good {
+        each(file, None, &mut good)?;
+    }
+    let mut found = Found {
+        derived: derive::derive(&flood.packets(), &good.packets(), &Limits::default()),
+        flood: flood.count(),
+        good: good.count(),
+    };
+    for _ in 1..ROUNDS_MAX {
+        let (matched, more) = matching(files.good, &found.derived)?;
+        found.good.matched = matched.or(found.good.matched);
+        if more.is_empty() {
+            break;
+        }
+        good.join(more);
+        found.derived = derive::derive(&flood.packets(), &good.packets(), &Limits::default());
+        found.good.sampled = good.count().sampled;
+        found.good.matched = None;
+    }
+    if found.good.matched.is_none() {
+        let (matched, _) = matching(files.good, &found.derived)?;
+        found.good.matched = matched;
+    }
+    if can_read_again(files.flood) {
+        found.flood.matched = match found.derived.expression() {
+            Some(expression) => Some(matched(files.flood, &expression)?),
+            None => Some(0),
+        };
+    } else if flood.is_whole() {
+        found.flood.matched = Some(found.derived.covered_count() as u64);
+    }
+    Ok(found)
+}
+
+/// Good packets that an expression or a signature matches: how many the expression does, and a
+/// sample of all. The short expression matches what the other does, and more.
+fn matching(files: &[String], derived: &Derived) -> Result<(Option<u64>, Sample)> {
+    let mut more = Sample::new(MORE_MAX);
+    let mut matched = Some(0);
+    for file in files {
+        if !can_read_again(file) {
+            matched = None;
+            continue;
+        }
+        if let Some(expression) = derived.short_expression() {
+            let before = more.seen;
+            let filter = Expression::new(expression).source();
+            each(file, Some(filter), &mut more)?;
+            matched = matched.map(|count| count + more.seen - before);
+        }
+        if !derived.signatures.is_empty() {
+            let signatures = derived.signatures.iter().map(|s| s.signature.clone());
+            more.only = Some(signatures.collect());
+            each(file, None, &mut more)?;
+            more.only = None;
+        }
+    }
+    Ok((matched, more))
+}
+
+fn matched(file: &str, expression: &str) -> Result<u64> {
+    let mut sample = Sample::new(0);
+    let filter = Expression::new(expression).source();
+    each(file, Some(filter), &mut sample)?;
+    Ok(sample.seen)
+}
+
+/// Whether a file can be read a second time: pipes and standard input cannot.
+fn can_read_again(port: &str) -> bool {
+    let path = port.strip_prefix("file:").unwrap_or(port);
+    std::fs::metadata(Path::new(path)).is_ok_and(|file| file.is_file())
+}
+
+/// Whether one of the signatures is that of a packet.
+fn has_one(signatures: &[Signature], ip: &[u8]) -> bool {
+    let raw = raw_signature(ip).filter(|raw| raw.handshake == p0f::Handshake::Syn);
+    raw.is_some_and(|raw| signatures.iter().any(|one| p0f::matches(one, &raw)))
+}
+
+/// Reads the packets of a file that a filter selects into a sample.
+fn each(file: &str, filter: Option<FilterSource>, sample: &mut Sample) -> Result<()> {
+    let options = PortOptions {
+        filter_source: filter,
+        ..PortOptions::default()
+    };
+    let mut port = port::open(file, &options)?;
+    let description = port.control.describe();
+    let mut reader = Reader {
+        sample,
+        link_type: description.link_type,
+        links: description.interfaces,
+    };
+    let Some(rx) = port.rx.first_mut() else {
+        return Ok(());
+    };
+    worker::run(rx, &mut reader, &Stop::new(), Pacing::Wait).map(drop)
+}
+
+struct Reader<'a> {
+    sample: &'a mut Sample,
+    link_type: u16,
+    links: Vec<(u16, String)>,
+}
+
+impl Engine for Reader<'_> {
+    fn batch(&mut self, batch: &mut RxBatch<'_>) -> Result<Verdict> {
+        for packet in batch.iter() {
+            let of_file = self.links.get(usize::from(packet.interface_index()));
+            let link_type = of_file.map_or(self.link_type, |(link_type, _)| *link_type);
+            // Headers are in the first segment.
+            match ip_packet(link_type, packet.bytes()) {
+                Some((tags, ip)) => self.sample.add(tags, ip),
+                None => self.sample.add(0, &[]),
+            }
+        }
+        Ok(Verdict::Continue)
+    }
+}

@@ -1,0 +1,80 @@
+//! An even sample of the packets of files.
+
+use ::filter::derive::Packet;
+use ::filter::p0f::Signature;
+use traffic::Rng;
+
+use super::{Count, has_one};
+
+/// Bytes of a packet that are kept: the longest headers, and what is compared behind them.
+const BYTES_MAX: usize = 256;
+/// The seed: the same files give the same filter.
+const SEED: u64 = 0xba5e_11e5;
+
+/// Packets drawn evenly from all that were added.
+pub(super) struct Sample {
+    max: usize,
+    /// Packets that were added.
+    pub(super) seen: u64,
+    /// Only SYNs with one of these signatures are added.
+    pub(super) only: Option<Vec<Signature>>,
+    packets: Vec<(u8, Vec<u8>)>,
+    rng: Rng,
+}
+
+impl Sample {
+    pub(super) fn new(max: usize) -> Self {
+        Sample {
+            max,
+            seen: 0,
+            only: None,
+            packets: Vec::new(),
+            rng: Rng::new(SEED),
+        }
+    }
+
+    /// Adds a packet that begins with its IP header; empty for what is no IP.
+    pub(super) fn add(&mut self, tags: u8, ip: &[u8]) {
+        if self.only.as_ref().is_some_and(|only| !has_one(only, ip)) {
+            return;
+        }
+        let kept = &ip[..ip.len().min(BYTES_MAX)];
+        self.seen += 1;
+        if self.packets.len() < self.max {
+            return self.packets.push((tags, kept.to_vec()));
+        }
+        let at = self.rng.up_to(u128::from(self.seen - 1)) as usize;
+        if let Some(packet) = self.packets.get_mut(at) {
+            *packet = (tags, kept.to_vec());
+        }
+    }
+
+    /// Adds all of another sample, whatever their number.
+    pub(super) fn join(&mut self, other: Sample) {
+        self.packets.extend(other.packets);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Whether it has all packets.
+    pub(super) fn is_whole(&self) -> bool {
+        self.seen <= self.packets.len() as u64
+    }
+
+    pub(super) fn packets(&self) -> Vec<Packet<'_>> {
+        let packets = self.packets.iter();
+        packets
+            .map(|(tags, bytes)| Packet { tags: *tags, bytes })
+            .collect()
+    }
+
+    pub(super) fn count(&self) -> Count {
+        Count {
+            packets: self.seen,
+            sampled: self.packets.len() as u64,
+            matched: None,
+        }
+    }
+}
