@@ -78,6 +78,7 @@ mod forward_live;
 mod guard_challenge;
 mod guard_face;
 mod guard_flood;
+mod guard_interpreted;
 mod guard_live;
 mod guard_program;
 mod inspect_certificates;

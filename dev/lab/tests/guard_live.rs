@@ -98,6 +98,23 @@ fn a_flood_is_dropped_to_the_last_packet_and_connections_complete() {
 }
 
 #[test]
+fn equal_rules_have_names_and_rows_of_their_own() {
+    require!(skip::lab());
+    let pair = Veth::new().create().unwrap();
+    let args = ["--count", FLOOD, "--drop", FLOOD, "--drop", FLOOD];
+    let process = guard(&pair, &args);
+    pour(&pair, 4, 100);
+    let totals = stop(process);
+    let row = |at: usize| {
+        let rule = &totals["rules"][at];
+        (rule["name"].as_str().unwrap(), rule["packets"].as_u64())
+    };
+    assert_eq!(row(0), (FLOOD, Some(100)), "{totals}");
+    assert_eq!(row(1), (&*format!("{FLOOD} (2)"), Some(100)), "{totals}");
+    assert_eq!(row(2), (&*format!("{FLOOD} (3)"), Some(0)), "{totals}");
+}
+
+#[test]
 fn a_dry_run_counts_and_drops_nothing() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
@@ -204,6 +221,27 @@ fn a_rule_file_is_checked_without_an_interface() {
     let finished = process.as_mut().unwrap().wait(LIMIT).unwrap();
     assert!(!finished.success());
     assert!(finished.stderr.contains("line 4"), "{}", finished.stderr);
+    write(
+        file.path(),
+        "[[rule]]\nmatch = \"udp\"\nverdict = \"drop\"\n",
+    );
+    let mut process = Process::spawn(std::process::Command::new(barewire().unwrap()).args(args));
+    let finished = process.as_mut().unwrap().wait(LIMIT).unwrap();
+    let stdout = finished.checked().unwrap().stdout;
+    assert!(stdout.contains("1 rule, all valid"), "{stdout}");
+    // Each list is valid, and there are more than one program takes.
+    let lists = (0..65).map(|i| {
+        format!("[[rule]]\nname = \"{i}\"\nsources = [\"10.0.{i}.0/24\"]\nverdict = \"drop\"\n")
+    });
+    write(file.path(), &lists.collect::<String>());
+    let mut process = Process::spawn(std::process::Command::new(barewire().unwrap()).args(args));
+    let finished = process.as_mut().unwrap().wait(LIMIT).unwrap();
+    assert!(!finished.success());
+    assert!(
+        finished.stderr.contains("65 prefix lists"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod rules;
 mod session;
 mod table;
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use crate::{Reload, Stop};
 pub use lists::ListSpec;
 pub use rules::{RuleSpec, parse, parse_rate, parse_source_rate, read};
 use table::Table;
-pub use table::{RuleTotals, Totals};
+pub use table::{RuleTotals, Totals, check};
 
 /// Hardware types whose packets have an Ethernet header (`if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
@@ -67,6 +68,7 @@ impl Setup {
         if let Some(file) = &self.file {
             specs.extend(read(file, self.compiler)?);
         }
+        number_names(&mut specs);
         if specs.iter().any(|spec| spec.verdict == Verdict::Challenge) {
             check_cookies(fs::read_to_string(SYN_COOKIES))?;
         }
@@ -95,6 +97,20 @@ impl Setup {
                 "--allow {client} keeps it; --force drops it all the same"
             )),
         )
+    }
+}
+
+/// Makes names unique: a rule that has the name of one before it gets a number, "udp (2)".
+fn number_names(specs: &mut [RuleSpec]) {
+    let mut names = HashSet::new();
+    for spec in specs {
+        let mut name = spec.name.clone();
+        let mut number = 2;
+        while !names.insert(name.clone()) {
+            name = format!("{} ({number})", spec.name);
+            number += 1;
+        }
+        spec.name = name;
     }
 }
 
@@ -352,6 +368,36 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_with_the_same_name_get_numbers() {
+        let names = ["udp", "tcp", "udp", "udp (2)", "udp"];
+        let mut specs = names.map(|name| RuleSpec::new(name, Verdict::Drop));
+        number_names(&mut specs);
+        let names = specs.map(|spec| spec.name);
+        assert_eq!(names, ["udp", "tcp", "udp (2)", "udp (2) (2)", "udp (3)"]);
+    }
+
+    #[test]
+    fn rules_that_do_not_fit_one_program_are_refused() {
+        let rule = |verdict| RuleSpec::new("udp port 53 or tcp port 80", verdict);
+        let one = check(&[rule(Verdict::Drop)]).unwrap();
+        let two = check(&[rule(Verdict::Count), rule(Verdict::Drop)]).unwrap();
+        assert!(0 < one && one < two, "{one} {two}");
+        let many = vec![rule(Verdict::Count); ::guard::RULES_MAX + 1];
+        let error = check(&many).unwrap_err();
+        assert!(error.to_string().contains("limit is 800"), "{error}");
+        // What only the whole shows: each list is good, and together they are too many.
+        let lists: Vec<RuleSpec> = (0..=::guard::LISTS_MAX)
+            .map(|number| {
+                let list = ListSpec::argument(&format!("10.0.{number}.0/24")).unwrap();
+                RuleSpec::of_sources(&format!("list {number}"), list, Verdict::Drop)
+            })
+            .collect();
+        check(&lists[1..]).unwrap();
+        let error = check(&lists).unwrap_err();
+        assert!(error.to_string().contains("prefix lists"), "{error}");
+    }
 
     #[test]
     fn cookies_need_the_kernels_consent() {

@@ -1,4 +1,5 @@
-//! `barewire filter`: compiles filters, explains them, tries them on capture files, and derives them.
+//! `barewire filter`: compiles filters, explains them, tries them on capture files, and derives
+//! them from floods.
 
 mod compile;
 mod derive;

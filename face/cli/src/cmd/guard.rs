@@ -134,7 +134,8 @@ Examples:
 /// Guards, or checks a file.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(Other::Check { file }) = &args.other {
-        return show::check(&guard::read(file, args.filter_compiler.into())?);
+        let rules = guard::read(file, args.filter_compiler.into())?;
+        return show::check(&rules, guard::check(&rules)?);
     }
     let stop = Stop::on_signals()?;
     let reload = match args.rules {

@@ -14,6 +14,9 @@ use super::RuleSpec;
 /// then.
 const LEAVE: Duration = Duration::from_secs(2);
 
+/// Instructions of a program at most (`BPF_COMPLEXITY_LIMIT_INSNS`).
+const INSNS_MAX: usize = 1_000_000;
+
 /// A rule and its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleTotals {
@@ -265,7 +268,9 @@ fn add(
 fn entries(specs: Vec<RuleSpec>, old: &[Entry], mut id: u64) -> Result<(Vec<Entry>, u64)> {
     let mut entries = Vec::with_capacity(specs.len());
     for spec in specs {
-        if let Some(same) = old.iter().find(|entry| entry.spec == spec) {
+        let is_taken = |id| entries.iter().any(|entry: &Entry| entry.id == id);
+        let is_same = |entry: &&Entry| entry.spec == spec && !is_taken(entry.id);
+        if let Some(same) = old.iter().find(is_same) {
             let mut same = same.clone();
             // Its prefix lists may have changed.
             same.rule.sources = spec.sources.as_ref().map(|s| s.list().clone());
@@ -344,6 +349,38 @@ fn emit(
         indirect: features.indirect,
     };
     ::guard::emit(rules, dry_run, maps, features).map_err(refused)
+}
+
+/// Whether the rules fit into one program together: how many instructions it has. The kernel is
+/// not asked.
+///
+/// # Errors
+/// `InvalidInput` for a rule that cannot be compiled, and if there are too many rules, prefixes or
+/// instructions.
+pub fn check(specs: &[RuleSpec]) -> Result<usize> {
+    let rules: Result<Vec<Rule>> = specs.iter().map(RuleSpec::compile).collect();
+    let mut rules = rules?;
+    ::guard::order(&mut rules);
+    ::guard::trie_entries(&rules).map_err(refused)?;
+    let maps = GuardMaps {
+        counters: 0,
+        limits: 0,
+        prefixes: 0,
+        sources: 0,
+    };
+    let features = GuardFeatures {
+        frags: true,
+        indirect: true,
+    };
+    let count = emit(&rules, false, maps, features)?.len();
+    match count {
+        0..=INSNS_MAX => Ok(count),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            "compile the rules for XDP",
+            format!("the program has {count} instructions; the limit is {INSNS_MAX}"),
+        )),
+    }
 }
 
 fn refused(error: EmitError) -> Error {

@@ -134,7 +134,13 @@ fn to_text(derived: &Derived, has_good: bool) -> String {
 
 fn to_json(found: &Found, has_good: bool) -> Value {
     let derived = &found.derived;
-    let count = |count: &Count| json!({ "packets": count.packets, "sampled": count.sampled, "matched": count.matched });
+    let count = |count: &Count| {
+        json!({
+            "packets": count.packets,
+            "sampled": count.sampled,
+            "matched": count.matched,
+        })
+    };
     let fields = |tests: &[Test]| tests.iter().map(Test::field).collect::<Vec<_>>();
     let groups = derived.groups.iter().map(|group| {
         json!({

@@ -58,6 +58,12 @@ pub fn page(interface: &str, dry_run: bool, totals: &Totals) -> Page {
     let about = "Packets dropped; in a dry run, that would have been.";
     let name = "barewire_guard_dropped_packets_total";
     one(name, Kind::Counter, about, totals.dropped());
+    let about = "SYNs answered with a SYN cookie.";
+    let name = "barewire_guard_answered_packets_total";
+    one(name, Kind::Counter, about, totals.answered());
+    let about = "Packets that rules matched which a reload has removed.";
+    let name = "barewire_guard_removed_packets_total";
+    one(name, Kind::Counter, about, totals.removed.packets);
     let about = "Packets that no rule decided; they passed.";
     let name = "barewire_guard_unmatched_packets_total";
     one(name, Kind::Counter, about, totals.unmatched.packets);
@@ -93,12 +99,15 @@ mod tests {
         };
         let totals = Totals {
             seen: counters,
+            removed: counters,
             rules: vec![rule("udp"), rule("a \"b\"")],
             ..Totals::default()
         };
         let page = page("eth0", false, &totals);
         for line in [
             "barewire_guard_packets_total{interface=\"eth0\"} 5\n",
+            "barewire_guard_answered_packets_total{interface=\"eth0\"} 0\n",
+            "barewire_guard_removed_packets_total{interface=\"eth0\"} 5\n",
             "barewire_guard_rule_dropped_packets_total{interface=\"eth0\",rule=\"udp\"} 3\n",
             "barewire_guard_rule_packets_total{interface=\"eth0\",rule=\"a \\\"b\\\"\"} 5\n",
         ] {

@@ -23,8 +23,9 @@ const NAME_WIDTH: usize = 40;
 /// Most rules in the live table; JSON and the account have all.
 const TABLE_LEN: usize = 20;
 
-/// Prints the rules of a file in the order in which they are matched.
-pub fn check(rules: &[RuleSpec]) -> Result<()> {
+/// Prints the rules of a file in the order in which they are matched, and the length of their
+/// program.
+pub fn check(rules: &[RuleSpec], insn_count: usize) -> Result<()> {
     let mut rules: Vec<&RuleSpec> = rules.iter().collect();
     rules.sort_by_key(|rule| rule.priority);
     let mut text = String::new();
@@ -38,7 +39,12 @@ pub fn check(rules: &[RuleSpec]) -> Result<()> {
             matches(rule)
         );
     }
-    let _ = writeln!(text, "{} rules, all valid", rules.len());
+    let _ = writeln!(
+        text,
+        "{}, all valid; the program has {}",
+        counted(rules.len() as u64, "rule"),
+        counted(insn_count as u64, "instruction")
+    );
     let stdout = out::stdout(LINES_MAX)?;
     out::print(&stdout, text.into_bytes())
 }
@@ -92,8 +98,8 @@ impl Show {
             true => ", dry run: nothing is dropped",
             false => "",
         };
-        let count = totals.rules.len();
-        say!("guarding {interface} with {count} rules, {mode} mode{dry}");
+        let count = counted(totals.rules.len() as u64, "rule");
+        say!("guarding {interface} with {count}, {mode} mode{dry}");
         let now = Instant::now();
         Ok(Self {
             interface,
@@ -159,7 +165,7 @@ impl Show {
             ));
         }
         if let Some(more) = totals.rules.len().checked_sub(TABLE_LEN + 1) {
-            lines.push(format!("  and {} more rules", more + 1));
+            lines.push(format!("  and {} more", counted(more as u64 + 1, "rule")));
         }
         for line in &lines {
             // The rest of a longer line before is erased (ECMA-48 EL).

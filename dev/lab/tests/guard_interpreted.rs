@@ -1,0 +1,387 @@
+//! The guard's program, and translations of filters, in the interpreter and in the kernel by
+//! `BPF_PROG_TEST_RUN`, on the same packets and with the same maps: one verdict, the same counts.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use bpf::ebpf::Insn;
+use bpf::translate::{XdpOptions, skb_program, xdp_program};
+use bpf::vm_cbpf::PacketInfo;
+use bpf::vm_ebpf::maps::{Kind, Maps};
+use bpf::vm_ebpf::{self, Hook, Packet, STEPS_MAX};
+use guard::{Account, Features, Limit, Prefix, Rule, SourceLimit, Verdict};
+use lab::random::Random;
+use lab::{require, skip};
+use runtime::filter::select::Select;
+use sys::bpf::{ProgramSpec, ProgramType, TestRun, XDP_FLAG_FRAGS};
+use xdp::{Guard, GuardSpec, SourceMap};
+
+/// Numbers of the interpreter's maps.
+const COUNTERS: i32 = 1;
+const LIMITS: i32 = 2;
+const PREFIXES: i32 = 3;
+const SOURCES: i32 = 4;
+
+const EXPRESSIONS: &[&str] = &[
+    "udp",
+    "tcp dst port 80",
+    "ip6",
+    "vlan and udp",
+    "udp portrange 50-60 or icmp",
+    "tcp[tcpflags] & (tcp-syn|tcp-ack) = tcp-syn",
+    "ip[8] < 40 and greater 60",
+    "udp[8:4] = 0x01020304",
+    "src net 10.0.0.0/9",
+    "ip[ip[0] & 0xf:2] > ip[6] * 3",
+    "ether[60] & 1 = 1",
+    "less 70",
+    "p0f:4:64:0:0:*,0::ack+:0",
+    "p0f:*:64:0:*:*,*:mss,nop,ws:df,id+:0",
+];
+
+/// A packet of mostly sensible headers, cut somewhere now and then; never shorter than the kernel
+/// takes.
+fn packet(random: &mut Random) -> Vec<u8> {
+    let mut packet = vec![2; 12];
+    for _ in 0..random.below(6).saturating_sub(2) {
+        packet.extend([[0x81, 0, 0, 9], [0x88, 0xa8, 0, 9]][random.below(2) as usize]);
+    }
+    let protocol = [17, 6, 1, 50][random.below(4) as usize];
+    let address = |random: &mut Random| random.below(4) as u8;
+    if random.below(3) == 0 {
+        packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
+        for _ in 0..2 {
+            packet.extend([0x20, 1, 0xd, 0xb8, 0, address(random)]);
+            packet.extend([0; 9]);
+            packet.push(address(random));
+        }
+    } else {
+        let ttl = random.below(70) as u8;
+        packet.extend([8, 0, 0x45, 0, 0, 60, 1, 1]);
+        packet.extend([
+            [0, 0x40, 0x20][random.below(3) as usize],
+            0,
+            ttl,
+            protocol,
+            0,
+            0,
+        ]);
+        for _ in 0..2 {
+            let half = [0, 128][random.below(2) as usize];
+            packet.extend([10, half, address(random), address(random)]);
+        }
+    }
+    let port = [9, 53, 55, 80][random.below(4) as usize];
+    packet.extend([
+        0x9c,
+        0x40,
+        0,
+        port,
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        random.below(2) as u8,
+    ]);
+    packet.extend([
+        [0x50, 0x80][random.below(2) as usize],
+        [2, 0x12, 0x10][random.below(3) as usize],
+    ]);
+    packet.extend([0x20, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4, 1, 3, 3, 7, 1, 2, 3, 4]);
+    packet.extend((0..random.below(40)).map(|_| random.number() as u8));
+    if random.below(4) == 0 {
+        packet.truncate(14.max(random.below(packet.len() as u64 + 1) as usize));
+    }
+    packet
+}
+
+fn list(random: &mut Random) -> Option<guard::List> {
+    const PREFIXES: [&str; 5] = [
+        "10.0.0.0/9",
+        "10.128.1.0/24",
+        "10.0.2.3/32",
+        "2001:db8:1::/48",
+        "2001:db8::/46",
+    ];
+    let some: Vec<_> = PREFIXES.iter().filter(|_| random.below(2) == 0).collect();
+    let prefixes = some.iter().map(|text| Prefix::parse(text).unwrap());
+    (!some.is_empty()).then(|| prefixes.collect())
+}
+
+fn rule(random: &mut Random, id: u32) -> Rule {
+    // One packet a second: within a second, what passes is the burst.
+    let limit = |random: &mut Random| Limit::new(1, 1 + random.below(9) as u32).unwrap();
+    let verdict = match random.below(6) {
+        0 => Verdict::Pass,
+        1 => Verdict::Drop,
+        2 => Verdict::Limit(limit(random)),
+        3 => {
+            let source = SourceLimit::new(limit(random), 24, 48).unwrap();
+            let all = (random.below(2) == 0).then(|| limit(random));
+            Verdict::LimitSources(source, all)
+        }
+        _ => Verdict::Count,
+    };
+    let text = EXPRESSIONS[random.below(EXPRESSIONS.len() as u64) as usize];
+    let matcher = match text.strip_prefix("p0f:") {
+        Some(signature) => Select::p0f(signature).unwrap().compile(1).map(Some),
+        None => runtime::filter::compile(text, 1),
+    };
+    let mut any = |share: u64| match random.below(share) {
+        0 => list(random),
+        _ => None,
+    };
+    Rule {
+        id,
+        name: text.to_owned(),
+        matcher: matcher.unwrap(),
+        sources: any(3),
+        destinations: any(5),
+        verdict,
+        priority: 0,
+    }
+}
+
+/// The program of some rules, twice.
+struct Both {
+    kernel: Guard,
+    _sources: SourceMap,
+    insns: Vec<Insn>,
+    maps: Maps,
+}
+
+impl Both {
+    fn new(rules: &[Rule], dry_run: bool) -> Both {
+        let entries = guard::trie_entries(rules).unwrap();
+        let prefixes: Vec<_> = entries.iter().map(|e| (e.key, e.lists)).collect();
+        let sources = SourceMap::create(guard::SOURCES_MAX).unwrap();
+        let spec = GuardSpec {
+            counters_len: guard::counters_len(rules.len()),
+            limits_len: guard::limits_len(rules.len()),
+            prefixes: &prefixes,
+            sources: Some(&sources),
+        };
+        let emit = |fds: [i32; 4], frags, indirect| {
+            let [counters, limits, prefixes, sources] = fds;
+            let maps = guard::Maps {
+                counters,
+                limits,
+                prefixes,
+                sources,
+            };
+            guard::emit(rules, dry_run, maps, Features { frags, indirect }).unwrap()
+        };
+        let kernel = Guard::load(&spec, |maps, features| {
+            let fds = [maps.counters, maps.limits, maps.prefixes, maps.sources];
+            Ok(emit(fds, features.frags, features.indirect))
+        });
+        let kernel = kernel.unwrap();
+        let mut maps = Maps::new();
+        maps.now_ns = 5_000_000_000;
+        maps.add(COUNTERS, Kind::Array, (4, spec.counters_len), 1);
+        maps.add(LIMITS, Kind::Array, (4, spec.limits_len), 1);
+        maps.add(PREFIXES, Kind::Trie, (guard::KEY_LEN, 8), prefixes.len());
+        maps.add(SOURCES, Kind::LruHash, (guard::KEY_LEN, 8), 1_000);
+        for (key, lists) in &prefixes {
+            let value = lists.to_ne_bytes();
+            assert_eq!(
+                vm_ebpf::Kernel::update(&mut maps, PREFIXES, key, &value, 0),
+                0
+            );
+        }
+        let features = kernel.features();
+        let fds = [COUNTERS, LIMITS, PREFIXES, SOURCES];
+        Both {
+            insns: emit(fds, features.frags, features.indirect),
+            kernel,
+            _sources: sources,
+            maps,
+        }
+    }
+
+    /// The verdicts: of the interpreter, of the kernel.
+    fn run(&mut self, bytes: &[u8]) -> (u32, u32) {
+        let hook = Hook::Xdp {
+            first_len: bytes.len(),
+        };
+        let mut packet = Packet::new(bytes);
+        let info = PacketInfo::UNKNOWN;
+        let ours = vm_ebpf::run(
+            &self.insns,
+            (hook, &mut packet),
+            &info,
+            &mut self.maps,
+            STEPS_MAX,
+        );
+        let ours = ours.unwrap_or_else(|fault| panic!("{fault:?}: {bytes:02x?}"));
+        let run = TestRun {
+            data: bytes,
+            ..TestRun::default()
+        };
+        (ours, self.kernel.program().test_run(&run).unwrap().retval)
+    }
+
+    /// The counts: of the interpreter, of the kernel.
+    fn accounts(&mut self) -> (Account, Account) {
+        let bytes = self.maps.get(COUNTERS, &[0; 4]).unwrap();
+        let words = bytes.chunks_exact(8).map(|word| word.try_into().unwrap());
+        let words: Vec<u64> = words.map(u64::from_ne_bytes).collect();
+        (
+            Account::of(&words),
+            Account::of(&self.kernel.counters().unwrap()),
+        )
+    }
+}
+
+/// Whether it took less than a second, in which no limit passes more than its burst.
+fn compare(rules: &[Rule], packets: &[Vec<u8>], dry_run: bool) -> bool {
+    let mut both = Both::new(rules, dry_run);
+    let began = Instant::now();
+    let verdicts: Vec<_> = packets.iter().map(|packet| both.run(packet)).collect();
+    if began.elapsed() > Duration::from_millis(900) {
+        return false;
+    }
+    let names: Vec<_> = rules.iter().map(|r| (&r.name, r.verdict)).collect();
+    for (packet, (ours, kernels)) in packets.iter().zip(verdicts) {
+        assert_eq!(ours, kernels, "{packet:02x?}\n{names:?}");
+    }
+    let (ours, kernels) = both.accounts();
+    assert_eq!(ours, kernels, "{names:?}");
+    assert_eq!(ours.seen.packets, packets.len() as u64);
+    true
+}
+
+#[test]
+fn the_guard_decides_and_counts_the_same_in_both() {
+    require!(skip::lab());
+    let mut random = Random::seeded("guard, interpreted");
+    for round in 0..60 {
+        let count = 1 + random.below(12) as u32;
+        let rules: Vec<Rule> = (0..count).map(|id| rule(&mut random, id)).collect();
+        let packets: Vec<_> = (0..150).map(|_| packet(&mut random)).collect();
+        // A machine that was too busy gets other chances, with new limits.
+        let is_dry = round % 8 == 0;
+        let is_done = (0..20).any(|_| compare(&rules, &packets, is_dry));
+        assert!(is_done, "150 packets took a second, twenty times");
+    }
+}
+
+fn load(kind: ProgramType, insns: &[Insn], frags: bool) -> sys::bpf::Program {
+    let words: Vec<u64> = insns.iter().map(|insn| insn.to_word()).collect();
+    let spec = ProgramSpec {
+        kind,
+        name: "bw_lab",
+        insns: &words,
+        flags: if frags { XDP_FLAG_FRAGS } else { 0 },
+        ifindex: 0,
+    };
+    sys::bpf::Program::load(&spec).unwrap_or_else(|e| panic!("{}\n{}", e.source, e.log))
+}
+
+/// A filter's translations decide the same in the interpreter and in the kernel.
+#[test]
+fn filters_decide_the_same_in_both() {
+    require!(skip::lab());
+    let mut random = Random::seeded("filters, interpreted");
+    let packets: Vec<_> = (0..400).map(|_| packet(&mut random)).collect();
+    let info = PacketInfo::UNKNOWN;
+    let mut selected = 0;
+    for text in EXPRESSIONS {
+        let select = match text.strip_prefix("p0f:") {
+            Some(signature) => Select::p0f(signature).unwrap(),
+            None => Select::Expression((*text).into()),
+        };
+        let filter = select.compile(1).unwrap();
+        let mut programs = Vec::new();
+        for (frags, indirect_by_helper) in [(false, false), (true, false), (true, true)] {
+            let options = XdpOptions {
+                frags,
+                indirect_by_helper,
+                stack_top: 0,
+            };
+            let insns = xdp_program(&filter, &options).unwrap();
+            programs.push((load(ProgramType::Xdp, &insns, frags), insns, true));
+        }
+        let insns = skb_program(&filter).unwrap();
+        programs.push((load(ProgramType::SocketFilter, &insns, false), insns, false));
+        for bytes in &packets {
+            for (program, insns, is_xdp) in &programs {
+                let hook = match is_xdp {
+                    true => Hook::Xdp {
+                        first_len: bytes.len(),
+                    },
+                    false => Hook::Socket,
+                };
+                let hook = (hook, &mut Packet::new(bytes));
+                let ours = vm_ebpf::run(insns, hook, &info, &mut Maps::new(), STEPS_MAX);
+                // A test run takes off an Ethernet header before it calls a socket filter.
+                let data = match is_xdp {
+                    true => bytes.clone(),
+                    false => [&[0; 14], &bytes[..]].concat(),
+                };
+                let run = TestRun {
+                    data: &data,
+                    ..TestRun::default()
+                };
+                let kernels = program.test_run(&run).unwrap().retval;
+                assert_eq!(ours, Ok(kernels), "{text}, XDP {is_xdp}: {bytes:02x?}");
+                selected += u32::from(kernels != 0);
+            }
+        }
+    }
+    assert!(selected > 1_000, "{selected}");
+}
+
+/// A limit of sources keeps them apart by their prefixes, in both.
+#[test]
+fn limits_of_sources_are_the_same_in_both() {
+    require!(skip::lab());
+    let limit = Limit::new(1, 3).unwrap();
+    let source = SourceLimit::new(limit, 24, 48).unwrap();
+    let rules = [Rule {
+        id: 7,
+        name: "own".into(),
+        matcher: None,
+        sources: None,
+        destinations: None,
+        verdict: Verdict::LimitSources(source, None),
+        priority: 0,
+    }];
+    let from = |address: &str| {
+        let mut packet = vec![2; 12];
+        match address.parse().unwrap() {
+            IpAddr::V4(address) => {
+                packet.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+                packet.extend(address.octets());
+                packet.extend([10, 0, 0, 2, 0, 1, 0, 2, 0, 8, 0, 0]);
+            }
+            IpAddr::V6(address) => {
+                packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+                packet.extend(address.octets());
+                packet.extend([0x20; 24]);
+            }
+        }
+        packet
+    };
+    let sources = [
+        "10.0.0.1",
+        "10.0.0.9",
+        "10.0.1.1",
+        "2001:db8::1",
+        "2001:db8:0:9::1",
+        "2001:db8:1::1",
+    ];
+    let packets: Vec<_> = (0..30)
+        .map(|at| from(sources[at % sources.len()]))
+        .collect();
+    assert!((0..20).any(|_| compare(&rules, &packets, false)));
+    let mut both = Both::new(&rules, false);
+    for packet in &packets {
+        both.run(packet);
+    }
+    // Four prefixes, each with a burst of three.
+    assert_eq!(both.accounts().0.rules[0].passed(), 12);
+}
