@@ -48,6 +48,7 @@ const NAMES: &[(Protocol, &[&str])] = &[
     (Protocol::Rtcp, &["rtcp"]),
     (Protocol::Nbns, &["nbns"]),
     (Protocol::Nbdgm, &["nbdgm"]),
+    (Protocol::Mysql, &["mysql"]),
 ];
 
 /// Files with flows that tshark does not name, how many, and why.
@@ -115,6 +116,13 @@ const FIELDS: &[(Field, &str)] = &[
     (Field::NetbiosRcode, "nbns.flags.rcode"),
     (Field::NetbiosSource, "nbdgm.source_name"),
     (Field::NetbiosDestination, "nbdgm.destination_name"),
+    (Field::MysqlProtocol, "mysql.protocol"),
+    (Field::MysqlVersion, "mysql.version"),
+    (Field::MysqlAuth, "mysql.auth_plugin"),
+    (Field::MysqlUser, "mysql.user"),
+    (Field::MysqlDatabase, "mysql.schema"),
+    (Field::MysqlResult, "mysql.error_code"),
+    (Field::MysqlResult, "mysql.response_code"),
     // DTLS.
     (Field::TlsSni, "dtls.handshake.extensions_server_name"),
     (Field::Ja3, "dtls.handshake.ja3"),
@@ -135,6 +143,8 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
         Field::LdapResult if value == "14" => return None,
         // No name at all.
         Field::LdapBindDn | Field::LdapBase if value == "<ROOT>" => return None,
+        // Of the kinds of responses only OK is a result; errors have a number of their own.
+        Field::MysqlResult if value.starts_with("0x") && value != "0x00" => return None,
         Field::RdpUser => value.strip_prefix("Cookie: mstshash=")?,
         Field::SmbDialect => match value {
             "0x0202" => "2.0.2",
@@ -164,7 +174,11 @@ fn as_ours(field: Field, value: &str, protocols: &str) -> Option<String> {
     let hex = value.strip_prefix("0x").filter(|_| {
         matches!(
             field,
-            Field::RdpRequested | Field::RdpSelected | Field::RdpFailure | Field::RtpSsrc
+            Field::RdpRequested
+                | Field::RdpSelected
+                | Field::RdpFailure
+                | Field::RtpSsrc
+                | Field::MysqlResult
         )
     });
     let number = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -278,7 +292,6 @@ const EXCEPTIONS: &[(&str, usize, &str)] = &[
         61,
         "damaged DNS, SIP, NetBIOS and RTP, of which tshark shows what it can",
     ),
-    ("nDPI__mysql.pcapng", 2, "TLS begins within MySQL"),
     ("nDPI__openvpn.pcap", 4, "TLS within OpenVPN"),
     (
         "nDPI__stun.pcap",

@@ -29,6 +29,11 @@ const SAMPLES: &[Sample] = &[
     ("dns/rtp", true, 9998, &["-d", "udp.port==9998,rtp"]),
     ("dns/nbns", true, 137, &[]),
     ("dns/nbdgm", true, 138, &[]),
+    ("stream/mysql", false, 3306, &[]),
+    ("stream/mysql-denied", false, 3306, &[]),
+    ("stream/mysql-tls", false, 3306, &[]),
+    ("stream/mysql-old", false, 3306, &[]),
+    ("stream/mysql-blocked", false, 3306, &[]),
 ];
 
 /// Where a sample differs, and why.
@@ -49,6 +54,11 @@ const EXCEPTIONS: &[(&str, Field, &str)] = &[
         "stream/smb-1",
         Field::SmbDialect,
         "tshark has its place in the list alone",
+    ),
+    (
+        "stream/mysql-denied",
+        Field::MysqlDatabase,
+        "tshark reads one byte of a secret's length, of three",
     ),
 ];
 
@@ -156,6 +166,12 @@ fn fields_of_samples_are_tsharks() {
         NetbiosRcode,
         NetbiosSource,
         NetbiosDestination,
+        MysqlProtocol,
+        MysqlVersion,
+        MysqlAuth,
+        MysqlUser,
+        MysqlDatabase,
+        MysqlResult,
         TlsSni,
     ];
     for field in all {

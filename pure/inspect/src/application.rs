@@ -92,7 +92,7 @@ impl Application {
 
     /// The most informative field: a name, a path, a greeting.
     pub fn headline(&self) -> Option<Value<'_>> {
-        const FIRST: [Field; 20] = [
+        const FIRST: [Field; 22] = [
             Field::TlsSni,
             Field::HttpHost,
             Field::SocksTarget,
@@ -113,6 +113,8 @@ impl Application {
             Field::LdapBindDn,
             Field::NetbiosName,
             Field::NetbiosDestination,
+            Field::MysqlDatabase,
+            Field::MysqlVersion,
         ];
         FIRST.iter().find_map(|field| self.get(*field))
     }

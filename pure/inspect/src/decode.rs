@@ -23,6 +23,7 @@ mod http;
 mod ldap;
 mod mail;
 mod mqtt;
+mod mysql;
 mod netbios;
 mod ntp;
 mod quic;

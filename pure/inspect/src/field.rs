@@ -66,6 +66,7 @@ protocols! {
     Nbns "nbns" "NetBIOS name service (RFC 1002 §4.2).";
     Nbdgm "nbdgm" "NetBIOS datagram service (RFC 1002 §4.4).";
     Dtls "dtls" "DTLS (RFC 6347, RFC 9147).";
+    Mysql "mysql" "MySQL and MariaDB.";
 }
 
 /// The value of a field, borrowed from where it was found.
@@ -291,6 +292,14 @@ fields! {
     NetbiosRcode "netbios_rcode" Number 8 false "Response code of the first answer.";
     NetbiosSource "netbios_source" Text 20 false "Sender's name of the first datagram.";
     NetbiosDestination "netbios_destination" Text 20 false "Name that it is sent to.";
+    MysqlProtocol "mysql_protocol" Number 8 false "Protocol of the server's greeting: 10.";
+    MysqlVersion "mysql_version" Text 64 false "Version of the server, as sent.";
+    MysqlCapabilities "mysql_capabilities" Hex 8 false "Capabilities of the server.";
+    MysqlAuth "mysql_auth" Text 32 false "Authentication plugin that the server proposes.";
+    MysqlUser "mysql_user" Text 64 false "User who logs in.";
+    MysqlDatabase "mysql_database" Text 64 false "Database that the login asks for.";
+    MysqlResult "mysql_result" Number 8 false
+        "Result of the login: 0 is success, else the number of the error.";
 }
 
 impl Field {

@@ -67,7 +67,6 @@ const PORTS: &[(u16, Transport, &str)] = &[
     (2123, Udp, "gtp-c"),
     (2152, Udp, "gtp-u"),
     (3268, Tcp, "ldap"),
-    (3306, Tcp, "mysql"),
     (3389, Udp, "rdp"),
     (3478, Udp, "stun"),
     (3478, Tcp, "stun"),

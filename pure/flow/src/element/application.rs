@@ -157,10 +157,17 @@ elements! {
     NetbiosRcode = "netbiosResponseCode" 202 own Unsigned8 [1] 0xff, "Response code; 255 without";
     NetbiosSource = "netbiosSourceName" 203 own String [TEXT] 0, "Sender's name of a datagram";
     NetbiosDestination = "netbiosDestinationName" 204 own String [TEXT] 0, "Receiver's name";
+    MysqlProtocol = "mysqlProtocol" 220 own Unsigned8 [1] 0, "Protocol of the greeting";
+    MysqlVersion = "mysqlServerVersion" 221 own String [TEXT] 0, "Version of the server";
+    MysqlCapabilities = "mysqlServerCapabilities" 222 own Unsigned32 [4] 0, "What the server has";
+    MysqlAuth = "mysqlAuthentication" 223 own String [TEXT] 0, "Plugin that the server proposes";
+    MysqlUser = "mysqlUserName" 224 own String [TEXT] 0, "User who logs in";
+    MysqlDatabase = "mysqlDatabaseName" 225 own String [TEXT] 0, "Database of the login";
+    MysqlResult = "mysqlLoginResult" 226 own Unsigned32 [4] 0xffff_ffff, "0: success; or an error";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 105;
+const APPLICATION_LEN: usize = 112;
 
 impl ApplicationElement {
     /// Appends the value as it goes out; a text without its length.

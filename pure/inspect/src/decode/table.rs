@@ -4,8 +4,8 @@ use core::array::from_fn;
 
 use super::arena::slots_of;
 use super::{
-    Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, mqtt, netbios, ntp, quic, rdp, rtp,
-    rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
+    Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, mqtt, mysql, netbios, ntp, quic, rdp,
+    rtp, rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
 };
 use crate::field::Protocol;
 use crate::identify::Row;
@@ -226,6 +226,14 @@ decoders! {
         starts: smb::STARTS,
         check: Some(smb::first),
         tcp: smb::Smb,
+    }
+    Mysql {
+        name: "mysql",
+        protocols: [Mysql],
+        ports: [3306],
+        starts: mysql::STARTS,
+        check: Some(mysql::first),
+        tcp: mysql::Mysql,
     }
     Rtsp {
         name: "rtsp",

@@ -62,6 +62,8 @@ fn beginning(random: &mut impl FnMut() -> usize) -> Vec<u8> {
         b"\x03\0\0\x13\x0e\xe0\0\0\0\0\0\x01\0\x08\0",
         b"\x03\0\0\x2a\x25\xe0\0\0\0\0\0Cookie: mstshash",
         b"\0\0\x01\0\xfeSMB\x40\0",
+        b"\x4a\0\0\0\x0a8.0.36\0",
+        b"\x45\0\0\0\xff\x6a\x04Host 'a' is not all",
         b"",
     ];
     let patterns: Vec<&Pattern> = DECODERS.iter().flat_map(|row| row.starts).collect();
@@ -194,6 +196,15 @@ fn beginnings_are_distinguished() {
         (b"\0\x01\0\0\xfeSMB\x40\0", Some("smb")),
         (b"\0\0\0\x23\xffSMB", Some("smb")),
         (b"\0\0\0\x22\xffSMB", None),
+        (b"\x4a\0\0\0\x0a8.0.36\0", Some("mysql")),
+        (b"\x4a\0\0\0\x0a5.5.5-10.11.6-Maria", Some("mysql")),
+        // No version, a version that is longer than its packet, other sequence numbers.
+        (b"\x4a\0\0\0\x0a80\0", None),
+        (b"\x16\0\0\0\x0a8.0.36\0", None),
+        (b"\x17\0\0\0\x0a8.0.36\0", Some("mysql")),
+        (b"\x4a\0\0\x01\x0a8.0.36\0", None),
+        (b"\x45\0\0\0\xff\x6a\x04Host 'a' is not all", Some("mysql")),
+        (b"\x45\0\0\0\xff\x6b\x04Host 'a' is not all", None),
         (b"GETX", None),
         (b"\0\0\0\0\0", None),
     ];

@@ -2,6 +2,10 @@
 
 use super::Field::{self, *};
 
+mod services;
+
+pub use services::SERVICES;
+
 /// A sample, its protocol, and what is reported about it.
 pub type Case = (&'static str, &'static str, &'static [(Field, &'static str)]);
 

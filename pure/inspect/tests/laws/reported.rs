@@ -1,11 +1,11 @@
 //! Every sample is identified, and the reported fields are those in the sample.
 
-use super::cases::CASES;
+use super::cases::{CASES, SERVICES};
 use super::*;
 
 #[test]
 fn every_sample_is_identified_and_reported() {
-    for (name, protocol, fields) in CASES {
+    for (name, protocol, fields) in CASES.iter().chain(SERVICES) {
         let application = by_name(name);
         assert_eq!(
             application.protocol().name(),

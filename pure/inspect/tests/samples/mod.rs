@@ -9,6 +9,7 @@ use barewire_inspect::laws;
 
 mod offices;
 pub mod secured;
+mod services;
 mod texts;
 
 /// A conversation.
@@ -474,6 +475,7 @@ pub fn all() -> Vec<Sample> {
         dns(),
         datagrams(),
         offices::all(),
+        services::all(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -140,6 +140,7 @@ const GROUPS: &[&[&str]] = &[
     &["rtp_"],
     &["rtsp_"],
     &["netbios_"],
+    &["mysql_", "tls_", "ja3", "ja4"],
     &[""],
     &["ndpi"],
     // Several requests or questions.

@@ -1,0 +1,58 @@
+//! What is reported about databases and other services.
+
+use super::Case;
+use super::Field::*;
+
+pub const SERVICES: &[Case] = &[
+    (
+        "mysql",
+        "mysql",
+        &[
+            (MysqlProtocol, "10"),
+            (MysqlVersion, "5.5.5-10.11.6-MariaDB-0+deb12u1"),
+            (MysqlCapabilities, "2181036030"),
+            (MysqlAuth, "mysql_native_password"),
+            (MysqlUser, "alice"),
+            (MysqlDatabase, "sales"),
+            (MysqlResult, "0"),
+        ],
+    ),
+    (
+        "mysql-denied",
+        "mysql",
+        &[
+            (MysqlVersion, "8.0.36"),
+            (MysqlAuth, "caching_sha2_password"),
+            (MysqlUser, "alice"),
+            (MysqlDatabase, "sales"),
+            (MysqlResult, "1045"),
+        ],
+    ),
+    (
+        "mysql-tls",
+        "mysql",
+        &[
+            (MysqlVersion, "8.0.36"),
+            (MysqlUser, "-"),
+            (TlsSni, "example.org"),
+            (TlsCipher, "4865"),
+        ],
+    ),
+    (
+        "mysql-old",
+        "mysql",
+        &[
+            (MysqlVersion, "4.0.30-log"),
+            (MysqlAuth, "-"),
+            (MysqlUser, "bob"),
+            (MysqlDatabase, "stock"),
+            (MysqlResult, "0"),
+        ],
+    ),
+    (
+        "mysql-blocked",
+        "mysql",
+        &[(MysqlVersion, "-"), (MysqlResult, "1130")],
+    ),
+    ("mysql-not", "unknown", &[]),
+];

@@ -1,0 +1,114 @@
+//! Conversations of databases and other services.
+
+use super::{Sample, answer, chrome, records};
+use barewire_inspect::Direction::{Forward, Reverse};
+use barewire_inspect::Transport::Tcp;
+
+/// A packet of MySQL: its length, the lowest byte first, and its number.
+fn mysql_packet(number: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let len = (body.len() as u32).to_le_bytes();
+    [&len[..3], &[number], &body].concat()
+}
+
+fn mysql_greeting(version: &str, capabilities: u32, plugin: &[u8]) -> Vec<u8> {
+    let [a, b, c, d] = capabilities.to_le_bytes();
+    let salt_len = if plugin.is_empty() { 0 } else { 21 };
+    mysql_packet(
+        0,
+        &[
+            &[10],
+            version.as_bytes(),
+            &[0, 7, 0, 0, 0],
+            b"saltsalt\0",
+            &[a, b, 45, 2, 0, c, d, salt_len],
+            &[0; 10],
+            b"twelve bytes\0",
+            plugin,
+        ],
+    )
+}
+
+/// A login: capabilities, and what comes after the fixed part.
+fn mysql_login(number: u8, capabilities: u32, rest: &[&[u8]]) -> Vec<u8> {
+    let head = [&capabilities.to_le_bytes()[..], &[0, 0, 0, 1, 45], &[0; 23]].concat();
+    mysql_packet(number, &[&head[..], &rest.concat()])
+}
+
+const MYSQL_SERVER: u32 = 0x81ff_f7fe;
+/// Protocol 4.1, secret of one byte of length, plugin.
+const MYSQL_CLIENT: u32 = 0x0008_8200;
+
+fn mysql() -> Vec<Sample> {
+    let mariadb = "5.5.5-10.11.6-MariaDB-0+deb12u1";
+    let plugin = b"mysql_native_password\0";
+    let secret = [&[20][..], &[0x5e; 20]].concat();
+    // Longer than 250 bytes, as an LDAP plugin's.
+    let long = [&[0xfc, 0x2c, 1][..], &[0x5e; 300]].concat();
+    let ok = mysql_packet(2, &[&[0, 0, 0, 2, 0, 0, 0]]);
+    let query = mysql_packet(0, &[b"\x03SELECT 1"]);
+    let denied = b"\xff\x15\x04#28000Access denied for user 'alice'@'localhost'";
+    let blocked = b"\xff\x6a\x04Host '192.0.2.1' is not allowed to connect to this server";
+    vec![
+        Sample::new("mysql", Tcp, 3306)
+            .with(Reverse, mysql_greeting(mariadb, MYSQL_SERVER, plugin))
+            .with(
+                Forward,
+                mysql_login(
+                    1,
+                    MYSQL_CLIENT | 8,
+                    &[b"alice\0", &secret, b"sales\0", plugin],
+                ),
+            )
+            .with(Reverse, &ok)
+            .with(Forward, &query)
+            .with(Reverse, mysql_packet(1, &[b"\xff\x51\x04#42000no"])),
+        Sample::new("mysql-denied", Tcp, 9999)
+            .with(
+                Reverse,
+                mysql_greeting("8.0.36", 0xdfff_ffff, b"caching_sha2_password\0"),
+            )
+            .with(
+                Forward,
+                mysql_login(
+                    1,
+                    MYSQL_CLIENT | 0x20_0008,
+                    &[b"alice\0", &long, b"sales\0"],
+                ),
+            )
+            // Another plugin, its answer, more, the error.
+            .with(Reverse, mysql_packet(2, &[&[0xfe], plugin, b"salt\0"]))
+            .with(Forward, mysql_packet(3, &[&[0x5e; 20]]))
+            .with(Reverse, mysql_packet(4, &[&[1, 4]]))
+            .with(Reverse, mysql_packet(5, &[denied])),
+        Sample::new("mysql-tls", Tcp, 3306)
+            .with(Reverse, mysql_greeting("8.0.36", 0xdfff_ffff, plugin))
+            .with(Forward, mysql_login(1, MYSQL_CLIENT | 0x800, &[]))
+            .with(Forward, records(&chrome(), 5000))
+            .with(Reverse, records(&answer(), 5000)),
+        Sample::new("mysql-old", Tcp, 9999)
+            .with(Reverse, mysql_greeting("4.0.30-log", 0x202c, b""))
+            .with(
+                Forward,
+                mysql_packet(
+                    1,
+                    &[&[0x8d, 0x24, 0, 0, 0], b"bob\0", b"scramble\0", b"stock\0"],
+                ),
+            )
+            .with(Reverse, &ok),
+        Sample::new("mysql-blocked", Tcp, 3306).with(Reverse, mysql_packet(0, &[blocked])),
+        // Counts of a protocol with the same first bytes, and no version.
+        Sample::new("mysql-not", Tcp, 9999)
+            .with(
+                Reverse,
+                b"\x40\0\0\0\x0a1.\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b",
+            )
+            .with(Forward, [0x5e; 40]),
+    ]
+}
+
+/// All of them.
+pub fn all() -> Vec<Sample> {
+    let groups = [mysql()];
+    groups.into_iter().flatten().collect()
+}
