@@ -18,6 +18,7 @@
 
 pub mod conformance;
 pub mod corpus;
+pub mod dropin;
 pub mod guest;
 pub mod inline;
 pub mod netns;

@@ -407,6 +407,21 @@ pub fn example(name: &str) -> Result<PathBuf> {
     build(&["--examples"], &format!("examples/{name}"))
 }
 
+/// The `libpcap.so` of this build, built if it is not, as [`barewire`]. `BAREWIRE_LIBPCAP` names
+/// another one.
+///
+/// # Errors
+/// When it does not build.
+pub fn libpcap() -> Result<PathBuf> {
+    static LIBRARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if let Some(path) = std::env::var_os("BAREWIRE_LIBPCAP") {
+        return Ok(path.into());
+    }
+    let result = LIBRARY
+        .get_or_init(|| build(&["--lib"], "libpcap.so").map_err(|error| format!("{error:#}")));
+    result.clone().map_err(anyhow::Error::msg)
+}
+
 /// The program behind `cargo xtask`, built if it is not, as [`barewire`].
 ///
 /// # Errors

@@ -86,6 +86,7 @@ mod inspect_oracle;
 mod inspect_samples;
 mod nic_lifeline;
 mod package;
+mod pcap_dropin;
 mod port_embedding;
 mod rights;
 mod scan_banners;

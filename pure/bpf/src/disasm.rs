@@ -30,6 +30,16 @@ impl Display for Classic<'_> {
     }
 }
 
+/// One cBPF instruction as [`Classic`] prints it, at an index of its program.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassicLine(pub usize, pub cbpf::Insn);
+
+impl Display for ClassicLine {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        classic_line(f, self.0, self.1)
+    }
+}
+
 fn classic_line(f: &mut Formatter<'_>, at: usize, insn: cbpf::Insn) -> fmt::Result {
     let Some(info) = cbpf::op_info(insn.code) else {
         return writeln!(f, "({at:03}) unimp    {:#x}", insn.code);

@@ -7,7 +7,7 @@
 //!
 //! A program comes checked, so there is no way to run on or to panic.
 
-use crate::cbpf::{Ancillary, MEMORY_WORDS, Place, Program};
+use crate::cbpf::{Ancillary, Insn, MEMORY_WORDS, Place, Program};
 
 /// Metadata of a captured packet, for ancillary loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -58,7 +58,13 @@ pub fn run(program: &Program, bytes: &[u8], wire_len: u32) -> u32 {
 
 /// As [`run`], with what is known besides the bytes.
 pub fn run_with(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketInfo) -> u32 {
-    run_or_refuse(program, bytes, wire_len, info).unwrap_or(0)
+    run_or_refuse(program.insns(), bytes, wire_len, info).unwrap_or(0)
+}
+
+/// As [`run`], for instructions that nobody checked: whatever is wrong with them refuses the
+/// packet. They must not jump back for ever; what does is stopped as in [`run`].
+pub fn run_insns(insns: &[Insn], bytes: &[u8], wire_len: u32) -> u32 {
+    run_or_refuse(insns, bytes, wire_len, &PacketInfo::UNKNOWN).unwrap_or(0)
 }
 
 #[inline(always)]
@@ -113,8 +119,7 @@ const SPECIAL: u32 = crate::cbpf::LINK_BASE;
 const BACKWARD_MAX: u32 = 1024;
 
 /// `None`: a load went outside, a division was by 0, or there was no end.
-fn run_or_refuse(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketInfo) -> Option<u32> {
-    let insns = program.insns();
+fn run_or_refuse(insns: &[Insn], bytes: &[u8], wire_len: u32, info: &PacketInfo) -> Option<u32> {
     let mut memory = [0u32; MEMORY_WORDS];
     let (mut a, mut x) = (0u32, 0u32);
     let mut pc = 0usize;
@@ -193,7 +198,7 @@ fn run_or_refuse(program: &Program, bytes: &[u8], wire_len: u32, info: &PacketIn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cbpf::{ANCILLARY_BASE, Insn, LINK_BASE, NETWORK_BASE, OPS};
+    use crate::cbpf::{ANCILLARY_BASE, LINK_BASE, NETWORK_BASE, OPS};
 
     /// Runs instructions, which end by themselves or return A.
     fn eval(insns: &[(u16, u32)], bytes: &[u8]) -> u32 {

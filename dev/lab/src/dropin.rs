@@ -1,0 +1,77 @@
+//! Programs that use libpcap, with the original and with this build's `libpcap.so`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process::libpcap;
+use crate::skip::which;
+
+/// The variable that names folders for the dynamic linker.
+const FOLDERS: &str = "LD_LIBRARY_PATH";
+
+/// Names by which programs look for the library.
+const NAMES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
+
+/// A folder with this build's `libpcap.so` under every name, deleted when dropped.
+#[derive(Debug)]
+pub struct Dropin {
+    folder: PathBuf,
+}
+
+impl Dropin {
+    /// Builds the library if need be, and makes the folder.
+    ///
+    /// # Errors
+    /// When it does not build, or the folder cannot be made.
+    pub fn new() -> Result<Dropin> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let library = libpcap()?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("barewire-dropin-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
+        let made = Dropin { folder };
+        for name in NAMES {
+            // A copy: programs that drop privileges may not reach the build's folder.
+            let to = made.folder.join(name);
+            if std::fs::hard_link(&library, &to).is_err() {
+                std::fs::copy(&library, &to)?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// The library under a name.
+    pub fn library(&self) -> PathBuf {
+        self.folder.join(NAMES[0])
+    }
+
+    /// A program on this build's library.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = plain(program);
+        command.env(FOLDERS, &self.folder);
+        command
+    }
+}
+
+impl Drop for Dropin {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A program on the system's library.
+pub fn original(program: &str) -> Command {
+    let mut command = plain(program);
+    command.env_remove(FOLDERS);
+    command
+}
+
+fn plain(program: &str) -> Command {
+    let mut command = Command::new(which(program).unwrap_or_else(|| program.into()));
+    command.env("TZ", "UTC").env("LC_ALL", "C");
+    command
+}

@@ -1,0 +1,87 @@
+//! C streams, which programs pass in and get out.
+
+use std::ffi::{CStr, CString};
+
+use super::raw::errno;
+use crate::failure::{Failure, Result};
+use crate::savefile::Input;
+
+unsafe extern "C" {
+    static stdin: *mut libc::FILE;
+    static stdout: *mut libc::FILE;
+    static stderr: *mut libc::FILE;
+}
+
+/// The program's standard input.
+pub fn standard_input() -> *mut libc::FILE {
+    // SAFETY: libc's variable; the program may set it, but not while it calls us.
+    unsafe { stdin }
+}
+
+/// The program's standard output.
+pub fn standard_output() -> *mut libc::FILE {
+    // SAFETY: as above.
+    unsafe { stdout }
+}
+
+/// The program's standard error.
+pub fn standard_error() -> *mut libc::FILE {
+    // SAFETY: as above.
+    unsafe { stderr }
+}
+
+/// Opens a file.
+///
+/// # Errors
+/// The file's name and why.
+pub fn open(name: &[u8], mode: &CStr) -> Result<*mut libc::FILE> {
+    let shown = String::from_utf8_lossy(name);
+    let path = CString::new(name).map_err(|_| Failure::system(&shown, libc::EINVAL))?;
+    // SAFETY: both texts end with a zero.
+    let file = unsafe { libc::fopen(path.as_ptr(), mode.as_ptr()) };
+    match file.is_null() {
+        true => Err(Failure::system(&shown, errno())),
+        false => Ok(file),
+    }
+}
+
+/// A stream to read a capture file from. It is the handle that closes it.
+pub struct Stream(*mut libc::FILE);
+
+// SAFETY: C streams have a lock of their own.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// From a stream that stays open as long as this.
+    ///
+    /// # Safety
+    /// The stream is open, and is not closed before this is dropped.
+    pub unsafe fn new(file: *mut libc::FILE) -> Self {
+        Self(file)
+    }
+}
+
+impl Input for Stream {
+    fn read(&mut self, into: &mut [u8]) -> std::result::Result<usize, i32> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        // SAFETY: the stream is open, by `new`; the bytes are ours to write.
+        unsafe {
+            let count = libc::fread(into.as_mut_ptr().cast(), 1, into.len(), self.0);
+            if count < into.len() && libc::ferror(self.0) != 0 {
+                return Err(errno());
+            }
+            Ok(count)
+        }
+    }
+}
+
+/// Writes all bytes; false if that fails.
+///
+/// # Safety
+/// The stream is open.
+pub unsafe fn write(file: *mut libc::FILE, bytes: &[u8]) -> bool {
+    // SAFETY: the caller's promise; the bytes are ours.
+    unsafe { libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), file) == bytes.len() }
+}

@@ -1,0 +1,167 @@
+//! What is behind a `pcap_t`.
+
+use bpf::cbpf::{Insn, Program};
+use bpf::vm_cbpf;
+
+use crate::failure::{ERROR, ErrorText, Failure, NOT_ACTIVATED, Result};
+use crate::savefile::{Header, Reader};
+
+/// A handle, but for what other threads may touch.
+pub struct State {
+    /// The last error.
+    pub error: ErrorText,
+    /// What it reads from.
+    pub kind: Kind,
+    /// The filter, if there is one.
+    pub filter: Option<Program>,
+    /// The link type, as a `DLT_` number.
+    pub dlt: i32,
+    /// What else stands in the field of the link type of a file.
+    pub dlt_ext: i32,
+    /// Bytes to keep of a packet.
+    pub snaplen: i32,
+    /// Whether times have nanoseconds, not microseconds.
+    pub nanoseconds: bool,
+    /// The packet at hand.
+    pub data: Vec<u8>,
+}
+
+/// What a handle reads from.
+pub enum Kind {
+    /// Nothing yet: `pcap_create`.
+    Created(Settings),
+    /// Nothing: `pcap_open_dead`.
+    Dead,
+    /// A capture file.
+    Savefile(Reader),
+}
+
+/// What is set before a handle is activated.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The name of the device.
+    pub device: String,
+    /// Bytes to keep of a packet.
+    pub snaplen: i32,
+    /// Whether packets for other stations are received.
+    pub promiscuous: bool,
+    /// Whether packets are given out at once.
+    pub immediate: bool,
+    /// Whether monitor mode is wanted.
+    pub monitor: bool,
+    /// How long packets may be held back.
+    pub timeout_ms: i32,
+    /// Bytes of the ring; 0 is the port's choice.
+    pub buffer_bytes: i32,
+    /// The timestamp type, by number.
+    pub timestamp_type: i32,
+    /// Whether reads do not wait.
+    pub nonblocking: bool,
+}
+
+impl Settings {
+    /// The defaults for a device.
+    pub fn new(device: String) -> Self {
+        Self {
+            device,
+            snaplen: 0,
+            promiscuous: false,
+            immediate: false,
+            monitor: false,
+            timeout_ms: 0,
+            buffer_bytes: 0,
+            timestamp_type: -1,
+            nonblocking: false,
+        }
+    }
+}
+
+impl State {
+    /// A handle of a kind.
+    pub fn new(kind: Kind, dlt: i32, snaplen: i32, nanoseconds: bool) -> Self {
+        Self {
+            error: ErrorText::new(),
+            kind,
+            filter: None,
+            dlt,
+            dlt_ext: 0,
+            snaplen,
+            nanoseconds,
+            data: Vec::new(),
+        }
+    }
+
+    /// A handle that reads a capture file.
+    pub fn savefile(reader: Reader, nanoseconds: bool) -> Self {
+        let facts = *reader.facts();
+        let kind = Kind::Savefile(reader);
+        let mut state = Self::new(kind, facts.dlt, facts.snaplen, nanoseconds);
+        state.dlt_ext = facts.dlt_ext;
+        state
+    }
+
+    /// Whether it can be read from, or is a dead one.
+    ///
+    /// # Errors
+    /// `NOT_ACTIVATED`, with what is wrong.
+    pub fn activated(&self) -> Result<()> {
+        match self.kind {
+            Kind::Created(_) => Err(Failure::of(
+                NOT_ACTIVATED,
+                "This handle hasn't been activated yet",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the next packet that the filter selects into `data`; nothing at the end.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn next(&mut self) -> Result<Option<Header>> {
+        let Kind::Savefile(reader) = &mut self.kind else {
+            self.activated()?;
+            return Err(Failure::new(
+                "Packets aren't available from a pcap_open_dead pcap_t",
+            ));
+        };
+        loop {
+            let Some(header) = reader.next(&mut self.data)? else {
+                return Ok(None);
+            };
+            let is_selected = match &self.filter {
+                Some(filter) => vm_cbpf::run(filter, &self.data, header.wire_len) != 0,
+                None => true,
+            };
+            if is_selected {
+                return Ok(Some(header));
+            }
+        }
+    }
+
+    /// Sets the filter.
+    ///
+    /// # Errors
+    /// For a program that is none, and for a handle that takes no filter.
+    pub fn set_filter(&mut self, insns: Vec<Insn>) -> Result<()> {
+        self.activated()?;
+        if matches!(self.kind, Kind::Dead) {
+            return Err(Failure::new(
+                "A filter cannot be set on a pcap_open_dead pcap_t",
+            ));
+        }
+        let program = Program::new(insns).map_err(|_| Failure::new("BPF program is not valid"))?;
+        self.filter = Some(program);
+        Ok(())
+    }
+
+    /// Why something that needs a live capture cannot be done: its two texts are for savefiles and
+    /// for dead handles.
+    pub fn not_live(&self, savefile: &str, dead: &str) -> Failure {
+        match self.kind {
+            Kind::Created(_) => Failure::of(NOT_ACTIVATED, "This handle hasn't been activated yet"),
+            Kind::Dead => Failure::of(ERROR, format!("{dead} a pcap_open_dead pcap_t")),
+            Kind::Savefile(_) => Failure::of(ERROR, savefile),
+        }
+    }
+}
