@@ -79,11 +79,10 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Handle, dlt: c_int) -> c_int 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_datalink_name_to_val(name: *const c_char) -> c_int {
-    // SAFETY: null or a text.
     guard(ERROR, || {
-        unsafe { bytes(name) }
-            .and_then(link::of_name)
-            .unwrap_or(ERROR)
+        // SAFETY: null or a text.
+        let name = unsafe { bytes(name) };
+        name.and_then(link::of_name).unwrap_or(ERROR)
     })
 }
 

@@ -201,9 +201,10 @@ pub unsafe extern "C" fn pcap_bufsize(p: *mut Handle) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_file(p: *mut Handle) -> *mut libc::FILE {
-    // SAFETY: null or a handle, whose field nobody writes.
     guard(null_mut(), || {
-        unsafe { p.as_ref() }.map_or(null_mut(), |handle| handle.file)
+        // SAFETY: null or a handle, whose field nobody writes.
+        let handle = unsafe { p.as_ref() };
+        handle.map_or(null_mut(), |handle| handle.file)
     })
 }
 

@@ -65,7 +65,7 @@ impl Format {
             _ => return Ok(None),
         };
         let total = order.u32(&head, 0);
-        if total < 28 || total > SECTION_LEN_MAX {
+        if !(28..=SECTION_LEN_MAX).contains(&total) {
             return Err(Failure::new(format!(
                 "Section Header Block in pcapng dump file has invalid length 28 < _{total}_ < \
                  {SECTION_LEN_MAX} (BT_SHB_INSANE_MAX)"
@@ -177,7 +177,7 @@ impl Format {
                 "block in pcapng dump file has a length of {total} < {AROUND}"
             )));
         }
-        if total % 4 != 0 {
+        if !total.is_multiple_of(4) {
             return Err(Failure::new(format!(
                 "block in pcapng dump file has a length of {total} that is not a multiple of 4"
             )));
