@@ -461,20 +461,13 @@ fn fields_are_tsharks() {
 fn has_traces(path: &Path) -> bool {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
-    is(b"HTTP/1.")
-        || is(b"\x16\x03\x01")
-        || is(b"\x16\x03\x03")
-        || is(b"\x16\xfe\xff")
-        || is(b"\x16\xfe\xfd")
-        || is(b"SSH-")
-        || is(b"\xffSMB")
-        || is(b"\xfeSMB")
-        || is(b"RTSP/1.0")
-        || is(b"objectClass")
-        || is(b"mstshash")
-        // A name of NetBIOS that is padded.
-        || is(b"CACACACA")
-        || is(b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00")
+    #[rustfmt::skip] // CACACACA is a name of NetBIOS that is padded.
+    let patterns: [&[u8]; 13] = [
+        b"HTTP/1.", b"\x16\x03\x01", b"\x16\x03\x03", b"\x16\xfe\xff", b"\x16\xfe\xfd", b"SSH-",
+        b"\xffSMB", b"\xfeSMB", b"RTSP/1.0", b"objectClass", b"mstshash",
+        b"CACACACA", b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00",
+    ];
+    patterns.into_iter().any(is)
 }
 
 /// The ends that nDPI prints, `192.0.2.1:80` or `[2001:db8::1]:80`.
