@@ -31,6 +31,7 @@ mod capture_extcap;
 mod capture_files;
 mod capture_limits;
 mod capture_live;
+mod cli_completion;
 mod cli_fifo;
 mod cli_files;
 mod cli_hints;

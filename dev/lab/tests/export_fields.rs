@@ -252,9 +252,8 @@ fn all_columns_of_the_record_are_an_option() {
     }
 }
 
-/// Elements of IPFIX by the columns of tables. The record has no other form of `rtt_us`, `orphans`
-/// and `uniflow`.
-const ELEMENTS: [(&str, &str); 35] = [
+/// Elements of IPFIX by the columns of tables.
+const ELEMENTS: [(&str, &str); 38] = [
     ("packets", "packetDeltaCount"),
     ("bytes", "octetDeltaCount"),
     ("payload_bytes", "payloadOctetDeltaCount"),
@@ -276,6 +275,9 @@ const ELEMENTS: [(&str, &str); 35] = [
     ("handshake_us", "tcpHandshakeMicroseconds"),
     ("ipv4_options", "ipv4OptionNumbers"),
     ("ipv6_extension_headers", "ipv6ExtensionHeaders"),
+    ("rtt_us", "tcpRoundTripMicroseconds"),
+    ("orphans", "orphanFragments"),
+    ("uniflow", "uniflowRecord"),
     ("packet_lengths", "packetPayloadOctets"),
     ("packet_times_us", "packetTimeMicroseconds"),
     ("packet_flags", "packetTcpControlBits"),
@@ -337,6 +339,7 @@ fn thousandths(value: &Value) -> String {
             .map(|value| thousandths(value) + " ")
             .collect(),
         Value::Number(number) if number.as_f64() == Some(0.0) => String::new(),
+        Value::Bool(true) => thousandths(&json!(1)),
         Value::Number(number) => format!("{:.0}", (number.as_f64().unwrap() * 1000.0).round()),
         _ => String::new(),
     }

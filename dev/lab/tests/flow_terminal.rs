@@ -30,14 +30,14 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The other side of a terminal. What the program writes is read all the time.
-struct Pty {
+pub struct Pty {
     master: File,
     said: Arc<Mutex<String>>,
 }
 
 impl Pty {
     /// A terminal of 80 by 24, and streams for a program on it.
-    fn open() -> (Pty, [Stdio; 3]) {
+    pub fn open() -> (Pty, [Stdio; 3]) {
         let size = Winsize {
             ws_row: 24,
             ws_col: 80,
@@ -59,7 +59,7 @@ impl Pty {
     }
 
     /// Reads until `text` has come, after what was read before.
-    fn wait_for(&mut self, text: &str) {
+    pub fn wait_for(&mut self, text: &str) {
         let mut part = [0; 4096];
         let until = Instant::now() + LIMIT;
         loop {
@@ -81,7 +81,7 @@ impl Pty {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 }
@@ -152,7 +152,7 @@ fn a_terminal_that_goes_away_ends_the_view_in_order() {
 }
 
 /// Killed when the test is over.
-struct Reaped(std::process::Child);
+pub struct Reaped(pub std::process::Child);
 
 impl Drop for Reaped {
     fn drop(&mut self) {

@@ -4,6 +4,7 @@
 //! and packed the same way.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -283,6 +284,8 @@ fn the_image_is_one_and_runs() {
     let bundle = format!("{}/bundle", folder.path());
     said("umoci", &["unpack", "--image", &layout, &bundle]);
     let rootfs = format!("{bundle}/rootfs");
+    let mode = std::fs::metadata(format!("{rootfs}/tmp")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o1777);
     let mix = root().join("testdata/captures/lab-mix.pcapng");
     std::fs::copy(mix, format!("{rootfs}/mix.pcapng")).unwrap();
     let args = [

@@ -195,17 +195,23 @@ fn epoch() -> Result<u64> {
     time.trim().parse().context("the time of the last commit")
 }
 
-/// Writes the sums of all results, and prints their names and sizes.
-fn report(out: &Path) -> Result<()> {
+/// The packages in a folder, those of an earlier run included; what else is there is not ours.
+fn results(out: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(out)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if entry.file_type()?.is_file() && name != "SHA256SUMS" {
+        if entry.file_type()?.is_file() && name.starts_with("barewire") {
             names.push(name);
         }
     }
     names.sort();
+    Ok(names)
+}
+
+/// Writes the sums of all results, and prints their names and sizes.
+fn report(out: &Path) -> Result<()> {
+    let names = results(out)?;
     let sums = quietly(
         Command::new("sha256sum")
             .current_dir(out)
@@ -218,4 +224,21 @@ fn report(out: &Path) -> Result<()> {
         println!("{:>7.1} MB  {}", len as f64 / 1e6, out.join(name).display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_others_are_not_among_the_results() {
+        let out = std::env::temp_dir().join(format!("bw-results-{}", std::process::id()));
+        fs::create_dir_all(out.join("barewire-folder")).unwrap();
+        for name in ["barewire_0.1.0_amd64.deb", "notes.txt", "SHA256SUMS"] {
+            fs::write(out.join(name), name).unwrap();
+        }
+        let found = results(&out);
+        fs::remove_dir_all(&out).unwrap();
+        assert_eq!(found.unwrap(), ["barewire_0.1.0_amd64.deb"]);
+    }
 }

@@ -83,6 +83,8 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("iptables"), "iptables", &[Set::Test]),
     (Program("script"), "bsdutils", &[Set::Test]),
     (Program("tmux"), "tmux", &[Set::Test]),
+    (Program("zsh"), "zsh", &[Set::Test]),
+    (Program("fish"), "fish", &[Set::Test]),
     (Program("systemd-analyze"), "systemd", &[Set::Test]),
     (Program("setpriv"), "util-linux", &[Set::Test]),
     (Program("setsid"), "util-linux", &[Set::Test]),

@@ -37,6 +37,7 @@ impl Reported {
             is_layer2: matches!(meter.octets, Octets::Packet),
             extra_fields: ExtraFields {
                 key: meter.key_extra,
+                interface: meter.key_interface,
                 application,
                 community_seed: community_seed.or(application.then_some(0)),
                 origin,

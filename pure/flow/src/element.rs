@@ -400,6 +400,15 @@ fields! {
     /// Set of IPv4 options of both directions: the bit of number n is the nth from the least
     Ipv4Options = "ipv4OptionNumbers" 9 @own Unsigned32 Flags None [4] shared
         |v, _w| v.record.ipv4_options().to_be_bytes();
+    /// Round-trip time of the TCP handshake, 0 if one side of it was not seen
+    RoundTripTime = "tcpRoundTripMicroseconds" 21 @own Unsigned32 Quantity Microseconds [4] shared
+        |v, _w| v.record.handshake_us().unwrap_or(0).to_be_bytes();
+    /// 1 if there are fragments whose first one was not seen, so that their ports are not known
+    Orphans = "orphanFragments" 22 @own Unsigned8 Default None [1] shared
+        |v, _w| [v.record.has_orphans().into()];
+    /// 1 if the record is of one direction by configuration, 0 if both would be in it
+    Uniflow = "uniflowRecord" 23 @own Unsigned8 Default None [1] shared
+        |v, _w| [v.record.is_uniflow().into()];
     /// Time of the first packet
     StartMs = "flowStartMilliseconds" 152 DateTimeMilliseconds Default Milliseconds [8] directed
         |v, w| (v.counters(w).first_ns / NS_IN_MS).to_be_bytes();
@@ -442,7 +451,7 @@ pub struct Column {
 }
 
 /// The fields of a record that no standard template has, other forms of the same value left out.
-const ALL: [&Field; 20] = [
+const ALL: [&Field; 23] = [
     field::PayloadOctets::FIELD,
     field::TcpFlagsFirst::FIELD,
     field::TcpFlagsLast::FIELD,
@@ -463,6 +472,9 @@ const ALL: [&Field; 20] = [
     field::DurationMs::FIELD,
     field::Ipv4Options::FIELD,
     field::ExtensionHeaders::FIELD,
+    field::RoundTripTime::FIELD,
+    field::Orphans::FIELD,
+    field::Uniflow::FIELD,
 ];
 
 impl Column {

@@ -90,7 +90,7 @@ const FLAGS: &[(&str, Fate)] = &[
     ("-ttt", Taken(&[])),
     ("-tttt", Taken(&[])),
     ("-ttttt", Taken(&[])),
-    ("-T", Refused("rtp", "identified by the content")),
+    ("-T", Refused("rtp", "tcpdump -T TYPE")),
     ("-u", Taken(&[])),
     ("-U", Taken(&[])),
     ("--packet-buffered", Taken(&[])),

@@ -3,7 +3,8 @@
 //! program, the libraries it is linked with, and libpcap, which filters need.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +33,8 @@ pub fn make(parts: &Parts) -> Result<()> {
     for folder in ["etc", "tmp", "usr/lib", "usr/lib64", "var/lib/barewire"] {
         files.folder(folder)?;
     }
+    // As everywhere: exports and captures of any user may go there.
+    fs::set_permissions(files.root().join("tmp"), Permissions::from_mode(0o1777))?;
     // As Debian has them, so that the loader finds libraries under both names.
     for (target, link) in [
         ("usr/bin", "bin"),

@@ -14,6 +14,9 @@ use crate::record::Record;
 pub struct ExtraFields {
     /// Parts of the key that are kept beside the record.
     pub key: KeyParts,
+    /// In JSON, the interface of every record: it is a part of the key, and 0 is the first one.
+    /// Other formats have a column of their own for it.
+    pub interface: bool,
     /// What decoders found, or what ports suggest.
     pub application: bool,
     /// The Community ID, with this seed.

@@ -26,7 +26,7 @@ pub fn line(record: &Record, reason: EndReason, out: &mut Vec<u8>) {
 
 /// Appends a line with what was recorded beyond the record.
 pub fn line_with(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Vec<u8>) {
-    open_line(record, extra, reason, out);
+    open_line(record, extra, false, reason, out);
     out.extend(b"}\n");
 }
 
@@ -39,7 +39,7 @@ pub fn line_with_extra(
     reason: EndReason,
     out: &mut Vec<u8>,
 ) {
-    open_line(record, extra, reason, out);
+    open_line(record, extra, extra_fields.interface, reason, out);
     if let Some(seed) = extra_fields.community_seed {
         out.extend(b",\"community_id\":\"");
         out.extend(community_id(record, seed).as_str().as_bytes());
@@ -67,8 +67,14 @@ pub fn application(record: &Record, extra: &Extra<'_>, out: &mut Vec<u8>) -> boo
     is_selected
 }
 
-/// A line without its end.
-fn open_line(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Vec<u8>) {
+/// A line without its end; with the interface if that is a part of the key, number 0 included.
+fn open_line(
+    record: &Record,
+    extra: &Extra<'_>,
+    has_interface: bool,
+    reason: EndReason,
+    out: &mut Vec<u8>,
+) {
     let key = record.key();
     let initiator = record.initiator();
     let (forward, reverse) = (record.forward(), record.reverse());
@@ -99,7 +105,7 @@ fn open_line(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Ve
         out.extend(b",\"dst_port\":");
         number(second.into(), out);
     }
-    extra_key(key, out);
+    extra_key(key, has_interface, out);
     if let Some(key) = extra.key {
         extra::key(key, initiator, out);
     }
@@ -121,6 +127,12 @@ fn open_line(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Ve
     out.extend(b"},\"end_reason\":\"");
     out.extend(reason.name().as_bytes());
     out.push(b'"');
+    shared(record, out);
+    extra::rest(extra, record, out);
+}
+
+/// What both directions share.
+fn shared(record: &Record, out: &mut Vec<u8>) {
     member("ipv4_options", record.ipv4_options().into(), out);
     member(
         "ipv6_extension_headers",
@@ -134,7 +146,6 @@ fn open_line(record: &Record, extra: &Extra<'_>, reason: EndReason, out: &mut Ve
     if record.is_uniflow() {
         out.extend(b",\"uniflow\":true");
     }
-    extra::rest(extra, record, out);
 }
 
 /// A member with a number, unless that is 0.
@@ -147,7 +158,7 @@ fn member(name: &str, value: u64, out: &mut Vec<u8>) {
     }
 }
 
-fn extra_key(key: &FlowKey, out: &mut Vec<u8>) {
+fn extra_key(key: &FlowKey, has_interface: bool, out: &mut Vec<u8>) {
     let [outer, inner] = key.vlan();
     if outer != 0 {
         out.extend(b",\"vlan\":");
@@ -157,7 +168,7 @@ fn extra_key(key: &FlowKey, out: &mut Vec<u8>) {
         out.extend(b",\"vlan_inner\":");
         number(inner.into(), out);
     }
-    if key.interface() != 0 {
+    if has_interface || key.interface() != 0 {
         out.extend(b",\"interface\":");
         number(key.interface().into(), out);
     }

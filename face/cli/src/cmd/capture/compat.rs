@@ -142,8 +142,9 @@ impl CompatArgs {
             ),
             (
                 self.kind.is_some(),
-                "-T: the protocol cannot be chosen; it is identified by the content of packets, on \
-                 any port",
+                "-T: not needed for protocols that are decoded here, which are recognized on any \
+                 port; for others, write the packets with -w, and read them with \
+                 `tcpdump -T TYPE -r`",
             ),
             (
                 self.skip.is_some(),

@@ -85,6 +85,8 @@ pub fn script(shell: Shell, command: &Command) -> String {
         }
         Shell::Fish => {
             let script = script.replace("__fish_print_hostnames", "__fish_print_interfaces");
+            // Unquoted it begins a comment (clap_complete 4 does not know).
+            let script = script.replace(" -s # ", " -s '#' ");
             script + &FISH.replace("@COMMANDS@", &commands.join(" "))
         }
         _ => script,
