@@ -13,11 +13,14 @@
 //! [`counters_len`] bytes; and limits, one value for all, of [`limits_len`] bytes. Rules with
 //! prefix lists use a third, a trie with the entries of [`trie_entries`]; rules with limits per
 //! source a table by source (`BPF_MAP_TYPE_LRU_HASH`), which programs may share.
+//!
+//! [`detect`] finds floods by their rates.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod challenge;
 mod counters;
+pub mod detect;
 mod emit;
 mod prefix;
 mod rule;

@@ -1,0 +1,250 @@
+//! Detection of floods: learns the normal rate of each key (a destination, a signature of SYNs),
+//! and reports where a rate goes far beyond it, and when that is over.
+//!
+//! The normal rate is an exponentially weighted mean, and so is the mean deviation from it (as the
+//! round-trip time of TCP, RFC 6298). A flood begins when a rate stays above the threshold for some
+//! time, and ends when it stays below half of it for longer. Nothing is learned in between, so a
+//! flood does not become normal.
+//!
+//! Time and counts are the caller's, so that sampled counts do as well as complete ones. Keys that
+//! do not fit into the table count together, as the rest, which has a normal rate of its own.
+
+use std::collections::BTreeMap;
+
+const NS_PER_S: f64 = 1e9;
+
+/// How a flood is recognized.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Rates up to this are never a flood, in packets a second.
+    pub rate_least_pps: f64,
+    /// Rates above this are a flood, whatever is normal; it also holds while the normal is being
+    /// learned.
+    pub rate_most_pps: f64,
+    /// A flood is this many times the normal rate.
+    pub factor: f64,
+    /// And above the normal rate by this many times the mean deviation.
+    pub deviations: f64,
+    /// Time over which the normal rate is averaged.
+    pub learn_ns: u64,
+    /// Time from the start in which no rate below `rate_most_pps` is a flood.
+    pub warm_up_ns: u64,
+    /// How long a rate stays above the threshold before it is a flood.
+    pub begin_ns: u64,
+    /// How long it stays below half of the threshold before the flood is over.
+    pub end_ns: u64,
+    /// Keys at most.
+    pub key_count_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        const S: u64 = 1_000_000_000;
+        Settings {
+            rate_least_pps: 1_000.0,
+            rate_most_pps: f64::INFINITY,
+            factor: 4.0,
+            deviations: 6.0,
+            learn_ns: 600 * S,
+            warm_up_ns: 60 * S,
+            begin_ns: 3 * S,
+            end_ns: 30 * S,
+            key_count_max: 4_096,
+        }
+    }
+}
+
+/// What a rate is of.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Subject<K> {
+    /// One key.
+    Key(K),
+    /// All keys that do not fit into the table.
+    Rest,
+}
+
+/// A flood begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event<K> {
+    /// Of what.
+    pub subject: Subject<K>,
+    /// It begins; if not, it is over.
+    pub begins: bool,
+    /// The rate, in packets a second.
+    pub rate_pps: f64,
+    /// What is normal.
+    pub normal_pps: f64,
+}
+
+/// What is known of one subject.
+#[derive(Clone, Debug, Default)]
+struct Track {
+    /// Packets since the last tick.
+    packets: u64,
+    normal_pps: f64,
+    deviation_pps: f64,
+    /// How long it was learned.
+    learned_ns: u64,
+    /// How long the rate has been above the threshold, or in a flood below half of it.
+    beyond_ns: u64,
+    /// The threshold at the beginning of a flood.
+    flood: Option<f64>,
+}
+
+impl Track {
+    /// The rate from which on this is a flood.
+    fn threshold(&self, settings: &Settings, is_warm: bool) -> f64 {
+        let by_factor = self.normal_pps * settings.factor;
+        let by_deviation = self.normal_pps + self.deviation_pps * settings.deviations;
+        let learned = by_factor.max(by_deviation).max(settings.rate_least_pps);
+        match is_warm {
+            true => learned.min(settings.rate_most_pps),
+            false => settings.rate_most_pps,
+        }
+    }
+
+    fn learn(&mut self, rate_pps: f64, elapsed_ns: u64, learn_ns: u64) {
+        // A plain mean at first, so that the first rate is not held against all that follow.
+        self.learned_ns = self.learned_ns.saturating_add(elapsed_ns);
+        let span = self.learned_ns.min(learn_ns.max(1));
+        let weight = (elapsed_ns as f64 / span as f64).min(1.0);
+        self.deviation_pps += weight * ((rate_pps - self.normal_pps).abs() - self.deviation_pps);
+        self.normal_pps += weight * (rate_pps - self.normal_pps);
+    }
+
+    /// Takes what was counted in this time; `Some` if a flood begins (true) or ends.
+    fn tick(&mut self, settings: &Settings, elapsed_ns: u64, is_warm: bool) -> Option<bool> {
+        let rate_pps = self.rate_pps(elapsed_ns);
+        let (is_beyond, time_ns) = match self.flood {
+            None => {
+                let threshold = self.threshold(settings, is_warm);
+                (rate_pps > threshold, settings.begin_ns)
+            }
+            Some(threshold) => (rate_pps < threshold / 2.0, settings.end_ns),
+        };
+        if !is_beyond {
+            self.beyond_ns = 0;
+            if self.flood.is_none() {
+                self.learn(rate_pps, elapsed_ns, settings.learn_ns);
+            }
+            return None;
+        }
+        self.beyond_ns = self.beyond_ns.saturating_add(elapsed_ns);
+        if self.beyond_ns < time_ns {
+            return None;
+        }
+        self.beyond_ns = 0;
+        self.flood = match self.flood {
+            None => Some(self.threshold(settings, is_warm)),
+            Some(_) => None,
+        };
+        Some(self.flood.is_some())
+    }
+
+    fn rate_pps(&self, elapsed_ns: u64) -> f64 {
+        self.packets as f64 * NS_PER_S / elapsed_ns as f64
+    }
+}
+
+/// Detects floods, by keys.
+#[derive(Clone, Debug)]
+pub struct Detector<K> {
+    settings: Settings,
+    began_ns: u64,
+    at_ns: u64,
+    tracks: BTreeMap<K, Track>,
+    rest: Track,
+}
+
+impl<K: Ord + Clone> Detector<K> {
+    /// Nothing is known at this time.
+    pub fn new(settings: Settings, now_ns: u64) -> Self {
+        Detector {
+            settings,
+            began_ns: now_ns,
+            at_ns: now_ns,
+            tracks: BTreeMap::new(),
+            rest: Track::default(),
+        }
+    }
+
+    /// Counts packets of a key. Of sampled packets, each counts for as many as it stands for.
+    pub fn add(&mut self, key: &K, packets: u64) {
+        let has_room = self.tracks.len() < self.settings.key_count_max;
+        let track = match self.tracks.get_mut(key) {
+            Some(track) => track,
+            None if has_room => self.tracks.entry(key.clone()).or_default(),
+            None => &mut self.rest,
+        };
+        track.packets = track.packets.saturating_add(packets);
+    }
+
+    /// Compares what was counted since the last tick, and learns from it. To be called about once a
+    /// second; a clock that goes back is ignored.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<Event<K>> {
+        let Some(elapsed_ns @ 1..) = now_ns.checked_sub(self.at_ns) else {
+            return Vec::new();
+        };
+        self.at_ns = now_ns;
+        let settings = &self.settings;
+        let is_warm = now_ns.saturating_sub(self.began_ns) > settings.warm_up_ns;
+        let mut events = Vec::new();
+        let mut tick = |subject: &dyn Fn() -> Subject<K>, track: &mut Track| {
+            let rate_pps = track.rate_pps(elapsed_ns);
+            if let Some(begins) = track.tick(settings, elapsed_ns, is_warm) {
+                events.push(Event {
+                    subject: subject(),
+                    begins,
+                    rate_pps,
+                    normal_pps: track.normal_pps,
+                });
+            }
+        };
+        for (key, track) in &mut self.tracks {
+            tick(&|| Subject::Key(key.clone()), track);
+        }
+        tick(&|| Subject::Rest, &mut self.rest);
+        self.forget();
+        for track in self.tracks.values_mut().chain([&mut self.rest]) {
+            track.packets = 0;
+        }
+        events
+    }
+
+    /// Makes room when half of the table is in use: keys that had no packet and normally have next
+    /// to none.
+    fn forget(&mut self) {
+        if self.tracks.len() <= self.settings.key_count_max / 2 {
+            return;
+        }
+        let least_pps = self.settings.rate_least_pps / 100.0;
+        self.tracks.retain(|_, track| {
+            track.packets > 0 || track.flood.is_some() || track.normal_pps >= least_pps
+        });
+    }
+
+    /// Keys in the table.
+    pub fn key_count(&self) -> usize {
+        self.tracks.len()
+    }
+
+    /// The normal rate, in packets a second; `None` for a key that is not in the table.
+    pub fn normal_pps(&self, subject: &Subject<K>) -> Option<f64> {
+        self.track(subject).map(|track| track.normal_pps)
+    }
+
+    /// Whether there is a flood.
+    pub fn is_flood(&self, subject: &Subject<K>) -> bool {
+        self.track(subject).is_some_and(|t| t.flood.is_some())
+    }
+
+    fn track(&self, subject: &Subject<K>) -> Option<&Track> {
+        match subject {
+            Subject::Key(key) => self.tracks.get(key),
+            Subject::Rest => Some(&self.rest),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
