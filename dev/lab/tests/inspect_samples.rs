@@ -34,6 +34,7 @@ const SAMPLES: &[Sample] = &[
     ("stream/mysql-tls", false, 3306, &[]),
     ("stream/mysql-old", false, 3306, &[]),
     ("stream/mysql-blocked", false, 3306, &[]),
+    // PostgreSQL is not among them: tshark has its parameters as names and values of one field.
 ];
 
 /// Where a sample differs, and why.

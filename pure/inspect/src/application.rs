@@ -92,7 +92,7 @@ impl Application {
 
     /// The most informative field: a name, a path, a greeting.
     pub fn headline(&self) -> Option<Value<'_>> {
-        const FIRST: [Field; 22] = [
+        const FIRST: [Field; 24] = [
             Field::TlsSni,
             Field::HttpHost,
             Field::SocksTarget,
@@ -115,6 +115,8 @@ impl Application {
             Field::NetbiosDestination,
             Field::MysqlDatabase,
             Field::MysqlVersion,
+            Field::PostgresqlDatabase,
+            Field::PostgresqlUser,
         ];
         FIRST.iter().find_map(|field| self.get(*field))
     }

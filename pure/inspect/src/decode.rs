@@ -26,6 +26,7 @@ mod mqtt;
 mod mysql;
 mod netbios;
 mod ntp;
+mod postgresql;
 mod quic;
 mod rdp;
 mod rtp;

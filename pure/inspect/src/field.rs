@@ -67,6 +67,7 @@ protocols! {
     Nbdgm "nbdgm" "NetBIOS datagram service (RFC 1002 §4.4).";
     Dtls "dtls" "DTLS (RFC 6347, RFC 9147).";
     Mysql "mysql" "MySQL and MariaDB.";
+    Postgresql "postgresql" "PostgreSQL.";
 }
 
 /// The value of a field, borrowed from where it was found.
@@ -300,6 +301,12 @@ fields! {
     MysqlDatabase "mysql_database" Text 64 false "Database that the login asks for.";
     MysqlResult "mysql_result" Number 8 false
         "Result of the login: 0 is success, else the number of the error.";
+    PostgresqlUser "postgresql_user" Text 64 false "User of the startup message.";
+    PostgresqlDatabase "postgresql_database" Text 64 false "Its database.";
+    PostgresqlAuth "postgresql_auth" Text 32 false
+        "How the server authenticates: none, password, md5, or the name of a SASL mechanism.";
+    PostgresqlVersion "postgresql_version" Text 64 false "Version of the server.";
+    PostgresqlError "postgresql_error" Text 8 false "Code of the first error (SQLSTATE).";
 }
 
 impl Field {

@@ -79,7 +79,6 @@ const PORTS: &[(u16, Transport, &str)] = &[
     (5349, Tcp, "stuns"),
     (5353, Udp, "mdns"),
     (5355, Udp, "llmnr"),
-    (5432, Tcp, "postgresql"),
     (5672, Tcp, "amqp"),
     (5683, Udp, "coap"),
     (5900, Tcp, "vnc"),

@@ -164,10 +164,15 @@ elements! {
     MysqlUser = "mysqlUserName" 224 own String [TEXT] 0, "User who logs in";
     MysqlDatabase = "mysqlDatabaseName" 225 own String [TEXT] 0, "Database of the login";
     MysqlResult = "mysqlLoginResult" 226 own Unsigned32 [4] 0xffff_ffff, "0: success; or an error";
+    PostgresqlUser = "postgresqlUserName" 227 own String [TEXT] 0, "User of the startup message";
+    PostgresqlDatabase = "postgresqlDatabaseName" 228 own String [TEXT] 0, "Its database";
+    PostgresqlAuth = "postgresqlAuthentication" 229 own String [TEXT] 0, "How it authenticates";
+    PostgresqlVersion = "postgresqlServerVersion" 230 own String [TEXT] 0, "Version of the server";
+    PostgresqlError = "postgresqlErrorCode" 231 own String [TEXT] 0, "First error (SQLSTATE)";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 112;
+const APPLICATION_LEN: usize = 117;
 
 impl ApplicationElement {
     /// Appends the value as it goes out; a text without its length.

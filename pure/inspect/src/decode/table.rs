@@ -4,8 +4,8 @@ use core::array::from_fn;
 
 use super::arena::slots_of;
 use super::{
-    Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, mqtt, mysql, netbios, ntp, quic, rdp,
-    rtp, rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
+    Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, mqtt, mysql, netbios, ntp, postgresql,
+    quic, rdp, rtp, rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
 };
 use crate::field::Protocol;
 use crate::identify::Row;
@@ -234,6 +234,14 @@ decoders! {
         starts: mysql::STARTS,
         check: Some(mysql::first),
         tcp: mysql::Mysql,
+    }
+    Postgresql {
+        name: "postgresql",
+        protocols: [Postgresql],
+        ports: [5432],
+        starts: postgresql::STARTS,
+        check: Some(postgresql::first),
+        tcp: postgresql::Postgresql,
     }
     Rtsp {
         name: "rtsp",

@@ -62,6 +62,7 @@ fn beginning(random: &mut impl FnMut() -> usize) -> Vec<u8> {
         b"\x03\0\0\x13\x0e\xe0\0\0\0\0\0\x01\0\x08\0",
         b"\x03\0\0\x2a\x25\xe0\0\0\0\0\0Cookie: mstshash",
         b"\0\0\x01\0\xfeSMB\x40\0",
+        b"\0\0\0\x23\0\x03\0\0user",
         b"\x4a\0\0\0\x0a8.0.36\0",
         b"\x45\0\0\0\xff\x6a\x04Host 'a' is not all",
         b"",
@@ -205,6 +206,13 @@ fn beginnings_are_distinguished() {
         (b"\x4a\0\0\x01\x0a8.0.36\0", None),
         (b"\x45\0\0\0\xff\x6a\x04Host 'a' is not all", Some("mysql")),
         (b"\x45\0\0\0\xff\x6b\x04Host 'a' is not all", None),
+        (b"\0\0\0\x23\0\x03\0\0user\0", Some("postgresql")),
+        (b"\0\0\x01\0\0\x03\0\x02_pq_", Some("postgresql")),
+        (b"\0\0\0\x08\x04\xd2\x16\x2f", Some("postgresql")),
+        // No name of a parameter, version 2, no request.
+        (b"\0\0\0\x23\0\x03\0\0us\0r", None),
+        (b"\0\0\0\x23\0\x02\0\0user", None),
+        (b"\0\0\0\x08\x04\xd2\x16\x31", None),
         (b"GETX", None),
         (b"\0\0\0\0\0", None),
     ];

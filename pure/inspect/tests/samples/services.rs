@@ -107,8 +107,74 @@ fn mysql() -> Vec<Sample> {
     ]
 }
 
+/// A message of PostgreSQL: its kind, if it has one, and its length.
+fn postgresql_message(kind: &[u8], body: &[u8]) -> Vec<u8> {
+    let len = (body.len() as u32 + 4).to_be_bytes();
+    [kind, &len, body].concat()
+}
+
+fn postgresql() -> Vec<Sample> {
+    let message = postgresql_message;
+    let startup = message(
+        b"",
+        b"\0\x03\0\0user\0alice\0database\0sales\0application_name\0psql\0\0",
+    );
+    let alone = message(b"", b"\0\x03\0\0client_encoding\0UTF8\0user\0bob\0\0");
+    let (tls, gss) = (b"\0\0\0\x08\x04\xd2\x16\x2f", b"\0\0\0\x08\x04\xd2\x16\x30");
+    let accepted = [
+        message(b"R", b"\0\0\0\0"),
+        message(b"S", b"client_encoding\0UTF8\0"),
+        message(b"S", b"server_version\x0015.6 (Debian 15.6-0+deb12u1)\0"),
+        message(b"N", &[&b"SNOTICE\0M"[..], &[b'x'; 700], b"\0\0"].concat()),
+        message(b"K", b"\0\0\0\x07\x01\x02\x03\x04"),
+        message(b"Z", b"I"),
+    ];
+    let denied = b"SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed\0\0";
+    vec![
+        Sample::new("postgresql", Tcp, 5432)
+            .with(Forward, &startup)
+            .with(
+                Reverse,
+                message(b"R", b"\0\0\0\x0aSCRAM-SHA-256\0SCRAM-SHA-256-PLUS\0\0"),
+            )
+            .with(Forward, message(b"p", b"SCRAM-SHA-256\0\0\0\0\x04n,,n"))
+            .with(Reverse, message(b"R", b"\0\0\0\x0br=1"))
+            .with(Forward, message(b"p", b"c=1"))
+            .with(
+                Reverse,
+                [message(b"R", b"\0\0\0\x0cv=1"), accepted.concat()].concat(),
+            )
+            .with(Forward, message(b"Q", b"SELECT 1\0")),
+        Sample::new("postgresql-denied", Tcp, 9999)
+            .with(Forward, gss)
+            .with(Reverse, b"N")
+            .with(Forward, tls)
+            .with(Reverse, b"N")
+            .with(Forward, &alone)
+            .with(Reverse, message(b"R", b"\0\0\0\x05salt"))
+            .with(Forward, message(b"p", b"md5\0"))
+            .with(Reverse, message(b"E", denied)),
+        Sample::new("postgresql-tls", Tcp, 5432)
+            .with(Forward, tls)
+            .with(Reverse, b"S")
+            .with(Forward, records(&chrome(), 5000))
+            .with(Reverse, records(&answer(), 5000)),
+        Sample::new("postgresql-old", Tcp, 5432)
+            .with(Forward, tls)
+            .with(Reverse, message(b"E", b"C0A000\0\0")),
+        Sample::new("postgresql-gss", Tcp, 5432)
+            .with(Forward, gss)
+            .with(Reverse, b"G\0\0\0\x08gssapi..")
+            .with(Forward, b"\0\0\0\x08gssapi.."),
+        Sample::new("postgresql-cancel", Tcp, 5432).with(
+            Forward,
+            b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x07\x01\x02\x03\x04",
+        ),
+    ]
+}
+
 /// All of them.
 pub fn all() -> Vec<Sample> {
-    let groups = [mysql()];
+    let groups = [mysql(), postgresql()];
     groups.into_iter().flatten().collect()
 }

@@ -141,6 +141,7 @@ const GROUPS: &[&[&str]] = &[
     &["rtsp_"],
     &["netbios_"],
     &["mysql_", "tls_", "ja3", "ja4"],
+    &["postgresql_", "tls_", "ja3", "ja4"],
     &[""],
     &["ndpi"],
     // Several requests or questions.

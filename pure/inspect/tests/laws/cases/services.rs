@@ -55,4 +55,37 @@ pub const SERVICES: &[Case] = &[
         &[(MysqlVersion, "-"), (MysqlResult, "1130")],
     ),
     ("mysql-not", "unknown", &[]),
+    (
+        "postgresql",
+        "postgresql",
+        &[
+            (PostgresqlUser, "alice"),
+            (PostgresqlDatabase, "sales"),
+            (PostgresqlAuth, "SCRAM-SHA-256"),
+            (PostgresqlVersion, "15.6 (Debian 15.6-0+deb12u1)"),
+            (PostgresqlError, "-"),
+        ],
+    ),
+    (
+        "postgresql-denied",
+        "postgresql",
+        &[
+            (PostgresqlUser, "bob"),
+            (PostgresqlDatabase, "-"),
+            (PostgresqlAuth, "md5"),
+            (PostgresqlError, "28P01"),
+        ],
+    ),
+    (
+        "postgresql-tls",
+        "postgresql",
+        &[(TlsSni, "example.org"), (TlsCipher, "4865")],
+    ),
+    (
+        "postgresql-old",
+        "postgresql",
+        &[(PostgresqlError, "0A000")],
+    ),
+    ("postgresql-gss", "postgresql", &[(PostgresqlAuth, "-")]),
+    ("postgresql-cancel", "postgresql", &[(PostgresqlUser, "-")]),
 ];
