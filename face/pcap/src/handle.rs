@@ -4,7 +4,8 @@ use bpf::cbpf::{Insn, Program};
 use bpf::vm_cbpf;
 
 use crate::failure::{ERROR, ErrorText, Failure, NOT_ACTIVATED, Result};
-use crate::savefile::{Header, Reader};
+use crate::live::{Live, Next};
+use crate::savefile::Reader;
 
 /// A handle, but for what other threads may touch.
 pub struct State {
@@ -34,6 +35,8 @@ pub enum Kind {
     Dead,
     /// A capture file.
     Savefile(Reader),
+    /// A device.
+    Live(Box<Live>),
 }
 
 /// What is set before a handle is activated.
@@ -114,11 +117,15 @@ impl State {
         }
     }
 
-    /// Reads the next packet that the filter selects into `data`; nothing at the end.
+    /// Reads the next packet that the filter selects into `data`. Waits for it if `may_wait`.
     ///
     /// # Errors
-    /// What is wrong with the file.
-    pub fn next(&mut self) -> Result<Option<Header>> {
+    /// What is wrong with the file or device.
+    pub fn next(&mut self, may_wait: bool) -> Result<Next> {
+        if let Kind::Live(live) = &mut self.kind {
+            let filter = self.filter.as_ref();
+            return live.next(filter, self.nanoseconds, may_wait, &mut self.data);
+        }
         let Kind::Savefile(reader) = &mut self.kind else {
             self.activated()?;
             return Err(Failure::new(
@@ -127,14 +134,14 @@ impl State {
         };
         loop {
             let Some(header) = reader.next(&mut self.data)? else {
-                return Ok(None);
+                return Ok(Next::End);
             };
             let is_selected = match &self.filter {
                 Some(filter) => vm_cbpf::run(filter, &self.data, header.wire_len) != 0,
                 None => true,
             };
             if is_selected {
-                return Ok(Some(header));
+                return Ok(Next::Packet(header));
             }
         }
     }
@@ -151,6 +158,9 @@ impl State {
             ));
         }
         let program = Program::new(insns).map_err(|_| Failure::new("BPF program is not valid"))?;
+        if let Kind::Live(live) = &mut self.kind {
+            live.set_filter(&program)?;
+        }
         self.filter = Some(program);
         Ok(())
     }
@@ -161,7 +171,7 @@ impl State {
         match self.kind {
             Kind::Created(_) => Failure::of(NOT_ACTIVATED, "This handle hasn't been activated yet"),
             Kind::Dead => Failure::of(ERROR, format!("{dead} a pcap_open_dead pcap_t")),
-            Kind::Savefile(_) => Failure::of(ERROR, savefile),
+            Kind::Savefile(_) | Kind::Live(_) => Failure::of(ERROR, savefile),
         }
     }
 }

@@ -14,5 +14,6 @@ mod compile;
 mod failure;
 mod handle;
 mod link;
+mod live;
 mod savefile;
 mod status;

@@ -95,7 +95,10 @@ pub unsafe extern "C" fn pcap_compile(
         let target = Target {
             dlt: state.dlt,
             snaplen: state.snaplen,
-            tap: None,
+            tap: match &state.kind {
+                Kind::Live(live) => live.target.tap,
+                _ => None,
+            },
             netmask: netmask(mask),
             optimize: optimize != 0,
         };

@@ -4,9 +4,15 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use super::guard::guard;
+use super::open::{pcap_close, pcap_geterr};
 use super::raw::{Handle, Statistics, allocated, bytes, free, or_null, put_error, state, with};
 use crate::failure::{ACTIVATED, ERROR, Failure, Result};
 use crate::handle::{Kind, Settings, State};
+use crate::live::Live;
+use crate::status;
+
+/// Most bytes of a packet.
+const SNAPLEN_MAX: c_int = crate::link::SNAPLEN_MAX as c_int;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char) -> *mut Handle {
@@ -163,35 +169,62 @@ pub unsafe extern "C" fn pcap_set_protocol_linux(p: *mut Handle, _protocol: c_in
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_activate(p: *mut Handle) -> c_int {
+    let body = |state: &mut State| {
+        let Kind::Created(settings) = &mut state.kind else {
+            return Err(Failure::of(
+                ACTIVATED,
+                "can't perform operation on activated capture",
+            ));
+        };
+        if !(1..=SNAPLEN_MAX).contains(&settings.snaplen) {
+            settings.snaplen = SNAPLEN_MAX;
+        }
+        let (snaplen, live) = (settings.snaplen, Live::open(settings)?);
+        // SAFETY: a handle, as `with` found; this field is not in the part that is borrowed.
+        let _ = unsafe { (*p).waker.set(live.waker()) };
+        (state.dlt, state.snaplen) = (live.dlt(), snaplen);
+        state.kind = Kind::Live(Box::new(live));
+        Ok(0)
+    };
     // SAFETY: a handle.
-    unsafe {
-        set(p, |settings| {
-            let device = &settings.device;
-            Err(Failure::new(format!(
-                "{device}: live captures are not supported yet"
-            )))
-        })
-    }
+    unsafe { with(p, body) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_open_live(
     device: *const c_char,
-    _snaplen: c_int,
-    _promiscuous: c_int,
-    _timeout_ms: c_int,
+    snaplen: c_int,
+    promiscuous: c_int,
+    timeout_ms: c_int,
     errors: *mut c_char,
 ) -> *mut Handle {
     guard(null_mut(), || {
-        // SAFETY: null or a text, and the buffer that pcap.h asks for.
+        // SAFETY: null or a text, and the buffer that pcap.h asks for; the handle is new.
         unsafe {
+            let p = pcap_create(device, errors);
+            if p.is_null() {
+                return p;
+            }
+            pcap_set_snaplen(p, snaplen);
+            pcap_set_promisc(p, promiscuous);
+            pcap_set_timeout(p, timeout_ms);
+            let code = pcap_activate(p);
+            if code >= 0 {
+                return p;
+            }
+            let text = bytes(pcap_geterr(p)).unwrap_or(b"");
+            let text = match (text, status::text(code)) {
+                (b"", Some(text)) => text.to_bytes(),
+                (text, _) => text,
+            };
             let device = String::from_utf8_lossy(bytes(device).unwrap_or(b"any"));
             put_error(
                 errors,
-                &format!("{device}: live captures are not supported yet"),
+                &format!("{device}: {}", String::from_utf8_lossy(text)),
             );
+            pcap_close(p);
+            null_mut()
         }
-        null_mut()
     })
 }
 
@@ -200,7 +233,17 @@ pub unsafe extern "C" fn pcap_stats(p: *mut Handle, place: *mut Statistics) -> c
     // SAFETY: a handle.
     unsafe {
         with(p, |state| {
-            let _ = place;
+            if let Kind::Live(live) = &mut state.kind {
+                let [received, dropped, by_interface] = live.statistics()?;
+                if let Some(place) = place.as_mut() {
+                    *place = Statistics {
+                        received: received as u32,
+                        dropped: dropped as u32,
+                        interface_dropped: by_interface as u32,
+                    };
+                }
+                return Ok(0);
+            }
             Err(state.not_live(
                 "Statistics aren't available from savefiles",
                 "Statistics aren't available from",
@@ -210,11 +253,20 @@ pub unsafe extern "C" fn pcap_stats(p: *mut Handle, place: *mut Statistics) -> c
 }
 
 /// # Safety
-/// `p` is null or an open handle.
-unsafe fn send(p: *mut Handle) -> c_int {
+/// `p` is null or an open handle, `data` null or so many bytes.
+unsafe fn send(p: *mut Handle, data: *const u8, len: usize) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         with(p, |state| {
+            if let Kind::Live(live) = &mut state.kind {
+                let sent = c_int::try_from(len)
+                    .ok()
+                    .filter(|_| !data.is_null() && len > 0);
+                let sent = sent.ok_or_else(|| Failure::new("send: no packet"))?;
+                return live
+                    .send(std::slice::from_raw_parts(data, len))
+                    .map(|()| sent);
+            }
             Err(state.not_live(
                 "Sending packets isn't supported on savefiles",
                 "Packets can't be sent on",
@@ -224,22 +276,29 @@ unsafe fn send(p: *mut Handle) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_inject(p: *mut Handle, _data: *const c_void, _len: usize) -> c_int {
-    // SAFETY: a handle.
-    unsafe { send(p) }
+pub unsafe extern "C" fn pcap_inject(p: *mut Handle, data: *const c_void, len: usize) -> c_int {
+    // SAFETY: a handle, and so many bytes.
+    unsafe { send(p, data.cast(), len) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_sendpacket(p: *mut Handle, _data: *const u8, _len: c_int) -> c_int {
-    // SAFETY: a handle.
-    unsafe { send(p) }
+pub unsafe extern "C" fn pcap_sendpacket(p: *mut Handle, data: *const u8, len: c_int) -> c_int {
+    // SAFETY: a handle, and so many bytes.
+    unsafe { send(p, data, usize::try_from(len).unwrap_or(0)).min(0) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pcap_setdirection(p: *mut Handle, _direction: c_int) -> c_int {
+pub unsafe extern "C" fn pcap_setdirection(p: *mut Handle, direction: c_int) -> c_int {
     // SAFETY: a handle.
     unsafe {
         with(p, |state| {
+            if let Kind::Live(live) = &mut state.kind {
+                if !(0..=2).contains(&direction) {
+                    return Err(Failure::new("Invalid direction"));
+                }
+                live.direction = direction;
+                return Ok(0);
+            }
             Err(state.not_live(
                 "Setting direction is not supported on savefiles",
                 "The packet direction cannot be set on",
@@ -258,6 +317,10 @@ pub unsafe extern "C" fn pcap_setnonblock(p: *mut Handle, on: c_int, errors: *mu
             };
             if let Kind::Created(settings) = &mut state.kind {
                 settings.nonblocking = on != 0;
+                return 0;
+            }
+            if let Kind::Live(live) = &mut state.kind {
+                live.nonblocking = on != 0;
                 return 0;
             }
             let failure = state.not_live(
@@ -280,6 +343,7 @@ pub unsafe extern "C" fn pcap_getnonblock(p: *mut Handle, errors: *mut c_char) -
             };
             match &state.kind {
                 Kind::Savefile(_) => 0,
+                Kind::Live(live) => live.nonblocking.into(),
                 _ => {
                     let failure = state.not_live("", "There is no non-blocking mode on");
                     put_error(errors, &failure.text);
@@ -290,13 +354,21 @@ pub unsafe extern "C" fn pcap_getnonblock(p: *mut Handle, errors: *mut c_char) -
     })
 }
 
+/// The descriptor of a device, if it has one.
+pub fn live_fd(state: &mut State) -> Option<c_int> {
+    match &state.kind {
+        Kind::Live(live) => live.fd(),
+        _ => None,
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_get_selectable_fd(p: *mut Handle) -> c_int {
     // SAFETY: null or a handle.
     guard(ERROR, || unsafe {
         match p.as_ref() {
             Some(handle) if !handle.file.is_null() => libc::fileno(handle.file),
-            _ => ERROR,
+            _ => state(p).and_then(live_fd).unwrap_or(ERROR),
         }
     })
 }

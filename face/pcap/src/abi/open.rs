@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 
 use super::guard::guard;
+use super::live::live_fd;
 use super::raw::{Handle, bytes, or_null, put_error, state, with};
 use super::stream::{self, Stream};
 use crate::failure::{ERROR, Failure, Result};
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn pcap_fileno(p: *mut Handle) -> c_int {
             return ERROR;
         };
         match handle.file.is_null() {
-            true => ERROR,
+            true => state(p).and_then(live_fd).unwrap_or(ERROR),
             false => libc::fileno(handle.file),
         }
     })

@@ -2,9 +2,11 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use bpf::cbpf::Insn;
+use port::Waker;
 
 use super::guard::guard;
 use crate::failure::{ERROR, ERROR_LEN, Failure, Result};
@@ -13,8 +15,10 @@ use crate::savefile::Header;
 
 /// `pcap_t`.
 pub struct Handle {
-    /// `pcap_breakloop` was called. The one field that other threads and signal handlers touch.
+    /// `pcap_breakloop` was called. Other threads and signal handlers touch this and `waker` alone.
     pub break_loop: AtomicBool,
+    /// Ends a wait of a live capture; set once.
+    pub waker: OnceLock<Waker>,
     /// The stream of a capture file.
     pub file: *mut libc::FILE,
     /// What `pcap_next_ex` points to.
@@ -76,6 +80,7 @@ impl Handle {
     pub fn new(state: State, file: *mut libc::FILE) -> *mut Handle {
         Box::into_raw(Box::new(Handle {
             break_loop: AtomicBool::new(false),
+            waker: OnceLock::new(),
             file,
             header: UnsafeCell::default(),
             state: UnsafeCell::new(state),

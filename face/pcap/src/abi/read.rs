@@ -8,6 +8,7 @@ use super::guard::guard;
 use super::raw::{Handle, Handler, PacketHeader, state};
 use crate::failure::{BREAK, ERROR, Failure, Result};
 use crate::handle::State;
+use crate::live::Next;
 
 /// A packet, whose bytes stay until the next is read.
 struct Found {
@@ -15,57 +16,76 @@ struct Found {
     data: *const u8,
 }
 
-fn next(state: &mut State) -> Result<Option<Found>> {
-    let header = state.next()?;
-    Ok(header.map(|header| Found {
-        header: header.into(),
-        data: state.data.as_ptr(),
-    }))
+/// What reading gave: a packet, none for now, or the end.
+enum Read {
+    Found(Found),
+    Nothing,
+    End,
+}
+
+fn next(state: &mut State, may_wait: bool) -> Result<Read> {
+    Ok(match state.next(may_wait)? {
+        Next::Packet(header) => Read::Found(Found {
+            header: header.into(),
+            data: state.data.as_ptr(),
+        }),
+        Next::Nothing => Read::Nothing,
+        Next::End => Read::End,
+    })
 }
 
 /// Reads a packet; a failure becomes the handle's error and the code to return.
 ///
 /// # Safety
 /// As [`state`].
-unsafe fn read(p: *mut Handle) -> std::result::Result<Option<Found>, c_int> {
+unsafe fn read(p: *mut Handle, may_wait: bool) -> std::result::Result<Read, c_int> {
     // SAFETY: the caller's promise; the borrow ends here.
     let state = unsafe { state(p) }.ok_or(ERROR)?;
-    next(state).map_err(|Failure { code, text }| {
+    next(state, may_wait).map_err(|Failure { code, text }| {
         state.error.set(&text);
         code
     })
 }
 
-/// Gives up to `count` packets to the handler, all if that is not above 0; how many, or a code.
+/// Gives up to `count` packets to the handler, all if that is not above 0: all of a file, all that
+/// are at hand of a device. How many, or a code; and whether the end was reached.
 ///
 /// # Safety
 /// `p` is an open handle; the handler is as pcap.h says. Nothing of the handle is borrowed while
 /// the handler runs: it may use the handle.
-unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8) -> c_int {
+unsafe fn dispatch(p: *mut Handle, count: c_int, handler: Handler, user: *mut u8) -> (c_int, bool) {
     let mut given = 0;
     loop {
         // SAFETY: open, as the caller promises.
         let break_loop = unsafe { &(*p).break_loop };
         if break_loop.load(Ordering::Relaxed) {
             if given > 0 {
-                return given;
+                return (given, false);
             }
             break_loop.store(false, Ordering::Relaxed);
-            return BREAK;
+            return (BREAK, false);
         }
         // SAFETY: the caller's promise.
-        let found = match unsafe { read(p) } {
-            Err(code) => return code,
-            Ok(None) => return given,
-            Ok(Some(found)) => found,
+        let found = match unsafe { read(p, given == 0) } {
+            Err(code) => return (code, false),
+            Ok(Read::Nothing) if given == 0 && is_broken(p) => continue,
+            Ok(Read::Nothing) => return (given, false),
+            Ok(Read::End) => return (given, true),
+            Ok(Read::Found(found)) => found,
         };
         // SAFETY: the caller's promise; header and bytes live through the call.
         unsafe { handler(user, &raw const found.header, found.data) };
         given += 1;
         if given == count || given == c_int::MAX {
-            return given;
+            return (given, false);
         }
     }
+}
+
+/// Whether `pcap_breakloop` was called.
+fn is_broken(p: *mut Handle) -> bool {
+    // SAFETY: open, as the callers promise; the field is atomic.
+    unsafe { &*p }.break_loop.load(Ordering::Relaxed)
 }
 
 #[unsafe(no_mangle)]
@@ -77,7 +97,7 @@ pub unsafe extern "C" fn pcap_dispatch(
 ) -> c_int {
     guard(ERROR, || match handler {
         // SAFETY: as pcap.h says of these arguments.
-        Some(handler) if !p.is_null() => unsafe { dispatch(p, count, handler, user) },
+        Some(handler) if !p.is_null() => unsafe { dispatch(p, count, handler, user) }.0,
         _ => ERROR,
     })
 }
@@ -96,8 +116,8 @@ pub unsafe extern "C" fn pcap_loop(
         let mut left = count;
         loop {
             // SAFETY: as pcap.h says of these arguments.
-            let given = unsafe { dispatch(p, left, handler, user) };
-            if given <= 0 {
+            let (given, is_end) = unsafe { dispatch(p, left, handler, user) };
+            if given < 0 || given == 0 && is_end {
                 return given;
             }
             if count > 0 {
@@ -110,7 +130,7 @@ pub unsafe extern "C" fn pcap_loop(
     })
 }
 
-/// One packet; 0 for none, or a code.
+/// One packet; 0 for none for now, or a code: `BREAK` at the end, too.
 ///
 /// # Safety
 /// `p` is an open handle.
@@ -121,7 +141,12 @@ unsafe fn one(p: *mut Handle) -> std::result::Result<Found, c_int> {
         return Err(BREAK);
     }
     // SAFETY: the caller's promise.
-    unsafe { read(p) }?.ok_or(0)
+    match unsafe { read(p, true) }? {
+        Read::Found(found) => Ok(found),
+        Read::Nothing if handle.break_loop.swap(false, Ordering::Relaxed) => Err(BREAK),
+        Read::Nothing => Err(0),
+        Read::End => Err(BREAK),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -157,8 +182,6 @@ pub unsafe extern "C" fn pcap_next_ex(
         // SAFETY: not null, so an open handle and places of the program.
         unsafe {
             match one(p) {
-                // The end of a file is a code of its own here.
-                Err(0) => BREAK,
                 Err(code) => code,
                 Ok(found) => {
                     let place = (*p).header.get();
@@ -174,9 +197,12 @@ pub unsafe extern "C" fn pcap_next_ex(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_breakloop(p: *mut Handle) {
-    // Called in signal handlers: nothing but this store, and no guard.
+    // Called in signal handlers: nothing but a store and a write, and no guard.
     // SAFETY: null or an open handle; the field is atomic.
     if let Some(handle) = unsafe { p.as_ref() } {
         handle.break_loop.store(true, Ordering::Relaxed);
+        if let Some(waker) = handle.waker.get() {
+            waker.wake();
+        }
     }
 }

@@ -230,3 +230,53 @@ fn names_are_numbers() {
         assert_eq!(pcap_datalink_name_to_val(c"EN10MB".as_ptr()), 1);
     }
 }
+
+/// A handle's address for another thread.
+struct Address(*mut Handle);
+
+// SAFETY: the thread only calls `pcap_breakloop`, which any thread may.
+unsafe impl Send for Address {}
+
+#[test]
+fn a_loop_that_waits_is_ended_by_another_thread() {
+    // SAFETY: handles and memory of this test; the thread ends before the handle is closed.
+    unsafe {
+        let p = live::pcap_create(c"memory:dropin".as_ptr(), null_mut());
+        assert_eq!(live::pcap_activate(p), 0, "{}", error_of(p));
+        assert_eq!(live::pcap_activate(p), -4);
+        assert_eq!(pcap_datalink(p), 1);
+        let address = Address(p);
+        let thread = std::thread::spawn(move || {
+            let address = address;
+            pcap_breakloop(address.0);
+        });
+        let mut total = 0u32;
+        let user = (&raw mut total).cast();
+        assert_eq!(pcap_loop(p, -1, Some(count), user), BREAK);
+        thread.join().unwrap();
+        assert_eq!(live::pcap_setnonblock(p, 1, null_mut()), 0);
+        assert_eq!(live::pcap_getnonblock(p, null_mut()), 1);
+        assert_eq!(pcap_dispatch(p, -1, Some(count), user), 0);
+        let mut counters = super::raw::Statistics::default();
+        assert_eq!(live::pcap_stats(p, &raw mut counters), 0);
+        assert_eq!((counters.received, counters.dropped), (0, 0));
+        pcap_close(p);
+    }
+}
+
+/// A port of barewire by its name: here a capture file, read as a device.
+#[test]
+fn names_of_ports_are_devices() {
+    let path = file("port.pcap");
+    let name = CString::new(format!("file:{}", path.to_str().unwrap())).unwrap();
+    let mut total = 0u32;
+    // SAFETY: handles and memory of this test.
+    unsafe {
+        let p = live::pcap_open_live(name.as_ptr(), 96, 0, 0, null_mut());
+        assert!(!p.is_null());
+        assert_eq!(pcap_loop(p, -1, Some(count), (&raw mut total).cast()), 0);
+        pcap_close(p);
+    }
+    assert_eq!(total, 60 + 61 + 62);
+    std::fs::remove_file(path.to_str().unwrap()).unwrap();
+}

@@ -1,0 +1,334 @@
+//! Live captures: a port of barewire, read a batch at a time.
+//!
+//! Packets of a batch are copied, so that they stay while the program's callback uses the handle,
+//! and their frames go back to the device at once. The kernel has the filter where the port can; it
+//! runs here as well, because packets that waited in the ring were selected by the one before.
+
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bpf::cbpf::Program;
+use bpf::vm_cbpf::{self, PacketInfo};
+use port::{
+    Direction, FilterSource, FilterSwitch, FilterTarget, Packet, Port, PortControl, PortOptions,
+    Ready, RxQueue, TapBy, TxQueue, Waker,
+};
+use sys::{Error, ErrorKind};
+
+use crate::failure::{ERROR, Failure, Result};
+use crate::handle::Settings;
+use crate::link;
+use crate::savefile::Header;
+
+/// The device does not exist.
+const NO_SUCH_DEVICE: i32 = -5;
+/// The device has no monitor mode.
+const NO_MONITOR_MODE: i32 = -6;
+/// Rights are missing.
+const PERMISSION_DENIED: i32 = -8;
+
+/// How long one wait lasts if there is no timeout.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// `PACKET_OUTGOING` of `if_packet.h`.
+const OUTGOING: u8 = 4;
+
+/// An open port.
+pub struct Live {
+    rx: RxQueue,
+    tx: Option<TxQueue>,
+    control: Box<dyn PortControl>,
+    switch: FilterSwitch,
+    waker: Waker,
+    name: String,
+    /// For which packets filters are compiled.
+    pub target: FilterTarget,
+    /// Whether reads do not wait.
+    pub nonblocking: bool,
+    /// Which packets are wanted: all, those received, those sent.
+    pub direction: i32,
+    timeout: Duration,
+    bytes: Vec<u8>,
+    packets: Vec<(Header, Range<usize>)>,
+    next: usize,
+}
+
+/// What reading gave.
+pub enum Next {
+    /// A packet.
+    Packet(Header),
+    /// None for now.
+    Nothing,
+    /// There will be none again.
+    End,
+}
+
+fn failed(error: &Error) -> Failure {
+    let code = match error.kind() {
+        ErrorKind::NotFound => NO_SUCH_DEVICE,
+        ErrorKind::Permission => PERMISSION_DENIED,
+        _ => ERROR,
+    };
+    Failure::of(code, error.to_string())
+}
+
+fn options(settings: &Settings) -> PortOptions {
+    let timeout_ms = settings.timeout_ms.clamp(0, 1000).cast_unsigned();
+    let block_ms = match (settings.immediate, timeout_ms) {
+        (true, _) => 1,
+        (false, 0) => 100,
+        (false, timeout_ms) => timeout_ms,
+    };
+    PortOptions {
+        queue_count: 1,
+        snaplen: settings.snaplen.max(0).cast_unsigned(),
+        promiscuous: settings.promiscuous,
+        ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
+        block_timeout: Duration::from_millis(block_ms.into()),
+        // Its filter can be replaced without a right, after the program has dropped them.
+        tap: TapBy::Tpacket,
+        ..PortOptions::default()
+    }
+}
+
+impl Live {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// With the codes of pcap_activate(3).
+    pub fn open(settings: &Settings) -> Result<Self> {
+        if settings.monitor {
+            return Err(Failure::of(NO_MONITOR_MODE, ""));
+        }
+        // The port says for which packets filters are, and gets none yet.
+        let target = Arc::new(Mutex::new(None));
+        let place = Arc::clone(&target);
+        let source = FilterSource::new(move |target| {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(target);
+            Ok(None)
+        });
+        let options = PortOptions {
+            filter_source: Some(source),
+            ..options(settings)
+        };
+        let mut port = port::open(&settings.device, &options).map_err(|error| failed(&error))?;
+        let switch = port.filter_switch();
+        let Port { rx, control, .. } = &mut port;
+        let Some(mut rx) = rx.pop() else {
+            return Err(Failure::new("the port has no receiving queue"));
+        };
+        let known = target.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let link_type = control.describe().link_type;
+        let target = known.unwrap_or(FilterTarget {
+            link_type,
+            tap: None,
+        });
+        let waker = rx.waker().map_err(|error| failed(&error))?;
+        Ok(Self {
+            rx,
+            tx: None,
+            control: port.control,
+            switch,
+            waker,
+            name: settings.device.clone(),
+            target,
+            nonblocking: settings.nonblocking,
+            direction: 0,
+            timeout: match settings.timeout_ms {
+                1.. => Duration::from_millis(settings.timeout_ms.cast_unsigned().into()),
+                _ => WAIT_MAX,
+            },
+            bytes: Vec::new(),
+            packets: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// Ends a wait from another thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// The link type, as a `DLT_` number.
+    pub fn dlt(&self) -> i32 {
+        link::of_file(self.target.link_type.into())
+    }
+
+    /// A descriptor that is readable when there may be packets.
+    pub fn fd(&self) -> Option<RawFd> {
+        self.rx.poll_fd().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Puts a filter in the place of the one that there is.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn set_filter(&mut self, filter: &Program) -> Result<()> {
+        // Packets that are at hand were selected by the old one.
+        self.packets.clear();
+        self.next = 0;
+        match self.switch.set(&mut *self.control, Some(filter)) {
+            // What the kernel cannot run, or may not load any more, runs here.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Permission) =>
+            {
+                Ok(())
+            }
+            result => result.map_err(|error| failed(&error)),
+        }
+    }
+
+    /// Packets received, those that were lost included; lost for lack of room; lost by the
+    /// interface.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn statistics(&mut self) -> Result<[u64; 3]> {
+        let account = self.control.account().map_err(|error| failed(&error))?;
+        let (mut received, mut lost, mut by_interface) = (0, 0, 0);
+        for queue in &account.rx {
+            let interface = queue.dropped[port::DropReason::Interface as usize];
+            lost += queue.lost() - interface;
+            received += queue.delivered + queue.in_flight + queue.lost() - interface;
+            by_interface += interface;
+        }
+        Ok([received, lost, by_interface])
+    }
+
+    /// Reads a packet into `data`. Waits for it if `may_wait`, at most the handle's timeout.
+    ///
+    /// # Errors
+    /// The port's.
+    pub fn next(
+        &mut self,
+        filter: Option<&Program>,
+        nanoseconds: bool,
+        may_wait: bool,
+        data: &mut Vec<u8>,
+    ) -> Result<Next> {
+        if self.next == self.packets.len() {
+            let error = |error: Error| failed(&error);
+            self.receive(filter, nanoseconds).map_err(error)?;
+            if self.packets.is_empty() {
+                if self.nonblocking {
+                    let _ = self.rx.arm();
+                    return Ok(Next::Nothing);
+                }
+                if !may_wait {
+                    return Ok(Next::Nothing);
+                }
+                if self.rx.wait(self.timeout).map_err(error)? == Ready::End {
+                    return Ok(Next::End);
+                }
+                self.receive(filter, nanoseconds).map_err(error)?;
+            }
+        }
+        let Some((header, range)) = self.packets.get(self.next) else {
+            return Ok(Next::Nothing);
+        };
+        self.next += 1;
+        data.clear();
+        data.extend_from_slice(&self.bytes[range.clone()]);
+        Ok(Next::Packet(*header))
+    }
+
+    /// Copies the packets of a batch.
+    fn receive(&mut self, filter: Option<&Program>, nanoseconds: bool) -> sys::Result<()> {
+        self.packets.clear();
+        self.bytes.clear();
+        self.next = 0;
+        let is_ethernet = self.target.link_type == 1;
+        let direction = self.direction;
+        let batch = self.rx.receive()?;
+        for packet in batch.iter() {
+            let is_wanted = match direction {
+                1 => !packet.is_outgoing(),
+                2 => packet.is_outgoing(),
+                _ => true,
+            };
+            if !is_wanted || !filter.is_none_or(|filter| selects(filter, &packet)) {
+                continue;
+            }
+            let start = self.bytes.len();
+            let tag = packet.vlan().filter(|_| is_ethernet);
+            let tag_len = copy(&packet, tag.map(|tag| (tag.tpid, tag.tci)), &mut self.bytes);
+            let end = self.bytes.len();
+            let time_ns = packet.time_ns().unwrap_or(0);
+            let fraction_ns = (time_ns % 1_000_000_000) as i64;
+            let header = Header {
+                seconds: (time_ns / 1_000_000_000) as i64,
+                fraction: match nanoseconds {
+                    true => fraction_ns,
+                    false => fraction_ns / 1000,
+                },
+                cap_len: (end - start) as u32,
+                wire_len: packet.wire_len().saturating_add(tag_len),
+            };
+            self.packets.push((header, start..end));
+        }
+        Ok(())
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// The port's, and that there was no room.
+    pub fn send(&mut self, packet: &[u8]) -> Result<()> {
+        let tx = match &mut self.tx {
+            Some(tx) => tx,
+            None => {
+                let options = PortOptions {
+                    direction: Direction::Tx,
+                    queue_count: 1,
+                    ..PortOptions::default()
+                };
+                let mut port = port::open(&self.name, &options).map_err(|error| failed(&error))?;
+                let none = || Failure::new("the port has no sending queue");
+                self.tx.insert(port.tx.pop().ok_or_else(none)?)
+            }
+        };
+        let sent = (|| {
+            let mut batch = tx.reserve(1)?;
+            let is_written = batch.write(packet);
+            batch.submit()?;
+            tx.flush()?;
+            tx.wait(true, Duration::from_millis(100))?;
+            Ok(is_written)
+        })();
+        match sent {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::new("send: no room for the packet")),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+/// Whether the filter selects a packet, by what the kernel would give it.
+fn selects(filter: &Program, packet: &Packet<'_>) -> bool {
+    let info = PacketInfo {
+        packet_type: if packet.is_outgoing() { OUTGOING } else { 0 },
+        vlan: packet.vlan().map(|tag| (tag.tpid, tag.tci)),
+        ..PacketInfo::UNKNOWN
+    };
+    vm_cbpf::run_with(filter, packet.bytes(), packet.wire_len(), &info) != 0
+}
+
+/// Appends a packet's bytes, with the tag that the kernel took out of them; how much longer that
+/// makes it.
+fn copy(packet: &Packet<'_>, tag: Option<(u16, u16)>, to: &mut Vec<u8>) -> u32 {
+    let first = packet.bytes();
+    let Some(((tpid, tci), (addresses, rest))) = tag.zip(first.split_at_checked(12)) else {
+        packet
+            .segments()
+            .for_each(|segment| to.extend_from_slice(segment));
+        return 0;
+    };
+    to.extend_from_slice(addresses);
+    to.extend_from_slice(&tpid.to_be_bytes());
+    to.extend_from_slice(&tci.to_be_bytes());
+    to.extend_from_slice(rest);
+    let more = packet.segments().skip(1);
+    more.for_each(|segment| to.extend_from_slice(segment));
+    4
+}
