@@ -34,7 +34,8 @@ const SAMPLES: &[Sample] = &[
     ("stream/mysql-tls", false, 3306, &[]),
     ("stream/mysql-old", false, 3306, &[]),
     ("stream/mysql-blocked", false, 3306, &[]),
-    // PostgreSQL is not among them: tshark has its parameters as names and values of one field.
+    // PostgreSQL and Redis are not among them: tshark has parameters, and parts of commands and
+    // answers, as values of one field each.
 ];
 
 /// Where a sample differs, and why.

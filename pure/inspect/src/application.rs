@@ -92,7 +92,7 @@ impl Application {
 
     /// The most informative field: a name, a path, a greeting.
     pub fn headline(&self) -> Option<Value<'_>> {
-        const FIRST: [Field; 24] = [
+        const FIRST: [Field; 25] = [
             Field::TlsSni,
             Field::HttpHost,
             Field::SocksTarget,
@@ -117,6 +117,7 @@ impl Application {
             Field::MysqlVersion,
             Field::PostgresqlDatabase,
             Field::PostgresqlUser,
+            Field::RedisCommand,
         ];
         FIRST.iter().find_map(|field| self.get(*field))
     }

@@ -29,6 +29,7 @@ mod ntp;
 mod postgresql;
 mod quic;
 mod rdp;
+mod redis;
 mod rtp;
 mod rtsp;
 mod sides;

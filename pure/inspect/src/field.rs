@@ -68,6 +68,7 @@ protocols! {
     Dtls "dtls" "DTLS (RFC 6347, RFC 9147).";
     Mysql "mysql" "MySQL and MariaDB.";
     Postgresql "postgresql" "PostgreSQL.";
+    Redis "redis" "Redis (RESP 2 and 3).";
 }
 
 /// The value of a field, borrowed from where it was found.
@@ -307,6 +308,9 @@ fields! {
         "How the server authenticates: none, password, md5, or the name of a SASL mechanism.";
     PostgresqlVersion "postgresql_version" Text 64 false "Version of the server.";
     PostgresqlError "postgresql_error" Text 8 false "Code of the first error (SQLSTATE).";
+    RedisCommand "redis_command" Text 32 false "Name of the first command.";
+    RedisError "redis_error" Text 32 false "Code of the error that answers it.";
+    RedisVersion "redis_version" Text 32 false "Version of the server, of INFO or HELLO.";
 }
 
 impl Field {

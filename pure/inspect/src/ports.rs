@@ -84,7 +84,6 @@ const PORTS: &[(u16, Transport, &str)] = &[
     (5900, Tcp, "vnc"),
     (6081, Udp, "geneve"),
     (6343, Udp, "sflow"),
-    (6379, Tcp, "redis"),
     (6667, Tcp, "irc"),
     (9092, Tcp, "kafka"),
     (9418, Tcp, "git"),

@@ -169,10 +169,13 @@ elements! {
     PostgresqlAuth = "postgresqlAuthentication" 229 own String [TEXT] 0, "How it authenticates";
     PostgresqlVersion = "postgresqlServerVersion" 230 own String [TEXT] 0, "Version of the server";
     PostgresqlError = "postgresqlErrorCode" 231 own String [TEXT] 0, "First error (SQLSTATE)";
+    RedisCommand = "redisCommand" 232 own String [TEXT] 0, "Name of the first command";
+    RedisError = "redisErrorCode" 233 own String [TEXT] 0, "Code of the error that answers it";
+    RedisVersion = "redisServerVersion" 234 own String [TEXT] 0, "Version of the server";
 }
 
 const _: () = assert!(APPLICATION_LEN == FIELDS.len());
-const APPLICATION_LEN: usize = 117;
+const APPLICATION_LEN: usize = 120;
 
 impl ApplicationElement {
     /// Appends the value as it goes out; a text without its length.

@@ -5,7 +5,7 @@ use core::array::from_fn;
 use super::arena::slots_of;
 use super::{
     Decode, DecoderRow, dhcp, dns, dtls, http, ldap, mail, mqtt, mysql, netbios, ntp, postgresql,
-    quic, rdp, rtp, rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
+    quic, rdp, redis, rtp, rtsp, sip, smb, socks, ssdp, ssh, tls, wireguard,
 };
 use crate::field::Protocol;
 use crate::identify::Row;
@@ -242,6 +242,14 @@ decoders! {
         starts: postgresql::STARTS,
         check: Some(postgresql::first),
         tcp: postgresql::Postgresql,
+    }
+    Redis {
+        name: "redis",
+        protocols: [Redis],
+        ports: [6379],
+        starts: redis::STARTS,
+        check: Some(redis::first),
+        tcp: redis::Redis,
     }
     Rtsp {
         name: "rtsp",

@@ -63,6 +63,8 @@ fn beginning(random: &mut impl FnMut() -> usize) -> Vec<u8> {
         b"\x03\0\0\x2a\x25\xe0\0\0\0\0\0Cookie: mstshash",
         b"\0\0\x01\0\xfeSMB\x40\0",
         b"\0\0\0\x23\0\x03\0\0user",
+        b"*2\r\n$4\r\nAUTH\r\n",
+        b"*12\r\n$10\r\nFT.",
         b"\x4a\0\0\0\x0a8.0.36\0",
         b"\x45\0\0\0\xff\x6a\x04Host 'a' is not all",
         b"",
@@ -213,6 +215,13 @@ fn beginnings_are_distinguished() {
         (b"\0\0\0\x23\0\x03\0\0us\0r", None),
         (b"\0\0\0\x23\0\x02\0\0user", None),
         (b"\0\0\0\x08\x04\xd2\x16\x31", None),
+        (b"*1\r\n$4\r\nPING\r\n", Some("redis")),
+        (b"*12\r\n$10\r\nFT.SEARCH", Some("redis")),
+        // No name, one that is too long, three digits.
+        (b"*1\r\n$4\r\n1234\r\n", None),
+        (b"*1\r\n$33\r\nAAAA", None),
+        (b"*1\r\n$100\r\nAAAA", None),
+        (b"* 1 EXISTS\r\n", None),
         (b"GETX", None),
         (b"\0\0\0\0\0", None),
     ];

@@ -173,8 +173,33 @@ fn postgresql() -> Vec<Sample> {
     ]
 }
 
+fn redis() -> Vec<Sample> {
+    let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n";
+    let hello = "*4\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.2.4\r\n";
+    vec![
+        Sample::new("redis", Tcp, 6379)
+            .with(Forward, b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n")
+            .with(Reverse, format!("${}\r\n{info}\r\n", info.len()))
+            .with(Forward, b"*1\r\n$4\r\nQUIT\r\n"),
+        Sample::new("redis-hello", Tcp, 9999)
+            .with(Forward, b"*2\r\n$5\r\nhello\r\n$1\r\n3\r\n")
+            .with(Reverse, hello),
+        Sample::new("redis-denied", Tcp, 6379)
+            .with(Forward, b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n")
+            .with(
+                Reverse,
+                b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+            )
+            .with(Forward, b"*1\r\n$4\r\nINFO\r\n"),
+        // A value that looks like a version.
+        Sample::new("redis-get", Tcp, 9999)
+            .with(Forward, b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n")
+            .with(Reverse, b"$17\r\nredis_version:1.2\r\n"),
+    ]
+}
+
 /// All of them.
 pub fn all() -> Vec<Sample> {
-    let groups = [mysql(), postgresql()];
+    let groups = [mysql(), postgresql(), redis()];
     groups.into_iter().flatten().collect()
 }

@@ -142,6 +142,7 @@ const GROUPS: &[&[&str]] = &[
     &["netbios_"],
     &["mysql_", "tls_", "ja3", "ja4"],
     &["postgresql_", "tls_", "ja3", "ja4"],
+    &["redis_"],
     &[""],
     &["ndpi"],
     // Several requests or questions.

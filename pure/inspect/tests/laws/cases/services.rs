@@ -88,4 +88,28 @@ pub const SERVICES: &[Case] = &[
     ),
     ("postgresql-gss", "postgresql", &[(PostgresqlAuth, "-")]),
     ("postgresql-cancel", "postgresql", &[(PostgresqlUser, "-")]),
+    (
+        "redis",
+        "redis",
+        &[(RedisCommand, "INFO"), (RedisVersion, "7.0.15")],
+    ),
+    (
+        "redis-hello",
+        "redis",
+        &[(RedisCommand, "hello"), (RedisVersion, "7.2.4")],
+    ),
+    (
+        "redis-denied",
+        "redis",
+        &[
+            (RedisCommand, "AUTH"),
+            (RedisError, "WRONGPASS"),
+            (RedisVersion, "-"),
+        ],
+    ),
+    (
+        "redis-get",
+        "redis",
+        &[(RedisCommand, "GET"), (RedisVersion, "-")],
+    ),
 ];
