@@ -92,6 +92,7 @@ mod port_embedding;
 mod rights;
 mod scan_banners;
 mod scan_live;
+mod scan_probes;
 mod send_generate;
 mod send_neighbour;
 mod send_replay;

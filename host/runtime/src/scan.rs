@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use ::scan::talk::{Banner, Talk, Talked, Talker};
 use ::scan::{
-    AddrRange, Answer, Cookies, NextHops, Options, Order, Plan, Ports, RESERVED, Shard, Syns,
-    Targets,
+    AddrRange, Answer, Cookies, Frames, Look, NextHops, Options, Order, Plan, Ports, Probe,
+    RESERVED, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
 use sys::{Error, ErrorKind, Result};
@@ -31,7 +31,7 @@ pub struct Setup {
     pub include: Vec<AddrRange>,
     /// Addresses to leave out.
     pub exclude: Vec<AddrRange>,
-    /// Ports to scan.
+    /// Ports to scan, each with its probe.
     pub ports: Ports,
     /// The port to send and receive on; the interface of the route to the first target if `None`.
     pub port: Option<String>,
@@ -198,21 +198,26 @@ impl Scan {
 
     /// The first probes, as frames; next hops that are not known yet have the address 0.
     pub fn sample(&self, count: usize) -> Vec<Vec<u8>> {
-        let (syns, cookies) = (self.syns(), Cookies::new([0; 16], self.local.source));
+        let (frames, cookies) = (self.frames(), Cookies::new([0; 16], self.local.source));
         let probes = self.plan.probes(0).take(count);
-        let frame = |aim| {
-            let mut out = vec![0; 128];
+        let frame = |(aim, payload)| {
+            let mut out = vec![0; 2048];
             let mac = self.setup.router_mac.unwrap_or(Mac([0; 6]));
-            let len = syns.write(&aim, &cookies.of(&aim), mac, &mut out);
+            let numbers = (&cookies.of(&aim), 0);
+            let len = frames.write((&aim, payload), numbers, mac, &mut out);
             out.truncate(len.unwrap_or(0));
             out
         };
         probes.map(frame).collect()
     }
 
-    fn syns(&self) -> Syns {
-        let setup = &self.setup;
-        Syns::new(self.local.source, self.local.mac, setup.ttl, setup.options)
+    fn frames(&self) -> Frames {
+        let look = Look {
+            src_mac: self.local.mac,
+            ttl: self.setup.ttl,
+            options: self.setup.options,
+        };
+        Frames::new(self.local.source, look, self.plan.ports().payloads())
     }
 
     /// Opens the port for both ways, so that only answers to probes are received.
@@ -237,32 +242,10 @@ impl Scan {
         Ok(port)
     }
 
-    /// What is received: segments to our source ports, and ICMP errors that quote probes from them.
-    /// All else is the host's.
+    /// What is received: what can be an answer to a probe, and ICMP errors that quote one. All else
+    /// is the host's.
     fn filter(&self) -> FilterSource {
-        let source = &self.local.source;
-        let (first, count) = source.ports;
-        let last = first + (count - 1);
-        let mut parts = Vec::new();
-        if let Some(addr) = source.ipv4 {
-            parts.push(format!(
-                "(tcp and dst host {addr} and dst portrange {first}-{last})"
-            ));
-            // After 8 bytes the quoted IPv4 header of 20, then the ports.
-            parts.push(format!(
-                "(icmp and dst host {addr} and (icmp[0] = 3 or icmp[0] = 11) and icmp[17] = 6 and \
-                 icmp[28:2] >= {first} and icmp[28:2] <= {last})"
-            ));
-        }
-        if let Some(addr) = source.ipv6 {
-            parts.push(format!(
-                "(tcp and dst host {addr} and dst portrange {first}-{last})"
-            ));
-            parts.push(format!(
-                "(icmp6 and dst host {addr} and ip6[40] < 128 and ip6[54] = 6 and \
-                 ip6[88:2] >= {first} and ip6[88:2] <= {last})"
-            ));
-        }
+        let parts = Probe::filters(self.plan.ports().probes(), &self.local.source);
         crate::filter::source(&parts.join(" or "))
     }
 

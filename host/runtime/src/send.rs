@@ -55,6 +55,9 @@ pub trait Source {
     /// What ended the source early; everything before was given.
     fn next(&mut self) -> Result<Next>;
 
+    /// Packets are about to be put into a batch.
+    fn begin_batch(&mut self) {}
+
     /// Writes the packet that [`Source::next`] moved to; false if there was no room for it.
     fn put(&mut self, batch: &mut TxBatch<'_>) -> bool;
 
@@ -397,6 +400,7 @@ impl Sending {
         pending: &mut Option<Next>,
     ) -> Result<()> {
         let room = batch.room();
+        source.begin_batch();
         let mut filled = 0;
         let mut result = Ok(());
         while let Some(Next::Packet { len, .. }) = *pending {

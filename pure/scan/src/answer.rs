@@ -2,22 +2,23 @@
 
 use std::net::IpAddr;
 
-use wire::{Dissection, LayerKind, LinkType, dissect, dissect_inner};
+use wire::{Dissection, LinkType, dissect, dissect_inner};
 
-use crate::cookie::{Aim, Cookies};
+use crate::cookie::{Aim, Cookie, Cookies};
+use crate::payload::Payload;
 use crate::plan::Plan;
-use crate::probe::Probe;
+use crate::probe::{Probe, Row};
+use crate::source::Source;
 
-const SYN: u16 = 0x02;
-const RST: u16 = 0x04;
-const ACK: u16 = 0x10;
+/// Ports whose answers from other ports are recognized, at most: each is tried.
+const ELSEWHERE_MAX: usize = 8;
 
 /// What is known of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// Something listens.
     Open,
-    /// Closed: the host answered with a reset.
+    /// Closed: the host answered with a reset, or said that the port is unreachable (UDP).
     Closed,
     /// Filtered: a router or host reported that the probe was not delivered.
     Filtered,
@@ -132,6 +133,9 @@ pub struct Answer {
     pub from: IpAddr,
     /// Where in the packet the data of the answer is: what a UDP service said, for one.
     pub payload: (u16, u16),
+    /// When the probe was sent, by the [clock of the prober](crate::Prober::set_clock), if the
+    /// answer carries it.
+    pub sent_us: Option<u32>,
 }
 
 impl Answer {
@@ -142,16 +146,93 @@ impl Answer {
     }
 }
 
+/// A packet that may be an answer.
+pub(crate) struct Received<'a> {
+    pub bytes: &'a [u8],
+    pub found: &'a Dissection,
+    pub from: IpAddr,
+}
+
+impl Received<'_> {
+    /// It as an answer.
+    pub fn answer(&self, aim: Aim, state: State, evidence: Evidence) -> Answer {
+        Answer {
+            aim,
+            state,
+            evidence,
+            ttl: self.found.ttl,
+            from: self.from,
+            payload: (0, 0),
+            sent_us: None,
+        }
+    }
+}
+
+/// An ICMP error about a packet from our own address.
+pub(crate) struct Quote<'a> {
+    /// Its sender.
+    pub from: IpAddr,
+    /// The destination of the quoted packet.
+    pub to: IpAddr,
+    /// IPv4 identification of the quoted packet, or the lower 16 bits of its flow label.
+    pub ip_id: u16,
+    /// The first 8 bytes after its IP header.
+    pub start: &'a [u8; 8],
+    found: &'a Dissection,
+}
+
+impl Quote<'_> {
+    /// It as an answer.
+    pub fn answer(&self, aim: Aim, state: State) -> Answer {
+        Answer {
+            aim,
+            state,
+            evidence: Evidence::Icmp {
+                is_ipv6: self.found.ip_version == 6,
+                kind: self.found.icmp_type,
+                code: self.found.icmp_code,
+            },
+            ttl: self.found.ttl,
+            from: self.from,
+            payload: (0, 0),
+            sent_us: None,
+        }
+    }
+
+    /// Whether the error is that no program listens on the port.
+    pub fn is_port_unreachable(&self) -> bool {
+        let kind = (self.found.icmp_type, self.found.icmp_code);
+        kind == if self.found.ip_version == 6 {
+            (1, 4)
+        } else {
+            (3, 3)
+        }
+    }
+}
+
 /// Recognizes answers.
 pub struct Judge<'p> {
     plan: &'p Plan,
     cookies: &'p Cookies,
+    /// Ports of the scan whose services answer from another one, with their payloads.
+    elsewhere: Vec<(u16, &'p Payload)>,
 }
 
 impl<'p> Judge<'p> {
     /// Answers to the probes of this plan under these cookies.
     pub fn new(plan: &'p Plan, cookies: &'p Cookies) -> Self {
-        Self { plan, cookies }
+        let ports = plan.ports();
+        let udp = ports.as_slice().iter().filter(|e| e.probe == Probe::Udp);
+        let payloads = ports.payloads().as_slice();
+        let elsewhere = udp.filter_map(|entry| {
+            let payload = payloads.get(usize::from(entry.payload))?;
+            payload.is_from_any_port.then_some((entry.port, payload))
+        });
+        Self {
+            plan,
+            cookies,
+            elsewhere: elsewhere.take(ELSEWHERE_MAX).collect(),
+        }
     }
 
     /// Evaluates an Ethernet packet; `None` if it is no answer to a probe of this scan.
@@ -165,73 +246,71 @@ impl<'p> Judge<'p> {
             return None;
         }
         let from = found.src_addr()?;
-        if found.has(LayerKind::Tcp) {
-            return self.tcp(from, &found);
+        if found.inner_is_quote {
+            return self.quote(from, packet, &found);
         }
-        match found.inner_is_quote {
-            true => self.quote(from, packet, &found),
-            false => None,
-        }
-    }
-
-    fn tcp(&self, from: IpAddr, found: &Dissection) -> Option<Answer> {
-        let (state, evidence) = match found.tcp_flags & (SYN | RST | ACK) {
-            flags if flags == SYN | ACK => (State::Open, Evidence::SynAck),
-            flags if flags == RST | ACK => (State::Closed, Evidence::Reset),
-            _ => return None,
-        };
-        if !found.has_ports() {
-            return None;
-        }
-        let aim = self.aim(from, found.src_port)?;
-        let cookie = self.cookies.of(&aim);
-        let is_ours = found.tcp_ack == cookie.seq.wrapping_add(1)
-            && found.dst_port == self.plan.source().port(&cookie);
-        is_ours.then_some(Answer {
-            aim,
-            state,
-            evidence,
-            ttl: found.ttl,
+        let received = Received {
+            bytes: packet,
+            found: &found,
             from,
-            payload: (0, 0),
-        })
+        };
+        self.first(&found, |row| (row.answer)(self, &received))
     }
 
-    /// An ICMP error. All of them quote at least the ports and the sequence number (RFC 792).
+    /// What the first row says that has something to say, of those whose protocol it is.
+    fn first(&self, of: &Dissection, say: impl Fn(&Row) -> Option<Answer>) -> Option<Answer> {
+        let family = usize::from(of.ip_version == 6);
+        let rows = self.plan.ports().probes().iter().map(|probe| probe.row());
+        rows.filter(|row| row.ip_protocol[family] == of.ip_protocol)
+            .find_map(say)
+    }
+
     fn quote(&self, from: IpAddr, packet: &[u8], found: &Dissection) -> Option<Answer> {
         let mut quoted = Dissection::EMPTY;
-        if !dissect_inner(packet, found, &mut quoted) || quoted.ip_protocol != 6 {
+        if !dissect_inner(packet, found, &mut quoted) {
             return None;
         }
         if !self.plan.source().is_own(quoted.src_addr()?) || quoted.transport_offset == 0 {
             return None;
         }
         let at = usize::from(quoted.transport_offset);
-        let tcp: &[u8; 8] = packet.get(at..at + 8)?.try_into().ok()?;
-        let [s0, s1, d0, d1, seq @ ..] = *tcp;
-        let aim = self.aim(quoted.dst_addr()?, u16::from_be_bytes([d0, d1]))?;
-        let cookie = self.cookies.of(&aim);
-        let is_ours = u32::from_be_bytes(seq) == cookie.seq
-            && u16::from_be_bytes([s0, s1]) == self.plan.source().port(&cookie);
-        is_ours.then_some(Answer {
-            aim,
-            state: State::Filtered,
-            evidence: Evidence::Icmp {
-                is_ipv6: found.ip_version == 6,
-                kind: found.icmp_type,
-                code: found.icmp_code,
-            },
-            ttl: found.ttl,
+        let quote = Quote {
             from,
-            payload: (0, 0),
-        })
+            to: quoted.dst_addr()?,
+            ip_id: match quoted.ip_version {
+                6 => quoted.flow_label as u16,
+                _ => quoted.fragment_id as u16,
+            },
+            start: packet.get(at..)?.first_chunk()?,
+            found,
+        };
+        self.first(&quoted, |row| (row.quoted)(self, &quote))
     }
 
-    fn aim(&self, addr: IpAddr, port: u16) -> Option<Aim> {
-        let probe = Probe::Syn;
+    /// The scanner's own addresses and ports.
+    pub(crate) fn source(&self) -> &Source {
+        self.plan.source()
+    }
+
+    /// The probe of a port, and its numbers, if this scan has it.
+    pub(crate) fn aim(&self, probe: Probe, addr: IpAddr, port: u16) -> Option<(Aim, Cookie)> {
         let is_asked =
             self.plan.ports().contains(probe, port) && self.plan.targets().contains(addr);
-        is_asked.then_some(Aim { addr, probe, port })
+        let aim = Aim { addr, probe, port };
+        is_asked.then(|| (aim, self.cookies.of(&aim)))
+    }
+
+    /// The payloads of a UDP port.
+    pub(crate) fn payloads_of(&self, port: u16) -> impl Iterator<Item = &Payload> {
+        let ports = self.plan.ports();
+        let payloads = ports.payloads().as_slice();
+        let entries = ports.of(Probe::Udp, port).iter();
+        entries.filter_map(|entry| payloads.get(usize::from(entry.payload)))
+    }
+
+    /// Ports of the scan whose services answer from another one, with their payloads.
+    pub(crate) fn elsewhere(&self) -> &[(u16, &'p Payload)] {
+        &self.elsewhere
     }
 }
 

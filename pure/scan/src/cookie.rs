@@ -38,7 +38,7 @@ pub struct Cookie {
     pub seq: u32,
     /// Chooses the source port: 32 bits to be scaled to the range.
     pub source_port: u32,
-    /// IPv4 identification.
+    /// IPv4 identification, and the lower 16 bits of the IPv6 flow label.
     pub ip_id: u16,
     /// Value of the TCP timestamp option.
     pub timestamp: u32,

@@ -10,8 +10,10 @@
 
 mod answer;
 mod cookie;
+mod frame;
 mod hops;
 mod neighbour;
+mod payload;
 mod permutation;
 mod plan;
 mod port;
@@ -19,20 +21,20 @@ mod probe;
 mod prober;
 mod seen;
 mod source;
-mod syn;
 pub mod talk;
 mod target;
 
 pub use answer::{Answer, Evidence, Judge, State};
 pub use cookie::{Aim, Cookie, Cookies};
+pub use frame::{Frames, Look, Options};
 pub use hops::NextHops;
 pub use neighbour::{Solicitor, neighbour};
+pub use payload::{Id, Payload, Payloads};
 pub use permutation::{LEN_MAX, Permutation, Walk};
 pub use plan::{Order, Plan, Probes, Shard};
-pub use port::{Ports, Protocol};
+pub use port::{Entry, PortList, Ports, Protocol};
 pub use probe::Probe;
 pub use prober::Prober;
 pub use seen::{Seen, Sighting};
 pub use source::Source;
-pub use syn::{Options, Syns};
 pub use target::{AddrRange, RESERVED, Targets, parse_line, parse_range};

@@ -8,7 +8,7 @@
 
 use crate::cookie::Aim;
 use crate::permutation::{Permutation, Walk};
-use crate::port::Ports;
+use crate::port::{Entry, Ports};
 use crate::source::Source;
 use crate::target::Targets;
 
@@ -159,9 +159,9 @@ impl Plan {
             .walk(u128::from(index) + pair * count, count)
     }
 
-    /// The pair of a number of the permutation.
+    /// The pair of a number of the permutation, and its payload.
     #[inline]
-    fn aim(&self, number: u128) -> Aim {
+    fn aim(&self, number: u128) -> (Aim, u16) {
         let ports = self.ports.as_slice();
         let count = ports.len() as u64;
         let (addr, port) = match u64::try_from(number) {
@@ -178,16 +178,17 @@ impl Plan {
                 (number / count, (number % count) as u64)
             }
         };
-        let (probe, port) = ports[port as usize];
-        Aim {
-            addr: self.targets.addr(addr),
+        let Entry {
             probe,
             port,
-        }
+            payload,
+        } = ports[port as usize];
+        let addr = self.targets.addr(addr);
+        (Aim { addr, probe, port }, payload)
     }
 }
 
-/// The probes of a plan in their order.
+/// The probes of a plan in their order, each with the number of its payload.
 #[derive(Clone, Debug)]
 pub struct Probes<'p> {
     plan: &'p Plan,
@@ -204,10 +205,10 @@ pub struct Probes<'p> {
 }
 
 impl Iterator for Probes<'_> {
-    type Item = Aim;
+    type Item = (Aim, u16);
 
     #[inline]
-    fn next(&mut self) -> Option<Aim> {
+    fn next(&mut self) -> Option<(Aim, u16)> {
         if self.left == 0 && !self.turn() {
             return None;
         }

@@ -1,5 +1,6 @@
 //! The ports of a scan, as nmap and masscan write them: `80,443,8000-8100,U:53`.
 
+use crate::payload::Payloads;
 use crate::probe::Probe;
 
 /// The protocol of a port.
@@ -33,41 +34,161 @@ impl Protocol {
     }
 }
 
-/// A sorted list of distinct ports, each with its probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ports(Vec<(Probe, u16)>);
+/// Ports as they were written, before it is known by which probes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortList(Vec<(Option<Protocol>, u16, u16)>);
 
-impl Ports {
-    /// Parses a list. `T:` switches to TCP, which it begins with; `-` alone is every port from 1.
+impl PortList {
+    /// Parses a list. `T:` is TCP and `U:` UDP, up to the next such letter; ports before the first
+    /// one are of any protocol that is probed. `-` alone is every port from 1.
     ///
     /// # Errors
     /// What is wrong with it, as a sentence without a full stop.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut ports = Vec::new();
+        let mut list = Vec::new();
+        let mut protocol = None;
         for word in text.split(',').map(str::trim) {
             let range = match word.split_once(':') {
                 None => word,
-                Some(("T" | "t", range)) => range,
-                Some((other, _)) => {
-                    return Err(format!("{other:?} in {word:?} is not a protocol: T is TCP"));
+                Some((letter, range)) => {
+                    protocol = Some(match letter {
+                        "T" | "t" => Protocol::Tcp,
+                        "U" | "u" => Protocol::Udp,
+                        other => {
+                            let why = "is not a protocol: T is TCP, U is UDP";
+                            return Err(format!("{other:?} in {word:?} {why}"));
+                        }
+                    });
+                    range
                 }
             };
             let (first, last) = bounds(range)?;
-            ports.extend((first..=last).map(|port| (Probe::Syn, port)));
+            list.push((protocol, first, last));
         }
-        ports.sort_unstable();
-        ports.dedup();
-        Ok(Self(ports))
+        Ok(Self(list))
+    }
+}
+
+/// What is asked of each address: one probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// What is sent.
+    pub probe: Probe,
+    /// To which port; 0 where there is none.
+    pub port: u16,
+    /// The number of its payload.
+    pub payload: u16,
+}
+
+/// A sorted list of distinct ports, each with its probe and payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports {
+    entries: Vec<Entry>,
+    probes: Vec<Probe>,
+    payloads: Payloads,
+}
+
+impl Ports {
+    /// The ports of a list by these probes, and the probes that have no port. Without probes they
+    /// are SYNs, and UDP datagrams to the ports of `U:`.
+    ///
+    /// # Errors
+    /// What is missing, as a sentence without a full stop.
+    pub fn new(list: &PortList, probes: &[Probe], payloads: Payloads) -> Result<Self, String> {
+        let of = |protocol| {
+            let found = probes.iter().filter(move |p| p.protocol() == protocol);
+            found.copied().collect::<Vec<_>>()
+        };
+        let or = |found: Vec<Probe>, other| match found.is_empty() {
+            true => vec![other],
+            false => found,
+        };
+        let any = [of(Protocol::Tcp), of(Protocol::Udp)].concat();
+        let mut entries = Vec::new();
+        for &(protocol, first, last) in &list.0 {
+            let probes = match protocol {
+                None if probes.is_empty() => vec![Probe::Syn],
+                None if any.is_empty() => {
+                    return Err("these probes have no ports".into());
+                }
+                None => any.clone(),
+                Some(Protocol::Udp) => or(of(Protocol::Udp), Probe::Udp),
+                Some(_) => or(of(Protocol::Tcp), Probe::Syn),
+            };
+            for (port, probe) in (first..=last).flat_map(|n| probes.iter().map(move |p| (n, *p))) {
+                let entry = |payload| Entry {
+                    probe,
+                    port,
+                    payload,
+                };
+                match probe {
+                    Probe::Udp => entries.extend(payloads.numbers_of(port).map(entry)),
+                    _ => entries.push(entry(0)),
+                }
+            }
+        }
+        if list.0.is_empty() && !any.is_empty() {
+            return Err("these probes need ports".into());
+        }
+        let portless = of(Protocol::Icmp).into_iter().map(|probe| Entry {
+            probe,
+            port: 0,
+            payload: 0,
+        });
+        entries.extend(portless);
+        entries.sort_unstable();
+        entries.dedup();
+        if entries.is_empty() {
+            return Err("there is no port".into());
+        }
+        let mut probes: Vec<Probe> = entries.iter().map(|entry| entry.probe).collect();
+        probes.dedup();
+        Ok(Self {
+            entries,
+            probes,
+            payloads,
+        })
+    }
+
+    /// A list of TCP ports, probed by SYNs.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence without a full stop.
+    pub fn tcp(text: &str) -> Result<Self, String> {
+        Self::new(&PortList::parse(text)?, &[], Payloads::built_in())
     }
 
     /// The ports in order.
-    pub fn as_slice(&self) -> &[(Probe, u16)] {
-        &self.0
+    pub fn as_slice(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The kinds of probes, each once.
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// The payloads that entries have the numbers of.
+    pub fn payloads(&self) -> &Payloads {
+        &self.payloads
+    }
+
+    /// The entries of a port, one for each payload.
+    pub fn of(&self, probe: Probe, port: u16) -> &[Entry] {
+        let wanted = (probe, port);
+        let is_before = |entry: &Entry| (entry.probe, entry.port) < wanted;
+        let first = self.entries.partition_point(is_before);
+        let rest = &self.entries[first..];
+        let len = rest
+            .iter()
+            .take_while(|entry| (entry.probe, entry.port) == wanted)
+            .count();
+        &rest[..len]
     }
 
     /// Whether a port is in the list.
     pub fn contains(&self, probe: Probe, port: u16) -> bool {
-        self.0.binary_search(&(probe, port)).is_ok()
+        !self.of(probe, port).is_empty()
     }
 }
 
@@ -93,18 +214,59 @@ fn bounds(text: &str) -> Result<(u16, u16), String> {
 mod tests {
     use super::*;
 
+    fn ports(text: &str, probes: &[Probe]) -> Result<Vec<(Probe, u16)>, String> {
+        let list = match text {
+            "" => PortList::default(),
+            _ => PortList::parse(text)?,
+        };
+        let ports = Ports::new(&list, probes, Payloads::built_in())?;
+        let mut found: Vec<_> = ports.as_slice().iter().map(|e| (e.probe, e.port)).collect();
+        found.dedup();
+        Ok(found)
+    }
+
     #[test]
     fn lists_are_sorted_and_each_port_is_in_them_once() {
         let of = |text: &str| -> Vec<u16> {
-            let ports = Ports::parse(text).unwrap();
-            ports.as_slice().iter().map(|(_, port)| *port).collect()
+            let ports = Ports::tcp(text).unwrap();
+            ports.as_slice().iter().map(|entry| entry.port).collect()
         };
         assert_eq!(of("443,80,80,T:79-81"), [79, 80, 81, 443]);
         assert_eq!(of("65530-").len(), 6);
         assert_eq!(of("-3"), [1, 2, 3]);
         assert_eq!(of("-").len(), 65_535);
         assert_eq!(of("0-65535").len(), 65_536);
-        assert!(Ports::parse("22, 80").unwrap().contains(Probe::Syn, 80));
+        assert!(Ports::tcp("22, 80").unwrap().contains(Probe::Syn, 80));
+    }
+
+    #[test]
+    fn letters_choose_the_protocol_up_to_the_next_one() {
+        use Probe::{Echo, Syn, Udp};
+        let same = ports("80,U:53,111,T:443,22", &[]).unwrap();
+        assert_eq!(
+            same,
+            [(Syn, 22), (Syn, 80), (Syn, 443), (Udp, 53), (Udp, 111)]
+        );
+        assert_eq!(ports("53", &[Udp]), Ok(vec![(Udp, 53)]));
+        assert_eq!(ports("53", &[Udp, Syn]), Ok(vec![(Syn, 53), (Udp, 53)]));
+        assert_eq!(ports("T:80,U:53", &[Udp]), Ok(vec![(Syn, 80), (Udp, 53)]));
+        assert_eq!(ports("", &[Echo]), Ok(vec![(Echo, 0)]));
+        assert_eq!(ports("T:80", &[Echo]), Ok(vec![(Syn, 80), (Echo, 0)]));
+        assert!(ports("80", &[Echo]).unwrap_err().contains("have no ports"));
+        assert!(ports("", &[Udp]).unwrap_err().contains("need ports"));
+        assert!(ports("", &[]).is_err());
+    }
+
+    #[test]
+    fn a_port_has_an_entry_for_each_of_its_payloads() {
+        let list = PortList::parse("U:160-162,53").unwrap();
+        let ports = Ports::new(&list, &[], Payloads::built_in()).unwrap();
+        assert_eq!(ports.of(Probe::Udp, 161).len(), 2);
+        assert_eq!(ports.of(Probe::Udp, 160).len(), 1);
+        assert_eq!(ports.of(Probe::Udp, 159).len(), 0);
+        assert_eq!(ports.of(Probe::Syn, 161).len(), 0);
+        assert_eq!(ports.as_slice().len(), 5);
+        assert_eq!(ports.probes(), [Probe::Udp]);
     }
 
     #[test]
@@ -119,7 +281,7 @@ mod tests {
             "80-90-100",
             "+80-",
         ] {
-            let parsed = Ports::parse(text);
+            let parsed = PortList::parse(text);
             // `u16` takes a sign: "+80" is 80 to it, and to nmap too.
             assert!(
                 parsed.is_err() || text.starts_with('+'),

@@ -1,6 +1,20 @@
-//! The kinds of probes.
+//! The kinds of probes: one file and one row each.
+//!
+//! A row says how the transport part of a probe looks, what is stamped into it, and what counts as
+//! an answer. Everything else (IP headers, order, pacing, reports) is the same for all of them.
 
+mod echo;
+mod syn;
+mod udp;
+
+use wire::checksum::Sum;
+
+use crate::answer::{Answer, Judge, Quote, Received};
+use crate::cookie::Cookie;
+use crate::frame::Options;
+use crate::payload::{Id, Payload};
 use crate::port::Protocol;
+use crate::source::Source;
 
 /// What is sent to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,20 +22,164 @@ use crate::port::Protocol;
 pub enum Probe {
     /// A TCP SYN.
     Syn,
+    /// A UDP datagram.
+    Udp,
+    /// An ICMP or ICMPv6 echo request.
+    Echo,
+}
+
+/// The table: a row's place is the number of its probe.
+static ROWS: [&Row; 3] = [&syn::ROW, &udp::ROW, &echo::ROW];
+
+/// What there is to know about one kind of probe.
+pub(crate) struct Row {
+    pub probe: Probe,
+    pub word: &'static str,
+    pub protocol: Protocol,
+    /// Numbers of the protocol after the IP header, of IPv4 and of IPv6.
+    pub ip_protocol: [u8; 2],
+    /// The transport header and what follows it, with zeros for what is stamped.
+    pub template: fn(is_ipv6: bool, options: Options, payload: &Payload) -> Template,
+    /// Writes what differs, and the checksum, into a copy of the template.
+    pub stamp: fn(stamp: &Stamp, transport: &mut [u8], sum: Sum, numbers: &Numbers<'_>),
+    /// Evaluates a packet of the probe's protocol.
+    pub answer: fn(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer>,
+    /// Evaluates an error that quotes a packet of the probe's protocol.
+    pub quoted: fn(judge: &Judge<'_>, quote: &Quote<'_>) -> Option<Answer>,
+    /// The pcap expression of answers, of IPv4 and of IPv6; `FIRST` and `LAST` stand for the source
+    /// ports.
+    pub filter: [&'static str; 2],
+    /// Where in the transport header the source port is, or what carries its number.
+    pub source_port_at: usize,
+}
+
+/// The transport part of a probe.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    pub bytes: Vec<u8>,
+    pub stamp: Stamp,
+    /// Whether the checksum covers a pseudo header.
+    pub has_pseudo: bool,
+}
+
+/// Where in the transport part something is stamped, beside its own ports.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stamp {
+    /// The value of the TCP timestamp option.
+    pub timestamp_at: Option<usize>,
+    /// The identification in a UDP payload, counted from the UDP header.
+    pub id: Id,
+}
+
+/// What is stamped.
+pub(crate) struct Numbers<'a> {
+    pub src_port: u16,
+    pub port: u16,
+    pub cookie: &'a Cookie,
+    /// The time of sending in microseconds; it wraps.
+    pub clock_us: u32,
 }
 
 impl Probe {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Syn, Self::Udp, Self::Echo];
+
+    #[inline]
+    pub(crate) fn row(self) -> &'static Row {
+        ROWS[self as usize]
+    }
+
     /// The word on the command line.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Syn => "syn",
-        }
+        self.row().word
+    }
+
+    /// The probe of this word.
+    ///
+    /// # Errors
+    /// Which words there are, as a sentence without a full stop.
+    pub fn parse(word: &str) -> Result<Self, String> {
+        let found = ROWS.iter().find(|row| row.word == word);
+        found.map(|row| row.probe).ok_or_else(|| {
+            let words = Self::ALL.map(Self::word).join(", ");
+            format!("{word:?} is not a probe: there are {words}")
+        })
     }
 
     /// The protocol that the probe's ports are of.
     pub fn protocol(self) -> Protocol {
-        match self {
-            Self::Syn => Protocol::Tcp,
+        self.row().protocol
+    }
+
+    /// The pcap expressions of all that can be an answer to these probes from this source: nothing
+    /// else needs to be received.
+    pub fn filters(probes: &[Self], source: &Source) -> Vec<String> {
+        let (first, count) = source.ports;
+        let last = first + (count - 1);
+        let ports = |text: &str| {
+            let text = text.replace("FIRST", &first.to_string());
+            text.replace("LAST", &last.to_string())
+        };
+        let mut parts = Vec::new();
+        for row in probes.iter().map(|probe| probe.row()) {
+            if let Some(addr) = source.ipv4 {
+                // After 8 bytes the quoted IPv4 header of 20, then the quoted transport header.
+                let (protocol, at) = (row.ip_protocol[0], 28 + row.source_port_at);
+                parts.push(format!("(dst host {addr} and {})", ports(row.filter[0])));
+                parts.push(ports(&format!(
+                    "(icmp and dst host {addr} and (icmp[0] = 3 or icmp[0] = 11) and \
+                     icmp[17] = {protocol} and icmp[{at}:2] >= FIRST and icmp[{at}:2] <= LAST)"
+                )));
+            }
+            if let Some(addr) = source.ipv6 {
+                let (protocol, at) = (row.ip_protocol[1], 88 + row.source_port_at);
+                parts.push(format!("(dst host {addr} and {})", ports(row.filter[1])));
+                parts.push(ports(&format!(
+                    "(icmp6 and dst host {addr} and ip6[40] < 128 and ip6[54] = {protocol} and \
+                     ip6[{at}:2] >= FIRST and ip6[{at}:2] <= LAST)"
+                )));
+            }
+        }
+        parts.sort_unstable();
+        parts.dedup();
+        parts
+    }
+}
+
+/// Adds bytes to a sum as they stand at this place of what is summed.
+pub(crate) fn add_at(sum: Sum, at: usize, bytes: &[u8]) -> Sum {
+    bytes.iter().zip(at..).fold(sum, |sum, (byte, at)| {
+        let shift = if at % 2 == 0 { 8 } else { 0 };
+        sum.add_u16(u16::from(*byte) << shift)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_at_the_numbers_of_their_probes() {
+        for (number, probe) in Probe::ALL.into_iter().enumerate() {
+            assert_eq!(probe as usize, number);
+            assert_eq!(probe.row().probe, probe);
+            assert_eq!(Probe::parse(probe.word()), Ok(probe));
+        }
+        assert_eq!(Probe::ALL.len(), ROWS.len());
+        assert!(Probe::parse("sin").unwrap_err().contains("syn, udp"));
+    }
+
+    #[test]
+    fn bytes_are_summed_at_any_place() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        let whole = Sum::new().add_bytes(&bytes).finish();
+        for cut in 0..bytes.len() {
+            for end in cut..=bytes.len() {
+                let mut rest = bytes;
+                rest[cut..end].fill(0);
+                let sum = Sum::new().add_bytes(&rest);
+                assert_eq!(add_at(sum, cut, &bytes[cut..end]).finish(), whole);
+            }
         }
     }
 }

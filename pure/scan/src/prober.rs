@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::cookie::{Aim, BATCH, Cookie, Cookies};
+use crate::frame::Frames;
 use crate::hops::NextHops;
 use crate::plan::{Plan, Probes};
 use crate::probe::Probe;
-use crate::syn::Syns;
 
 const NOWHERE: Aim = Aim {
     addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -18,10 +18,12 @@ const NOWHERE: Aim = Aim {
 pub struct Prober<'p> {
     probes: Probes<'p>,
     cookies: &'p Cookies,
-    syns: &'p Syns,
+    frames: &'p Frames,
     hops: &'p NextHops,
     aims: [Aim; BATCH],
+    payloads: [u16; BATCH],
     made: [Cookie; BATCH],
+    clock_us: u32,
     at: usize,
     len: usize,
     taken: u128,
@@ -34,16 +36,18 @@ impl<'p> Prober<'p> {
         plan: &'p Plan,
         from: u128,
         cookies: &'p Cookies,
-        syns: &'p Syns,
+        frames: &'p Frames,
         hops: &'p NextHops,
     ) -> Self {
         Self {
             probes: plan.probes(from),
             cookies,
-            syns,
+            frames,
             hops,
             aims: [NOWHERE; BATCH],
+            payloads: [0; BATCH],
             made: [Cookie::default(); BATCH],
+            clock_us: 0,
             at: 0,
             len: 0,
             taken: from,
@@ -59,9 +63,9 @@ impl<'p> Prober<'p> {
             if self.at == self.len && !self.refill() {
                 return None;
             }
-            let addr = self.aims[self.at].addr;
-            let len = self.syns.len(addr);
-            if len != 0 && self.hops.mac(addr).is_some() {
+            let aim = &self.aims[self.at];
+            let len = self.frames.len(aim, self.payloads[self.at]);
+            if len != 0 && self.hops.mac(aim.addr).is_some() {
                 return Some(len);
             }
             self.at += 1;
@@ -79,10 +83,18 @@ impl<'p> Prober<'p> {
         }
         let (aim, cookie) = (&self.aims[self.at], &self.made[self.at]);
         let mac = self.hops.mac(aim.addr)?;
-        let len = self.syns.write(aim, cookie, mac, out)?;
+        let probe = (aim, self.payloads[self.at]);
+        let len = self
+            .frames
+            .write(probe, (cookie, self.clock_us), mac, out)?;
         self.at += 1;
         self.taken += 1;
         Some(len)
+    }
+
+    /// The time in microseconds, as it stands in the probes that are written from now on.
+    pub fn set_clock(&mut self, clock_us: u32) {
+        self.clock_us = clock_us;
     }
 
     /// The number of the next probe in the plan.
@@ -99,8 +111,9 @@ impl<'p> Prober<'p> {
     fn refill(&mut self) -> bool {
         self.len = 0;
         self.at = 0;
-        for (aim, next) in self.aims.iter_mut().zip(&mut self.probes) {
-            *aim = next;
+        let slots = self.aims.iter_mut().zip(&mut self.payloads);
+        for ((aim, payload), next) in slots.zip(&mut self.probes) {
+            (*aim, *payload) = next;
             self.len += 1;
         }
         let len = self.len;

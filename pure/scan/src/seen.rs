@@ -64,6 +64,7 @@ mod tests {
                 ttl: 64,
                 from: addr,
                 payload: (0, 0),
+                sent_us: None,
             }
         };
         let first = answer(1, State::Filtered);

@@ -1,4 +1,4 @@
-//! `barewire scan`: finds open TCP ports without remembering what was sent.
+//! `barewire scan`: finds open ports and hosts without remembering what was sent.
 
 mod show;
 
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::scan::talk::Talk;
-use ::scan::{AddrRange, Options, Ports, Shard, parse_line, parse_range};
+use ::scan::{
+    AddrRange, Options, Payloads, PortList, Ports, Probe, Shard, parse_line, parse_range,
+};
 use runtime::scan::{self, Notice, Saved, Scan, Setup, StateFile};
 use runtime::{Stop, TotalsRequest};
 use sys::rights::User;
@@ -28,9 +30,13 @@ pub struct Args {
     /// What to scan: addresses, prefixes (192.0.2.0/24), ranges (192.0.2.1-192.0.2.9)
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
-    /// TCP ports: 80,443,8000-8100; - for all
-    #[arg(long, short = 'p', value_parser = Ports::parse, required = true, value_name = "PORTS")]
-    ports: Ports,
+    /// Ports: 80,443,8000-8100; - for all; U: begins UDP ports, T: TCP ports
+    #[arg(long, short = 'p', value_parser = PortList::parse, value_name = "PORTS")]
+    #[arg(required_unless_present = "probe")]
+    ports: Option<PortList>,
+    /// What is sent: syn, udp, echo (no port) [default: syn, and udp to the ports of U:]
+    #[arg(long, value_parser = Probe::parse, value_delimiter = ',', value_name = "PROBES")]
+    probe: Vec<Probe>,
     /// Read more targets from a file: ranges on lines of their own or with commas, # comments
     #[arg(long, visible_alias = "include-file", value_name = "FILE")]
     target_file: Vec<PathBuf>,
@@ -113,8 +119,12 @@ pub struct Args {
 const HELP: &str = "\
 Nothing is remembered of a probe: an answer is recognized by numbers that only this run can \
 have chosen. What does not answer a probe of this run is never reported. Each port is reported \
-once: open (SYN and ACK), closed (RST), or filtered (an ICMP error that quotes the probe). Ports \
-that are not listed did not answer.
+once: open (SYN and ACK; an answer by UDP), closed (RST; UDP: the host reports that nobody \
+listens), or filtered (an ICMP error that quotes the probe). A host that answers an echo request \
+is up. Ports that are not listed did not answer.
+
+UDP probes carry a request of the usual service of their port (DNS, NTP, SNMP, SIP, QUIC and so \
+on), and nothing to other ports.
 
 Private, multicast and other reserved addresses are left out of larger ranges: to scan them, name \
 a range within them. At most 100 packets a second are sent unless --rate says otherwise.
@@ -126,6 +136,8 @@ Examples:
   barewire scan 192.0.2.0/24 -p 80,443
   barewire scan 192.0.2.0/24 -p 1-1024 --rate 10kpps --open --json
   barewire scan --target-file net.txt --exclude-file quiet.txt -p 22 --shard 1/3 --seed 7
+  barewire scan 192.0.2.0/24 -p 80,443,U:53,123,161
+  barewire scan 192.0.2.0/24 --probe echo
   barewire scan 198.51.100.0/24 -p 80 --dry-run";
 
 /// What probes look like.
@@ -279,10 +291,13 @@ impl Args {
             let why = "there are two of one family".to_owned();
             return Err(refused("use the source addresses", why));
         }
+        let list = self.ports.clone().unwrap_or_default();
+        let ports = Ports::new(&list, &self.probe, Payloads::built_in());
+        let ports = ports.map_err(|why| refused("scan", why))?;
         Ok(Setup {
             include,
             exclude,
-            ports: self.ports.clone(),
+            ports,
             port: self.interface.clone(),
             source_addrs: self.source_ip.clone(),
             source_ports: self.source_port,

@@ -9,7 +9,7 @@ use ::scan::talk::{Banner, Talked, Talker};
 use port::TxBatch;
 use sys::Result;
 
-use super::run::{Event, Live};
+use super::run::{Event, Live, clock_us};
 use crate::send::{self, Next};
 
 /// Batches of received segments taken before the next packet is sent, so that sending goes on.
@@ -132,6 +132,8 @@ fn reporter(events: &SyncSender<Event>) -> impl FnMut(Banner) {
 pub struct ProbeSource<'p> {
     pub prober: Prober<'p>,
     pub from: u128,
+    /// When the clock of the prober was 0.
+    began: Instant,
     pub live: &'p Live,
     pub talking: Option<Talking<'p>>,
     /// The packet that is next is a segment, not a probe.
@@ -141,13 +143,14 @@ pub struct ProbeSource<'p> {
 impl<'p> ProbeSource<'p> {
     pub fn new(
         prober: Prober<'p>,
-        from: u128,
+        (from, began): (u128, Instant),
         live: &'p Live,
         talking: Option<Talking<'p>>,
     ) -> Self {
         Self {
             prober,
             from,
+            began,
             live,
             talking,
             is_segment: false,
@@ -187,6 +190,10 @@ impl send::Source for ProbeSource<'_> {
         self.live.is_probed.store(true, Ordering::Release);
         let is_over = self.talking.as_mut().is_none_or(Talking::is_over);
         Ok(if is_over { Next::End } else { Next::Pending })
+    }
+
+    fn begin_batch(&mut self) {
+        self.prober.set_clock(clock_us(self.began));
     }
 
     #[inline]

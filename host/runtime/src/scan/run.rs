@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use ::scan::talk::{Banner, Talked, Talker};
-use ::scan::{Answer, Cookies, Judge, Prober, Seen, Sighting, State};
+use ::scan::{Answer, Cookies, Evidence, Judge, Prober, Seen, Sighting, State};
 use port::{Port, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
@@ -32,6 +32,8 @@ const LAST: Limits = Limits {
     packet_count: None,
     duration: Some(Duration::from_millis(500)),
 };
+/// Longer round trips are not reported.
+const RTT_MAX_US: u32 = 120_000_000;
 /// How often progress is reported.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -50,6 +52,8 @@ struct Receiving<'p> {
     /// Where TCP segments go if banners are read.
     segments: Option<SyncSender<Segments>>,
     received: &'p AtomicU64,
+    /// When the clock of the prober was 0.
+    began: Instant,
 }
 
 impl Engine for Receiving<'_> {
@@ -57,19 +61,21 @@ impl Engine for Receiving<'_> {
         self.received
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
         let now = SystemTime::now();
+        let clock_us = clock_us(self.began);
         let mut segments = Segments::default();
         for packet in batch.iter() {
             let answer = self.judge.judge(packet.bytes());
             if let Some(answer) = answer
                 && self
                     .events
-                    .send(found(answer, packet.bytes(), now))
+                    .send(found(answer, packet.bytes(), (now, clock_us)))
                     .is_err()
             {
                 return Ok(Verdict::Finish);
             }
-            // Resets and ICMP errors that answer probes belong to no connection.
-            if self.segments.is_some() && answer.is_none_or(|answer| answer.state == State::Open) {
+            // Resets, datagrams and ICMP errors that answer probes belong to no connection.
+            let is_segment = |answer: Answer| answer.evidence == Evidence::SynAck;
+            if self.segments.is_some() && answer.is_none_or(is_segment) {
                 segments.push(packet.bytes());
             }
         }
@@ -83,13 +89,21 @@ impl Engine for Receiving<'_> {
     }
 }
 
+/// The clock of the prober; it wraps.
+pub fn clock_us(began: Instant) -> u32 {
+    began.elapsed().as_micros() as u32
+}
+
 /// An answer, with what of its packet is kept.
-fn found(answer: Answer, packet: &[u8], time: SystemTime) -> Event {
+fn found(answer: Answer, packet: &[u8], (time, clock_us): (SystemTime, u32)) -> Event {
+    // The far end can change what it sends back.
+    let rtt = answer.sent_us.map(|sent| clock_us.wrapping_sub(sent));
+    let rtt = rtt.filter(|rtt| *rtt <= RTT_MAX_US);
     Event::Answer(Box::new(Found {
         payload: answer.payload(packet).into(),
         answer,
         time,
-        rtt: None,
+        rtt: rtt.map(|rtt| Duration::from_micros(rtt.into())),
     }))
 }
 
@@ -148,8 +162,8 @@ pub fn run(
     }
     opened()?;
     let cookies = Cookies::new(key, *scan.plan().source());
-    let syns = scan.syns();
-    let prober = Prober::new(scan.plan(), scan.setup().from, &cookies, &syns, &hops);
+    let frames = scan.frames();
+    let prober = Prober::new(scan.plan(), scan.setup().from, &cookies, &frames, &hops);
     let live = Live::default();
     let mut collector = Collector {
         scan,
@@ -213,17 +227,17 @@ impl<'s> Collector<'s> {
                     events: give.clone(),
                     segments: segments.clone(),
                     received: &live.received,
+                    began: self.began,
                 };
                 let ended = &ended;
                 receivers.push(scope.spawn(move || receive(rx, &mut engine, ended)));
             }
             drop((give, segments));
             let rate = self.scan.setup().rate;
-            let sending = &over;
-            let from = self.scan.setup().from;
+            let (sending, from) = (&over, self.scan.setup().from);
             let wait = self.scan.setup().wait;
             let talks = talking.is_some();
-            let source = ProbeSource::new(prober, from, live, talking);
+            let source = ProbeSource::new(prober, (from, self.began), live, talking);
             let sender = scope.spawn(move || transmit(tx, source, rate, live, sending));
             let is_probed = || sender.is_finished() || live.is_probed.load(Ordering::Acquire);
             self.collect(&answers, notice, is_probed, None, &over);
@@ -297,14 +311,14 @@ impl<'s> Collector<'s> {
             let now = Instant::now();
             if now >= tick {
                 tick = now + TICK;
-                let noted = self.note();
-                self.end_on_error(noted, stop);
                 let segments = self.live.segments.load(Ordering::Relaxed);
                 let sent = self.live.sent.load(Ordering::Relaxed);
                 self.totals.sent = sent.saturating_sub(segments);
                 self.totals.received = self.live.received.load(Ordering::Relaxed);
                 let result = notice(Notice::Progress(&self.totals, self.began.elapsed()));
-                self.end_on_error(result, stop);
+                // The state goes last: what it calls done was passed on before.
+                let noted = result.and_then(|()| self.note());
+                self.end_on_error(noted, stop);
             }
             if is_done()
                 || until.is_some_and(|until| now >= until)

@@ -96,9 +96,12 @@ pub(super) fn fingerprint(targets: &Targets, ports: &Ports, shard: Shard, attemp
         add(&range.first.to_be_bytes());
         add(&range.last.to_be_bytes());
     }
-    for (probe, port) in ports.as_slice() {
-        add(probe.word().as_bytes());
-        add(&port.to_be_bytes());
+    for entry in ports.as_slice() {
+        add(entry.probe.word().as_bytes());
+        add(&entry.port.to_be_bytes());
+        if entry.payload != 0 {
+            add(&entry.payload.to_be_bytes());
+        }
     }
     for number in [shard.index, shard.count, attempts] {
         add(&number.to_be_bytes());

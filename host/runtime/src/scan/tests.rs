@@ -9,7 +9,7 @@ fn setup(include: &[&str]) -> Setup {
     Setup {
         include: ranges.collect(),
         exclude: Vec::new(),
-        ports: Ports::parse("80").unwrap(),
+        ports: Ports::tcp("80").unwrap(),
         port: None,
         source_addrs: Vec::new(),
         source_ports: (40_000, 10),

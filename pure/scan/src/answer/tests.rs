@@ -3,19 +3,26 @@
 use wire::Mac;
 
 use super::*;
+use crate::frame::{Frames, Look, Options};
+use crate::payload::Payloads;
 use crate::plan::{Order, Shard};
-use crate::port::Ports;
+use crate::port::{PortList, Ports};
 use crate::source::Source;
-use crate::syn::{Options, Syns};
 use crate::target::{Targets, parse_range};
 
 const OWN_V4: &str = "198.51.100.7";
 const OWN_V6: &str = "2001:db8:1::7";
 
+const LOOK: Look = Look {
+    src_mac: Mac([2; 6]),
+    ttl: 64,
+    options: Options::Minimal,
+};
+
 struct Scene {
     plan: Plan,
     cookies: Cookies,
-    syns: Syns,
+    frames: Frames,
 }
 
 fn scene(key: u8) -> Scene {
@@ -32,29 +39,40 @@ fn scene(key: u8) -> Scene {
         block: 10,
     };
     let targets = Targets::new(ranges.to_vec(), Vec::new()).unwrap();
-    let ports = Ports::parse("80,443").unwrap();
+    let ports = Ports::new(
+        &PortList::parse("80,443,U:53,69,9999").unwrap(),
+        &[Probe::Syn, Probe::Udp, Probe::Echo],
+        Payloads::built_in(),
+    )
+    .unwrap();
     let plan = Plan::new(targets, ports, source, order).unwrap();
     Scene {
         cookies: Cookies::new([key; 16], source),
-        syns: Syns::new(source, Mac([2; 6]), 64, Options::Minimal),
+        frames: Frames::new(source, LOOK, plan.ports().payloads()),
         plan,
     }
 }
 
 impl Scene {
     fn probe(&self, addr: &str, port: u16) -> Vec<u8> {
+        self.sent(addr, Probe::Syn, port)
+    }
+
+    fn sent(&self, addr: &str, probe: Probe, port: u16) -> Vec<u8> {
         let aim = Aim {
             addr: addr.parse().unwrap(),
-            probe: Probe::Syn,
+            probe,
             port,
         };
-        let mut out = vec![0; 128];
+        let payload = self.plan.ports().of(probe, port).first();
+        let payload = payload.map_or(0, |entry| entry.payload);
+        let mut out = vec![0; 2048];
         let cookie = self.cookies.of(&aim);
+        let numbers = (&cookie, 1_000);
         let len = self
-            .syns
-            .write(&aim, &cookie, Mac([4; 6]), &mut out)
-            .unwrap();
-        out.truncate(len);
+            .frames
+            .write((&aim, payload), numbers, Mac([4; 6]), &mut out);
+        out.truncate(len.unwrap());
         out
     }
 
@@ -219,5 +237,118 @@ fn random_forgeries_are_rejected() {
             forged[at + 3] = bytes[3];
             assert_eq!(scene.judge(&forged), None);
         }
+    }
+}
+
+/// The far end's datagram: addresses and ports the other way round.
+fn datagram(probe: &[u8], data: &[u8]) -> Vec<u8> {
+    let at = tcp_at(probe);
+    let mut long = probe.to_vec();
+    long.resize(probe.len().max(at + 20), 0);
+    let mut out = answer(&long, 0);
+    out.truncate(at + 4);
+    out.extend(((8 + data.len()) as u16).to_be_bytes());
+    out.extend([0, 0]);
+    out.extend(data);
+    let len = (out.len() - at) as u16;
+    let (place, len) = if at == 34 { (16, len + 20) } else { (18, len) };
+    out[place..place + 2].copy_from_slice(&len.to_be_bytes());
+    out
+}
+
+#[test]
+fn datagrams_answer_by_their_ports_and_by_what_they_repeat() {
+    let scene = scene(1);
+    for addr in TARGETS {
+        let probe = scene.sent(addr, Probe::Udp, 9999);
+        let whole = datagram(&probe, b"hello");
+        let found = scene.judge(&whole).expect(addr);
+        assert_eq!((found.state, found.evidence), (State::Open, Evidence::Udp));
+        assert_eq!(found.payload(&whole), b"hello");
+        let at = tcp_at(&probe);
+        for byte in at..at + 4 {
+            let mut forged = whole.clone();
+            forged[byte] ^= 1;
+            assert_eq!(scene.judge(&forged), None, "byte {}", byte - at);
+        }
+        // DNS: the identification counts once the data are a response.
+        let probe = scene.sent(addr, Probe::Udp, 53);
+        let mut response = probe[at + 8..].to_vec();
+        response[2] |= 0x80;
+        let found = scene.judge(&datagram(&probe, &response)).expect(addr);
+        assert_eq!((found.state, found.aim.port), (State::Open, 53));
+        response[1] ^= 1;
+        assert_eq!(scene.judge(&datagram(&probe, &response)), None);
+        assert!(scene.judge(&datagram(&probe, b"other")).is_some());
+        // TFTP answers from another port, others do not.
+        let probe = scene.sent(addr, Probe::Udp, 69);
+        let mut error = datagram(&probe, b"\0\x05\0\x01No such file\0");
+        error[at] ^= 0x80;
+        assert_eq!(scene.judge(&error).expect(addr).aim.port, 69);
+        error[at + 9] = 9;
+        assert_eq!(scene.judge(&error), None);
+        let mut other_port = whole.clone();
+        other_port[at] ^= 0x80;
+        assert_eq!(scene.judge(&other_port), None);
+    }
+}
+
+#[test]
+fn a_udp_port_is_closed_if_the_host_itself_says_so() {
+    let scene = scene(1);
+    for addr in TARGETS {
+        let probe = scene.sent(addr, Probe::Udp, 9999);
+        let at = tcp_at(&probe);
+        let (kind, code) = if at == 34 { (3, 3) } else { (1, 4) };
+        let from_router = error(&probe, kind, code, 8);
+        let found = scene.judge(&from_router).expect(addr);
+        assert_eq!(found.state, State::Filtered);
+        let mut from_host = from_router.clone();
+        let (source, target) = if at == 34 { (26, 30..34) } else { (22, 38..54) };
+        from_host[source..source + target.len()].copy_from_slice(&probe[target]);
+        let found = scene.judge(&from_host).expect(addr);
+        assert_eq!(found.state, State::Closed);
+        assert_eq!(found.evidence.word(), "port-unreach");
+        // Ports and identification (flow label) are keyed.
+        let identification = if at == 34 { 18..20 } else { 16..18 };
+        for byte in identification.chain(at..at + 4) {
+            let mut forged = probe.clone();
+            forged[byte] ^= 1;
+            let forged = error(&forged, kind, code, 8);
+            assert_eq!(scene.judge(&forged), None, "byte {byte}");
+        }
+    }
+}
+
+#[test]
+fn echo_replies_repeat_the_request_and_carry_its_time() {
+    let scene = scene(1);
+    for addr in TARGETS {
+        let probe = scene.sent(addr, Probe::Echo, 0);
+        let at = tcp_at(&probe);
+        assert_eq!(scene.judge(&probe), None);
+        let (src, dst) = if at == 34 {
+            (26..30, 30..34)
+        } else {
+            (22..38, 38..54)
+        };
+        let mut reply = probe.clone();
+        reply[src.clone()].copy_from_slice(&probe[dst.clone()]);
+        reply[dst].copy_from_slice(&probe[src]);
+        reply[at] = if at == 34 { 0 } else { 129 };
+        let found = scene.judge(&reply).expect(addr);
+        assert_eq!((found.state, found.evidence), (State::Up, Evidence::Echo));
+        assert_eq!(found.sent_us, Some(1_000));
+        for byte in at + 4..at + 8 {
+            let mut forged = reply.clone();
+            forged[byte] ^= 1;
+            assert_eq!(scene.judge(&forged), None);
+        }
+        let (kind, code) = if at == 34 { (3, 1) } else { (1, 3) };
+        let found = scene.judge(&error(&probe, kind, code, 8)).expect(addr);
+        assert_eq!(
+            (found.state, found.aim.probe),
+            (State::Filtered, Probe::Echo)
+        );
     }
 }

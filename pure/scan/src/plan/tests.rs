@@ -12,7 +12,7 @@ fn plan(range: &str, ports: &str, order: Order) -> Plan {
         ipv6: None,
         ports: (40_000, 1),
     };
-    Plan::new(targets, Ports::parse(ports).unwrap(), source, order).unwrap()
+    Plan::new(targets, Ports::tcp(ports).unwrap(), source, order).unwrap()
 }
 
 const PLAIN: Order = Order {
@@ -33,7 +33,7 @@ fn each_target_is_probed_as_often_as_there_are_attempts() {
             };
             let plan = plan("198.18.4.0/24", "80,443", order);
             let mut counts: HashMap<Aim, u32> = HashMap::new();
-            for aim in plan.probes(0) {
+            for (aim, _) in plan.probes(0) {
                 *counts.entry(aim).or_default() += 1;
             }
             assert_eq!(counts.len(), 512);
@@ -50,7 +50,8 @@ fn attempts_at_a_target_are_a_block_apart() {
         block: 64,
         ..PLAIN
     };
-    let aims: Vec<Aim> = plan("198.18.4.0/24", "80", order).probes(0).collect();
+    let plan = plan("198.18.4.0/24", "80", order);
+    let aims: Vec<_> = plan.probes(0).collect();
     for (at, aim) in aims.iter().enumerate() {
         let next = aims[at + 1..].iter().position(|other| other == aim);
         assert!(next.is_none_or(|gap| gap == 63), "{at}");
@@ -67,7 +68,7 @@ fn a_scan_can_begin_at_any_probe() {
             ..PLAIN
         };
         let plan = plan("198.18.4.0/24", "80,443,8080", order);
-        let all: Vec<Aim> = plan.probes(0).collect();
+        let all: Vec<_> = plan.probes(0).collect();
         assert_eq!(all.len() as u128, plan.probe_count());
         for from in [
             0,
@@ -83,7 +84,7 @@ fn a_scan_can_begin_at_any_probe() {
             all.len(),
             all.len() + 9,
         ] {
-            let rest: Vec<Aim> = plan.probes(from as u128).collect();
+            let rest: Vec<_> = plan.probes(from as u128).collect();
             assert_eq!(
                 rest,
                 all[from.min(all.len())..],
@@ -103,7 +104,7 @@ fn shards_are_disjoint_and_complete_at_any_block() {
             block,
             ..PLAIN
         };
-        for aim in plan("198.18.4.0/22", "81-83", order).probes(0) {
+        for (aim, _) in plan("198.18.4.0/22", "81-83", order).probes(0) {
             *counts.entry(aim).or_default() += 1;
         }
     }
@@ -137,7 +138,7 @@ fn pairs_are_right_for_every_number_of_ports() {
             last - count,
             last,
         ] {
-            let aim = plan.aim(number);
+            let (aim, _) = plan.aim(number);
             let addr = (number / count) as u32;
             assert_eq!(
                 aim.addr,
@@ -146,7 +147,7 @@ fn pairs_are_right_for_every_number_of_ports() {
             );
             assert_eq!(
                 aim.port,
-                plan.ports().as_slice()[(number % count) as usize].1
+                plan.ports().as_slice()[(number % count) as usize].port
             );
         }
     }

@@ -7,7 +7,7 @@ use wire::checksum::Sum;
 
 use super::segment::{FIN, PSH, SYN};
 use super::*;
-use crate::{AddrRange, Order, Ports, Source, Syns, Targets};
+use crate::{AddrRange, Frames, Look, Options, Order, Payloads, Ports, Source, Targets};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -55,7 +55,7 @@ impl Scene {
             block: 1,
         };
         Self {
-            plan: Plan::new(targets, Ports::parse(ports).unwrap(), source, order).unwrap(),
+            plan: Plan::new(targets, Ports::tcp(ports).unwrap(), source, order).unwrap(),
             cookies: Cookies::new([3; 16], source),
             hops: NextHops {
                 router_v4: Some(MAC),
@@ -84,12 +84,17 @@ impl Scene {
 
     /// The probe, as the server gets it.
     fn syn(&self, port: u16) -> Segment {
-        let syns = Syns::new(self.source, MAC, 64, crate::Options::Minimal);
+        let look = Look {
+            src_mac: MAC,
+            ttl: 64,
+            options: Options::Minimal,
+        };
+        let frames = Frames::new(self.source, look, &Payloads::built_in());
         let aim = self.aim(port);
         let mut out = vec![0; 128];
-        let len = syns
-            .write(&aim, &self.cookies.of(&aim), MAC, &mut out)
-            .unwrap();
+        let cookie = self.cookies.of(&aim);
+        let len = frames.write((&aim, 0), (&cookie, 0), MAC, &mut out);
+        let len = len.unwrap();
         Segment::of(&out[..len])
     }
 }

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ::scan::State;
 use ::scan::talk::Banner;
+use ::scan::{Protocol, State};
 use runtime::output::{Output, Piece, Refused, blocked};
 use runtime::scan::{Found, Outcome, Scan, Totals};
 use serde_json::{Value, json};
@@ -253,7 +253,10 @@ impl Show {
 fn text_line(found: &Found) -> String {
     let answer = &found.answer;
     let aim = &answer.aim;
-    let port = format!("{}/{}", aim.port, aim.protocol().word());
+    let port = match aim.protocol() {
+        Protocol::Icmp => "icmp".to_owned(),
+        protocol => format!("{}/{}", aim.port, protocol.word()),
+    };
     let mut text = format!(
         "{:<15}  {port:<9}  {:<8}  {}, ttl {}",
         aim.addr.to_string(),
@@ -309,6 +312,7 @@ fn totals_json(totals: &Totals) -> Value {
         "open": totals.open,
         "closed": totals.closed,
         "filtered": totals.filtered,
+        "up": totals.up,
         "repeated": totals.repeated,
         "maybe_repeated": totals.maybe_repeated,
         "lost": totals.lost,
@@ -333,9 +337,13 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
         si(pps, "pps"),
         elapsed.as_secs_f64()
     );
+    let up = match totals.up {
+        0 => String::new(),
+        up => format!(", {} up", counted(up.into(), "host", "hosts")),
+    };
     let _ = writeln!(
         text,
-        "  {} open, {} closed, {} filtered; {} repeated answers",
+        "  {} open, {} closed, {} filtered{up}; {} repeated answers",
         totals.open, totals.closed, totals.filtered, totals.repeated
     );
     let _ = writeln!(

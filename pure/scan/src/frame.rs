@@ -1,0 +1,245 @@
+//! Probes as frames: prepared once, stamped with what differs.
+//!
+//! The sums of all that stays are kept, so a checksum costs the addition of what was stamped.
+
+use std::net::IpAddr;
+
+use wire::Mac;
+use wire::checksum::Sum;
+
+use crate::cookie::{Aim, Cookie};
+use crate::payload::Payloads;
+use crate::probe::{Numbers, Probe, Row, Template};
+use crate::source::Source;
+
+/// TCP options of a SYN, which decide what the far end takes the sender for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Options {
+    /// MSS alone: the shortest probe that every stack and middlebox takes for a SYN.
+    #[default]
+    Minimal,
+    /// As Linux: MSS, SACK, timestamp, window scale.
+    Linux,
+    /// As Windows: MSS, window scale, SACK.
+    Windows,
+    /// As FreeBSD and macOS: MSS, window scale, SACK, timestamp.
+    Bsd,
+}
+
+impl Options {
+    /// The options' bytes, and where in them the timestamp's value is.
+    pub(crate) fn bytes(self) -> (&'static [u8], Option<usize>) {
+        match self {
+            Self::Minimal => (&[2, 4, 5, 0xb4], None),
+            Self::Linux => (
+                &[
+                    2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, 7,
+                ],
+                Some(8),
+            ),
+            Self::Windows => (&[2, 4, 5, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2], None),
+            Self::Bsd => (
+                &[
+                    2, 4, 5, 0xb4, 1, 3, 3, 6, 4, 2, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0,
+                ],
+                Some(12),
+            ),
+        }
+    }
+
+    /// The window that goes with them.
+    pub(crate) fn window(self) -> u16 {
+        match self {
+            Self::Minimal => 1024,
+            Self::Linux => 64_240,
+            Self::Windows | Self::Bsd => 65_535,
+        }
+    }
+}
+
+const ETHERNET_LEN: usize = 14;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+
+/// How probes look that do not differ by their kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// The sender's MAC address.
+    pub src_mac: Mac,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// TCP options.
+    pub options: Options,
+}
+
+/// A probe of one kind and family without destination, ports and numbers.
+#[derive(Clone, Debug)]
+struct Frame {
+    bytes: Vec<u8>,
+    transport_at: usize,
+    /// Of the IPv4 header as it is in `bytes`.
+    ip_sum: Sum,
+    /// Of the pseudo header without destination, if there is one, and of the transport part as it
+    /// is in `bytes`.
+    transport_sum: Sum,
+    template: Template,
+    stamp: fn(&crate::probe::Stamp, &mut [u8], Sum, &Numbers<'_>),
+}
+
+impl Frame {
+    fn new(row: &Row, look: &Look, src: IpAddr, template: Template) -> Self {
+        let len = template.bytes.len() as u16;
+        let protocol = row.ip_protocol[usize::from(src.is_ipv6())];
+        let (ethertype, ip, sum) = match src {
+            IpAddr::V4(src) => (
+                0x0800u16,
+                ipv4(src.octets(), look.ttl, protocol, len),
+                Sum::new().add_bytes(&src.octets()),
+            ),
+            IpAddr::V6(src) => (
+                0x86dd,
+                ipv6(src.octets(), look.ttl, protocol, len),
+                Sum::new().add_bytes(&src.octets()),
+            ),
+        };
+        let pseudo = match template.has_pseudo {
+            true => sum.add_u16(u16::from(protocol)).add_u16(len),
+            false => Sum::new(),
+        };
+        let mut bytes = vec![0; 6];
+        bytes.extend(look.src_mac.0);
+        bytes.extend(ethertype.to_be_bytes());
+        bytes.extend(&ip);
+        let transport_at = bytes.len();
+        bytes.extend(&template.bytes);
+        Self {
+            ip_sum: Sum::new().add_bytes(&ip),
+            transport_sum: pseudo.add_bytes(&template.bytes),
+            stamp: row.stamp,
+            transport_at,
+            template,
+            bytes,
+        }
+    }
+}
+
+fn ipv4(src: [u8; 4], ttl: u8, protocol: u8, len: u16) -> Vec<u8> {
+    let mut ip = vec![0; IPV4_LEN];
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&(IPV4_LEN as u16 + len).to_be_bytes());
+    // Don't fragment, as all stacks set it in SYNs.
+    ip[6] = 0x40;
+    ip[8] = ttl;
+    ip[9] = protocol;
+    ip[12..16].copy_from_slice(&src);
+    ip
+}
+
+fn ipv6(src: [u8; 16], ttl: u8, protocol: u8, len: u16) -> Vec<u8> {
+    let mut ip = vec![0; IPV6_LEN];
+    ip[0] = 0x60;
+    ip[4..6].copy_from_slice(&len.to_be_bytes());
+    ip[6] = protocol;
+    ip[7] = ttl;
+    ip[8..24].copy_from_slice(&src);
+    ip
+}
+
+/// Writes probes from one source.
+#[derive(Clone, Debug)]
+pub struct Frames {
+    source: Source,
+    /// Of IPv4 and of IPv6, as [`Frames::index`] has it; empty without a source address.
+    frames: [Vec<Frame>; 2],
+    payload_count: usize,
+}
+
+impl Frames {
+    /// Probes from `source` with this look and these payloads.
+    pub fn new(source: Source, look: Look, payloads: &Payloads) -> Self {
+        let payload_count = payloads.as_slice().len();
+        let frames = |src: IpAddr| {
+            let of = |probe: &Probe| {
+                let row = probe.row();
+                let frame = move |payload| {
+                    let template = (row.template)(src.is_ipv6(), look.options, payload);
+                    Frame::new(row, &look, src, template)
+                };
+                payloads.as_slice().iter().map(frame)
+            };
+            Probe::ALL.iter().flat_map(of).collect::<Vec<_>>()
+        };
+        let v4 = source.ipv4.map(|src| frames(src.into()));
+        let v6 = source.ipv6.map(|src| frames(src.into()));
+        Self {
+            source,
+            frames: [v4.unwrap_or_default(), v6.unwrap_or_default()],
+            payload_count,
+        }
+    }
+
+    /// Length of a probe with this payload in bytes; 0 if there is no source address of its family.
+    #[inline]
+    pub fn len(&self, aim: &Aim, payload: u16) -> usize {
+        self.frame(aim, payload)
+            .map_or(0, |frame| frame.bytes.len())
+    }
+
+    #[inline]
+    fn frame(&self, aim: &Aim, payload: u16) -> Option<&Frame> {
+        let frames = &self.frames[usize::from(aim.addr.is_ipv6())];
+        frames.get(aim.probe as usize * self.payload_count + usize::from(payload))
+    }
+
+    /// Writes a probe to the start of `out`; its length, or `None` if it does not fit or there is
+    /// no source address of its family. `clock_us` is the time of sending, in microseconds.
+    #[inline]
+    pub fn write(
+        &self,
+        (aim, payload): (&Aim, u16),
+        (cookie, clock_us): (&Cookie, u32),
+        mac: Mac,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let frame = self.frame(aim, payload)?;
+        let out = out.get_mut(..frame.bytes.len())?;
+        out.copy_from_slice(&frame.bytes);
+        out[..6].copy_from_slice(&mac.0);
+        let ip = &mut out[ETHERNET_LEN..];
+        let mut sum = frame.transport_sum;
+        match aim.addr {
+            IpAddr::V4(addr) => {
+                let dst = addr.to_bits();
+                let ip_sum = frame.ip_sum.add_u32(dst).add_u16(cookie.ip_id);
+                ip[4..6].copy_from_slice(&cookie.ip_id.to_be_bytes());
+                ip[10..12].copy_from_slice(&ip_sum.finish().to_be_bytes());
+                ip[16..20].copy_from_slice(&addr.octets());
+                if frame.template.has_pseudo {
+                    sum = sum.add_u32(dst);
+                }
+            }
+            IpAddr::V6(addr) => {
+                // The lower 16 bits of the flow label, which no checksum covers.
+                ip[2..4].copy_from_slice(&cookie.ip_id.to_be_bytes());
+                ip[24..40].copy_from_slice(&addr.octets());
+                sum = sum.add_bytes(&addr.octets());
+            }
+        }
+        let numbers = Numbers {
+            src_port: self.source.port(cookie),
+            port: aim.port,
+            cookie,
+            clock_us,
+        };
+        (frame.stamp)(
+            &frame.template.stamp,
+            &mut out[frame.transport_at..],
+            sum,
+            &numbers,
+        );
+        Some(frame.bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What UDP probes carry: requests that the usual service of a port answers.
+//!
+//! A request may have an identification that answers repeat. It is keyed, and checked.
+
+mod check;
+mod rows;
+
+use std::borrow::Cow;
+
+/// A place in a payload for 32 keyed bits, or as many of them as fit, and their form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Id {
+    /// None.
+    #[default]
+    None,
+    /// 16 bits at this offset.
+    Bits16(usize),
+    /// 32 bits at this offset.
+    Bits32(usize),
+    /// A positive integer of four bytes, none of them superfluous in BER, at this offset.
+    Positive(usize),
+    /// Eight hexadecimal digits at this offset.
+    Hex(usize),
+}
+
+impl Id {
+    /// The same, this many bytes further on.
+    pub(crate) fn moved(self, by: usize) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Bits16(at) => Self::Bits16(at + by),
+            Self::Bits32(at) => Self::Bits32(at + by),
+            Self::Positive(at) => Self::Positive(at + by),
+            Self::Hex(at) => Self::Hex(at + by),
+        }
+    }
+
+    /// Where it stands, its bytes, and how many of them there are.
+    pub(crate) fn bytes(self, key: u32) -> (usize, [u8; 8], usize) {
+        let mut bytes = [0; 8];
+        let (at, len) = match self {
+            Self::None => (0, 0),
+            Self::Bits16(at) => {
+                bytes[..2].copy_from_slice(&(key as u16).to_be_bytes());
+                (at, 2)
+            }
+            Self::Bits32(at) => {
+                bytes[..4].copy_from_slice(&key.to_be_bytes());
+                (at, 4)
+            }
+            Self::Positive(at) => {
+                bytes[..4].copy_from_slice(&positive(key).to_be_bytes());
+                (at, 4)
+            }
+            Self::Hex(at) => {
+                bytes = hex(key);
+                (at, 8)
+            }
+        };
+        (at, bytes, len)
+    }
+}
+
+/// 30 bits as an integer whose four bytes are all needed.
+fn positive(key: u32) -> u32 {
+    (key & 0x3fff_ffff) | 0x4000_0000
+}
+
+fn hex(key: u32) -> [u8; 8] {
+    core::array::from_fn(|n| b"0123456789abcdef"[(key >> (28 - 4 * n)) as usize & 15])
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Payload {
+    /// What it is.
+    pub name: Cow<'static, str>,
+    /// The ports whose usual service answers it; none: all that have no other.
+    pub ports: Cow<'static, [u16]>,
+    /// The request, with zeros for the identification.
+    pub bytes: Cow<'static, [u8]>,
+    /// Where the identification is.
+    pub id: Id,
+    /// Whether data are an answer to the request with this key: false if their identification is
+    /// another, `None` if they are in another protocol.
+    check: fn(data: &[u8], key: u32) -> Option<bool>,
+    /// The service may answer from another port.
+    pub is_from_any_port: bool,
+}
+
+impl Payload {
+    /// Whether data are an answer to this request with this key: false if their identification is
+    /// another, `None` if that cannot be seen in them.
+    pub fn is_answer(&self, data: &[u8], key: u32) -> Option<bool> {
+        (self.check)(data, key)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.name, &self.ports, &self.bytes, self.id)
+            == (&other.name, &other.ports, &other.bytes, other.id)
+    }
+}
+
+/// The requests of a scan; the first is empty, for ports that have no other.
+#[derive(Clone, Debug)]
+pub struct Payloads(Vec<Payload>);
+
+impl PartialEq for Payloads {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| a.is_same(b))
+    }
+}
+
+impl Eq for Payloads {}
+
+impl Payloads {
+    /// Our own.
+    pub fn built_in() -> Self {
+        Self(rows::all())
+    }
+
+    /// All of them.
+    pub fn as_slice(&self) -> &[Payload] {
+        &self.0
+    }
+
+    /// The numbers of those for a port, at least one.
+    pub fn numbers_of(&self, port: u16) -> impl Iterator<Item = u16> {
+        let has = move |payload: &Payload| payload.ports.contains(&port);
+        let has_own = self.0.iter().any(has);
+        let numbers = (0u16..).zip(&self.0);
+        numbers.filter_map(move |(number, payload)| match has_own {
+            true => has(payload).then_some(number),
+            false => (number == 0).then_some(number),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! ICMP and ICMPv6 echo requests (RFC 792, RFC 4443 section 4.1).
+//!
+//! The identifier is the number of a keyed source port, so that the replies to other programs'
+//! requests need not be received; the sequence number is keyed, too. The data carry the time of
+//! sending, moved by a keyed number.
+
+use wire::checksum::Sum;
+
+use super::{Numbers, Probe, Row, Stamp, Template};
+use crate::answer::{Answer, Evidence, Judge, Quote, Received, State};
+use crate::frame::Options;
+use crate::payload::Payload;
+use crate::port::Protocol;
+
+const HEADER_LEN: usize = 8;
+/// Data: the moved time of sending, and what the number it is moved by is checked with.
+const DATA_LEN: usize = 8;
+const REQUEST: u8 = 8;
+const REQUEST_V6: u8 = 128;
+const REPLY_V6: u8 = 129;
+
+pub(super) static ROW: Row = Row {
+    probe: Probe::Echo,
+    word: "echo",
+    protocol: Protocol::Icmp,
+    ip_protocol: [1, 58],
+    template,
+    stamp,
+    answer,
+    quoted,
+    filter: [
+        "icmp and icmp[0] = 0 and icmp[4:2] >= FIRST and icmp[4:2] <= LAST",
+        "icmp6 and ip6[40] = 129 and ip6[44:2] >= FIRST and ip6[44:2] <= LAST",
+    ],
+    source_port_at: 4,
+};
+
+fn template(is_ipv6: bool, _: Options, _: &Payload) -> Template {
+    let mut bytes = vec![0; HEADER_LEN + DATA_LEN];
+    bytes[0] = if is_ipv6 { REQUEST_V6 } else { REQUEST };
+    Template {
+        bytes,
+        stamp: Stamp::default(),
+        has_pseudo: is_ipv6,
+    }
+}
+
+fn stamp(_: &Stamp, icmp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
+    let cookie = numbers.cookie;
+    let sequence = cookie.seq as u16;
+    let clock = numbers.clock_us.wrapping_add(cookie.timestamp);
+    icmp[4..6].copy_from_slice(&numbers.src_port.to_be_bytes());
+    icmp[6..8].copy_from_slice(&sequence.to_be_bytes());
+    icmp[8..12].copy_from_slice(&clock.to_be_bytes());
+    icmp[12..16].copy_from_slice(&cookie.seq.to_be_bytes());
+    let sum = sum.add_u16(numbers.src_port).add_u16(sequence);
+    let sum = sum.add_u32(clock).add_u32(cookie.seq);
+    icmp[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
+    let found = packet.found;
+    let reply = if found.ip_version == 6 { REPLY_V6 } else { 0 };
+    if !found.icmp_type_read || found.icmp_type != reply || found.icmp_code != 0 {
+        return None;
+    }
+    let icmp = packet.bytes.get(usize::from(found.transport_offset)..)?;
+    let [_, _, _, _, i0, i1, s0, s1] = *icmp.first_chunk()?;
+    let (aim, cookie) = judge.aim(Probe::Echo, packet.from, 0)?;
+    let is_ours = u16::from_be_bytes([i0, i1]) == judge.source().port(&cookie)
+        && u16::from_be_bytes([s0, s1]) == cookie.seq as u16;
+    let data: Option<&[u8; DATA_LEN]> = icmp[HEADER_LEN..].first_chunk();
+    let clock = data.and_then(|[c0, c1, c2, c3, check @ ..]| {
+        let clock = u32::from_be_bytes([*c0, *c1, *c2, *c3]);
+        (*check == cookie.seq.to_be_bytes()).then(|| clock.wrapping_sub(cookie.timestamp))
+    });
+    is_ours.then(|| Answer {
+        sent_us: clock,
+        ..packet.answer(aim, State::Up, Evidence::Echo)
+    })
+}
+
+fn quoted(judge: &Judge<'_>, quote: &Quote<'_>) -> Option<Answer> {
+    let [kind, code, _, _, i0, i1, s0, s1] = *quote.start;
+    let request = if quote.to.is_ipv6() {
+        REQUEST_V6
+    } else {
+        REQUEST
+    };
+    let (aim, cookie) = judge.aim(Probe::Echo, quote.to, 0)?;
+    let is_ours = (kind, code) == (request, 0)
+        && u16::from_be_bytes([i0, i1]) == judge.source().port(&cookie)
+        && u16::from_be_bytes([s0, s1]) == cookie.seq as u16;
+    is_ours.then(|| quote.answer(aim, State::Filtered))
+}
