@@ -44,6 +44,13 @@ const NOT_RUN: &[(&str, &str)] = &[
         "needs hosts that answer; scan_live has them",
     ),
     ("ssh ", "needs another host, and a desktop"),
+    ("mkdir lib", "a folder for libpcap.so; pcap_dropin has one"),
+    ("cp target/dropin/", "copies libpcap.so; pcap_dropin does"),
+    ("ln -s libpcap", "names libpcap.so; pcap_dropin does"),
+    (
+        "LD_",
+        "needs the library's profile built; pcap_dropin runs tcpdump with the library",
+    ),
     ("kcat ", "needs a broker; export_kafka has one"),
     (
         "barewire flows eth0 --plain --export json:kafka:",
@@ -194,10 +201,12 @@ fn files(folder: &Folder) {
         "203.0.113.0/24 # of the example\n",
     )
     .unwrap();
-    let shell = "gzip -c trace.pcap > big.pcap.gz; zstd -q -c trace.pcap > trace.pcap.zst";
+    let shell = "gzip -c trace.pcap > big.pcap.gz; zstd -q -c trace.pcap > trace.pcap.zst; \
+                 \"$0\" capture -r trace.pcap -w flood.pcap tcp; \
+                 \"$0\" capture -r trace.pcap -w good.pcap not tcp";
     let mut command = Command::new("sh");
-    command.args(["-euc", shell]).current_dir(&folder.0);
-    Process::spawn(&mut command)
+    command.args(["-euc", shell]).arg(barewire().unwrap());
+    Process::spawn(command.current_dir(&folder.0))
         .unwrap()
         .wait(LIMIT)
         .unwrap()

@@ -1,6 +1,6 @@
 //! Groups of a flood, each with the tests that its packets pass and no good packet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::packet::{Class, Field, Role, TCP, fields, shared_bytes};
 use super::test::{Effort, Test, VALUES_MAX};
@@ -75,9 +75,12 @@ pub(super) fn expression(groups: &[Group], tests: impl Fn(&Group) -> &Vec<Test>)
         let mut of_tags: Vec<(Class, &Vec<Test>)> =
             of_tags.map(|group| (group.class, tests(group))).collect();
         of_tags.sort_by_key(|(_, tests)| tests.iter().map(Test::reach).max());
+        // Groups that differ in what good packets do not need have the same words.
+        let mut seen = BTreeSet::new();
         let of_tags: Vec<String> = of_tags
             .into_iter()
             .map(|(class, tests)| words(class, tests))
+            .filter(|words| seen.insert(words.clone()))
             .collect();
         let inner = match (text.is_empty(), &of_tags[..]) {
             (true, [one]) => one.clone(),

@@ -1,6 +1,8 @@
 //! What is derived covers the flood and no good packet: checked by compiling it and running the
 //! program on the packets behind Ethernet headers.
 
+use std::collections::BTreeSet;
+
 use bpf::vm_cbpf;
 
 use super::*;
@@ -101,6 +103,24 @@ fn udp(source: u32, ports: (u16, u16), ttl: u8, payload: &[u8]) -> Vec<u8> {
 
 const HPING: &str = "4:64:0:0:512,0:::0";
 const KERNEL: &str = "4:64:0:1460:mss*44,10:mss,sok,ts,nop,ws:df,id+:0";
+
+#[test]
+fn equal_alternatives_are_written_once() {
+    let mut random = Random(0x0dd);
+    // Two kinds, and whatever is TCP is none of the good packets.
+    let mut flood = syns(HPING, 100, &mut random);
+    flood.extend(syns("4:64:0:1460:1024,0:mss::0", 100, &mut random));
+    for packet in &mut flood[100..] {
+        packet[33] = 0x10;
+    }
+    let good = Vec::from_iter((0..100).map(|at| udp(at << 8, (53, 1024), 64, b"answer")));
+    let derived = law(&flood, &good, 0);
+    assert!(derived.groups.len() > 1);
+    let short = derived.short_expression().unwrap();
+    let all: Vec<&str> = short.split(" or ").collect();
+    let once: BTreeSet<&&str> = all.iter().collect();
+    assert_eq!(all.len(), once.len(), "{short}");
+}
 
 #[test]
 fn a_syn_flood_beside_connections() {
