@@ -385,7 +385,7 @@ fn polling_and_waking_are_matters_of_choice() {
                 choice.contains("need_wakeup")
             );
             if polls {
-                assert!(fact(&port, "busy polling").contains("packets a call"));
+                assert!(fact(&port, "busy polling").contains("packets per call"));
             }
             let numbers = exchange(&pair, &mut port, 1, 0, 2_000);
             assert!(numbers[0].iter().copied().eq(0..2_000), "{choice}");

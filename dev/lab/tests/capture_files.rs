@@ -452,7 +452,9 @@ fn filters_select_as_tcpdump_does_for_each_link_type() {
     let result = capture::capture(["-r", text(&both), "-w", text(&folder.at("x.pcap"))]);
     assert_eq!(result.code(), Some(1));
     assert!(
-        result.stderr.contains("hint: end the name in .pcapng"),
+        result
+            .stderr
+            .contains("hint: use a name that ends in .pcapng"),
         "{}",
         result.stderr
     );

@@ -72,7 +72,7 @@ fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
         let count = count_with_capinfos(&copy);
         let len = copy.metadata().unwrap().len();
         assert!(count > 1500, "{name}: only {count} packets");
-        let reported = format!("{count} packets ({len} bytes) are written and can be read");
+        let reported = format!("{count} packets ({len} bytes) were written and are readable");
         assert!(
             error.contains(&reported),
             "{name}, {count} packets, {len} bytes: {error}"

@@ -108,7 +108,7 @@ fn fields_that_a_format_lacks_are_named() {
         let url = format!("{format}:{}/out", folder.path());
         let done = run(&["flows", input, "--fields", fields, "--export", &url]);
         assert_eq!(done.code(), Some(0), "{}", done.stderr);
-        let words = "has no place for what --fields adds";
+        let words = "cannot hold the fields of --fields";
         assert_eq!(done.stderr.contains(words), is_selected, "{}", done.stderr);
     }
 }

@@ -204,7 +204,7 @@ fn a_card_without_an_iommu_is_not_driven_from_here() {
     let reported = run(None, &["capture", &port, "-c", "1", "-w", "/dev/null"]);
     assert_eq!(reported.code(), Some(1), "{}", reported.stderr);
     assert!(
-        reported.stderr.contains("it is in no IOMMU group"),
+        reported.stderr.contains("it has no IOMMU group"),
         "{}",
         reported.stderr
     );
@@ -217,7 +217,7 @@ fn a_card_without_an_iommu_is_not_driven_from_here() {
     let reported = run(None, &["nic", "bind", "vfio", &address, "--dry-run"]);
     assert_eq!(reported.code(), Some(1), "{}", reported.stderr);
     assert!(
-        reported.stderr.contains("it is in no IOMMU group"),
+        reported.stderr.contains("it has no IOMMU group"),
         "{}",
         reported.stderr
     );

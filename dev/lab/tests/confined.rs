@@ -33,7 +33,7 @@ fn running_commands_have_given_up_system_calls() {
     let own = fs::read_to_string("/proc/self/status").unwrap();
     if !own.contains("Seccomp:\t0") {
         // A container's filter, which would count as ours; or a kernel without filters.
-        let what = "the tests run under a seccomp filter, or the kernel has none".into();
+        let what = "the tests run under a seccomp filter, or the kernel does not support it".into();
         lab::skip!(skip::Missing::Machine(what));
     }
     let pair = Veth::new().create().unwrap();

@@ -443,7 +443,10 @@ fn circles_are_refused_before_anything_happens() {
         (["afxdp:one", "one"], "both are one:"),
         (["afxdp:one", "afxdp:no-such-if"], "no such interface"),
         (["xdplive:one", &format!("afxdp:{X}")], "only sends"),
-        ([&format!("afxdp:{X}"), "x.pcap?ring=no"], "no value"),
+        (
+            [&format!("afxdp:{X}"), "x.pcap?ring=no"],
+            "not a valid ring",
+        ),
     ] {
         let args = ["forward", args[0], args[1]];
         let mut process = ns.spawn(barewire().unwrap(), args).unwrap();

@@ -149,7 +149,7 @@ fn a_user_reloads_what_it_may_read_and_is_warned_of_what_not() {
         .unwrap();
     process.signal(Signal::SIGHUP).unwrap();
     process
-        .wait_stderr("the rules stay as they were", LIMIT)
+        .wait_stderr("the old rules stay in force", LIMIT)
         .unwrap();
     pour(&pair, 1, 100);
     assert_eq!(stop(process)["dropped"], 100);

@@ -316,8 +316,11 @@ fn a_port_lends_itself_a_card() {
 fn others_are_refused() {
     lab::require!(guest::inside());
     for (args, why) in [
-        (["bind", "vfio", "0000:00:1f.2"], "no network card"),
-        (["bind", "vfio", "0000:00:1e.7"], "none at this address"),
+        (["bind", "vfio", "0000:00:1f.2"], "not a network card"),
+        (
+            ["bind", "vfio", "0000:00:1e.7"],
+            "no device at this address",
+        ),
         (["bind", "vfio", "no-such-if"], "PCI address"),
     ] {
         let refused = nic(&args);

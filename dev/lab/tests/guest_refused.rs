@@ -60,7 +60,7 @@ fn a_card_of_the_kernel_or_of_unknown_type() {
     );
     refused(
         &finish(&mut capture("0000:ff:1f.7")),
-        "there is none at this address",
+        "there is no device at this address",
         "lspci -D",
     );
     // One that VFIO has and that there is no driver for: an 82574.
@@ -153,7 +153,7 @@ fn a_kernel_without_vfio() {
         let _without = Without::modules(&["vfio_iommu_type1"]);
         refused(
             &finish(&mut capture(&card.address)),
-            "VFIO has no driver for this machine's IOMMU loaded",
+            "VFIO's driver for this machine's IOMMU is not loaded",
             "modprobe vfio_iommu_type1",
         );
     }
@@ -260,7 +260,7 @@ fn a_user_without_rights() {
     refused(
         &reported,
         "for the card",
-        "the limit of locked memory is below",
+        "the limit for locked memory is below",
     );
 }
 

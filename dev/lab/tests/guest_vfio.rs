@@ -452,7 +452,7 @@ fn obstacles_are_reported_with_a_hint() {
         .unwrap();
     let (kind, text, _) = failure(&format!("vfio:{}", host.address()));
     assert_eq!(kind, ErrorKind::Unsupported);
-    assert!(text.contains("no network card"), "{text}");
+    assert!(text.contains("not a network card"), "{text}");
     // Without a driver.
     let bound = Bound::to_vfio(CARDS[0]).unwrap();
     igb.unbind().unwrap();

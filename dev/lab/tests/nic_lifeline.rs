@@ -29,7 +29,7 @@ fn routes_to_everywhere_are_seen_in_every_form() {
     for (lines, why) in [
         (
             &[address, "route add default via 192.0.2.2"][..],
-            "default route leaves by card",
+            "default route uses card",
         ),
         (
             &[address, "route add default via 192.0.2.2 table 77"],
@@ -49,12 +49,9 @@ fn routes_to_everywhere_are_seen_in_every_form() {
                 "address add 198.51.100.1/24 dev peer",
                 "route add default nexthop via 198.51.100.2 nexthop via 192.0.2.2",
             ],
-            "leaves by card",
+            "uses card",
         ),
-        (
-            &[six, "-6 route add default via 2001:db8::2"],
-            "leaves by card",
-        ),
+        (&[six, "-6 route add default via 2001:db8::2"], "uses card"),
         (
             &[
                 "link add bridge0 type bridge",

@@ -186,7 +186,7 @@ fn what_does_not_go_together_is_refused() {
             "is also an input file",
         ),
         (&["capture", a, "memory:x"], 1, "cannot be read together"),
-        (&["capture", "-V", empty], 1, "it names no file"),
+        (&["capture", "-V", empty], 1, "it lists no file"),
         (&["capture", "-V", a, "-r", b], 2, "cannot be used with"),
         (
             &["flows", a, "tcp", b],
@@ -326,5 +326,5 @@ fn an_interface_that_goes_is_named() {
     let args = ["capture", &pair.right.ifname, &pair.right.ifname];
     let mut process = pair.right.ns.spawn(barewire().unwrap(), args).unwrap();
     let done = process.wait(LIMIT).unwrap();
-    assert!(done.stderr.contains("it is named twice"), "{}", done.stderr);
+    assert!(done.stderr.contains("it is given twice"), "{}", done.stderr);
 }

@@ -26,7 +26,7 @@ pub enum Attach {
 pub enum Bind {
     /// Zero-copy if the driver supports it, else copy
     Auto,
-    /// The card writes into our frames; fail if the driver cannot
+    /// The card writes into barewire's frames; fail if the driver cannot
     ZeroCopy,
     /// The kernel copies each packet
     Copy,
@@ -37,7 +37,7 @@ pub enum Bind {
 pub enum Timestamp {
     /// The best source available
     Auto,
-    /// The card or its driver, or fail; the kernel's time for packets to which it gives none
+    /// The card or its driver, else fail; packets without its timestamp get the kernel's
     Device,
     /// The kernel, at its earliest hook
     Kernel,
@@ -50,7 +50,7 @@ pub enum Timestamp {
 /// Compiler of filter expressions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum FilterCompiler {
-    /// Our own compiler; refuses what it does not support
+    /// barewire's compiler; refuses expressions it does not support
     #[default]
     Barewire,
     /// The installed libpcap
@@ -157,7 +157,7 @@ pub fn to_read_counters(name: &str) -> Result<Option<Capability>> {
 pub fn calls_bpf(names: &[&str]) -> Result<bool> {
     let mut calls = false;
     for name in names {
-        // What is not known here may do anything.
+        // An unknown backend may call it.
         calls |= PortName::parse(name)?
             .backend()
             .is_none_or(|row| row.calls_bpf);
@@ -165,7 +165,7 @@ pub fn calls_bpf(names: &[&str]) -> Result<bool> {
     Ok(calls)
 }
 
-/// The same as [`to_read_counters`] of several ports, each right once.
+/// The same as [`to_read_counters`] for several ports, each capability once.
 ///
 /// # Errors
 /// As [`PortName::parse`].
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_to_count_are_those_of_all_ports_once() {
+    fn capabilities_to_read_counters_are_those_of_all_ports_once() {
         let needed = |name: &str| Ok(name.starts_with("afxdp:").then_some(Capability::Bpf));
         let all = |names: &[&str]| each_once(names, needed).unwrap();
         assert_eq!(all(&["afxdp:a", "afxdp:b"]), [Capability::Bpf]);

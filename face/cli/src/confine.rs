@@ -17,7 +17,7 @@ pub struct ConfineArgs {
     /// Do not restrict access to files once everything is open (Landlock)
     #[arg(long)]
     pub no_landlock: bool,
-    /// Do not give up system calls once everything is open (seccomp)
+    /// Do not block system calls once everything is open (seccomp)
     #[arg(long)]
     pub no_seccomp: bool,
 }
@@ -58,7 +58,7 @@ impl ConfineArgs {
             landlock::confine(&files.rules())?;
         }
         if !self.no_seccomp && !seccomp::confine(needs.calls)? {
-            say!("no system calls are given up: seccomp is not available here");
+            say!("no system calls are blocked: seccomp is not available here");
         }
         Ok(())
     }
@@ -72,8 +72,7 @@ impl ConfineArgs {
             return error;
         }
         error.with_hint(
-            "only directories in use at the start are accessible: start again, or start with \
-             --no-landlock",
+            "only directories in use at startup are accessible: restart, or use --no-landlock",
         )
     }
 }

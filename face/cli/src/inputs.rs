@@ -48,7 +48,7 @@ impl Inputs {
             true => Err(Error::new(
                 ErrorKind::InvalidInput,
                 what(),
-                "it names no file",
+                "it lists no file",
             )),
             false => Ok(Self { names }),
         }

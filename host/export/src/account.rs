@@ -121,8 +121,8 @@ impl Account {
         let (flows, offered) = (lost.flows, self.offered.flows);
         let mut words = match (flows, refused) {
             (0, 0) => return None,
-            (0, 1) => "its host refused a message".to_owned(),
-            (0, _) => format!("its host refused {refused} messages"),
+            (0, 1) => "the collector's host refused a message".to_owned(),
+            (0, _) => format!("the collector's host refused {refused} messages"),
             _ => format!("{flows} of {offered} flows were lost"),
         };
         if let Some(failure) = &self.last_failure {

@@ -134,8 +134,7 @@ fn leave(handle: &mut Handle) {
     };
     account.dropped[DropReason::Unreachable as usize].add(&left);
     account.failures += 1;
-    account.last_failure =
-        Some("it stopped accepting data, and the probe was asked to stop".into());
+    account.last_failure = Some("it stopped accepting data, and the probe was stopped".into());
     account.is_connected = false;
     handle.shared = Arc::new(Shared {
         account: Mutex::new(account),

@@ -38,7 +38,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let what = || format!("export to {:?}", target.text);
     let invalid = |why: String| Error::new(ErrorKind::InvalidInput, what(), why);
     let Place::Path(path) = &target.place else {
-        return Err(invalid("a path is needed".into()));
+        return Err(invalid("a path is required".into()));
     };
     if let Some(why) = Packing::refusal(path) {
         return Err(invalid(why.into()));

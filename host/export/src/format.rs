@@ -161,7 +161,7 @@ pub static FORMATS: &[Format] = &[
     },
     Format {
         name: "avro",
-        about: "a bare Avro value for each record; docs/flow.avsc is the schema",
+        about: "an Avro value without a header for each record; docs/flow.avsc is the schema",
         sinks: &[KAFKA],
         options: &[],
         tells_sampling: false,

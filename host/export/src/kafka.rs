@@ -56,7 +56,7 @@ struct Kafka {
 pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
     let Place::Topic { brokers, topic } = &target.place else {
         let what = format!("export to {:?}", target.text);
-        let why = "brokers and a topic are needed";
+        let why = "brokers and a topic are required";
         return Err(Error::new(ErrorKind::InvalidInput, what, why));
     };
     let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
@@ -155,7 +155,7 @@ impl Sink for Kafka {
             self.poll(100);
             if Instant::now() >= until {
                 let why = self.settled.last_failure.clone();
-                let why = why.unwrap_or_else(|| "the brokers accept nothing".into());
+                let why = why.unwrap_or_else(|| "the brokers accept no messages".into());
                 return Sent::Broken(io::Error::other(why));
             }
         }

@@ -106,7 +106,7 @@ pub(crate) fn open(target: &Target, setup: &Setup, shared: Arc<Shared>) -> Resul
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 what(),
-                "a directory is needed",
+                "a directory is required",
             ));
         }
     };

@@ -30,9 +30,9 @@ impl Part {
     /// # Errors
     /// Where it cannot be made.
     pub fn create(path: &Path) -> io::Result<Part> {
-        let name = path
-            .file_name()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+        let name = path.file_name().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "the path does not name a file")
+        })?;
         let folder = folder_of(path);
         fs::create_dir_all(folder)?;
         // A part that is there is another process's, or was left behind: not ours either way.

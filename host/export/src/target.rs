@@ -132,8 +132,10 @@ impl Target {
         let (scheme, place) = rest.split_once("://").unwrap_or((FILE, rest));
         let row = sink::find(scheme).filter(|row| format.sinks.contains(&row.scheme));
         let Some(row) = row else {
-            let error = error(format!("{name} cannot be sent to {scheme:?}"));
-            return Err(error.with_hint(format!("it can be sent to {}", format.sinks.join(", "))));
+            let error = error(format!("{name} cannot be exported to {scheme:?}"));
+            return Err(
+                error.with_hint(format!("it can be exported to {}", format.sinks.join(", ")))
+            );
         };
         let options = Options::parse(query, format, row).map_err(|(why, hint)| match hint {
             Some(hint) => error(why).with_hint(hint),
@@ -220,7 +222,10 @@ impl Options {
             }
             let known = [COMMON, of_messages, format.options, row.options];
             if !known.iter().any(|of| of.contains(&key)) {
-                let why = format!("{} over {} has no option {key:?}", format.name, row.scheme);
+                let why = format!(
+                    "unknown option {key:?} for {} over {}",
+                    format.name, row.scheme
+                );
                 let hint = format!("its options are {}", known.concat().join(", "));
                 return Err((why, Some(hint)));
             }
@@ -290,7 +295,7 @@ impl Options {
                 }
             }
             // The rows name only what is handled here, as a test checks.
-            other => return Err(format!("{other:?} is not known")),
+            other => return Err(format!("unknown value {other:?}")),
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn unreadable(path: &Path, why: String) -> Error {
     let what = format!("use {} for TLS", path.display());
     Error::new(ErrorKind::InvalidInput, what, why)
-        .with_hint("PEM files are needed: ca= trusted CAs, cert= and key= client certificate")
+        .with_hint("PEM files are required: ca= trusted CAs, cert= and key= client certificate")
 }
 
 impl Sink for Tls {
@@ -149,7 +149,7 @@ fn words(error: &rustls::Error) -> String {
     let why = [
         (
             "UnknownIssuer",
-            "no CA that is trusted here signed it; ca=FILE names another CA",
+            "it is not signed by a trusted CA; ca=FILE adds another CA",
         ),
         (
             "CaUsedAsEndEntity",
@@ -159,10 +159,10 @@ fn words(error: &rustls::Error) -> String {
         ("NotValidYet", "it is not valid yet"),
         (
             "NotValidForName",
-            "it is for another host; name=NAME says which one to expect",
+            "it is for another host; name=NAME sets the expected name",
         ),
         ("Revoked", "it was revoked"),
-        ("BadSignature", "its signature is wrong"),
+        ("BadSignature", "its signature is invalid"),
     ]
     .into_iter()
     .find_map(|(name, words)| text.contains(name).then_some(words));

@@ -40,7 +40,7 @@ pub(crate) fn host_of(target: &Target) -> Result<(String, u16)> {
         Place::Path(_) | Place::Topic { .. } => Err(Error::new(
             ErrorKind::InvalidInput,
             format!("export to {:?}", target.text),
-            "a host is needed",
+            "a host is required",
         )),
     }
 }

@@ -28,7 +28,7 @@ struct Broken(ErrorKind);
 
 impl Broken {
     fn fail<T>(&self) -> Result<T> {
-        Err(Error::new(self.0, "send", "the device is broken"))
+        Err(Error::new(self.0, "send", "the device failed"))
     }
 }
 

@@ -254,7 +254,7 @@ fn memlock() -> Finding {
         .lines()
         .find(|line| line.starts_with("Max locked memory"));
     let Some(soft) = line.and_then(|line| line.split_whitespace().nth(3)) else {
-        return Finding::Unknown("/proc/self/limits does not say".into());
+        return Finding::Unknown("/proc/self/limits has no such line".into());
     };
     if rights::has(Capability::IpcLock) {
         return Finding::Yes(format!("unlimited with CAP_IPC_LOCK (the limit is {soft})"));
@@ -284,7 +284,7 @@ fn huge_pages() -> Finding {
             "sysctl vm.nr_hugepages=64".into(),
         ),
         (Some(free), Some(kib)) => Finding::Yes(format!("{free} free, {kib} KiB each")),
-        _ => Finding::Unknown("/proc/meminfo does not say".into()),
+        _ => Finding::Unknown("/proc/meminfo has no such line".into()),
     }
 }
 
@@ -319,7 +319,7 @@ fn processors() -> Finding {
     if allowed == 1 {
         return Finding::Partly(
             "one, shared by the receiving thread and the kernel".into(),
-            "with a second CPU, twice as much can be received without loss".into(),
+            "with a second CPU, twice the rate can be received without loss".into(),
         );
     }
     Finding::Yes(format!("{allowed} usable"))

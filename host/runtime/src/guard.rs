@@ -89,14 +89,11 @@ impl Setup {
         let client = session.client.ip();
         let what = format!("guard {}", self.interface);
         let why = format!(
-            "the rule \"{}\" drops the packets of this SSH session, which comes from {client}",
+            "the rule \"{}\" drops packets of this SSH session, which comes from {client}",
             rule.name
         );
-        Err(
-            Error::new(ErrorKind::InvalidInput, what, why).with_hint(format!(
-                "--allow {client} keeps it; --force drops it all the same"
-            )),
-        )
+        Err(Error::new(ErrorKind::InvalidInput, what, why)
+            .with_hint(format!("--allow {client} keeps it; --force overrides this")))
     }
 }
 
@@ -119,7 +116,7 @@ fn check_cookies(setting: io::Result<String>) -> Result<()> {
     let what = "answer SYNs with cookies";
     match setting {
         Ok(value) if value.trim() == "0" => {
-            let why = "net.ipv4.tcp_syncookies is 0: the kernel makes none";
+            let why = "net.ipv4.tcp_syncookies is 0: the kernel sends no SYN cookies";
             Err(Error::new(ErrorKind::InvalidInput, what, why)
                 .with_hint("`sysctl net.ipv4.tcp_syncookies=1`, or 2 to answer every SYN"))
         }
@@ -186,7 +183,7 @@ pub fn open(setup: Setup) -> Result<Guard> {
     let device = sys::link::Link::by_name(&setup.interface)?;
     if !matches!(device.hardware, ARPHRD_ETHER | ARPHRD_LOOPBACK) {
         let what = format!("guard {}", setup.interface);
-        let why = "its packets have no Ethernet header, which the rules count from";
+        let why = "its packets have no Ethernet header, and the rules need one";
         return Err(Error::new(ErrorKind::Unsupported, what, why));
     }
     let session = nic::session_through(&setup.interface)?;
@@ -212,7 +209,7 @@ fn attach(
     let attach = |mode| {
         XdpLink::attach(table.program(), ifindex, mode).map_err(|error| match error.kind() {
             ErrorKind::Busy => error.with_hint(
-                "one program at a time guards an interface: end the other one (`barewire devices` \
+                "an interface can have only one program: stop the other one (`barewire devices` \
                  shows it; ip link set dev IFACE xdp off removes one attached by ip)",
             ),
             _ => error,
@@ -347,8 +344,7 @@ impl Guard {
             return Ok(());
         }
         let what = format!("guard {}", self.setup.interface);
-        let why = "its XDP program is no longer attached: the interface went away, or another \
-                   process detached or replaced it";
+        let why = "its XDP program is no longer attached: the interface was deleted, or another process detached or replaced the program";
         Err(Error::new(ErrorKind::NotFound, what, why))
     }
 

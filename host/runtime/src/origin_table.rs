@@ -246,12 +246,12 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let mut limited = file.take(FILE_MAX + 1);
     limited.read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(wrong(path, "it has more than 1 GiB"));
+        return Err(wrong(path, "it is larger than 1 GiB"));
     }
     if PACKED.iter().any(|magic| bytes.starts_with(magic)) {
         let what = format!("use {}", path.display());
         let error = Error::new(ErrorKind::InvalidInput, what, "it is compressed");
-        return Err(error.with_hint("unpack it first: gunzip --keep, unzip or the like"));
+        return Err(error.with_hint("decompress it first: gunzip --keep or unzip"));
     }
     Ok(bytes)
 }

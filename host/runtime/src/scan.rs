@@ -80,14 +80,14 @@ pub const ON_LINK_MAX: u128 = 1 << 16;
 /// Finds the interface, its addresses and the next hops.
 ///
 /// # Errors
-/// If there is no target, no route, no source address, or no interface to scan from.
+/// If no target is given, no route, no source address, or no interface to scan from.
 pub fn prepare(setup: Setup) -> Result<Scan> {
     let given = Targets::new(setup.include.clone(), setup.exclude.clone()).ok_or_else(too_many)?;
     let targets = without_reserved(&setup).ok_or_else(too_many)?;
     if targets.count() == 0 {
         let why = match given.count() {
             0 => "no target is left after the exclusions",
-            _ => "no target is left: reserved ranges must be named themselves to be scanned",
+            _ => "no target is left: to scan reserved addresses, name a range within them",
         };
         return Err(Error::new(ErrorKind::InvalidInput, "scan", why));
     }
@@ -98,13 +98,13 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
     };
     if on_link.count() > ON_LINK_MAX {
         let why = format!(
-            "{} targets are on the link of {}, and at most {ON_LINK_MAX} can be asked for \
-             their MAC addresses",
+            "{} targets are on the link of {}, and at most {ON_LINK_MAX} MAC addresses can be resolved",
             on_link.count(),
             local.link.name
         );
-        return Err(Error::new(ErrorKind::InvalidInput, "scan", why)
-            .with_hint("scan fewer at a time, or name the router of all: --router-mac MAC"));
+        return Err(Error::new(ErrorKind::InvalidInput, "scan", why).with_hint(
+            "scan fewer at a time, or send all probes to one router: --router-mac MAC",
+        ));
     }
     let order = Order {
         seed: setup.seed,
@@ -124,9 +124,9 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
 }
 
 fn too_many() -> Error {
-    let why = "there are more targets than can be numbered";
+    let why = "there are too many targets";
     Error::new(ErrorKind::InvalidInput, "scan", why)
-        .with_hint("scan longer prefixes: IPv6 needs a list of addresses or prefixes from /21 on")
+        .with_hint("scan smaller ranges: for IPv6, addresses or prefixes of /21 or longer")
 }
 
 /// The targets; of reserved blocks only what was named within them.
@@ -235,7 +235,7 @@ impl Scan {
         if port.tx.is_empty() || port.rx.is_empty() {
             let why = "this port cannot both send and receive";
             return Err(
-                Error::new(ErrorKind::InvalidInput, format!("scan by {name}"), why)
+                Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why)
                     .with_hint(format!("afpacket:{} can", parsed.target)),
             );
         }

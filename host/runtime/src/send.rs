@@ -256,7 +256,7 @@ pub fn send<S: Source>(
 }
 
 fn stuck() -> Error {
-    let why = "the device does not complete its transmits";
+    let why = "the device does not complete transmissions";
     Error::new(ErrorKind::Io, "send", why)
         .with_hint("check that the link is up at both ends; `barewire devices` shows its state")
 }
@@ -410,7 +410,7 @@ impl Sending {
             if !source.put(&mut batch) {
                 if batch.room() == room && self.want >= BATCH_MAX {
                     // All buffers of the device are not enough for it.
-                    let why = format!("a packet of {len} bytes does not fit {room} buffers");
+                    let why = format!("a packet of {len} bytes does not fit into {room} buffers");
                     result = Err(Error::new(ErrorKind::InvalidInput, "send", why));
                 }
                 filled = room;

@@ -67,7 +67,7 @@ impl Stop {
             .name("deadline".into())
             .spawn(wait)
             .map(drop)
-            .map_err(|e| Error::from_io("start the thread of the deadline", e))
+            .map_err(|e| Error::from_io("start the deadline thread", e))
     }
 
     /// Whether the end has been requested.

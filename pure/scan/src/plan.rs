@@ -67,7 +67,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan; `None` if there is no target or no port, or if there are more than
+    /// A plan; `None` if no target is given or no port, or if there are more than
     /// [`LEN_MAX`](crate::LEN_MAX) of them together.
     pub fn new(targets: Targets, ports: Ports, source: Source, order: Order) -> Option<Self> {
         let port_count = ports.as_slice().len() as u128;

@@ -128,7 +128,7 @@ pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
         Err(error) if name.contains('/') || name.is_empty() => Err(error),
         Err(error) => {
             let Ok(device) = fs::canonicalize(device) else {
-                let why = "no interface has this name, and it is no PCI address";
+                let why = "there is no such interface, and it is not a PCI address";
                 let error = error.with_why(why).with_kind(ErrorKind::NotFound);
                 return Err(error.with_hint("`barewire nic list` shows the cards"));
             };
@@ -137,7 +137,7 @@ pub fn find(place: &Place, name: &str) -> Result<PciAddress> {
                 .ancestors()
                 .find_map(|folder| folder.file_name()?.to_str()?.parse().ok());
             found.ok_or_else(|| {
-                let why = "its interface is on no PCI card";
+                let why = "its interface does not belong to a PCI card";
                 Error::new(
                     ErrorKind::InvalidInput,
                     format!("find the card of {name}"),
@@ -346,12 +346,11 @@ impl Plan {
         }
         let wanted = self.wanted.as_deref().unwrap_or_default();
         let why = match now {
-            Some(driver) => format!("{driver} has it instead"),
-            None => "no driver has it now".to_owned(),
+            Some(driver) => format!("it is bound to {driver} instead"),
+            None => "no driver is bound to it now".to_owned(),
         };
         let what = format!("bind {} to {wanted}", self.card.address);
-        Err(Error::new(ErrorKind::Io, what, why)
-            .with_hint("the kernel's log tells why: dmesg | tail"))
+        Err(Error::new(ErrorKind::Io, what, why).with_hint("see the kernel log: dmesg | tail"))
     }
 
     fn carry_out_step(&self, step: &Step) -> Result<()> {
@@ -361,7 +360,7 @@ impl Plan {
                 let error = Error::from_io(format!("write {}", file.display()), error);
                 match error.kind() {
                     ErrorKind::Permission => error.with_hint("run as root"),
-                    _ => error.with_hint("the kernel's log tells why: dmesg | tail"),
+                    _ => error.with_hint("see the kernel log: dmesg | tail"),
                 }
             }),
             Step::Remember { file, driver } => {
@@ -369,9 +368,9 @@ impl Plan {
                 fs::create_dir_all(folder)
                     .and_then(|()| fs::write(file, format!("{driver}\n")))
                     .map_err(|error| {
-                        let what = format!("remember the driver of {}", self.card.address);
+                        let what = format!("record the driver of {}", self.card.address);
                         let error = Error::from_io(what, error);
-                        error.with_hint("run as root; /run must be there")
+                        error.with_hint("run as root; /run must exist")
                     })
             }
             // A record that cannot be deleted is reported the next time.
@@ -391,13 +390,15 @@ impl Plan {
             return Ok(());
         }
         let why = match output {
-            Ok(output) if output.status.success() => format!("there is no driver {VFIO} after it"),
+            Ok(output) if output.status.success() => {
+                format!("there is still no driver {VFIO} afterwards")
+            }
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(error) => format!("modprobe cannot be run: {error}"),
         };
         let what = format!("load the kernel's module {module}");
         Err(Error::new(ErrorKind::Unsupported, what, why)
-            .with_hint("it comes with the kernel's modules (CONFIG_VFIO_PCI); nothing was changed"))
+            .with_hint("it is part of the kernel's modules (CONFIG_VFIO_PCI); nothing was changed"))
     }
 }
 

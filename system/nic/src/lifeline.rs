@@ -21,7 +21,7 @@ const ANCESTORS_MAX: usize = 32;
 pub fn lifeline(name: &str) -> Option<String> {
     find(name).unwrap_or_else(|error: Error| {
         Some(format!(
-            "whether the machine lives on {name} cannot be reported: {error}"
+            "barewire cannot determine whether this host depends on {name}: {error}"
         ))
     })
 }
@@ -58,11 +58,10 @@ fn find(name: &str) -> Result<Option<String>> {
             table => format!(" of table {table}"),
         };
         return Ok(Some(match by {
-            Some(index) => format!(
-                "the machine's default route{table} leaves by {}",
-                through(index)
-            ),
-            None => format!("a default route{table} leaves by an interface that is not reported"),
+            Some(index) => format!("this host's default route{table} uses {}", through(index)),
+            None => {
+                format!("a default route{table} uses an interface that the kernel does not show")
+            }
         }));
     }
     for &index in &stack {
@@ -77,7 +76,7 @@ fn find(name: &str) -> Result<Option<String>> {
         for &index in &stack {
             if is_at(&session, index)? {
                 return Ok(Some(format!(
-                    "this very session came through {}",
+                    "this SSH session came through {}",
                     through(index)
                 )));
             }
@@ -253,7 +252,7 @@ mod tests {
     #[test]
     fn unknown_use_is_a_reason_to_refuse() {
         let why = lifeline("no-such-if").unwrap();
-        assert!(why.contains("cannot be reported"), "{why}");
+        assert!(why.contains("cannot determine"), "{why}");
         assert_eq!(lifeline("lo"), None);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn join(ports: Vec<Port>) -> Result<Port> {
             return refuse(ErrorKind::Unsupported, why);
         }
         if !seen.insert((text.scheme, text.target.clone())) {
-            return refuse(ErrorKind::InvalidInput, "it is named twice");
+            return refuse(ErrorKind::InvalidInput, "it is given twice");
         }
         let interface = u16::try_from(joined.members.len()).map_err(|_| {
             let why = "too many ports at once";
@@ -174,7 +174,8 @@ impl PortControl for Joined {
             .map(|member| member.control.describe().link_type)
             .collect();
         if types.len() > 1 {
-            let why = "the ports have several link types, for which one program does not do";
+            let why =
+                "the ports have several link types, and one filter program cannot serve them all";
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "replace the filter",

@@ -71,7 +71,7 @@ pub enum TimestampSource {
     Device,
     /// The kernel: the XDP program, or the socket buffer's time.
     Kernel,
-    /// The reader's clock, once a batch: cheapest.
+    /// The reader's clock, once per batch: cheapest.
     Batch,
     /// None.
     None,

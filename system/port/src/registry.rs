@@ -139,7 +139,7 @@ impl Registry {
     /// Adds a backend.
     ///
     /// # Errors
-    /// `InvalidInput` if there is one of this scheme, or the scheme could not stand in a name.
+    /// `InvalidInput` if a backend with this scheme exists, or the scheme could not stand in a name.
     pub fn add(&mut self, backend: Backend) -> Result<()> {
         let refuse = |why: &str| {
             let what = format!("add the backend {:?}", backend.scheme);
@@ -148,11 +148,11 @@ impl Registry {
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if backend.scheme.is_empty() || !backend.scheme.chars().all(letters) {
             return Err(refuse(
-                "a scheme is made of small letters, digits and hyphens",
+                "a scheme consists of lower-case letters, digits and hyphens",
             ));
         }
         if self.find(backend.scheme).is_some() {
-            return Err(refuse("there is one of this scheme"));
+            return Err(refuse("a backend with this scheme exists"));
         }
         self.rows.push(backend);
         Ok(())
@@ -184,7 +184,7 @@ impl Registry {
         {
             let Some(backend) = self.find(scheme) else {
                 let known: Vec<&str> = self.rows.iter().map(|row| row.scheme).collect();
-                return Err(refuse(format!("there is no backend called {scheme:?}"))
+                return Err(refuse(format!("unknown scheme {scheme:?}"))
                     .with_hint(format!("backends: {}", known.join(", "))));
             };
             return parse_target(backend, backend.queues, rest).map_err(refuse);
@@ -234,7 +234,7 @@ impl Registry {
             targets.push((backend, parsed, options));
         }
         match merges.as_slice() {
-            [] => refuse("open a port", "no port is named"),
+            [] => refuse("open a port", "no port is given"),
             [Some(merge), rest @ ..] if rest.iter().all(Option::is_some) => {
                 let targets = targets.into_iter();
                 let targets: Vec<_> = targets.map(|(_, name, options)| (name, options)).collect();
@@ -295,8 +295,9 @@ impl Registry {
             let renamed = backend.renamed.iter().find(|(here, _)| here == key);
             let key = renamed.map_or(key.as_str(), |(_, there)| there);
             apply(&mut options, key, value).map_err(|why| {
-                Error::new(ErrorKind::InvalidInput, format!("open {name:?}"), why)
-                    .with_hint(format!("options in a name: {}", OPTION_NAMES.join(", ")))
+                Error::new(ErrorKind::InvalidInput, format!("open {name:?}"), why).with_hint(
+                    format!("options in a port name: {}", OPTION_NAMES.join(", ")),
+                )
             })?;
         }
         Ok((backend, parsed, options))

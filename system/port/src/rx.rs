@@ -374,7 +374,7 @@ impl RxBatch<'_> {
             return Err(refuse("no such packet in the batch"));
         };
         if slot.has(Slot::CONTINUES) {
-            return Err(refuse("it lies in several frames"));
+            return Err(refuse("it spans several frames"));
         }
         // Before the backend empties the slot.
         let meta = Packet {

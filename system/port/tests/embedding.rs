@@ -304,7 +304,7 @@ fn a_backend_of_another_crate_is_opened_by_name() {
     assert_eq!(tagged.bytes()[12..16], [0x81, 0, 0, 7]);
     drop(batch);
     let error = barewire_port::open("boxes:here", &PortOptions::default()).err();
-    assert!(error.unwrap().to_string().contains("no backend called"));
+    assert!(error.unwrap().to_string().contains("unknown scheme"));
 }
 
 /// A file of these packets, removed when dropped.

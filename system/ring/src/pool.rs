@@ -109,15 +109,15 @@ impl Pool {
             frame_len,
             huge_pages,
         } = config;
-        let refuse = |why: String| Error::new(ErrorKind::InvalidInput, "make a frame pool", why);
+        let refuse = |why: String| Error::new(ErrorKind::InvalidInput, "create a frame pool", why);
         if !frame_len.is_power_of_two() || !(2048..=4096).contains(&frame_len) {
             return Err(refuse(format!(
-                "frame length {frame_len} is not 2048 or 4096"
+                "frame length {frame_len} is neither 2048 nor 4096"
             )));
         }
         if !(1..=1 << 24).contains(&frame_count) {
             return Err(refuse(format!(
-                "frame count {frame_count} is not in 1 to 2^24"
+                "frame count {frame_count} is outside of 1 to 2^24"
             )));
         }
         let frames_len = frame_count as usize * frame_len as usize;
@@ -273,7 +273,7 @@ impl Pool {
     /// descriptor.
     ///
     /// # Panics
-    /// If the frame is of another pool: a bug of the caller, which must compare tags before.
+    /// If the frame belongs to another pool: a bug of the caller, which must compare tags before.
     #[inline]
     pub fn give_to_device(&self, frame: Frame) -> u32 {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
@@ -344,7 +344,7 @@ impl Pool {
     /// Sets the packet's position in the frame.
     ///
     /// # Panics
-    /// If the range exceeds the frame, or the frame is of another pool.
+    /// If the range exceeds the frame, or the frame belongs to another pool.
     #[inline]
     pub fn set_range(&self, frame: &mut Frame, offset: u32, len: u32) {
         assert_eq!(frame.tag, self.0.tag, "a frame of another pool");
@@ -368,7 +368,7 @@ impl Pool {
     /// The packet's bytes.
     ///
     /// # Panics
-    /// If the frame is of another pool.
+    /// If the frame belongs to another pool.
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         // SAFETY: holding the frame is owning the bytes; nothing else writes them meanwhile (see
@@ -379,7 +379,7 @@ impl Pool {
     /// The packet's bytes, to be changed.
     ///
     /// # Panics
-    /// If the frame is of another pool.
+    /// If the frame belongs to another pool.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         // SAFETY: as in `bytes`, and the frame is borrowed for writing.

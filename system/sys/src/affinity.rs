@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub fn pin_current_thread(cpu_index: usize) -> Result<()> {
     let what = || format!("pin a thread to CPU {cpu_index}");
     if cpu_index >= libc::CPU_SETSIZE as usize {
-        let why = format!("the highest processor number is {}", libc::CPU_SETSIZE - 1);
+        let why = format!("the highest CPU number is {}", libc::CPU_SETSIZE - 1);
         return Err(Error::new(crate::ErrorKind::InvalidInput, what(), why));
     }
     // SAFETY: `cpu_set_t` is plain old data for which zero is valid; the index was checked against

@@ -166,7 +166,7 @@ impl Making<'_> {
             // A lease, which the kernel has asked its holder to give back by now (fcntl(2)).
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => place.open(flags, 0)?,
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) && place.is_pipe() => {
-                let why = "it is a pipe that no program reads";
+                let why = "it is a pipe without a reader";
                 return Err(io::Error::new(io::ErrorKind::NotConnected, why));
             }
             result => result?,
@@ -256,7 +256,7 @@ impl Place {
             return Ok(());
         }
         let why = format!(
-            "user {} made it, in a folder where other users may make files",
+            "user {} created it, in a directory where other users can create files",
             data.uid()
         );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
@@ -325,7 +325,7 @@ fn follow(path: &Path) -> io::Result<Link> {
     let user = unsafe { libc::geteuid() };
     if ![user, 0].contains(&data.uid()) {
         let why = format!(
-            "it is a symbolic link to {} that user {} made",
+            "it is a symbolic link to {} that user {} created",
             target.display(),
             data.uid()
         );

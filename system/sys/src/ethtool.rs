@@ -146,7 +146,7 @@ impl Ethtool {
             let why = "interface names have at most 15 bytes";
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("ask about {interface:?}"),
+                format!("query {interface:?}"),
                 why,
             ));
         }
@@ -168,7 +168,7 @@ impl Ethtool {
         if result >= 0 {
             return Ok(Some(()));
         }
-        let error = Error::last_os(format!("ask the driver of {interface:?}"));
+        let error = Error::last_os(format!("query the driver of {interface:?}"));
         match error.os_code() {
             Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM) => Ok(None),
             Some(libc::ENODEV) => Err(error

@@ -16,7 +16,7 @@ impl EventFd {
         // SAFETY: a plain system call.
         let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if raw < 0 {
-            return Err(Error::last_os("make an eventfd"));
+            return Err(Error::last_os("create an eventfd"));
         }
         // SAFETY: the descriptor was just returned to us and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))

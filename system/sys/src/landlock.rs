@@ -116,15 +116,15 @@ pub fn abi() -> Result<u32> {
 fn absent(error: io::Error) -> Error {
     let (why, hint) = match error.raw_os_error() {
         Some(libc::ENOSYS) => (
-            "the kernel has none",
+            "the kernel does not support it",
             "use Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK",
         ),
         Some(libc::EOPNOTSUPP) => (
-            "it was not turned on at boot",
+            "it was not enabled at boot",
             "add landlock to lsm= on the kernel's command line",
         ),
         Some(libc::EPERM) => (
-            "a seccomp filter, such as a container's, refuses it",
+            "a seccomp filter, such as a container's, blocks it",
             "allow landlock_create_ruleset, landlock_add_rule and landlock_restrict_self there",
         ),
         _ => return Error::from_io("use Landlock", error),

@@ -92,7 +92,7 @@ impl Library {
         let release = library.release();
         if !is_known(&release, api_version) {
             return Err(format!(
-                "it is release {release} (interface {api_version}), and only {RELEASE}x is known"
+                "it is release {release} (interface {api_version}), and only {RELEASE}x is supported"
             ));
         }
         Ok(library)
@@ -118,7 +118,7 @@ fn is_known(release: &str, api_version: u16) -> bool {
 fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(Library::open).as_ref().map_err(|why| {
-        let what = "open libndpi, which names applications";
+        let what = "open libndpi, which identifies applications";
         Error::new(ErrorKind::Unsupported, what, why.clone())
             .with_hint("apt-get install libndpi4.2; or leave ndpi out of --decode")
     })
@@ -177,8 +177,8 @@ impl Detector {
         // SAFETY: no precondition but the lock.
         let module = unsafe { (library.init)(NO_PREFERENCES) };
         if module.is_null() {
-            let why = "libndpi made no detection module";
-            return Err(Error::new(ErrorKind::NoSpace, "name applications", why));
+            let why = "libndpi created no detection module";
+            return Err(Error::new(ErrorKind::NoSpace, "identify applications", why));
         }
         // SAFETY: the module is live; the set is longer than the library reads.
         unsafe {

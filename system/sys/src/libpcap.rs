@@ -287,7 +287,7 @@ pub fn compile(
         Error::new(ErrorKind::InvalidInput, what, why.trim())
             .with_hint("`man pcap-filter` has the syntax")
     };
-    let text = CString::new(expression).map_err(|_| refused("it holds a zero byte"))?;
+    let text = CString::new(expression).map_err(|_| refused("it contains a zero byte"))?;
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let handle = library
         .open_source(source, snaplen)

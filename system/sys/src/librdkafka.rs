@@ -115,7 +115,7 @@ impl Library {
 fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(Library::open).as_ref().map_err(|why| {
-        let what = "open librdkafka, which talks to Kafka";
+        let what = "open librdkafka, which exports to Kafka";
         Error::new(ErrorKind::Unsupported, what, why.clone())
             .with_hint("apt-get install librdkafka1")
     })

@@ -153,7 +153,7 @@ impl Link {
                 let error = error.with_why("there is no such interface");
                 // Without a slash it was taken for an interface.
                 let hint = match std::path::Path::new(name).exists() {
-                    true => format!("for the file or folder of this name write ./{name}"),
+                    true => format!("for the file or directory of this name write ./{name}"),
                     false => names_hint(),
                 };
                 Err(error.with_hint(hint))
@@ -189,7 +189,13 @@ impl Link {
     }
 
     fn first(what: &str, replies: &[Reply]) -> Result<Self> {
-        let damaged = || Error::new(ErrorKind::Damaged, what, "the kernel's answer is not one");
+        let damaged = || {
+            Error::new(
+                ErrorKind::Damaged,
+                what,
+                "the kernel's reply is not an interface",
+            )
+        };
         replies.iter().find_map(Self::parse).ok_or_else(damaged)
     }
 
@@ -352,7 +358,7 @@ impl XdpFeatures {
         let mut socket = Socket::generic()?;
         let family = socket.family("netdev")?;
         let ask = Message::generic(family.id, DEV_GET, 0).attr_u32(ATTR_INDEX, index);
-        let replies = socket.request(&format!("ask about XDP on interface {index}"), ask)?;
+        let replies = socket.request(&format!("query XDP on interface {index}"), ask)?;
         let mut features = Self::default();
         for (kind, value) in replies.iter().flat_map(Reply::generic_attributes) {
             match kind {

@@ -295,7 +295,7 @@ impl Socket {
         Err(Error::new(
             ErrorKind::Busy,
             what,
-            "the tables change too often to be read",
+            "the tables change too fast to be read",
         ))
     }
 

@@ -70,7 +70,7 @@ fn on_a_thread<T: Send>(what: &str, body: impl FnOnce() -> Result<T> + Send) -> 
 /// # Errors
 /// `Permission` without CAP_SYS_ADMIN.
 pub fn in_new<T: Send>(body: impl FnOnce() -> T + Send) -> Result<(T, OwnedFd)> {
-    let what = "make a network namespace";
+    let what = "create a network namespace";
     on_a_thread(what, || {
         // SAFETY: no memory is involved; only this thread, which ends here, is moved.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {

@@ -184,7 +184,7 @@ impl PacketSocket {
     /// MTU of an interface of the socket's namespace (whichever the calling thread is in), in
     /// bytes.
     pub fn mtu(&self, name: &str) -> Result<u32> {
-        let what = "ask for an interface's MTU";
+        let what = "query an interface's MTU";
         let mut request = Self::request(name);
         // SAFETY: the request names an interface, and the kernel fills in its MTU.
         unsafe {
@@ -225,7 +225,7 @@ impl PacketSocket {
         /// Only checked for consistency by the kernel: packets lie one after another in a block.
         const FRAME_LEN: u32 = 2048;
         let len = u64::from(ring.block_len) * u64::from(ring.block_count);
-        let what = format!("make a receive ring of {len} bytes");
+        let what = format!("create a receive ring of {len} bytes");
         self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V3, &what)?;
         let request = Request {
             block_size: ring.block_len,
@@ -256,7 +256,7 @@ impl PacketSocket {
             frame_nr: u32,
         }
         let len = u64::from(ring.frame_len) * u64::from(ring.frame_count);
-        let what = format!("make a sending ring of {len} bytes");
+        let what = format!("create a transmit ring of {len} bytes");
         // Whole pages, and not more contiguous memory than a fragmented machine has.
         let block_len = ring.frame_len.max(64 << 10).min(len as u32);
         self.set(SOL_PACKET, PACKET_VERSION, &TPACKET_V2, &what)?;
@@ -310,7 +310,7 @@ impl PacketSocket {
 
     /// Leaves out what the host sends. False where the kernel cannot (Since Linux 4.20).
     pub fn ignore_outgoing(&self) -> Result<bool> {
-        let what = "leave out outgoing packets";
+        let what = "skip outgoing packets";
         match self.set(SOL_PACKET, PACKET_IGNORE_OUTGOING, &1_i32, what) {
             Ok(()) => Ok(true),
             Err(error) if error.os_code() == Some(libc::ENOPROTOOPT) => Ok(false),
@@ -341,7 +341,7 @@ impl PacketSocket {
     /// Has the ring carry the card's time instead of the kernel's, where the card gives one for a
     /// packet.
     pub fn hardware_time(&self) -> Result<()> {
-        let what = "ask for the card's time";
+        let what = "request the card's timestamps";
         let source = SOF_TIMESTAMPING_RAW_HARDWARE;
         self.set(SOL_PACKET, PACKET_TIMESTAMP, &source, what)
     }
@@ -533,7 +533,7 @@ fn smaller_ring(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NoSpace => error
             .with_why("the kernel has no memory for it")
-            .with_hint("ask for less with ring_bytes="),
+            .with_hint("use a smaller ring_bytes="),
         _ => error,
     }
 }

@@ -115,10 +115,12 @@ impl PciFunction {
             return Ok(function);
         }
         let what = format!("find PCI function {address}");
-        Err(
-            Error::new(ErrorKind::NotFound, what, "there is none at this address")
-                .with_hint("lspci -D lists them"),
+        Err(Error::new(
+            ErrorKind::NotFound,
+            what,
+            "there is no device at this address",
         )
+        .with_hint("lspci -D lists them"))
     }
 
     /// Every function, by address.
@@ -172,7 +174,7 @@ impl PciFunction {
         let text = self.read(name)?;
         u32::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| {
             let what = format!("read {name} of PCI function {}", self.address);
-            Error::new(ErrorKind::Io, what, format!("{text:?} is no number"))
+            Error::new(ErrorKind::Io, what, format!("{text:?} is not a number"))
         })
     }
 

@@ -42,12 +42,12 @@ impl User {
     /// # Errors
     /// `NotFound` if there is none.
     pub fn find(name: &str) -> Result<Self> {
-        let what = || format!("become user {name:?}");
+        let what = || format!("change to user {name:?}");
         let text = CString::new(name).map_err(|_| {
             Error::new(
                 ErrorKind::InvalidInput,
                 what(),
-                "the name holds a zero byte",
+                "the name contains a zero byte",
             )
         })?;
         let mut buffer = vec![0; 16 << 10];
@@ -73,7 +73,7 @@ impl User {
                 ErrorKind::Io
             };
             return Err(Error::new(kind, what(), "there is no such user")
-                .with_hint("name a user of this machine, for example nobody"));
+                .with_hint("give a user of this host, for example nobody"));
         }
         Ok(Self {
             name: name.to_owned(),
@@ -135,7 +135,7 @@ const CAP_VERSION_3: u32 = 0x2008_0522;
 /// `Permission` if the user cannot be changed, or if a capability to be kept would be lost by that;
 /// nothing is half done that matters: the caller should end.
 pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
-    let what = || "give up rights".to_owned();
+    let what = || "drop privileges".to_owned();
     let kept = keep.iter().fold(0u64, |mask, &c| mask | 1 << c as u32) & permitted();
     // SAFETY: plain system calls with integers.
     unsafe {
@@ -152,7 +152,9 @@ pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
             {
                 let hint =
                     "start as root, or as that user with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
-                return Err(Error::last_os(format!("become user {:?}", user.name)).with_hint(hint));
+                return Err(
+                    Error::last_os(format!("change to user {:?}", user.name)).with_hint(hint)
+                );
             }
         }
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {

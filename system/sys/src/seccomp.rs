@@ -170,11 +170,11 @@ pub fn available() -> Result<()> {
         0 => Ok(()),
         _ => match io::Error::last_os_error().raw_os_error() {
             Some(libc::EPERM) => absent(
-                "a container's filter refuses it",
+                "a container's filter blocks it",
                 "allow seccomp in the container's seccomp profile",
             ),
             _ => absent(
-                "the kernel has no filters",
+                "the kernel does not support filters",
                 "use Linux 4.14 or later with CONFIG_SECCOMP_FILTER",
             ),
         },
@@ -199,7 +199,7 @@ pub fn confine(keep: Keep) -> Result<bool> {
     // live through it.
     let result = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
-            return Err(Error::last_os("give up system calls"));
+            return Err(Error::last_os("block system calls"));
         }
         libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, TSYNC, &fprog)
     };
@@ -207,13 +207,13 @@ pub fn confine(keep: Keep) -> Result<bool> {
         0 => Ok(true),
         1.. => Err(Error::new(
             ErrorKind::Io,
-            "give up system calls",
+            "block system calls",
             format!("thread {result} has a filter of its own"),
         )),
         _ => match io::Error::last_os_error().raw_os_error() {
             // Not built in, or a container's own filter refuses the call.
             Some(libc::ENOSYS | libc::EINVAL | libc::EPERM) => Ok(false),
-            _ => Err(Error::last_os("give up system calls")),
+            _ => Err(Error::last_os("block system calls")),
         },
     }
 }

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub fn begin() -> Result<()> {
     // SAFETY: no memory is touched.
     match unsafe { libc::setsid() } {
-        -1 => Err(Error::last_os("begin a session")),
+        -1 => Err(Error::last_os("start a session")),
         _ => Ok(()),
     }
 }

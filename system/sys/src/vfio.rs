@@ -76,7 +76,7 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
             .with_hint(format!("modprobe vfio-pci, then: {bind}")));
         }
         None => {
-            let why = format!("no driver has it; VFIO reaches it through {DRIVER}");
+            let why = format!("no driver is bound to it; VFIO needs {DRIVER}");
             return Err(Error::new(ErrorKind::Busy, what(), why).with_hint(bind));
         }
     }
@@ -88,7 +88,7 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
         device.ok_or_else(|| {
             let why = "this kernel has no iommufd for VFIO devices";
             Error::new(ErrorKind::Unsupported, what(), why)
-                .with_hint("modprobe iommufd; or leave the choice of interface to barewire")
+                .with_hint("modprobe iommufd; or omit iommu=")
         })
     });
     match found {
@@ -114,11 +114,10 @@ fn no_iommu(what: String) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         what,
-        "it is in no IOMMU group: there is no IOMMU, or it is switched off",
+        "it has no IOMMU group: there is no IOMMU, or it is disabled",
     )
     .with_hint(
-        "switch it on in the firmware (VT-d, AMD-Vi) and boot with intel_iommu=on or amd_iommu=on; \
-         a virtual machine needs an emulated one",
+        "enable it in the firmware (VT-d, AMD-Vi) and boot with intel_iommu=on or amd_iommu=on; a virtual machine needs an emulated one",
     )
 }
 
@@ -140,7 +139,7 @@ fn node_error(function: &PciFunction, path: &Path, error: io::Error) -> Error {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             "modprobe vfio-pci; in a container the nodes below /dev/vfio must be passed in".into()
         }
-        _ => "the kernel's log tells why: dmesg | tail".into(),
+        _ => "see the kernel log: dmesg | tail".into(),
     };
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     let error = Error::from_io(what, error).with_hint(hint);
@@ -173,7 +172,10 @@ fn open_iommufd(function: &PciFunction) -> Result<Option<Device>> {
     let mut attach = abi::AttachIommufd::sized();
     attach.page_table = space.ioas();
     call(&fd, abi::DEVICE_ATTACH_IOMMUFD, &mut attach).map_err(|error| {
-        let what = format!("join PCI function {} to its addresses", function.address());
+        let what = format!(
+            "attach PCI function {} to its address space",
+            function.address()
+        );
         let hint = match error.raw_os_error() {
             Some(libc::EPERM) => {
                 "the machine has no interrupt remapping; if you trust the card: \
@@ -204,7 +206,7 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
     };
     if version != abi::API_VERSION || type1 != 1 {
         let what = format!("open PCI function {} by VFIO", function.address());
-        let why = "VFIO has no driver for this machine's IOMMU loaded";
+        let why = "VFIO's driver for this machine's IOMMU is not loaded";
         return Err(
             Error::new(ErrorKind::Unsupported, what, why).with_hint("modprobe vfio_iommu_type1")
         );
@@ -212,8 +214,8 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
     let group = open_node(&node).map_err(|error| node_error(function, &node, error))?;
     let mut status = abi::GroupStatus::sized();
     call(&group, abi::GROUP_GET_STATUS, &mut status).map_err(|error| {
-        Error::from_io(format!("ask for group {group_number}"), error)
-            .with_hint("the kernel's log tells why: dmesg | tail")
+        Error::from_io(format!("query group {group_number}"), error)
+            .with_hint("see the kernel log: dmesg | tail")
     })?;
     if status.flags & abi::GROUP_VIABLE == 0 {
         return Err(shared(function));
@@ -234,8 +236,7 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
                  echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
             ),
             false => error.with_hint(
-                "the kernel's log tells why (dmesg | tail); iommu=iommufd uses the newer interface \
-                 where there is one",
+                "see the kernel log (dmesg | tail); iommu=iommufd uses the newer interface if the kernel has it",
             ),
         });
     }
@@ -266,7 +267,7 @@ fn not_bound(function: &PciFunction, node: &Path, error: io::Error) -> Error {
                 false => format!("/dev/vfio/{group} {}", node.display()),
             };
             Error::new(ErrorKind::Busy, what, "another process has it open")
-                .with_hint(format!("which: fuser -v {nodes}"))
+                .with_hint(format!("to find it: fuser -v {nodes}"))
         }
         // Its group is in use.
         Some(libc::EPERM) => shared(function),
@@ -297,12 +298,11 @@ fn shared(function: &PciFunction) -> Error {
         let why = format!("another process has a function of its IOMMU group {group}");
         // iommufd has the same number for both.
         return Error::new(ErrorKind::Busy, what, why).with_hint(format!(
-            "which: fuser -v /dev/vfio/{group} /dev/vfio/devices/*; if none, the machine may have \
-             no interrupt remapping, which iommu=type1 tells"
+            "to find it: fuser -v /dev/vfio/{group} /dev/vfio/devices/*; if there is none, the machine may lack interrupt remapping: iommu=type1 reports that"
         ));
     }
     let why = format!(
-        "its IOMMU group is shared with {}: the IOMMU cannot tell them apart",
+        "its IOMMU group is shared with {}: the IOMMU cannot distinguish them",
         others.join(", ")
     );
     Error::new(ErrorKind::Busy, what, why).with_hint(

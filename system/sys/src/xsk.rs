@@ -175,7 +175,7 @@ impl XskSocket {
             let error = Error::last_os(what);
             return Err(match error.os_code() {
                 Some(libc::EPERM | libc::EACCES) => error
-                    .with_why("the process may not open raw sockets")
+                    .with_why("the process lacks the permission to open raw sockets")
                     .with_hint("run as root, or with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF"),
                 Some(libc::EAFNOSUPPORT) => error
                     .with_why("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
@@ -252,10 +252,9 @@ impl XskSocket {
                 if code == Some(libc::ENOBUFS) {
                     let limit = locked_memory_max();
                     return error
-                        .with_why(format!("the limit of locked memory is {limit} bytes"))
+                        .with_why(format!("the limit for locked memory is {limit} bytes"))
                         .with_hint(
-                            "raise it (ulimit -l unlimited, or LimitMEMLOCK= of the service), give \
-                             CAP_IPC_LOCK, or ask for shorter rings",
+                            "raise it (ulimit -l unlimited, or LimitMEMLOCK= of the service), grant CAP_IPC_LOCK, or use shorter rings",
                         );
                 }
                 error
@@ -264,7 +263,7 @@ impl XskSocket {
 
     /// Makes and maps a ring of `entry_count` entries (a power of two).
     pub fn ring(&self, kind: RingKind, entry_count: u32) -> Result<RingMap> {
-        let what = || format!("make the {kind:?} ring of {entry_count} entries");
+        let what = || format!("create the {kind:?} ring of {entry_count} entries");
         let (option, place, entry_len) = kind.parts();
         self.set(libc::SOL_XDP, option, &entry_count)
             .map_err(|e| Error::from_io(what(), e))?;
@@ -332,7 +331,7 @@ impl XskSocket {
     pub fn is_zero_copy(&self) -> Result<bool> {
         // SAFETY: integers only.
         let options: libc::xdp_options = unsafe { self.get(libc::SOL_XDP, libc::XDP_OPTIONS) }
-            .map_err(|e| Error::from_io("ask how an AF_XDP socket is bound", e))?;
+            .map_err(|e| Error::from_io("query the bind mode of an AF_XDP socket", e))?;
         Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 

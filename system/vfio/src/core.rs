@@ -122,14 +122,13 @@ impl<D: Driver> Core<D> {
     #[cold]
     pub fn failure(&self, what: &str) -> Error {
         if self.wanted.load(Ordering::Relaxed) {
-            let why = "the kernel requests the card back, to unplug it or to bind another driver, \
-                       and waits until it is closed";
+            let why = "the kernel requests the card back, to unplug it or to bind another driver, and waits until the port is closed";
             return Error::new(ErrorKind::Gone, what, why)
                 .with_hint("close the port, or end this program");
         }
         let why = match self.driver().health() {
-            Health::Gone => "the card does not answer any more",
-            _ => "something reset the card under us",
+            Health::Gone => "the card no longer responds",
+            _ => "the card was reset by something else",
         };
         Error::new(ErrorKind::Gone, what, why).with_hint("open the port again")
     }

@@ -136,7 +136,7 @@ impl DmaSpace {
             format!("map {len} bytes for the card"),
             "no range of device addresses is long enough",
         )
-        .with_hint("a smaller pool: fewer queues=, a shorter ring="))
+        .with_hint("use a smaller pool: fewer queues= or a shorter ring="))
     }
 
     /// Maps memory, for as long as the result lives.
@@ -178,7 +178,7 @@ impl DmaSpace {
                 "map a frame pool for the card",
                 why,
             )
-            .with_hint("make the pool of an even number of frames"));
+            .with_hint("use an even number of frames"));
         }
         // SAFETY: the pool lives in the result alongside the mapping and goes after it; the card
         // writes only into frames that it has been given, which are not read before it is done.

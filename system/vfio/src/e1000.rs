@@ -89,7 +89,7 @@ fn read_mac(registers: &impl Registers) -> Result<[u8; 6]> {
         registers.write32(reg::EERD, ask);
         let done = |value| value & reg::EERD_DONE != 0;
         if !registers.wait32(reg::EERD, LOOKS, done) {
-            let why = "its EEPROM does not answer";
+            let why = "its EEPROM does not respond";
             let what = "read the address of an e1000";
             return Err(Error::new(ErrorKind::Io, what, why).with_hint(REVIVE));
         }
@@ -125,7 +125,7 @@ impl<F: Function> E1000<F> {
         thread::sleep(AFTER_RESET);
         let done = |value| value & reg::CTRL_RST == 0;
         if !self.registers.wait32(reg::CTRL, LOOKS, done) {
-            let why = "it does not finish its reset";
+            let why = "it does not complete its reset";
             return Err(Error::new(ErrorKind::Io, "reset an e1000", why).with_hint(REVIVE));
         }
         self.registers.write32(reg::IMC, u32::MAX);
@@ -308,9 +308,11 @@ impl<F: Function> Driver for E1000<F> {
         let len = settings.ring_len;
         let fits = settings.first == 0 && settings.rx_count <= 1 && settings.tx_count <= 1;
         if !fits || !len.is_power_of_two() || !(32..=4096).contains(&len) {
-            let why = format!("it has one queue each way, of 32 to 4096 entries, not {settings:?}");
+            let why = format!(
+                "it has one queue in each direction, of 32 to 4096 entries, not {settings:?}"
+            );
             return Err(Error::new(ErrorKind::Unsupported, "start an e1000", why)
-                .with_hint("without a queue's number and queues=, with a shorter ring="));
+                .with_hint("omit the queue number and queues=, and use a shorter ring="));
         }
         let count = len as usize;
         let area = Arc::new(self.function.dma().allocate(32 * count)?);
@@ -355,7 +357,7 @@ impl<F: Function> Driver for E1000<F> {
         };
         if self.flush() == u32::MAX {
             self.shut_down();
-            let why = "it stopped answering";
+            let why = "it stopped responding";
             return Err(Error::new(ErrorKind::Gone, "start an e1000", why).with_hint(REVIVE));
         }
         Ok(queues)

@@ -73,7 +73,7 @@ impl<F: Function> Igb<F> {
         // §4.2.1.6.1: the card must not be touched for 1 ms.
         thread::sleep(Duration::from_millis(2));
         if !regs.wait32(reg::CTRL, LOOKS, |ctrl| ctrl & reg::CTRL_RST == 0) {
-            let why = "it does not come back from its reset";
+            let why = "it does not complete its reset";
             return Err(Error::new(ErrorKind::Gone, "start the card", why).with_hint(REVIVE));
         }
         regs.write32(reg::IMC, u32::MAX);
@@ -408,6 +408,6 @@ fn enable_queue<R: Registers>(regs: &R, register: u32, thresholds: u32) -> Resul
     if regs.wait32(register, LOOKS, |dctl| dctl & reg::QUEUE_ENABLE != 0) {
         return Ok(());
     }
-    let why = "a queue does not come up";
+    let why = "a queue does not become enabled";
     Err(Error::new(ErrorKind::Gone, "start the card", why).with_hint(REVIVE))
 }

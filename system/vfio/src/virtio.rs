@@ -196,7 +196,7 @@ fn greet<G: Registers>(transport: &Transport<G>) -> Result<()> {
     if !transport.reset() {
         let why = match transport.status() {
             status::GONE => "it does not answer",
-            _ => "it does not finish its reset",
+            _ => "it does not complete its reset",
         };
         return Err(Error::new(ErrorKind::Io, "reset a virtio-net device", why).with_hint(REVIVE));
     }
@@ -260,7 +260,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         let number = self.identity.control_queue;
         let most = self.transport.queue_size_max(number).min(64);
         if most < 2 {
-            let why = "its control queue is not there";
+            let why = "it has no control queue";
             let what = "start a virtio-net device";
             return Err(Error::new(ErrorKind::Unsupported, what, why)
                 .with_hint("with QEMU: -device virtio-net-pci,ctrl_vq=off"));
@@ -296,7 +296,7 @@ impl<F: Function, R: Ring> VirtioNet<F, R> {
         greet(&self.transport)?;
         self.function.set_bus_master(true)?;
         if self.identity.features & !self.transport.offered() != 0 {
-            let why = "it no longer offers what it did";
+            let why = "it no longer offers its features";
             return Err(
                 Error::new(ErrorKind::Io, "start a virtio-net device", why).with_hint(REVIVE)
             );
@@ -423,14 +423,15 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         interrupt_count: u32,
     ) -> Result<Queues<Self::Rx, Self::Tx>> {
         let refuse = |why: String| {
-            Error::new(ErrorKind::InvalidInput, "start a virtio-net device", why)
-                .with_hint("fewer queues=, a shorter ring=, or as many receiving as sending")
+            Error::new(ErrorKind::InvalidInput, "start a virtio-net device", why).with_hint(
+                "use fewer queues=, a shorter ring=, or as many receive queues as transmit queues",
+            )
         };
         if settings.first != 0 {
             let why = "the device spreads packets over its queue pairs from the first on";
             let what = "open one queue of a virtio-net device";
             return Err(Error::new(ErrorKind::Unsupported, what, why)
-                .with_hint("without a queue's number, with queues=N"));
+                .with_hint("omit the queue number, and use queues=N"));
         }
         let pairs = settings.rx_count.max(settings.tx_count).max(1);
         let Some(pairs) = u16::try_from(pairs)
@@ -442,7 +443,8 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         };
         if settings.rx_count != 0 && settings.tx_count > settings.rx_count {
             // The device spreads packets over all pairs in use.
-            let why = "its queues come in pairs: it cannot send by more than it receives by";
+            let why =
+                "its queues come in pairs: it cannot have more transmit queues than receive queues";
             return Err(refuse(why.into()));
         }
         let size = u16::try_from(settings.ring_len)
@@ -453,10 +455,10 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         let buffer_len = settings.frame_len - HEADROOM;
         if whole && settings.packet_len_max > buffer_len {
             let why = format!(
-                "packets of {} bytes do not fit frames of {}, and the device takes one a packet",
+                "packets of {} bytes do not fit into frames of {}, and the device supports only one frame per packet",
                 settings.packet_len_max, settings.frame_len
             );
-            return Err(refuse(why).with_hint("a smaller MTU, or larger frames"));
+            return Err(refuse(why).with_hint("use a smaller MTU, or larger frames"));
         }
 
         let transport = self.transport.clone();

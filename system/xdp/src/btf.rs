@@ -22,7 +22,7 @@ pub fn function_ids<const N: usize>(names: [&str; N]) -> Result<[Option<u32>; N]
             error
                 .with_kind(ErrorKind::Unsupported)
                 .with_why(format!("this kernel has no {VMLINUX_PATH}"))
-                .with_hint("a kernel built with CONFIG_DEBUG_INFO_BTF=y has it")
+                .with_hint("use a kernel built with CONFIG_DEBUG_INFO_BTF=y")
         } else {
             error
         }

@@ -124,9 +124,10 @@ const fn row(
 /// A refusal for lack of privileges says nothing; any other one means that the feature is missing.
 fn refused(error: &Error) -> Presence {
     match error.kind() {
-        ErrorKind::Permission if error.os_code() == Some(1) => {
-            Presence::Unknown("the process may not try (root, or CAP_NET_ADMIN and CAP_BPF)".into())
-        }
+        ErrorKind::Permission if error.os_code() == Some(1) => Presence::Unknown(
+            "the process lacks the permission to test it (root, or CAP_NET_ADMIN and CAP_BPF)"
+                .into(),
+        ),
         _ => Presence::No(error.why().to_owned()),
     }
 }

@@ -103,9 +103,9 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
         Some(34) => {
             let mtu = device.map_or(String::new(), |d| format!("MTU {} ", d.mtu));
             let why =
-                format!("a packet of {mtu}does not fit in one buffer, all that the program takes");
+                format!("a packet of {mtu}does not fit into one buffer, and the program supports only one");
             Error::new(ErrorKind::InvalidInput, what, why)
-                .with_hint("ask for multi-buffer packets, or lower the MTU")
+                .with_hint("enable multi-buffer packets, or lower the MTU")
         }
         // EOPNOTSUPP
         Some(95) => {
@@ -123,7 +123,7 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
         Some(1) => Error::new(
             ErrorKind::Permission,
             what,
-            "the process may not attach programs",
+            "the process lacks the permission to attach programs",
         )
         .with_hint("run as root, or with CAP_NET_ADMIN and CAP_BPF"),
         // ENODEV; EINVAL where the link cannot be made.
@@ -145,8 +145,7 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
         }
         Some(22) => error
             .with_why(
-                "the driver refuses: the program is bound to another device, the mode is not \
-                 possible with it, or too few queues are free",
+                "the driver refuses: the program is bound to another device, the driver does not support the mode, or too few queues are free",
             )
             .with_hint("try the other mode"),
         _ => error,
@@ -163,10 +162,9 @@ fn held(what: String, name: &str, device: Option<&sys::link::Link>) -> Error {
     };
     let end = match why.contains("by netlink") {
         true => format!("if it is no longer needed, ip link set dev {name} xdp off"),
-        false => "end the program that holds it".to_owned(),
+        false => "stop the program that holds it".to_owned(),
     };
-    Error::new(ErrorKind::Busy, what, why)
-        .with_hint(format!("{end}; afpacket: sees packets beside it"))
+    Error::new(ErrorKind::Busy, what, why).with_hint(format!("{end}; afpacket: works alongside it"))
 }
 
 /// The programs on a device in words: name, number, mode, and what holds them there.

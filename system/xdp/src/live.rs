@@ -89,7 +89,7 @@ impl LiveTransmitter {
             let why = format!("{slot_count} slots of {stride} bytes are more than 256 MiB");
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "make room for packets",
+                "allocate memory for packets",
                 why,
             ));
         };
@@ -344,7 +344,7 @@ fn check_ready(device: &Link) -> Result<()> {
              on), or attach an XDP program in native mode",
         )
     } else {
-        error("its driver takes none now").with_hint(
+        error("its driver accepts none at the moment").with_hint(
             "some drivers need an XDP program attached first; afpacket: sends on every interface",
         )
     })

@@ -67,8 +67,8 @@ fn refused(name: &str, failure: LoadFailure) -> Error {
             .with_kind(ErrorKind::Permission)
             .with_hint("run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
         (Some(22), None) => error
-            .with_why("the kernel does not know the kind of program or one of its flags")
-            .with_hint("`barewire doctor` shows what this kernel can do"),
+            .with_why("the kernel does not support this type of program or one of its flags")
+            .with_hint("`barewire doctor` shows what this kernel supports"),
         (_, None) => error,
     }
 }

@@ -45,7 +45,7 @@ fn what_is_rejected_costs_no_ring_and_is_counted() {
     ] {
         let mut port = try_open(&pair.right, query, &without(7)).unwrap();
         assert!(
-            filter_fact(&port).contains("is counted"),
+            filter_fact(&port).contains("are counted"),
             "{}",
             filter_fact(&port)
         );

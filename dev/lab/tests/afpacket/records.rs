@@ -34,7 +34,8 @@ fn unsupported_options_are_reported() {
     };
     assert!(ring("tap=auto").contains("BPF"));
     assert!(
-        ring("tap=auto&rss_hash=yes").contains("TPACKET_V3 (a program does not compute hashes)")
+        ring("tap=auto&rss_hash=yes")
+            .contains("TPACKET_V3 (a filter program cannot compute hashes)")
     );
     assert!(ring("tap=tpacket").contains("TPACKET_V3 (requested)"));
 }

@@ -54,7 +54,7 @@ pub struct Args {
     /// repeat to merge several in timestamp order
     #[arg(short = 'r', long = "read", value_name = "FILE")]
     read: Vec<String>,
-    /// Read the capture files named in this file, one a line, merged in timestamp order (- is
+    /// Read the capture files listed in this file, one per line, merged in timestamp order (- is
     /// standard input)
     #[arg(
         id = "list_file",
@@ -127,8 +127,8 @@ struct WriteArgs {
     #[arg(short = 'W', value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     #[arg(requires = "write")]
     count_max: Option<u32>,
-    /// Run COMMAND FILE on each file of a set once it is complete, without a shell, with the lowest
-    /// priority and the privileges that are left
+    /// Run COMMAND FILE on each file of a set once it is complete, without a shell, at the lowest
+    /// priority and with the remaining privileges
     #[arg(short = 'z', value_name = "COMMAND", requires = "write")]
     postrotate: Option<String>,
     /// Flush the output file, or standard output, after each batch of packets
@@ -137,7 +137,7 @@ struct WriteArgs {
     /// File format, regardless of the file name
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatText>,
-    /// Permissions of new files in octal, less the umask; 666 leaves them to the umask
+    /// Permissions of new files in octal, minus the umask; 666 applies the umask only
     #[arg(long, value_parser = parse_mode, default_value = "600", value_name = "MODE")]
     file_mode: u32,
     /// Write microsecond timestamps to pcap files, for old readers [default: nanoseconds]
@@ -343,7 +343,7 @@ impl Args {
             && word.parse::<u64>().is_ok()
         {
             usage(&format!(
-                "to stop after {word} packets, give -c {word} or --count={word}"
+                "to stop after {word} packets, use -c {word} or --count={word}"
             ));
         }
         Ok((inputs, self.expression(words)?))
@@ -398,7 +398,7 @@ impl Args {
         args
     }
 
-    /// Stop after so many packets.
+    /// Stop after COUNT packets.
     fn count(&self) -> Option<u64> {
         self.count.or(self.print.count.filter(|count| *count != 0))
     }
@@ -441,7 +441,7 @@ impl Args {
                 let what = format!("capture on {name} with link type {wanted}");
                 let why = format!("its link type is {}", LinkType(has));
                 return Err(Error::new(ErrorKind::Unsupported, what, why)
-                    .with_hint("leave out -y; -L lists the link types of a port"));
+                    .with_hint("omit -y; -L lists the link types of a port"));
             }
         }
         Ok(port)

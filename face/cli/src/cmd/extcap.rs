@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         crate::exit::wrong_usage(
             "extcap",
-            "Wireshark starts this; give --extcap-interfaces to see what it is reported",
+            "this command is for Wireshark; --extcap-interfaces prints the list that Wireshark gets",
         );
     };
     out::print(&out::stdout(1)?, text.into_bytes())
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 const CONFIG: &str = "\
 arg {number=0}{call=--snapshot-length}{display=Snapshot length}\
-{tooltip=Bytes captured of each packet; 0 is all of them}{type=unsigned}{range=0,262144}\
+{tooltip=Bytes captured of each packet; 0 captures whole packets}{type=unsigned}{range=0,262144}\
 {default=0}
 arg {number=1}{call=--backend}{display=Backend}\
 {tooltip=How packets are taken from the interface}{type=selector}
@@ -119,7 +119,7 @@ fn name(args: &Args) -> Result<&str> {
     let name = given.and_then(|name| name.strip_prefix(PREFIX));
     name.ok_or_else(|| {
         let what = format!("use extcap interface {:?}", given.unwrap_or(""));
-        let why = "it is not one of barewire's";
+        let why = "it is not one of barewire's interfaces";
         Error::new(ErrorKind::InvalidInput, what, why)
             .with_hint("`barewire extcap --extcap-interfaces` lists them")
     })

@@ -30,11 +30,11 @@ pub struct Args {
 enum Verb {
     /// Compile a filter and print the program
     Compile(compile::Args),
-    /// Print the program of a filter with what its instructions read
+    /// Print the program of a filter and what each instruction tests
     Explain(explain::Args),
-    /// Print the packets of a capture file that a filter selects, and how many there are
+    /// Print and count the packets of a capture file that a filter selects
     Test(test::Args),
-    /// Print the p0f signature of each SYN and SYN+ACK, of a capture file or of a live port
+    /// Print the p0f signature of each SYN and SYN+ACK in a capture file or on a live port
     P0f(p0f::Args),
     /// Derive the expression and the p0f signatures that match a flood and none of the good packets
     Derive(derive::Args),
@@ -43,9 +43,9 @@ enum Verb {
 const HELP: &str = "\
 A filter is an expression (man pcap-filter), a p0f signature of TCP SYNs, or a list of DNS names.
 
-Signatures mean what p0f documents: quirks that are not listed must be absent, and only SYNs \
-match. Names match DNS queries over UDP to port 53, in any case; *.example.com is every name of \
-exactly one more label.
+Signatures are matched as p0f documents them: quirks that are not listed must be absent, and only \
+SYNs match. Names match DNS queries over UDP to port 53, case-insensitively; *.example.com matches \
+every name with exactly one more label.
 
 Examples:
   barewire filter compile 'udp port 53 and greater 600'
@@ -68,10 +68,10 @@ struct FilterArgs {
     /// p0f signature of SYNs: ver:ittl:olen:mss:wsize,scale:olayout:quirks:pclass
     #[arg(long, value_name = "SIG", conflicts_with = "expression")]
     p0f: Option<String>,
-    /// DNS names, separated by commas; *.example.com is every name of one more label
+    /// DNS names, separated by commas; *.example.com matches every name with exactly one more label
     #[arg(long, value_name = "NAMES", conflicts_with_all = ["expression", "p0f"])]
     dns: Option<String>,
-    /// Read DNS names from a file: separated by white space or commas, # begins a comment
+    /// Read DNS names from a file, separated by white space or commas; # starts a comment
     #[arg(long, value_name = "FILE", conflicts_with_all = ["expression", "p0f", "dns"])]
     dns_file: Option<PathBuf>,
     /// Only queries of these types: A, AAAA, ANY, TXT, TYPE65, ...
@@ -115,7 +115,7 @@ fn read_text(path: &PathBuf, len_max: u64) -> Result<String> {
     Ok(text)
 }
 
-/// What packets begin with.
+/// The header that packets begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Link {
     /// An Ethernet header without VLAN tags

@@ -115,7 +115,7 @@ pub struct Args {
 /// What to do with recorded flows.
 #[derive(clap::Subcommand)]
 enum Other {
-    /// Run an SQL query on the files of --export parquet:FOLDER
+    /// Run an SQL query on the files of --export parquet:DIRECTORY
     Query(query::QueryArgs),
 }
 
@@ -153,7 +153,7 @@ struct FlowArgs {
     #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
           default_missing_value = "0")]
     community_id: Option<u16>,
-    /// Extra flow key fields besides addresses, ports and protocol (interface: that of a pcapng
+    /// Flow key fields in addition to addresses, ports and protocol (interface: that of a pcapng
     /// file)
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     key: Vec<KeyPart>,

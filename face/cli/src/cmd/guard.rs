@@ -1,4 +1,4 @@
-//! `barewire guard`: drops packets in the driver by rules.
+//! `barewire guard`: drops packets in the driver according to rules.
 
 mod metrics;
 mod show;
@@ -33,24 +33,24 @@ pub struct Args {
     /// Interface to guard: its received packets are checked
     #[arg(value_name = "IFACE", required = true)]
     interface: Option<String>,
-    /// Pass packets from these sources, whatever the rules are: a file with an IP prefix a line, or
-    /// prefixes separated by commas
+    /// Pass packets from these sources before any rule is checked: a file with one IP prefix per
+    /// line, or prefixes separated by commas
     #[arg(long, value_name = "LIST")]
     allow: Vec<String>,
     /// Drop packets from these sources: a list as with --allow
     #[arg(long, value_name = "LIST")]
     deny: Vec<String>,
-    /// Pass packets that match this expression (man pcap-filter), whatever later rules say
+    /// Pass packets that match this expression (man pcap-filter); later rules are not checked
     #[arg(long, value_name = "EXPR")]
     pass: Vec<String>,
-    /// Count packets that match, and go on with the next rule
+    /// Count packets that match, and continue with the next rule
     #[arg(long, value_name = "EXPR")]
     count: Vec<String>,
     /// Drop packets that match
     #[arg(long, value_name = "EXPR")]
     drop: Vec<String>,
-    /// Answer SYNs that match with SYN cookies, and pass to the host who returns one: for services
-    /// on this host
+    /// Answer SYNs that match with SYN cookies, and pass clients that return the cookie; for
+    /// services on this host
     #[arg(long, value_name = "EXPR")]
     challenge: Vec<String>,
     /// Pass packets that match up to this rate, from all sources together, and drop the others:
@@ -86,7 +86,7 @@ pub struct Args {
     /// 127.0.0.1:9100
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Take rules that drop the packets of the SSH session this runs in, too
+    /// Accept rules that drop packets of the SSH session this runs in
     #[arg(long)]
     force: bool,
     /// Drop privileges to this user once the program is attached
@@ -107,13 +107,13 @@ enum Other {
 }
 
 const HELP: &str = "\
-Packets are dropped by an XDP program in the driver, before the host's network stack spends time \
-on them. The first matching rule decides; packets that match no rule pass. Rules of the command \
-line are checked in this order: --allow, --pass, --count, --deny, --drop, --challenge, --limit, \
-then those of the file with the same priority.
+An XDP program in the driver drops the packets, before they reach the host's network stack. The \
+first matching rule decides; packets that match no rule pass. Rules on the command line are \
+checked in this order: --allow, --pass, --count, --deny, --drop, --challenge, --limit, then those \
+in the file with the same priority.
 
-The program is detached when barewire ends, however it ends. Rules see received packets only, \
-and segments that the card has merged (GRO in hardware) as one packet.
+When barewire ends, even by kill -9, the kernel detaches the program. Rules see received packets \
+only; segments that the card has merged (hardware GRO) count as one packet.
 
 A rule file:
   [[rule]]
@@ -181,7 +181,7 @@ pub fn run(args: &Args) -> Result<()> {
             Notice::Kept(error) => {
                 show.clear();
                 let error = args.confine.explain(error);
-                warning!("warning: the rules stay as they were: {error}");
+                warning!("warning: the old rules stay in force: {error}");
                 if let Some(hint) = error.hint() {
                     say!("hint: {hint}");
                 }
@@ -341,7 +341,7 @@ mod tests {
             ("1000/s", "expected a rate"),
             ("50/s per /33 udp", "expected prefix lengths"),
             ("1k/s and 50/s udp port 53", "expected \"per\""),
-            ("many udp", "no rate"),
+            ("many udp", "not a rate"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

@@ -29,9 +29,9 @@ pub enum Command {
     Send(Box<send::Args>),
     /// Forward packets from one port to another or both ways, zero-copy where possible
     Forward(Box<forward::Args>),
-    /// Drop or limit packets by rules in the driver, by XDP
+    /// Drop or limit packets in the driver (XDP), by rules
     Guard(Box<guard::Args>),
-    /// Scan for open TCP ports, statelessly
+    /// Scan for open TCP ports without keeping state per probe
     Scan(Box<scan::Args>),
     /// Compile filters for the kernel and iptables; test them on a capture file
     Filter(Box<filter::Args>),
@@ -39,7 +39,7 @@ pub enum Command {
     Flows(Box<flows::Args>),
     /// List network cards and bind them to vfio-pci or back to their kernel driver
     Nic(nic::Args),
-    /// Be Wireshark's source of packets (extcap)
+    /// Capture for Wireshark (extcap)
     #[command(hide = true)]
     Extcap(extcap::Args),
     /// Print a shell completion script

@@ -35,7 +35,7 @@ enum Action {
     List(ListArgs),
     /// Bind a card to vfio-pci for user-space drivers, or back to its kernel driver
     Bind(BindArgs),
-    /// Bind a card back to its kernel driver when standard input ends
+    /// Bind a card back to its kernel driver when standard input is closed
     #[command(hide = true)]
     Guard {
         /// Its PCI address
@@ -67,7 +67,7 @@ struct BindArgs {
     /// Bind even if the interface is in use or the IOMMU group is shared
     #[arg(long)]
     force: bool,
-    /// Bind it back when this command ends, even if it is killed
+    /// Bind the card back when this command ends, even if it is killed
     #[arg(long, conflicts_with = "dry_run")]
     until_exit: bool,
     /// Run a command, and bind the card back when the command ends
@@ -80,12 +80,12 @@ const HELP: &str = "\
 A card bound to vfio-pci has no kernel interface. `barewire nic bind kernel` rebinds it to the \
 driver it had before (recorded in /run/barewire/bind).
 
-Without --force, bind refuses a card that carries the default route or this session, whose \
+Without --force, bind refuses a card that carries the default route or this SSH session, whose \
 interface has an address, an XDP program or an upper device, or that shares its IOMMU group with \
 another device. Without an IOMMU it always refuses: the card could write anywhere in memory.
 
-With --until-exit and --run a small helper process waits for the end and binds the card back, so \
-even kill -9 leaves the machine as it was.
+With --until-exit and --run a small helper process binds the card back when barewire ends, even by \
+kill -9.
 
 Examples:
   barewire nic list
@@ -198,7 +198,7 @@ impl BindArgs {
         Ok(())
     }
 
-    /// Binds, waits or runs the command, and has the card given back.
+    /// Binds the card, waits or runs the command, and binds the card back.
     fn for_a_while(&self, address: PciAddress, plan: &Plan) -> Result<()> {
         if plan.steps.is_empty() {
             let what = format!("bind {address} temporarily");

@@ -40,10 +40,10 @@ pub struct Args {
     /// Read more targets from a file: ranges on lines of their own or with commas, # comments
     #[arg(long, visible_alias = "include-file", value_name = "FILE")]
     target_file: Vec<PathBuf>,
-    /// Leave these addresses out
+    /// Exclude these addresses
     #[arg(long, value_parser = parse_range, value_delimiter = ',', value_name = "TARGETS")]
     exclude: Vec<AddrRange>,
-    /// Leave out the addresses of a file; a line that is not understood stops the scan
+    /// Exclude the addresses in a file; an invalid line is an error
     #[arg(long, visible_alias = "excludefile", value_name = "FILE")]
     exclude_file: Vec<PathBuf>,
 
@@ -58,27 +58,27 @@ pub struct Args {
     /// Wait TIME for answers to the last probes (8s, 500ms; without a unit: seconds)
     #[arg(long, default_value = "8", value_parser = parse_duration, value_name = "TIME")]
     wait: Duration,
-    /// Scan one part of several: 1/4 is the first of four, with the same --seed everywhere
+    /// Scan one of N parts: 1/4 is the first of four; all parts need the same --seed
     #[arg(long, default_value = "1/1", value_parser = Shard::parse, value_name = "I/N")]
     shard: Shard,
-    /// Seed of the order of probes [default: random]
+    /// Seed for the order of probes [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Keep the state in a file; a scan that was ended goes on from there, at any rate
+    /// Save the state in this file, or resume the scan saved there
     #[arg(long, visible_alias = "resume", value_name = "FILE")]
     state: Option<PathBuf>,
 
     /// Port to scan from: an interface, or afxdp:eth0 and so on [default: that of the route]
     #[arg(long, short = 'e', visible_alias = "adapter", value_name = "PORT")]
     interface: Option<String>,
-    /// Source address [default: the interface's]; one of each family
+    /// Source address [default: the interface's]; one IPv4 and one IPv6 address at most
     #[arg(long, visible_alias = "adapter-ip", value_name = "ADDRESS")]
     source_ip: Vec<IpAddr>,
     /// Source port, or range of ports
     #[arg(long, visible_alias = "adapter-port", value_parser = parse_source_ports)]
     #[arg(default_value = "61000-65095", value_name = "PORTS")]
     source_port: (u16, u16),
-    /// Send everything to this MAC address [default: neighbours and routers are asked for theirs]
+    /// Send all probes to this MAC address [default: resolved by ARP or Neighbor Discovery]
     #[arg(long, value_parser = parse_mac, value_name = "MAC")]
     router_mac: Option<Mac>,
     /// TCP options of probes
@@ -89,14 +89,14 @@ pub struct Args {
     #[arg(value_name = "N")]
     ttl: u8,
 
-    /// Connect to open ports and print what the service says; answers are taken by AF_XDP, so that
-    /// the kernel does not reset the connections
+    /// Connect to open ports and print what the service sends; AF_XDP takes the responses from the
+    /// host, so that the kernel does not reset the connections
     #[arg(long)]
     banners: bool,
     /// Close a connection after TIME
     #[arg(long, default_value = "10", value_parser = parse_duration, value_name = "TIME")]
     banner_timeout: Duration,
-    /// Connections open at one time, at most, 6 KiB each
+    /// Maximum number of open connections; each takes 6 KiB
     #[arg(long, default_value_t = 4096, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: u32,
@@ -126,10 +126,10 @@ is up. Ports that are not listed did not answer.
 UDP probes carry a request of the usual service of their port (DNS, NTP, SNMP, SIP, QUIC and so \
 on), and nothing to other ports.
 
-Private, multicast and other reserved addresses are left out of larger ranges: to scan them, name \
-a range within them. At most 100 packets a second are sent unless --rate says otherwise.
+Private, multicast and other reserved addresses are skipped in larger ranges: to scan them, name \
+a range within them. Without --rate, 100 packets a second are sent.
 
-Each attempt of --retries goes to every target, one second after the one before or as soon as the \
+Each of the --retries goes to every target, one second after the previous probe or as soon as the \
 rate allows.
 
 Examples:
@@ -143,7 +143,7 @@ Examples:
 /// What probes look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum OptionsText {
-    /// MSS alone
+    /// MSS only
     Minimal,
     /// As Linux sends them
     Linux,
@@ -243,14 +243,14 @@ fn check_same(scan: &Scan, saved: &Saved, path: &Path) -> Result<()> {
     if saved.fingerprint == scan.fingerprint() && saved.seed == order.seed {
         return Ok(());
     }
-    let what = format!("go on with the scan of {}", path.display());
-    let why = "it is the state of a scan of other targets, ports, shard, retries or seed";
+    let what = format!("resume the scan in {}", path.display());
+    let why = "it was saved by a scan with other targets, ports, shard, retries or seed";
     Err(refused(&what, why.into()).with_hint("give the same arguments, or another file"))
 }
 
 fn lost_answers(lost: u64) -> Error {
-    let why = format!("{lost} received packets were lost, and answers may be among them");
-    Error::new(ErrorKind::Lost, "receive all answers", why).with_hint("scan at a lower --rate")
+    let why = format!("{lost} received packets were lost; they may include responses");
+    Error::new(ErrorKind::Lost, "receive all responses", why).with_hint("scan at a lower --rate")
 }
 
 impl Args {
@@ -274,8 +274,8 @@ impl Args {
             read(file, &mut include)?;
         }
         if include.is_empty() {
-            return Err(refused("scan", "there is no target".into())
-                .with_hint("name addresses, prefixes or ranges, or --target-file FILE"));
+            return Err(refused("scan", "no target is given".into())
+                .with_hint("give addresses, prefixes or ranges, or --target-file FILE"));
         }
         let mut exclude = self.exclude.clone();
         for file in &self.exclude_file {
@@ -288,7 +288,7 @@ impl Args {
                 .count()
         };
         if families(true) > 1 || families(false) > 1 {
-            let why = "there are two of one family".to_owned();
+            let why = "two of them have the same IP version".to_owned();
             return Err(refused("use the source addresses", why));
         }
         let list = self.ports.clone().unwrap_or_default();

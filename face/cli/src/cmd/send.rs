@@ -88,7 +88,7 @@ struct PaceArgs {
     /// Packets per second, as a number
     #[arg(long, conflicts_with = "rate", value_parser = parse_pps, value_name = "N")]
     pps: Option<Rate>,
-    /// Bit rates count FCS, preamble and inter-frame gap
+    /// Count FCS, preamble and inter-frame gap in bit rates
     #[arg(long)]
     wire: bool,
     /// Replay X times as fast as captured
@@ -304,7 +304,7 @@ impl Destination {
             }
         }
         Err(refused
-            .unwrap_or_else(|| Error::new(ErrorKind::InvalidInput, "send", "there is no port")))
+            .unwrap_or_else(|| Error::new(ErrorKind::InvalidInput, "send", "no port is given")))
     }
 }
 
@@ -359,7 +359,7 @@ impl Args {
         ];
         if let Some((_, option)) = only_replay.iter().find(|row| row.0) {
             usage(&format!(
-                "{option} is for captured packets, and there is no capture"
+                "{option} is for captured packets, and no capture is given"
             ));
         }
     }

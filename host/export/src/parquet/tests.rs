@@ -98,7 +98,7 @@ fn folders_are_by_day_or_not_at_all() {
 fn a_folder_that_cannot_be_is_told_at_once() {
     for (url, words) in [
         ("parquet:/proc/none", "/proc/none"),
-        ("parquet:-", "a directory is needed"),
+        ("parquet:-", "a directory is required"),
     ] {
         let target = crate::Target::parse(url).unwrap();
         let error = crate::Exporters::open(&[target], &setup()).err().unwrap();

@@ -145,7 +145,7 @@ impl Output {
             }
         }
         if index >= self.links.len() {
-            let why = format!("a packet of interface {index}, which was not described");
+            let why = format!("a packet of interface {index}, which has no description block");
             return Err(Error::new(ErrorKind::Damaged, "capture", why));
         }
         Ok(())

@@ -37,13 +37,13 @@ fn iommu_in(sys: &Path) -> Finding {
     let word = if groups == 1 { "group" } else { "groups" };
     match (units.first(), groups) {
         (None, 0) => Finding::No(
-            "there is none, or it is disabled".into(),
+            "there is no IOMMU, or it is disabled".into(),
             "enable VT-d or AMD-Vi in the firmware and boot with intel_iommu=on or \
              amd_iommu=on; a virtual machine needs an emulated IOMMU"
                 .into(),
         ),
         (Some(unit), 0) => Finding::No(
-            format!("{unit} is present, but it translates for no device"),
+            format!("{unit} is present, but no device uses it"),
             "boot with intel_iommu=on or amd_iommu=on, and without iommu=off".into(),
         ),
         (Some(unit), _) => {

@@ -96,9 +96,8 @@ impl Select {
             let count = program.insns().len();
             if count > IPTABLES_MAX {
                 let what = format!("compile the filter for {command}");
-                let why = format!("{count} instructions, and -m bpf takes {IPTABLES_MAX}");
-                let hint = "several rules with a part of the filter each, or barewire guard, \
-                            which has no such limit";
+                let why = format!("{count} instructions; -m bpf accepts {IPTABLES_MAX}");
+                let hint = "split the filter over several rules, or use barewire guard, which has no such limit";
                 return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint));
             }
         }

@@ -343,7 +343,7 @@ impl Out {
 }
 
 fn stuck() -> Error {
-    let why = "the sending device does not complete its transmits";
+    let why = "the sending device does not complete transmissions";
     Error::new(ErrorKind::Io, "forward", why)
         .with_hint("check that the link is up at both ends; `barewire devices` shows its state")
 }

@@ -195,8 +195,7 @@ impl End {
             return Ok(());
         };
         let why = format!(
-            "{lifeline}: forwarding would take this host's own packets, or flood the network it \
-             depends on"
+            "{lifeline}: forwarding would take this host's own packets, or flood the network it depends on"
         );
         let what = format!("forward with {}", self.text);
         Err(Error::new(ErrorKind::InvalidInput, what, why)

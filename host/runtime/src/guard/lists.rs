@@ -86,7 +86,7 @@ impl ListSpec {
                 .with_why(format!(
                     "no such file, and no list of prefixes: {not_inline}"
                 ))
-                .with_hint("give a file with a prefix a line, or prefixes separated by commas"),
+                .with_hint("give a file with one prefix per line, or prefixes separated by commas"),
             _ => error,
         })
     }

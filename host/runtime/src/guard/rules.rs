@@ -153,7 +153,9 @@ impl RuleSpec {
 /// What was expected.
 pub fn parse_rate(text: &str) -> std::result::Result<u32, String> {
     let expected = || {
-        format!("\"{text}\" is no rate: expected packets a second such as 1000/s, 20k/s or 1M/s")
+        format!(
+            "\"{text}\" is not a rate: expected packets per second such as 1000/s, 20k/s or 1M/s"
+        )
     };
     let trimmed = text.trim();
     let number = trimmed.strip_suffix("/s").or(trimmed.strip_suffix("pps"));
@@ -219,7 +221,7 @@ fn parse_time(text: &str) -> std::result::Result<Duration, String> {
     match seconds {
         Some(seconds @ 1..=1_000_000_000) => Ok(Duration::from_secs(seconds)),
         _ => Err(format!(
-            "\"{text}\" is no time: expected one such as 90s, 10m, 2h or 7d"
+            "\"{text}\" is not a time: expected one such as 90s, 10m, 2h or 7d"
         )),
     }
 }
@@ -382,10 +384,10 @@ fn rule(
 fn limit(keys: &Keys) -> std::result::Result<Verdict, &'static str> {
     let out_of_range = "rate or burst out of range";
     if keys.rate.is_none() && keys.burst.is_some() {
-        return Err("burst is for rate; a limit of each source has source_burst");
+        return Err("burst belongs to rate; a limit per source has source_burst");
     }
     if keys.source_rate.is_none() && keys.source_burst.is_some() {
-        return Err("source_burst is for source_rate");
+        return Err("source_burst belongs to source_rate");
     }
     let all = match &keys.rate {
         Some((_, rate)) => {
@@ -426,7 +428,7 @@ fn keys(table: &DeTable<'_>, folder: &Path) -> std::result::Result<Keys, Wrong> 
                     return Err(wrong(why));
                 }
                 if name.chars().any(char::is_control) {
-                    return Err(wrong("a name has no control characters".into()));
+                    return Err(wrong("a name must not contain control characters".into()));
                 }
                 keys.name = Some(name);
             }
@@ -495,7 +497,7 @@ fn list(
             ListSpec::inline(texts?).map_err(wrong)
         }
         _ => Err(wrong(format!(
-            "{key} is the name of a file in quotes, or an array of prefixes"
+            "{key} must be a file name in quotes, or an array of prefixes"
         ))),
     }
 }
@@ -503,7 +505,7 @@ fn list(
 fn text(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<String, Wrong> {
     match value.get_ref() {
         DeValue::String(text) => Ok(text.clone().into_owned()),
-        _ => Err((value.span(), format!("{key} is a text in quotes"))),
+        _ => Err((value.span(), format!("{key} must be text in quotes"))),
     }
 }
 
@@ -512,7 +514,7 @@ fn integer(value: &Spanned<DeValue<'_>>, key: &str) -> std::result::Result<i64, 
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
         _ => None,
     };
-    number.ok_or_else(|| (value.span(), format!("{key} is a whole number")))
+    number.ok_or_else(|| (value.span(), format!("{key} must be a whole number")))
 }
 
 #[cfg(test)]
@@ -566,8 +568,11 @@ mod tests {
         assert_eq!(verdict(&both).unwrap(), "limit 1000/s and 50/s per /24,/48");
         for (keys, why) in [
             ("", "no rate and no source_rate"),
-            ("rate = \"9/s\"\nsource_burst = 1", "source_burst is for"),
-            ("source_rate = \"9/s\"\nburst = 1", "burst is for rate"),
+            (
+                "rate = \"9/s\"\nsource_burst = 1",
+                "source_burst belongs to",
+            ),
+            ("source_rate = \"9/s\"\nburst = 1", "burst belongs to rate"),
             (
                 "source_rate = \"9/s per 24\"",
                 "line 4: \"9/s per 24\": expected",

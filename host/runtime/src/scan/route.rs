@@ -31,7 +31,9 @@ impl Local {
             None => {
                 let first = targets.addr(0);
                 let route = neighbour::route(None, first).map_err(|error| {
-                    error.with_hint(format!("no route leads to {first}: name one with -e"))
+                    error.with_hint(format!(
+                        "there is no route to {first}: choose an interface with -e"
+                    ))
                 })?;
                 Link::by_index(route.interface)?
             }
@@ -89,7 +91,7 @@ impl Local {
                     let what = format!("scan from {}", self.link.name);
                     let why = format!("it has no {family} address to send from");
                     return Err(Error::new(ErrorKind::InvalidInput, what, why)
-                        .with_hint("--source-ip ADDRESS names one"));
+                        .with_hint("--source-ip ADDRESS sets one"));
                 }
             }
         }
@@ -140,7 +142,7 @@ impl Local {
                     self.link.name
                 );
                 return Err(Error::new(ErrorKind::NotFound, what, why)
-                    .with_hint("--router-mac MAC names it, -e another interface"));
+                    .with_hint("--router-mac MAC sets it; -e selects another interface"));
             };
             match is_ipv6 {
                 true => hops.router_v6 = Some(mac),
@@ -169,12 +171,12 @@ fn check_source_ports(name: &str, ports: (u16, u16), own: Option<(u16, u16)>) ->
         return Ok(());
     }
     let why = format!(
-        "this host makes its own connections from ports {own_first}-{own_last}, and would miss \
-         the answers to those from {first}-{last}"
+        "this host uses ports {own_first}-{own_last} for its own connections, and would miss responses to ports {first}-{last}"
     );
     Err(
-        Error::new(ErrorKind::InvalidInput, format!("scan by {name}"), why)
-            .with_hint("--source-port outside of that range, or afpacket:, which copies packets"),
+        Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why).with_hint(
+            "use a --source-port outside of that range, or afpacket:, which copies packets",
+        ),
     )
 }
 

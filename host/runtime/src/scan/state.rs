@@ -46,9 +46,9 @@ impl Saved {
             return Ok(None);
         }
         let saved = Self::parse(&text).ok_or_else(|| {
-            let why = "it is not the state of a scan";
+            let why = "it is not a state file of barewire scan";
             Error::new(ErrorKind::InvalidInput, what(path), why)
-                .with_hint("name another file, or remove this one")
+                .with_hint("use another file, or remove this one")
         })?;
         Ok(Some(saved))
     }
@@ -79,7 +79,7 @@ impl Saved {
 }
 
 fn what(path: &Path) -> String {
-    format!("go on with the scan of {}", path.display())
+    format!("resume the scan in {}", path.display())
 }
 
 /// What a scan is of, in 64 bits: targets, ports, shard, attempts (FNV-1a). It distinguishes scans

@@ -218,7 +218,7 @@ impl Replay {
         let last = self.round_count != 0 && self.rounds >= self.round_count;
         if self.round_packets == 0 && !last {
             self.ended = true;
-            let why = "the capture has no packet that can be sent";
+            let why = "the capture contains no packet that can be sent";
             return Err(Error::new(ErrorKind::InvalidInput, "replay", why));
         }
         self.round_packets = 0;

@@ -43,7 +43,7 @@ impl Guard {
     /// # Errors
     /// When it cannot be started.
     pub fn start(mut command: Command) -> Result<Self> {
-        let failed = |error| Error::from_io("start the process that gives the card back", error);
+        let failed = |error| Error::from_io("start the process that binds the card back", error);
         let child = command
             .arg0(NAME)
             .stdin(Stdio::piped())
@@ -55,7 +55,7 @@ impl Guard {
         let output = guard.child.stdout.take();
         match output.map(|mut output| output.read_exact(&mut said)) {
             Some(Ok(())) if said == READY => Ok(guard),
-            _ => Err(failed(io::Error::other("it ended at once"))),
+            _ => Err(failed(io::Error::other("it exited at once"))),
         }
     }
 
@@ -72,7 +72,7 @@ impl Guard {
         let status = self.child.wait();
         status
             .map(|status| status.success())
-            .map_err(|error| Error::from_io("wait until the card is given back", error))
+            .map_err(|error| Error::from_io("wait until the card is bound back", error))
     }
 }
 
@@ -111,7 +111,7 @@ pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
         return Ok(None);
     }
     let Some((program, args)) = GUARDIAN.get() else {
-        let why = "this program has no process to give the card back when it dies";
+        let why = "this program has no helper process to bind the card back when it dies";
         let error = Error::new(ErrorKind::Unsupported, format!("take {address}"), why);
         return Err(error.with_hint(format!("barewire nic bind vfio {address}")));
     };

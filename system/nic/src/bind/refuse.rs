@@ -12,7 +12,7 @@ use super::{Place, VFIO};
 use crate::card::{Card, is_network_card};
 use crate::lifeline::lifeline;
 
-const FORCE: &str = "--force does it anyway";
+const FORCE: &str = "--force overrides this";
 
 fn refused(card: &Card, kind: ErrorKind, why: String) -> Error {
     Error::new(kind, format!("give {} away", card.address), why)
@@ -25,7 +25,7 @@ pub(super) fn other_devices(function: &PciFunction) -> Result<()> {
     }
     let address = function.address();
     let why = match function.class() {
-        Ok(class) => format!("it is no network card (class {class:06x})"),
+        Ok(class) => format!("it is not a network card (class {class:06x})"),
         Err(error) => error.to_string(),
     };
     let what = format!("change the driver of {address}");
@@ -38,10 +38,9 @@ pub(super) fn no_iommu(card: &Card) -> Result<()> {
     if card.group.is_some() {
         return Ok(());
     }
-    let why = "it is in no IOMMU group: this machine has no IOMMU, or it is switched off";
+    let why = "it has no IOMMU group: this machine has no IOMMU, or it is disabled";
     Err(refused(card, ErrorKind::Unsupported, why.into()).with_hint(
-        "switch VT-d or AMD-Vi on in the firmware, and boot with intel_iommu=on (Intel); \
-         `barewire doctor` tells what is there",
+        "enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel); `barewire doctor` shows the IOMMU's state",
     ))
 }
 
@@ -52,14 +51,12 @@ pub(super) fn shared_group(card: &Card) -> Result<()> {
         return Ok(());
     };
     let why = format!(
-        "its IOMMU group {} also has {other}, which {} drives: the kernel gives the group to a \
-         process as a whole",
+        "its IOMMU group {} also contains {other}, bound to {}: the kernel assigns a group to a process only as a whole",
         card.group.unwrap_or_default(),
         driver.as_deref().unwrap_or_default(),
     );
     let hint = format!(
-        "take {other} from its driver first, or put the card into a slot of its own; {FORCE}, and \
-         the port then opens when {other} is free too"
+        "unbind {other} from its driver first, or move the card to another slot; {FORCE}, but the port opens only when {other} is free too"
     );
     Err(refused(card, ErrorKind::Busy, why).with_hint(hint))
 }
@@ -69,7 +66,7 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
     let virtual_functions = fs::read_to_string(function.dir().join("sriov_numvfs"));
     let count: u32 = virtual_functions.map_or(0, |text| text.trim().parse().unwrap_or(0));
     if count != 0 {
-        let why = format!("{count} virtual functions of it are in use, and would vanish with it");
+        let why = format!("{count} of its virtual functions are in use and would disappear");
         let file = function.dir().join("sriov_numvfs");
         return Err(refused(card, ErrorKind::Busy, why)
             .with_hint(format!("echo 0 > {}; {FORCE}", file.display())));
@@ -77,17 +74,16 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
     let driver = card.driver.as_ref().filter(|driver| *driver != VFIO);
     if let (true, Some(driver)) = (card.interfaces.is_empty(), driver) {
         let why = format!(
-            "{driver} drives it, and no interface of it is to be seen: it may be in another \
-             network namespace, and in use there"
+            "it is bound to {driver}, but its interface is not visible: it may be in use in another network namespace"
         );
-        let hint = format!("`ip netns exec NAME barewire nic bind …` asks there; {FORCE}");
+        let hint = format!("run `ip netns exec NAME barewire nic bind …` there; {FORCE}");
         return Err(refused(card, ErrorKind::Busy, why).with_hint(hint));
     }
     for name in &card.interfaces {
         let why = match part_of(place, name) {
             None if place.is_live => interface_in_use(name).unwrap_or_else(|error| {
                 Some(format!(
-                    "whether {name} is in use cannot be reported: {error}"
+                    "barewire cannot determine whether {name} is in use: {error}"
                 ))
             }),
             why => why,
@@ -118,7 +114,9 @@ fn interface_in_use(name: &str) -> Result<Option<String>> {
     let link = Link::by_name(name)?;
     if let Some(xdp) = link.xdp.first() {
         let id = xdp.program_id;
-        return Ok(Some(format!("XDP program {id} is on its interface {name}")));
+        return Ok(Some(format!(
+            "XDP program {id} is attached to its interface {name}"
+        )));
     }
     let mut addresses = sys::address::of(link.index)?
         .into_iter()
@@ -139,7 +137,7 @@ pub(super) fn in_use_by_process(place: &Place, function: &PciFunction, card: &Ca
     let Some((pid, name)) = user(place, function, card) else {
         return Ok(());
     };
-    let why = format!("process {pid} ({name}) drives it");
+    let why = format!("process {pid} ({name}) uses it");
     Err(refused(card, ErrorKind::Busy, why).with_hint(format!("end process {pid} first")))
 }
 

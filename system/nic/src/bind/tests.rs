@@ -206,7 +206,7 @@ fn what_must_not_go_is_refused() {
     let disk = copy.function("0000:00:02.0", "0x010802\n", 1, "nvme");
     assert!(
         copy.refusal(disk, Owner::Vfio)
-            .contains("no network card (class 010802)")
+            .contains("not a network card (class 010802)")
     );
     let bare = copy.function("0000:00:03.0", ETHERNET, 0, "igb");
     assert!(copy.refusal(bare, Owner::Vfio).contains("no IOMMU"));
@@ -259,7 +259,10 @@ fn what_fails_half_way_is_undone_as_far_as_it_goes() {
     // Nothing acts as the kernel here: the card keeps its driver, so it does not get the requested
     // one.
     let error = there.carry_out().unwrap_err();
-    assert!(error.to_string().contains("igb has it instead"), "{error}");
+    assert!(
+        error.to_string().contains("bound to igb instead"),
+        "{error}"
+    );
     assert_eq!(there.function.driver_override(), None, "taken back");
     assert!(!copy.place.former_file(address).exists(), "forgotten");
     assert!(!error.hint().unwrap().contains("undone"), "{error}");
@@ -293,7 +296,7 @@ fn a_card_that_a_process_drives_stays() {
     assert!(plan(&copy.place, address, Owner::Kernel, false).is_ok());
     symlink("/dev/vfio/7", process.join("fd/4")).unwrap();
     let why = copy.refusal(address, Owner::Kernel);
-    assert!(why.contains("process 4711 (barewire) drives it"), "{why}");
+    assert!(why.contains("process 4711 (barewire) uses it"), "{why}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ use listen::{Listening, Source};
 pub(crate) const BACKEND: Backend = Backend {
     summary: "tap on an interface, or on all (any): sees both directions, takes no packets",
     example: "afpacket:eth0",
-    needs: "CAP_NET_RAW; with CAP_BPF and Linux 5.12 the cheaper ring; Linux 3.2 at least",
+    needs: "CAP_NET_RAW and Linux 3.2; with CAP_BPF and Linux 5.12 the cheaper ring",
     target: Target::Interface,
     plain: Plain::Interfaces,
     faster: "xdplive: and afxdp: send faster than afpacket:",
@@ -66,7 +66,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
     let refuse = |why: String| Error::new(ErrorKind::InvalidInput, what.clone(), why);
     let queue_count = options.queue_count.max(1);
     if queue_count > QUEUE_COUNT_MAX {
-        let why = format!("{queue_count} queues are more than a fan-out group's {QUEUE_COUNT_MAX}");
+        let why = format!("{queue_count} queues: a fan-out group has at most {QUEUE_COUNT_MAX}");
         return Err(refuse(why));
     }
     let first = PacketSocket::new()?;
@@ -171,8 +171,10 @@ impl Ends<'_> {
         self.facts.append(&mut listening.facts);
         if self.user_filter.is_some() {
             let fact = match self.link.index {
-                0 => "in user space, what it rejects is counted",
-                _ => "in user space, as the kernel runs no loops; what it rejects is counted",
+                0 => "in user space, rejected packets are counted",
+                _ => {
+                    "in user space, because the kernel allows no loops; rejected packets are counted"
+                }
             };
             self.facts.retain(|(name, _)| *name != "filter");
             self.facts.push(("filter", fact.into()));
@@ -241,7 +243,7 @@ fn ring_bytes(options: &PortOptions) -> std::result::Result<usize, String> {
     };
     if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
         return Err(format!(
-            "a ring of {bytes} bytes is not in {RING_BYTES_MIN} to {RING_BYTES_MAX}"
+            "a ring of {bytes} bytes is outside of {RING_BYTES_MIN} to {RING_BYTES_MAX}"
         ));
     }
     Ok(bytes)
@@ -258,9 +260,9 @@ fn time_source(
     match options.timestamp {
         TimestampSource::Auto => Ok(TimestampSource::Kernel),
         TimestampSource::Device if !socket.stamps_in_hardware(interface) => {
-            let why = "the card does not stamp every packet that it receives";
+            let why = "the card does not timestamp every received packet";
             Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
-                "if it can, turn it on: hwstamp_ctl -i {interface} -r 1; or use timestamp=kernel"
+                "enable it if the card supports it: hwstamp_ctl -i {interface} -r 1; or use timestamp=kernel"
             )))
         }
         source => Ok(source),
@@ -269,8 +271,8 @@ fn time_source(
 
 fn time_fact(time: TimestampSource) -> &'static str {
     match time {
-        TimestampSource::Device => "the card's, the kernel's where it gave none",
-        TimestampSource::Batch => "the reader's clock, once a batch",
+        TimestampSource::Device => "the card's, else the kernel's",
+        TimestampSource::Batch => "the reader's clock, once per batch",
         TimestampSource::None => "none",
         _ => "the kernel's",
     }
@@ -297,7 +299,7 @@ fn link_type(link: &Link) -> std::result::Result<u16, String> {
         824 => 253,
         other => {
             return Err(format!(
-                "packets of hardware type {other} have no link type we know"
+                "packets of hardware type {other} have no known link type"
             ));
         }
     })

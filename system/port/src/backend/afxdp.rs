@@ -62,7 +62,7 @@ pub(crate) const BACKEND: Backend = Backend {
     // They are in a map of its program.
     to_count: sys::rights::to_read_maps,
     calls_bpf: true,
-    faster: "xdplive: sends faster where the driver takes XDP frames",
+    faster: "xdplive: sends faster if the driver accepts XDP frames",
     frames,
     ..Backend::new("afxdp", open)
 };

@@ -230,15 +230,15 @@ impl Foreign {
         let refuse = |why: String| Error::new(ErrorKind::InvalidInput, "send a frame", why);
         let tag = frame.pool_tag();
         let foreign = self.cache_of(tag).ok_or_else(|| {
-            refuse("its pool is gone".into())
-                .with_hint("keep the port, or the pool, that the frame came from")
+            refuse("its pool no longer exists".into())
+                .with_hint("keep the port or the pool that the frame came from")
         })?;
         let Some(mut copy) = cache.take() else {
             return Ok(Copied::NoRoom(frame));
         };
         let (pool, len) = (cache.pool(), frame.len());
         if len > pool.frame_len() - headroom {
-            let why = format!("{len} bytes do not fit this queue's frames");
+            let why = format!("{len} bytes do not fit into this queue's frames");
             let _ = foreign.give(frame);
             foreign.keep_an_eighth();
             let _ = cache.give(copy);
@@ -404,6 +404,11 @@ mod tests {
         let (mut own, counters) = (cache(), TxCounters::default());
         let frame = cache().take().unwrap();
         let error = Foreign::default().copy(frame, 0, &mut own, &counters).err();
-        assert!(error.unwrap().to_string().contains("its pool is gone"));
+        assert!(
+            error
+                .unwrap()
+                .to_string()
+                .contains("its pool no longer exists")
+        );
     }
 }

@@ -112,9 +112,9 @@ fn unknown(pci: &PciFunction, (vendor, device): (u16, u16)) -> Error {
     let what = format!("open {}:{}", BACKEND.scheme, pci.address());
     let why = match pci.class() {
         Ok(class) if class >> 16 != 0x02 => {
-            format!("{vendor:04x}:{device:04x} is no network card (class {class:06x})")
+            format!("{vendor:04x}:{device:04x} is not a network card (class {class:06x})")
         }
-        _ => format!("there is no driver for {vendor:04x}:{device:04x} here"),
+        _ => format!("barewire has no driver for {vendor:04x}:{device:04x}"),
     };
     Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
         "drivers: {}; with the kernel's driver the card works as afxdp:INTERFACE",
@@ -166,7 +166,7 @@ fn settings(
         None if options.queue_count == 0 => (0, 1),
         None if options.queue_count > most => {
             let why = format!(
-                "{} queues are more than the card's {most}",
+                "{} queues were requested, but the card has {most}",
                 options.queue_count
             );
             return Err(refuse(why));
@@ -237,9 +237,9 @@ fn assemble<D: Driver>(assembly: Assembly<'_>, driver: D) -> Result<Port> {
     let options = &options.for_packets(ethernet)?;
     if options.timestamp == TimestampSource::Device {
         let what = format!("open {}:{}", BACKEND.scheme, name.target);
-        let why = "the card's clock is not read by this driver";
+        let why = "this driver does not read the card's clock";
         return Err(Error::new(ErrorKind::Unsupported, what, why)
-            .with_hint("timestamp=batch takes the time once a batch"));
+            .with_hint("timestamp=batch reads the clock once per batch"));
     }
     let limits = driver.limits();
     let pool = pool(options, &limits)?;

@@ -31,15 +31,14 @@ use crate::tx::{TxBackend, TxQueue};
 
 /// The row in the table of backends.
 pub(crate) const BACKEND: Backend = Backend {
-    summary: "sends without socket buffers, many packets a system call; not seen by taps",
+    summary: "sends without socket buffers, many packets per system call; taps do not see them",
     example: "xdplive:eth0",
-    needs: "CAP_BPF and CAP_NET_ADMIN; Linux 5.18; a driver that takes XDP frames (veth: GRO or \
-            XDP at the other end)",
+    needs: "CAP_BPF and CAP_NET_ADMIN; Linux 5.18; a driver that accepts XDP frames (veth: GRO or XDP at the other end)",
     target: Target::Interface,
     // Each batch is a run of its program.
     to_send: Some(Capability::Bpf),
     calls_bpf: true,
-    faster: "a receiver with GRO takes more",
+    faster: "a receiver with GRO accepts longer packets",
     ..Backend::new("xdplive", open)
 };
 
@@ -98,7 +97,7 @@ fn open(name: &PortName, options: &PortOptions) -> Result<Port> {
         counters: counters.clone(),
     };
     let facts = vec![
-        ("ring", format!("{ring_len} packets a system call")),
+        ("ring", format!("{ring_len} packets per system call")),
         ("longest", format!("{len_max} bytes")),
     ];
     let control = Control {
@@ -220,8 +219,7 @@ fn with_identifier(
         if left.is_zero() {
             return Err(error
                 .with_why(
-                    "the kernel has no identifier left for a page pool, of which each call needs \
-                     one: other programs use them up, or the kernel is slow to take them back",
+                    "the kernel has no free page pool identifier, and each call needs one: other programs use them, or the kernel releases them slowly",
                 )
                 .with_hint("afpacket: sends without page pools"));
         }

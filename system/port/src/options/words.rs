@@ -33,7 +33,7 @@ pub(crate) fn apply(
     key: &str,
     value: &str,
 ) -> std::result::Result<(), String> {
-    let bad = || format!("{value:?} is no value for {key}");
+    let bad = || format!("{value:?} is not a valid {key}");
     let number = || value.parse::<u32>().map_err(|_| bad());
     let yes = || match value {
         "yes" | "on" | "1" | "true" | "" => Ok(true),
@@ -60,7 +60,7 @@ pub(crate) fn apply(
         "qdisc_bypass" => options.qdisc_bypass = yes()?,
         "bind_card" => options.bind_card = yes()?,
         "iommu" => options.iommu = value.parse().map_err(|()| bad())?,
-        _ => return Err(format!("there is no option {key:?}")),
+        _ => return Err(format!("unknown option {key:?}")),
     }
     Ok(())
 }

@@ -112,7 +112,7 @@ impl Link {
     /// The kernel's info about it.
     pub fn info(&self) -> Result<LinkInfo> {
         let raw: InfoRaw = object::info(self.fd.as_fd(), InfoRaw::default())
-            .map_err(|e| Error::from_io("ask about a BPF link", e))?;
+            .map_err(|e| Error::from_io("query a BPF link", e))?;
         Ok(LinkInfo {
             id: raw.id,
             program_id: raw.prog_id,

@@ -184,7 +184,7 @@ impl Map {
     /// Adopts a descriptor, asking the kernel what it is.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         let info: InfoRaw = object::info(fd.as_fd(), InfoRaw::default())
-            .map_err(|e| Error::from_io("ask about a BPF map", e))?;
+            .map_err(|e| Error::from_io("query a BPF map", e))?;
         // The per-processor kinds of `enum bpf_map_type`: hash, array, LRU hash, cgroup storage.
         let per_cpu = matches!(info.kind, 5 | 6 | 10 | 21);
         let value_len = if per_cpu {

@@ -233,7 +233,7 @@ impl Program {
     /// The kernel's info about it.
     pub fn info(&self) -> Result<ProgramInfo> {
         let raw: InfoRaw = object::info(self.fd.as_fd(), InfoRaw::default())
-            .map_err(|e| Error::from_io("ask about a BPF program", e))?;
+            .map_err(|e| Error::from_io("query a BPF program", e))?;
         Ok(ProgramInfo {
             id: raw.id,
             kind: raw.kind,

@@ -19,7 +19,7 @@ const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
 
 /// What helps with a function or a kernel that does not do what it should.
-const AFRESH: &str = "the kernel's log tells why (dmesg | tail); bind the card to the kernel's \
+const AFRESH: &str = "see the kernel log (dmesg | tail); bind the card to the kernel's \
                       driver and back (barewire nic bind kernel and vfio)";
 
 /// How a function interrupts.
@@ -66,13 +66,13 @@ pub struct Device {
 
 impl Device {
     pub(super) fn new(address: PciAddress, fd: OwnedFd, space: Arc<Space>) -> Result<Self> {
-        let what = || format!("ask for PCI function {address}");
+        let what = || format!("query PCI function {address}");
         let mut info = abi::DeviceInfo::sized();
         call(&fd, abi::DEVICE_GET_INFO, &mut info)
             .map_err(|error| Error::from_io(what(), error).with_hint(AFRESH))?;
         if info.flags & abi::DEVICE_IS_PCI == 0 {
-            let error = Error::new(ErrorKind::Unsupported, what(), "it is no PCI device");
-            return Err(error.with_hint("name a card by its PCI address: barewire nic list"));
+            let error = Error::new(ErrorKind::Unsupported, what(), "it is not a PCI device");
+            return Err(error.with_hint("give the card's PCI address: barewire nic list"));
         }
         let mut device = Self {
             fd,
@@ -101,7 +101,7 @@ impl Device {
         let mut info = abi::RegionInfo::sized();
         info.index = index;
         call(&self.fd, abi::DEVICE_GET_REGION_INFO, &mut info).map_err(|error| {
-            let what = format!("ask for region {index} of PCI function {}", self.address);
+            let what = format!("query region {index} of PCI function {}", self.address);
             Error::from_io(what, error).with_hint(AFRESH)
         })?;
         Ok(info)
@@ -124,13 +124,12 @@ impl Device {
             let why = "it is empty or cannot be mapped";
             let error = Error::new(ErrorKind::NotFound, what(), why);
             return Err(error.with_hint(
-                "the firmware gave it no room, or it shares a page with another: look at it with \
-                 lspci -vv, and try another slot",
+                "the firmware assigned it no address range, or it shares a page with another BAR: see lspci -vv, or try another slot",
             ));
         }
         let (Ok(len), Ok(offset)) = (usize::try_from(info.len), i64::try_from(info.offset)) else {
             let error = Error::new(ErrorKind::Unsupported, what(), "it is too large");
-            return Err(error.with_hint("a processor of 64 bits reaches it"));
+            return Err(error.with_hint("use a 64-bit processor"));
         };
         Mapping::device(self.fd.as_fd(), len, offset).map_err(|error| error.with_hint(AFRESH))
     }
@@ -265,10 +264,8 @@ impl Device {
         call(&self.fd, abi::DEVICE_SET_IRQS, &mut set).map_err(|error: io::Error| {
             let what = format!("{verb} interrupts of PCI function {}", self.address);
             let hint = match events {
-                0 | 1 => "the kernel's log tells why: dmesg | tail",
-                _ => {
-                    "fewer queues= need fewer interrupts; the kernel's log tells why: dmesg | tail"
-                }
+                0 | 1 => "see the kernel log: dmesg | tail",
+                _ => "fewer queues= need fewer interrupts; see the kernel log: dmesg | tail",
             };
             Error::from_io(what, error).with_hint(hint)
         })

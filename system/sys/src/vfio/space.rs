@@ -37,7 +37,7 @@ impl Space {
     pub(super) fn iommufd(fd: OwnedFd) -> Result<Self> {
         let mut alloc = abi::IoasAlloc::sized();
         call(&fd, abi::IOAS_ALLOC, &mut alloc).map_err(|error| {
-            Error::from_io("make a space of device addresses", error)
+            Error::from_io("create a device address space", error)
                 .with_hint("iommu=type1 uses the older interface")
         })?;
         let ioas = alloc.ioas;
@@ -106,8 +106,8 @@ impl Space {
             }
         };
         result.map_err(|error| {
-            Error::from_io("take memory from a device", error)
-                .with_hint("the kernel's log tells why: dmesg | tail")
+            Error::from_io("unmap memory from a device", error)
+                .with_hint("see the kernel log: dmesg | tail")
         })
     }
 
@@ -115,8 +115,8 @@ impl Space {
     /// that interrupts and bridges have.
     pub fn ranges(&self) -> Result<Vec<(u64, u64)>> {
         let unknown = |error| {
-            Error::from_io("ask for the range of device addresses", error)
-                .with_hint("the kernel's log tells why: dmesg | tail")
+            Error::from_io("query the range of device addresses", error)
+                .with_hint("see the kernel log: dmesg | tail")
         };
         match &self.0 {
             Kind::Type1 { container, .. } => {
@@ -187,18 +187,15 @@ fn map_error(len: usize, error: io::Error) -> Error {
     let hint = match error.raw_os_error() {
         // Type 1 returns it for the limit, and for a machine without memory.
         Some(libc::ENOMEM | libc::EPERM) => format!(
-            "the limit of locked memory is below {mib} MiB: ulimit -l unlimited, or CAP_IPC_LOCK"
+            "the limit for locked memory is below {mib} MiB: ulimit -l unlimited, or CAP_IPC_LOCK"
         ),
         Some(libc::ENOSPC) => {
-            "as many mappings as the kernel allows are made: a pool on huge pages \
-                               needs few (sysctl vm.nr_hugepages), or raise \
-                               /sys/module/vfio_iommu_type1/parameters/dma_entry_limit"
+            "the kernel's limit of mappings is reached: a pool on huge pages needs few (sysctl vm.nr_hugepages), or raise /sys/module/vfio_iommu_type1/parameters/dma_entry_limit"
                 .into()
         }
-        Some(libc::EINVAL | libc::EEXIST) => "the IOMMU does not have these addresses: a smaller \
-                                              pool, fewer queues=, a shorter ring="
+        Some(libc::EINVAL | libc::EEXIST) => "the IOMMU does not support these addresses: use a smaller pool, fewer queues= or a shorter ring="
             .into(),
-        _ => "the kernel's log tells why: dmesg | tail".into(),
+        _ => "see the kernel log: dmesg | tail".into(),
     };
     Error::from_io(format!("map {len} bytes for the card"), error).with_hint(hint)
 }

@@ -28,7 +28,7 @@ const fn command(class: u8, command: u8, what: &'static str) -> Command {
         class,
         command,
         what,
-        without: "with QEMU: -device virtio-net-pci,ctrl_rx=off has it receive everything",
+        without: "with QEMU: with -device virtio-net-pci,ctrl_rx=off it receives everything",
     }
 }
 
@@ -90,7 +90,7 @@ impl<G: Registers, R: Ring> Control<G, R> {
         if self.stuck || data.len() > DATA_MAX {
             return fail(
                 ErrorKind::Io,
-                "the device did not answer the command before",
+                "the device did not answer the previous command",
             );
         }
         let bytes = [command.class, command.command];
@@ -119,7 +119,7 @@ impl<G: Registers, R: Ring> Control<G, R> {
                 }
                 Used::Foreign => {
                     self.stuck = true;
-                    return fail(ErrorKind::Damaged, "the device answered what was not asked");
+                    return fail(ErrorKind::Damaged, "the device sent an unexpected answer");
                 }
                 Used::Nothing if Instant::now() >= end => {
                     self.stuck = true;

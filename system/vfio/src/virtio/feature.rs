@@ -142,10 +142,8 @@ pub(super) fn choose(offered: Features) -> Result<Features> {
     }
     if chosen & ACCESS_PLATFORM == 0 {
         return refuse(
-            "it does not offer VIRTIO_F_ACCESS_PLATFORM: it goes around the IOMMU and would write \
-             into memory that is not ours",
-            "with QEMU: -device virtio-net-pci,disable-legacy=on,iommu_platform=on; the kernel's \
-             driver serves it as it is (afxdp:INTERFACE)",
+            "it does not offer VIRTIO_F_ACCESS_PLATFORM: it bypasses the IOMMU and would write into foreign memory",
+            "with QEMU: -device virtio-net-pci,disable-legacy=on,iommu_platform=on; or use the kernel's driver (afxdp:INTERFACE)",
         );
     }
     if chosen & CTRL_VQ == 0 {

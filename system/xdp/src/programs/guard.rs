@@ -144,7 +144,7 @@ impl Guard {
             Error::new(
                 ErrorKind::InvalidInput,
                 "load the XDP program",
-                "there is no way left to try",
+                "all methods have failed",
             )
         }))
     }
@@ -199,7 +199,7 @@ impl Guard {
 /// A map with one entry of this many bytes.
 fn one_value(kind: MapType, name: &str, len: usize) -> Result<Map> {
     let value_size = u32::try_from(len.next_multiple_of(8)).map_err(|_| {
-        let why = format!("{len} bytes are too many");
+        let why = format!("{len} bytes are too long");
         Error::new(
             ErrorKind::InvalidInput,
             format!("create the BPF map {name}"),
@@ -235,7 +235,7 @@ fn trie(prefixes: &[([u8; PREFIX_KEY_LEN], u64)]) -> Result<Map> {
                     format!("load {count} prefixes"),
                     "the kernel has no memory for them; each takes about 200 bytes",
                 )
-                .with_hint("a control group's memory limit counts them, too"),
+                .with_hint("they count against a control group's memory limit, too"),
                 _ => error,
             })?;
     }

@@ -299,7 +299,7 @@ fn load_program(
         Error::new(
             ErrorKind::InvalidInput,
             "load the XDP program",
-            "there is no way left to try",
+            "all methods have failed",
         )
     }))
 }
@@ -414,7 +414,7 @@ fn emit_filter(
     a.mov(R9, R0);
     translate::emit_xdp(a, filter, &options, hit, miss).map_err(|e| {
         not_generated(e)
-            .with_hint("filter in user space, or on an afpacket: port, where more is known")
+            .with_hint("filter in user space, or on an afpacket: port, which has more information")
     })?;
     if a.is_used(miss) {
         a.bind(miss);

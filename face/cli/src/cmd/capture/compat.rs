@@ -27,7 +27,7 @@ pub enum Precision {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Lists")]
 pub struct ListArgs {
-    /// List the interfaces with the numbers that -i takes; `barewire devices` says more
+    /// List the interfaces with the numbers that -i takes; `barewire devices` shows more
     #[arg(short = 'D', long = "list-interfaces")]
     pub interfaces: bool,
     /// List the link types of the port
@@ -56,7 +56,7 @@ pub struct CompatArgs {
     /// Timestamp precision: micro is --micro, nano is --nano
     #[arg(long = "time-stamp-precision", value_enum, value_name = "PRECISION")]
     pub precision: Option<Precision>,
-    /// Link type: only the one that the port has, or with -d any
+    /// Link type: only that of the port; with -d, any
     #[arg(short = 'y', long = "linktype", value_name = "TYPE")]
     pub link_type: Option<String>,
     /// Same as --user; root means no change of user
@@ -117,8 +117,7 @@ impl CompatArgs {
         let rows = [
             (
                 self.esp.is_some(),
-                "-E: ESP is not decrypted; write the packets with -w, and give the keys to \
-                 `tcpdump -E` or Wireshark",
+                "-E: ESP is not decrypted; write the packets with -w, and pass the keys to `tcpdump -E` or Wireshark",
             ),
             (
                 self.mesh,

@@ -196,7 +196,7 @@ pub(super) fn link_type(name: &str) -> Result<LinkType> {
             .iter()
             .filter_map(|link| link.name())
             .collect();
-        let why = "there is no link type of this name";
+        let why = "unknown link type";
         Error::new(
             ErrorKind::InvalidInput,
             format!("use link type {name:?}"),

@@ -41,7 +41,7 @@ pub struct PrintArgs {
     /// Print the link-level header
     #[arg(short = 'e')]
     link: bool,
-    /// Print these fields as columns, by tshark's names or ours: ip.src,tcp.dstport,tls.sni;
+    /// Print these fields as columns, by tshark's or barewire's names: ip.src,tcp.dstport,tls.sni;
     /// --fields help lists them
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     #[arg(conflicts_with_all = ["json", "quick"])]

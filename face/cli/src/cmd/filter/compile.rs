@@ -1,4 +1,4 @@
-//! `barewire filter compile`: the program of a filter in the form that its user takes.
+//! `barewire filter compile`: prints the program of a filter in the requested form.
 
 use bpf::cbpf::Program;
 use bpf::disasm::{Classic, Extended};
@@ -18,7 +18,7 @@ pub struct Args {
     /// Form of the program
     #[arg(long, value_enum, default_value = "cbpf")]
     to: Form,
-    /// What packets begin with; iptables: always raw
+    /// The header that packets begin with; iptables: always raw
     #[arg(long, value_enum)]
     link: Option<Link>,
     /// Print JSON
@@ -33,8 +33,8 @@ enum Form {
     Cbpf,
     /// Rows of a C array, as tcpdump -dd prints them
     Dd,
-    /// For iptables -m bpf --bytecode: at most 64 instructions; two programs, one for ip6tables,
-    /// where the filter is for both versions of IP
+    /// For iptables -m bpf --bytecode: at most 64 instructions; a second program for ip6tables if
+    /// the filter covers both IP versions
     Iptables,
     /// eBPF for XDP, as text
     #[value(alias = "ebpf")]
@@ -50,9 +50,9 @@ pub fn run(args: &Args) -> Result<()> {
     let select = args.filter.select()?;
     let programs = if args.to == Form::Iptables {
         if args.link == Some(Link::Ethernet) {
-            let why = "iptables' -m bpf begins at the IP header";
+            let why = "packets of iptables' -m bpf start at the IP header";
             let error = Error::new(ErrorKind::InvalidInput, "use --link ethernet", why);
-            return Err(error.with_hint("leave out --link"));
+            return Err(error.with_hint("omit --link"));
         }
         select.for_iptables()?
     } else {

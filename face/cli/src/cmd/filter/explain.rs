@@ -1,4 +1,4 @@
-//! `barewire filter explain`: a program with what each instruction reads.
+//! `barewire filter explain`: prints a program and what each instruction tests.
 
 use bpf::cbpf::{Op, Program, Width};
 use bpf::disasm::Classic;
@@ -14,7 +14,7 @@ use super::{FilterArgs, Link};
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
-    /// What packets begin with
+    /// The header that packets begin with
     #[arg(long, value_enum, default_value = "raw")]
     link: Link,
 }

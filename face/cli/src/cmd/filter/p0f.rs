@@ -26,7 +26,7 @@ pub struct Args {
     /// Capture file (- is standard input), or port: an interface, afxdp:eth0
     #[arg(value_name = "FILE|PORT")]
     source: String,
-    /// Name the systems by a file of fingerprints (Debian's package p0f has /etc/p0f/p0f.fp)
+    /// Label signatures from a fingerprint file (Debian's package p0f has /etc/p0f/p0f.fp)
     #[arg(long, value_name = "FILE")]
     database: Option<PathBuf>,
     /// Stop after COUNT signatures
@@ -48,8 +48,8 @@ const DATABASE_MAX: u64 = 4 << 20;
 /// Pieces of output that wait at most.
 const PIECES_MAX: usize = 64;
 
-/// SYNs and SYN+ACKs of TCP that are not fragments. More than these match: what is no whole header
-/// is refused when the signature is read.
+/// Unfragmented TCP SYNs and SYN+ACKs. Other packets may match; incomplete headers are refused when
+/// the signature is read.
 const HANDSHAKES: &str = "tcp[13] & 7 = 2 or (ip6 and ip6[6] = 6 and ip6[53] & 7 = 2)";
 
 /// Prints a line for each SYN and SYN+ACK.
@@ -123,13 +123,13 @@ fn is_file(name: &str) -> Result<bool> {
 fn read_database(path: &PathBuf) -> Result<Database> {
     let (database, unused) = Database::parse(&super::read_text(path, DATABASE_MAX)?);
     for line in unused {
-        warning!("line {} is not used: {}", line.line, line.error);
+        warning!("line {} is ignored: {}", line.line, line.error);
     }
     if database.is_empty() {
         let what = format!("read {}", path.display());
-        let why = "there are no TCP signatures in it";
+        let why = "it contains no TCP signatures";
         return Err(Error::new(ErrorKind::InvalidInput, what, why)
-            .with_hint("give a file of fingerprints in p0f's format, such as /etc/p0f/p0f.fp"));
+            .with_hint("use a fingerprint file in p0f's format, such as /etc/p0f/p0f.fp"));
     }
     Ok(database)
 }

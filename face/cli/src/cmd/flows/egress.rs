@@ -20,7 +20,7 @@ pub struct EgressArgs {
     #[arg(long, value_name = "PORT")]
     egress: Option<String>,
     /// How much of each flow record to forward: packets, bytes (with k or M), or both, whichever
-    /// is reached first: 20, 64k, 20,64k
+    /// limit is reached first: 20, 64k, 20,64k
     #[arg(long, value_name = "HOW MUCH", default_value = "10", value_parser = first,
           requires = "egress")]
     egress_first: Shunt,

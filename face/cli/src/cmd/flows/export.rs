@@ -13,7 +13,7 @@ use crate::report::{bytes, counted};
 #[command(next_help_heading = "Export")]
 pub struct ExportArgs {
     /// Export records to a collector or a file, for example ipfix:udp://192.0.2.1:4739,
-    /// netflow9:udp://HOST, csv:FILE, parquet:FOLDER, json:kafka://BROKER/TOPIC; may be repeated
+    /// netflow9:udp://HOST, csv:FILE, parquet:DIRECTORY, json:kafka://BROKER/TOPIC; may be repeated
     /// (docs/export.md)
     #[arg(long, value_name = "URL", value_parser = parse_target)]
     export: Vec<Target>,
@@ -58,7 +58,7 @@ impl ExportArgs {
         let without = self.export.iter().filter(|of| !of.format.holds_measured);
         let words = without.map(|target| {
             let (text, format) = (&target.text, target.format.name);
-            format!("warning: {text}: {format} has no place for what --fields adds; use {others}")
+            format!("warning: {text}: {format} cannot hold the fields of --fields; use {others}")
         });
         words.collect()
     }

@@ -1,4 +1,4 @@
-//! `barewire flows query`: SQL over the Parquet files of `--export parquet:FOLDER`.
+//! `barewire flows query`: SQL over the Parquet files of `--export parquet:DIRECTORY`.
 
 use std::path::PathBuf;
 

@@ -57,7 +57,7 @@ fn kernel_resets(scan: &Scan) -> Option<String> {
     let last = first + (count - 1);
     Some(format!(
         "warning: the kernel sees the answers on {name} and resets the connections\n\
-         hint: scan by afxdp:{interface}, or drop its resets: nft add table inet barewire; \
+         hint: scan on afxdp:{interface}, or drop its resets: nft add table inet barewire; \
          nft add chain inet barewire out '{{ type filter hook output priority 0; }}'; \
          nft add rule inet barewire out tcp sport {first}-{last} tcp flags rst drop",
         interface = scan.interface()
@@ -93,7 +93,7 @@ fn plan_line(scan: &Scan) -> String {
     if scan.reserved != 0 {
         let _ = write!(
             text,
-            "\n{} left out: they are reserved (name a range within them to scan it)",
+            "\n{} skipped: they are reserved (to scan them, name a range within them)",
             counted(scan.reserved, "address is", "addresses are")
         );
     }
@@ -131,7 +131,7 @@ impl Show {
     /// Neighbours that answered.
     pub fn neighbours(&mut self, found: usize, count: u128) {
         let count = counted(count, "target", "targets");
-        out::words(format!("{found} of {count} on the link answered\n").into_bytes());
+        out::words(format!("{found} of {count} on-link targets answered\n").into_bytes());
     }
 
     /// An answer.
@@ -202,7 +202,7 @@ impl Show {
     pub fn waiting(&mut self, wait: Duration) {
         self.clear();
         say!(
-            "all probes sent; waiting {} for answers",
+            "all probes sent; waiting {} for responses",
             span(wait.as_secs_f64())
         );
     }
@@ -241,7 +241,7 @@ impl Show {
         let printed = out::print(&self.stdout, text);
         if totals.maybe_repeated != 0 {
             warning!(
-                "warning: {} answers may have been reported before: the table was full",
+                "warning: {} responses may have been reported before: the table was full",
                 totals.maybe_repeated
             );
         }
@@ -348,7 +348,7 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
     );
     let _ = writeln!(
         text,
-        "  {} packets received, {} of them no answers to probes; {} lost",
+        "  {} packets received, {} of them unrelated to probes; {} lost",
         totals.received,
         totals.received.saturating_sub(totals.answers),
         totals.lost
@@ -357,7 +357,7 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
     if talked.connections + talked.refused != 0 {
         let _ = writeln!(
             text,
-            "  {}, {}; {} said nothing; {}, {} retransmitted",
+            "  {}, {}; {} silent; {}, {} retransmitted",
             counted(talked.connections.into(), "connection", "connections"),
             counted(talked.banners.into(), "banner", "banners"),
             talked.silent,

@@ -30,7 +30,7 @@ pub fn draw(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
         };
         add(picture.refused[reason as usize], words);
     }
-    add(picture.unsampled, "left out by sampling".into());
+    add(picture.unsampled, "skipped by sampling".into());
     lines.push(Line::styled("flows", BOLD));
     let mut add = |count: u64, words: &str| {
         if count != 0 {
@@ -43,7 +43,7 @@ pub fn draw(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
     );
     add(
         picture.undigested,
-        "ended too fast to be in the lists of applications and talkers",
+        "missing from the lists of applications and talkers: too many flows ended",
     );
     let text = Paragraph::new(lines).wrap(Wrap { trim: false });
     frame.render_widget(text, area);

@@ -101,7 +101,7 @@ impl Histories {
         let remark = match (&found, open.has_ended) {
             (Some(_), _) => "",
             (None, true) => "ended",
-            (None, false) => "no longer among the largest: not updated",
+            (None, false) => "no longer among the largest flows: not updated",
         };
         if let Some((record, application)) = found {
             open.fields = fields(&record, &application);

@@ -237,8 +237,10 @@ pub(super) fn runs_in_kernel(program: &cbpf::Program) -> bool {
 pub(super) fn fact(options: &PortOptions, counts: bool) -> &'static str {
     match (&options.filter, counts) {
         (None, _) => "none",
-        (_, true) => "in the kernel (eBPF), what it rejects is counted",
-        (_, false) => "in the kernel (cBPF, no right to load eBPF), what it rejects is not counted",
+        (_, true) => "in the kernel (eBPF), rejected packets are counted",
+        (_, false) => {
+            "in the kernel (cBPF, because loading eBPF is not permitted), rejected packets are not counted"
+        }
     }
 }
 

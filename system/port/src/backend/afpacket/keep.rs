@@ -42,13 +42,13 @@ impl Keep {
         let cache = self.cache()?;
         let (len, room) = (slot.cap_len(), cache.pool().frame_len());
         if len > room {
-            let why = format!("its {len} bytes do not fit a frame of {room}");
+            let why = format!("its {len} bytes do not fit into a frame of {room}");
             return Err(Error::new(ErrorKind::InvalidInput, what, why));
         }
         let Some(mut frame) = cache.take() else {
-            let why = "no frame of the pool is free";
+            let why = "the pool has no free frame";
             return Err(Error::new(ErrorKind::NoSpace, what, why)
-                .with_hint("give frames back, or open the port with a larger pool"));
+                .with_hint("return frames, or open the port with a larger pool"));
         };
         let pool = cache.pool();
         pool.set_range(&mut frame, 0, len);

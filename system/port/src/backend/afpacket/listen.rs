@@ -191,7 +191,7 @@ fn rings(
     options: &PortOptions,
 ) -> Result<(Vec<Source>, Facts)> {
     let unfit = match options.tap {
-        _ if link.index == 0 => Some("a program does not see the interface"),
+        _ if link.index == 0 => Some("a filter program cannot read the interface"),
         TapBy::Tpacket => Some("requested"),
         _ => unfit_for_records(ring_bytes, time, options),
     };
@@ -213,7 +213,7 @@ fn rings(
             Err((_, error)) if options.tap == TapBy::Bpf => return Err(error),
             Err((socket, error)) => {
                 why = Some(match error.kind() {
-                    ErrorKind::Permission => "no right to load a program".to_owned(),
+                    ErrorKind::Permission => "loading a program is not permitted".to_owned(),
                     _ => error.why().to_owned(),
                 });
                 // All queues are of one kind.
@@ -226,7 +226,7 @@ fn rings(
         let memory_len = sources[0].memory_len();
         let facts = vec![(
             "ring",
-            format!("of a BPF program, {memory_len} bytes a queue"),
+            format!("of a BPF program, {memory_len} bytes per queue"),
         )];
         return Ok((sources, facts));
     };
@@ -242,7 +242,7 @@ fn rings(
     let facts = vec![
         (
             "ring",
-            format!("TPACKET_V3 ({why}), {ring_len} bytes a queue"),
+            format!("TPACKET_V3 ({why}), {ring_len} bytes per queue"),
         ),
         ("block", format!("{} bytes", shape.block_len)),
         ("block_timeout", format!("{} ms", shape.block_timeout_ms)),
@@ -257,11 +257,11 @@ fn unfit_for_records(
     options: &PortOptions,
 ) -> Option<&'static str> {
     if time == TimestampSource::Device {
-        Some("a program does not see the card's time")
+        Some("a filter program cannot read the card's timestamp")
     } else if options.rss_hash {
-        Some("a program does not compute hashes")
+        Some("a filter program cannot compute hashes")
     } else if options.fanout == Fanout::Rollover && options.queue_count > 1 {
-        Some("the kernel does not see how full a program's ring is")
+        Some("the kernel does not know how full a program's ring is")
     } else if ring_bytes > RING_LEN_MAX {
         Some("a program's ring has at most 256 MiB")
     } else {

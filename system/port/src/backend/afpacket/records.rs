@@ -139,7 +139,7 @@ impl RecordTap {
                 }
                 _ => error
                     .with_kind(ErrorKind::Unsupported)
-                    .with_why(format!("the kernel's verifier refuses it: {last}"))
+                    .with_why(format!("the kernel's verifier rejects it: {last}"))
                     .with_hint("this needs Linux 5.12; or use tap=tpacket"),
             }
         })

@@ -120,7 +120,7 @@ impl Tx {
     }
 
     pub(super) fn facts(&self) -> [(&'static str, String); 2] {
-        let ring = format!("TPACKET_V2, {} bytes a queue", self.memory_len());
+        let ring = format!("TPACKET_V2, {} bytes per queue", self.memory_len());
         let bypass = if self.bypass { "bypassed" } else { "in use" };
         [("tx_ring", ring), ("tx_qdisc", bypass.into())]
     }
@@ -355,7 +355,7 @@ impl TxBackend for Tx {
 
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
         if !self.knows(frame.pool_tag()) {
-            let why = "the frame is of another pool";
+            let why = "the frame belongs to another pool";
             return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why)
                 .with_hint("open both ports with the same pool"));
         }

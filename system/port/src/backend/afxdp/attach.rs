@@ -151,7 +151,7 @@ impl Device {
             let why = "its packets have no Ethernet header";
             return Err(
                 Error::new(ErrorKind::Unsupported, format!("open afxdp:{name}"), why)
-                    .with_hint("afpacket: takes interfaces of every kind"),
+                    .with_hint("afpacket: supports all kinds of interfaces"),
             );
         }
         let ethtool = Ethtool::open()?;
@@ -319,13 +319,13 @@ fn metadata_choices(
 fn no_device_time(device: &Device) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("take packet times from {}", device.link.name),
+        format!("use the timestamps of {}", device.link.name),
         format!(
-            "its driver gives XDP programs no timestamps ({})",
+            "its driver provides no timestamps to XDP programs ({})",
             device.circumstances()
         ),
     )
-    .with_hint("--timestamp kernel takes the time in the XDP program")
+    .with_hint("--timestamp kernel reads the clock in the XDP program")
 }
 
 /// The last refusal, with what is known about the circumstances.
@@ -342,16 +342,14 @@ fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[Str
     let forced = options.attach == AttachMode::Native;
     if device.lro && forced {
         return error.with_hint(format!(
-            "large receive offload is on, and XDP needs packets as they came: ethtool -K {name} \
-             lro off"
+            "large receive offload is on, and XDP needs packets as received: ethtool -K {name} lro off"
         ));
     }
     // What a driver refuses (EINVAL, ERANGE, EOPNOTSUPP); other failures have another cause.
     let is_refused = matches!(error.os_code(), Some(22 | 34 | 95));
     if is_refused && device.needs_frags(false) {
         return error.with_hint(format!(
-            "packets of this MTU need several buffers each: ip link set dev {name} mtu 1500, or \
-             attach=generic"
+            "packets of this MTU need several buffers: ip link set dev {name} mtu 1500, or attach=generic"
         ));
     }
     match hint {

@@ -126,7 +126,7 @@ fn not_native(device: &Device) -> Error {
             device.circumstances()
         ),
     )
-    .with_hint("bind=auto takes copy mode where there is no zero-copy")
+    .with_hint("bind=auto falls back to copy mode")
 }
 
 fn no_zero_copy(device: &Device) -> Error {
@@ -138,7 +138,7 @@ fn no_zero_copy(device: &Device) -> Error {
             device.circumstances()
         ),
     )
-    .with_hint("bind=auto takes copy mode where there is no zero-copy")
+    .with_hint("bind=auto falls back to copy mode")
 }
 
 /// No mode is left: zero-copy was requested with frames that the card cannot fill.
@@ -147,13 +147,12 @@ fn frame_too_short(device: &Device) -> Error {
         ErrorKind::Unsupported,
         format!("bind to {} with zero-copy", device.link.name),
         format!(
-            "a card fills frames of {} bytes in steps of 1024, too little for a packet of the MTU, \
-             and the driver or program takes no packets in pieces ({})",
+            "the card fills frames of {} bytes in steps of 1024, which is too short for the MTU, and the driver or program has no multi-buffer support ({})",
             device.frame_len,
             device.circumstances()
         ),
     )
-    .with_hint("give a pool with frames of 4096 bytes, or lower the MTU")
+    .with_hint("use a pool with frames of 4096 bytes, or lower the MTU")
 }
 
 fn explain_bind(error: Error, device: &Device, queue_index: u32, options: &PortOptions) -> Error {
@@ -167,7 +166,7 @@ fn explain_bind(error: Error, device: &Device, queue_index: u32, options: &PortO
             .with_why(format!(
                 "another AF_XDP socket is bound to queue {queue_index} of {name}"
             ))
-            .with_hint("end the program that holds it, or take another queue"),
+            .with_hint("stop the program that holds it, or use another queue"),
         Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPROTONOSUPPORT) if forced => {
             let why = format!(
                 "the driver has no AF_XDP zero-copy for this queue ({})",
@@ -176,18 +175,19 @@ fn explain_bind(error: Error, device: &Device, queue_index: u32, options: &PortO
             error
                 .with_kind(ErrorKind::Unsupported)
                 .with_why(why)
-                .with_hint("bind=auto takes copy mode where there is no zero-copy")
+                .with_hint("bind=auto falls back to copy mode")
         }
         Some(libc::EOPNOTSUPP | libc::EINVAL) if device.needs_frags(false) => {
             let why = format!(
-                "packets of this MTU need several buffers each, which the kernel or driver cannot \
-                 give ({})",
+                "packets of this MTU need several buffers, which the kernel or driver does not support ({})",
                 device.circumstances()
             );
             error
                 .with_kind(ErrorKind::Unsupported)
                 .with_why(why)
-                .with_hint(format!("ip link set dev {name} mtu 1500; Linux 6.6 can"))
+                .with_hint(format!(
+                    "ip link set dev {name} mtu 1500; Linux 6.6 supports this"
+                ))
         }
         Some(libc::ENODEV | libc::ENXIO) => error
             .with_kind(ErrorKind::Gone)

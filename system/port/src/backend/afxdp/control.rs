@@ -208,7 +208,7 @@ impl Control {
         let back = match is_ending {
             false => attachment.attach_again(),
             true => {
-                let why = "it is not known since when";
+                let why = "the counters are unknown since then";
                 Err(Error::new(ErrorKind::Gone, "receive packets", why))
             }
         };

@@ -42,7 +42,7 @@ pub(super) fn describe(parts: &Parts<'_>) -> PortDescription {
         facts.push(("shared memory", yes(shared.joined)));
     }
     if let Some(budget) = parts.options.busy_poll_budget {
-        facts.push(("busy polling", format!("{budget} packets a call")));
+        facts.push(("busy polling", format!("{budget} packets per call")));
     }
     facts.push((
         "frames",
@@ -71,7 +71,7 @@ fn time_source(attachment: &Attachment, options: &PortOptions) -> String {
     };
     match (options.timestamp, attachment.metadata.time) {
         (TimestampSource::None, _) => "none".into(),
-        (TimestampSource::Batch, _) => "reader's clock, once a batch".into(),
+        (TimestampSource::Batch, _) => "reader's clock, once per batch".into(),
         (_, xdp::TimestampSource::Device) => format!("device, else XDP program ({clock})"),
         (_, xdp::TimestampSource::Program) => format!("XDP program ({clock})"),
         (_, xdp::TimestampSource::None) => "none".into(),

@@ -27,7 +27,7 @@ pub(super) fn choose_queues(
     let channels = Ethtool::open()?.channels(interface).ok().flatten();
     let hint = match channels {
         Some(_) => format!("ethtool -L {interface} sets the number of queues"),
-        None => format!("afxdp:{interface} takes all that there are"),
+        None => format!("afxdp:{interface} opens all queues"),
     };
     let in_use = channels.map_or(0, |c| c.combined + c.rx.max(c.tx));
     let in_use = match in_use {
@@ -57,7 +57,7 @@ pub(super) fn choose_queues(
         (0, Direction::Tx) => 1,
         (0, _) => in_use,
         (count, _) if count > in_use => {
-            return Err(refuse(format!("{count} queues are requested, and {has}")));
+            return Err(refuse(format!("{count} queues were requested, but {has}")));
         }
         (count, _) => count,
     };

@@ -344,7 +344,7 @@ impl RxBackend for Rx {
         let pool = self.cache.pool();
         let index = u32::try_from(slot.token()).map_err(|_| {
             let what = "detach a packet";
-            Error::new(ErrorKind::InvalidInput, what, "it was detached before")
+            Error::new(ErrorKind::InvalidInput, what, "it was already detached")
         })?;
         // SAFETY: `fill` claimed the index for this slot, which forgets it below.
         let mut frame = unsafe { pool.adopt(index) };

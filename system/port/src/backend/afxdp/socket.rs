@@ -249,8 +249,9 @@ impl Shared {
     pub(super) fn gone_error(&self, what: &str) -> Error {
         if let Some(why) = self.detached.get() {
             let why = format!("the XDP program was detached by another process: {why}");
-            return Error::new(ErrorKind::Gone, what, why)
-                .with_hint("`barewire devices` shows what is attached; start again");
+            return Error::new(ErrorKind::Gone, what, why).with_hint(
+                "`barewire devices` shows the attached program; then start barewire again",
+            );
         }
         Error::new(ErrorKind::Gone, what, "the interface has been deleted")
             .with_hint("open the port again when the interface is back")

@@ -180,7 +180,7 @@ impl Tx {
                     }
                     let why = "the interface is down";
                     return Err(Error::new(ErrorKind::Io, "send packets", why)
-                        .with_hint("what was submitted leaves when it is up again"));
+                        .with_hint("submitted packets are sent when it is up again"));
                 }
                 _ => {
                     // Whatever the error was, the entries in the ring can still be sent.

@@ -176,8 +176,7 @@ impl FileMapping {
             return Ok(());
         }
         let why = format!(
-            "the file was cut short, or its disk failed, while it was read: the last packets up \
-             to byte {at} may read as zeros"
+            "the file was truncated, or its disk failed, during reading: the last packets up to byte {at} may read as zeros"
         );
         Err(Error::new(ErrorKind::Damaged, format!("read {path}"), why))
     }

@@ -426,7 +426,7 @@ impl RxBackend for Rx {
             let _ = self.keep.set(pool.clone());
             self.cache = Some(FrameCache::new(pool));
         }
-        let none = || Error::new(ErrorKind::NoSpace, what, "the pool has no frame left");
+        let none = || Error::new(ErrorKind::NoSpace, what, "the pool has no free frame");
         let cache = self.cache.as_mut().ok_or_else(none)?;
         if slot.cap_len() > cache.pool().frame_len() {
             self.counters.too_long.add(1);

@@ -90,9 +90,11 @@ impl Source {
         let file = open().map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::NotFound => {
-                    "check the path; a name without a slash or a known ending is an interface"
+                    "check the path; a name without a slash or a known extension is an interface"
                 }
-                io::ErrorKind::PermissionDenied => "who runs barewire must be allowed to read it",
+                io::ErrorKind::PermissionDenied => {
+                    "the user that runs barewire needs read permission"
+                }
                 _ => "",
             };
             let error = Error::from_io(what(), error);
@@ -108,7 +110,7 @@ impl Source {
             .file_type();
         if kind.is_dir() {
             return Err(
-                Error::new(ErrorKind::InvalidInput, what(), "it is a folder")
+                Error::new(ErrorKind::InvalidInput, what(), "it is a directory")
                     .with_hint("name one capture file"),
             );
         }
@@ -121,7 +123,7 @@ impl Source {
         };
         Self::new(file, position).map_err(|error| match error.get_ref() {
             Some(_) => Error::new(ErrorKind::Unsupported, what(), error.to_string())
-                .with_hint("decompress it and name - for standard input: xz -dc FILE | barewire …"),
+                .with_hint("decompress it and read standard input (-): xz -dc FILE | barewire …"),
             None => Error::from_io(what(), error),
         })
     }
@@ -130,7 +132,7 @@ impl Source {
         let mut input = Input::new(file.try_clone()?, position);
         let compression = Compression::of(input.peek(4)?).map_err(|name| {
             io::Error::other(format!(
-                "it is compressed with {name}, which is not read here"
+                "it is compressed with {name}, which is not supported"
             ))
         })?;
         if compression == Compression::None

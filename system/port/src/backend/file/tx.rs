@@ -161,7 +161,7 @@ impl TxBackend for Tx {
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
         let pool = self.cache.pool().clone();
         if frame.pool_tag() != pool.tag() {
-            let why = "the frame is of another pool";
+            let why = "the frame belongs to another pool";
             return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
         }
         self.uncounted_bytes += u64::from(frame.len());

@@ -149,12 +149,12 @@ impl FileWriter {
         let is_pcap = matches!(self.options.format, FileFormat::Pcap(_));
         if is_pcap && first.is_some_and(|first| first != interface.link_type) {
             let why = format!(
-                "a pcap file holds packets of one link type, not of {} and {}",
+                "a pcap file has one link type, not both {} and {}",
                 LinkType(first.unwrap_or(0)),
                 LinkType(interface.link_type),
             );
             return Err(Error::new(ErrorKind::InvalidInput, self.what(), why)
-                .with_hint("end the name in .pcapng"));
+                .with_hint("use a name that ends in .pcapng"));
         }
         self.interfaces.push(interface);
         self.statistics.push(None);
@@ -421,14 +421,14 @@ impl FileWriter {
 
     /// The error that follows an error.
     fn spent(&self) -> Error {
-        Error::new(ErrorKind::Io, self.what(), "writing has ended before")
+        Error::new(ErrorKind::Io, self.what(), "writing has already ended")
     }
 
     /// The error of a failed write: how much is safe, how much is not.
     fn reported(&self, error: io::Error) -> Error {
         let written = self.written();
         let mut text = format!(
-            "{error}; {} packets ({} bytes) are written and can be read, {} more are lost",
+            "{error}; {} packets ({} bytes) were written and are readable, {} more are lost",
             written.packets, written.bytes, self.buffered
         );
         if written.files > 1 {
@@ -440,8 +440,7 @@ impl FileWriter {
         );
         let error = Error::from_io(self.what(), error).with_why(text);
         if is_full {
-            let hint = "make room, write to another disk, compress (.pcapng.zst), or keep the last \
-                        files only (-C SIZE -W COUNT)";
+            let hint = "free some space, write to another disk, compress (.pcapng.zst), or keep only the last files (-C SIZE -W COUNT)";
             return error.with_kind(ErrorKind::NoSpace).with_hint(hint);
         }
         error

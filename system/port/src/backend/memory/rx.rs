@@ -197,7 +197,7 @@ impl RxBackend for Rx {
             Error::new(
                 ErrorKind::InvalidInput,
                 "detach a packet",
-                "detached before",
+                "already detached",
             )
         };
         let index = u32::try_from(slot.token()).map_err(|_| gone())?;

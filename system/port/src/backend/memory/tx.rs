@@ -151,7 +151,7 @@ impl TxBackend for Tx {
 
     fn send(&mut self, frame: Frame) -> Result<Option<Frame>> {
         if frame.pool_tag() != self.cache.pool().tag() {
-            let why = "the frame is of another pool";
+            let why = "the frame belongs to another pool";
             return Err(Error::new(ErrorKind::InvalidInput, "send a frame", why));
         }
         if !self.is_open() {

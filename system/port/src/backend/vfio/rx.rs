@@ -265,7 +265,7 @@ impl<D: Driver> RxBackend for Rx<D> {
         let pool = self.cache.pool();
         let index = u32::try_from(slot.token()).map_err(|_| {
             let what = "detach a packet";
-            Error::new(ErrorKind::InvalidInput, what, "it was detached before")
+            Error::new(ErrorKind::InvalidInput, what, "it was already detached")
                 .with_hint("detach a packet once")
         })?;
         self.has_gone = true;

@@ -171,32 +171,32 @@ fn refused(path: &Path, error: io::Error, files: u32) -> Error {
         _ => Path::new("."),
     };
     let hint = match error.raw_os_error() {
-        Some(libc::ENOENT) if folder.is_dir() => "files cannot be made there".to_owned(),
-        Some(libc::ENOENT) => format!("make the folder first: mkdir -p {}", folder.display()),
+        Some(libc::ENOENT) if folder.is_dir() => "files cannot be created there".to_owned(),
+        Some(libc::ENOENT) => format!("create the directory first: mkdir -p {}", folder.display()),
         Some(libc::EACCES | libc::EPERM) if files > 0 => format!(
-            "with --user, later files are made by that user, who must be allowed to write to {}; \
-             without --no-landlock, only directories in use at the start can be written to",
+            "with --user, later files are created by that user, who needs write permission in {}; without --no-landlock, only directories in use at startup are writable",
             folder.display()
         ),
         Some(libc::EACCES | libc::EPERM) => {
             format!(
-                "choose a folder where you may write; {} is not",
+                "choose a directory that you can write to; {} is not",
                 folder.display()
             )
         }
         None if error.to_string().contains("symbolic link") => {
-            "name the file itself, or remove the link".to_owned()
+            "give the path of the file itself, or remove the link".to_owned()
         }
         None if error.kind() == io::ErrorKind::PermissionDenied => {
-            "choose a folder where only you may make files, or remove what is there".to_owned()
+            "choose a directory where only you can create files, or remove the existing file"
+                .to_owned()
         }
         None if error.kind() == io::ErrorKind::NotConnected => {
-            "start the program that reads it first".to_owned()
+            "start the reading program first".to_owned()
         }
         None if error.kind() == io::ErrorKind::InvalidInput => {
-            "write to other names, or to another folder".to_owned()
+            "write to other names, or to another directory".to_owned()
         }
-        Some(libc::EISDIR) => "name a file in it".to_owned(),
+        Some(libc::EISDIR) => "give a file in it".to_owned(),
         Some(libc::EROFS) => "that file system is mounted read-only".to_owned(),
         _ => String::new(),
     };

@@ -428,7 +428,7 @@ fn what_cannot_be_written_is_told() {
     let folder = Folder::new();
     for (path, part) in [
         (folder.at("no/such/x.pcap"), "mkdir -p"),
-        (folder.0.clone(), "name a file"),
+        (folder.0.clone(), "give a file"),
         (PathBuf::from("/proc/x.pcap"), ""),
     ] {
         let error = FileWriter::create(WriterOptions::new(path)).err().unwrap();
@@ -439,7 +439,7 @@ fn what_cannot_be_written_is_told() {
     fill(&mut writer, interface, 5);
     let error = writer.flush().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    let text = "0 packets (0 bytes) are written and can be read, 5 more are lost";
+    let text = "0 packets (0 bytes) were written and are readable, 5 more are lost";
     assert!(error.to_string().contains(text), "{error}");
     let record = Record::default();
     assert!(writer.write(&record, std::iter::empty()).is_err());
