@@ -171,7 +171,7 @@ const RECEIVERS: [(&[&str], &str); 2] = [
 ];
 
 #[test]
-fn flows_and_capture_go_on_behind_a_detachment() {
+fn flows_and_capture_continue_after_a_detachment() {
     require!(skip::lab());
     for (args, ready) in RECEIVERS {
         let pair = Veth::new().create().unwrap();
@@ -212,7 +212,7 @@ fn flows_and_capture_end_with_code_4_when_the_place_is_taken() {
 }
 
 #[test]
-fn forward_goes_on_behind_a_detachment() {
+fn forward_continues_after_a_detachment() {
     require!(skip::lab());
     let path = Inline::new(&Veth::new()).unwrap();
     let [x, y] = [lab::inline::X, lab::inline::Y].map(|name| format!("afxdp:{name}"));

@@ -155,7 +155,7 @@ fn two_ports_cannot_have_one_interface() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_with_a_reason() {
+fn unsupported_options_are_refused_with_a_reason() {
     require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
     let tunnel = "tuntap add dev tun0 mode tun".split(' ');
@@ -233,7 +233,7 @@ fn a_queue_that_another_socket_holds_is_refused() {
 
 /// Several queues, the last of which cannot be had: nothing stays behind of the others.
 #[test]
-fn what_opens_half_way_leaves_nothing_behind() {
+fn a_port_that_fails_to_open_leaves_nothing_attached() {
     require!(skip::lab());
     let pair = Veth::new().queues(2).create().unwrap();
     let sending = PortOptions {
@@ -310,7 +310,7 @@ fn kill_9_leaves_the_interface_as_before() {
 }
 
 #[test]
-fn child_gives_up_its_rights() {
+fn child_drops_its_privileges() {
     let Some(ifname) = as_child() else { return };
     let mut port = port::open(&format!("afxdp:{ifname}"), &PortOptions::default()).unwrap();
     sys::rights::give_up(Some(&sys::rights::User::find("nobody").unwrap()), &[]).unwrap();
@@ -337,7 +337,7 @@ fn child_gives_up_its_rights() {
 fn an_open_port_needs_no_rights() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
-    let mut process = child(&pair.right, "child_gives_up_its_rights");
+    let mut process = child(&pair.right, "child_drops_its_privileges");
     process.wait_stdout("open", LIMIT).unwrap();
     let out = afxdp::sender(&pair.left);
     let udp = lab::packet::Udp::between(&pair.left, &pair.right);
@@ -436,7 +436,7 @@ fn too_little_locked_memory_is_named() {
 }
 
 #[test]
-fn a_link_that_flaps_goes_on() {
+fn reception_continues_after_a_link_flap() {
     require!(skip::lab());
     for attach in ["native", "generic"] {
         let pair = Veth::new().create().unwrap();

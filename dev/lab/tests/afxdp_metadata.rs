@@ -85,7 +85,7 @@ fn times_are_those_of_arrival() {
 }
 
 #[test]
-fn no_time_is_none_not_1970() {
+fn a_missing_time_is_none_not_1970() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(
@@ -179,7 +179,7 @@ fn push_tag(ifindex: u32, tci: u16) -> sys::Result<()> {
 }
 
 #[test]
-fn a_tag_beside_the_packet_is_reported() {
+fn a_stripped_tag_is_reported() {
     require!(skip::lab());
     let pair = Veth::new().vlan_offload().create().unwrap();
     let (ifindex, tci) = (pair.left.ifindex, 3 << 13 | 77);
@@ -244,7 +244,7 @@ fn odd_ports() -> bpf::cbpf::Program {
 }
 
 #[test]
-fn what_the_filter_does_not_select_is_the_hosts() {
+fn packets_that_the_filter_rejects_go_to_the_host() {
     require!(skip::lab());
     for attach in ["native", "generic"] {
         let pair = Veth::new().create().unwrap();

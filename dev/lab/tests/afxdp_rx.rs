@@ -227,7 +227,7 @@ fn a_queue_without_a_socket_goes_to_the_host() {
 }
 
 #[test]
-fn what_is_left_at_closing_is_counted() {
+fn packets_left_at_closing_are_counted() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let config = PoolConfig::default();
@@ -323,7 +323,7 @@ fn jumbo_packets_arrive_whole_in_generic_mode() {
 }
 
 #[test]
-fn a_batch_of_one_still_takes_a_packet_in_pieces() {
+fn a_batch_of_one_still_receives_a_packet_of_several_segments() {
     require!(skip::lab());
     let pair = Veth::new().mtu(9000).create().unwrap();
     let mut port = open(

@@ -39,7 +39,7 @@ fn send_all(tx: &mut TxQueue, udp: &Udp, from: u64, lengths: &[usize]) {
 }
 
 #[test]
-fn what_is_sent_arrives_in_order() {
+fn sent_packets_arrive_in_order() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let host = receiver(&pair.right);
@@ -118,7 +118,7 @@ fn jumbo_packets_leave_whole() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_and_its_frames_come_back() {
+fn unsendable_packets_are_counted_and_their_frames_return() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let config = PoolConfig {
@@ -226,7 +226,7 @@ fn a_sender_whose_interface_is_deleted_ends_with_code_4() {
 }
 
 #[test]
-fn what_the_device_refuses_is_counted() {
+fn packets_refused_by_the_device_are_counted() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.left, "afxdp:{}", &sending());
@@ -250,7 +250,7 @@ fn what_the_device_refuses_is_counted() {
 }
 
 #[test]
-fn what_one_port_sends_another_receives() {
+fn one_port_receives_what_another_sends() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut taking = open(&pair.right, "afxdp:{}", &PortOptions::default());

@@ -474,7 +474,7 @@ fn filters_select_as_tcpdump_does_for_each_link_type() {
 }
 
 #[test]
-fn damage_is_reported_after_what_can_be_read() {
+fn damage_is_reported_after_all_readable_packets() {
     let input = sample(50);
     let bytes = std::fs::read(input.path()).unwrap();
     let folder = Folder::new();

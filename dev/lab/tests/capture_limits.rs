@@ -148,7 +148,7 @@ fn a_large_file_takes_little_memory() {
 }
 
 #[test]
-fn a_live_capture_stays_in_its_bounds() {
+fn a_live_capture_stays_within_its_limits() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;

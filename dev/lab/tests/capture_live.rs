@@ -144,7 +144,7 @@ fn the_same_packets_as_tcpdump() {
 }
 
 #[test]
-fn pcapng_tells_interface_filter_directions_and_counters() {
+fn pcapng_has_interface_filter_directions_and_counters() {
     lab::require!(
         skip::lab(),
         skip::program("tshark", "tshark"),
@@ -406,7 +406,7 @@ fn a_stalled_reader_does_not_delay_the_exit() {
 }
 
 #[test]
-fn the_bypass_captures_what_the_filter_selects() {
+fn the_bypass_captures_the_selected_packets() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
@@ -514,7 +514,7 @@ fn a_killed_capture_leaves_a_file_that_can_be_read() {
 }
 
 #[test]
-fn a_device_that_goes_away_ends_it_with_totals() {
+fn a_removed_device_ends_the_run_with_totals() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let end = &pair.right;

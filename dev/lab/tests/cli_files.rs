@@ -84,7 +84,7 @@ fn a_capture_does_not_follow_the_link_of_another_user() {
 /// In a world-writable folder, another user has placed a link, or a file of their own, under the
 /// name of an output.
 #[test]
-fn no_output_goes_where_another_user_leads_it() {
+fn no_output_follows_a_link_of_another_user() {
     require!(skip::lab());
     let folder = Folder::new("planted");
     let input = input(&folder);

@@ -28,7 +28,7 @@ fn hint(finished: &Finished) -> String {
 }
 
 #[test]
-fn hints_lead_to_what_is_wrong() {
+fn hints_point_to_the_problem() {
     let folder = Folder::new("hints");
     let at = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
     let (input, config) = (at("input.pcap"), at("flows.toml"));

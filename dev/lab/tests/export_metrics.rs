@@ -126,7 +126,7 @@ fn expressions(value: &Value, found: &mut Vec<(String, String)>) {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_a_probe_serves() {
+fn the_dashboard_uses_metrics_that_the_probe_serves() {
     let page = page();
     let families = served(&page);
     let file = root().join("dist/grafana/barewire.json");

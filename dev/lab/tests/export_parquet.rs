@@ -277,7 +277,7 @@ fn after_a_kill_there_are_whole_files_only() {
 }
 
 #[test]
-fn a_full_disk_costs_what_is_reported() {
+fn a_full_disk_loses_exactly_the_reported_packets() {
     require!(skip::root(), python(&["duckdb", "pyarrow"]));
     let folder = Folder::new("parquet-full");
     let input = folder.0.join("input.pcap");

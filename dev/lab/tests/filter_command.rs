@@ -50,7 +50,7 @@ fn programs_are_printed_for_each_hook() {
 }
 
 #[test]
-fn errors_show_the_place_and_what_was_expected() {
+fn errors_show_the_position_and_what_was_expected() {
     let ports: Vec<_> = (1..20).map(|port| format!("port {}", 2 * port)).collect();
     let many = ports.join(" or ");
     for (args, part) in [

@@ -41,7 +41,7 @@ fn seen(flows: &[Value]) -> BTreeMap<&str, usize> {
 }
 
 #[test]
-fn applications_stand_beside_their_flows() {
+fn applications_are_listed_next_to_their_flows() {
     let (flows_with, summary) = flows(&["--decode", "all"]);
     let counts = seen(&flows_with);
     for protocol in ["tls", "http", "dns"] {

@@ -162,7 +162,7 @@ fn records_are_taken(pair: &Pair) {
 }
 
 #[test]
-fn a_terminal_that_takes_nothing_costs_no_packets() {
+fn a_stalled_terminal_costs_no_packets() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let size = Winsize {
@@ -240,7 +240,7 @@ fn a_full_pipe_for_standard_output_does_not_hold_the_end() {
 
 /// A collector that accepts a connection and reads nothing: what it has not taken is counted.
 #[test]
-fn a_collector_that_reads_nothing_does_not_hold_the_end() {
+fn a_stalled_collector_does_not_delay_the_end() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     // It would delay a process that waits for all of it to be read.

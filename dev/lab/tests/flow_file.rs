@@ -69,7 +69,7 @@ fn three_flows() -> TempFile {
 }
 
 #[test]
-fn records_say_what_is_in_the_file() {
+fn records_match_the_file() {
     let file = three_flows();
     let finished = run(&["--json", file.path().to_str().unwrap()]);
     assert_eq!(finished.code(), Some(0), "{}", finished.stderr);
@@ -306,7 +306,7 @@ fn bad_input_has_one_message_and_a_hint() {
 
 /// More flows than fit, within the limit that the issue of defaults sets: 256 MiB for one queue.
 #[test]
-fn memory_holds_its_bound() {
+fn memory_stays_below_its_limit() {
     require!(skip::program("prlimit", "util-linux"));
     const FLOWS: u32 = 1_300_000;
     let file = TempFile::new(".pcap");

@@ -105,7 +105,7 @@ fn a_tap_sees_all_that_was_sent() {
 }
 
 #[test]
-fn a_bypass_takes_all_that_was_sent() {
+fn a_bypass_captures_every_sent_packet() {
     require!(skip::lab());
     all_that_was_sent("afxdp:{}");
     all_that_was_sent("afxdp:{}?attach=generic");
@@ -322,7 +322,7 @@ fn overload_is_accounted_for() {
 }
 
 #[test]
-fn an_interface_that_goes_away_ends_it_with_totals() {
+fn a_deleted_interface_ends_the_run_with_totals() {
     require!(skip::lab());
     for port in ["{}", "afxdp:{}"] {
         let pair = Veth::new().create().unwrap();

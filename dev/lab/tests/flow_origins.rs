@@ -267,7 +267,7 @@ fn rows_by_duckdb(source: &str) -> Vec<String> {
 
 /// The same values of every record, in any format.
 #[test]
-fn files_have_what_lines_have() {
+fn files_have_the_fields_of_lines() {
     require!(python(&["mmdb_writer", "duckdb"]));
     let folder = Folder::new("origins-files");
     let rows = networks(&run(&mix(), &[]).unwrap());

@@ -93,7 +93,7 @@ fn hostile_page(folder: &Folder) -> std::path::PathBuf {
 
 /// Without a browser: nothing of a packet is markup, and nothing is fetched from anywhere.
 #[test]
-fn a_page_holds_text_and_refers_to_nothing() {
+fn a_page_contains_text_and_no_external_references() {
     let folder = Folder::new("report-text");
     let page = hostile_page(&folder);
     let text = std::fs::read_to_string(&page).unwrap();

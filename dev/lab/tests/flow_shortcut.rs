@@ -37,7 +37,7 @@ fn records(config: &MeterConfig, link: LinkType, packets: &[Packet], short: bool
 }
 
 #[test]
-fn the_short_cut_tells_what_the_dissection_tells() {
+fn the_fast_path_agrees_with_the_dissection() {
     let corpus = corpus::captures();
     let (mut files, mut count) = (0, 0);
     for path in &corpus.files {

@@ -119,7 +119,7 @@ fn packets_in(path: &PathBuf) -> u64 {
 /// The terminal is not a controlling one, so that no signal reports that it is gone: only reads and
 /// writes do.
 #[test]
-fn a_terminal_that_goes_away_ends_the_view_in_order() {
+fn a_closed_terminal_ends_the_view_in_order() {
     require!(skip::lab());
     for scheme in ["", "afxdp:"] {
         let pair = Veth::new().create().unwrap();
@@ -163,7 +163,7 @@ impl Drop for Reaped {
 
 /// A shell with job control on a controlling terminal.
 #[test]
-fn ctrl_z_gives_the_terminal_back_and_fg_draws_all_again() {
+fn ctrl_z_restores_the_terminal_and_fg_redraws() {
     require!(skip::lab());
     require!(skip::program("bash", "bash"));
     let pair = Veth::new().create().unwrap();

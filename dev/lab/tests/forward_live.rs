@@ -207,7 +207,7 @@ fn every_pair_of_ports_forwards() {
 }
 
 #[test]
-fn what_the_filter_leaves_stays_with_the_host() {
+fn packets_that_do_not_match_stay_with_the_host() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let path = Path::new(&Veth::new());
     let sent = packets(&path, 1_600, 200);

@@ -237,7 +237,7 @@ fn a_forged_ack_a_closed_port_and_a_dry_run() {
 }
 
 #[test]
-fn without_cookies_of_the_kernel_there_is_no_challenge() {
+fn challenge_needs_the_kernels_syn_cookies() {
     require!(skip::lab());
     let (pair, _left) = pair();
     pair.right

@@ -127,7 +127,7 @@ fn a_reload_that_cuts_the_ssh_session_keeps_the_old_rules() {
 }
 
 #[test]
-fn a_user_reloads_what_it_may_read_and_is_warned_of_what_not() {
+fn the_user_reloads_readable_files_and_is_warned_about_others() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let file = TempFile::new(".toml");

@@ -238,7 +238,7 @@ fn ten_connections(pair: &Pair) {
 }
 
 #[test]
-fn of_hping3_exactly_what_the_signature_says_is_dropped() {
+fn exactly_the_hping3_packets_of_the_signature_are_dropped() {
     require!(skip::lab());
     require!(skip::program("hping3", "hping3"));
     let pair = Veth::new().create().unwrap();

@@ -127,7 +127,7 @@ fn a_dry_run_counts_and_drops_nothing() {
 }
 
 #[test]
-fn nothing_is_left_after_kill_9() {
+fn kill_9_leaves_nothing_attached() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut process = guard(&pair, &["--drop", FLOOD]);

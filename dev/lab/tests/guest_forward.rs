@@ -142,7 +142,7 @@ fn and_between_an_igb_and_a_virtio_net() {
 }
 
 #[test]
-fn what_a_filter_does_not_select_stays_behind() {
+fn packets_that_a_filter_rejects_are_not_captured() {
     lab::require!(guest::inside(), guest::libpcap());
     const OTHERS: u64 = 200;
     // The kernel has one sending queue on an e1000: its packets stay in order.

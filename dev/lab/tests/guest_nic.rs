@@ -108,7 +108,7 @@ fn cards_are_listed_as_they_are() {
 
 /// One after the other: all are about the same card.
 #[test]
-fn a_card_goes_and_comes_back() {
+fn a_card_is_bound_and_bound_back() {
     lab::require!(guest::inside());
     assert_eq!(driver(CARD).as_deref(), Some(DRIVER));
     // Nothing happens when nothing is to.
@@ -219,7 +219,7 @@ fn is_back_after_a_kill() {
 
 /// A card that the host depends on is bound with `--force` only, and is bound back.
 #[test]
-fn the_card_of_the_default_route_goes_by_force() {
+fn the_card_of_the_default_route_is_bound_with_force_only() {
     lab::require!(guest::inside());
     const CARD: &str = "0000:00:04.0";
     const DRIVER: &str = "e1000";
@@ -282,7 +282,7 @@ fn the_card_of_the_default_route_goes_by_force() {
 }
 
 #[test]
-fn a_port_lends_itself_a_card() {
+fn a_port_binds_its_card_while_open() {
     lab::require!(guest::inside());
     for (card, kernel) in [
         ("0000:02:00.0", "igb"),

@@ -254,7 +254,7 @@ fn e1000_both_ways() {
 }
 
 #[test]
-fn e1000_takes_vlan_tags_out() {
+fn e1000_strips_vlan_tags() {
     lab::require!(guest::inside());
     let peer = Peer::up("e1000-1", 1500);
     let card = VfioCard::bind("e1000-0");

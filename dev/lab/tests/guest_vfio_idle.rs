@@ -195,7 +195,7 @@ fn fill(stand: &mut Stand, count: u64, len: usize, counts: bool) -> [u64; 2] {
 }
 
 #[test]
-fn an_igb_goes_on_when_its_reader_does() {
+fn an_igb_continues_when_its_reader_does() {
     lab::require!(guest::inside());
     // One flow, so one of two queues, and the card continues for the other one. QEMU's igb loses
     // what a queue has no descriptor for without a count in RQDPC or MPC: the models have it.
@@ -204,7 +204,7 @@ fn an_igb_goes_on_when_its_reader_does() {
 }
 
 #[test]
-fn an_e1000_counts_what_it_has_no_room_for() {
+fn an_e1000_counts_packets_without_room() {
     lab::require!(guest::inside());
     // Five descriptors each: the ring has no room for the last one, and the card counts it.
     let mut stand = Stand::new(["e1000-0", "e1000-1"], "?ring=64");
@@ -224,7 +224,7 @@ fn an_e1000_counts_what_it_has_no_room_for() {
 }
 
 #[test]
-fn a_virtio_net_goes_on_when_there_is_room_again() {
+fn a_virtio_net_continues_when_there_is_room_again() {
     // A hub of QEMU's holds back what it has no room for; the host's bridge and its TAP do not.
     lab::require!(guest::inside(), guest::two_queues());
     // It counts nothing: packets for which it had no buffer are in no account.

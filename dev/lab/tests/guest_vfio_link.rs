@@ -115,19 +115,19 @@ fn wire(card: &str, peer: &str, more: &str) {
 }
 
 #[test]
-fn the_wire_of_an_igb_comes_and_goes() {
+fn an_igb_reports_link_changes() {
     lab::require!(guest::inside());
     wire("igb0", "igb1", "?queues=2");
 }
 
 #[test]
-fn the_wire_of_an_e1000_comes_and_goes() {
+fn an_e1000_reports_link_changes() {
     lab::require!(guest::inside());
     wire("e1000-0", "e1000-1", "");
 }
 
 #[test]
-fn the_wire_of_a_virtio_net_comes_and_goes() {
+fn a_virtio_net_reports_link_changes() {
     lab::require!(guest::inside());
     wire("virtio1", "virtio0", "");
 }
@@ -135,7 +135,7 @@ fn the_wire_of_a_virtio_net_comes_and_goes() {
 /// QEMU (11.1) miscounts packets of packed rings that it drops without a link, and finds the ring
 /// overfull afterwards: it requests a reset. A port on it reports this.
 #[test]
-fn a_virtio_net_with_packed_rings_goes_on_or_tells_that_it_cannot() {
+fn a_virtio_net_with_packed_rings_continues_or_reports_that_it_needs_a_reset() {
     lab::require!(guest::inside());
     let mut stand = Stand::new(["virtio0", "virtio1"], "");
     assert_eq!(fact(&stand.port, "rings"), "packed");

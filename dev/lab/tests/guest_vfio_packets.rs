@@ -174,7 +174,7 @@ fn packets_of(names: [&str; 2], expected: fn(Wrong) -> Checksum, takes_tags_out:
 }
 
 #[test]
-fn an_igb_checks_sums_and_takes_tags_out() {
+fn an_igb_verifies_checksums_and_strips_tags() {
     lab::require!(guest::inside());
     let expected = |wrong| match wrong {
         Wrong::Nothing => Checksum::Good,
@@ -185,7 +185,7 @@ fn an_igb_checks_sums_and_takes_tags_out() {
 }
 
 #[test]
-fn an_emulated_e1000_checks_nothing_and_takes_tags_out() {
+fn an_emulated_e1000_verifies_no_checksums_and_strips_tags() {
     lab::require!(guest::inside());
     // QEMU's sets IXSM in every descriptor: the sums were not looked at.
     packets_of(["e1000-0", "e1000-1"], |_| Checksum::Unknown, true);

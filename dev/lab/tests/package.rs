@@ -197,7 +197,7 @@ fn lintian_finds_nothing_in_the_debian_package() {
 
 /// The debug information is that of the program, which has none.
 #[test]
-fn debug_information_lies_beside_the_program() {
+fn debug_information_is_next_to_the_program() {
     require!(skip::program("dpkg", "dpkg"));
     require!(skip::program("readelf", "binutils"));
     let file = |name: &str| packages().join(name).to_str().unwrap().to_owned();
@@ -311,7 +311,7 @@ fn the_image_is_one_and_runs() {
 
 /// Packed again, every result has the same bytes: nothing of the time or the folder is in them.
 #[test]
-fn packing_again_gives_the_same_bytes() {
+fn packaging_twice_gives_the_same_bytes() {
     require!(skip::program("dpkg", "dpkg"));
     let first = std::fs::read_to_string(packages().join("SHA256SUMS")).unwrap();
     let folder = Folder::new("package-again");

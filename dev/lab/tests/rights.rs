@@ -33,7 +33,7 @@ fn child_becomes_another_user() {
 
 /// In a process of its own: the C library changes the user of all threads.
 #[test]
-fn what_is_kept_outlives_the_change_of_user() {
+fn kept_capabilities_survive_the_change_of_user() {
     require!(skip::root());
     let (program, args) = own_test(module_path!(), "child_becomes_another_user");
     let mut command = Command::new(program);

@@ -138,7 +138,7 @@ fn resets<T: Send>(pair: &Pair, body: impl FnOnce() -> T + Send) -> (T, usize) {
 }
 
 #[test]
-fn every_service_is_read_beside_a_living_kernel() {
+fn every_service_is_read_while_the_kernel_runs_its_own_tcp() {
     require!(skip::lab());
     let pair = scene();
     serve(&pair, 22, ssh);

@@ -222,7 +222,7 @@ fn next_of(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_scan_that_was_killed_goes_on_and_leaves_nothing_out() {
+fn a_killed_scan_resumes_without_skipping_probes() {
     require!(skip::lab());
     let pair = scene();
     let file = lab::oracle::TempFile::new("state");
@@ -367,7 +367,7 @@ fn runs_with_one_seed_have_one_order_and_different_numbers() {
 }
 
 #[test]
-fn what_a_router_refuses_is_filtered() {
+fn ports_refused_by_a_router_are_filtered() {
     require!(skip::lab());
     let pair = scene();
     let right = &pair.right;
@@ -478,7 +478,7 @@ fn neighbours_on_the_link_are_resolved() {
 }
 
 #[test]
-fn a_dry_run_sends_nothing_and_bad_input_is_refused_by_its_place() {
+fn a_dry_run_sends_nothing_and_errors_give_the_line() {
     require!(skip::lab());
     let pair = scene();
     let args = [HOSTS, "-p", "80", "--dry-run"];

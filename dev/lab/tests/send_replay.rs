@@ -413,7 +413,7 @@ fn bad_input_gets_one_clear_message_with_a_hint() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
+fn unsendable_packets_are_counted_and_the_others_are_sent() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let left = pair.left.ifname.as_str();
@@ -485,7 +485,7 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
 }
 
 #[test]
-fn a_dry_run_sends_nothing_and_tells_what_would_be() {
+fn a_dry_run_prints_the_plan_and_sends_nothing() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let left = pair.left.ifname.as_str();

@@ -80,7 +80,7 @@ fn kept_or_read_again_it_is_the_same_stream() {
 }
 
 #[test]
-fn what_is_left_out_is_counted_in_every_round() {
+fn skipped_packets_are_counted_in_every_round() {
     let mut sent = packets(100);
     sent[3] = vec![1; 1515];
     sent[4] = vec![2; 13];
@@ -104,7 +104,7 @@ fn what_is_left_out_is_counted_in_every_round() {
 }
 
 #[test]
-fn a_capture_of_nothing_is_not_repeated_for_ever() {
+fn an_empty_capture_is_not_repeated_forever() {
     let empty = write_pcap::<Vec<u8>>(&[]).unwrap();
     let mut options = ReplayOptions::default();
     let path = empty.path().to_str().unwrap();
@@ -121,7 +121,7 @@ fn a_capture_of_nothing_is_not_repeated_for_ever() {
 }
 
 #[test]
-fn damage_comes_after_everything_before_it() {
+fn packets_before_the_damage_are_delivered() {
     let sent = packets(3_000);
     let file = write_pcap(&sent).unwrap();
     let mut bytes = std::fs::read(file.path()).unwrap();

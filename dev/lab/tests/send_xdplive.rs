@@ -79,7 +79,7 @@ fn a_replay_arrives_byte_for_byte_and_in_order() {
 }
 
 #[test]
-fn a_plain_name_at_full_speed_takes_the_fastest_way_there_is() {
+fn a_plain_name_at_full_speed_uses_the_fastest_backend() {
     lab::require!(skip::lab());
     let pair = pair();
     let left = pair.left.ifname.as_str();

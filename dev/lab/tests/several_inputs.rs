@@ -74,7 +74,7 @@ fn sorted_by_time(packets: &str) -> Vec<&str> {
 
 /// Every fifth capture of the corpus, in groups: link types, formats and times mixed.
 #[test]
-fn merged_files_are_what_mergecap_makes() {
+fn merged_files_equal_mergecaps() {
     require!(skip::program("mergecap", "wireshark-common"));
     require!(skip::program("tshark", "tshark"));
     let folder = Folder::new("merge");
@@ -172,7 +172,7 @@ fn a_damaged_file_ends_and_the_others_go_on() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_options_are_refused() {
     let folder = Folder::new("refused");
     let files = ["a.pcap", "b.pcap", "empty"].map(|name| folder.0.join(name));
     let [a, b, empty] = files.each_ref().map(|path| text(path));
@@ -310,7 +310,7 @@ fn flows_keep_to_their_interfaces() {
 }
 
 #[test]
-fn an_interface_that_goes_is_named() {
+fn a_deleted_interface_is_named() {
     require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let [left, right] = second_pair(&pair);

@@ -486,11 +486,11 @@ fn a_deleted_device_ends_the_attachment() {
 /// Capabilities that suffice: no CAP_SYS_ADMIN, no CAP_PERFMON, without which the verifier lets no
 /// packet pointer be added to an unknown number nor two be subtracted.
 #[test]
-fn the_least_rights_suffice() {
+fn the_documented_capabilities_suffice() {
     lab::require!(skip::root(), skip::program("setpriv", "util-linux"));
     const INSIDE: &str = "BW_LEAST_RIGHTS";
     if std::env::var_os(INSIDE).is_none() {
-        let (program, args) = own_test(module_path!(), "the_least_rights_suffice");
+        let (program, args) = own_test(module_path!(), "the_documented_capabilities_suffice");
         let out = Command::new("setpriv")
             .arg("--bounding-set=-all,+net_admin,+net_raw,+bpf")
             .arg(program)

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn help_behind_two_dashes_is_for_another_program() {
+    fn help_after_two_dashes_belongs_to_the_other_program() {
         let args = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert!(asks_for_help(&args("wire --help")) && asks_for_help(&args("-h")));
         assert!(!asks_for_help(&args("run -- ls --help")) && !asks_for_help(&[]));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_was_neither_exported_nor_dropped() {
+    fn waiting_records_were_neither_exported_nor_dropped() {
         let account = counted(0);
         let dropped = account.dropped_total();
         assert_eq!(

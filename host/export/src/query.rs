@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told() {
+    fn an_engine_that_does_not_exist_is_an_error() {
         let error = Engine::find(Some(Path::new("/nonexistent/python3"))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(

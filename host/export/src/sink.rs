@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_that_says_nothing_of_itself() {
+    fn a_destination_without_a_description() {
         let mut least = Least(Vec::new());
         least.start().unwrap();
         least.connect().unwrap();

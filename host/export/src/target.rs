@@ -438,7 +438,7 @@ mod tests {
     use crate::sink::SINKS;
 
     #[test]
-    fn urls_say_what_is_meant() {
+    fn urls_are_parsed_as_documented() {
         let target = Target::parse("ipfix:udp://192.0.2.1:2055?domain=7&uniflow&mtu=1200").unwrap();
         assert_eq!(target.place, Place::Host("192.0.2.1".into(), 2055));
         assert_eq!((target.format.name, target.sink.scheme), ("ipfix", "udp"));
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_are_reported() {
         for (text, words) in [
             ("flows.csv", "does not start with FORMAT:"),
             ("xml:flows", "unknown format \"xml\""),

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_compiles_for_what_it_is_asked() {
+    fn a_filter_source_compiles_for_the_requested_link_type() {
         let inbound = source("inbound");
         let mut target = FilterTarget {
             link_type: 1,

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_slowly_arrives_whole() {
+    fn a_slow_reader_gets_everything() {
         let (mut reader, writer) = io::pipe().unwrap();
         let output = Output::start("output", 2, writer).unwrap();
         const COUNT: usize = 40;

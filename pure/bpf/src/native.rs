@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_the_interpreter_is_left_to_it() {
+    fn programs_that_need_the_interpreter_are_not_compiled() {
         let tag = crate::cbpf::ANCILLARY_BASE + 44;
         assert_eq!(bytes(&[(0x30, 0, 0, tag), (0x16, 0, 0, 0)]), None);
         let backward = [(0x05, 0, 0, u32::MAX), (0x16, 0, 0, 0)];

@@ -237,7 +237,7 @@ fn instructions_of_cbpf() {
 }
 
 #[test]
-fn what_is_known_beside_the_bytes() {
+fn ancillary_loads_read_packet_metadata() {
     let info = PacketInfo {
         protocol: 0x86dd,
         packet_type: 4,

@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_tells_keys_apart() {
+    fn every_part_of_the_key_distinguishes_flows() {
         let base = FlowKey::new(&[1; 16], &[2; 16], ports(1, 2), 6, 4, false).0;
         let mut others = vec![
             FlowKey::new(&[3; 16], &[2; 16], ports(1, 2), 6, 4, false).0,

@@ -137,7 +137,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn nothing_is_lost_however_times_come() {
+    fn no_packet_is_lost_whatever_the_timestamps() {
         let times = [
             100 * S,
             100 * S + 1,

@@ -358,7 +358,7 @@ mod tests {
 
     /// Most of what is no member does not look like one, or the look at the marks gains nothing.
     #[test]
-    fn marks_tell_keys_apart() {
+    fn marks_distinguish_keys() {
         let mut marks = Marks([0; Marks::WORDS]);
         let key = |flow| *record(flow, 1).key();
         (0..1000).for_each(|flow| marks.put(&key(flow)));

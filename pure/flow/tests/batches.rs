@@ -222,7 +222,7 @@ impl Inspect for Rests {
 }
 
 #[test]
-fn what_reading_takes_is_given_back_after_a_long_silence() {
+fn inspector_state_is_freed_after_a_long_silence() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 64;
     config.table.timeouts.active_ns = 20 * S;
@@ -274,7 +274,7 @@ fn crowd(seed: u64, packet_count: u64) -> Vec<Packet> {
 }
 
 #[test]
-fn a_full_table_tells_the_same_at_every_batch_length() {
+fn a_full_table_gives_the_same_records_at_every_batch_length() {
     for (seed, flow_count_max) in [(1, 16), (2, 100), (3, 150)] {
         let mut config = MeterConfig::new(HashKey::from_seed(seed));
         config.table.flow_count_max = flow_count_max;
@@ -286,7 +286,7 @@ fn a_full_table_tells_the_same_at_every_batch_length() {
 }
 
 #[test]
-fn a_clock_set_back_tells_the_same_at_every_batch_length() {
+fn a_clock_set_back_gives_the_same_records_at_every_batch_length() {
     for (seed, ahead_s) in [(1, 100), (2, 4000), (3, 1_000_000_000)] {
         let mut config = MeterConfig::new(HashKey::from_seed(seed));
         // Expiry does not get round before the clock is set back.

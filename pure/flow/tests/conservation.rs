@@ -159,7 +159,7 @@ fn corpus() -> PathBuf {
 
 /// The inputs are what this makes; `BAREWIRE_BLESS=1` writes them anew.
 #[test]
-fn the_corpus_is_what_is_made_here_and_holds() {
+fn the_corpus_matches_the_generator_and_passes() {
     let mut random = Random(4711);
     let is_writing = std::env::var_os("BAREWIRE_BLESS").is_some();
     if is_writing {

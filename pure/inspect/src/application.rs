@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut_and_what_does_not_fit_is_counted() {
+    fn long_values_are_cut_and_fields_without_room_are_counted() {
         let mut a = Application::EMPTY;
         a.field(Field::HttpPath, Value::text(&[b'x'; 300]));
         a.field(Field::HttpHost, Value::text(&[b'y'; 300]));

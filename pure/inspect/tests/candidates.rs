@@ -50,14 +50,14 @@ fn packet(sequence: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_candidate_ends_at_the_first_datagram_that_has_no_place_beside_rtp() {
+fn a_candidate_ends_at_the_first_datagram_that_is_neither_rtp_nor_shares_its_flow() {
     let mut datagrams = vec![packet(1)];
     datagrams.extend(vec![vec![0xff; 100]; 30]);
     assert_eq!(read(&datagrams), ("unknown", None, 2));
 }
 
 #[test]
-fn what_shares_a_flow_with_rtp_does_not_end_a_candidate() {
+fn datagrams_that_share_a_flow_with_rtp_do_not_end_a_candidate() {
     let stun = [&b"\0\x01\0\0\x21\x12\xa4\x42"[..], &[7; 12]].concat();
     let zrtp = [&b"\x10\0\0\x01ZRTP\x09\x09\x09\x09"[..], &[7; 40]].concat();
     let feedback = b"\x81\xcd\0\x02\x01\x02\x03\x04\x05\x06\x07\x08".to_vec();

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_port_is_refused() {
+    fn invalid_ports_are_refused() {
         for text in [
             "",
             "80,",

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_looked_into() {
+    fn unsupported_packets_are_refused_with_reasons() {
         let with = |at: usize, value: u8| {
             let mut bytes: Vec<u8> = INFINIBAND.sample.into();
             bytes[at] = value;

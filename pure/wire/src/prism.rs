@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_word_tells_the_kind() {
+    fn the_first_word_gives_the_kind() {
         let avs = Prism::parse(PROTOCOL.sample).unwrap();
         assert_eq!((avs.is_avs(), avs.payload.len()), (true, 10));
         let mut bytes = [0; HEADER_LEN + 2];

@@ -130,7 +130,7 @@ mod tests {
     use crate::{Dissection, dissect};
 
     #[test]
-    fn flags_lie_behind_all_words_of_presence_and_the_time() {
+    fn flags_follow_all_presence_words_and_the_timestamp() {
         let view = Radiotap::parse(PROTOCOL.sample).unwrap();
         assert_eq!((view.header_len(), view.flags()), (25, 0x30));
         let short = [0, 0, 9, 0, 2, 0, 0, 0, 0x10, 7];

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_found() {
+    fn missing_interfaces_are_not_found() {
         for name in ["", "..", "no-such-if"] {
             let error = interface(name).unwrap_err();
             assert_eq!(error.kind(), sys::ErrorKind::NotFound, "{name:?}");

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_on_an_interface_is_found() {
+    fn addresses_and_upper_devices_of_an_interface_are_found() {
         // A card in a bond, a VLAN on the bond, that in a bridge; a veth pair alongside.
         let links = [
             link(2, 0, 10, ""),

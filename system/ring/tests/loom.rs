@@ -63,7 +63,7 @@ fn a_ring_hands_over_in_order() {
 
 /// What was submitted before the sender went is there for the receiver afterwards.
 #[test]
-fn nothing_is_lost_when_the_sender_goes() {
+fn no_packet_is_lost_when_the_sender_is_closed() {
     loom::model(|| {
         let (mut producer, mut consumer) = cursor::spsc_from::<u32>(4, 0);
         let sender = thread::spawn(move || {
@@ -122,7 +122,7 @@ fn assert_whole(mut indices: Vec<u32>, count: u32) {
 
 /// Two threads pop at the same time: no index goes to both, none is lost.
 #[test]
-fn no_index_goes_to_two() {
+fn no_index_is_given_to_two_takers() {
     loom::model(|| {
         let list = List::full(3);
         let other = list.clone();
@@ -155,7 +155,7 @@ fn a_top_that_came_back_is_noticed() {
 
 /// Both threads take and give back: at the end all indices are on the list, once.
 #[test]
-fn what_is_pushed_is_there_once() {
+fn a_pushed_index_is_popped_once() {
     loom::model(|| {
         let list = List::full(2);
         let other = list.clone();

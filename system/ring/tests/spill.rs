@@ -23,7 +23,7 @@ fn take_all(cache: &mut FrameCache) -> Vec<u32> {
 }
 
 #[test]
-fn frames_that_a_full_cache_gives_away_can_be_taken_by_another() {
+fn frames_returned_by_a_full_cache_can_be_taken_by_another() {
     for way in [
         Way::Owned,
         Way::Index,

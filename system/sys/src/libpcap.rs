@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn taps_look_for_tags_beside_the_packet() {
+    fn taps_match_stripped_tags() {
         let may_tap = crate::rights::has(crate::rights::Capability::NetRaw);
         if version().is_err() || !may_tap {
             skip::skip!("no libpcap, or no right");

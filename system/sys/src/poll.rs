@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_came_is_ready() {
+    fn only_received_bytes_are_ready() {
         let (mut a, b) = UnixStream::pair().unwrap();
         let (c, _d) = UnixStream::pair().unwrap();
         let mut wanted = [

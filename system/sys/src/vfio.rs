@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interface_that_is_there_tells_why() {
+    fn the_error_of_the_present_interface_is_reported() {
         let error = |kind| Error::new(kind, "open", "why");
         let chosen = |iommufd, group| choose_error(error(iommufd), error(group)).kind();
         let (missing, busy) = (ErrorKind::Unsupported, ErrorKind::Busy);

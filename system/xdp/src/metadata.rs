@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_flagged_is_absent() {
+    fn fields_without_a_flag_are_absent() {
         let mut bytes = [0xa5; METADATA_LEN];
         assert_eq!(Metadata::parse(&bytes), None);
         bytes[20..].copy_from_slice(&MAGIC.to_ne_bytes());

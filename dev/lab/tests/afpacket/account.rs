@@ -71,7 +71,7 @@ fn overload_is_accounted_to_the_packet() {
 
 /// A full ring starts again once it is read: the loss is a gap, not the end.
 #[test]
-fn the_ring_goes_on_after_an_overload() {
+fn the_ring_works_after_an_overload() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));

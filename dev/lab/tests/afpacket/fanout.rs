@@ -11,7 +11,7 @@ const FLOWS: u16 = 64;
 
 /// Every packet goes to one queue, all of a flow to the same, both directions included.
 #[test]
-fn flows_stay_whole_and_nothing_is_doubled() {
+fn flows_stay_whole_and_no_packet_is_counted_twice() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let mut port = open(&pair.right, "queues=4");

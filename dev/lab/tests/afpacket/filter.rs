@@ -32,7 +32,7 @@ fn filter_fact(port: &Port) -> String {
 /// The kernel rejects packets, and the account counts them; with everything that other options add
 /// to the filter.
 #[test]
-fn what_is_rejected_costs_no_ring_and_is_counted() {
+fn rejected_packets_take_no_ring_space_and_are_counted() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair).flows(16), sender(&pair.left));
@@ -100,7 +100,7 @@ fn packets_too_short_for_the_filter_are_rejected() {
 
 /// Not one packet that the filter rejects gets in, not even in the moments of opening.
 #[test]
-fn nothing_slips_past_while_opening() {
+fn no_unwanted_packet_is_received_while_opening() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let (plan, sender) = (plan(&pair), sender(&pair.left));
@@ -184,7 +184,7 @@ fn chain(count: u8) -> Vec<u8> {
 /// libpcap makes a loop of `protochain`. The kernel refuses that, so the queues filter, and know
 /// the direction. Another filter may follow.
 #[test]
-fn what_the_kernel_does_not_run_the_queues_run() {
+fn filters_that_the_kernel_cannot_run_run_in_the_queues() {
     // Which brings libpcap.
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();

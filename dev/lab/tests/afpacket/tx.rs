@@ -31,7 +31,7 @@ fn send(port: &mut Port, packets: &[Vec<u8>]) {
 
 /// Another program receives what we send, in order, to the byte, and both counts agree.
 #[test]
-fn a_plain_socket_receives_what_is_sent() {
+fn a_plain_socket_receives_sent_packets() {
     lab::require!(skip::lab());
     let pair = Veth::new().create().unwrap();
     let receiver = pair
@@ -143,7 +143,7 @@ fn packets_that_do_not_fit_are_refused_alone() {
 
 /// Far more than the interface takes at once: nothing is lost, the sender waits.
 #[test]
-fn a_slow_interface_holds_the_sender_back() {
+fn a_slow_interface_slows_the_sender_down() {
     lab::require!(skip::lab(), skip::program("tc", "iproute2"));
     let pair = Veth::new().create().unwrap();
     // The queueing discipline lets 20 Mbit/s through and holds 20 packets.

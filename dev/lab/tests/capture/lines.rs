@@ -140,7 +140,7 @@ fn value<'j>(line: &'j str, key: &str) -> Option<&'j str> {
 }
 
 #[test]
-fn json_has_the_addresses_behind_ethernet_in_mpls_and_fabric_path() {
+fn json_has_the_addresses_inside_ethernet_in_mpls_and_fabric_path() {
     let folder = Folder::new();
     let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let inner = behind(&behind(&ethernet, &[8, 0]), &DATAGRAM);
@@ -186,7 +186,7 @@ fn chain(count: u8) -> Vec<u8> {
 }
 
 #[test]
-fn filters_that_tcpdump_takes_are_taken() {
+fn filters_that_tcpdump_accepts_are_accepted() {
     lab::require!(skip::program("tcpdump", "tcpdump"));
     let folder = Folder::new();
     let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];

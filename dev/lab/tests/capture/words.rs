@@ -250,7 +250,7 @@ const DECODED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn lines_end_in_what_decoders_find() {
+fn lines_end_with_decoded_fields() {
     let corpus = corpus::captures();
     let own = corpus::own().join("lab-mix.pcapng");
     let text = capture(["-t", "-r", own.to_str().unwrap()])

@@ -277,7 +277,7 @@ fn udp_payload_of_tshark(path: &Path) -> u64 {
 }
 
 #[test]
-fn the_payload_of_a_tunnel_is_what_tshark_counts_behind_udp() {
+fn the_payload_of_a_tunnel_is_what_tshark_counts_after_udp() {
     require!(skip::program("tshark", "tshark"));
     let names = [
         "lab-vxlan.pcapng",

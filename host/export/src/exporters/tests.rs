@@ -216,7 +216,7 @@ fn tcp_connects_again() {
 /// Without a collector the queue fills, the rest is dropped at once, and at the end queued records
 /// are reported as not delivered. The caller is never blocked.
 #[test]
-fn a_collector_that_never_comes_is_accounted_for() {
+fn an_unreachable_collector_is_accounted_for() {
     // The port stays taken, by a socket that does not listen.
     let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -305,7 +305,7 @@ impl Sink for Deaf {
 
 /// A pause for the rate's sake is no sign of life.
 #[test]
-fn with_a_rate_the_end_comes_too() {
+fn a_run_with_a_rate_ends_too() {
     let target = Target::parse("json:kafka://127.0.0.1:1/flows?rate=100&wait=1s").unwrap();
     let Make::Messages(make) = target.format.make else {
         panic!("lines are messages")
@@ -371,7 +371,7 @@ fn by_hash_each_flow_has_one_destination() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let account = export("csv:/dev/full", &records(500), &setup());
     let lost = account.dropped[DropReason::WriteFailed as usize];
     assert_eq!((account.exported.flows, lost.flows), (0, 500));
@@ -452,7 +452,7 @@ fn extras_stay_with_their_records() {
 /// Another sampling is reported to collectors in a new session; a file is left unchanged, and
 /// named.
 #[test]
-fn another_sampling_is_told_in_a_new_session() {
+fn changed_sampling_is_reported_in_a_new_session() {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     let wait = Some(Duration::from_secs(20));
     collector.set_read_timeout(wait).unwrap();
@@ -509,7 +509,7 @@ fn another_sampling_is_told_in_a_new_session() {
 /// Batches that others still read are waited for up to a bound; the memory of those that came back
 /// is used again.
 #[test]
-fn lent_batches_come_back_in_their_order() {
+fn borrowed_batches_return_in_order() {
     let record = records(1)[0];
     let fill = |gathered: &mut Gathered| {
         gathered.records.add(&record.0, None, record.1);

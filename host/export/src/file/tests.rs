@@ -134,7 +134,7 @@ fn files_follow_by_the_clock() {
 }
 
 #[test]
-fn a_wrong_name_is_told_at_once() {
+fn a_wrong_name_is_reported_at_once() {
     for (url, words) in [
         ("csv:flows.csv?rotate=1h", "need distinct names"),
         ("csv:flows-%Q.csv?rotate=1h", "unknown field %Q"),

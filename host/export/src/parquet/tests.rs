@@ -95,7 +95,7 @@ fn folders_are_by_day_or_not_at_all() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_is_told_at_once() {
+fn an_impossible_directory_is_reported_at_once() {
     for (url, words) in [
         ("parquet:/proc/none", "/proc/none"),
         ("parquet:-", "a directory is required"),

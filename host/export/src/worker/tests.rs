@@ -313,7 +313,7 @@ fn a_broken_session_is_begun_again() {
 }
 
 #[test]
-fn lost_messages_are_counted_by_what_the_destination_is() {
+fn lost_messages_are_counted_by_kind_of_destination() {
     use Does::{Loses, Well};
     for (url, reason) in [
         (UDP, DropReason::SendFailed),
@@ -418,7 +418,7 @@ fn files_count_when_they_are_complete() {
 
 /// Messages of which is known only later what became of them: the end waits for each.
 #[test]
-fn what_is_told_later_is_waited_for() {
+fn deferred_results_are_waited_for() {
     use Does::{Loses, Well};
     for (sends, exported, failures) in [
         (vec![], 25, 0),

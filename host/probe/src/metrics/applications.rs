@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_over_the_limit_are_summed_up_and_nothing_is_lost() {
+    fn names_over_the_limit_are_summed_up_and_no_count_is_lost() {
         let mut applications = Applications::default();
         for number in 0..1000 {
             applications.count(Some(&format!("app{number}")), "ndpi", 2, 100);

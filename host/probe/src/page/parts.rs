@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_from_a_packet_is_markup() {
+    fn text_from_packets_never_becomes_markup() {
         assert_eq!(
             safe("<b a='1'>&\"\u{202e}\n\u{0}é"),
             "&lt;b a=&#39;1&#39;&gt;&amp;&quot;\\u{202e}\\u{a}\\u{0}é"

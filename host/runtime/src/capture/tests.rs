@@ -157,7 +157,7 @@ fn two_queues() -> (Port, [TxQueue; 2]) {
 /// Both queues continue receiving while a write blocks; a requested end still comes, and every
 /// packet is accounted for.
 #[test]
-fn a_blocked_output_holds_up_neither_queue_nor_the_end() {
+fn a_blocked_output_delays_neither_the_queue_nor_the_end() {
     let (port, tx) = two_queues();
     let counters: Vec<_> = port.rx.iter().map(|rx| rx.counters().clone()).collect();
     let (mut reader, pipe) = std::io::pipe().unwrap();
@@ -285,7 +285,7 @@ fn a_stall_is_measured_in_time_not_in_polls() {
 
 /// What was not written is written once the reader continues, and the end waits for it.
 #[test]
-fn an_output_that_goes_on_gets_everything() {
+fn a_working_output_gets_everything() {
     let (port, tx) = two_queues();
     let (mut reader, pipe) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());

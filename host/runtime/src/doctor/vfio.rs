@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_what_to_do() {
+    fn missing_requirements_are_named_with_a_fix() {
         let root = std::env::temp_dir().join(format!("barewire-doctor-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let (sys, dev) = (root.join("sys"), root.join("dev"));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_iptables_cannot_take_is_refused_with_the_count() {
+    fn programs_too_long_for_iptables_are_refused_with_the_count() {
         let list: Vec<String> = (0..20).map(|i| format!("host-{i}.example.com")).collect();
         let select = Select::dns(&list.join(","), &[]).unwrap();
         let error = select.for_iptables().unwrap_err();

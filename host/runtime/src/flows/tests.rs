@@ -161,7 +161,7 @@ fn the_end_of_the_duration_ends_the_probe() {
 }
 
 #[test]
-fn what_is_in_the_rings_at_the_end_is_metered() {
+fn packets_in_the_rings_at_the_end_are_metered() {
     let (port, mut tx) = memory(256);
     for number in 0..200 {
         send(&mut tx, &packet(number));

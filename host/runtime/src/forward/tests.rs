@@ -181,7 +181,7 @@ fn a_full_ring_drops_live_packets_and_stops_others() {
 }
 
 #[test]
-fn the_stop_flag_ends_it_with_what_was_sent_before() {
+fn the_stop_flag_ends_the_run_with_the_counts_so_far() {
     let [mut a, mut b] = ports(true, 1024);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     let stop = Stop::new();
@@ -293,7 +293,7 @@ fn a_packet_longer_than_the_ring_is_dropped_alone() {
 }
 
 #[test]
-fn an_error_in_mid_batch_leaves_nothing_out() {
+fn an_error_in_mid_batch_loses_no_packet() {
     let [mut a, mut b] = ports(true, 256);
     let (tx, rx) = (a.tx.remove(0), b.rx.remove(0));
     send(tx, 40);
@@ -318,7 +318,7 @@ fn an_error_in_mid_batch_leaves_nothing_out() {
 }
 
 #[test]
-fn what_a_lane_gives_back_is_for_the_others() {
+fn frames_returned_by_one_thread_are_free_for_the_others() {
     let budget = Budget::new(Some(10));
     assert_eq!(budget.take(64), 10);
     assert!(!budget.is_used_up(), "taken is not forwarded");

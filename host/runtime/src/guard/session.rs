@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_before_is_not_cut() {
+    fn packets_passed_by_an_earlier_rule_are_not_cut_off() {
         let v4 = session("192.0.2.7:50000", "198.51.100.1:22");
         let allow = RuleSpec::allow(ListSpec::argument("192.0.2.7").unwrap());
         let count = RuleSpec::new("tcp", Verdict::Count);

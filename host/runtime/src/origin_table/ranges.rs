@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_for_no_country_is_none() {
+    fn the_code_for_no_country_gives_none() {
         let ranges = Ranges::parse(b"192.0.2.0/24,ZZ\n198.51.100.0/24,ZZ,DE\n").unwrap();
         let find = |addr: &str| ranges.find(addr.parse().unwrap()).unwrap();
         assert_eq!(find("192.0.2.1"), &Row::default());

@@ -178,7 +178,7 @@ mod tests {
 
     /// The rest of an address may look like the beginning of a line of Wireshark's.
     #[test]
-    fn an_address_over_several_lines_is_no_maker() {
+    fn an_address_over_several_lines_is_not_a_vendor() {
         let mut vendors = Vendors::default();
         let ieee = "Registry,Assignment,Organization Name,Organization Address\n\
                     MA-L,002272,One,\"1\tStreet\n94085,US\n00:00:00,CA\"\nMA-L,002273,Two,x\n\
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_are_reported() {
         for (text, words) in [
             ("", "no MAC vendors"),
             ("Registry,Assignment\n", "no MAC vendors"),

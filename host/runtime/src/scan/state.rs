@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn saved_state_is_read_back() {
         let saved = Saved {
             fingerprint: 0xff,
             seed: u64::MAX,

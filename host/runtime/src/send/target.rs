@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_can_be_sent_on_and_nothing_else_lives_there() {
+    fn loopback_can_be_sent_on_without_force() {
         let lo = target("lo").unwrap();
         assert!(lo.is_loopback() && lo.lifeline.is_none());
         assert!(target("no-such-if").is_err());

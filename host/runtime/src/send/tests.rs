@@ -194,7 +194,7 @@ impl Source for Failing {
 }
 
 #[test]
-fn what_came_before_an_error_is_sent() {
+fn packets_before_an_error_are_sent() {
     let (report, result, got) = run(&mut Failing(0), Pace::Max, Limits::default(), &Stop::new());
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Damaged);
     assert_eq!((report.ended, report.packets), (SendEnded::Failed, 3));

@@ -37,7 +37,7 @@ fn comparisons(insns: &[Insn]) -> Vec<i32> {
 }
 
 #[test]
-fn one_comparison_covers_what_every_path_needs() {
+fn one_bounds_check_covers_every_path() {
     let insns = xdp_program(&tcp_port_80(), &OPTIONS).unwrap();
     // At the beginning what the shorter way, IPv4, needs: up to the fragment offset and the
     // protocol; IPv6 adds its ports. By X: the source port, then the destination port.
@@ -94,7 +94,7 @@ fn backward_jumps_are_refused() {
 }
 
 #[test]
-fn what_is_not_known_is_an_error_with_its_name() {
+fn unknown_names_are_errors_that_name_them() {
     let vlan = program(&[(0x30, 0, 0, cbpf::ANCILLARY_BASE + 48), (0x16, 0, 0, 0)]);
     let error = xdp_program(&vlan, &OPTIONS).unwrap_err();
     assert!(error.to_string().contains("[vlanp]"), "{error}");

@@ -107,7 +107,7 @@ fn conditions_are_signed_and_unsigned_and_of_32_bits() {
 }
 
 #[test]
-fn atomic_operations_return_what_was_there() {
+fn atomic_operations_return_the_old_value() {
     for (imm, stored, fetched) in [
         (0x00, 15, 3),
         (0x01, 15, 12),
@@ -152,7 +152,7 @@ fn local_calls_have_a_stack_and_registers_of_their_own() {
 }
 
 #[test]
-fn what_the_verifier_refuses_is_a_fault() {
+fn programs_that_the_verifier_rejects_fault() {
     let cases: Vec<(&str, Result<u32, Fault>)> = alloc::vec![
         ("not set", of(|a| a.exit())),
         ("not set", of(|a| a.load(Width::D, R0, R10, -8))),

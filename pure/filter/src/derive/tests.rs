@@ -147,7 +147,7 @@ fn a_syn_flood_beside_connections() {
 }
 
 #[test]
-fn what_good_packets_look_like_is_said() {
+fn good_packets_are_described() {
     let mut random = Random(0x900d);
     let flood = syns(KERNEL, 400, &mut random);
     let derived = law(&flood, &flood[..100], 0);
@@ -171,7 +171,7 @@ fn what_good_packets_look_like_is_said() {
 }
 
 #[test]
-fn payload_ports_and_prefixes_tell_udp_floods_from_queries() {
+fn payload_ports_and_prefixes_distinguish_udp_floods_from_queries() {
     let mut random = Random(0xdd05);
     let mut any = |below| random.below(below) as u32;
     let query = |id: u32| {

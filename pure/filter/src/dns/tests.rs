@@ -142,7 +142,7 @@ fn programs(q: &Queries) -> Vec<(Family, Start, bpf::cbpf::Program)> {
 }
 
 #[test]
-fn programs_say_what_the_rules_say() {
+fn compiled_programs_agree_with_the_rules() {
     let mut random = Random(53);
     let list = "example.com *.example.com a-b.c9.net *.x *.0x20.example . verylonglabel.of.a.name";
     let (mut checked, mut matching) = (0, 0);
@@ -191,7 +191,7 @@ fn a_long_list_jumps_far_and_too_long_a_one_is_refused() {
 }
 
 #[test]
-fn what_is_no_name_is_refused_at_its_place() {
+fn invalid_names_are_refused_with_their_position() {
     for (text, at) in [
         ("a..b", 2..2),
         ("ok.example, a_b.*.c", 16..17),

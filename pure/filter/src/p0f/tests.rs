@@ -73,7 +73,7 @@ fn law(text: &str, handshake: Handshake, count: u32, random: &mut Random) -> u32
 }
 
 #[test]
-fn programs_mean_what_the_rules_say() {
+fn programs_have_the_verdicts_of_the_rules() {
     let mut random = Random(0x5eed_0f0f_1234_5678);
     let mut matching = 0;
     for text in SIGNATURES {
@@ -161,7 +161,7 @@ fn signatures_are_printed_as_they_were() {
 }
 
 #[test]
-fn a_signature_that_is_none_is_shown_where() {
+fn an_invalid_signature_is_reported_with_its_position() {
     for (text, start, what) in [
         ("4:64:0:*:mss*10,6:mss,sok", 25, "the quirks is missing"),
         ("5:64:0:*:*,*:mss::0", 0, "not an IP version"),

@@ -357,7 +357,7 @@ mod tests {
     use crate::sample::record;
 
     #[test]
-    fn what_packets_say_stays_in_its_column() {
+    fn text_from_packets_stays_in_its_column() {
         use inspect::{Application, FieldSink, Protocol, Value};
         let extra_fields = ExtraFields {
             key: crate::meter::KeyParts {

@@ -411,7 +411,7 @@ mod tests {
 
     /// What was not recorded has no value, whatever was asked for.
     #[test]
-    fn nothing_recorded_is_nothing_measured() {
+    fn unrecorded_fields_are_not_exported() {
         let record = crate::sample::record(4, 6, [1, 1]);
         for row in MEASURED.iter().copied().flatten() {
             for side in [Side::A, Side::B] {

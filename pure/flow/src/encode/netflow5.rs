@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_before_or_behind_records() {
+    fn no_bytes_precede_or_follow_records() {
         let mut encoder = Encoder::new(0, 1, 0);
         let statistics = Statistics::default();
         assert!(encoder.begin_session(NOW_NS).is_empty());

@@ -121,7 +121,7 @@ mod tests {
     use inspect::{Field, FieldSink, Protocol, Value};
 
     #[test]
-    fn both_halves_tell_of_the_application() {
+    fn both_halves_report_the_application() {
         let found = |field, text| {
             let (mut application, mut out) = (Application::EMPTY, Vec::new());
             application.named(Protocol::Tls);

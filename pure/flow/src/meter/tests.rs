@@ -522,7 +522,7 @@ fn the_beginnings_of_records_are_chosen() {
 
 /// The memory estimate covers each part that grows.
 #[test]
-fn memory_grows_with_what_is_kept() {
+fn memory_grows_with_the_kept_fields() {
     let mut config = MeterConfig::new(HashKey::from_seed(1));
     config.table.flow_count_max = 1 << 16;
     config.datagram_count_max = 1 << 10;

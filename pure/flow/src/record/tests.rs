@@ -91,7 +91,7 @@ fn connection(segments: &[(bool, u16, u32, u32, u64)]) -> Record {
 }
 
 #[test]
-fn the_handshake_and_what_comes_twice() {
+fn the_handshake_and_duplicate_segments() {
     let (c, s) = (true, false);
     let record = connection(&[
         (c, SYN, 100, 0, 0),

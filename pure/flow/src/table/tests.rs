@@ -389,7 +389,7 @@ fn walk_beside_model(seed: u64, flow_count_max: u32, hosts: u64, ports: u64, ste
 }
 
 #[test]
-fn random_walks_beside_a_model() {
+fn random_walks_against_a_model() {
     let seed = seed();
     for at in 0..20 {
         // Room for all; tight; far too small; four lines for everything.

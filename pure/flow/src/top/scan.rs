@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_what_came_since_the_round_before() {
+    fn rates_cover_the_time_since_the_previous_update() {
         let mut flows = Flows::new();
         for flow in 0..100 {
             flows.packet(flow, 1000, false);

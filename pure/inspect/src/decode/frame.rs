@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_can_be_passed_over_but_for_the_last_byte() {
+    fn unneeded_bytes_can_be_skipped_except_the_last() {
         let mut frame = Frame::<2>::EMPTY;
         assert_eq!(frame.take(&mut &b"\x06a"[..], length), Ok(false));
         assert_eq!(frame.skips(), 4);

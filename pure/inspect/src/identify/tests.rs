@@ -91,7 +91,7 @@ fn beginning(random: &mut impl FnMut() -> usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_automaton_finds_what_asking_every_row_finds() {
+fn the_automaton_agrees_with_checking_every_row() {
     let identifier = Identifier::new(Decoders::ALL);
     let mut random = random();
     let mut known = std::collections::BTreeSet::new();

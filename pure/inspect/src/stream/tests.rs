@@ -144,7 +144,7 @@ fn each_byte_is_read_once_and_in_order() {
 }
 
 #[test]
-fn what_is_not_kept_is_a_gap_and_counted() {
+fn dropped_segments_are_gaps_and_counted() {
     let mut blocks = Blocks::new(1);
     let (mut stream, mut tape) = (Stream::NEW, Tape::default());
     let from = Direction::Forward;

@@ -29,7 +29,7 @@ fn every_sample_is_identified_and_reported() {
 /// Of what a client sends before the proxy's answer a bounded part is kept. What is behind it is a
 /// gap, and the other direction is read all the same.
 #[test]
-fn what_is_sent_too_early_is_bounded() {
+fn early_data_is_bounded() {
     let sample = samples::secured::impatient();
     let mut tried = Laws::default();
     for step in [1, 100, 5000] {

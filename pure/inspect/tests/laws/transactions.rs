@@ -125,7 +125,7 @@ fn pipelined_requests_have_their_own_responses() {
 
 /// Of six questions at once four wait for their answers; the other two are reported without.
 #[test]
-fn a_question_is_counted_once_however_late_its_answer_comes() {
+fn a_question_is_counted_once_however_late_its_answer_is() {
     let reported = transactions("dns-forwarder", 1);
     assert!(reported.contains(r#""transactions":6,"#), "{reported}");
     for name in ["a", "b", "c", "d", "e", "f"] {

@@ -51,7 +51,7 @@ fn indices_of_numbers_are_where_they_stand() {
 }
 
 #[test]
-fn a_walk_gives_what_stands_at_its_indices() {
+fn a_walk_returns_the_entries_at_its_indices() {
     for len in LARGE {
         let permutation = Permutation::new(len, 7).unwrap();
         for (from, stride) in [(0, 1), (5, 3), (len / 2, len / 500 + 1), (len - 1, 1)] {
@@ -67,7 +67,7 @@ fn a_walk_gives_what_stands_at_its_indices() {
 }
 
 #[test]
-fn shards_are_disjoint_and_leave_nothing_out() {
+fn shards_are_disjoint_and_complete() {
     for (len, shards) in [(1, 3), (10, 3), (4_096, 5), (10_007, 7)] {
         let permutation = Permutation::new(len, 3).unwrap();
         let mut seen = vec![0; len as usize];
@@ -124,7 +124,7 @@ fn the_order_looks_random() {
 }
 
 #[test]
-fn seeds_give_orders_that_have_nothing_in_common() {
+fn different_seeds_give_unrelated_orders() {
     let len = 1 << 20;
     let one = Permutation::new(len, 1).unwrap();
     for seed in [0, 2, 1 << 63] {

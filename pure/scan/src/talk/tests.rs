@@ -487,7 +487,7 @@ fn an_endless_server_is_left() {
 }
 
 #[test]
-fn what_belongs_to_no_connection_is_reset_and_a_full_table_refuses() {
+fn segments_without_a_connection_are_reset_and_a_full_table_refuses() {
     let scene = Scene::new("22");
     let mut talker = scene.talker(0);
     let server = Server::new(Manner::says(SSH), scene.syn(22));

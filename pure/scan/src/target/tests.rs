@@ -12,7 +12,7 @@ fn ranges(texts: &[&str]) -> Vec<AddrRange> {
 }
 
 #[test]
-fn ranges_mean_what_they_say() {
+fn ranges_expand_as_documented() {
     for (text, first, last) in [
         ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
         ("192.0.2.7/24", "192.0.2.0", "192.0.2.255"),
@@ -35,7 +35,7 @@ fn ranges_mean_what_they_say() {
 }
 
 #[test]
-fn what_is_no_range_is_refused_with_its_text() {
+fn invalid_ranges_are_refused_with_their_text() {
     for text in [
         "",
         "192.0.2",

@@ -180,7 +180,7 @@ fn a_udp_sum_of_zero_is_sent_as_ones() {
 }
 
 #[test]
-fn shortest_is_padded_behind_the_datagram() {
+fn the_shortest_packet_is_padded_after_the_datagram() {
     let mut template = template(("10.0.0.1", "10.0.0.2"), udp("1", "2"));
     template.payload = b"xyz".to_vec();
     let packet = &run(&template, 1)[0];

@@ -358,7 +358,7 @@ fn pcapng_round_trip() {
 }
 
 #[test]
-fn pcapng_cut_anywhere_delivers_what_is_before() {
+fn truncated_pcapng_delivers_all_packets_before_the_cut() {
     let file = ng_file().0;
     let whole = read(&file, 0);
     let mut most = 0;
@@ -488,7 +488,7 @@ fn pcapng_table_of_interfaces_is_bounded() {
 }
 
 #[test]
-fn a_skipped_block_may_be_longer_than_what_is_shown() {
+fn a_skipped_block_may_be_longer_than_the_buffer() {
     let mut file = ng_file();
     file.block(0xbad, &[7; 3_000_000]);
     let found = read(&file.0, 0);

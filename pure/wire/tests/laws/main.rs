@@ -290,7 +290,7 @@ fn callers_choose_the_level() {
 
 /// A tunnel's header is payload of the UDP header that it follows.
 #[test]
-fn all_bytes_behind_udp_are_payload() {
+fn all_bytes_after_udp_are_payload() {
     let mut count = 0;
     for (kind, row) in rows() {
         for port in row.udp_ports {

@@ -119,7 +119,7 @@ impl Drop for Copy {
 const ETHERNET: &str = "0x020000\n";
 
 #[test]
-fn a_card_goes_and_comes_back_to_the_same_driver() {
+fn a_card_is_bound_and_bound_back_to_the_same_driver() {
     for former in ["igb", "ours-special", ""] {
         let copy = Copy::new(&format!("round-{former}"));
         let address = copy.function("0000:01:00.0", ETHERNET, 7, former);
@@ -160,7 +160,7 @@ fn a_card_goes_and_comes_back_to_the_same_driver() {
 }
 
 #[test]
-fn what_ended_half_way_is_known_the_next_time() {
+fn a_half_finished_bind_is_known_the_next_time() {
     let copy = Copy::new("half-way");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
     let first = plan(&copy.place, address, Owner::Vfio, false).unwrap();
@@ -185,7 +185,7 @@ fn what_ended_half_way_is_known_the_next_time() {
 }
 
 #[test]
-fn a_card_bound_by_another_program_goes_to_the_matching_driver() {
+fn a_card_bound_by_another_program_returns_to_the_matching_driver() {
     let copy = Copy::new("unknown");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, VFIO);
     let back = plan(&copy.place, address, Owner::Kernel, false).unwrap();
@@ -201,7 +201,7 @@ fn a_card_bound_by_another_program_goes_to_the_matching_driver() {
 }
 
 #[test]
-fn what_must_not_go_is_refused() {
+fn devices_that_must_not_be_bound_are_refused() {
     let copy = Copy::new("refused");
     let disk = copy.function("0000:00:02.0", "0x010802\n", 1, "nvme");
     assert!(
@@ -252,7 +252,7 @@ fn what_must_not_go_is_refused() {
 }
 
 #[test]
-fn what_fails_half_way_is_undone_as_far_as_it_goes() {
+fn a_failed_bind_is_undone_as_far_as_possible() {
     let copy = Copy::new("undone");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, "igb");
     let there = plan(&copy.place, address, Owner::Vfio, false).unwrap();
@@ -286,7 +286,7 @@ fn what_fails_half_way_is_undone_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_card_that_a_process_drives_stays() {
+fn a_card_in_use_by_a_process_stays_bound() {
     let copy = Copy::new("user");
     let address = copy.function("0000:01:00.0", ETHERNET, 7, VFIO);
     let process = copy.place.proc.join("4711");

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_clocks_tell_the_same_time() {
+    fn all_clocks_give_the_same_time() {
         let mut clock = Clock::new();
         let sources = [
             (libc::CLOCK_TAI, TimeClock::Tai),

@@ -307,7 +307,7 @@ mod tests {
 
     /// The pool of a port that is closed is freed while others still send.
     #[test]
-    fn pools_from_which_nothing_comes_are_forgotten() {
+    fn pools_without_traffic_are_forgotten() {
         let (mut own, counters) = (cache(), TxCounters::default());
         let (mut closed, mut open) = (cache(), cache());
         let mut foreign = Foreign::default();

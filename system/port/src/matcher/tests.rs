@@ -81,7 +81,7 @@ fn machine_code_and_interpreter_say_the_same() {
 }
 
 #[test]
-fn packets_are_not_read_behind_their_end() {
+fn packets_are_not_read_past_their_end() {
     // The packet ends where a page ends after which nothing is mapped.
     const PAGE: usize = 4096;
     // SAFETY: anonymous memory at a place of the kernel's choice.

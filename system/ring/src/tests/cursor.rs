@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, Cell, Ordering};
 /// Random batches through rings of every small size, from where the indices wrap, alongside a queue
 /// of the standard library.
 #[test]
-fn random_batches_beside_a_queue() {
+fn random_batches_against_a_queue() {
     let mut random = Random::seeded("ring");
     for round in 0..200 {
         let size = 1 << random.below(6);
@@ -165,7 +165,7 @@ fn lies_in_the_indices_stay_within_the_ring() {
 }
 
 #[test]
-fn an_end_goes_on_where_the_memory_stands() {
+fn a_cursor_continues_at_the_position_in_shared_memory() {
     let (shared, memory) = shared(8);
     shared.words[0].store(13, Ordering::Relaxed);
     shared.words[1].store(11, Ordering::Relaxed);

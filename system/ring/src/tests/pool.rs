@@ -67,7 +67,7 @@ fn any_index(random: &mut Random, frame_count: u32) -> u32 {
 /// arbitrary indices: the table refuses every invalid one, counts are right after every step, and
 /// each frame has one owner.
 #[test]
-fn random_wandering_beside_a_model() {
+fn random_operations_against_a_model() {
     let mut random = Random::seeded("pool");
     for _ in 0..30 {
         let frame_count = 1 + random.below(300);

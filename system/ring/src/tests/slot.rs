@@ -58,7 +58,7 @@ fn each_setter_sets_one_flag() {
 }
 
 #[test]
-fn a_checksum_replaces_the_one_before_and_nothing_else() {
+fn a_checksum_update_changes_only_the_checksum() {
     let all = [
         (Checksum::Unknown, 0),
         (Checksum::Good, Slot::CHECKSUM_GOOD),
@@ -78,7 +78,7 @@ fn a_checksum_replaces_the_one_before_and_nothing_else() {
 }
 
 #[test]
-fn a_hash_of_any_kind_is_reported_and_none_is_none() {
+fn any_hash_type_is_reported_and_no_hash_gives_none() {
     let mut bytes = [0; 64];
     let mut slot = slot(&mut bytes, 0);
     assert_eq!(slot.rss_hash(), None);
@@ -143,7 +143,7 @@ fn a_packet_is_whole_only_with_its_last_slot() {
 }
 
 #[test]
-fn a_room_counts_what_was_added() {
+fn a_room_counts_added_slots() {
     let mut bytes = [0u8; 64];
     let data = bytes.as_mut_ptr();
     let mut slots = vec![slot(&mut bytes, 8)];

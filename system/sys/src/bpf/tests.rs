@@ -18,7 +18,7 @@ const SPEC: MapSpec<'_> = MapSpec {
 };
 
 #[test]
-fn maps_keep_what_they_are_given() {
+fn maps_keep_their_entries() {
     let map = match Map::create(&SPEC) {
         Ok(map) => map,
         Err(e) => {

@@ -214,7 +214,7 @@ fn files_of_others_in_shared_folders_are_refused() {
 }
 
 #[test]
-fn what_was_there_is_known() {
+fn existing_files_are_recognized() {
     let folder = Folder::new("there");
     let file = folder.0.join("file");
     assert!(PRIVATE.open(&file).unwrap().is_new);

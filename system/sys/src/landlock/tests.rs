@@ -19,7 +19,7 @@ fn refused<T: std::fmt::Debug>(result: io::Result<T>) {
 
 /// Runs in a process of its own, because a domain is for good.
 #[test]
-fn child_gives_up_files() {
+fn child_restricts_files() {
     let Some(root) = std::env::var_os(CHILD) else {
         return;
     };
@@ -100,7 +100,7 @@ fn files_outside_of_the_rules_are_given_up() {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "landlock::tests::child_gives_up_files",
+            "landlock::tests::child_restricts_files",
             "--nocapture",
         ])
         .env(CHILD, &root)
@@ -117,7 +117,7 @@ fn files_outside_of_the_rules_are_given_up() {
 }
 
 #[test]
-fn what_is_missing_has_a_hint() {
+fn missing_features_have_hints() {
     for (code, word) in [
         (libc::ENOSYS, "CONFIG_SECURITY_LANDLOCK"),
         (libc::EOPNOTSUPP, "lsm="),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_built_is_read_back() {
+fn built_messages_are_read_back() {
     let message = Message::new(7, 0)
         .raw(&[1, 2, 3])
         .attr_u32(5, 77)

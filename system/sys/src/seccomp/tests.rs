@@ -18,7 +18,7 @@ const CHILD: &str = "BW_SECCOMP_CHILD";
 
 /// Runs in a process of its own, because a filter is for good.
 #[test]
-fn child_gives_up_calls() {
+fn child_blocks_system_calls() {
     let Some(kind) = std::env::var_os(CHILD) else {
         return;
     };
@@ -93,7 +93,7 @@ fn calls_are_given_up_by_all_threads() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "seccomp::tests::child_gives_up_calls",
+                "seccomp::tests::child_blocks_system_calls",
                 "--nocapture",
             ])
             .env(CHILD, kind)

@@ -159,7 +159,7 @@ fn vlan_tags_are_reported_with_the_packet() {
 }
 
 #[test]
-fn tags_stay_where_there_is_no_room_to_put_them_back() {
+fn tags_are_not_stripped_without_headroom() {
     // Frames of 2048 bytes are filled from the first byte.
     let mut stand = E1000Stand::usual();
     let mut tagged = packet(1, 100);
@@ -171,7 +171,7 @@ fn tags_stay_where_there_is_no_room_to_put_them_back() {
 }
 
 #[test]
-fn a_packet_whose_end_does_not_come_is_nothing_to_wait_for() {
+fn an_unfinished_packet_does_not_count_as_ready() {
     let mut stand = E1000Stand::usual();
     stand.card.with(|model| model.set_fault(Some(Fault::NoEnd)));
     assert!(stand.arrive(0, &packet(1, 2048)));
@@ -214,7 +214,7 @@ fn checksum_verdicts_are_reported() {
 }
 
 #[test]
-fn plain_is_what_has_no_odd_flag_and_fits() {
+fn a_plain_descriptor_has_no_unusual_flag_and_fits() {
     crate::intel::plain_is_plain::<super::rx::RxQueue>();
 }
 

@@ -59,6 +59,6 @@ impl Rig for IgbRig {
 laws!(IgbRig);
 
 #[test]
-fn plain_is_what_has_no_odd_flag_and_fits() {
+fn a_plain_descriptor_has_no_unusual_flag_and_fits() {
     crate::intel::plain_is_plain::<super::rx::RxQueue>();
 }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_a_modern_device_has() {
+    fn the_capabilities_of_a_modern_device_are_found() {
         let layout = Layout::find(&example(), bars).unwrap();
         assert_eq!(layout.common, place(0, 0x1000));
         assert_eq!(layout.device, place(0x2000, 0x1000));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_over_what_cannot_be_used() {
+    fn unusable_capabilities_are_skipped() {
         // In front of the good ones: a reserved BAR, a missing one, and an offset past its end.
         let mut config = example();
         let bar = |bar, offset| Place {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_loops_or_lies_ends() {
+    fn a_looping_or_corrupt_list_ends() {
         let mut config = example();
         config[0x41] = 0x70;
         assert!(Layout::find(&config, bars).is_ok());

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_goes_around_the_iommu_is_refused() {
+    fn a_device_that_bypasses_the_iommu_is_refused() {
         let error = choose(Features::MAX & !ACCESS_PLATFORM).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("IOMMU"), "{error}");

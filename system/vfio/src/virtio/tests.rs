@@ -106,8 +106,8 @@ macro_rules! sets {
                 laws!(Set);
 
                 #[test]
-                fn ids_that_are_lies() {
-                    super::lies::ids_that_are_lies::<Set>();
+                fn false_ids() {
+                    super::lies::false_ids::<Set>();
                 }
 
                 #[test]
@@ -302,7 +302,7 @@ fn unfinished_checksums_are_finished() {
 }
 
 #[test]
-fn a_stop_without_the_means_ends_with_the_buffers() {
+fn without_ctrl_rx_reception_ends_when_the_buffers_are_used() {
     let card = card(VERSION_1 | ACCESS_PLATFORM | MRG_RXBUF);
     let mut stand = Stand::<Merge>::of(card, &settings::<Merge>(1));
     stand.refill(0);
@@ -362,7 +362,7 @@ fn checksum_flags_of_the_header_are_reported() {
 }
 
 #[test]
-fn polling_tells_the_device_nothing_that_it_did_not_ask_for() {
+fn polling_sends_only_requested_notifications() {
     let mut stand = Stand::<Merge>::usual();
     assert!(stand.arrive(0, &packet(0, 100)));
     stand.receive(0);

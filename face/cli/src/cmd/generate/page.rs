@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn synopses_name_what_is_to_be_given() {
+    fn synopses_list_the_required_arguments() {
         for (name, usage) in [
             ("capture", "barewire capture [OPTIONS] PORT... [FILTER]..."),
             ("flows", "barewire flows [OPTIONS] PORT... [FILTER]..."),

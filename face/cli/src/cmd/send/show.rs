@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn summaries_say_what_was_left_out() {
+    fn summaries_report_skipped_items() {
         let report = Report {
             packets: 10,
             elapsed_ns: 2_000_000_000,

@@ -312,7 +312,7 @@ fn the_selected_flow_is_on_the_screen() {
 }
 
 #[test]
-fn colours_mean_something_and_there_are_none_without() {
+fn colours_have_a_meaning_and_no_color_disables_them() {
     let mut picture = picture(1);
     let colours = |picture: &Picture| {
         let buffer = screen(picture, 80, 24);

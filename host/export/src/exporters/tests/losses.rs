@@ -85,7 +85,7 @@ fn templates_lost_on_a_reliable_transport_end_its_session() {
 
 /// Over UDP they come again: the session continues, and the loss is counted.
 #[test]
-fn what_is_lost_over_udp_is_counted() {
+fn losses_over_udp_are_counted() {
     let (account, sessions) = through("ipfix:udp://127.0.0.1:1", &[true]);
     assert_eq!(
         (sessions.len(), account.sessions, account.failures),

@@ -67,7 +67,7 @@ fn check(given: &Given<'_>) -> (u16, u64) {
 }
 
 #[test]
-fn what_goes_in_comes_out_in_the_order_of_time() {
+fn packets_are_returned_in_timestamp_order() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let count = 1 + random.below(4) as usize;

@@ -124,7 +124,7 @@ fn times_in_each_style() {
 }
 
 #[test]
-fn what_stands_before_a_line() {
+fn line_prefixes() {
     let bytes = packet();
     let packets = [held(&bytes, TIME_NS)];
     let none = Style {

@@ -28,7 +28,7 @@ fn only_a_device_that_is_gone_ends_the_probe() {
 }
 
 #[test]
-fn chosen_packets_behind_an_error_are_dropped_and_counted() {
+fn selected_packets_after_an_error_are_dropped_and_counted() {
     let mut port = port::open("memory:", &PortOptions::default()).unwrap();
     let tx = &mut port.tx[0];
     let mut sent = tx.reserve(10).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_on_request_are_behind_all_others() {
+    fn requested_columns_follow_all_others() {
         let mut timing = [Timing::EMPTY; 2];
         (timing[0].gap_min_ns, timing[0].gap_max_ns) = (1_234_567, 2_000_000);
         timing[0].gap_bins = [2, 0, 0, 0, 0, 0, 0, 0];

@@ -90,7 +90,7 @@ fn mixture(count: u32) -> Vec<(Record, EndReason)> {
 }
 
 #[test]
-fn what_goes_in_comes_out() {
+fn encoded_records_are_read_back() {
     for is_biflow in [true, false] {
         for len_max in [MESSAGE_LEN_MIN, 512, 1400, 65535] {
             for has_extra in [true, false] {

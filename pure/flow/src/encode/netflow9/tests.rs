@@ -68,7 +68,7 @@ fn read(messages: &[Vec<u8>]) -> (HashMap<u16, Sums>, Vec<u32>) {
 }
 
 #[test]
-fn what_goes_in_comes_out() {
+fn encoded_records_are_read_back() {
     for len_max in [0, 512, 1400] {
         let mut encoder = Encoder::new(Config {
             domain: 9,

@@ -112,7 +112,7 @@ fn a_datagram_of_thousands_of_fragments_in_reverse_order_is_one_flow() {
 }
 
 #[test]
-fn what_becomes_of_fragments_depends_neither_on_batches_nor_on_the_secret() {
+fn handling_of_fragments_depends_neither_on_batches_nor_on_the_secret() {
     // Datagrams without a first fragment, reversed ones and whole packets, seconds apart; more of
     // them than there are places.
     let mut packets: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -167,7 +167,7 @@ fn what_becomes_of_fragments_depends_neither_on_batches_nor_on_the_secret() {
 }
 
 #[test]
-fn pieces_that_overlap_are_counted_and_nothing_else() {
+fn overlapping_fragments_are_only_counted() {
     let first = ipv4(1, 2, 17, 7, MF, &udp(5, 6, 24));
     let mut last = ipv4(1, 2, 17, 7, 4, &[0; 40]);
     let (records, stats) = records(&config(), &[first.clone(), last.clone()]);

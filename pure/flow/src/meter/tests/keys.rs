@@ -111,7 +111,7 @@ fn a_packet_in_a_tunnel_counts_at_the_requested_levels() {
 }
 
 #[test]
-fn rarer_parts_of_the_key_tell_flows_apart() {
+fn rarer_parts_of_the_key_distinguish_flows() {
     let plain = ipv4(1, 2, 17, 1, 0, &udp(1, 2, 2));
     let mut mac = plain.clone();
     mac[11] = 9;
@@ -155,7 +155,7 @@ fn rarer_parts_of_the_key_tell_flows_apart() {
 }
 
 #[test]
-fn what_sampling_leaves_out_is_counted() {
+fn packets_skipped_by_sampling_are_counted() {
     let packets: Vec<Vec<u8>> = (0..100)
         .map(|n| ipv4(1, 2, 17, 1, 0, &udp(n, 9, 2)))
         .collect();

@@ -4,7 +4,7 @@ use super::*;
 
 /// A closed connection is evicted before an open one.
 #[test]
-fn the_one_nearest_to_its_timeout_gives_way() {
+fn the_flow_closest_to_its_timeout_is_evicted() {
     let hash_key = HashKey::from_seed(1);
     let mut table = Table::new(&TableConfig {
         flow_count_max: 2,

@@ -98,7 +98,7 @@ mod tests {
     const LEN: usize = WORDS * WORD;
 
     #[test]
-    fn any_order_gives_the_stream() {
+    fn segments_in_any_order_give_the_stream() {
         let stream: Vec<u8> = (0..1500u32).map(|n| (n * 7 % 251) as u8).collect();
         let mut seed = 1u64;
         let mut below = |bound: u64| {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_ahead_is_refused() {
+    fn data_too_far_ahead_is_refused() {
         let mut window = Window::<WORDS>::new();
         let mut feed = |_: &[u8]| Ok(false);
         assert_eq!(window.take(10, &[1; LEN - 10], &mut feed), Ok(false));

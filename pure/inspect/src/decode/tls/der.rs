@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_certificate_has_is_refused() {
+    fn bytes_that_no_certificate_has_are_refused() {
         for (bytes, reason) in [
             (&[0x30, 0x80][..], Reason::Unsupported),
             (&[0x1f, 0x81, 1], Reason::Unsupported),

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_set_back_goes_on() {
+    fn a_counter_continues_after_a_reset() {
         let mut growth = Growth::since(100);
         let values = [110, 110, 5, 7, 1].map(|value| growth.update(value));
         assert_eq!(values, [10, 10, 15, 17, 18]);

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_behind_the_reader_is_given_back() {
+    fn memory_already_read_is_released() {
         let (path, file) = temp("back");
         let len = 5 * WINDOW_LEN;
         file.set_len(len as u64).unwrap();

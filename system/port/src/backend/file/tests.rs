@@ -193,7 +193,7 @@ fn read_pipe(bytes: Vec<u8>, piece: usize) -> (Vec<Row>, Result<()>) {
 }
 
 #[test]
-fn every_way_of_reading_gives_the_same_packets() {
+fn all_read_methods_give_the_same_packets() {
     let count = 3000;
     for (is_pcapng, (file, _)) in [(false, pcap_file(count)), (true, pcapng_file(count))] {
         let expected = expected(count, is_pcapng);

@@ -39,7 +39,7 @@ fn lengths(rx: &mut RxQueue) -> Vec<u32> {
 }
 
 #[test]
-fn what_the_receiver_leaves_is_closed_and_what_comes_later_failed() {
+fn packets_the_receiver_leaves_are_closed_and_later_ones_failed() {
     let pool = pool(256);
     let port = open_with(&pool, 128, 4);
     let (mut rx, mut tx, mut control) = (port.rx, port.tx, port.control);
@@ -85,7 +85,7 @@ fn a_filter_keeps_the_account_balanced() {
 }
 
 #[test]
-fn a_packet_of_more_pieces_than_may_be_is_refused_and_the_next_one_comes() {
+fn a_packet_of_too_many_segments_is_dropped_and_the_next_one_is_received() {
     for (ring_len, pieces) in [(256, 64_usize), (16, 16)] {
         let pool = pool(512);
         let mut port = open_with(&pool, ring_len, 8);
@@ -174,7 +174,7 @@ impl Rig {
 }
 
 #[test]
-fn a_refused_piece_takes_its_packet_along_and_no_other() {
+fn a_refused_segment_drops_its_packet_only() {
     for bad in 0..3 {
         let mut rig = Rig::new(64);
         let mut pieces = [(100, true), (101, true), (102, false), (60, false)]

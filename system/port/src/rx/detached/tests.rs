@@ -38,7 +38,7 @@ fn put(port: &mut Port, numbers: impl Iterator<Item = usize>) {
 }
 
 #[test]
-fn what_lay_beside_the_bytes_comes_along() {
+fn packet_metadata_is_carried_along() {
     let pool = pool();
     let mut port = memory(&pool);
     put(&mut port, 0..3);

@@ -117,7 +117,7 @@ fn moved_packets_stay_where_they_are() {
 }
 
 #[test]
-fn what_finds_no_room_stays_in_the_batch() {
+fn packets_without_room_stay_in_the_batch() {
     let (one, other) = (pool(512), pool(512));
     for second in [&one, &other] {
         // A packet of 9,000 bytes has three pieces, so the ring of 8 has room for six whole ones.

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Ids that were never offered, or are given back twice, are counted and change nothing.
-pub(super) fn ids_that_are_lies<R: Rig<Model = VirtioModel>>() {
+pub(super) fn false_ids<R: Rig<Model = VirtioModel>>() {
     for lie in [
         Lie::Id(u32::from(QUEUE_LEN)),
         Lie::Id(RING_LEN),
@@ -144,12 +144,12 @@ fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
 }
 
 #[test]
-fn counts_of_buffers_that_are_lies_split() {
+fn false_buffer_counts_split() {
     counts_of_buffers_that_are_lies::<Merge>();
 }
 
 #[test]
-fn counts_of_buffers_that_are_lies_packed() {
+fn false_buffer_counts_packed() {
     counts_of_buffers_that_are_lies::<MergePacked>();
 }
 
@@ -240,11 +240,11 @@ fn lengths_that_are_lies<R: Rig<Model = VirtioModel>>() {
 }
 
 #[test]
-fn lengths_that_are_lies_split() {
+fn false_lengths_split() {
     lengths_that_are_lies::<Merge>();
 }
 
 #[test]
-fn lengths_that_are_lies_packed() {
+fn false_lengths_packed() {
     lengths_that_are_lies::<MergePacked>();
 }

@@ -247,7 +247,7 @@ fn assert_names(options: &[Values]) {
 }
 
 #[test]
-fn what_is_too_long_costs_the_fields_and_not_the_flow() {
+fn oversized_records_lose_fields_not_the_flow() {
     let records = [(record(4, 6, [1, 1]), EndReason::Idle); 3];
     let extras = [0; 3].map(|_| {
         extra(|a| {
@@ -274,7 +274,7 @@ fn records_without_extras_are_taken_too() {
 }
 
 #[test]
-fn selectors_are_told_as_they_are() {
+fn selectors_are_reported_with_their_actual_method() {
     for (sampling, algorithm, field) in [
         (Sampling::Count(100), 1, (310, 100)),
         (Sampling::Hash(7), 6, (310, 7)),

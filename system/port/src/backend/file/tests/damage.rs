@@ -4,7 +4,7 @@ use super::*;
 
 /// Bytes after the last member of a gzip file are named as what they are, and all packets come.
 #[test]
-fn trailing_garbage_behind_gzip_is_told_and_nothing_is_lost() {
+fn trailing_garbage_after_gzip_is_reported_and_no_packet_is_lost() {
     let (file, _) = pcap_file(100);
     let expected = expected(100, false);
     let half = file.len() / 2;
@@ -38,7 +38,7 @@ fn trailing_garbage_behind_gzip_is_told_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_file_cut_anywhere_gives_its_whole_packets_and_then_the_place() {
+fn a_truncated_file_gives_its_whole_packets_then_an_error_with_the_offset() {
     for (is_pcapng, (file, ends)) in [(false, pcap_file(12)), (true, pcapng_file(12))] {
         let expected = expected(12, is_pcapng);
         let first = ends[0] - if is_pcapng { 28 + 12 + 4 } else { 16 } - 1;
@@ -73,7 +73,7 @@ fn a_file_cut_anywhere_gives_its_whole_packets_and_then_the_place() {
 }
 
 #[test]
-fn a_compressed_file_cut_anywhere_gives_what_can_be_unpacked() {
+fn a_truncated_compressed_file_gives_all_packets_that_decompress() {
     let (file, ends) = pcap_file(12);
     let expected = expected(12, false);
     for packed in [gzip(&file), zstd(&file)] {
@@ -93,7 +93,7 @@ fn a_compressed_file_cut_anywhere_gives_what_can_be_unpacked() {
 }
 
 #[test]
-fn a_damaged_checksum_is_told_after_the_packets() {
+fn a_damaged_checksum_is_reported_after_the_packets() {
     let (file, _) = pcap_file(50);
     let mut packed = gzip(&file);
     let crc = packed.len() - 8;
@@ -104,7 +104,7 @@ fn a_damaged_checksum_is_told_after_the_packets() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused_with_a_reason() {
+fn files_that_are_not_captures_are_refused_with_a_reason() {
     for (bytes, part) in [
         (&b""[..], "empty"),
         (

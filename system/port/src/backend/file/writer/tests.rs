@@ -348,7 +348,7 @@ fn sets_of_files_hold_every_packet_once() {
 }
 
 #[test]
-fn a_limited_set_ends_or_goes_round() {
+fn a_limited_set_of_files_ends_or_wraps_around() {
     let folder = Folder::new();
     let mut options = WriterOptions::new(folder.at("x.pcap"));
     options.rotation = Rotation {
@@ -424,7 +424,7 @@ fn whole_records_are_found() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told() {
+fn write_errors_are_reported() {
     let folder = Folder::new();
     for (path, part) in [
         (folder.at("no/such/x.pcap"), "mkdir -p"),
@@ -448,7 +448,7 @@ fn what_cannot_be_written_is_told() {
 }
 
 #[test]
-fn a_port_writes_what_is_sent() {
+fn a_port_writes_sent_packets() {
     let folder = Folder::new();
     let path = folder.at("x.pcapng");
     let options = PortOptions {

@@ -255,7 +255,7 @@ fn a_card_that_stops_does_not_block() {
 }
 
 #[test]
-fn what_comes_to_a_closed_queue_is_counted() {
+fn packets_to_a_closed_queue_are_counted() {
     let mut rig = rig(|options| options.ring_len = 16);
     for number in 0..5 {
         rig.arrive(&numbered(number, 60));
@@ -275,7 +275,7 @@ fn what_comes_to_a_closed_queue_is_counted() {
 }
 
 #[test]
-fn what_never_left_is_counted_by_packet() {
+fn unsent_packets_are_counted() {
     let mut rig = rig(|_| ());
     rig.fault(Fault::Stop);
     rig.card.with(Model::step);

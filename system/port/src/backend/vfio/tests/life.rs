@@ -94,7 +94,7 @@ fn loss_of_the_link_is_reported_and_survived() {
 }
 
 #[test]
-fn a_link_that_is_down_at_first_comes_up() {
+fn reception_starts_once_an_initially_down_link_is_up() {
     let pool = pool(512, 2048);
     let card = card();
     card.with(|model| model.set_link(false));
@@ -196,7 +196,7 @@ fn an_interrupt_wakes_the_sleeper() {
 }
 
 #[test]
-fn after_stop_nothing_new_comes_in() {
+fn no_packet_is_received_after_stop() {
     let mut rig = rig(|_| ());
     rig.arrive(&numbered(1, 60));
     rig.port.control.stop().unwrap();

@@ -30,7 +30,7 @@ fn packets_of_every_length_arrive_over_many_rounds_of_the_ring() {
 }
 
 #[test]
-fn what_is_sent_leaves_whole_and_its_frames_come_back() {
+fn sent_packets_leave_whole_and_their_frames_return() {
     let mut rig = rig(|options| options.ring_len = 16);
     for round in 0..200 {
         let mut batch = rig.port.tx[0].reserve(9).unwrap();
@@ -111,7 +111,7 @@ fn jumbo_packets_are_joined_and_sent_in_pieces() {
 }
 
 #[test]
-fn a_packet_of_more_pieces_than_the_batch_comes_alone() {
+fn a_packet_of_more_segments_than_the_batch_is_received_alone() {
     let mut rig = rig(|options| options.batch_max = 2);
     rig.arrive(&numbered(1, 60));
     rig.arrive(&numbered(2, 9000));
@@ -131,7 +131,7 @@ fn a_packet_of_more_pieces_than_the_batch_comes_alone() {
 }
 
 #[test]
-fn a_batch_of_which_part_went_elsewhere_gives_back_the_rest() {
+fn a_partly_forwarded_batch_returns_the_other_frames() {
     let mut rig = rig(|_| ());
     let mut cache = FrameCache::new(rig.pool.clone());
     let (mut arrived, mut sent) = (0, Vec::new());
@@ -195,7 +195,7 @@ fn a_tag_is_reported_with_the_packet() {
 }
 
 #[test]
-fn a_tag_stays_where_there_is_no_room_to_put_it_back() {
+fn a_tag_is_not_stripped_without_headroom() {
     // Frames of 2048 bytes are filled from the first byte.
     let mut rig = rig(|_| ());
     for len in [100, 5000] {
