@@ -28,7 +28,7 @@ const BURST: usize = 64;
 const COST_PPS: u32 = 51_200;
 /// Load before anything counts.
 const WARM_UP: Duration = Duration::from_millis(400);
-/// How long packets may take to pass after something was opened: links come back in seconds.
+/// How long packets may take to pass after something was opened: links come up in seconds.
 const LINK_LIMIT: Duration = Duration::from_secs(60);
 /// A candidate that delivers less than this share of its result at a lower rate is past its peak.
 const PAST: f64 = 0.7;

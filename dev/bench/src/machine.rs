@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A folder name for this kind of machine: architecture, processors, kernel.
+/// A directory name for this kind of machine: architecture, processors, kernel.
 pub fn name() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

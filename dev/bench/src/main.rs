@@ -42,7 +42,7 @@ struct Args {
     /// Fewer sizes, one round: does it run at all?
     #[arg(long)]
     quick: bool,
-    /// Folder of records and pictures
+    /// Directory of records and pictures
     #[arg(long, default_value = "dev/bench/record")]
     out: std::path::PathBuf,
     /// Dissect a capture this many times: the subject of `wire`, under callgrind

@@ -8,7 +8,7 @@ use crate::rounds::{Series, Spread, Table};
 
 const SIZE: (u32, u32) = (900, 480);
 
-/// A palette that people with any kind of colour vision can tell apart (Okabe and Ito).
+/// A palette that people with any kind of colour vision can distinguish (Okabe and Ito).
 const COLOURS: &[RGBColor] = &[
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's folder.
+/// The workspace's directory.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -13,7 +13,7 @@ pub fn workspace() -> PathBuf {
         .map_or(".".into(), Path::to_path_buf)
 }
 
-/// Builds the baselines that are Rust libraries and returns the folder of their programs, or the
+/// Builds the baselines that are Rust libraries and returns the directory of their programs, or the
 /// reason why it cannot.
 pub fn baselines() -> Result<PathBuf> {
     let folder = workspace().join("dev/bench/baselines");

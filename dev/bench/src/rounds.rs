@@ -101,7 +101,7 @@ impl Table {
 }
 
 impl Outcome {
-    /// A table for people: median, spread, and the ratio to the reference with its spread.
+    /// A table for users: median, spread, and the ratio to the reference with its spread.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for table in &self.tables {

@@ -13,7 +13,7 @@ use wire::LinkType;
 
 use crate::skip::Missing;
 
-/// Names the folder of the large corpus: `MANIFEST.tsv`, `pcap/`, `expected/`.
+/// Names the directory of the large corpus: `MANIFEST.tsv`, `pcap/`, `expected/`.
 pub const CORPUS_VAR: &str = "BAREWIRE_CORPUS";
 
 /// Capture files, sorted by path: those of the repository first, then the large corpus.
@@ -44,7 +44,7 @@ impl Corpus {
 /// All captures there are.
 ///
 /// # Panics
-/// When a folder cannot be read, or the repository's is empty.
+/// When a directory cannot be read, or the repository's is empty.
 pub fn captures() -> Corpus {
     let own = own();
     let mut files = files_of(&own);
@@ -60,12 +60,12 @@ pub fn captures() -> Corpus {
     }
 }
 
-/// The folder of the repository's captures.
+/// The directory of the repository's captures.
 pub fn own() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/captures")
 }
 
-/// The folder of the large corpus.
+/// The directory of the large corpus.
 ///
 /// # Errors
 /// [`Missing::Machine`] when it is not present.

@@ -74,7 +74,7 @@ impl Netns {
         Path::new(NETNS_DIR).join(&self.name)
     }
 
-    /// Runs `ip -n NAME ARGS` and gives back its standard output.
+    /// Runs `ip -n NAME ARGS` and returns its standard output.
     ///
     /// # Errors
     /// When `ip` fails; the error holds the command and its output.
@@ -92,14 +92,14 @@ impl Netns {
     ///
     /// `ip netns exec` replaces itself by the program, so the child's pid is the program's. It
     /// gives the program a mount namespace of its own with a fresh `/sys`: what the host has
-    /// mounted below it (bpffs, tracefs) is not there.
+    /// mounted below it (bpffs, tracefs) does not exist.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// Runs a program inside to its end and gives back its standard output.
+    /// Runs a program inside to its end and returns its standard output.
     ///
     /// # Errors
     /// When it cannot be started or exits with anything but 0; the error holds both streams.
@@ -114,7 +114,7 @@ impl Netns {
     /// Starts a program inside, its output captured; killed when the returned value is dropped.
     ///
     /// # Errors
-    /// When `ip` cannot be started. A program that is not there shows as exit code 255.
+    /// When `ip` cannot be started. A program that does not exist shows as exit code 255.
     pub fn spawn<I, S>(&self, program: impl AsRef<OsStr>, args: I) -> Result<Process>
     where
         I: IntoIterator<Item = S>,
@@ -173,7 +173,7 @@ impl Drop for Netns {
 }
 
 /// Deletes every namespace of the lab whose maker is dead, with the processes left in it, and
-/// gives back their names.
+/// returns their names.
 ///
 /// # Errors
 /// When the directory of namespaces cannot be read.
@@ -246,7 +246,7 @@ fn enter(path: &Path) -> Result<()> {
     .context("mount /sys")
 }
 
-/// Runs `ip ARGS` and gives back its standard output.
+/// Runs `ip ARGS` and returns its standard output.
 pub(crate) fn ip<I, S>(args: I) -> Result<String>
 where
     I: IntoIterator<Item = S>,

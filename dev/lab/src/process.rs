@@ -431,7 +431,7 @@ pub fn xtask() -> Result<PathBuf> {
 }
 
 /// Builds targets of the workspace in the profile of the tests; the path of `program` in the
-/// build's folder.
+/// build's directory.
 fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let (directory, target, profile) = place_of(&test)?;
@@ -454,7 +454,7 @@ fn build(targets: &[&str], program: &str) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// The folder of the build that a test is of, cargo's target folder, and the build's profile:
+/// The directory of the build that a test is of, cargo's target directory, and the build's profile:
 /// `target/PROFILE/deps/TEST-HASH`.
 fn place_of(test: &Path) -> Result<(&Path, &Path, &str)> {
     let directory = test

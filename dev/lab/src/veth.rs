@@ -228,7 +228,7 @@ pub struct Pair {
 
 impl Pair {
     /// Two cards that are joined by a wire, each moved into a namespace of its own and set up as
-    /// quietly as a veth pair, with this many queues if it can have several. They come back when
+    /// quietly as a veth pair, with this many queues if it can have several. They return when
     /// the pair is dropped.
     ///
     /// # Errors
@@ -326,7 +326,7 @@ impl End {
     /// The interface as `ip -s -s -j link show` prints it.
     ///
     /// # Errors
-    /// When the interface is not there any more.
+    /// When the interface no longer exists.
     pub fn link(&self) -> Result<Value> {
         let text = self
             .ns
@@ -338,7 +338,7 @@ impl End {
     /// The interface's own counters.
     ///
     /// # Errors
-    /// When the interface is not there any more.
+    /// When the interface no longer exists.
     pub fn counters(&self) -> Result<Counters> {
         Counters::from_link(&self.link()?)
     }
@@ -346,7 +346,7 @@ impl End {
     /// The driver's counters by name (`ethtool -S`), for example `rx_queue_0_drops`.
     ///
     /// # Errors
-    /// When the interface is not there any more.
+    /// When the interface no longer exists.
     pub fn driver_counters(&self) -> Result<BTreeMap<String, u64>> {
         parse_driver_counters(&self.ns.exec("ethtool", ["-S", &self.ifname])?)
     }
@@ -355,7 +355,7 @@ impl End {
     /// `rx_queue_0_drops`, `rx_queue_1_drops` and so on.
     ///
     /// # Errors
-    /// When the interface is not there any more or no queue has such a counter.
+    /// When the interface no longer exists or no queue has such a counter.
     pub fn driver_sum(&self, direction: &str, name: &str) -> Result<u64> {
         let counters = self.driver_counters()?;
         let mut found = counters
@@ -433,7 +433,7 @@ impl End {
     /// `xdpgeneric`, `xdpoffload`); `None` without one.
     ///
     /// # Errors
-    /// When the interface is not there any more.
+    /// When the interface no longer exists.
     pub fn xdp(&self) -> Result<Option<(u64, String)>> {
         let link = self.link()?;
         let Some(id) = link["xdp"]["prog"]["id"].as_u64() else {

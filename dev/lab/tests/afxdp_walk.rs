@@ -1,4 +1,4 @@
-//! A random walk over two `afxdp:` ports on one pool: receive, keep, send on, give back, in any
+//! A random walk over two `afxdp:` ports on one pool: receive, keep, send on, return, in any
 //! order and number. No packet is lost or doubled, no frame is lost or owned twice.
 
 use std::collections::BTreeSet;
@@ -190,7 +190,7 @@ impl Walk {
         }
     }
 
-    /// Everything has arrived, is accounted for, and every frame comes back.
+    /// Everything has arrived, is accounted for, and every frame returns.
     fn end(mut self) -> Random {
         let seed = self.seed;
         self.b.tx[0].flush().unwrap();

@@ -1,5 +1,5 @@
 //! `barewire capture any`: the packets of all interfaces as tcpdump sees them on `any`, those of
-//! interfaces made later among them.
+//! interfaces created later among them.
 
 use std::path::Path;
 use std::process::Command;

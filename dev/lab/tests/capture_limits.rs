@@ -127,7 +127,7 @@ fn a_large_file_takes_little_memory() {
             "{}",
             finished.stderr
         );
-        // Far less: the mapping gives back what is read.
+        // Far less: the mapping returns what is read.
         assert!(max > 0 && max < 64 << 20, "{max} bytes");
     }
     // Without address space for a mapping of it, the file is read in pieces.

@@ -446,7 +446,7 @@ fn rights_are_given_up_and_the_file_is_the_users() {
     lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
     let pair = Veth::new().create().unwrap();
     let (end, folder) = (&pair.right, Folder::new());
-    // In a folder where user nobody may not write: the file is created before privileges are
+    // In a directory where user nobody may not write: the file is created before privileges are
     // dropped.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let file = folder.at("x.pcap");

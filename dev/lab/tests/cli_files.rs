@@ -49,7 +49,7 @@ fn captures_are_private_by_default() {
     }
 }
 
-/// In a world-writable folder, another user has placed a link under the capture's name.
+/// In a world-writable directory, another user has placed a link under the capture's name.
 #[test]
 fn a_capture_does_not_follow_the_link_of_another_user() {
     require!(skip::root());
@@ -81,7 +81,7 @@ fn a_capture_does_not_follow_the_link_of_another_user() {
     assert!(std::fs::metadata(&file).unwrap().len() > 24);
 }
 
-/// In a world-writable folder, another user has placed a link, or a file of their own, under the
+/// In a world-writable directory, another user has placed a link, or a file of their own, under the
 /// name of an output.
 #[test]
 fn no_output_follows_a_link_of_another_user() {

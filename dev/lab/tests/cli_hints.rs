@@ -79,7 +79,7 @@ fn hints_point_to_the_problem() {
     let refused = run(&["capture", "-r", &input, "-w", &packed]).stderr;
     assert!(refused.contains("not compressed as .xz"), "{refused}");
     assert!(!folder.0.join("out.xz").exists());
-    // A folder of that name is no interface either.
+    // A directory of that name is no interface either.
     let mut command = Command::new(barewire().unwrap());
     command
         .current_dir(&folder.0)

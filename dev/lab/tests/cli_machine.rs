@@ -90,7 +90,7 @@ fn the_doctor_answers_and_every_trouble_has_a_hint() {
     let report = json(&run(None, &["doctor", "--json"]).checked().unwrap());
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() > 8);
-    // What an error of `nic bind` sends people to.
+    // What an error of `nic bind` sends users to.
     for name in ["IOMMU", "VFIO", "huge pages", "seccomp", "Landlock"] {
         assert!(checks.iter().any(|check| check["check"] == name), "{name}");
     }

@@ -23,7 +23,7 @@ macro_rules! require_landlock {
     };
 }
 
-/// Puts a link to another folder in the place of this one.
+/// Puts a link to another directory in the place of this one.
 fn lead_away(folder: &Path, target: &Path) {
     fs::rename(folder, folder.with_extension("moved")).unwrap();
     symlink(target, folder).unwrap();
@@ -39,7 +39,7 @@ fn wait_for(what: impl Fn() -> bool) {
     panic!("it did not happen");
 }
 
-/// A capture into a set of files, whose folder somebody replaces by a link to another one.
+/// A capture into a set of files, whose directory somebody replaces by a link to another one.
 fn capture_led_away(pair: &Pair, more: &[&str]) -> (Process, Folder) {
     let folder = Folder::new();
     let [set, outside] = ["set", "outside"].map(|name| folder.at(name));

@@ -10,7 +10,7 @@ use lab::process::{Process, Signal};
 use lab::{require, skip};
 use serde_json::Value;
 
-/// A collector with its folder.
+/// A collector with its directory.
 struct Nfcapd {
     process: Process,
     folder: Folder,

@@ -12,7 +12,7 @@ use lab::process::{Process, Signal, barewire};
 use lab::{require, skip};
 use serde_json::{Value, json};
 
-/// For each folder: rows, packets and bytes by Arrow, the same by DuckDB.
+/// For each directory: rows, packets and bytes by Arrow, the same by DuckDB.
 const TOTALS: &str = "
 import sys, json, duckdb, pyarrow.dataset as ds, pyarrow.compute as pc
 for folder in sys.argv[1:]:
@@ -195,7 +195,7 @@ fn queries_are_answered_in_three_forms() {
     assert_eq!(json.trim(), format!("{{\"n\":{count}}}"));
     let (csv, ..) = query(&[sql, place, "--csv"]);
     assert_eq!(csv, format!("n\n{count}\n"));
-    // The folders are columns, and times are UTC.
+    // The directories are columns, and times are UTC.
     let sql = "SELECT bool_and(strftime(start_time, '%Y-%m-%d %H')
                = concat(date, ' ', lpad(hour::VARCHAR, 2, '0'))) AS same FROM flows -- all";
     let (json, stderr, _) = query(&[sql, place, "--json"]);
@@ -227,7 +227,7 @@ fn a_missing_engine_is_reported() {
     );
 }
 
-/// Files below a folder that readers see.
+/// Files below a directory that readers see.
 fn visible(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten() {

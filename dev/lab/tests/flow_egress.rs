@@ -104,7 +104,7 @@ fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
     let raw = b.ns.run(|| Raw::open(&b.ifname)).unwrap().unwrap();
     let until = std::time::Instant::now() + LIMIT;
     let mut from = 50;
-    // The carrier takes a while to come back.
+    // The carrier takes a while to return.
     while !is_numbered(&raw) {
         assert!(std::time::Instant::now() < until, "nothing leaves");
         send(from);

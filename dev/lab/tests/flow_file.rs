@@ -122,7 +122,7 @@ fn records_match_the_file() {
     assert_eq!(summary["error"], Value::Null);
 }
 
-/// The same for people: largest first, totals that add up.
+/// The same for users: largest first, totals that add up.
 #[test]
 fn tables_have_the_largest_first() {
     let file = three_flows();

@@ -23,7 +23,7 @@ fn driver(card: &str) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// The interface of a card; its name changes when it comes back. That of a virtio device hangs
+/// The interface of a card; its name changes when it returns. That of a virtio device hangs
 /// below the device on the virtio bus.
 fn interface(card: &str) -> Option<String> {
     let below = std::fs::read_dir(folder(card)).ok()?.flatten();
@@ -39,7 +39,7 @@ fn interface(card: &str) -> Option<String> {
     })
 }
 
-/// Waits for the interface of a card that was given back, and gives it the name of before.
+/// Waits for the interface of a card that was returned, and gives it the name of before.
 fn name_again(card: &str, name: &str) {
     wait_for("the interface", || interface(card).is_some());
     let now = interface(card).unwrap();

@@ -200,7 +200,7 @@ fn a_kernel_without_vfio() {
     );
 }
 
-/// Gives an interface that has come back its name again.
+/// Gives an interface that has returned its name again.
 fn rename_back(ifname: &str, address: &str) {
     let folder = format!("/sys/bus/pci/devices/{address}/net");
     let end = std::time::Instant::now() + LIMIT;

@@ -1,5 +1,5 @@
 //! In the guest: cards driven in user space, behind an emulated IOMMU. Two igb on one wire, taken
-//! from the kernel's driver and given back.
+//! from the kernel's driver and returned.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use lab::oracle::{TempFile, write_pcap};
 use lab::packet::checksum;
 use lab::{require, skip};
 
-/// A sample: its folder and name in the fuzz corpora, whether it is UDP, the server's port, and
+/// A sample: its directory and name in the fuzz corpora, whether it is UDP, the server's port, and
 /// what tshark has to be reported.
 type Sample = (&'static str, bool, u16, &'static [&'static str]);
 

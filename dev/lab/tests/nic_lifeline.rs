@@ -82,6 +82,6 @@ fn other_routes_are_no_lifeline() {
         "route add unreachable default",
     ]);
     assert_eq!(lifeline(&ns, "card"), None);
-    // What is not there is no reason to continue.
+    // What does not exist is no reason to continue.
     assert!(lifeline(&ns, "no-such-if").is_some());
 }

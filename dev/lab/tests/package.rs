@@ -33,7 +33,7 @@ fn said(program: &str, args: &[&str]) -> String {
         .stdout
 }
 
-/// The packages, made once for all tests; the folder is below `target`, for the next run to use.
+/// The packages, made once for all tests; the directory is below `target`, for the next run to use.
 fn packages() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -73,8 +73,8 @@ fn overlay() -> Result<(), skip::Missing> {
     }
 }
 
-/// Runs a script as root of a copy of this machine, with a network of its own. `$1` is a folder in
-/// it that has these files.
+/// Runs a script as root of a copy of this machine, with a network of its own. `$1` is a directory
+/// in it that has these files.
 fn in_copy(files: &[&Path], script: &str) -> String {
     let folder = Folder::new("package-root");
     let outer = r#"
@@ -309,7 +309,7 @@ fn the_image_is_one_and_runs() {
     }
 }
 
-/// Packed again, every result has the same bytes: nothing of the time or the folder is in them.
+/// Packed again, every result has the same bytes: nothing of the time or the directory is in them.
 #[test]
 fn packaging_twice_gives_the_same_bytes() {
     require!(skip::program("dpkg", "dpkg"));

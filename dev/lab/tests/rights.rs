@@ -61,7 +61,7 @@ fn capture_file() -> String {
     path.to_owned()
 }
 
-/// All files below a folder.
+/// All files below a directory.
 fn files(folder: PathBuf) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -72,7 +72,7 @@ fn files(folder: PathBuf) -> Vec<PathBuf> {
     found.collect()
 }
 
-/// Destinations that create files while the probe runs, in a folder of this name.
+/// Destinations that create files while the probe runs, in a directory of this name.
 const LATER: [fn(&str) -> String; 3] = [
     |folder| format!("parquet:{folder}"),
     |folder| format!("parquet:{folder}?partition=none"),
@@ -220,7 +220,7 @@ fn a_set_of_files_that_the_user_cannot_write_is_refused_at_the_start() {
             !reported.contains("reading from"),
             "it had begun: {reported}"
         );
-        // The same folder, given to the user.
+        // The same directory, given to the user.
         files(folder.clone())
             .iter()
             .for_each(|file| std::fs::remove_file(file).unwrap());

@@ -87,7 +87,7 @@ fn watched<T: Send>(
         let watcher = scope.spawn(|| {
             let mut seen = Vec::new();
             loop {
-                // Everything that was sent before the end is in the socket by then.
+                // Everything that was sent before the end is in the socket by that time.
                 let is_over = over.load(Ordering::Acquire);
                 match raw.receive(Duration::from_millis(50)).unwrap() {
                     Some(packet) => {

@@ -220,7 +220,7 @@ fn packets_longer_than_a_page_take_another_path_or_are_reported() {
     assert_eq!(reported["packets"], 5);
 }
 
-/// Each call takes one of the kernel's 65,533 identifiers of page pools, which come back only after
+/// Each call takes one of the kernel's 65,533 identifiers of page pools, which return only after
 /// a grace period: the rate of calls is bounded for any pattern of flushes.
 #[test]
 fn calls_to_the_kernel_are_bounded_in_time() {

@@ -11,7 +11,7 @@ use lab::{require, skip};
 /// Both take seconds; a machine with much other work takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Lines that people read through.
+/// Lines that users read through.
 const LINES_MAX: usize = 60;
 
 /// Runs a task; its standard output.

@@ -45,7 +45,7 @@ struct Options {
     rate: String,
     queues: u32,
     keep: bool,
-    /// Draw the table on the terminal while it runs, rather than a line each second.
+    /// Draw the table on the terminal while it runs, rather than one line each second.
     live: bool,
 }
 
@@ -273,7 +273,7 @@ impl Demo {
     }
 }
 
-/// A path as it is below the root of the repository, where people run the tasks.
+/// A path as it is below the root of the repository, where users run the tasks.
 fn short(path: &Path) -> String {
     let root = root();
     let own = path.strip_prefix(&root).unwrap_or(path);

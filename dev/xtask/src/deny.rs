@@ -348,7 +348,7 @@ mod tests {
             let found = findings(&[package(&name, &other, "MIT")]);
             assert_eq!(found.len(), 1, "{found:?}");
         }
-        // A row that is of no use any more.
+        // A row that is useless any more.
         let mut policy = policy();
         policy.skip.truncate(1);
         let alone = [package(&name, &format!("{version}.7"), "MIT")];

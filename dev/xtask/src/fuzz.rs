@@ -68,8 +68,8 @@ enum Length {
 }
 
 impl Length {
-    /// The same for libFuzzer. It writes what it finds into the first folder that it is given, so
-    /// the committed inputs must never be that.
+    /// The same for libFuzzer. It writes what it finds into the first directory that it is given,
+    /// so the committed inputs must never be that.
     fn args(&self) -> Vec<String> {
         match self {
             Length::Seconds(seconds) => vec![format!("-max_total_time={seconds}")],

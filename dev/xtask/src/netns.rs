@@ -98,7 +98,7 @@ impl Netns {
         command
     }
 
-    /// Runs a line of words inside to its end and gives back its standard output.
+    /// Runs a line of words inside to its end and returns its standard output.
     pub fn exec(&self, words: &str) -> Result<String> {
         let mut words = words.split_whitespace();
         let program = words.next().context("no program")?;
@@ -120,7 +120,7 @@ impl Drop for Netns {
     }
 }
 
-/// Deletes the namespaces of dead processes and gives back their names.
+/// Deletes the namespaces of dead processes and returns their names.
 pub fn sweep() -> Result<Vec<String>> {
     let mut swept = Vec::new();
     let Ok(entries) = std::fs::read_dir(NETNS_DIR) else {

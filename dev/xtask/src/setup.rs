@@ -192,7 +192,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs what the sets need and is not there.
+/// Installs what the sets need and does not exist.
 ///
 /// # Errors
 /// When something is missing and cannot be installed; the error has the command to run.
@@ -298,7 +298,7 @@ fn missing(sets: &[Set]) -> Vec<(&'static str, &'static str)> {
 }
 
 impl Probe {
-    /// The name of what is not there.
+    /// The name of what does not exist.
     fn absent(&self) -> Option<&'static str> {
         match *self {
             Program(name) => which(name).is_none().then_some(name),

@@ -15,7 +15,7 @@ const GIB: u64 = 1 << 30;
 /// What lints, docs, fuzz targets and tests need together, with room for what tests write.
 const NEEDED: u64 = 12 * GIB;
 
-/// Refuses to begin if the build's folder has too little space for a build of everything.
+/// Refuses to begin if the build's directory has too little space for a build of everything.
 ///
 /// # Errors
 /// If there is too little, or it cannot be found out.
@@ -40,7 +40,7 @@ fn require(free: u64, built: impl Fn() -> u64, folder: &Path) -> Result<()> {
     )
 }
 
-/// Bytes of all files in a folder; what cannot be read counts as nothing.
+/// Bytes of all files in a directory; what cannot be read counts as nothing.
 fn size(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {

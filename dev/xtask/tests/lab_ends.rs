@@ -15,7 +15,7 @@ const START_LIMIT: Duration = Duration::from_secs(600);
 
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// The guest that a process has started, as its folder in `/proc`. A QEMU that only lists its
+/// The guest that a process has started, as its directory in `/proc`. A QEMU that only lists its
 /// features is not one.
 fn qemu_of(pid: u32) -> Option<PathBuf> {
     let mut processes = fs::read_dir("/proc").unwrap().flatten();

@@ -50,7 +50,7 @@
 //! - [`send`]: packet templates, rates, pacing.
 //! - [`mod@file`]: writing capture files.
 //!
-//! The folder `examples` has complete programs: `count`, `sniff`, `reflect`,
+//! The directory `examples` has complete programs: `count`, `sniff`, `reflect`,
 //! `flow_export`, `generate`, `forwarder`.
 //!
 //! # What is stable
@@ -110,10 +110,10 @@ pub mod send {
     };
 }
 
-/// Runs an engine on every receiving queue of a port, a thread each, until `stop` is set, the input
-/// ends, or an engine has what it wanted or fails, which ends the others; then stops the intake and
-/// hands the engines of queues that were stopped what is left in the rings. `engine` makes the
-/// engine of a queue, by its index.
+/// Runs an engine on every receiving queue of a port, one thread each, until `stop` is set, the
+/// input ends, or an engine has what it wanted or fails, which ends the others; then stops the
+/// intake and hands the engines of queues that were stopped what is left in the rings. `engine`
+/// makes the engine of a queue, by its index.
 ///
 /// Gives the engines back in the order of the queues. The port's account is then final. `stop` is
 /// never set by this.

@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(left, Duration::from_millis(4500));
     }
 
-    /// A call to it comes back when the other end of `release` is dropped.
+    /// A call to it returns when the other end of `release` is dropped.
     struct Stuck {
         called: Sender<()>,
         release: Receiver<()>,

@@ -27,7 +27,7 @@ const QUEUE_LEN: usize = 64 << 10;
 /// comes.
 const QUEUE_LEN_WAITING: usize = 4 << 10;
 /// Batches that are looked after until they can be filled again. With what they hold they are kept
-/// until then, so they are few: after a jam the others are given back.
+/// until then, so they are few: after a jam the others are returned.
 const BORROWED_MAX: usize = QUEUE_LEN_WAITING / BATCH_LEN + 2;
 /// How long a file's reader waits for a destination that takes nothing, by default.
 const WAIT: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ pub struct Setup {
     pub is_layer2: bool,
     /// Whether the input can wait: then full queues are waited for.
     pub can_wait: bool,
-    /// User and group that folders created here are given to: those that files are created with
+    /// User and group that directories created here are given to: those that files are created with
     /// later.
     pub owner: Option<(u32, u32)>,
 }
@@ -160,7 +160,7 @@ pub struct Changes {
 }
 
 impl Exporters {
-    /// Opens all destinations: makes files, reads certificates. Connections are made later, by
+    /// Opens all destinations: makes files, reads certificates. Connections are created later, by
     /// the threads that [`Exporters::start`] starts.
     ///
     /// # Errors
@@ -402,13 +402,13 @@ impl Drop for Exporters {
 #[derive(Default)]
 struct Gathered {
     records: Records,
-    /// In the order in which they were handed over, which is that in which they come back.
+    /// In the order in which they were handed over, which is that in which they return.
     borrowed: VecDeque<Batch>,
 }
 
 impl Gathered {
     /// What was gathered. The next one is gathered in the memory of one that is no longer read:
-    /// given back and taken anew for each batch, its pages would be new ones, too.
+    /// returned and taken anew for each batch, its pages would be new ones, too.
     fn take_batch(&mut self) -> Batch {
         let mut next = Records::default();
         if let Some(first) = self.borrowed.pop_front() {

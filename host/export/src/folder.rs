@@ -1,4 +1,4 @@
-//! Folders in which files are created while the probe runs, perhaps by a user with fewer rights
+//! Directories in which files are created while the probe runs, perhaps by a user with fewer rights
 //! than the one that started it.
 
 use std::fs::DirBuilder;
@@ -14,12 +14,12 @@ use crate::rotation::Pattern;
 use crate::target::{Place, Target};
 use crate::worker::now_ns;
 
-/// User and group that folders are given to.
+/// User and group that directories are given to.
 pub(crate) type Owner = (u32, u32);
 
 /// Files that a destination creates while the probe runs.
 pub(crate) struct Later {
-    /// The folder that is created at the start.
+    /// The directory that is created at the start.
     pub(crate) folder: PathBuf,
     /// The path of a file that would be created now.
     pub(crate) file: PathBuf,
@@ -49,7 +49,7 @@ impl Later {
     }
 }
 
-/// Creates a folder and its missing parents. Those that are created here are given to `owner`;
+/// Creates a directory and its missing parents. Those that are created here are given to `owner`;
 /// those that exist stay as they are.
 ///
 /// # Errors
@@ -63,12 +63,12 @@ pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
     for path in missing.into_iter().rev() {
         match DirBuilder::new().create(path) {
             Ok(()) => {}
-            // Another process was faster: the folder is not ours to give away.
+            // Another process was faster: the directory is not ours to give away.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => continue,
             Err(error) => return Err(error),
         }
         if let Some((uid, gid)) = owner {
-            // Replacing the folder by a link in the meantime has no effect.
+            // Replacing the directory by a link in the meantime has no effect.
             std::os::unix::fs::lchown(path, Some(uid), Some(gid))?;
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn create(folder: &Path, owner: Option<Owner>) -> io::Result<()> {
 }
 
 /// Checks that a file can be created at `path` later, with the rights of now: creates one in the
-/// deepest folder that exists, and deletes it.
+/// deepest directory that exists, and deletes it.
 ///
 /// # Errors
 /// `Permission` and other errors of the system.
@@ -115,7 +115,7 @@ mod tests {
         fs::create_dir_all(&root).unwrap();
         let ours = fs::metadata(&root).unwrap();
         let folder = root.join("a/b");
-        // Without root a folder can be given to oneself alone.
+        // Without root a directory can be given to oneself alone.
         let owner = if ours.uid() == 0 {
             (65534, 65534)
         } else {

@@ -21,7 +21,7 @@ use crate::{avro, parquet};
 pub struct Format {
     /// What stands before the first colon.
     pub name: &'static str,
-    /// One line for people.
+    /// One line for users.
     pub about: &'static str,
     /// Schemes of the sinks that it can go to.
     pub sinks: &'static [&'static str],

@@ -1,4 +1,5 @@
-//! Parquet: files in folders by time, `date=2026-11-22/hour=01/NAME.parquet`, as Hive names them.
+//! Parquet: files in directories by time, `date=2026-11-22/hour=01/NAME.parquet`, as Hive names
+//! them.
 //!
 //! Records wait in memory until they fill a row group, or until files end by the clock; then they
 //! are sorted by the time of their start and go into the files of the hours in which they started.

@@ -1,7 +1,7 @@
 //! A file that is hidden until it is complete: written under another name, renamed at its end.
 //!
-//! While it is written it is called `.NAME.part`, in the folder where it will be: readers of
-//! folders pass hidden names over, and so do patterns such as `*.parquet`. When the process is
+//! While it is written it is called `.NAME.part`, in the directory where it will be: readers of
+//! directories pass hidden names over, and so do patterns such as `*.parquet`. When the process is
 //! killed, what it was writing stays behind under that name; everything else is whole.
 
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Begins the file that will be called `path`. Folders are made where they are missing.
+    /// Begins the file that will be called `path`. Directories are made where they are missing.
     ///
     /// # Errors
     /// Where it cannot be made.
@@ -117,7 +117,7 @@ impl Drop for Part {
     }
 }
 
-/// The folder of a file; of a bare name the current one.
+/// The directory of a file; of a bare name the current one.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,

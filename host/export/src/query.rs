@@ -88,8 +88,8 @@ impl Engine {
             .then_some(Engine::Python(path))
     }
 
-    /// Runs a query on these files and folders, and writes the result, in which texts from packets
-    /// are written as `texts` says.
+    /// Runs a query on these files and directories, and writes the result, in which texts from
+    /// packets are written as `texts` says.
     ///
     /// # Errors
     /// Errors of the engine, and of reading or writing.

@@ -116,7 +116,7 @@ pub enum Names {
 pub struct SinkRow {
     /// The text before `://`; files have none.
     pub scheme: &'static str,
-    /// One line for people.
+    /// One line for users.
     pub about: &'static str,
     /// Whether nothing is lost and nothing comes twice within a session: no templates are
     /// repeated.

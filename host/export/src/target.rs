@@ -1,4 +1,4 @@
-//! Destinations as people write them.
+//! Destinations as users write them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub struct Options {
     pub name: Option<String>,
     /// When a file ends and the next one begins.
     pub rotation: Rotation,
-    /// Folders of Parquet files.
+    /// Directories of Parquet files.
     pub partition: Partition,
     /// Records of a row group.
     pub group_len: Option<usize>,
@@ -73,7 +73,7 @@ pub struct Options {
     pub properties: Vec<(String, String)>,
 }
 
-/// What the folders of Parquet files are for: the UTC time at which records start.
+/// What the directories of Parquet files are for: the UTC time at which records start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Partition {
     /// `date=2026-11-22/hour=01`.
@@ -81,7 +81,7 @@ pub enum Partition {
     Hour,
     /// `date=2026-11-22`.
     Day,
-    /// All in one folder.
+    /// All in one directory.
     None,
 }
 
@@ -152,7 +152,7 @@ impl Target {
         })
     }
 
-    /// Whether its path is a folder, in which it keeps files of its own.
+    /// Whether its path is a directory, in which it keeps files of its own.
     pub fn is_folder(&self) -> bool {
         matches!(self.place, Place::Path(_)) && matches!(self.format.make, Make::Store(_))
     }

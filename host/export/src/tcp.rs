@@ -114,7 +114,7 @@ impl Sink for Tcp {
         match has_input(stream).and_then(|_| write_all(stream, message, until)) {
             Ok(()) => Sent::Done,
             Err(error) => {
-                // Half a message may be out: the connection is of no use any more.
+                // Half a message may be out: the connection is useless any more.
                 self.stream = None;
                 Sent::Broken(error)
             }

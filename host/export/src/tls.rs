@@ -140,7 +140,7 @@ impl Sink for Tls {
     }
 }
 
-/// Why a connection failed, for people: the library prints some reasons as it names them in code.
+/// Why a connection failed, for users: the library prints some reasons as it names them in code.
 fn words(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(why) = error else {
         return error.to_string();

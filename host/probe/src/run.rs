@@ -139,7 +139,7 @@ impl Probe {
         self
     }
 
-    /// Gives created folders to this user and group, which create files in them later.
+    /// Gives created directories to this user and group, which create files in them later.
     #[must_use]
     pub fn owner(mut self, owner: Option<(u32, u32)>) -> Probe {
         self.owner = owner;

@@ -141,7 +141,7 @@ pub struct Outcome {
     pub description: PortDescription,
     /// What ended it early: the first error. Everything before it was handled.
     pub error: Option<Error>,
-    /// A call that writes has not come back: `totals` and `written` count as written what the
+    /// A call that writes has not returned: `totals` and `written` count as written what the
     /// kernel has taken, and everything else as unwritten.
     pub is_stuck: bool,
 }

@@ -1,7 +1,7 @@
 //! The flow probe: a meter and a thread for each queue, and one thread that collects what ends.
 //!
 //! A worker owns its queue and its table; nothing on its path is shared or locked. Ended flows go
-//! to the collector in buffers that come back to be used again, so memory has a bound. A worker on
+//! to the collector in buffers that return to be used again, so memory has a bound. A worker on
 //! a live port never waits for a buffer: while there is none it searches its table no further for
 //! ended flows, and records that end all the same are dropped and counted. A file can wait, and so
 //! does its worker; at the end, when no more packets come, every worker does. An outlet without

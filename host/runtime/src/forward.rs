@@ -129,7 +129,7 @@ impl Flow {
     }
 }
 
-/// A lane's counters, moved by its thread once a batch.
+/// A lane's counters, moved by its thread once per batch.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counters {
@@ -230,7 +230,7 @@ impl Way {
 struct Budget(Option<Left>);
 
 /// Packets that no lane has taken to forward, and those that were not forwarded yet: the two differ
-/// by the packets that lanes hold, some of which they may give back.
+/// by the packets that lanes hold, some of which they may return.
 #[derive(Debug)]
 struct Left {
     free: AtomicU64,
@@ -364,7 +364,7 @@ pub fn run(
         _ => running.lanes(lanes, options, &mut notice),
     };
     running.finish(&mut lanes, options.both);
-    // Before the accounts: what never left comes back when its queue closes, and counts as failed.
+    // Before the accounts: what never left returns when its queue closes, and counts as failed.
     drop(lanes);
     let accounts = running.sides.each_mut().map(|side| {
         let account = side.port.control.account();

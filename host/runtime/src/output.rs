@@ -79,9 +79,9 @@ impl Patience {
 /// Why a piece was not taken.
 #[derive(Debug)]
 pub enum Refused {
-    /// There is no room; the piece comes back.
+    /// There is no room; the piece returns.
     Full(Piece),
-    /// The reader takes nothing, and was waited for long enough; the piece comes back.
+    /// The reader takes nothing, and was waited for long enough; the piece returns.
     Stalled(Piece),
     /// Writing has failed, before or just now.
     Failed(io::Error),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sys::{Error, Result};
 
-/// A flag that all loops look at once a batch. Clones are the same flag.
+/// A flag that all loops look at once per batch. Clones are the same flag.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     flag: Arc<AtomicBool>,

@@ -176,7 +176,7 @@ pub enum Form {
     Mem(Reg),
     Msh,
     Store(Reg),
-    /// Whether the operand is X, and whether people expect the constant in hexadecimal.
+    /// Whether the operand is X, and whether users expect the constant in hexadecimal.
     Alu {
         op: Alu,
         x: bool,

@@ -75,7 +75,7 @@ impl RecordSink for Taken {
     }
 }
 
-/// Counts the packets it has been given, and checks that every handle comes back once.
+/// Counts the packets it has been given, and checks that every handle returns once.
 #[derive(Default)]
 struct Counting {
     open: u64,

@@ -1,4 +1,4 @@
-//! Records as bytes. A format is a file in this folder.
+//! Records as bytes. A format is a file in this directory.
 //!
 //! A format is an [`Encode`]: it takes records until its message is full, lends the message, and
 //! forgets it when told that it has gone. Nothing is allocated for a record or a message; only the

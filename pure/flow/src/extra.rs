@@ -3,7 +3,7 @@
 //! Each kind is a slab of its own alongside the table's records, reserved at the start, with a
 //! place for every flow:
 //!
-//! | kind | bytes a flow |
+//! | kind | bytes per flow |
 //! | --- | --- |
 //! | key: MAC addresses, MPLS label, tunnel, traffic class | 24 |
 //! | packets: length, time, direction and flags of the first N | 1 + 8 N |

@@ -25,7 +25,7 @@ pub use stats::MeterStats;
 /// The latest time of a packet: records without one have the number after.
 const TIME_MAX_NS: u64 = u64::MAX - 1;
 
-/// Runs something with what goes on alongside the table, which is one of three things, with code
+/// Runs something with the extra data kept alongside the table, which is one of three things, with code
 /// for each.
 macro_rules! watched {
     ($meter:ident, $watch:ident => $body:expr) => {

@@ -50,7 +50,7 @@ impl Origin {
 }
 
 impl Origin {
-    /// The autonomous system for people: `AS64500 Example`.
+    /// The autonomous system for users: `AS64500 Example`.
     pub fn network_name(&self) -> Option<String> {
         let name = || match text(&self.network) {
             "" => format!("AS{}", self.asn),

@@ -1,4 +1,4 @@
-//! The largest flows, for people: sums over all records of a flow, in bounded memory.
+//! The largest flows, for users: sums over all records of a flow, in bounded memory.
 
 mod scan;
 

@@ -126,7 +126,7 @@ fn a_packet_from_the_future_does_not_end_decoding() {
         let reported = reported(&packets, 300 * S);
         assert!(reported.0.len() > 1);
         // What is reported last is all that is known; the answer is not read where the whole table
-        // was idle by then.
+        // was idle by that time.
         let last = &reported.0.last().unwrap().2;
         if at < 4 {
             assert_http(last);

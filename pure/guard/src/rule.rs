@@ -158,7 +158,7 @@ impl fmt::Display for Verdict {
 pub struct Rule {
     /// Tells limits per source of different rules apart, over all programs that share the map.
     pub id: u32,
-    /// Its name for people.
+    /// Its name for users.
     pub name: String,
     /// A filter on Ethernet packets; none matches every packet.
     pub matcher: Option<Program>,

@@ -123,7 +123,7 @@ impl Conversation {
         state: Handle::NONE,
     };
 
-    /// As new, without touching all of its bytes. Its state must have been given back.
+    /// As new, without touching all of its bytes. Its state must have been returned.
     pub fn clear(&mut self) {
         self.restart();
         self.depth = 0;

@@ -23,7 +23,7 @@ macro_rules! protocols {
             /// How many there are.
             pub const COUNT: usize = [$first_name, $($name,)*].len();
 
-            /// A stable name for JSON and people.
+            /// A stable name for JSON and users.
             pub const fn name(self) -> &'static str {
                 match self {
                     Protocol::$first => $first_name,
@@ -107,7 +107,7 @@ pub enum Kind {
     Number,
     /// A number that is the version of TLS.
     Version,
-    /// A number that people read in hexadecimal.
+    /// A number that users read in hexadecimal.
     Hex,
     /// [`Value::Text`].
     Text,

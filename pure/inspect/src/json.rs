@@ -129,7 +129,7 @@ fn value(kind: Kind, value: Value<'_>, out: &mut Vec<u8>) {
     };
 }
 
-/// The name that people use.
+/// The name that users use.
 pub fn tls_version(number: u64) -> Option<&'static str> {
     Some(match number {
         0x0304 => "1.3",

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// As many `T` as were reserved.
 pub(crate) struct Slab<T> {
     slots: Vec<T>,
-    /// Slots given back.
+    /// Slots returned.
     free: Vec<u32>,
     max: usize,
 }

@@ -256,7 +256,7 @@ impl Dissection {
         }
     }
 
-    /// What is behind the transport header, a tunnel's header included: where it starts, from the
+    /// What follows the transport header, a tunnel's header included: where it starts, from the
     /// start of the packet, and how many bytes it has on the wire. None if it is not known where
     /// that header ends, since its length is cut off or wrong.
     #[inline]

@@ -2,7 +2,7 @@
 //! back (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel).
 //!
 //! What is to be done is worked out first ([`plan`]) and can be shown; [`Plan::carry_out`] does it.
-//! The former driver is remembered in a file below `/run`, so that exactly that one comes back.
+//! The former driver is remembered in a file below `/run`, so that exactly that one is bound again.
 
 mod guard;
 mod refuse;
@@ -296,7 +296,7 @@ impl Plan {
         if self.wanted.as_deref() != Some(VFIO) {
             return Err(error);
         }
-        // As it was, as far as that can be had: a card without driver is of no use to anybody.
+        // As it was, as far as that can be had: a card without driver is useless to anybody.
         let Err(left) = self.undo() else {
             return Err(error);
         };

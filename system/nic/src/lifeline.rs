@@ -122,7 +122,7 @@ fn has_pppoe(name: &str) -> Result<bool> {
             .lines()
             .skip(1)
             .any(|line| line.split_whitespace().last() == Some(name))),
-        // The module is not there, so there is no session.
+        // The module does not exist, so there is no session.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(Error::from_io("list the PPPoE sessions", error)),
     }

@@ -199,7 +199,7 @@ impl Counter {
 }
 
 counters! {
-    /// What a receiving queue's own thread counts, once a batch; the control side reads it at
+    /// What a receiving queue's own thread counts, once per batch; the control side reads it at
     /// any time.
     RxCounters {
         /// Packets handed to the program.
@@ -222,7 +222,7 @@ counters! {
 }
 
 counters! {
-    /// What a sending queue's own thread counts, once a batch.
+    /// What a sending queue's own thread counts, once per batch.
     TxCounters {
         /// Packets handed to the device.
         sent,

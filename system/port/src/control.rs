@@ -42,7 +42,7 @@ pub enum Intake {
     File,
 }
 
-/// What was obtained, in words, for people and JSON.
+/// What was obtained, in words, for users and JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortDescription {
     /// The scheme that opened it.
@@ -67,7 +67,7 @@ pub struct PortDescription {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortEvent {
-    /// The link or interface went down; packets resume when it comes back.
+    /// The link or interface went down; packets resume when it is back.
     LinkDown,
     /// It came back.
     LinkUp,

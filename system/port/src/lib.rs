@@ -20,7 +20,7 @@
 //! ```
 //!
 //! A backend is one file in `backend/` (an [`RxBackend`], a [`TxBackend`], a [`PortControl`]) and
-//! one row in [`BACKENDS`]. Dynamic dispatch happens once a batch.
+//! one row in [`BACKENDS`]. Dynamic dispatch happens once per batch.
 //!
 //! # Features
 //! `testing` adds the module `testing`: ports on models of cards, for tests and benches.

@@ -50,7 +50,7 @@ pub fn open(name: &str, options: &PortOptions) -> Result<Port> {
 /// Opens several ports as one; a single name as [`open`] does.
 ///
 /// Capture files are merged: the port gives their packets in the order of their times, those of the
-/// same time in the order of the names, and a packet without a time right behind the one before it
+/// same time in the order of the names, and a packet without a time right after the previous one
 /// in its file. Interfaces of the same name and link type in different files are one interface.
 ///
 /// The queues of other ports stay apart: they are numbered on from port to port, and each port is

@@ -40,7 +40,7 @@ pub enum Ready {
     Woken,
 }
 
-/// What a backend writes. Called once a batch.
+/// What a backend writes. Called once per batch.
 pub trait RxBackend: Send {
     /// Appends up to `max` slots, and returns what they hold; never blocks; none is not an error. A
     /// packet in several segments is never cut by the end of a batch: the backend stops before it

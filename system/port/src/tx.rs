@@ -9,7 +9,7 @@ use sys::Result;
 
 use crate::account::TxCounters;
 
-/// What a backend writes. Called once a batch.
+/// What a backend writes. Called once per batch.
 pub trait TxBackend: Send {
     /// Appends up to `max` empty slots whose `cap_len` is the buffer's room in bytes; fewer (or
     /// none) when the device still holds the rest. Never blocks.
@@ -98,7 +98,7 @@ impl TxQueue {
         })
     }
 
-    /// Sends a frame; a frame that found no room comes back.
+    /// Sends a frame; a frame that found no room returns.
     ///
     /// # Errors
     /// The device's; the frame is then gone back to its pool.
@@ -260,7 +260,7 @@ impl TxBatch<'_> {
     #[inline]
     pub fn submit(self) -> Result<()> {
         let filled = self.filled();
-        // The drop that follows finds nothing left to give back.
+        // The drop that follows finds nothing left to return.
         self.queue.backend.submit(&mut self.queue.slots, filled)
     }
 }

@@ -50,7 +50,7 @@ fn the_counter_counts() {
     assert_eq!(allocations(|| ()), 0);
 }
 
-/// Sends `rounds` batches of packets of several lengths and receives them; gives back how many, and
+/// Sends `rounds` batches of packets of several lengths and receives them; returns how many, and
 /// a sum over their bytes, so that nothing is optimized away.
 fn turn(port: &mut Port, rounds: usize, keep: bool) -> (usize, u64) {
     let (rx, tx) = (&mut port.rx[0], &mut port.tx[0]);
@@ -129,7 +129,7 @@ fn filtering_allocates_nothing_once_warm() {
     assert_eq!(count, 0);
 }
 
-/// A pcap file of this many packets, in a folder of the system's; removed when dropped.
+/// A pcap file of this many packets, in a directory of the system's; removed when dropped.
 struct Capture(std::path::PathBuf);
 
 impl Capture {

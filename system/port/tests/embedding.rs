@@ -40,7 +40,7 @@ impl RxBackend for Rx {
         {
             let data = NonNull::new(packet.as_mut_ptr()).unwrap();
             let len = packet.len() as u32;
-            // SAFETY: the packet stays in `borrowed`, untouched, until the slot comes back.
+            // SAFETY: the packet stays in `borrowed`, untouched, until the slot returns.
             let mut slot = unsafe { Slot::over(data, len, len, self.borrowed.len() as u64) };
             slot.set_time(1_000 + u64::from(packet[0]));
             slot.set_vlan(Vlan {
@@ -100,7 +100,7 @@ impl TxBackend for Tx {
         for token in 0..max.min(4) {
             let mut room: Box<[u8]> = vec![0; 2048].into();
             let data = NonNull::new(room.as_mut_ptr()).unwrap();
-            // SAFETY: the room stays in `borrowed`, untouched, until the slots come back.
+            // SAFETY: the room stays in `borrowed`, untouched, until the slots return.
             slots.push(unsafe { Slot::over(data, 2048, 2048, token as u64) });
             self.borrowed.push(room);
         }

@@ -163,7 +163,7 @@ impl FrameCache {
         }
     }
 
-    /// Gives a frame back; a frame of another pool comes back as the error.
+    /// Gives a frame back; a frame of another pool returns as the error.
     #[inline]
     pub fn give(&mut self, frame: Frame) -> Result<(), Frame> {
         if frame.tag != self.pool.tag() {

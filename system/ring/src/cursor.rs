@@ -10,7 +10,7 @@
 //!
 //! The four AF_XDP rings and the in-process ring are this type; each end caches the other side's
 //! index and reads it again only when the cached one does not suffice, so that the cache line
-//! travels once a batch.
+//! travels once per batch.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! - [`Pool`] is a region of equal frames with one owner byte a frame; [`Frame`] is the ownership
 //!   of one.
 //! - [`FrameCache`] is a thread's own stock of free frames, so that a queue touches shared state
-//!   once a batch.
+//!   once per batch.
 //! - [`slot::Slot`] is one packet's place in a batch: what drivers fill in and ports hand on.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The
 //!   four AF_XDP rings, the memory ring and later the rings between processes are all this type.

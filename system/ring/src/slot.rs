@@ -100,7 +100,7 @@ impl Slot {
     /// `wire_len` on the wire, and a token by which the backend knows it again.
     ///
     /// # Safety
-    /// Until the slot comes back to the backend (by `release` or `submit`) or is dropped, the bytes
+    /// Until the slot returns to the backend (by `release` or `submit`) or is dropped, the bytes
     /// are initialized memory that only the holder of the slot reads and writes.
     #[inline(always)]
     pub unsafe fn over(data: NonNull<u8>, cap_len: u32, wire_len: u32, token: u64) -> Self {

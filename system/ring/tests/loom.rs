@@ -153,7 +153,7 @@ fn a_top_that_came_back_is_noticed() {
     });
 }
 
-/// Both threads take and give back: at the end all indices are on the list, once.
+/// Both threads take and return: at the end all indices are on the list, once.
 #[test]
 fn a_pushed_index_is_popped_once() {
     loom::model(|| {

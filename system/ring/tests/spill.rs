@@ -7,7 +7,7 @@ use barewire_ring::{FrameCache, Pool, PoolConfig};
 
 const FRAMES: u32 = 8 * FrameCache::LEN_MAX as u32;
 
-/// How frames come back to a cache.
+/// How frames return to a cache.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Owned,
@@ -79,7 +79,7 @@ fn frames_returned_by_a_full_cache_can_be_taken_by_another() {
             let mut taken = take_all(&mut other);
             let kept = FRAMES as usize - taken.len();
             assert!(kept <= FrameCache::LEN_MAX, "{way:?}: {kept} kept or lost");
-            // And what it keeps comes back with it.
+            // And what it keeps returns with it.
             drop(std::mem::replace(&mut one, FrameCache::new(pool.clone())));
             taken.extend(take_all(&mut other));
             assert_eq!(taken.len(), FRAMES as usize, "{way:?}");

@@ -1,10 +1,10 @@
 //! Makes files for a process that may be privileged: readable by their owner alone, and never
 //! through what another user put in their place.
 //!
-//! Anyone with write access to the folder (`/tmp`) could put a symbolic link there under the name
-//! of the output, and have a privileged process overwrite the file behind it; or put a file of
-//! their own there, and read what is written to it. The kernel refuses both in sticky folders where
-//! `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set (Linux
+//! Anyone with write access to the directory (`/tmp`) could put a symbolic link there under the
+//! name of the output, and have a privileged process overwrite the file behind it; or put a file of
+//! their own there, and read what is written to it. The kernel refuses both in sticky directories
+//! where `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set (Linux
 //! `Documentation/admin-guide/sysctl/fs.rst`); here they are refused always, and links everywhere.
 //!
 //! No call waits for the reader of a pipe: see [`Making::open_pipe`].
@@ -23,8 +23,8 @@ const LINKS_MAX: usize = 40;
 /// How often a file that appears and disappears meanwhile is tried.
 const TRIES_MAX: usize = 16;
 
-/// Permission bits of a folder: others, or its group, may make files there; only their owners may
-/// delete them.
+/// Permission bits of a directory: others, or its group, may make files there; only their owners
+/// may delete them.
 const SHARED: u32 = 0o022;
 const STICKY: u32 = libc::S_ISVTX;
 
@@ -63,8 +63,8 @@ impl Making<'_> {
     ///
     /// # Errors
     /// Errors of open(2); `PermissionDenied` for a link of another user, and for a file or pipe of
-    /// another user in a sticky folder where others may make files; `NotConnected` for a pipe that
-    /// no program reads.
+    /// another user in a sticky directory where others may make files; `NotConnected` for a pipe
+    /// that no program reads.
     pub fn create(self, path: &Path) -> io::Result<File> {
         let file = self.open(path)?.file;
         // Not before it is known which file it is.
@@ -82,7 +82,7 @@ impl Making<'_> {
         self.resolve(path, Self::open_or_make)
     }
 
-    /// Makes a file that is not there yet, not even as a link.
+    /// Makes a file that does not exist yet, not even as a link.
     ///
     /// # Errors
     /// `AlreadyExists`, and errors of open(2).
@@ -163,7 +163,7 @@ impl Making<'_> {
 
     fn open_existing(self, place: &Place, flags: i32) -> io::Result<File> {
         let file = match place.open(flags | libc::O_NONBLOCK, 0) {
-            // A lease, which the kernel has asked its holder to give back by now (fcntl(2)).
+            // A lease, which the kernel has asked its holder to return by now (fcntl(2)).
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => place.open(flags, 0)?,
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) && place.is_pipe() => {
                 let why = "it is a pipe without a reader";
@@ -187,7 +187,7 @@ impl Making<'_> {
     }
 }
 
-/// A name in a folder. The folder is open: nobody can put another one in its place.
+/// A name in a directory. The directory is open: nobody can put another one in its place.
 struct Place {
     folder: File,
     name: CString,
@@ -240,7 +240,7 @@ impl Place {
         code == 0 && data.st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 
-    /// Refuses a file or pipe of another user in a folder where every user may make files, as
+    /// Refuses a file or pipe of another user in a directory where every user may make files, as
     /// `may_create_in_sticky` of the kernel does (Linux `fs/namei.c`): who made it reads what is
     /// written there.
     fn refuse_planted(&self, data: &Metadata) -> io::Result<()> {
@@ -279,13 +279,13 @@ fn wait_for_room(file: &File) -> io::Result<()> {
     }
 }
 
-/// Checks a folder in which files will be made: where it is a symbolic link, root or the effective
-/// user made that, and those behind it. A folder that is not there is not refused.
+/// Checks a directory in which files will be made: where it is a symbolic link, root or the
+/// effective user made that, and those behind it. A directory that does not exist is not refused.
 ///
 /// # Errors
 /// `PermissionDenied` for a link of another user, and errors of open(2).
 pub fn check_folder(path: &Path) -> io::Result<()> {
-    // Without a slash at its end, which would mean what is behind the link.
+    // Without a slash at its end, which would mean what follows the link.
     let mut path: PathBuf = path.components().collect();
     for _ in 0..LINKS_MAX {
         if !path.symlink_metadata().is_ok_and(|data| data.is_symlink()) {
@@ -334,7 +334,7 @@ fn follow(path: &Path) -> io::Result<Link> {
     if is_of_proc(&link)? {
         return Ok(Link::OpenFile);
     }
-    // A target that is absolute replaces the folder.
+    // A target that is absolute replaces the directory.
     let folder = path.parent().unwrap_or(Path::new(""));
     Ok(Link::Path(folder.join(target)))
 }

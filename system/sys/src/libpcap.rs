@@ -376,7 +376,7 @@ mod tests {
         let beside = |insns: &[ClassicInsn]| insns.iter().any(|i| i.k == 0xffff_f000 + 48);
         assert!(beside(&tap), "{tap:x?}");
         assert!(!beside(&compile("vlan 7", ETHERNET, 64, true).unwrap()));
-        // An interface that is not there is no reason to fail.
+        // An interface that does not exist is no reason to fail.
         let ifindex = u32::MAX;
         assert!(compile("vlan 7", PacketSource::Tap { link_type, ifindex }, 64, true).is_ok());
     }

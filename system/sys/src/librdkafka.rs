@@ -278,7 +278,7 @@ impl Producer {
         })
     }
 
-    /// Puts a message into the queue. The tag comes back with its report.
+    /// Puts a message into the queue. The tag returns with its report.
     ///
     /// # Errors
     /// [`Refused`]; then there will be no report.
@@ -334,7 +334,7 @@ impl Drop for Producer {
 
 /// A message is present, or will not be.
 unsafe extern "C" fn reported(_: *mut Opaque, message: *const Message, reports: *mut c_void) {
-    // SAFETY: the library passes a message of its own for the call, and gives back what
+    // SAFETY: the library passes a message of its own for the call, and returns what
     // `conf_set_opaque` was given, a `Mutex<Reports>` that outlives the handle.
     let (message, reports) = unsafe { (&*message, &*reports.cast::<Mutex<Reports>>()) };
     let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -382,7 +382,7 @@ mod tests {
         assert!(Producer::check(&[("acks", "all")], "t").is_ok());
     }
 
-    /// No broker: the queue is bounded, and its messages come back as lost.
+    /// No broker: the queue is bounded, and its messages return as lost.
     #[test]
     fn the_queue_is_bounded_and_every_message_has_a_report() {
         if let Err(error) = version() {

@@ -158,7 +158,7 @@ impl PciFunction {
         self.address
     }
 
-    /// Its folder in sysfs.
+    /// Its directory in sysfs.
     pub fn dir(&self) -> PathBuf {
         self.bus.join("devices").join(self.address.to_string())
     }
@@ -214,7 +214,7 @@ impl PciFunction {
         Ok(bars)
     }
 
-    /// Name at the end of a link in its folder.
+    /// Name at the end of a link in its directory.
     fn linked(&self, name: &str) -> Option<String> {
         let target = fs::read_link(self.dir().join(name)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())

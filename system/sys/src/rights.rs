@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, KernelVersion, Result};
 pub enum Capability {
     /// Write files that belong to others.
     DacOverride = 1,
-    /// Read files that belong to others, and search their folders.
+    /// Read files that belong to others, and search their directories.
     DacReadSearch = 2,
     /// Configure interfaces.
     NetAdmin = 12,

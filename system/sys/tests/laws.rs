@@ -8,7 +8,7 @@ use std::path::Path;
 
 use barewire_sys::netlink::laws::reply_input;
 
-/// A message: type, flags, what is behind the header.
+/// A message: type, flags, what follows the header.
 fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = (16 + body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(kind.to_le_bytes());

@@ -39,7 +39,7 @@ enum Family {
 const INTEL: u16 = 0x8086;
 const VIRTIO: u16 = 0x1af4;
 
-/// Every card that can be opened. A driver is a folder here and its rows.
+/// Every card that can be opened. A driver is a directory here and its rows.
 ///
 /// Tried are those that QEMU emulates: 8086:10c9, 8086:100e and 1af4:1041. The others are here by
 /// their datasheets, which know no difference that a driver sees. Not here: the 82576 with fiber or
@@ -63,7 +63,7 @@ const CARDS: &[Card] = &[
 ];
 
 impl Card {
-    /// Its name for people.
+    /// Its name for users.
     pub fn name(&self) -> &'static str {
         self.name
     }

@@ -310,7 +310,7 @@ impl<T: Shared> Deref for DmaArray<T> {
 
 /// A pool's frames, mapped for a card.
 ///
-/// What a card gives back is never an address: a driver keeps which frame it put into which
+/// What a card returns is never an address: a driver keeps which frame it put into which
 /// descriptor and takes that one, once. What it reports about a packet (its length, on virtio also
 /// an id and a number of buffers) is checked against what was offered.
 pub struct PoolDma {

@@ -37,8 +37,8 @@ pub trait Function: Send + 'static {
     /// The registers of BAR `index`.
     fn bar(&self, index: u8) -> Result<Self::Registers>;
 
-    /// Reads the configuration space from `offset` on (256 or 4096 bytes); what is not there reads
-    /// as all ones.
+    /// Reads the configuration space from `offset` on (256 or 4096 bytes); what does not exist
+    /// reads as all ones.
     #[allow(dead_code, reason = "a driver may want it")]
     fn read_config(&self, offset: u16, bytes: &mut [u8]);
 
@@ -53,7 +53,7 @@ pub trait Function: Send + 'static {
     /// Its device addresses.
     fn dma(&self) -> &Arc<DmaSpace>;
 
-    /// Enables up to `count` interrupts, vector 0 first; fewer come back where the card has fewer
+    /// Enables up to `count` interrupts, vector 0 first; fewer return where the card has fewer
     /// (one, for a card with only a pin). Called once, before the queues start.
     fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>>;
 
@@ -199,7 +199,7 @@ pub trait Driver: Send + Sized + 'static {
     /// What the card can do; known before it is started.
     fn limits(&self) -> Limits;
 
-    /// The card's name for people and its Ethernet address.
+    /// The card's name for users and its Ethernet address.
     fn name(&self) -> &'static str;
 
     /// See above.
@@ -309,7 +309,7 @@ pub trait DriverRx: Send + 'static {
 
     /// Counts the packets that are done and not harvested, by a walk over the ring, from any
     /// thread: for the account, whose terms are to be independent. The queue publishes its position
-    /// once a batch, by an atomic.
+    /// once per batch, by an atomic.
     fn watch(&self) -> Box<dyn Fn() -> u32 + Send + Sync>;
 
     /// Whether the queue is as it was started. One register read: for idle times.
@@ -408,7 +408,7 @@ pub trait DriverTx: Send + 'static {
     /// starts the card: one fence, one register write. Without effect if nothing was posted.
     fn publish(&mut self);
 
-    /// Gives back the frames whose packets have left, some at a time, still marked as the device's.
+    /// Returns the frames whose packets have left, some at a time, still marked as the device's.
     fn reclaim(&mut self, frames: impl FnMut(&[u32]));
 
     /// Packets posted and not taken back by `reclaim`, and their bytes: for the account of a queue

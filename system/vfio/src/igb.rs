@@ -364,7 +364,7 @@ impl<F: Function> Driver for Igb<F> {
     fn stop_intake(&mut self) -> Result<()> {
         self.regs.change32(reg::RCTL, reg::RCTL_ENABLE, 0);
         // §8.10.1: a packet that has begun is finished; the longest takes 77 µs at 1 Gbit/s. The
-        // read after the pause comes back after what was written to memory.
+        // read after the pause returns after what was written to memory.
         thread::sleep(Duration::from_millis(1));
         self.regs.read32(reg::STATUS);
         Ok(())

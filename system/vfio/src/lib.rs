@@ -7,7 +7,7 @@
 //!   Driver   -> registers   ->     card
 //! ```
 //!
-//! A driver (one folder here, one row in `cards.rs`) supports one family of cards and does not
+//! A driver (one directory here, one row in `cards.rs`) supports one family of cards and does not
 //! depend on ports; its interface is in `driver.rs`. It reaches registers through `registers.rs`
 //! and memory through `dma.rs`, so that it runs on a device model in the same way (`model.rs`).
 //!

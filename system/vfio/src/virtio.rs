@@ -151,7 +151,7 @@ fn try_to_meet<G: Registers>(transport: &Transport<G>, without: Features) -> Res
         mtu = None;
     }
     transport.settle(features)?;
-    // Queues that are not there do not count.
+    // Queues that do not exist do not count.
     let control = u16::from(features & feature::CTRL_VQ != 0);
     let pairs_max = match transport.queue_count() {
         u16::MAX => 0,

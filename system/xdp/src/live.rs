@@ -232,7 +232,7 @@ impl LiveTransmitter {
     }
 
     /// Uses only the first `count` slots from now on, beginning with slot 0: with a few packets
-    /// written once, [`LiveTransmitter::run`] sends them over and over.
+    /// written once, [`LiveTransmitter::run`] sends them repeatedly.
     pub fn cycle(&mut self, count: usize) {
         self.wrap = count.clamp(1, self.lens.len());
         self.next = 0;

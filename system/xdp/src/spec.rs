@@ -9,7 +9,7 @@ use bpf::cbpf::Program;
 pub enum AttachMode {
     /// In the driver, before a socket buffer is made; the driver must support it.
     Native,
-    /// In the network stack, for every driver; the packet has been copied once by then.
+    /// In the network stack, for every driver; the packet has been copied once by that time.
     Generic,
 }
 

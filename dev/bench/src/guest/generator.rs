@@ -1,4 +1,4 @@
-//! The generator: a card driven in user space, the same packet over and over.
+//! The generator: a card driven in user space, the same packet repeatedly.
 
 use std::time::{Duration, Instant};
 

@@ -107,7 +107,7 @@ fn pass_batch(port: &mut Port) -> Result<usize> {
 }
 
 /// One batch as a program sends it: buffers are borrowed, filled (by what is not counted as the
-/// driver's: eight bytes), sent, and those of earlier batches come back.
+/// driver's: eight bytes), sent, and those of earlier batches return.
 #[inline(never)]
 fn send_batch(port: &mut Port) -> Result<usize> {
     send(port)

@@ -23,7 +23,7 @@ pub const SCENARIO: Scenario = Scenario {
 /// Packets of the mix.
 const PACKETS: usize = 4_000;
 
-/// What people filter by.
+/// What users filter by.
 const EXPRESSIONS: [&str; 50] = [
     "ip",
     "ip6",

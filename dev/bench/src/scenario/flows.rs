@@ -2,10 +2,11 @@
 //! time on one processor; and what a meter alone does in one and in two threads, and with ever more
 //! flows.
 //!
-//! Captures are taken from the folder that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,
-//! `d.pcap`); what is not there is made in the system's folder for temporary files, which takes
-//! some ten seconds and 1.2 GB, and is deleted afterwards. The one for decoders is joined from the
-//! large corpus of captures (`BAREWIRE_CORPUS`); without that its table is omitted, with a note.
+//! Captures are taken from the directory that `BAREWIRE_WORKLOADS` names (`a.pcap`, `b.pcap`,
+//! `d.pcap`); what does not exist is made in the system's directory for temporary files, which
+//! takes some ten seconds and 1.2 GB, and is deleted afterwards. The one for decoders is joined
+//! from the large corpus of captures (`BAREWIRE_CORPUS`); without that its table is omitted, with a
+//! note.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -178,7 +179,7 @@ fn barewire(places: &Places<'_>) -> Result<Command> {
     Ok(command)
 }
 
-/// A folder that goes with its owner.
+/// A directory that goes with its owner.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -197,7 +197,7 @@ fn csv_sum(text: &str, column: &str) -> Result<u64> {
         .sum())
 }
 
-/// A folder that is deleted with its owner.
+/// A directory that is deleted with its owner.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use sys::pci::{PciAddress, PciFunction};
 
-/// A card bound to vfio-pci; given back to the kernel's driver, under its old name, on drop.
+/// A card bound to vfio-pci; bound back to the kernel's driver, under its old name, on drop.
 #[derive(Debug)]
 pub struct Bound {
     pci: PciFunction,

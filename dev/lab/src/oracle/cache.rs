@@ -80,7 +80,7 @@ pub fn answer(
     store.answer(command, input, ask)
 }
 
-/// Answers in a folder.
+/// Answers in a directory.
 struct Store {
     folder: PathBuf,
     swept: Once,
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A folder that is gone at the end.
+    /// A directory that is gone at the end.
     struct Folder(PathBuf);
 
     impl Folder {

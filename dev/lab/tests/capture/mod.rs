@@ -33,7 +33,7 @@ pub fn captures(data: &Path) -> Vec<(PathBuf, u64)> {
         .collect()
 }
 
-/// A folder of its own, deleted on drop.
+/// A directory of its own, deleted on drop.
 pub struct Folder(PathBuf);
 
 impl Folder {

@@ -81,7 +81,7 @@ pub fn wait_read(port: u16) {
     }
 }
 
-/// A folder that is gone at the end.
+/// A directory that is gone at the end.
 pub struct Folder(pub PathBuf);
 
 impl Folder {

@@ -132,7 +132,7 @@ fn compare(
         let Some(needs) = needs else {
             continue;
         };
-        // A capture that was cut already: what is not there is not present.
+        // A capture that was cut already: what does not exist is not present.
         let is_there = |need: usize| need <= snaplen || bytes.len() <= snaplen;
         if !is_there(needs.all) {
             unknown.insert(needs.pair);

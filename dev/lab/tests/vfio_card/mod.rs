@@ -27,7 +27,7 @@ fn mac_of(ifname: &str) -> [u8; 6] {
     mac
 }
 
-/// Waits for an interface: one that was given back may still be on its way.
+/// Waits for an interface: one that was returned may still be on its way.
 fn wait_for(ifname: &str) -> PathBuf {
     let path = Path::new("/sys/class/net").join(ifname);
     let until = Instant::now() + Duration::from_secs(20);

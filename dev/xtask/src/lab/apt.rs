@@ -143,7 +143,7 @@ impl Apt {
         std::fs::remove_dir_all(&debs).context("removing the packages")
     }
 
-    /// apt-get or apt-cache on the private folder.
+    /// apt-get or apt-cache on the private directory.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let option = |name: &str, path: PathBuf| format!("{name}={}", path.display());

@@ -1,8 +1,8 @@
 //! What the guest is made of: QEMU, a kernel with its modules, busybox. Fetched once.
 //!
-//! Everything lies in one folder (`target/lab`, or what `BAREWIRE_LAB_CACHE` names) and is used
-//! again without network. A part is complete when its folder is: it is made alongside and renamed.
-//! With it lies the hash of every file of it, which is compared before each use.
+//! Everything lies in one directory (`target/lab`, or what `BAREWIRE_LAB_CACHE` names) and is used
+//! again without network. A part is complete when its directory is: it is made alongside and
+//! renamed. With it lies the hash of every file of it, which is compared before each use.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{self, Apt};
 use crate::run::{quietly, target_dir, which};
 
-/// Variable that names another folder for what is fetched.
+/// Variable that names another directory for what is fetched.
 const CACHE_VAR: &str = "BAREWIRE_LAB_CACHE";
 
 /// Modules to load in the guest, in this order, each after those it needs. What a kernel has
@@ -38,7 +38,7 @@ const MODULES: &[&str] = &[
     "xsk_diag",
 ];
 
-/// Modules that must be there, or the guest is of no use.
+/// Modules that must be there, or the guest is useless.
 const NEEDED: &[&str] = &["igb", "e1000", "e1000e", "virtio_net", "vfio-pci"];
 
 /// QEMU from this on moves a packet in half the time, and did not lose interrupts in our suites as
@@ -62,7 +62,7 @@ impl std::error::Error for NoGuest {}
 pub struct Parts {
     /// Program, with what must be set for it.
     pub qemu: Qemu,
-    /// Folder of the kernel: `vmlinuz`, `modules/*.ko`, and `modules/order`.
+    /// Directory of the kernel: `vmlinuz`, `modules/*.ko`, and `modules/order`.
     pub kernel: PathBuf,
     /// Its release, from its package.
     pub release: String,
@@ -125,7 +125,7 @@ fn major(said: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// The folder of all that is fetched.
+/// The directory of all that is fetched.
 pub fn cache() -> Result<PathBuf> {
     let dir = match std::env::var_os(CACHE_VAR) {
         Some(dir) => PathBuf::from(dir),
@@ -178,7 +178,7 @@ fn opened<'a>(cache: &Path, suite: &str, apt: &'a mut Option<Apt>) -> Result<&'a
     apt.as_ref().context("apt")
 }
 
-/// Makes a folder of the cache whole or not at all; one that is there must be as it was made.
+/// Makes a directory of the cache whole or not at all; one that is there must be as it was made.
 fn once(dir: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let list = dir.with_extension("sha256");
     if dir.is_dir() && list.is_file() {
@@ -204,7 +204,7 @@ fn once(dir: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     std::fs::rename(&unfinished, dir).with_context(|| dir.display().to_string())
 }
 
-/// A line for each file of a folder: its SHA-256, or where it points, and its path.
+/// A line for each file of a directory: its SHA-256, or where it points, and its path.
 fn hashes(dir: &Path) -> Result<String> {
     let (mut files, mut lines) = (Vec::new(), Vec::new());
     let mut folders = vec![dir.to_owned()];

@@ -40,7 +40,7 @@ impl Initramfs {
         Ok(archive)
     }
 
-    /// A file that can be run, with the folders above it.
+    /// A file that can be run, with the directories above it.
     pub fn file(&mut self, path: &str, content: &[u8]) -> Result<()> {
         self.parents(path)?;
         self.entry(path, PROGRAM, (0, 0), content)

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// The socket, in the folder of a run. Named from there alone: a whole path may be longer than the
-/// name of a socket (107 bytes: unix(7)).
+/// The socket, in the directory of a run. Named from there alone: a whole path may be longer than
+/// the name of a socket (107 bytes: unix(7)).
 pub const SOCKET: &str = "monitor";
 
 /// How long an answer may take.
@@ -110,11 +110,11 @@ impl Monitor {
     }
 }
 
-/// Examines a hung guest. The answers are in the file `hung` of its folder, those of its kernel on
-/// the console.
+/// Examines a hung guest. The answers are in the file `hung` of its directory, those of its kernel
+/// on the console.
 ///
 /// # Errors
-/// When the monitor is not there or does not answer.
+/// When the monitor does not exist or does not answer.
 pub fn question(dir: &Path) -> Result<()> {
     let mut monitor = Monitor::open(dir)?;
     let mut answers = String::new();
@@ -145,7 +145,7 @@ pub fn set_wire(dir: &Path, card: usize, is_there: bool) -> Result<()> {
 /// The vectors that are requested of each processor, and in service.
 ///
 /// # Errors
-/// When the monitor is not there or does not answer.
+/// When the monitor does not exist or does not answer.
 pub fn vectors(dir: &Path) -> Result<String> {
     let looks = looks(&mut Monitor::open(dir)?)?;
     Ok(looks
@@ -161,7 +161,7 @@ pub fn vectors(dir: &Path) -> Result<String> {
 /// several looks find the same, and none in between finds it in order.
 ///
 /// # Errors
-/// When the monitor is not there or does not answer.
+/// When the monitor does not exist or does not answer.
 pub fn stuck(dir: &Path) -> Result<Option<String>> {
     let mut monitor = Monitor::open(dir)?;
     let mut suspects = Default::default();

@@ -45,7 +45,7 @@ pub fn make(parts: &Parts) -> Result<()> {
     Ok(())
 }
 
-/// Packs members of a folder into a tar whose bytes depend on them alone.
+/// Packs members of a directory into a tar whose bytes depend on them alone.
 pub fn tar(folder: &Path, members: &[&str], to: &Path, epoch: u64) -> Result<()> {
     let mut command = Command::new("tar");
     command.args(["--format=ustar", "--sort=name", "--owner=0", "--group=0"]);

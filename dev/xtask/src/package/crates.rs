@@ -29,7 +29,7 @@ pub fn make(parts: &Parts) -> Result<()> {
     verify(&parts.out.join("crates"), &parts.work.join("crates"))
 }
 
-/// Writes the packaged crates into one folder and unpacks them into another, which is created
+/// Writes the packaged crates into one directory and unpacks them into another, which is created
 /// again; checks that the command builds there.
 pub fn verify(to: &Path, folder: &Path) -> Result<()> {
     let target = target_dir()?;
@@ -68,8 +68,8 @@ pub fn verify(to: &Path, folder: &Path) -> Result<()> {
     check(folder, &names, &target)
 }
 
-/// Checks the command where every crate of ours is taken from the folder. External crates are those
-/// of `Cargo.lock`, and built already.
+/// Checks the command where every crate of ours is taken from the directory. External crates are
+/// those of `Cargo.lock`, and built already.
 fn check(folder: &Path, names: &[String], target: &Path) -> Result<()> {
     let of = |name: &str| -> PathBuf { folder.join(format!("{name}-{VERSION}")) };
     let mut config = profile()? + "[patch.crates-io]\n";

@@ -14,7 +14,7 @@ use crate::run::{quietly, root};
 /// Scripts of `dist/deb` that dpkg runs.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
-/// The configuration folder; dpkg asks before it replaces a changed file.
+/// The configuration directory; dpkg asks before it replaces a changed file.
 const CONFIGURATION: &str = "etc/barewire/flows-example.toml";
 
 /// The maintainer of the package unless `DEBFULLNAME` and `DEBEMAIL` (debchange(1)) are set.

@@ -98,7 +98,7 @@ fn config(parts: &Parts, layer: &str) -> Result<Value> {
     }))
 }
 
-/// The folder that becomes the archive.
+/// The directory that becomes the archive.
 struct Layout(Tree);
 
 impl Layout {

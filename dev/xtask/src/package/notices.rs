@@ -75,7 +75,7 @@ fn linked(metadata: &Value) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Texts of licences in the folder of a crate, line ends and margins evened out so that the same
+/// Texts of licences in the directory of a crate, line ends and margins evened out so that the same
 /// text of several crates is found to be the same.
 fn licences(folder: &Path) -> Result<Vec<String>> {
     let mut texts = Vec::new();

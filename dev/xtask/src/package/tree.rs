@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// A folder that stands for `/`.
+/// A directory that stands for `/`.
 pub struct Tree {
     root: PathBuf,
 }
@@ -22,12 +22,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The folder.
+    /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Makes a folder and those above it.
+    /// Makes a directory and those above it.
     pub fn folder(&self, path: &str) -> Result<()> {
         let mut at = self.root.clone();
         for part in [""].into_iter().chain(path.split('/')) {

@@ -62,7 +62,7 @@ pub fn follow(
     let mut closed = false;
     while !closed {
         if ended.is_none() {
-            // Before the pipe is read: all that the program wrote is in it by then.
+            // Before the pipe is read: all that the program wrote is in it by that time.
             ended = child.try_wait()?.map(|status| (status, Instant::now()));
         }
         let before = lines.taken;
@@ -100,7 +100,7 @@ pub fn follow(
     })
 }
 
-/// Kills all processes below this one, but not itself: cargo goes on with the next suite. Their
+/// Kills all processes below this one, but not itself: cargo continues with the next suite. Their
 /// command lines, of children before those of their own children.
 fn kill_below(pid: u32) -> Vec<String> {
     let mut killed = Vec::new();

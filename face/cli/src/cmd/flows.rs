@@ -276,7 +276,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut keep = inputs.to_read_counters()?;
     if user.is_none() && probe.creates_files() {
-        // As root those files may lie in other users' folders: that one right stays.
+        // As root those files may lie in other users' directories: that one right stays.
         keep.push(Capability::DacOverride);
     }
     let names: Vec<&str> = inputs.names().chain(args.egress.port()).collect();

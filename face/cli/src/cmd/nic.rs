@@ -240,7 +240,7 @@ impl BindArgs {
     }
 }
 
-/// Runs a command to its end and gives back its exit code, 128 and the signal's number if one ended
+/// Runs a command to its end and returns its exit code, 128 and the signal's number if one ended
 /// it, as a shell does. A termination signal is passed on.
 fn run_command(program: &str, args: &[String], stop: &Stop) -> Result<i32> {
     let failed = |error| Error::from_io(format!("run {program}"), error);

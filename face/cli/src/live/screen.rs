@@ -1,4 +1,4 @@
-//! The terminal that the view draws on: taken over, given back, suspended, resized, gone.
+//! The terminal that the view draws on: taken over, returned, suspended, resized, gone.
 //!
 //! The screen is the alternate one, and the terminal is restored however the view ends: on a key,
 //! on an error, on a panic (by a hook, since the program aborts on one), and while the process is

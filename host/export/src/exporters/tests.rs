@@ -161,7 +161,7 @@ fn is_established_to(port: u16) -> bool {
     })
 }
 
-/// A collector that leaves and comes back: what it did not get whole it gets in the next session,
+/// A collector that leaves and returns: what it did not get whole it gets in the next session,
 /// which has numbers and templates of its own.
 #[test]
 fn tcp_connects_again() {
@@ -516,11 +516,11 @@ fn borrowed_batches_return_in_order() {
         gathered.take_batch()
     };
     let mut gathered = Gathered::default();
-    // None is given back: the oldest are dropped.
+    // None is returned: the oldest are dropped.
     let mut held: Vec<_> = (0..BORROWED_MAX + 5).map(|_| fill(&mut gathered)).collect();
     assert_eq!(gathered.borrowed.len(), BORROWED_MAX + 1);
     assert!(held.iter().all(|batch| batch.records.len() == 1));
-    // The first that is still known comes back: its memory is the next one's.
+    // The first that is still known returns: its memory is the next one's.
     let first = held.remove(4);
     let place = first.records.as_ptr();
     assert!(Arc::ptr_eq(&first, &gathered.borrowed[0]));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::account::Account;
 use crate::exporters::tests::{export, records, setup};
 
-/// A folder for the files of a test, gone at its end.
+/// A directory for the files of a test, gone at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -16,7 +16,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Exports through a pattern in the folder; the account, and the texts of the files by name.
+    /// Exports through a pattern in the directory; the account, and the texts of the files by name.
     fn run(&self, name: &str, count: u16) -> (Account, Vec<(String, String)>) {
         let url = format!("csv:{}/{name}", self.0.display());
         let account = export(&url, &records(count), &setup());

@@ -211,7 +211,7 @@ impl File {
         self.part.complete().map(|path| Some((path, len)))
     }
 
-    /// What is where, without the row group that is not there.
+    /// What is where, without the row group that does not exist.
     fn footer_of_whole(&self, metadata: ParquetMetaData) -> ParquetResult<Vec<u8>> {
         let mut builder = metadata.into_builder();
         let mut groups = builder.take_row_groups();

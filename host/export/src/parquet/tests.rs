@@ -10,7 +10,7 @@ use crate::exporters::tests::{export, records_at, setup};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// Rows and packets by folder, and the greatest number of rows in a row group.
+/// Rows and packets by directory, and the greatest number of rows in a row group.
 fn read(folder: &std::path::Path, sums: &mut BTreeMap<String, (u64, u64)>, most: &mut i64) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

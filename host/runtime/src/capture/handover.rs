@@ -263,7 +263,7 @@ impl Inlet {
         [self.bundle.packets, self.bundle.cap_bytes]
     }
 
-    /// Hands over what has waited long enough though more packets keep coming; once a batch.
+    /// Hands over what has waited long enough though more packets keep coming; once per batch.
     #[inline]
     pub(super) fn batch_ended(&mut self, now_ms: u32) {
         self.hand_over_old(now_ms, self.waits_ms.0);

@@ -357,7 +357,7 @@ impl Writer {
     /// Until every queue has ended and everything is written.
     pub(super) fn run(mut self) {
         self.link.bell.belongs_here();
-        // The first write may be the one that never comes back.
+        // The first write may be the one that never returns.
         self.publish();
         while self.round() {}
         if !self.output.has_failed {

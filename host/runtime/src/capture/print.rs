@@ -1,4 +1,4 @@
-//! Packets as text: a line each in tcpdump's manner, with what its flags add, or a JSON object.
+//! Packets as text: one line each in tcpdump's manner, with what its flags add, or a JSON object.
 //!
 //! Lines gather in a buffer that the owner empties; nothing is allocated for a packet.
 

@@ -35,7 +35,7 @@ impl Way {
 }
 
 /// The time of a packet. In a file without timestamps the time is unknown; on a live port it is the
-/// current time, read once a batch.
+/// current time, read once per batch.
 #[inline]
 fn time_of(packet: &Packet<'_>, is_live: bool, now: &mut u64) -> u64 {
     packet.time_ns().unwrap_or_else(|| {

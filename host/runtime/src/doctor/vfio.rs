@@ -15,7 +15,7 @@ pub(super) fn vfio() -> Finding {
     vfio_in(Path::new("/sys"), Path::new("/dev"))
 }
 
-/// Names in a folder, in order; none if there is no such folder.
+/// Names in a directory, in order; none if there is no such directory.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries

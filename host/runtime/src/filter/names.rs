@@ -2,7 +2,7 @@
 //! files of `/etc`.
 //!
 //! Every answer is kept, so an expression that is compiled again (a file with packets of another
-//! link type) asks nobody: by then system calls may be confined.
+//! link type) asks nobody: by that time system calls may be confined.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -35,7 +35,7 @@ impl Default for HostNames {
 }
 
 impl HostNames {
-    /// With the files of a folder in the place of `/etc`. The resolver is the machine's.
+    /// With the files of a directory in the place of `/etc`. The resolver is the machine's.
     fn of(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),

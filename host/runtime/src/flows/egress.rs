@@ -1,5 +1,5 @@
-//! Egress: the first packets of each flow, or those of chosen applications, go on to another port,
-//! for a program there that looks deeper (shunting). Flows are metered whole in any case.
+//! Egress: the first packets of each flow, or those of chosen applications, are forwarded to another
+//! port, for a program there that looks deeper (shunting). Flows are metered whole in any case.
 //!
 //! Each worker has a sending queue of its own, so nothing is shared on the way. Where both ports
 //! are over one pool a packet's frame changes hands; elsewhere it is copied and counted. What finds
@@ -89,7 +89,7 @@ impl EgressStatus {
     }
 }
 
-/// A worker's counters, moved once a batch.
+/// A worker's counters, moved once per batch.
 #[derive(Debug, Default)]
 pub(super) struct Counters([AtomicU64; 8]);
 
@@ -263,7 +263,7 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// Applications whose packets go on.
+    /// Applications whose packets are forwarded.
     pub(super) fn wanted(&self) -> Vec<Protocol> {
         self.only.clone()
     }

@@ -1,4 +1,4 @@
-//! Ended flows on their way from a worker to the collector, in buffers that come back empty.
+//! Ended flows on their way from a worker to the collector, in buffers that return empty.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 
@@ -53,7 +53,7 @@ pub(super) struct Outbox {
     buffer: Buffer,
     messages: SyncSender<Message>,
     empties: Receiver<Buffer>,
-    /// Buffers that have come back.
+    /// Buffers that have returned.
     spare: Vec<Buffer>,
     /// No packets are lost while we wait for a buffer.
     pub(super) may_wait: bool,
@@ -75,7 +75,7 @@ impl RecordSink for Outbox {
 }
 
 impl Outbox {
-    /// Of the worker with this index, whose empty buffers come back through `empties`.
+    /// Of the worker with this index, whose empty buffers return through `empties`.
     pub(super) fn new(
         index: usize,
         messages: SyncSender<Message>,

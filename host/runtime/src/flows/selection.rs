@@ -21,8 +21,8 @@ pub struct Selection {
     pub record_sampling: Sampling,
 }
 
-/// A selection that others change. Readers look at a number once a batch, and lock only when it is
-/// another one.
+/// A selection that others change. Readers look at a number once per batch, and lock only when it
+/// is another one.
 pub(super) struct Changing {
     number: AtomicU32,
     selection: Mutex<Selection>,

@@ -111,7 +111,7 @@ struct Stuck {
 impl Outlet for Stuck {
     fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
         if let Some(go_on) = self.go_on.take() {
-            // The sender is gone: go on.
+            // The sender is gone: continue.
             let _ = go_on.recv_timeout(LIMIT);
         }
         Ok(Fate::Reported)

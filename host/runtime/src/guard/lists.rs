@@ -104,7 +104,7 @@ impl ListSpec {
         }
     }
 
-    /// What people call it: the file's name, or the prefixes.
+    /// What users call it: the file's name, or the prefixes.
     pub fn name(&self) -> String {
         match &self.origin {
             Origin::File(path) => path.display().to_string(),

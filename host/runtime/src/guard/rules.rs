@@ -51,7 +51,7 @@ const NAME_LEN_MAX: usize = 100;
 /// A rule as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// Its name for people.
+    /// Its name for users.
     pub name: String,
     /// What it matches: a pcap expression for Ethernet, or `p0f:` and a signature of a SYN.
     /// Empty matches every packet, which needs a prefix list.
@@ -248,7 +248,7 @@ pub fn read(path: &Path, compiler: Compiler) -> Result<Vec<RuleSpec>> {
 }
 
 /// The rules of a file's text; every filter in it compiles, every list in it is read. Lists are
-/// named from this folder.
+/// named from this directory.
 ///
 /// # Errors
 /// What is wrong, with the line.

@@ -88,7 +88,7 @@ struct Entry {
 #[derive(Debug)]
 struct Loaded {
     guard: Guard,
-    /// Limits per source, which the next program goes on with.
+    /// Limits per source, which the next program continues with.
     sources: Option<Arc<SourceMap>>,
     ids: Vec<(u64, Verdict)>,
 }

@@ -12,7 +12,7 @@ use sys::Result;
 use super::run::{Event, Live, clock_us};
 use crate::send::{self, Next};
 
-/// Batches of received segments taken before the next packet is sent, so that sending goes on.
+/// Batches of received segments taken before the next packet is sent, so that sending continues.
 const INBOX_MAX: usize = 64;
 
 /// Received segments: each with its length before it, in 16 bits.
@@ -114,7 +114,7 @@ impl<'p> Talking<'p> {
         match self.inbox.recv_timeout(timeout.min(until_due)) {
             Ok(segments) => self.take(&segments),
             Err(RecvTimeoutError::Timeout) => {}
-            // No receiver is left: timeouts go on.
+            // No receiver is left: timeouts continue.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(timeout.min(until_due)),
         }
     }

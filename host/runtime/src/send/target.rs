@@ -44,7 +44,7 @@ impl Target {
         }
     }
 
-    /// Whether packets come back to this machine.
+    /// Whether packets return to this machine.
     pub fn is_loopback(&self) -> bool {
         self.link.hardware == ARPHRD_LOOPBACK
     }

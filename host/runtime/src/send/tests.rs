@@ -100,7 +100,7 @@ fn the_stream_arrives_whole_and_in_order() {
 
 #[test]
 fn a_rate_makes_as_many_packets_as_the_time_allows() {
-    // Never more than the plan has by then, regardless of the machine's load.
+    // Never more than the plan has by that time, regardless of the machine's load.
     let limits = Limits {
         packet_count: None,
         duration: Some(Duration::from_millis(300)),

@@ -99,7 +99,7 @@ pub(super) struct Refusal {
     pub(super) jump: Option<usize>,
 }
 
-/// Makes all checks; gives back what the kernel alone refuses.
+/// Makes all checks; returns what the kernel alone refuses.
 pub(super) fn check(insns: &[Insn]) -> Result<Refusal, Invalid> {
     if insns.is_empty() || insns.len() > INSN_COUNT_MAX {
         return Err(Invalid::Length(insns.len()));

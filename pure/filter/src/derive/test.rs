@@ -158,7 +158,7 @@ impl Test {
         }
     }
 
-    /// Bytes as hexadecimal numbers, what people count as decimal ones.
+    /// Bytes as hexadecimal numbers, what users count as decimal ones.
     fn number(&self, value: u128) -> String {
         let field = &self.field;
         let is_flags = field.name == "TCP flags";

@@ -64,7 +64,7 @@ impl Cond {
     }
 }
 
-/// Where a condition begins, or goes on, for each of the two places of a VLAN tag.
+/// Where a condition begins, or continues, for each of the two places of a VLAN tag.
 type Pair = [usize; 2];
 
 /// The block that refuses the packet, and the one that takes it.
@@ -103,7 +103,7 @@ impl Graph {
         }
     }
 
-    /// Adds a condition that goes on at `yes` or `no`; returns where it begins.
+    /// Adds a condition that continues at `yes` or `no`; returns where it begins.
     pub(super) fn add(&mut self, cond: &Cond, yes: usize, no: usize) -> usize {
         match cond {
             Cond::Const(value) => [no, yes][usize::from(*value)],

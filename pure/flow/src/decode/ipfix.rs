@@ -139,7 +139,7 @@ impl<'a> DataRecord<'a> {
     }
 }
 
-/// One value, and what is behind it.
+/// One value, and what follows it.
 fn value<'a>(field: &Specifier, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let (len, bytes) = if field.len != VARIABLE_LEN {
         (usize::from(field.len), bytes)

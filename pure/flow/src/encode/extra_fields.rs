@@ -186,7 +186,7 @@ pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A MAC address as people write it.
+/// A MAC address as users write it.
 pub(crate) fn mac(mac: [u8; 6], out: &mut Vec<u8>) {
     for (at, byte) in mac.into_iter().enumerate() {
         if at != 0 {

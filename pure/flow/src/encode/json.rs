@@ -260,7 +260,7 @@ pub(super) fn time(time_ns: u64, out: &mut Vec<u8>) {
     out.extend(text);
 }
 
-/// An address as people write it (RFC 5952 for IPv6).
+/// An address as users write it (RFC 5952 for IPv6).
 pub fn address(address: IpAddr, out: &mut Vec<u8>) {
     use std::io::Write;
     match address {

@@ -130,7 +130,7 @@ impl Carried {
         self.places.get_mut(from..from + WAYS).unwrap_or_default()
     }
 
-    /// Remembers a flow. What is evicted for it is given back.
+    /// Remembers a flow. What is evicted for it is returned.
     pub(super) fn put(&mut self, carry: Carry, clock_ns: u64) -> Option<Inspected> {
         let set = self.set(&carry.key);
         // A free place first, then those that are not read on, then the one that waited longest.

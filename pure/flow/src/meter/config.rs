@@ -32,7 +32,7 @@ pub enum Octets {
     Packet,
 }
 
-/// Rarer parts of the key. They are kept alongside the records and cost 24 bytes a flow.
+/// Rarer parts of the key. They are kept alongside the records and cost 24 bytes per flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyParts {
     /// The MAC addresses of an Ethernet header.

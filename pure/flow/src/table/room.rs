@@ -47,7 +47,7 @@ impl Table {
         self.end(place, reason, watch, sink);
     }
 
-    /// Frees a way. Flows that were moved on because this line was full come back, so that a search
+    /// Frees a way. Flows that were moved on because this line was full return, so that a search
     /// may stop at the first line with a free way.
     pub(super) fn remove(&mut self, place: Place) {
         let mut hole = place;

@@ -142,7 +142,7 @@ impl Table {
             }
             let (left_ns, reason) = self.timeouts.left(&self.records[record as usize]);
             if expire::is_over(self.clock_ns, self.records[record as usize].seen(), left_ns) {
-                // Another flow may come back into this way: look again.
+                // Another flow may return into this way: look again.
                 self.end(Place { line: at, way }, reason, watch, sink);
             } else {
                 // Its timeout is further away than deadlines reach, or they wrapped.

@@ -17,12 +17,12 @@ pub trait RecordSink {
     }
 }
 
-/// What goes on alongside the records of a table, by the number of the record. The code is made for
-/// each, so that a table by itself pays for nothing.
+/// Extra data kept alongside the records of a table, by the number of the record. The code is made
+/// for each, so that a table by itself pays for nothing.
 pub(crate) trait Watch {
     /// Whether records hold more than counters.
     const DETAIL: bool;
-    /// Whether anything goes on at all.
+    /// Whether there is any extra data.
     const HAS_EXTRAS: bool;
 
     /// Whether a packet is of this flow, whose key is the packet's.
@@ -47,7 +47,7 @@ pub(crate) trait Watch {
     fn walked(&mut self, clock_ns: u64);
 }
 
-/// Nothing goes on alongside the records.
+/// No extra data is kept alongside the records.
 pub(crate) struct Alone<const DETAIL: bool>;
 
 impl<const D: bool> Watch for Alone<D> {

@@ -1,7 +1,7 @@
 //! Memory for the states of decoders: pages, reserved at the start.
 //!
 //! A page holds as many states of one decoder as fit, so that small states do not cost what large
-//! ones do. A page whose states are all given back serves another decoder when no other page is
+//! ones do. A page whose states are all returned serves another decoder when no other page is
 //! left. Allocating and freeing take a few instructions, regardless of the number of pages.
 
 use alloc::vec::Vec;
@@ -70,7 +70,7 @@ struct Page {
     used: u8,
     /// Slots that were never used begin here.
     fresh: u8,
-    /// The slot given back last, and for each of those the one before.
+    /// The slot returned last, and for each of those the one before.
     free: u8,
     free_before: [u8; SLOT_MAX],
     /// Neighbours in the list that the page is in.

@@ -414,7 +414,7 @@ impl Decode for Datagrams {
     }
 
     fn clear(&mut self) {
-        // What is behind the count is not read.
+        // What follows the count is not read.
         self.asked = None;
         (self.is_announced, self.is_selected, self.has_first) = (false, false, false);
         (self.follows, self.has_ended) = (None, false);

@@ -65,7 +65,7 @@ struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The first of a datagram, and what is behind it; none if it is not whole.
+    /// The first of a datagram, and what follows it; none if it is not whole.
     fn take(bytes: &'a [u8]) -> Option<(Record<'a>, &'a [u8])> {
         let (head, rest) = bytes.split_first_chunk::<13>()?;
         let len = usize::from(u16::from_be_bytes([head[11], head[12]]));
@@ -94,7 +94,7 @@ struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// The first of a record, and what is behind it; none if lengths contradict each other.
+    /// The first of a record, and what follows it; none if lengths contradict each other.
     fn take(bytes: &'a [u8]) -> Option<(Fragment<'a>, &'a [u8])> {
         let (head, rest) = bytes.split_first_chunk::<12>()?;
         let number = |at: usize| u32::from_be_bytes([0, head[at], head[at + 1], head[at + 2]]);

@@ -183,7 +183,7 @@ const BAD_MAX: u8 = 4;
 
 /// The state of a connection.
 pub(crate) struct Quic {
-    /// The client's, once a packet of its has been opened with them.
+    /// The client's, once per packet of its has been opened with them.
     client: Option<Keys>,
     /// The server's, derived on demand.
     server: Option<Keys>,

@@ -1,4 +1,4 @@
-//! Slots, pages and budgets: what is taken is counted and given back, and no flow takes more.
+//! Slots, pages and budgets: what is taken is counted and returned, and no flow takes more.
 
 use super::*;
 

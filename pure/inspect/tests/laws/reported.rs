@@ -26,7 +26,7 @@ fn every_sample_is_identified_and_reported() {
     assert_eq!(text(&by_name("http-long"), Field::HttpHost), "h");
 }
 
-/// Of what a client sends before the proxy's answer a bounded part is kept. What is behind it is a
+/// Of what a client sends before the proxy's answer a bounded part is kept. What follows it is a
 /// gap, and the other direction is read all the same.
 #[test]
 fn early_data_is_bounded() {

@@ -59,7 +59,7 @@ impl Guard {
         }
     }
 
-    /// Has the card given back now and waits until it is; whether that went well.
+    /// Binds the card back now and waits until it is done; whether that succeeded.
     ///
     /// # Errors
     /// If the process cannot be waited for.
@@ -127,7 +127,7 @@ pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
 /// the card any more, and binds it to the kernel driver.
 ///
 /// # Errors
-/// When it cannot be given back.
+/// When it cannot be returned.
 pub fn keep_watch(place: &Place, address: PciAddress) -> Result<()> {
     // One that leads a group (a shell started it) has no need of a session to be let alone.
     let _ = sys::session::begin();

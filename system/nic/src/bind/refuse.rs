@@ -95,7 +95,7 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
     Ok(())
 }
 
-/// What an interface is part of (`upper_NAME` in its folder, net/core/dev.c).
+/// What an interface is part of (`upper_NAME` in its directory, net/core/dev.c).
 fn part_of(place: &Place, name: &str) -> Option<String> {
     let folder = place.sys.join("class/net").join(name);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use super::*;
 use crate::cards_in;
 
-/// A copy of `/sys`, `/proc` and `/run` with cards, in a folder that is deleted on drop.
+/// A copy of `/sys`, `/proc` and `/run` with cards, in a directory that is deleted on drop.
 struct Copy {
     place: Place,
     root: PathBuf,

@@ -100,7 +100,7 @@ impl<'v> Buffers<'v> {
         unsafe { Slot::write_buffer(self.room.place().add(ahead), data, self.len, index) };
     }
 
-    /// As [`push`](Self::push) for frames that a device has given back: those of them that it holds
+    /// As [`push`](Self::push) for frames that a device has returned: those of them that it holds
     /// become the user's.
     ///
     /// # Safety
@@ -186,7 +186,7 @@ pub(super) fn take_over(
 pub(super) enum Copied {
     /// A frame of this queue's pool with the same packet; the other went back to its pool.
     Frame(Frame),
-    /// No frame is free: it comes back.
+    /// No frame is free: it returns.
     NoRoom(Frame),
 }
 
@@ -328,7 +328,7 @@ mod tests {
         }
         assert!(Pool::find(tag).is_none(), "it is not freed");
         assert_eq!(tags(&foreign), [open.pool().tag()]);
-        // Frames may come back in later calls.
+        // Frames may return in later calls.
         (0..2 * FLUSHES_MAX).for_each(|_| foreign.age());
         assert_eq!(tags(&foreign), []);
         copy(&mut foreign, &mut open);

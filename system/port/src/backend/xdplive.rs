@@ -47,7 +47,7 @@ const RING_LEN: u32 = 2048;
 const RING_LEN_MAX: u32 = 1 << 16;
 
 /// Time between two calls, on average. Each call makes a page pool, which takes one of 65,533
-/// identifiers and gives it back only an RCU grace period after the call (`net/core/xdp.c`,
+/// identifiers and returns it only an RCU grace period after the call (`net/core/xdp.c`,
 /// `__mem_id_cyclic_get`, `__xdp_mem_allocator_rcu_free`). Grace periods of seconds occur on a busy
 /// machine: at 54,000 calls a second the identifiers ran out.
 const CALL_GAP: Duration = Duration::from_micros(100);
@@ -264,7 +264,7 @@ impl Tx {
             let submitted = match ran {
                 Ok(submitted) => submitted as usize,
                 Err(error) => {
-                    // What it had sent by then is not known: none of it is claimed.
+                    // What it had sent by that time is not known: none of it is claimed.
                     self.counters.failed.add(left as u64);
                     result = Err(error);
                     break;

@@ -19,7 +19,7 @@ pub(super) struct NextFilter {
 }
 
 impl NextFilter {
-    /// Whether there is one; asked once a batch.
+    /// Whether there is one; asked once per batch.
     #[inline]
     pub(super) fn is_new(&self) -> bool {
         self.is_new.load(Ordering::Relaxed)

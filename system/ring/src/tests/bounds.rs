@@ -102,7 +102,7 @@ fn a_run_fills_the_cache_and_spills() {
     }
 }
 
-/// A thread that only gives back keeps an eighth of the pool and no more.
+/// A thread that only returns frames keeps an eighth of the pool and no more.
 #[test]
 fn more_than_an_eighth_goes_to_the_other_threads() {
     for (kept, left) in [(7, 0), (8, 0), (9, 9), (10, 10), (20, 20)] {

@@ -40,7 +40,7 @@ pub enum MapType {
 pub struct MapSpec<'a> {
     /// Its kind.
     pub kind: MapType,
-    /// Its name for people, 15 bytes at most; others are cut off.
+    /// Its name for users, 15 bytes at most; others are cut off.
     pub name: &'a str,
     /// Bytes a key; 4 for every array.
     pub key_size: u32,

@@ -41,7 +41,7 @@ const LOG_LEN_MAX: usize = 16 << 20;
 pub struct ProgramSpec<'a> {
     /// Its kind.
     pub kind: ProgramType,
-    /// Its name for people, 15 bytes at most.
+    /// Its name for users, 15 bytes at most.
     pub name: &'a str,
     /// The instructions, eight bytes each in this machine's byte order.
     pub insns: &'a [u64],

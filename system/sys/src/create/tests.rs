@@ -112,7 +112,7 @@ fn links_of_other_users_are_not_followed() {
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
     check_folder(&folder.0.join("none")).unwrap();
-    // A link to a link is looked at as well, and a relative one is of its folder.
+    // A link to a link is looked at as well, and a relative one is of its directory.
     let [first, loops] = ["first", "loops"].map(|name| folder.0.join(name));
     symlink("link", &first).unwrap();
     PRIVATE.create(&first).unwrap();
@@ -197,7 +197,7 @@ fn files_of_others_in_shared_folders_are_refused() {
         PRIVATE.open_pipe(&pipe).unwrap_err();
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
-    // The folder's owner could replace it anyway; and what is not sticky, anybody.
+    // The directory's owner could replace it anyway; and what is not sticky, anybody.
     lchown(&folder.0, Some(12_345), None).unwrap();
     PRIVATE.check(&file).unwrap();
     lchown(&folder.0, Some(0), None).unwrap();

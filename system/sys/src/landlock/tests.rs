@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 
-/// Marks this test binary, started again; it names the folder.
+/// Marks this test binary, started again; it names the directory.
 const CHILD: &str = "BW_LANDLOCK_CHILD";
 
 fn rule(path: PathBuf, access: Access) -> Rule {
@@ -62,7 +62,7 @@ fn child_restricts_files() {
     fs::write(at("write/folder/a"), "a").unwrap();
     fs::rename(at("write/folder/a"), at("write/folder/b")).unwrap();
     fs::hard_link(at("write/folder/b"), at("write/folder/c")).unwrap();
-    // To another folder since version 2.
+    // To another directory since version 2.
     let moved = fs::rename(at("write/folder/b"), at("write/b"));
     assert_eq!(moved.is_ok(), abi >= 2, "{moved:?}");
     refused(std::os::unix::fs::symlink("old", at("write/link")));

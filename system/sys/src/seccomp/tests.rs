@@ -51,7 +51,7 @@ fn child_blocks_system_calls() {
     let called = unsafe { libc::syscall(libc::SYS_bpf, -1, 0, 0) };
     let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
     assert!(called < 0 && (refused || keep.bpf), "{kind:?}");
-    // What programs do every day goes on.
+    // What programs do every day stays allowed.
     assert!(
         std::fs::read_to_string("/proc/self/status")
             .unwrap()

@@ -134,7 +134,7 @@ impl Device {
         Mapping::device(self.fd.as_fd(), len, offset).map_err(|error| error.with_hint(AFRESH))
     }
 
-    /// Reads the configuration space from `offset` on; what is not there reads as all ones.
+    /// Reads the configuration space from `offset` on; what does not exist reads as all ones.
     pub fn read_config(&self, offset: u16, bytes: &mut [u8]) {
         bytes.fill(0xff);
         let end = u64::from(offset) + bytes.len() as u64;

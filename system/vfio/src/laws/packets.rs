@@ -224,7 +224,7 @@ pub fn stopping<R: Rig>() {
     stand.end();
 }
 
-/// The card is notified only of changes, and once a batch.
+/// The card is notified only of changes, and once per batch.
 pub fn few_doorbells<R: Rig>() {
     let mut stand = Stand::<R>::usual();
     let before = stand.card.with(|model| R::doorbells(model));

@@ -152,7 +152,7 @@ pub(super) fn choose(offered: Features) -> Result<Features> {
     Ok(chosen)
 }
 
-/// The names of a set's features, for people.
+/// The names of a set's features, for users.
 pub(super) fn names(set: Features) -> String {
     let named = FEATURES
         .iter()

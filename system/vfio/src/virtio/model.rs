@@ -17,7 +17,7 @@ use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 pub enum Lie {
     /// The next used buffer has this id.
     Id(u32),
-    /// The next used buffer is given back twice.
+    /// The next used buffer is returned twice.
     Twice,
     /// The next packet's first buffer is reported with this length.
     FirstLength(u32),

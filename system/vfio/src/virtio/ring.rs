@@ -32,7 +32,7 @@ pub enum Used {
     Nothing,
     /// The buffer with this id is done, and the device reports that it wrote `len` bytes.
     Buffer { id: u16, len: u32 },
-    /// An id that was never offered, or has been given back already.
+    /// An id that was never offered, or has been returned already.
     Foreign,
 }
 
@@ -68,7 +68,7 @@ pub trait Ring: Sized + Send + 'static {
     /// The buffers that the device holds.
     fn book(&self) -> &Book;
 
-    /// The same, to take out of it what has come back.
+    /// The same, to take out of it what has returned.
     fn book_mut(&mut self) -> &mut Book;
 
     /// Offers a buffer of one element; the caller has seen that there is room.

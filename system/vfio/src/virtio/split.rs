@@ -1,5 +1,5 @@
 //! The split virtqueue (VIRTIO 1.2 §2.7): a table of descriptors, a ring in which the driver offers
-//! them, a ring in which the device gives them back.
+//! them, a ring in which the device returns them.
 //!
 //! ```text
 //!  driver area:  | flags | idx | ring[size]: u16       | used_event  |   written by the driver

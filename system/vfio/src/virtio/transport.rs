@@ -199,7 +199,7 @@ impl<G: Registers> Transport<G> {
         self.common.read16(self.at(common::NUM_QUEUES))
     }
 
-    /// Selects a queue; its longest size, 0 if it is not there (§4.1.4.3.1).
+    /// Selects a queue; its longest size, 0 if it does not exist (§4.1.4.3.1).
     pub(super) fn queue_size_max(&self, queue: u16) -> u16 {
         self.common.write16(self.at(common::QUEUE_SELECT), queue);
         match self.common.read16(self.at(common::QUEUE_SIZE)) {

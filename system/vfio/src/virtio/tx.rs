@@ -190,7 +190,7 @@ impl<G: Registers, R: Ring> DriverTx for VirtioTx<G, R> {
     #[inline]
     fn reclaim(&mut self, mut frames: impl FnMut(&[u32])) {
         let mut parts = self.parts;
-        // Buffers come back in any order: some are gathered before they are handed on.
+        // Buffers return in any order: some are gathered before they are handed on.
         let (mut run, mut count) = ([0; RUN], 0);
         for _ in 0..self.ring_len {
             match self.ring.next_used() {

@@ -357,7 +357,7 @@ pub(super) fn snaplen(rig: &'static Rig) -> Result<()> {
     Ok(())
 }
 
-/// A batch that is leaked instead of dropped costs nothing: its frames come back at the next call.
+/// A batch that is leaked instead of dropped costs nothing: its frames return at the next call.
 pub(super) fn forgotten_batch(rig: &'static Rig) -> Result<()> {
     let mut line = Line::open(rig, |_| ())?;
     let count = u64::from(rig.holds.min(900));

@@ -2,7 +2,7 @@
 //! vfio-pci.
 //!
 //! To bring them there and back takes thirty processes, or two starts of a driver: in an emulated
-//! guest that is most of what a case takes. The cards of a case that fails are given back at once.
+//! guest that is most of what a case takes. The cards of a case that fails are returned at once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -60,7 +60,7 @@ pub(super) fn put(rig: &Rig, cards: Cards) {
     *kept() = Some((rig.name, cards));
 }
 
-/// Gives back what is kept.
+/// Returns what is kept.
 pub(super) fn give_back() {
     let before = kept().take();
     drop(before);

@@ -22,7 +22,7 @@ struct Model {
     window: usize,
 }
 
-/// Packets and frames are kept, forwarded, forgotten, given back and dropped in any order; none is
+/// Packets and frames are kept, forwarded, forgotten, returned and dropped in any order; none is
 /// lost, doubled or reordered, and at the end every frame is free.
 pub(super) fn random_walk(rig: &'static Rig) -> Result<()> {
     let mut random = Random::seeded("walk");

@@ -122,7 +122,7 @@ impl Args {
             let line = format!("{}\n", counted(totals.packets, "packet"));
             out::print(&out::stdout(1)?, line.into_bytes())?;
         }
-        // A call that has not come back holds standard output where packets go there.
+        // A call that has not returned holds standard output where packets go there.
         if self.json && !(outcome.is_stuck && self.write.write.is_none()) {
             let line = format!("{}\n", json_line(&self.json(name, outcome)));
             out::print(&out::stdout(1)?, line.into_bytes())?;

@@ -182,7 +182,7 @@ pub fn apply_decoders(decoders: &[Decoder], meter: &mut MeterConfig) -> Option<I
 /// How many flows libndpi looks at together, if it is to.
 ///
 /// # Errors
-/// `Unsupported` where it is not there, or is a release that is not known.
+/// `Unsupported` where it does not exist, or is a release that is not known.
 pub fn ndpi_flow_count(decoders: &[Decoder]) -> sys::Result<Option<u32>> {
     if !decoders.contains(&Decoder::Ndpi) {
         return Ok(None);

@@ -118,7 +118,7 @@ impl EgressArgs {
     }
 }
 
-/// The account, for people.
+/// The account, for users.
 pub fn write_account(out: &mut impl Write, egress: &EgressReport) -> io::Result<()> {
     let status = &egress.status;
     write!(

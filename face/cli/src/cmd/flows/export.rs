@@ -82,7 +82,7 @@ impl ExportArgs {
     }
 }
 
-/// Accounts for people.
+/// Accounts for users.
 pub fn write_accounts(out: &mut impl Write, accounts: &[(String, Account)]) -> io::Result<()> {
     for (name, account) in accounts {
         writeln!(

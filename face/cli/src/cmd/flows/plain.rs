@@ -23,7 +23,7 @@ pub struct Rates {
     name: String,
     /// Length in bytes of the files that are read, where all are plain.
     file_len: Option<u64>,
-    /// On a terminal one line is written over and over.
+    /// On a terminal one line is written repeatedly.
     overwrite: bool,
     reported: bool,
     at: Duration,

@@ -66,7 +66,7 @@ pub fn report(
     done.check().and(written)
 }
 
-/// The totals of a running probe, and what each export has done, a line each.
+/// The totals of a running probe, and what each export has done, one line each.
 pub fn so_far(status: &Status<'_>, exports: &[(String, Account)]) -> Vec<u8> {
     let total = status.total();
     let (table, seconds) = (&total.meter.table, status.elapsed.as_secs_f64());

@@ -72,7 +72,7 @@ impl Reloading {
     /// any more.
     ///
     /// # Errors
-    /// When the signal cannot be caught, or the file is not there any more.
+    /// When the signal cannot be caught, or the file no longer exists.
     pub fn new(path: &Path, args: &Args, link_type: u16) -> Result<Reloading> {
         Ok(Reloading {
             reload: Reload::on_hangup()?,

@@ -142,7 +142,7 @@ pub fn pace_words(pace: Pace) -> String {
     }
 }
 
-/// Prints the plan. Of a damaged capture it is the part before the damage; the error is given back.
+/// Prints the plan. Of a damaged capture it is the part before the damage; the error is returned.
 ///
 /// # Errors
 /// The damage, else that the plan cannot be written.
@@ -438,7 +438,7 @@ mod tests {
         };
         let plan = Plan::of_capture(&survey(), 1, rate("50pps"), &limits);
         assert_eq!((plan.packets, plan.seconds), (Some(50), Some(1.0)));
-        // 100 bytes a packet: 800 bits.
+        // 100 bytes per packet: 800 bits.
         let plan = Plan::of_capture(&survey(), 1, rate("8kbps"), &none);
         assert_eq!(plan.seconds, Some(10.0));
     }

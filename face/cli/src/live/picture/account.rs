@@ -1,4 +1,4 @@
-//! The loss account: all queues in one line, or a line each.
+//! The loss account: all queues in one line, or one line each.
 
 use port::{DropReason, QueueAccount};
 use ratatui::Frame;

@@ -1,4 +1,5 @@
-//! Sums by application, by address, by network: a line each, with bars by the share of the largest.
+//! Sums by application, by address, by network: one line each, with bars by the share of the
+//! largest.
 
 use flow::top::Order;
 use ratatui::Frame;

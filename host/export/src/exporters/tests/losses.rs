@@ -65,7 +65,7 @@ fn through(url: &str, losses: &[bool]) -> (Account, Vec<Vec<u8>>) {
     (account, sessions)
 }
 
-/// Without its templates a session over TCP is of no use: they are not repeated. So it is begun
+/// Without its templates a session over TCP is useless: they are not repeated. So it is begun
 /// again, and the next one is whole.
 #[test]
 fn templates_lost_on_a_reliable_transport_end_its_session() {

@@ -84,7 +84,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// Prints a value as people read it.
+/// Prints a value as users read it.
 fn show_value(out: &mut impl Write, field: Field, value: Value<'_>) -> fmt::Result {
     let word = match (field, value) {
         (Field::DnsType, Value::Number(number)) => dns_type(number),

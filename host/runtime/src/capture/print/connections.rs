@@ -29,7 +29,7 @@ pub(super) struct Connection {
     key: Key,
     /// When it was printed last, in packets; 0 is a free place.
     stamp: u64,
-    /// What is subtracted from the numbers of each side, once a packet with both was seen.
+    /// What is subtracted from the numbers of each side, once per packet with both was seen.
     bases: Option<[u32; 2]>,
     /// Whether the second side of the key initiated it.
     pub(super) is_reversed: bool,

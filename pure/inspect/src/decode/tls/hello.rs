@@ -209,7 +209,7 @@ impl Hello {
         }
     }
 
-    /// Takes bytes of the handshake. True when the hello is complete; what is behind it is left
+    /// Takes bytes of the handshake. True when the hello is complete; what follows it is left
     /// out.
     ///
     /// # Errors
@@ -218,7 +218,7 @@ impl Hello {
         self.take(&mut input)
     }
 
-    /// The same; what is behind the hello stays in `input`, but for [`Hello::left`] bytes that
+    /// The same; what follows the hello stays in `input`, but for [`Hello::left`] bytes that
     /// belong to the same message.
     pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<bool, Reason> {
         loop {

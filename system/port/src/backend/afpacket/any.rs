@@ -1,6 +1,6 @@
-//! `any`: the packets of all interfaces, those included that are made later. Link headers differ,
-//! so each packet has a Linux cooked header instead (LINKTYPE_LINUX_SLL2 on tcpdump.org), made of
-//! the address that the kernel writes before the packet.
+//! `any`: the packets of all interfaces, those included that are created later. Link headers
+//! differ, so each packet has a Linux cooked header instead (LINKTYPE_LINUX_SLL2 on tcpdump.org),
+//! made of the address that the kernel writes before the packet.
 
 use std::ptr::NonNull;
 

@@ -65,9 +65,9 @@ pub(super) struct Rx {
     at: usize,
     /// Packets left in it; zero before it is ours.
     left: u32,
-    /// Blocks walked to their end and not given back, all before `current`.
+    /// Blocks walked to their end and not returned, all before `current`.
     walked_blocks: usize,
-    /// Packets walked in blocks not given back.
+    /// Packets walked in blocks not returned.
     walked: u64,
     /// Slots out with the program.
     borrowed: usize,

@@ -164,7 +164,7 @@ impl Tap {
     }
 
     /// Packets in the ring that the program has not received, those in the block that the kernel
-    /// fills included: the reader sets a block's count to zero when it gives it back.
+    /// fills included: the reader sets a block's count to zero when it returns it.
     fn waiting(&self) -> u64 {
         let in_blocks: u64 = (0..self.block_count)
             .map(|index| {

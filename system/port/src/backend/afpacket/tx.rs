@@ -1,7 +1,7 @@
 //! Sending: a TPACKET_V2 ring of frames, one packet each; one system call starts a batch.
 //!
 //! A frame is ours while its status is `AVAILABLE`, waits with `SEND_REQUEST`, is the kernel's
-//! while `SENDING`, and comes back `AVAILABLE`. The kernel takes frames strictly in order and stops
+//! while `SENDING`, and returns `AVAILABLE`. The kernel takes frames strictly in order and stops
 //! at the first that does not wait, so the waiting ones are always a run from `tail` to `head`.
 
 use std::ptr::NonNull;

@@ -26,7 +26,7 @@ pub(super) struct Attachment {
     pub metadata: MetadataSpec,
     /// Queues that the program counts.
     pub queue_count: u32,
-    /// What was tried before and refused, for people.
+    /// What was tried before and refused, for users.
     pub refusals: Vec<String>,
 }
 

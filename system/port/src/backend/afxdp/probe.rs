@@ -58,7 +58,7 @@ impl Probe {
     }
 
     /// Waits until no buffer pool is on the queue, at most this long; false if there still is one,
-    /// which may belong to another process by then, or if it cannot be determined.
+    /// which may belong to another process by that time, or if it cannot be determined.
     pub(super) fn wait(self, most: Duration) -> bool {
         let end = Instant::now() + most;
         loop {

@@ -30,7 +30,7 @@ const CHECK_EVERY: u32 = 4096;
 pub(super) enum Times {
     /// No timestamps.
     None,
-    /// Our clock, once a batch.
+    /// Our clock, once per batch.
     Batch,
     /// What the program wrote before the packet.
     Program(Clock),

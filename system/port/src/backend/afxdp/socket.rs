@@ -1,4 +1,4 @@
-//! One queue's socket: its memory, its rings, its binding, and what comes back when it closes.
+//! One queue's socket: its memory, its rings, its binding, and what returns when it closes.
 
 use std::any::Any;
 use std::os::fd::AsFd;
@@ -63,7 +63,7 @@ pub(super) struct Shared {
     pub closed: AtomicU64,
 }
 
-/// Frames that the kernel never returned, given back to the pool when the socket is closed.
+/// Frames that the kernel never returned, returned to the pool when the socket is closed.
 struct Leftovers {
     pool: Pool,
     sets: Mutex<Vec<Borrowed>>,

@@ -174,7 +174,7 @@ impl Compression {
         }
     }
 
-    /// The word for people.
+    /// The word for users.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -5,7 +5,7 @@
 //! the lost pages raises `SIGBUS`, whose default is death. A capture file is not ours to trust, so
 //! there is a guard: a handler that has a list of all file mappings of this module and, if the
 //! fault is in one of them, maps zeroed pages over the rest of it and sets a flag. The reader
-//! checks the flag once a batch and ends with an error that describes it. Other faults go to the
+//! checks the flag once per batch and ends with an error that describes it. Other faults go to the
 //! previous handler.
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use sys::{Error, ErrorKind, Result};
 
-/// Bytes mapped in advance and given back after the reader, so that memory stays small on large
+/// Bytes mapped in advance and returned after the reader, so that memory stays small on large
 /// files.
 const WINDOW_LEN: usize = 4 << 20;
 
@@ -41,7 +41,7 @@ pub(super) struct FileMapping {
     base: NonNull<u8>,
     len: usize,
     watch: &'static Watch,
-    /// Everything before this was given back to the kernel.
+    /// Everything before this was returned to the kernel.
     dropped: usize,
     /// Everything before this has been requested.
     populated: usize,

@@ -223,7 +223,7 @@ impl Merge {
         let learned = self.learn(index);
         let Input { rx, run, numbers } = &mut self.inputs[index];
         if learned.is_err() {
-            // Packets of an interface without a number, and what is behind them, stay in the file.
+            // Packets of an interface without a number, and what follows them, stay in the file.
             let known = numbers.len();
             let is_unknown = |slot: &Slot| usize::from(slot.interface_index) >= known;
             let first = run.iter().position(is_unknown);

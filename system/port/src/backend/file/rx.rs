@@ -130,7 +130,7 @@ impl Rx {
         }
     }
 
-    /// How many interfaces were met; each is in what the control side is told by then.
+    /// How many interfaces were met; each is in what the control side is told by that time.
     pub(super) fn interface_count(&self) -> usize {
         self.filters.len()
     }

@@ -23,7 +23,7 @@ use crate::rx::Ready;
 /// A packet as read: time, bytes, wire length, interface, outgoing.
 type Row = (Option<u64>, Vec<u8>, u32, u16, bool);
 
-/// A file in the temporary folder, deleted on drop.
+/// A file in the temporary directory, deleted on drop.
 struct Temp(PathBuf);
 
 impl Temp {

@@ -143,7 +143,7 @@ impl TxBackend for Tx {
                 continue;
             }
             let segments = packet.iter().map(|slot| {
-                // SAFETY: the frame was borrowed by `reserve` and has come back: nothing else has
+                // SAFETY: the frame was borrowed by `reserve` and has returned: nothing else has
                 // it.
                 unsafe { std::slice::from_raw_parts(slot.data().as_ptr(), slot.cap_len() as usize) }
             });

@@ -76,7 +76,7 @@ impl FileWriter {
     /// Opens the first file, unless its name depends on the first packet's time.
     ///
     /// # Errors
-    /// The system's error, for example `Permission` or `NotFound` (the folder).
+    /// The system's error, for example `Permission` or `NotFound` (the directory).
     pub fn create(options: WriterOptions) -> Result<Self> {
         let piece_len = match options.compression {
             FileCompression::None => PIECE_LEN,

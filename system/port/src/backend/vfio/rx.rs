@@ -34,7 +34,7 @@ const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The state of a queue besides its descriptors.
 pub(super) struct RxSettings {
     pub snaplen: u32,
-    /// Take the time once a batch.
+    /// Take the time once per batch.
     pub stamp: bool,
 }
 
@@ -138,7 +138,7 @@ impl<D: Driver> Rx<D> {
         self.refill();
     }
 
-    /// Nothing there: offer frames that have come back, check the card.
+    /// Nothing there: offer frames that have returned, check the card.
     #[cold]
     fn idle(&mut self) -> Result<()> {
         self.refill();
@@ -212,7 +212,7 @@ impl<D: Driver> RxBackend for Rx<D> {
         let start = slots.len();
         let mut refused = Refused::default();
         let queue = self.queue.as_mut().expect("taken out on drop only");
-        // The clock is read once a batch, and not if there is none.
+        // The clock is read once per batch, and not if there is none.
         let time_ns = match self.stamp && queue.is_ready() {
             true => now_ns(libc::CLOCK_REALTIME),
             false => 0,
@@ -288,7 +288,7 @@ impl<D: Driver> RxBackend for Rx<D> {
             return Ok(Ready::Packets);
         }
         loop {
-            // Frames may come back from other threads while we sleep; without any no interrupt
+            // Frames may return from other threads while we sleep; without any no interrupt
             // comes.
             self.refill();
             let starved = self.queue().vacant() != 0;

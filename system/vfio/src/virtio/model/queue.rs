@@ -21,7 +21,7 @@ pub(super) struct DeviceQueue {
     pub areas: [u64; 3],
     pub packed: bool,
     pub event_idx: bool,
-    /// Next place to take from and to give back to: indices that only grow (split), or places with
+    /// Next place to take from and to return to: indices that only grow (split), or places with
     /// a wrap counter (packed).
     avail: u16,
     avail_wrap: bool,

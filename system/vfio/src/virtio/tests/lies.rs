@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Ids that were never offered, or are given back twice, are counted and change nothing.
+/// Ids that were never offered, or are returned twice, are counted and change nothing.
 pub(super) fn false_ids<R: Rig<Model = VirtioModel>>() {
     for lie in [
         Lie::Id(u32::from(QUEUE_LEN)),
@@ -85,7 +85,7 @@ fn flags_that_flap_give_a_buffer_back_once() {
             .card
             .with(|model| model.scribble(0, (place, id, 112), flags));
     };
-    // Ahead of the next one: nothing is taken, for buffers come back in order.
+    // Ahead of the next one: nothing is taken, for buffers return in order.
     scribble(&mut stand, 5, 5, true);
     assert!(!stand.rx[0].is_ready());
     assert_eq!(stand.take(0, 64), []);
@@ -161,7 +161,7 @@ fn an_index_that_jumps_is_bounded() {
         stand.card.with(|model| model.lie = Some(Lie::Jump(by)));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert!(watch() <= RING_LEN);
-        // For any entries, a frame comes back once, and each batch ends.
+        // For any entries, a frame returns once, and each batch ends.
         let mut frames = 0;
         for _ in 0..20 {
             frames += stand.take(0, 4096).len();
@@ -181,7 +181,7 @@ fn an_index_that_jumps_is_bounded() {
 #[test]
 fn a_device_that_uses_buffers_endlessly_does_not_block() {
     let mut stand = Stand::<Merge>::usual();
-    // As far ahead as an index can be: a call looks at as many as the ring has, and comes back.
+    // As far ahead as an index can be: a call looks at as many as the ring has, and returns.
     stand.card.with(|model| model.lie = Some(Lie::Jump(0x7fff)));
     assert!(stand.arrive(0, &packet(1, 100)));
     stand.take(0, 4096);

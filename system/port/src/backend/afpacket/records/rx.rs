@@ -175,7 +175,7 @@ impl RecordRx {
     }
 
     /// Sends the writers back to the ring's start, where memory is in the caches, once all is read
-    /// and given back.
+    /// and returned.
     #[inline]
     fn rewind(&mut self) {
         if self.borrowed != 0 || self.position & (self.tap.ring_len - 1) < HOT_LEN {

@@ -13,7 +13,7 @@ use crate::options::{Direction, PortOptions};
 use crate::port::Port;
 use crate::rx::Ready;
 
-/// A folder of its own, deleted on drop.
+/// A directory of its own, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -250,7 +250,7 @@ fn a_card_that_stops_does_not_block() {
         rig.port.rx[0].wait(Duration::from_millis(1)).unwrap(),
         Ready::Timeout
     );
-    // Closing waits a bounded time, and the frame comes back.
+    // Closing waits a bounded time, and the frame returns.
     rig.close();
 }
 

@@ -150,7 +150,7 @@ fn a_partly_forwarded_batch_returns_the_other_frames() {
             .collect();
         let forwarded = batch.forward(&mut rig.port.tx[0], round % 7).unwrap();
         assert_eq!((forwarded.packets, forwarded.copied), (round % 7, 0));
-        // Every other batch is leaked: then the next call gives it back.
+        // Every other batch is leaked: then the next call returns it.
         match round % 2 {
             0 => drop(batch),
             _ => std::mem::forget(batch),
