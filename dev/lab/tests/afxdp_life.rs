@@ -231,7 +231,7 @@ fn a_queue_that_another_socket_holds_is_refused() {
     drop(open_default(&pair.right));
 }
 
-/// Several queues, the last of which cannot be had: nothing stays behind of the others.
+/// Several queues, the last of which is in use: nothing of the others stays attached.
 #[test]
 fn a_port_that_fails_to_open_leaves_nothing_attached() {
     require!(skip::lab());

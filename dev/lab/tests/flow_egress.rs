@@ -112,7 +112,7 @@ fn an_egress_that_is_down_is_waited_for_and_one_that_is_gone_ends_the_probe() {
     }
     path.ns().ip(["link", "del", out]).unwrap();
     while process.running().unwrap() {
-        assert!(std::time::Instant::now() < until, "the probe goes on");
+        assert!(std::time::Instant::now() < until, "the probe continues");
         send(from);
         from += 50;
         std::thread::sleep(Duration::from_millis(50));

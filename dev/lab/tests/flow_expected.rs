@@ -368,7 +368,7 @@ const ARKIME: &[(&str, usize, &str)] = &[
     (
         "arkime__ah-esp.pcap",
         1,
-        "to Arkime a flow of AH, to us one of what is behind AH",
+        "to Arkime a flow of AH, to us one of the protocol after AH",
     ),
     (
         "arkime__mpls-basic.pcap",

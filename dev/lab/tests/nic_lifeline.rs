@@ -1,4 +1,4 @@
-//! What a machine lives on, asked of the kernel in namespaces with routes of all kinds.
+//! Interfaces that a host depends on, in namespaces with all kinds of routes.
 
 use lab::{Netns, skip};
 

@@ -27,7 +27,7 @@
 //!             println!("{}", Summary { dissection: &dissection, bytes });
 //!         }
 //!         let is_idle = batch.is_empty();
-//!         drop(batch); // the packets go back to the device
+//!         drop(batch); // the packets return to the device
 //!         if is_idle && port.rx[0].wait(Duration::from_millis(100))? == Ready::End {
 //!             break; // the end of a file
 //!         }

@@ -1,5 +1,5 @@
-//! Named pipes that are written to: the wait for a program that reads one, and the end of a command
-//! when the reader leaves, also while no packets come.
+//! Named pipes as outputs: waiting for a reader, and ending a command when the reader closes the
+//! pipe, also while no packets arrive.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;

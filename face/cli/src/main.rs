@@ -1,4 +1,4 @@
-//! The barewire command: one binary, a file a subcommand in `cmd/`.
+//! The barewire command: one binary, one file per subcommand in `cmd/`.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,5 +1,5 @@
-//! Numbers, times and addresses in little room. A number is never cut: it gets a larger unit. An
-//! IPv4 address and a port are never shortened.
+//! Short forms of numbers, times and addresses. A number is never truncated: it gets a larger unit.
+//! An IPv4 address and a port are never shortened.
 
 use std::net::IpAddr;
 

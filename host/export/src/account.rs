@@ -1,4 +1,4 @@
-//! What became of the records that were handed over.
+//! What happened to the records given to a destination.
 
 use flow::encode::{Refusal, Statistics, Sum};
 

@@ -1,5 +1,5 @@
-//! The columns of Parquet files, which are the fields of Avro, too: one row here each. Names and
-//! types stay; new ones may come.
+//! The columns of Parquet files, which are the fields of Avro, too: one row each. Names and types
+//! never change; columns may be added.
 //!
 //! What a flow does not have is null: ports of ICMP, TCP's values of another protocol, whatever
 //! describes packets of a direction in which there were none.

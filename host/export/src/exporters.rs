@@ -186,10 +186,10 @@ impl Exporters {
         self.asked_at = Box::new(asked_at);
     }
 
-    /// Goes on with these destinations. Those that are there already, with the same URL, continue
-    /// as they are, unless the file that they write is no longer at its path: then it is created
-    /// again; or the sampling that is reported has changed: then there is a new session. What
-    /// others still have is sent, while the probe continues.
+    /// Continues with these destinations. Existing ones with the same URL continue as they are,
+    /// unless the file that they write is no longer at its path: then it is created again; or the
+    /// sampling that is reported has changed: then there is a new session. What others still have
+    /// is sent, while the probe continues.
     ///
     /// # Errors
     /// As [`Exporters::open`] and [`Exporters::start`]; then everything is as it was.

@@ -1,5 +1,5 @@
-//! Files: messages one after the other (RFC 5655 §7), lines of text as they are; or one file after
-//! the other, each of which appears when it is complete.
+//! Files: messages one after the other (RFC 5655 §7), lines of text unchanged; or rotated files,
+//! each of which appears when it is complete.
 //!
 //! A file is whole at any time: when the disk is full, the message that did not fit is taken back,
 //! and those that come later are tried again.

@@ -1,5 +1,5 @@
-//! Directories in which files are created while the probe runs, perhaps by a user with fewer rights
-//! than the one that started it.
+//! Directories in which files are created while the probe runs, possibly as a user with fewer
+//! privileges than the one that started it.
 
 use std::fs::DirBuilder;
 use std::io;

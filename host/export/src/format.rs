@@ -1,4 +1,4 @@
-//! Formats by name, and how each is made.
+//! Formats by name, and their encoders.
 
 use flow::element::{Column, OWN_ENTERPRISE};
 use flow::encode::extra_fields::ExtraFields;
@@ -27,7 +27,7 @@ pub struct Format {
     pub sinks: &'static [&'static str],
     /// Options that only this format has.
     pub options: &'static [&'static str],
-    /// Whether it tells readers how packets and records were sampled.
+    /// Whether it reports how packets and records were sampled.
     pub tells_sampling: bool,
     /// Whether it has a place for what is measured of a flow beyond its record
     /// ([`flow::encode::measured`]).

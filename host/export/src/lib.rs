@@ -1,5 +1,5 @@
-//! Where flow records go: a format of [`flow::encode`] joined to a socket or a file, each pair in a
-//! thread of its own.
+//! Destinations of flow records: a format of [`flow::encode`] combined with a socket or a file,
+//! each in its own thread.
 //!
 //! The probe's collector hands over records in batches through a queue with a bound. What does not
 //! fit is dropped and counted, or waited for, as the input allows: a live interface cannot wait, a

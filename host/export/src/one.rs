@@ -1,4 +1,5 @@
-//! A record a message, for where messages are what readers count: lines without their line feed.
+//! One record per message, for destinations whose readers count messages: lines without their line
+//! feed.
 
 use flow::encode::{Encode, Refusal, Statistics, Sum};
 use flow::{EndReason, OwnedExtra, Record};

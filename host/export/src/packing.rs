@@ -1,4 +1,4 @@
-//! Packed files: gzip (RFC 1952) and Zstandard (RFC 8878), by the ending of the name.
+//! Compressed files: gzip (RFC 1952) and Zstandard (RFC 8878), by the extension of the name.
 //!
 //! Every message is packed by itself, as a member or frame; readers take them one after the other.
 //! So a message can be taken back when the disk is full, and the contents of the file can be read

@@ -1,4 +1,4 @@
-//! Figures for Prometheus: its text format (version 0.0.4), served as `/metrics` by an
+//! Metrics for Prometheus: its text format (version 0.0.4), served as `/metrics` by an
 //! [`Endpoint`].
 
 mod endpoint;

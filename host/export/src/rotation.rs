@@ -1,4 +1,4 @@
-//! When a file ends and the next one begins, and what they are called.
+//! When a file is rotated, and the names of files.
 
 use std::fmt::Write;
 use std::path::PathBuf;

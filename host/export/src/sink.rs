@@ -1,4 +1,4 @@
-//! Where messages go.
+//! Sinks: where messages are sent or written.
 
 use std::io;
 

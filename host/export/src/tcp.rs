@@ -1,4 +1,4 @@
-//! TCP: messages one after the other (RFC 7011 §10.4). Also what TLS is over.
+//! TCP: messages one after the other (RFC 7011 §10.4). TLS runs over it.
 
 use std::io::{self, Write};
 use std::mem::MaybeUninit;

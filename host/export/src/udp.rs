@@ -1,4 +1,4 @@
-//! UDP: a datagram a message (RFC 7011 §10.3).
+//! UDP: one message per datagram (RFC 7011 §10.3).
 
 use std::io;
 use std::net::{ToSocketAddrs, UdpSocket};

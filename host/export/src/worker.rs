@@ -1,4 +1,4 @@
-//! The thread of one destination: takes batches from its queue, encodes, sends, connects again.
+//! The thread of one destination: takes batches from its queue, encodes, sends, reconnects.
 
 mod session;
 

@@ -1,4 +1,4 @@
-//! Lines of JSON: one a flow, and the summary.
+//! JSON lines: one per flow, and the summary.
 //!
 //! A separate thread writes, so that a slow or stopped reader delays no packets: lines wait in a
 //! bounded queue, and records of a live port that do not fit are dropped and counted. A file waits

@@ -1,4 +1,4 @@
-//! Figures for Prometheus. The names are described in `docs/export.md`.
+//! Metrics for Prometheus. The names are described in `docs/export.md`.
 
 mod applications;
 

@@ -1,4 +1,4 @@
-//! One page of HTML with charts that needs nothing else, not even a network.
+//! One self-contained HTML page with charts; it needs no network.
 //!
 //! What comes from packets is written as text alone (`parts::safe`); besides, the page's own policy
 //! forbids everything but its style and its one script, which is known by its sum.

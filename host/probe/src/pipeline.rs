@@ -1,4 +1,5 @@
-//! What happens to a record, in the collector's thread: enriched, summed up, exported, shown.
+//! Processes a record in the collector's thread: enriches it, adds it to the sums, exports it,
+//! shows it.
 
 use export::{Account, Changes, Exporters, FanOut, Observed, Target};
 use flow::{EndReason, Extra, Record};

@@ -1,4 +1,4 @@
-//! A probe from its parts to its end.
+//! Building and running a probe.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

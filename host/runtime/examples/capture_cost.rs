@@ -1,5 +1,5 @@
-//! Captures from a file that is read so often into a file that keeps nothing. Two runs of
-//! different length, counted by callgrind, give what a packet costs in instructions:
+//! Captures from a file that is read repeatedly into `/dev/null`. Two runs of different length,
+//! counted by callgrind, give the instructions per packet:
 //!
 //! ```text
 //! cargo build --release -p barewire-runtime --example capture_cost

@@ -1,4 +1,4 @@
-//! A sending queue whose device answers every call with one kind of error, for tests.
+//! A transmit queue whose device returns the same kind of error from every call, for tests.
 
 use std::sync::Arc;
 use std::time::Duration;

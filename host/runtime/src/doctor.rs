@@ -1,5 +1,4 @@
-//! What this machine and kernel can do, why not, and what to do about it. A new check is a row in
-//! [`CHECKS`].
+//! Checks of host support, with reasons and fixes. A new check is a row in [`CHECKS`].
 
 mod confinement;
 mod vfio;

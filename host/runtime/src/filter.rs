@@ -1,5 +1,4 @@
-//! From a pcap expression to a program: by barewire's own compiler, or on request by the installed
-//! libpcap.
+//! Compiles pcap expressions: by barewire's own compiler, or on request by the installed libpcap.
 
 pub mod derive;
 mod names;

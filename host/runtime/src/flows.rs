@@ -1,4 +1,4 @@
-//! The flow probe: a meter and a thread for each queue, and one thread that collects what ends.
+//! The flow probe: a meter and a thread for each queue, and one thread that collects ended flows.
 //!
 //! A worker owns its queue and its table; nothing on its path is shared or locked. Ended flows go
 //! to the collector in buffers that return to be used again, so memory has a bound. A worker on

@@ -1,4 +1,4 @@
-//! Forwarding: what one port receives, another sends, and with `both` the other way too.
+//! Forwarding: sends the packets of one port on another, with `both` in both directions.
 //!
 //! ```text
 //!   A.rx[0] ─┐                      one lane: a thread with one sending queue and the receiving

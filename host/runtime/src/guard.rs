@@ -344,7 +344,8 @@ impl Guard {
             return Ok(());
         }
         let what = format!("guard {}", self.setup.interface);
-        let why = "its XDP program is no longer attached: the interface was deleted, or another process detached or replaced the program";
+        let why = "its XDP program is no longer attached: the interface was deleted, or another \
+            process detached or replaced the program";
         Err(Error::new(ErrorKind::NotFound, what, why))
     }
 

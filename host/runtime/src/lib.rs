@@ -1,4 +1,4 @@
-//! Where engines meet ports: loops, threads, signals, rights.
+//! Connects engines to ports: loops, threads, signals, privileges.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

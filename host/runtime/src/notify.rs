@@ -1,5 +1,5 @@
-//! Words to the service manager that started us: sd_notify(3), a datagram with lines `NAME=VALUE`
-//! to the socket that `NOTIFY_SOCKET` names. Without one nothing is sent.
+//! Notifications to the service manager that started us: sd_notify(3), a datagram with lines
+//! `NAME=VALUE` to the socket that `NOTIFY_SOCKET` names. Without one nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

@@ -1,5 +1,5 @@
-//! Enrichment of flows from files that the user gives: autonomous systems, countries
-//! and cities of addresses, makers of network cards.
+//! Enrichment of flows from the user's files: autonomous systems, countries and cities of
+//! addresses, MAC vendors.
 //!
 //! Looked up when a record ends, in the thread that reports it. What was found of an address is
 //! remembered in a table of fixed size; names are kept once, also up to a bound. A file is read

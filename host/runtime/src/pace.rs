@@ -1,4 +1,4 @@
-//! Waiting until a packet is due: asleep while it is far, on the clock when it is near.
+//! Waits until a packet is due: sleeps while there is time, then polls the clock.
 //!
 //! A sleep ends late, by the timer slack (50 µs unless set otherwise, see prctl(2)) and however
 //! long the scheduler takes. So the last part of a wait is spun, and a gap that is shorter than

@@ -98,7 +98,8 @@ pub fn prepare(setup: Setup) -> Result<Scan> {
     };
     if on_link.count() > ON_LINK_MAX {
         let why = format!(
-            "{} targets are on the link of {}, and at most {ON_LINK_MAX} MAC addresses can be resolved",
+            "{} targets are on the link of {}, and at most {ON_LINK_MAX} MAC addresses can be \
+             resolved",
             on_link.count(),
             local.link.name
         );

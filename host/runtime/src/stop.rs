@@ -1,5 +1,5 @@
-//! A request to end, from Ctrl-C, `SIGTERM`, a deadline or a colleague; requests to read the
-//! configuration again and to print the totals so far.
+//! A request to stop, from Ctrl-C, `SIGTERM`, a deadline or another thread; requests to reload the
+//! configuration and to print the totals so far.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! cBPF to machine code of x86-64, for filters that run in user space on many packets.
+//! Compiles cBPF to x86-64 machine code, for filters that run in user space on many packets.
 //!
 //! The code has the semantics of [`vm_cbpf`](crate::vm_cbpf). It is a function of the System V
 //! calling convention (System V ABI, AMD64 supplement, section 3.2):

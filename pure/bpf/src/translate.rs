@@ -330,7 +330,7 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Goes on at `to`, which needs no jump if that comes next.
+    /// Continues at `to`, which needs no jump if that comes next.
     fn go(&mut self, at: usize, to: usize) {
         if !self.comes_next(at, to) {
             self.asm.jump(self.target(to));

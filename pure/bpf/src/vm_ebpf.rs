@@ -1,4 +1,4 @@
-//! The eBPF interpreter: programs run without the kernel and without rights (RFC 9669).
+//! The eBPF interpreter: runs programs without the kernel and without privileges (RFC 9669).
 //!
 //! It is as strict as the verifier about what it can see while running: a register or a byte of the
 //! stack that nothing was written to, an access outside the packet, the context, the stack and map

@@ -1,4 +1,4 @@
-//! Programs as text that other programs read.
+//! Prints programs as text for other programs.
 
 use std::fmt::Write;
 

@@ -1,3 +1,3 @@
-//! Exported records read back: what tests compare with, and what a collector begins with.
+//! Decodes exported records, for tests and collectors.
 
 pub mod ipfix;

@@ -1,5 +1,5 @@
 //! Sums over records for reports: endpoints, applications, sizes, durations. Everything has a
-//! bound; where more came than is kept, the smaller ones were forgotten, and that is reported.
+//! bound; if entries had to be discarded, they were the smallest, and that is reported.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Information elements: what of a flow can be exported, and under which numbers.
+//! Information elements: the fields of a flow that can be exported, and their numbers.
 //!
 //! An element is one row of [`FIELDS`]: its name, number, type, semantics and units (RFC 7012, the
 //! IANA registry) and the function that reads it from a record. Encoders know no field of a record;

@@ -1,4 +1,4 @@
-//! Fragments: which flow a piece without ports belongs to.
+//! Fragments: assigns fragments without ports to their flows.
 //!
 //! Only the first fragment of a datagram has the transport header. A bounded table remembers, for
 //! each datagram (source, destination, protocol, identification: RFC 791 §3.2, RFC 8200 §4.5), the

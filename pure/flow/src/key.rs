@@ -1,4 +1,4 @@
-//! Flow keys: what makes two packets belong together.
+//! Flow keys: the fields that packets of one flow have in common.
 //!
 //! A key has two *sides*, A and B, in an order that does not depend on who sent the packet, so that
 //! both directions of a biflow (RFC 5103) have one key. The initiator is kept in the record.

@@ -1,5 +1,5 @@
 //! Laws: what must hold for every input. Called by tests and by fuzz targets; they panic where a
-//! law is broken. After the feature `laws`, which is off by default.
+//! law is broken. Enabled by the feature `laws`, which is off by default.
 
 use crate::decode::ipfix::{DataRecord, Decoder, FIELD_MAX, Header, TEMPLATE_MAX};
 

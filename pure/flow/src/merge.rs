@@ -1,4 +1,4 @@
-//! Two halves of a biflow that went through different tables.
+//! Merges the halves of a biflow from different tables.
 //!
 //! A card that spreads packets by a hash that is not symmetric gives the two directions of a
 //! connection to different queues, and so to different threads and tables. Each table then has a

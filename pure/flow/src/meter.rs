@@ -1,4 +1,5 @@
-//! From packets to observations: dissection, key, fragments; batches to the table.
+//! Turns packets into observations (dissection, key, fragments), and passes them to the table in
+//! batches.
 
 use wire::tcp::flag;
 use wire::{Dissection, LayerKind, LinkType, Reason, dissect};
@@ -25,8 +26,8 @@ pub use stats::MeterStats;
 /// The latest time of a packet: records without one have the number after.
 const TIME_MAX_NS: u64 = u64::MAX - 1;
 
-/// Runs something with the extra data kept alongside the table, which is one of three things, with code
-/// for each.
+/// Runs something with the extra data kept alongside the table, which is one of three things, with
+/// code for each.
 macro_rules! watched {
     ($meter:ident, $watch:ident => $body:expr) => {
         if let Some(mut extras) = $meter.extras.take() {

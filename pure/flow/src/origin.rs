@@ -1,5 +1,5 @@
-//! Enrichment of a flow's endpoint, from files of the user: the autonomous system, the
-//! country and the city of an address, the maker of a network card. Nothing here looks anything up.
+//! Enrichment of a flow's endpoint, from the user's files: the autonomous system, the country and
+//! the city of an address, the MAC vendor. Lookups are done elsewhere.
 
 use std::sync::Arc;
 

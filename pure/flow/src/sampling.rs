@@ -1,4 +1,4 @@
-//! Sampling: which packets are metered (RFC 5475), and which records go out.
+//! Sampling: which packets are metered (RFC 5475), and which records are exported.
 //!
 //! What is left out is counted, so the account still adds up. An exporter must report the rate
 //! ([`Sampling::interval`]) and the method to collectors.

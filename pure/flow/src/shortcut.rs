@@ -1,6 +1,6 @@
-//! The shortcut from bytes to an observation, for what nearly all packets are: Ethernet, at most
-//! one VLAN tag, IPv4 without options or IPv6 without extension headers, whole, then TCP or UDP
-//! that is no tunnel.
+//! The fast path from bytes to an observation, for nearly all packets: Ethernet, at most one VLAN
+//! tag, IPv4 without options or IPv6 without extension headers, whole, then TCP or UDP that is no
+//! tunnel.
 //!
 //! It is only a shortcut: anything unusual is left to the dissection, and a property test
 //! ([`crate::conservation::law`]) checks that both produce the same records. Its gain is that

@@ -145,7 +145,7 @@ impl Connection<'_> {
         }
         let stats = self.inspector.stats();
         assert_eq!((stats.live, stats.imbalance()), (0, 0));
-        assert!(self.inspector.is_idle(), "a slot was not given back");
+        assert!(self.inspector.is_idle(), "a slot was not returned");
         assert_eq!(self.number, NONE);
         Reported {
             application,

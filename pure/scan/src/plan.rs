@@ -219,7 +219,7 @@ impl Iterator for Probes<'_> {
 }
 
 impl Probes<'_> {
-    /// Goes on with the next attempt, or with the next block; false at the end.
+    /// Continues with the next attempt or the next block; false at the end.
     #[cold]
     fn turn(&mut self) -> bool {
         self.attempt += 1;

@@ -1,4 +1,4 @@
-//! Packet streams: what to send, in which sizes, and when.
+//! Packet streams: contents, sizes and timing.
 //!
 //! Nothing here does IO or reads a clock: packets are written into buffers given by the caller, and
 //! times come in as values.

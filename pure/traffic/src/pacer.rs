@@ -1,4 +1,4 @@
-//! The plan: when each packet is due, in nanoseconds since the start.
+//! The pacer: when each packet is due, in nanoseconds since the start.
 //!
 //! Due times are added up in units of 2^-32 ns, so that a rate does not drift: at 10 Mpps the error
 //! after a day is below 0.2 ms. A sender that falls behind catches up, but only so far: a burst of

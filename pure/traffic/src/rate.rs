@@ -1,4 +1,4 @@
-//! How fast, from text: `1.2Mpps`, `3Gbps`, `max`.
+//! Rates, parsed from text: `1.2Mpps`, `3Gbps`, `max`.
 
 use crate::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! Captured packets changed for another network: addresses, ports, tags, TTL, checksums.
+//! Rewrites captured packets for another network: addresses, ports, tags, TTL, checksums.
 //!
 //! Checksums are updated by what changed (RFC 1624), so one that was wrong in the capture stays
 //! wrong by as much, unless all are to be computed anew. Changed are the outermost IP header and

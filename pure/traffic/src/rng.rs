@@ -1,4 +1,4 @@
-//! A small generator of pseudo-random numbers: the same seed gives the same packets everywhere.
+//! A small pseudo-random number generator: the same seed gives the same packets everywhere.
 //!
 //! SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014):
 //! one addition and a mixing function a number, and every seed is a good one.

@@ -1,4 +1,4 @@
-//! The tag in which Arista's switches put the time (Ethernet type 0xd28b).
+//! The timestamp tag of Arista's switches (Ethernet type 0xd28b).
 //!
 //! ```text
 //! subtype u16 (1 time), time scale u8 (0 TAI, 1 UTC), format (4 bits), hardware (4 bits),

@@ -1,4 +1,4 @@
-//! What one pass over a packet leaves behind.
+//! The result of one pass over a packet.
 //!
 //! A [`Dissection`] describes one *level* of a packet: from the link header, or from the start of
 //! what a tunnel carries, to the transport header or the next tunnel header. Its key fields

@@ -1,5 +1,5 @@
-//! The shortcut for what nearly all packets are: Ethernet or nothing, at most one VLAN tag, IPv4
-//! without options or IPv6 without extension headers, whole, then TCP or UDP that is no tunnel.
+//! The fast path for nearly all packets: Ethernet or nothing, at most one VLAN tag, IPv4 without
+//! options or IPv6 without extension headers, whole, then TCP or UDP that is no tunnel.
 //!
 //! It is only a shortcut: anything unusual is left to the walk, and a property test
 //! (`laws::fast_equals_walk`) over captures, samples and fuzz inputs checks that both produce the

@@ -1,5 +1,5 @@
 //! Laws: what must hold for every input. Called by tests and by fuzz targets; they panic where a
-//! law is broken. After the feature `laws`, which is off by default.
+//! law is broken. Enabled by the feature `laws`, which is off by default.
 
 use crate::dissection::{MAX_LAYERS, MAX_TUNNEL_DEPTH};
 use crate::file::{Event, FileError, Interface, MAX_NEED, Reader};

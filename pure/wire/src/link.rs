@@ -1,4 +1,4 @@
-//! Link types: what the first byte of a captured packet belongs to.
+//! Link types: the first header of a captured packet.
 //!
 //! The numbers are those of the LINKTYPE_ registry (draft-ietf-opsawg-pcaplinktype) as they stand
 //! in pcap and pcapng files. They equal the DLT_ numbers of Linux except for raw IP, where

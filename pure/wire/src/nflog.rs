@@ -1,4 +1,4 @@
-//! NFLOG, what netfilter hands to user space (LINKTYPE_NFLOG).
+//! NFLOG, netfilter's log messages to user space (LINKTYPE_NFLOG).
 //!
 //! ```text
 //! address family u8, version u8 (0), resource u16

@@ -1,5 +1,5 @@
-//! What drivers put in front of 802.11 frames before radiotap: the header of Prism cards
-//! (LINKTYPE_IEEE802_11_PRISM) and that of AVS (LINKTYPE_IEEE802_11_AVS).
+//! Headers that drivers put in front of 802.11 frames before radiotap existed: the header of Prism
+//! cards (LINKTYPE_IEEE802_11_PRISM) and that of AVS (LINKTYPE_IEEE802_11_AVS).
 //!
 //! ```text
 //! Prism: message code u32, message length u32, device name 16 bytes, ten values of 12 bytes each

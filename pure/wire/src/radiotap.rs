@@ -1,4 +1,4 @@
-//! Radiotap (radiotap.org, LINKTYPE_IEEE802_11_RADIOTAP): what the receiver measured, in front of
+//! Radiotap (radiotap.org, LINKTYPE_IEEE802_11_RADIOTAP): the receiver's measurements, in front of
 //! an 802.11 frame. All numbers are little-endian.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! One line a packet, in the manner of tcpdump with `-n`.
+//! One line per packet, as `tcpdump -n` prints it.
 //!
 //! ```text
 //! IP 10.0.0.1.443 > 10.0.0.2.5555: Flags [S.], seq 1, ack 1, win 65535, length 0

@@ -1,5 +1,5 @@
-//! Tags between the Ethernet header and the packet that carry nothing a flow key has: they are
-//! stepped over, and are layers of their own.
+//! Tags between the Ethernet header and the packet that contain no flow key fields: they are
+//! skipped, and are layers of their own.
 //!
 //! ```text
 //! 802.1BR E-tag, 0x893f:       6 bytes, type u16

@@ -1,4 +1,4 @@
-//! Time stamps: nanoseconds since the Unix epoch, and their texts (RFC 3339, tcpdump's).
+//! Timestamps: nanoseconds since the Unix epoch, and their text forms (RFC 3339, tcpdump's).
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,4 +1,5 @@
-//! ESP and IKE in UDP (RFC 3948 section 2): what is behind port 4500, decided by the first bytes.
+//! ESP and IKE in UDP (RFC 3948 section 2): which of them a packet to port 4500 is, decided by its
+//! first bytes.
 //!
 //! ```text
 //! 0xff alone:       keepalive

@@ -1,8 +1,8 @@
-//! A card changes hands: from its kernel driver to vfio-pci, through which a process drives it, and
+//! Binds a card to vfio-pci, through which a process uses it, instead of its kernel driver, and
 //! back (`Documentation/ABI/testing/sysfs-bus-pci` of the kernel).
 //!
-//! What is to be done is worked out first ([`plan`]) and can be shown; [`Plan::carry_out`] does it.
-//! The former driver is remembered in a file below `/run`, so that exactly that one is bound again.
+//! [`plan`] determines the steps, which can be shown; [`Plan::carry_out`] executes them. The former
+//! driver is recorded in a file below `/run`, so that exactly that one is bound again.
 
 mod guard;
 mod refuse;

@@ -10,7 +10,7 @@ use crate::bind::Place;
 /// Class of network controllers in the upper byte of a function's class (PCI Code and ID Assignment
 /// Specification §1.3).
 const CLASS_NETWORK: u32 = 0x02;
-/// Class and subclass of bridges between PCI buses (§1.7): they move packets for what is behind
+/// Class and subclass of bridges between PCI buses (§1.7): they move packets for the devices behind
 /// them and are never given away.
 const CLASS_PCI_BRIDGE: u32 = 0x0604;
 

@@ -1,7 +1,7 @@
 //! One interface: driver, link, queues, RSS, offloads, XDP.
 //!
-//! Asked of the network namespace of the calling thread, by netlink and through the driver; `/sys`,
-//! which may show another namespace, is read only for what depends on the card alone.
+//! Queried in the network namespace of the calling thread, by netlink and through the driver;
+//! `/sys`, which may show another namespace, is read only for properties of the card itself.
 
 use std::fs;
 

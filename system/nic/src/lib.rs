@@ -1,5 +1,5 @@
-//! What a network interface is and can do, read from the kernel; and cards that change hands, which
-//! is all that is changed here.
+//! Properties and features of network interfaces, read from the kernel; and binding cards to
+//! vfio-pci and back, which is the only change made here.
 #![forbid(unsafe_code)]
 
 pub mod bind;

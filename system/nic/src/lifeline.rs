@@ -1,6 +1,7 @@
-//! Whether the machine lives on an interface: asked before its packets or its card are taken away.
+//! Whether this host depends on an interface: checked before its packets or its card are taken
+//! away.
 //!
-//! Asked of the calling thread's network namespace, by netlink and `/proc`. If it cannot be
+//! Queried in the calling thread's network namespace, by netlink and `/proc`. If this cannot be
 //! determined, the answer is yes; `--force` overrides it.
 
 use std::collections::BTreeSet;
@@ -26,8 +27,8 @@ pub fn lifeline(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a route to everywhere leaves by this interface itself, in any table. False if it cannot
-/// be determined: for lists, not for decisions.
+/// Whether a default route uses this interface itself, in any table. False if it cannot be
+/// determined: for lists, not for decisions.
 pub fn has_default_route(name: &str) -> bool {
     let (Ok(link), Ok(routes)) = (Link::by_name(name), default_routes()) else {
         return false;

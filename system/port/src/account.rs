@@ -1,4 +1,4 @@
-//! The loss account: where every packet that the interface saw has gone.
+//! The loss account: what happened to every packet that the interface saw.
 //!
 //! For each queue `seen = delivered + passed + Σ dropped + in_flight`. The terms come from
 //! different counters (the XDP program's or the kernel's for `seen`, ours for `delivered`), so that

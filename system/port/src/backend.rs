@@ -1,4 +1,4 @@
-//! The backends: one file a kind of device.
+//! The backends: one file per kind of device.
 
 pub(crate) mod afpacket;
 pub(crate) mod afxdp;

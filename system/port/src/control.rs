@@ -1,5 +1,4 @@
-//! The control side of a port: what it is, what happened to it, its account. Never on the packet
-//! path.
+//! The control side of a port: its description, its events, its account. Never on the packet path.
 
 use std::fmt;
 

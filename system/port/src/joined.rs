@@ -1,5 +1,5 @@
-//! Several live ports as one: their queues stay apart, are numbered on from port to port, and each
-//! port is an interface.
+//! Several live ports as one: their queues stay separate, are numbered consecutively over all
+//! ports, and each port is an interface.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Ports and queues: any device, file or ring, opened by name, gives batches of packets and takes
-//! them.
+//! Ports and queues: any device, file or ring, opened by name, receives and sends batches of
+//! packets.
 //!
 //! ```no_run
 //! let options = barewire_port::PortOptions::default();

@@ -1,5 +1,5 @@
-//! A filter made ready to run in user space: as machine code where that can be had, by the
-//! interpreter otherwise.
+//! A filter prepared to run in user space: as machine code if the system allows it, else by the
+//! interpreter.
 
 use std::sync::Arc;
 

@@ -139,7 +139,7 @@ impl Registry {
     /// Adds a backend.
     ///
     /// # Errors
-    /// `InvalidInput` if a backend with this scheme exists, or the scheme could not stand in a name.
+    /// `InvalidInput` if a backend with this scheme exists, or the scheme is invalid.
     pub fn add(&mut self, backend: Backend) -> Result<()> {
         let refuse = |why: &str| {
             let what = format!("add the backend {:?}", backend.scheme);

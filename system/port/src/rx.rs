@@ -1,4 +1,4 @@
-//! Receiving: a queue gives batches of borrowed packets.
+//! Receiving: a queue returns batches of borrowed packets.
 
 mod detached;
 mod forward;

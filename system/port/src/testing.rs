@@ -1,5 +1,5 @@
-//! Ports on models of cards, played by this process, for tests and benches without a card; and the
-//! way to see an IOMMU at work.
+//! Ports on models of cards in this process, for tests and benchmarks without a card; and access
+//! for a test of the IOMMU.
 //!
 //! A model has the registers and does the DMA of a real card, so the driver sees no difference; see
 //! `docs/guides/user-mode-drivers.md`.

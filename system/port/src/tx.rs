@@ -1,4 +1,4 @@
-//! Sending: a queue hands out empty buffers, takes them back filled, or takes frames.
+//! Sending: a queue hands out empty buffers and accepts them filled, or accepts frames.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A thread's own stock of free frames.
+//! A thread's own cache of free frames.
 
 use crate::frame::Frame;
 use crate::free;

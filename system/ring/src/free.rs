@@ -1,8 +1,9 @@
-//! The shared list of free frames: a lock-free stack of indices that lives in the pool's memory
-//! file, so that other processes can take part later.
+//! The shared list of free frames: a lock-free stack of indices in the pool's memory file, so that
+//! other processes can use it later.
 //!
 //! A Treiber stack: `head` holds the top index and a tag that changes with every success, so that a
-//! top that went and came back (ABA) is noticed. A batch moves with one compare-and-swap.
+//! top that was removed and pushed again (ABA) is detected. A batch moves with one
+//! compare-and-swap.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 

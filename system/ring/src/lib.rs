@@ -1,9 +1,8 @@
-//! Frames and rings: the memory that packets live in, and the one algorithm by which two parties
-//! pass them on.
+//! Frames and rings: the memory of packets, and the ring by which two sides exchange them.
 //!
-//! - [`Pool`] is a region of equal frames with one owner byte a frame; [`Frame`] is the ownership
+//! - [`Pool`] is a region of equal frames with one owner byte per frame; [`Frame`] is the ownership
 //!   of one.
-//! - [`FrameCache`] is a thread's own stock of free frames, so that a queue touches shared state
+//! - [`FrameCache`] is a thread's own cache of free frames, so that a queue touches shared state
 //!   once per batch.
 //! - [`slot::Slot`] is one packet's place in a batch: what drivers fill in and ports hand on.
 //! - [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer ring. The

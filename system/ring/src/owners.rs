@@ -1,4 +1,4 @@
-//! The owner table in hand: the owner of each frame, for a batch of frames.
+//! The owner table: the owner of each frame, accessed for a batch of frames.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,4 +1,4 @@
-//! A pool: equal frames in one memory file, with one owner byte a frame.
+//! A pool: equal frames in one memory file, with one owner byte per frame.
 //!
 //! ```text
 //! | frame 0 | frame 1 | … | frame n-1 | head    | next[n] | owner[n] |

@@ -1,5 +1,5 @@
-//! One packet's place (or one segment of a large packet) in a batch: what drivers and the backends
-//! of ports fill in and read, whole batches at a time.
+//! One packet's place (or one segment of a large packet) in a batch: filled in and read by drivers
+//! and the backends of ports, whole batches at a time.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! Which processors a thread may run on, and how urgently.
+//! CPU affinity and priority of threads.
 
 use crate::{Error, Result};
 

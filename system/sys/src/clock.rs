@@ -1,4 +1,4 @@
-//! Clocks that std gives no numbers of.
+//! Clocks that std does not offer.
 
 /// `CLOCK_MONOTONIC` in nanoseconds: what a service manager compares our words with.
 pub fn monotonic_ns() -> u64 {

@@ -1,4 +1,4 @@
-//! Machine code made at run time: memory that is written first, and then only executed.
+//! Machine code generated at run time: memory that is first writable, then executable only.
 
 use std::ptr::NonNull;
 

@@ -1,5 +1,5 @@
-//! Makes files for a process that may be privileged: readable by their owner alone, and never
-//! through what another user put in their place.
+//! Creates files for a process that may be privileged: readable by their owner only, and never
+//! through a link or file that another user placed there.
 //!
 //! Anyone with write access to the directory (`/tmp`) could put a symbolic link there under the
 //! name of the output, and have a privileged process overwrite the file behind it; or put a file of

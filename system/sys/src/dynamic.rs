@@ -1,5 +1,5 @@
-//! System libraries that are loaded on demand, not linked: without them a machine runs everything
-//! that does not need them.
+//! System libraries that are loaded on demand, not linked: everything that does not need them works
+//! without them.
 
 use std::ffi::{CStr, c_void};
 

@@ -1,4 +1,4 @@
-//! What a driver reports about its interface: the `SIOCETHTOOL` requests that read (Linux
+//! Properties of an interface that its driver reports: the `SIOCETHTOOL` requests that read (Linux
 //! `include/uapi/linux/ethtool.h`). Nothing here changes anything.
 //!
 //! A driver that does not know a request answers `EOPNOTSUPP`, which is reported as `None`.

@@ -147,7 +147,7 @@ pub fn confine(rules: &[Rule]) -> Result<bool> {
     let attr = RulesetAttr {
         handled_access_fs: handled,
     };
-    // SAFETY: the kernel reads as many bytes of `attr` as it is told, while it lives.
+    // SAFETY: the kernel reads as many bytes of `attr` as the length says, while it lives.
     let ruleset =
         unsafe { libc::syscall(CREATE_RULESET, &raw const attr, size_of_val(&attr), 0u32) };
     if ruleset < 0 {

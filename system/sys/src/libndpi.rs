@@ -92,7 +92,8 @@ impl Library {
         let release = library.release();
         if !is_known(&release, api_version) {
             return Err(format!(
-                "it is release {release} (interface {api_version}), and only {RELEASE}x is supported"
+                "it is release {release} (interface {api_version}), and only {RELEASE}x is \
+                 supported"
             ));
         }
         Ok(library)

@@ -1,4 +1,4 @@
-//! The machine's time zone, through the C library, so that we need not read its file format.
+//! The local time zone, through the C library, which reads the time zone files.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

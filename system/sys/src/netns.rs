@@ -1,5 +1,5 @@
-//! Network namespaces: new ones without a name, gone with their last descriptor, and the one that a
-//! thread was in.
+//! Network namespaces: unnamed ones, deleted with their last descriptor, and a thread's original
+//! one.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Can it be done at all? Each probe makes the thing and drops it.
+//! Tests what this process can do: each probe creates the object and drops it.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 

@@ -1,5 +1,5 @@
-//! Dropping privileges once the sockets are open: another user, no capabilities, none to be gained
-//! again.
+//! Dropping privileges once the sockets are open: another user, no capabilities, and no way to gain
+//! any.
 
 use std::ffi::{CStr, CString};
 

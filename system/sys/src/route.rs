@@ -1,5 +1,5 @@
-//! Routes to everywhere, of every table of the calling thread's network namespace (rtnetlink(7),
-//! `struct rtmsg`).
+//! Default routes in every table of the calling thread's network namespace (rtnetlink(7), `struct
+//! rtmsg`).
 
 use crate::Result;
 use crate::netlink::{Message, NLM_F_DUMP, Reply, Socket, number_u32};

@@ -1,6 +1,6 @@
 //! A permanent system call filter (seccomp(2)): blocks starting programs, tracing others, changing
-//! mounts, kernel, clock and keys; making namespaces and entering them; and bpf(2), where it is not
-//! needed any more. What packets could make a parser do ends there.
+//! mounts, kernel, clock and keys; creating and entering namespaces; and bpf(2), if it is no longer
+//! needed. This limits what a parser subverted by packets can do.
 //!
 //! A list of what is denied, not of what is allowed: the C library and other libraries may use new
 //! calls for old work with every release, and a capture must not end for that.

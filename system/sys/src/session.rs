@@ -1,4 +1,4 @@
-//! Sessions (credentials(7)): whom a terminal's end and its signals reach.
+//! Sessions (credentials(7)): which processes get the hangup and the signals of a terminal.
 
 use crate::{Error, Result};
 

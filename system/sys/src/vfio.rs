@@ -1,5 +1,5 @@
-//! VFIO: a PCI function in the hands of a process (`Documentation/driver-api/vfio.rst` of the
-//! kernel): its registers mapped, its interrupts as eventfds, its DMA through the IOMMU.
+//! VFIO: a PCI function used by a process (`Documentation/driver-api/vfio.rst` of the kernel): its
+//! registers mapped, its interrupts as eventfds, its DMA through the IOMMU.
 //!
 //! - [`Space`]: the device addresses (IOVA) that a function reaches, and what lies there;
 //! - [`Device`]: the function: BARs, configuration space, interrupts, reset.
@@ -117,7 +117,8 @@ fn no_iommu(what: String) -> Error {
         "it has no IOMMU group: there is no IOMMU, or it is disabled",
     )
     .with_hint(
-        "enable it in the firmware (VT-d, AMD-Vi) and boot with intel_iommu=on or amd_iommu=on; a virtual machine needs an emulated one",
+        "enable it in the firmware (VT-d, AMD-Vi) and boot with intel_iommu=on or amd_iommu=on; a \
+         virtual machine needs an emulated one",
     )
 }
 
@@ -236,7 +237,8 @@ fn open_group(function: &PciFunction, group_number: u32) -> Result<Device> {
                  echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
             ),
             false => error.with_hint(
-                "see the kernel log (dmesg | tail); iommu=iommufd uses the newer interface if the kernel has it",
+                "see the kernel log (dmesg | tail); iommu=iommufd uses the newer interface if the \
+                 kernel has it",
             ),
         });
     }
@@ -298,7 +300,8 @@ fn shared(function: &PciFunction) -> Error {
         let why = format!("another process has a function of its IOMMU group {group}");
         // iommufd has the same number for both.
         return Error::new(ErrorKind::Busy, what, why).with_hint(format!(
-            "to find it: fuser -v /dev/vfio/{group} /dev/vfio/devices/*; if there is none, the machine may lack interrupt remapping: iommu=type1 reports that"
+            "to find it: fuser -v /dev/vfio/{group} /dev/vfio/devices/*; if there is none, the \
+             machine may lack interrupt remapping: iommu=type1 reports that"
         ));
     }
     let why = format!(

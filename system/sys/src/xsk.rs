@@ -254,7 +254,8 @@ impl XskSocket {
                     return error
                         .with_why(format!("the limit for locked memory is {limit} bytes"))
                         .with_hint(
-                            "raise it (ulimit -l unlimited, or LimitMEMLOCK= of the service), grant CAP_IPC_LOCK, or use shorter rings",
+                            "raise it (ulimit -l unlimited, or LimitMEMLOCK= of the service), \
+                             grant CAP_IPC_LOCK, or use shorter rings",
                         );
                 }
                 error

@@ -1,4 +1,4 @@
-//! What the queues and the control side of a port have in common: the card itself.
+//! The card itself, shared by the queues and the control side of a port.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,7 +112,7 @@ impl<D: Driver> Core<D> {
         self.has_failed()
     }
 
-    /// Whether the card was found reset or gone, or is wanted back.
+    /// Whether the card was found reset or removed, or the kernel requests it back.
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
@@ -122,7 +122,8 @@ impl<D: Driver> Core<D> {
     #[cold]
     pub fn failure(&self, what: &str) -> Error {
         if self.wanted.load(Ordering::Relaxed) {
-            let why = "the kernel requests the card back, to unplug it or to bind another driver, and waits until the port is closed";
+            let why = "the kernel requests the card back, to unplug it or to bind another driver, \
+                and waits until the port is closed";
             return Error::new(ErrorKind::Gone, what, why)
                 .with_hint("close the port, or end this program");
         }

@@ -1,4 +1,4 @@
-//! What a driver is, seen from the backend.
+//! The traits of a driver, as the backend uses them.
 //!
 //! A driver supports one family of cards: the order of their initialization and the layout of their
 //! descriptors. Everything else (frames, batches, accounts, sleeping, names) is the backend's and

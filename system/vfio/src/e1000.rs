@@ -1,5 +1,5 @@
 //! e1000: Intel's 82540EM and its relatives (82540EP, 82545, 82546 with copper), the card of the
-//! zero-copy paper: one queue of legacy descriptors each way, one interrupt pin.
+//! zero-copy paper: one queue of legacy descriptors in each direction, one interrupt pin.
 //!
 //! Sections are those of Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software
 //! Developer's Manual" (317453). Read [`E1000::start`] alongside chapter 14, then [`rx`] and [`tx`]

@@ -1,4 +1,4 @@
-//! A PCI function as VFIO gives it.
+//! A PCI function through VFIO.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

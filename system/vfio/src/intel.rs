@@ -1,5 +1,5 @@
-//! Descriptor rings of Intel's Ethernet cards: two words a descriptor, a tail register that is
-//! ours, a done flag that is the card's.
+//! Descriptor rings of Intel's Ethernet cards: two words per descriptor, a tail register written by
+//! the driver, a done flag written by the card.
 //!
 //! The e1000 family and the 82576 differ in where the bits are and in what else a word holds; how a
 //! ring is filled, emptied and watched is the same and is here. A card's own part is an

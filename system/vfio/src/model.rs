@@ -1,4 +1,4 @@
-//! Device models: a card played by the test process, for tests and benches without hardware.
+//! Device models: cards simulated in the test process, for tests and benchmarks without hardware.
 //!
 //! A model is a [`Model`] behind a lock. The driver sees it as a [`Function`]; the test drives it
 //! (`ModelCard::with`) and has it do work (`Model::step`): read descriptors, write packets into the

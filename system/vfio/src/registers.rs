@@ -1,4 +1,4 @@
-//! A card's registers: the one way in which a driver reaches its card besides the descriptors.
+//! A card's registers: the only access of a driver to its card besides the descriptors.
 //!
 //! A driver is generic over [`Registers`], so that the same code runs on a mapped BAR and on a
 //! device model. Registers are for batch boundaries and for the control side: a read over PCI

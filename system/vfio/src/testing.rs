@@ -1,5 +1,5 @@
-//! Models of the cards: cards played by this process, for tests and benches of drivers without a
-//! card, and hostile on request.
+//! Models of the cards: cards simulated in this process, for tests and benchmarks of drivers
+//! without a card; they can inject faults.
 
 pub use crate::e1000::{E1000, E1000Model};
 pub use crate::igb::{Igb, IgbModel};

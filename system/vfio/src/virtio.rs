@@ -455,7 +455,8 @@ impl<F: Function, R: Ring> Driver for VirtioNet<F, R> {
         let buffer_len = settings.frame_len - HEADROOM;
         if whole && settings.packet_len_max > buffer_len {
             let why = format!(
-                "packets of {} bytes do not fit into frames of {}, and the device supports only one frame per packet",
+                "packets of {} bytes do not fit into frames of {}, and the device supports only \
+                 one frame per packet",
                 settings.packet_len_max, settings.frame_len
             );
             return Err(refuse(why).with_hint("use a smaller MTU, or larger frames"));

@@ -1,4 +1,4 @@
-//! What this kernel and this process can do with XDP, found by trying where trying changes nothing.
+//! XDP features that this kernel and this process can use, tested without changing anything.
 //!
 //! Version numbers are not reliable: distributions backport features to old kernels and leave
 //! others out. So each row of [`FEATURES`] loads a small program, makes a map, or looks for a

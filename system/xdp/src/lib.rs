@@ -1,9 +1,9 @@
-//! XDP: programs made at run time, their maps, their attachment to devices, and what this kernel
-//! can do.
+//! XDP: programs generated at run time, their maps, their attachment to devices, and the kernel's
+//! features.
 //!
-//! A [`Redirect`] is the program that gives a device's packets to AF_XDP sockets. It is loaded
+//! A [`Redirect`] is the program that redirects a device's packets to AF_XDP sockets. It is loaded
 //! from a [`RedirectSpec`], attached by an [`XdpLink`], and counts what it does with each packet;
-//! when the last descriptor of the link closes, by kill -9 too, the device is as before.
+//! when the last descriptor of the link is closed, even by kill -9, the kernel detaches it.
 #![forbid(unsafe_code)]
 
 pub mod btf;

@@ -1,4 +1,4 @@
-//! A program attached to a device, for as long as we live.
+//! A program attached to a device, for as long as this process lives.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -102,8 +102,10 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
         // ERANGE
         Some(34) => {
             let mtu = device.map_or(String::new(), |d| format!("MTU {} ", d.mtu));
-            let why =
-                format!("a packet of {mtu}does not fit into one buffer, and the program supports only one");
+            let why = format!(
+                "a packet of {mtu}does not fit into one buffer, and the program supports \
+                    only one"
+            );
             Error::new(ErrorKind::InvalidInput, what, why)
                 .with_hint("enable multi-buffer packets, or lower the MTU")
         }
@@ -145,7 +147,8 @@ fn explain(error: Error, ifindex: u32, mode: AttachMode) -> Error {
         }
         Some(22) => error
             .with_why(
-                "the driver refuses: the program is bound to another device, the driver does not support the mode, or too few queues are free",
+                "the driver refuses: the program is bound to another device, the driver does not \
+                 support the mode, or too few queues are free",
             )
             .with_hint("try the other mode"),
         _ => error,

@@ -1,4 +1,4 @@
-//! The verifier's refusal in readable form: the relevant line, and the number of omitted lines.
+//! The verifier's error in readable form: the relevant line, and the number of omitted lines.
 
 use std::fmt::Write;
 

@@ -116,7 +116,7 @@ pub const SUITES: &[Suite] = &[
     },
     Suite {
         name: "refused",
-        summary: "what is reported of cards that cannot be had",
+        summary: "errors for cards that cannot be used",
         tests: "guest_refused::",
         usual: true,
         limit_seconds: 300,

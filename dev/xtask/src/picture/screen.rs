@@ -6,7 +6,7 @@
 pub struct Style {
     /// Colour, red to blue; none is the terminal's own.
     pub front: Option<[u8; 3]>,
-    /// Of what is behind.
+    /// The background's.
     pub back: Option<[u8; 3]>,
     /// Bold.
     pub is_bold: bool,

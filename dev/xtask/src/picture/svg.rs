@@ -81,7 +81,7 @@ fn colours(style: &Style) -> ([u8; 3], [u8; 3]) {
         (front, back) = (back, front);
     }
     if style.is_dim {
-        // Half way to what is behind.
+        // Half way to the background.
         front = std::array::from_fn(|at| u8::midpoint(front[at], back[at]));
     }
     (front, back)

@@ -83,7 +83,8 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         crate::exit::wrong_usage(
             "extcap",
-            "this command is for Wireshark; --extcap-interfaces prints the list that Wireshark gets",
+            "this command is for Wireshark; --extcap-interfaces prints the list that Wireshark \
+             gets",
         );
     };
     out::print(&out::stdout(1)?, text.into_bytes())

@@ -1,5 +1,5 @@
-//! `barewire completions` and `barewire man`: made from the definitions of the flags, so they
-//! cannot be stale.
+//! `barewire completions` and `barewire man`: generated from the definitions of the flags, so they
+//! are never stale.
 
 mod completion;
 mod page;

@@ -1,4 +1,4 @@
-//! Files that commands open while they run: those of the system, and what each names.
+//! Files that commands open while they run: those of the system, and those of each command.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -62,7 +62,7 @@ impl Files {
         self.add(existing(folder), Access::Write);
     }
 
-    /// The file, or one that takes its name, is written, or others beside it are.
+    /// The file, or one that takes its name, is written, or others in its directory are.
     pub fn write_beside(&mut self, file: &Path) {
         for folder in folders_of(file) {
             self.write_in(&folder);

@@ -1,4 +1,4 @@
-//! One Parquet file: row groups one after the other, and at the end what is where in it.
+//! One Parquet file: row groups one after the other, and a footer with their positions.
 //!
 //! A row group is made in memory and appended whole. When the disk has no room for one, the file
 //! ends with those before it.

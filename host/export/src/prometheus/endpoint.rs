@@ -48,7 +48,8 @@ impl Endpoint {
         let listener = TcpListener::bind(address).map_err(|e| {
             let hint = match e.kind() {
                 std::io::ErrorKind::AddrInUse => {
-                    "another program listens there: choose another port; `ss -ltnp` shows the program"
+                    "another program listens there: choose another port; `ss -ltnp` shows the \
+                     program"
                 }
                 std::io::ErrorKind::AddrNotAvailable => {
                     "use an address of this host, for example 127.0.0.1 or 0.0.0.0"

@@ -1,4 +1,4 @@
-//! Sessions of a destination: begun, filled with messages, ended, and what became of each message.
+//! Sessions of a destination: their start and end, their messages, and the result of each message.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Sums by application, with a bound on their labels: a series that a collector has seen stays for
-//! as long as the probe runs.
+//! Sums by application, with a bounded number of labels: a series stays for as long as the probe
+//! runs.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Pieces of a page: text made safe, bars, histograms, curves.
+//! Parts of a page: escaped text, bars, histograms, curves.
 
 use std::fmt::Write;
 

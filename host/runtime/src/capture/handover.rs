@@ -1,5 +1,5 @@
-//! Packets on their way from the thread of a queue to the thread that writes: bundles of them from
-//! a bounded number for each queue, and the order in which the writer takes from several.
+//! Passes packets from the thread of a queue to the writer thread: in bundles, of which each queue
+//! has a bounded number. It also defines the order in which the writer merges several queues.
 //!
 //! A packet is copied into a bundle, so that its frame goes back to the device at once; into a file
 //! it goes from there. The thread of the queue makes the file's records, so that a bundle of the
@@ -220,7 +220,7 @@ impl Inlet {
         true
     }
 
-    /// Goes on in an empty bundle, whose first packet this is: a bundle ends before the first
+    /// Continues in an empty bundle, whose first packet this is: a bundle ends before the first
     /// packet of an interface that the file does not know yet.
     #[cold]
     fn next_bundle(&mut self, first: &Record, stamp_ms: u32) -> bool {

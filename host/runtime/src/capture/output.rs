@@ -1,5 +1,5 @@
-//! The thread that writes: it takes what the queues hand over, in order, and puts it into the file
-//! or onto standard output. A blocked writer blocks no queue.
+//! The writer thread: it takes packets from the queues, in order, and writes them to the file or to
+//! standard output. A blocked writer blocks no queue.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

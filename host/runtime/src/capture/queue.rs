@@ -1,4 +1,4 @@
-//! What the thread of a queue does with its packets: hands them to the writer, or counts them.
+//! The thread of a queue: passes packets to the writer, or counts them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What running commands are confined by.
+//! Checks of seccomp and Landlock.
 
 use sys::{Result, landlock, seccomp};
 

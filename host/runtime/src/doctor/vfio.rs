@@ -1,4 +1,4 @@
-//! What drivers in user space need: an IOMMU, and the kernel's VFIO in front of it
+//! Checks of what user-space drivers need: an IOMMU, and the kernel's VFIO
 //! (`Documentation/ABI/testing/sysfs-class-iommu`, `Documentation/driver-api/vfio.rst` of the
 //! kernel).
 

@@ -97,7 +97,8 @@ impl Select {
             if count > IPTABLES_MAX {
                 let what = format!("compile the filter for {command}");
                 let why = format!("{count} instructions; -m bpf accepts {IPTABLES_MAX}");
-                let hint = "split the filter over several rules, or use barewire guard, which has no such limit";
+                let hint = "split the filter over several rules, or use barewire guard, which has \
+                    no such limit";
                 return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(hint));
             }
         }

@@ -1,4 +1,4 @@
-//! The collector: takes ended flows from the workers, joins halves, passes records to the outlet
+//! The collector: takes ended flows from the workers, merges halves, passes records to the outlet
 //! and reports status to it.
 
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What a probe is to do, and the memory that this takes.
+//! The configuration of a probe, and the memory it takes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Egress: the first packets of each flow, or those of chosen applications, are forwarded to another
-//! port, for a program there that looks deeper (shunting). Flows are metered whole in any case.
+//! Egress: the first packets of each flow, or those of chosen applications, are forwarded to
+//! another port, for example to an IDS (shunting). Flows are metered whole in any case.
 //!
 //! Each worker has a sending queue of its own, so nothing is shared on the way. Where both ports
 //! are over one pool a packet's frame changes hands; elsewhere it is copied and counted. What finds
@@ -162,7 +162,7 @@ pub struct EgressReport {
 
 impl Plan {
     /// From one port to another. Refuses what would go round in a circle, and the interface that
-    /// the machine lives on. `input` gets the pool that both share, if they can.
+    /// this host depends on. `input` gets the pool that both share, if they can.
     ///
     /// # Errors
     /// As above, and by the names and the filter.

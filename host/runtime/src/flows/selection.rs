@@ -1,4 +1,4 @@
-//! Which packets and records are looked at: what may change while a probe runs.
+//! The selection of packets and records (filter and sampling), which may change while a probe runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

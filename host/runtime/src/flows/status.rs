@@ -1,4 +1,4 @@
-//! How a probe stands and how it ended, and the outlet that learns of it.
+//! The status and the outcome of a probe, and the trait of the outlet that gets them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;

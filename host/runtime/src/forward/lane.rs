@@ -1,4 +1,4 @@
-//! A lane: one sending queue, the receiving queues that feed it, one thread.
+//! A lane: one transmit queue, the receive queues that feed it, one thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

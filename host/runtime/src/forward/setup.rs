@@ -1,4 +1,4 @@
-//! Opening both ends of a path: over one pool where that can be, and never a circle.
+//! Opens both ports of a path, over one pool if possible, and refuses loops.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ pub struct Setup {
     pub filter: Expression,
     /// How to open the ports, the direction and the filter aside.
     pub options: PortOptions,
-    /// Even on the interface that the machine lives on.
+    /// Even on an interface that this host depends on.
     pub force: bool,
 }
 
@@ -195,7 +195,8 @@ impl End {
             return Ok(());
         };
         let why = format!(
-            "{lifeline}: forwarding would take this host's own packets, or flood the network it depends on"
+            "{lifeline}: forwarding would take this host's own packets, or flood the network it \
+             depends on"
         );
         let what = format!("forward with {}", self.text);
         Err(Error::new(ErrorKind::InvalidInput, what, why)

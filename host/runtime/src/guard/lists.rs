@@ -1,4 +1,4 @@
-//! Prefix lists as rules name them: a file, or the prefixes themselves.
+//! Prefix lists of rules: a file, or the prefixes themselves.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The rule file: TOML, a `[[rule]]` a rule.
+//! The rule file: TOML, one `[[rule]]` per rule.
 //!
 //! ```toml
 //! [[rule]]

@@ -1,4 +1,4 @@
-//! Whether rules would drop the packets of the SSH session that they are given in.
+//! Whether rules would drop packets of the SSH session that barewire runs in.
 
 use std::net::IpAddr;
 

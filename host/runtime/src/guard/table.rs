@@ -1,4 +1,4 @@
-//! The rules that are in force, with their program and their counts over all programs so far.
+//! The rules in force, with their program and their counts over all programs so far.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

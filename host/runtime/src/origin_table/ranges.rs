@@ -1,7 +1,7 @@
-//! Lists of addresses as text: a prefix (`192.0.2.0/24`), or a first and a last address, and what
-//! is known of them, with tabs or commas between. That is what iptoasn.com has (start, end, number,
-//! country, name), DB-IP's lists of countries and networks, MaxMind's lists of networks, and what a
-//! routing table gives. Where ranges overlap the narrower one counts.
+//! Lists of addresses as text: a prefix (`192.0.2.0/24`), or a first and a last address, and their
+//! data, separated by tabs or commas. iptoasn.com (start, end, number, country, name), DB-IP's
+//! lists of countries and networks, MaxMind's lists of networks, and dumps of routing tables have
+//! this form. Where ranges overlap, the narrower one wins.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

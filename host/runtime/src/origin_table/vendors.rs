@@ -1,5 +1,5 @@
-//! Makers of network cards: IEEE's registries (`oui.csv`, `mam.csv`, `oui36.csv`) and Wireshark's
-//! `manuf`. The longest prefix counts.
+//! MAC vendors: IEEE's registries (`oui.csv`, `mam.csv`, `oui36.csv`) and Wireshark's `manuf`. The
+//! longest prefix wins.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a scan sends: probes, and the segments of connections that read banners before them.
+//! The packets that a scan sends: segments of banner connections first, then probes.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};

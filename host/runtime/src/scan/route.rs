@@ -1,4 +1,4 @@
-//! From where probes leave: interface, addresses, routers.
+//! The way of probes: interface, source addresses, routers.
 
 use std::net::IpAddr;
 
@@ -171,7 +171,8 @@ fn check_source_ports(name: &str, ports: (u16, u16), own: Option<(u16, u16)>) ->
         return Ok(());
     }
     let why = format!(
-        "this host uses ports {own_first}-{own_last} for its own connections, and would miss responses to ports {first}-{last}"
+        "this host uses ports {own_first}-{own_last} for its own connections, and would miss \
+         responses to ports {first}-{last}"
     );
     Err(
         Error::new(ErrorKind::InvalidInput, format!("scan on {name}"), why).with_hint(

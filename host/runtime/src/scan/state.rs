@@ -1,4 +1,4 @@
-//! How far a scan has come, in a file: what is needed to continue where it ended, however it ended.
+//! The state file of a scan: resumes it where it ended, even by `kill -9`.
 //!
 //! The file is written in place, once a second, by one call: it needs no right but the open file,
 //! and a process that is killed leaves the last state whole. The number in it is that of a second

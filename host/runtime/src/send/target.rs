@@ -1,4 +1,4 @@
-//! Where packets go: what kind of interface, how long they may be, and whether the machine lives on
+//! Where packets go: the kind of interface, the longest packet, and whether this host depends on
 //! it.
 
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
 //! The kernel's checks of a cBPF program (`bpf_check_classic`, `check_load_and_stores` in
-//! `net/core/filter.c`). What libpcap's compiler makes and its own interpreter runs is only
+//! `net/core/filter.c`). Constructs that libpcap generates and its own interpreter accepts are only
 //! reported: a read of unset scratch memory, a jump backward (`protochain`), a load at an offset
 //! that is negative and names nothing (`ip` after BACnet MS/TP).
 

@@ -1,4 +1,4 @@
-//! Bytes of machine code, with jumps to places that are not known yet.
+//! Encodes machine code, with forward jumps that are resolved later.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! What is known about a filter before code is made: which instructions are reached, which can
-//! only end with 0, and how much of the packet each needs.
+//! Analysis of a filter before code is generated: which instructions are reached, which can only
+//! end with 0, and how much of the packet each needs.
 //!
 //! A filter has no effect but its result, and a load outside the packet makes that 0. So a check
 //! of the packet's length may be made as early as one likes, for as many bytes as every path to a

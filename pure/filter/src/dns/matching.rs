@@ -1,4 +1,4 @@
-//! The rules, read plainly: what the programs are compared with.
+//! A reference implementation of the rules, with which programs are compared.
 
 use super::Queries;
 

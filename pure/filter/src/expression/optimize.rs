@@ -1,4 +1,5 @@
-//! Jump threading: an edge to a test whose outcome is known on that edge goes to where it leads.
+//! Jump threading: an edge to a test whose outcome is known on that edge is redirected to that
+//! test's successor.
 //!
 //! What is known at a block is what is known on all edges to it. A test is skipped only where the
 //! same value was loaded before, so a truncated packet is refused as without the pass.

@@ -1,5 +1,5 @@
 //! The signature of a packet, and whether it matches a given one: p0f's rules, one by one. The
-//! compiler is held against this.
+//! compiler is tested against this.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! IPFIX messages parsed (RFC 7011), by whomever they were written.
+//! Parses IPFIX messages (RFC 7011) of any exporter.
 //!
 //! It never panics on any input, and work and memory are bounded: [`TEMPLATE_MAX`] templates of
 //! [`FIELD_MAX`] fields, and a record is never without bytes.

@@ -1,5 +1,5 @@
-//! Elements for what decoders find. Those that IANA has go out under its numbers, all others under
-//! numbers of our own, which do not change.
+//! Elements for decoded fields. If IANA has an element, its number is used; all others have numbers
+//! of our own, which never change.
 //!
 //! Numbers of a fixed length have a value for *not seen*: 0 if 0 is not a valid value, else all
 //! bits set. Texts that were not seen are empty.

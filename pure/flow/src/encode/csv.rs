@@ -1,9 +1,9 @@
 //! A record as a line of comma-separated values (RFC 4180). A column is a row of `COLUMNS`, whose
-//! values need no quotes; behind them is what was asked for beyond the record, where texts from
-//! packets stand in quotes if they need them. Empty is what a flow does not have.
+//! values need no quotes; the requested extra columns follow, in which text from packets is quoted
+//! if necessary. A cell is empty if the flow has no value.
 //!
-//! Texts from packets are chosen by whoever sent the packets: a spreadsheet would run one that
-//! begins with `=` as a formula, a terminal obeys control characters. [`Texts`] says what is done.
+//! The sender of packets chooses the text in them: a spreadsheet would run one that begins with `=`
+//! as a formula, a terminal obeys control characters. [`Texts`] says what is done.
 
 use inspect::{FIELDS, Field, is_unprintable};
 

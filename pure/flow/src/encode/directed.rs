@@ -1,5 +1,5 @@
-//! What each direction of a record has: one row a field, with the name that CSV and Parquet give
-//! it (`reverse_` stands before the name for the other direction) and when there is a value.
+//! The fields of each direction of a record: one row per field, with its name in CSV and Parquet
+//! (prefixed with `reverse_` for the other direction) and the condition for a value.
 
 use crate::record::{Counters, Record};
 

@@ -1,4 +1,5 @@
-//! A record as a line of JSON with the fields of Suricata's EVE flow events, for what reads those.
+//! A record as a line of JSON with the fields of Suricata's EVE flow events, for programs that read
+//! those.
 //!
 //! Differences that a reader may meet: bytes are those of the IP datagram unless configured
 //! otherwise (Suricata counts the link header, too); the TCP state is derived from flags only; data

@@ -1,6 +1,5 @@
-//! What is reported about a flow beyond its record: the rarer parts of its key, its application,
-//! its Community ID. Which of them, the caller says once; records that come without are reported as
-//! far as they go.
+//! Extra fields of a flow: the rarer parts of its key, its application, its Community ID. The
+//! caller selects them once; records without them are reported without them.
 
 use inspect::{Application, CommunityId, Field, Protocol, Transport};
 

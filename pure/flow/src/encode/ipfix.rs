@@ -1,4 +1,4 @@
-//! IPFIX: records as messages of RFC 7011, biflows as RFC 5103 has them.
+//! IPFIX: records as messages of RFC 7011, biflows by RFC 5103.
 //!
 //! Flows with packets of both sides are one data record with reverse elements; flows of one side
 //! are a record without them. In uniflow mode each side is a record of its own, for collectors that

@@ -1,5 +1,5 @@
-//! A record as one line of JSON. The fields are described in `docs/flows.md`; names do not change,
-//! new ones may come.
+//! A record as one line of JSON. The fields are described in `docs/flows.md`; names never change,
+//! new ones may be added.
 //!
 //! Written by hand, digit by digit, because it is the whole cost of a probe that prints every flow:
 //! about a tenth of what `core::fmt` takes.

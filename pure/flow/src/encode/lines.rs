@@ -1,4 +1,4 @@
-//! Formats of lines of text: a line a record, as many of them in a message as fit.
+//! Line formats: one line per record, as many in a message as fit.
 
 use super::{Encode, Refusal, Statistics, Sum};
 use crate::expire::EndReason;

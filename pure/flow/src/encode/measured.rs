@@ -1,6 +1,6 @@
-//! What `--fields` measures of a flow beyond its record, as columns: its first packets, gaps and
-//! lengths, values of bytes. A column is a row of [`MEASURED`]; CSV, Parquet, Avro and IPFIX walk
-//! the rows. JSON has the same values in objects and lists of its own ([`super::json`]).
+//! The fields of `--fields` as columns: first packets, gaps and lengths, byte values. A column is a
+//! row of [`MEASURED`]; CSV, Parquet, Avro and IPFIX walk the rows. JSON has the same values in
+//! objects and lists of its own ([`super::json`]).
 
 use super::extra_fields::ExtraFields;
 use crate::element::{DataType, Element, OWN_ENTERPRISE, Semantics, Units};

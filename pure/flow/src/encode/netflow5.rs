@@ -1,5 +1,5 @@
-//! NetFlow version 5: a header of 24 bytes and up to 30 records of 48. IPv4 only, one direction a
-//! record, counters of 32 bits: a flow whose counters are greater becomes several records.
+//! NetFlow version 5: a header of 24 bytes and up to 30 records of 48. IPv4 only, one direction per
+//! record, counters of 32 bits: a flow with larger counters becomes several records.
 
 use super::uptime::Uptime;
 use super::{Encode, Refusal, Statistics, Sum};

@@ -1,4 +1,4 @@
-//! NetFlow version 9 (RFC 3954): templates as in IPFIX, one direction a record, times in
+//! NetFlow version 9 (RFC 3954): templates as in IPFIX, one direction per record, times in
 //! milliseconds of uptime, sequence numbers that count messages.
 
 use super::extra_fields::{ExtraFields, Known, application_id, application_names};

@@ -1,4 +1,4 @@
-//! Times as NetFlow has them: milliseconds since the exporter began, in 32 bits.
+//! Times in NetFlow: milliseconds since the exporter started, in 32 bits.
 //!
 //! They span 49 days, and a collector converts them to times of day with each header's uptime and
 //! time of day. Captures may be older than that; so the beginning lies before the first record, and

@@ -1,6 +1,6 @@
-//! What is known of flows whose record ended by a timeout, for the records in which they continue:
-//! a table of fixed size, in sets of four places hashed with the table's secret. In a full set a
-//! flow that needs no further look is evicted, else the one that ended first.
+//! Decoder results of flows whose record ended by a timeout, for their later records: a table of
+//! fixed size, in sets of four places hashed with the table's secret. In a full set a flow that
+//! needs no further look is evicted, else the one that ended first.
 
 use crate::extra::Inspected;
 use crate::hash::HashKey;

@@ -1,4 +1,4 @@
-//! The decoders of `inspect` behind a flow table: an [`Inspector`] is an [`Inspect`] as it is.
+//! The decoders of `inspect` in a flow table: an [`Inspector`] implements [`Inspect`].
 
 use inspect::{DONE, Direction, Inspector, Segment};
 

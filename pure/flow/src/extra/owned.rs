@@ -1,4 +1,4 @@
-//! Extras that outlive the flow: on their way to a collector, or held back for the other half.
+//! Extra fields that outlive the flow: sent to a collector, or held back for the other half.
 
 use inspect::Application;
 

@@ -1,4 +1,4 @@
-//! The slabs at work: what the table passes on about each packet and flow.
+//! Updates the slabs with each packet and flow of the table.
 
 use super::{Extra, Extras, PacketNote, Timing, put};
 use crate::expire::EndReason;

@@ -1,4 +1,4 @@
-//! How a meter is made, and what it is given.
+//! The configuration of a meter, and its input.
 
 use wire::LinkType;
 

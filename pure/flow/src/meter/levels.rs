@@ -1,4 +1,4 @@
-//! The levels of a packet: which of them names its flow, and what else they give to the key.
+//! The levels of a packet: which one defines its flow, and what the others add to the key.
 
 use wire::tcp::{self, TcpOption};
 use wire::{Dissection, LayerKind, Reason, dissect_inner};

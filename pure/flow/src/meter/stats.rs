@@ -1,4 +1,4 @@
-//! What a meter counts, and whether it adds up.
+//! The counters of a meter, and the check that they add up.
 
 use wire::Reason;
 

@@ -1,4 +1,4 @@
-//! How a table is made, and what it counts.
+//! The configuration of a table, and its counters.
 
 use crate::expire::{EndReason, Timeouts};
 

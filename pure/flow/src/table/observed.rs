@@ -1,4 +1,4 @@
-//! A packet as the table takes it.
+//! A packet as input of the table.
 
 use wire::{Dissection, LayerKind};
 

@@ -1,4 +1,4 @@
-//! Making room: which flow is evicted, and how its place is freed.
+//! Eviction: selects a flow and frees its entry.
 
 use crate::expire::{self, EndReason};
 

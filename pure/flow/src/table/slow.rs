@@ -1,4 +1,4 @@
-//! Everything but the plain case: flows that begin, end or are away from home.
+//! The slow path: flows that begin, end, or are stored outside their first line.
 
 use super::{AWAY_SHIFT, Place, REACH, RecordSink, Table, WAYS, Watch, tag_of};
 use crate::expire::{self, EndReason};

@@ -1,4 +1,4 @@
-//! The clock of a table, and the walk of its index for flows that have ended.
+//! The clock of a table, and the sweep of its index for flows that have ended.
 
 use crate::expire::{self, EndReason};
 

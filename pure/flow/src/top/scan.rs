@@ -1,5 +1,5 @@
-//! The largest live flows of a table, with what each moves a second, found piece by piece so that
-//! no packet waits long.
+//! The largest live flows of a table, with their rates, found step by step so that no packet is
+//! delayed for long.
 //!
 //! Rates cost nothing per packet: a round through the table remembers the bytes of each flow, and
 //! the next round subtracts them.

@@ -1,5 +1,5 @@
 //! Routing and discovery protocols in tcpdump's words: VRRP (RFC 5798), OSPF (RFC 2328, RFC 5340)
-//! and LLDP (IEEE 802.1AB). They are not dissected: nothing lies after them.
+//! and LLDP (IEEE 802.1AB). They are not dissected: nothing follows them.
 
 use core::fmt;
 

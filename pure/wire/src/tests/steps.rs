@@ -168,7 +168,7 @@ fn tunnels_over_ip() {
             "{protocol} {body:x?}"
         );
     }
-    // The length that PPTP's key gives limits the packet; what is behind is padding.
+    // The length that PPTP's key gives limits the packet; what follows is padding.
     let packet = over_ip(47, &[0x20, 1, 0x88, 0x0b, 0, 2, 3, 4, 7, 8, 9, 9]);
     let d = dissected(LinkType::IPV4, &packet);
     assert_eq!((d.payload(&packet), d.inner_len), (&[7, 8][..], 2));

@@ -1,9 +1,9 @@
-//! A card goes back to its kernel driver when the process that uses it ends, however it dies: a
+//! Binds a card back to its kernel driver when the process that uses it ends, even by `kill -9`: a
 //! small helper process waits for the end of a pipe that the user holds.
 //!
 //! The helper has its own session and its own name, so that neither closing the terminal nor
-//! killing its user by name (pkill(1)) ends it. What does: the end of the service or container that
-//! both are in. Then `barewire nic bind kernel` gives the card back.
+//! killing its user by name (pkill(1)) ends it. Stopping the service or container that both run in
+//! does. Then `barewire nic bind kernel` binds the card back.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! Reasons to leave a card where it is.
+//! Reasons not to change a card's driver.
 
 use std::fs;
 use std::net::IpAddr;
@@ -40,7 +40,8 @@ pub(super) fn no_iommu(card: &Card) -> Result<()> {
     }
     let why = "it has no IOMMU group: this machine has no IOMMU, or it is disabled";
     Err(refused(card, ErrorKind::Unsupported, why.into()).with_hint(
-        "enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel); `barewire doctor` shows the IOMMU's state",
+        "enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel); `barewire \
+         doctor` shows the IOMMU's state",
     ))
 }
 
@@ -51,12 +52,14 @@ pub(super) fn shared_group(card: &Card) -> Result<()> {
         return Ok(());
     };
     let why = format!(
-        "its IOMMU group {} also contains {other}, bound to {}: the kernel assigns a group to a process only as a whole",
+        "its IOMMU group {} also contains {other}, bound to {}: the kernel assigns a group to a \
+         process only as a whole",
         card.group.unwrap_or_default(),
         driver.as_deref().unwrap_or_default(),
     );
     let hint = format!(
-        "unbind {other} from its driver first, or move the card to another slot; {FORCE}, but the port opens only when {other} is free too"
+        "unbind {other} from its driver first, or move the card to another slot; {FORCE}, but the \
+         port opens only when {other} is free too"
     );
     Err(refused(card, ErrorKind::Busy, why).with_hint(hint))
 }
@@ -74,7 +77,8 @@ pub(super) fn in_use_by_kernel(place: &Place, function: &PciFunction, card: &Car
     let driver = card.driver.as_ref().filter(|driver| *driver != VFIO);
     if let (true, Some(driver)) = (card.interfaces.is_empty(), driver) {
         let why = format!(
-            "it is bound to {driver}, but its interface is not visible: it may be in use in another network namespace"
+            "it is bound to {driver}, but its interface is not visible: it may be in use in \
+             another network namespace"
         );
         let hint = format!("run `ip netns exec NAME barewire nic bind …` there; {FORCE}");
         return Err(refused(card, ErrorKind::Busy, why).with_hint(hint));
@@ -132,7 +136,7 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// A process drives it: taking it away would wait in the kernel until the process ends.
+/// A process uses it: unbinding would block in the kernel until the process ends.
 pub(super) fn in_use_by_process(place: &Place, function: &PciFunction, card: &Card) -> Result<()> {
     let Some((pid, name)) = user(place, function, card) else {
         return Ok(());

@@ -173,7 +173,8 @@ impl Ends<'_> {
             let fact = match self.link.index {
                 0 => "in user space, rejected packets are counted",
                 _ => {
-                    "in user space, because the kernel allows no loops; rejected packets are counted"
+                    "in user space, because the kernel allows no loops; rejected packets are \
+                     counted"
                 }
             };
             self.facts.retain(|(name, _)| *name != "filter");
@@ -261,9 +262,12 @@ fn time_source(
         TimestampSource::Auto => Ok(TimestampSource::Kernel),
         TimestampSource::Device if !socket.stamps_in_hardware(interface) => {
             let why = "the card does not timestamp every received packet";
-            Err(Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
-                "enable it if the card supports it: hwstamp_ctl -i {interface} -r 1; or use timestamp=kernel"
-            )))
+            Err(
+                Error::new(ErrorKind::Unsupported, what, why).with_hint(format!(
+                    "enable it if the card supports it: hwstamp_ctl -i {interface} -r 1; or use \
+                 timestamp=kernel"
+                )),
+            )
         }
         source => Ok(source),
     }

@@ -1,4 +1,4 @@
-//! From the clocks that programs and devices read to time since the Unix epoch.
+//! Converts times of the clocks that programs and devices read to time since the Unix epoch.
 
 use xdp::metadata::TimeClock;
 

@@ -1,9 +1,9 @@
 //! `file:` capture files, read and written as ports: pcap and pcapng, plain or compressed.
 //!
-//! Reading a plain regular file moves no byte: slots point into a private mapping of it. Everything
-//! else (pipes, compressed files, files that change while they are read) goes through one buffer in
-//! which packets never lie across the edge. Time stamps of either unit and byte order, several
-//! interfaces and several sections are the matter of `wire::file`.
+//! Reading an uncompressed regular file copies nothing: slots point into a private mapping of it.
+//! Everything else (pipes, compressed files, files that change while they are read) goes through
+//! one buffer in which each packet is contiguous. `wire::file` handles timestamp units, byte order,
+//! interfaces and sections.
 //!
 //! Damage ends a file late: all packets before it are delivered, then [`RxQueue::receive`] fails
 //! with `Damaged` and the offset in bytes (of the uncompressed file).

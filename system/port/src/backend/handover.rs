@@ -1,6 +1,6 @@
-//! What sending queues over a pool have in common: the buffers they hand out, and packets of other
-//! queues: a frame of another pool is copied, a slot of a receiving queue over the same pool is
-//! taken over.
+//! What transmit queues over a pool have in common: the buffers they hand out, and packets of other
+//! queues: a frame of another pool is copied, a slot of a receive queue over the same pool is
+//! transferred.
 
 use ring::slot::{Room, Slot};
 use ring::{Frame, FrameCache, Owners, Pool};

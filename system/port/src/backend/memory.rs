@@ -1,4 +1,4 @@
-//! `memory:` an in-process ring: what is sent on its TX queue is received on its RX queue.
+//! `memory:` an in-process ring: packets sent on its TX queue are received on its RX queue.
 //!
 //! For tests and benches, and the model of the rings between processes. Packets do not move: the
 //! ring carries descriptors of frames of one pool.

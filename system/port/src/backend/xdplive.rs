@@ -3,9 +3,8 @@
 //!
 //! One system call (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) sends the whole ring. It
 //! costs some ten microseconds by itself, so the ring is long, and this port is for high rates.
-//! Nothing is attached to the interface, and nothing of it is left when the port is closed. Such
-//! packets pass neither queueing disciplines nor taps: a tcpdump on the same interface does not see
-//! them.
+//! Nothing is attached to the interface. Such packets pass neither queueing disciplines nor taps: a
+//! tcpdump on the same interface does not see them.
 //!
 //! What the driver refuses comes to light only in the interface's own counters, which others move
 //! too; they are read when the sender waits for everything to leave, and then the refused packets
@@ -33,7 +32,8 @@ use crate::tx::{TxBackend, TxQueue};
 pub(crate) const BACKEND: Backend = Backend {
     summary: "sends without socket buffers, many packets per system call; taps do not see them",
     example: "xdplive:eth0",
-    needs: "CAP_BPF and CAP_NET_ADMIN; Linux 5.18; a driver that accepts XDP frames (veth: GRO or XDP at the other end)",
+    needs: "CAP_BPF and CAP_NET_ADMIN; Linux 5.18; a driver that accepts XDP frames (veth: GRO or \
+        XDP at the other end)",
     target: Target::Interface,
     // Each batch is a run of its program.
     to_send: Some(Capability::Bpf),
@@ -219,7 +219,8 @@ fn with_identifier(
         if left.is_zero() {
             return Err(error
                 .with_why(
-                    "the kernel has no free page pool identifier, and each call needs one: other programs use them, or the kernel releases them slowly",
+                    "the kernel has no free page pool identifier, and each call needs one: other \
+                     programs use them, or the kernel releases them slowly",
                 )
                 .with_hint("afpacket: sends without page pools"));
         }

@@ -1,4 +1,4 @@
-//! Options as they stand in a name: `?option=value&…`.
+//! Options in a port name: `?option=value&…`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A packet that outlives its batch: its frame, and what was known of it besides its bytes.
+//! A packet that outlives its batch: its frame and its metadata.
 
 use ring::{Frame, Pool};
 

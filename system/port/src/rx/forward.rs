@@ -1,5 +1,5 @@
-//! Packets of a batch that continue to a sending queue: their frames move where both queues have
-//! the same pool, else they are copied.
+//! Forwards packets of a batch to a transmit queue: their frames are transferred if both queues
+//! have the same pool, else they are copied.
 
 use std::ptr;
 

@@ -1,4 +1,4 @@
-//! Another filter while the port is open.
+//! Replaces the filter while the port is open.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

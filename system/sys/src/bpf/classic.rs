@@ -1,4 +1,4 @@
-//! cBPF on a socket of any kind (`SO_ATTACH_FILTER`, socket(7)). Needs no rights.
+//! cBPF on a socket of any kind (`SO_ATTACH_FILTER`, socket(7)). Needs no privileges.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,4 +1,4 @@
-//! Maps: arrays and tables shared by programs and us.
+//! Maps: arrays and tables shared by programs and user space.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -124,7 +124,8 @@ impl Device {
             let why = "it is empty or cannot be mapped";
             let error = Error::new(ErrorKind::NotFound, what(), why);
             return Err(error.with_hint(
-                "the firmware assigned it no address range, or it shares a page with another BAR: see lspci -vv, or try another slot",
+                "the firmware assigned it no address range, or it shares a page with another BAR: \
+                 see lspci -vv, or try another slot",
             ));
         }
         let (Ok(len), Ok(offset)) = (usize::try_from(info.len), i64::try_from(info.offset)) else {

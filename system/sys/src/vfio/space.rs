@@ -190,10 +190,12 @@ fn map_error(len: usize, error: io::Error) -> Error {
             "the limit for locked memory is below {mib} MiB: ulimit -l unlimited, or CAP_IPC_LOCK"
         ),
         Some(libc::ENOSPC) => {
-            "the kernel's limit of mappings is reached: a pool on huge pages needs few (sysctl vm.nr_hugepages), or raise /sys/module/vfio_iommu_type1/parameters/dma_entry_limit"
+            "the kernel's limit of mappings is reached: a pool on huge pages needs few (sysctl \
+             vm.nr_hugepages), or raise /sys/module/vfio_iommu_type1/parameters/dma_entry_limit"
                 .into()
         }
-        Some(libc::EINVAL | libc::EEXIST) => "the IOMMU does not support these addresses: use a smaller pool, fewer queues= or a shorter ring="
+        Some(libc::EINVAL | libc::EEXIST) => "the IOMMU does not support these addresses: use a \
+            smaller pool, fewer queues= or a shorter ring="
             .into(),
         _ => "see the kernel log: dmesg | tail".into(),
     };

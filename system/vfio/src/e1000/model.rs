@@ -1,5 +1,5 @@
-//! An 82540EM played by the test process, by the same manual as the driver, read from the card's
-//! side. What the manual forbids the driver is written down in `violations`.
+//! A model of the 82540EM in the test process, by the same manual as the driver, read from the
+//! card's side. Violations of the manual by the driver are recorded in `violations`.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Statistics registers (13.7), which clear when they are read. Not on everything that answers to
-//! the name: QEMU's e1000 keeps some, MPC among them, and no reset clears these.
+//! Statistics registers (13.7), which clear when they are read. Not on every e1000: QEMU's keeps
+//! some, MPC among them, and no reset clears these.
 
 use super::super::registers::Registers;
 

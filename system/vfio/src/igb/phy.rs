@@ -1,4 +1,4 @@
-//! The PHY (§3.5.8, §4.5.7): has it find its link.
+//! The PHY (§3.5.8, §4.5.7): starts link negotiation.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Sending: a descriptor a part of a packet, one report a batch (§7.2).
+//! Sending: one descriptor per part of a packet, one completion per batch (§7.2).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What a driver owes where the card lies, stops, is reset or is gone.
+//! What a driver must do when the card reports wrong values, stops, is reset or is removed.
 
 use super::*;
 

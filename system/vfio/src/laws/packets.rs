@@ -1,4 +1,5 @@
-//! What a driver owes in a quiet world: packets whole and in order, and a ring with bounds.
+//! What a driver must do in normal operation: deliver packets whole and in order, and bound its
+//! ring.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Where in which BAR the device keeps what: the vendor capabilities in PCI configuration space
-//! (VIRTIO 1.2 §4.1.4).
+//! The BAR and offset of each structure of the device: the vendor capabilities in PCI configuration
+//! space (VIRTIO 1.2 §4.1.4).
 
 use sys::{Error, ErrorKind, Result};
 

@@ -1,4 +1,4 @@
-//! Which features are requested, and which not and why (VIRTIO 1.2 §2.2, §5.1.3, §6).
+//! The features that are requested, and why others are not (VIRTIO 1.2 §2.2, §5.1.3, §6).
 
 use sys::{Error, ErrorKind, Result};
 
@@ -126,8 +126,8 @@ pub(super) fn wanted() -> Features {
 ///
 /// # Errors
 /// `Unsupported` for a device without VERSION_1, which has only the legacy interface, and for one
-/// without ACCESS_PLATFORM: it takes every address for one of the machine's memory and goes around
-/// the IOMMU (§6), so that our addresses, valid only in the IOMMU, would be other memory.
+/// without ACCESS_PLATFORM: it takes every address for one of the machine's memory and bypasses the
+/// IOMMU (§6), so that our addresses, valid only in the IOMMU, would be other memory.
 pub(super) fn choose(offered: Features) -> Result<Features> {
     let mut chosen = offered & wanted();
     let refuse = |why: &str, hint: &str| {
@@ -142,8 +142,10 @@ pub(super) fn choose(offered: Features) -> Result<Features> {
     }
     if chosen & ACCESS_PLATFORM == 0 {
         return refuse(
-            "it does not offer VIRTIO_F_ACCESS_PLATFORM: it bypasses the IOMMU and would write into foreign memory",
-            "with QEMU: -device virtio-net-pci,disable-legacy=on,iommu_platform=on; or use the kernel's driver (afxdp:INTERFACE)",
+            "it does not offer VIRTIO_F_ACCESS_PLATFORM: it bypasses the IOMMU and would write \
+             into foreign memory",
+            "with QEMU: -device virtio-net-pci,disable-legacy=on,iommu_platform=on; or use the \
+             kernel's driver (afxdp:INTERFACE)",
         );
     }
     if chosen & CTRL_VQ == 0 {

@@ -1,4 +1,4 @@
-//! What is in front of every packet (VIRTIO 1.2 §5.1.6, `struct virtio_net_hdr`).
+//! The header in front of every packet (VIRTIO 1.2 §5.1.6, `struct virtio_net_hdr`).
 //!
 //! ```text
 //!  0      1         2         4          6           8            10

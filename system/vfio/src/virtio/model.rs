@@ -1,5 +1,5 @@
-//! A virtio-net device played by the test process: the device's side of VIRTIO 1.2 §3.1, §4.1 and
-//! §5.1. What the specification forbids the driver is written down in `violations`.
+//! A model of a virtio-net device in the test process: the device's side of VIRTIO 1.2 §3.1, §4.1
+//! and §5.1. Violations of the specification by the driver are recorded in `violations`.
 
 mod queue;
 

@@ -1,8 +1,8 @@
 //! The packed virtqueue (VIRTIO 1.2 §2.8): one ring of descriptors that both sides write.
 //!
 //! A descriptor is available when its AVAIL bit is the driver's wrap counter and its USED bit is
-//! not; it is used when both are the device's wrap counter (§2.8.1). Each side goes around the ring
-//! by itself and turns its counter at the end.
+//! not; it is used when both are the device's wrap counter (§2.8.1). Each side walks around the
+//! ring by itself and turns its counter at the end.
 //!
 //! The barriers: a descriptor and what it points to come before its flags (§2.8.21.1.1, release);
 //! for a chain the first descriptor's flags come last (§2.8.17). The flags are written before
@@ -65,7 +65,7 @@ impl Packed {
         rest.store(word, Ordering::Relaxed);
     }
 
-    /// Goes on to the next place for a buffer (§2.8.21.1).
+    /// Moves to the next place for a buffer (§2.8.21.1).
     #[inline(always)]
     fn step_avail(&mut self) {
         self.unshown += 1;
@@ -76,7 +76,7 @@ impl Packed {
         }
     }
 
-    /// Goes on over a used buffer of `count` descriptors (§2.8.6).
+    /// Moves past a used buffer of `count` descriptors (§2.8.6).
     #[inline(always)]
     fn step_used(&mut self, count: u16) {
         self.used += count;

@@ -1,4 +1,4 @@
-//! A receiving queue (VIRTIO 1.2 §5.1.6.3, §5.1.6.4).
+//! A receive queue (VIRTIO 1.2 §5.1.6.3, §5.1.6.4).
 //!
 //! ```text
 //!  frame: | room | header (12) | packet …          |      the first buffer of a packet

@@ -1,4 +1,4 @@
-//! A sending queue (VIRTIO 1.2 §5.1.6.2).
+//! A transmit queue (VIRTIO 1.2 §5.1.6.2).
 //!
 //! The header goes into the frame in front of the packet, and both are one element. Where a packet
 //! begins too near to its frame's first byte, or lies in several frames, it becomes a chain whose

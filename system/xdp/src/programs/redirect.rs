@@ -1,5 +1,5 @@
-//! The program for AF_XDP: a packet of a queue that has a socket goes to the socket, every other
-//! continues to the host; each is counted under what became of it.
+//! The program for AF_XDP: a packet of a queue with a socket goes to the socket, every other to the
+//! host; each is counted by its outcome.
 //!
 //! ```text
 //! counters = lookup(queue)             none: to the host, uncounted

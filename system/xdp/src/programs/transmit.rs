@@ -1,5 +1,5 @@
 //! The program that sends: run over the kernel's live test frames, it fills each with the next
-//! packet that user space has written down, and redirects it to the device.
+//! packet in the ring of user space, and redirects it to the device.
 //!
 //! ```text
 //! index = control.next                 control.next = index + 1, or 0 at control.wrap

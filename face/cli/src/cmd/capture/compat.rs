@@ -1,5 +1,5 @@
 //! tcpdump's flags that barewire ignores, because it does that anyway, or refuses, with a
-//! replacement. The others stand where barewire's own stand.
+//! replacement. The others are next to barewire's own.
 
 use clap::{ArgAction, ValueEnum};
 
@@ -117,7 +117,8 @@ impl CompatArgs {
         let rows = [
             (
                 self.esp.is_some(),
-                "-E: ESP is not decrypted; write the packets with -w, and pass the keys to `tcpdump -E` or Wireshark",
+                "-E: ESP is not decrypted; write the packets with -w, and pass the keys to \
+                 `tcpdump -E` or Wireshark",
             ),
             (
                 self.mesh,

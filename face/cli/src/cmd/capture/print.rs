@@ -1,4 +1,4 @@
-//! How packets are printed: the flags, and the style that they make.
+//! How packets are printed: the flags, and the style that they select.
 
 use clap::ArgAction;
 use runtime::capture::{Columns, Dump, Printer, Style, TimeStyle};

@@ -1,4 +1,5 @@
-//! `barewire filter p0f`: the signatures of SYNs and SYN+ACKs, of a capture file or as they come.
+//! `barewire filter p0f`: prints the signatures of SYNs and SYN+ACKs in a capture file or on a live
+//! port.
 
 mod print;
 

@@ -1,4 +1,4 @@
-//! `barewire filter test`: a filter on the packets of a capture file.
+//! `barewire filter test`: runs a filter on the packets of a capture file.
 
 use port::{PortOptions, RxBatch};
 use runtime::capture::{Context, Held, Printer, Style, TimeStyle};

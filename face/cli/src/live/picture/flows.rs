@@ -1,6 +1,6 @@
 //! The table of flows. From 80 columns up a flow takes one line, below two: source over
-//! destination, each with what it sent. A column that has no room is left out; no number, IPv4
-//! address or port is ever cut.
+//! destination, each with what it sent. A column that does not fit is omitted; no number, IPv4
+//! address or port is ever truncated.
 
 use flow::top::Order;
 use ratatui::Frame;

@@ -1,4 +1,4 @@
-//! Where packets went that are in no flow, and why some never came here.
+//! Packets that are in no flow, and packets lost before the meter, by reason.
 
 use port::DropReason;
 use ratatui::Frame;

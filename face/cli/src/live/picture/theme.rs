@@ -1,6 +1,6 @@
-//! What colours mean: red for losses, yellow for what will soon be one, cyan and green for the two
-//! directions, grey for flows that have ended. Without colours (`NO_COLOR`, no-color.org) bold and
-//! dim replace them.
+//! The meaning of colours: red for losses, yellow for resources that run low, cyan and green for
+//! the two directions, grey for flows that have ended. Without colours (`NO_COLOR`, no-color.org)
+//! bold and dim replace them.
 
 use ratatui::style::{Color, Modifier, Style};
 

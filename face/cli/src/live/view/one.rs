@@ -1,4 +1,4 @@
-//! Rates over time of the flows that are shown, and all that is known of the one that was opened.
+//! Rates over time of the flows shown, and all data of the opened flow.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What wakes the thread that writes.
+//! Wakes the writer thread.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering, fence};

@@ -1,4 +1,4 @@
-//! Packets one after another in memory that is passed between a queue's thread and the writer.
+//! A bundle: packets in contiguous memory that is passed between a queue's thread and the writer.
 
 use port::Vlan;
 use port::file::Record;

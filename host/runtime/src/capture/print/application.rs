@@ -1,5 +1,5 @@
-//! What decoders found in a packet, at the end of its line: the protocol, and the most informative
-//! fields, in packet order.
+//! The decoded fields at the end of a packet's line: the protocol, and the most informative fields,
+//! in packet order.
 
 use std::fmt::{self, Write};
 

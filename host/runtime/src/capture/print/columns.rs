@@ -1,6 +1,6 @@
-//! Packets as columns (`--fields`): values by the names that tshark has for them, or by those of
-//! our decoders (`tls.sni`, and `tls_sni` as in JSON). Where packets are in packets, a value of
-//! each is printed, joined by commas, the outermost first.
+//! Packets as columns (`--fields`): values by tshark's names, or by those of barewire's decoders
+//! (`tls.sni`, and `tls_sni` as in JSON). For tunnelled packets the values of all levels are
+//! printed, joined by commas, the outermost first.
 
 use std::fmt::{self, Write};
 

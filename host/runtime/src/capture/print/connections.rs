@@ -1,5 +1,5 @@
-//! The connections that lines refer to: where the numbers of each side begin, and what the
-//! decoders keep of it.
+//! The connections of printed packets: the initial sequence numbers of each side, and the state of
+//! the decoders.
 //!
 //! A table of fixed size, in sets: where a set is full, the connection that was printed least
 //! recently is evicted, and its later lines begin again, as those of a new one.

@@ -1,4 +1,5 @@
-//! The interface and the way of a cooked packet (`any`), in front of its line, as tcpdump has them.
+//! The interface and the direction of a cooked packet (`any`) at the start of its line, as tcpdump
+//! prints them.
 
 use std::collections::HashMap;
 use std::fmt;

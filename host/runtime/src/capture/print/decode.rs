@@ -1,4 +1,4 @@
-//! What the decoders find in a packet: for the end of its line, and for columns.
+//! Decodes a packet for the end of its line and for columns.
 //!
 //! A datagram is read by itself, so that each question and each answer has its own. TCP and QUIC
 //! are read as connections, and what a packet adds is its own; later requests of a connection are

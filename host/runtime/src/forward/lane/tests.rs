@@ -31,7 +31,11 @@ fn another_error_is_an_outage_of_live_packets_and_the_end_of_others() {
         let mut live = out(kind, Intake::Live);
         assert!(live.flush().is_ok() && live.flush().is_ok(), "{kind:?}");
         let outages = live.failing.get();
-        assert_eq!((outages.begun, outages.over), (1, 0), "one outage goes on");
+        assert_eq!(
+            (outages.begun, outages.over),
+            (1, 0),
+            "one outage continues"
+        );
         live.tolerate(Ok(())).unwrap();
         assert_eq!(live.failing.get().over, 1);
         for intake in [Intake::Waiting, Intake::File] {

@@ -1,6 +1,6 @@
-//! Columns on request, behind all others: the fields of the record that the standard columns leave
-//! out, and what [`measured`] has. The integers of a list have semicolons between them. Empty is
-//! what a flow does not have, as it is null in Parquet.
+//! Requested columns, after all others: the fields of the record that are not among the standard
+//! columns, and those of [`measured`]. The integers of a list are separated by semicolons. A cell
+//! is empty where Parquet has null.
 
 use super::stamp;
 use crate::encode::directed::{DIRECTED, Directed};

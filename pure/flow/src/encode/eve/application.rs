@@ -1,4 +1,4 @@
-//! What is known of the application, under Suricata's names.
+//! The application's fields, under Suricata's names.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! What `--fields` measures, in IPFIX: numbers as elements of our own, lists as `basicList`s
-//! (RFC 6313 §4.5.1) of such elements. The number of a reverse element has [`OWN_REVERSE`] added.
+//! The fields of `--fields` in IPFIX: numbers as elements of our own, lists as `basicList`s (RFC
+//! 6313 §4.5.1) of such elements. The number of a reverse element has [`OWN_REVERSE`] added.
 
 use super::write::variable;
 use crate::element::{Element, OWN_REVERSE, VARIABLE_LEN, reverse_name};

@@ -1,4 +1,4 @@
-//! Messages that come now and then: templates and options. They may allocate.
+//! Occasional messages: templates and options. They may allocate.
 
 use super::{HEADER_LEN, SET_HEADER_LEN, VERSION};
 

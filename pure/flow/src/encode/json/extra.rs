@@ -1,4 +1,4 @@
-//! What was recorded beyond the record, in the same line.
+//! The extra fields of a record, in the same line.
 
 use super::{member, number};
 use crate::encode::extra_fields;

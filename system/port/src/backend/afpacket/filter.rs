@@ -1,8 +1,8 @@
-//! The socket's filter: what the kernel leaves out, and how much of the rest it keeps.
+//! The socket's filter: which packets the kernel skips, and how many bytes of the others it keeps.
 //!
-//! A user's filter runs as an eBPF program that also counts what it sees, so that the account knows
-//! what was rejected; without the privilege to load one, the same filter runs as cBPF, which cannot
-//! count.
+//! A user's filter runs as an eBPF program that also counts packets, so that the account has the
+//! number of rejected ones; without the privilege to load one, the same filter runs as cBPF, which
+//! cannot count.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -239,7 +239,8 @@ pub(super) fn fact(options: &PortOptions, counts: bool) -> &'static str {
         (None, _) => "none",
         (_, true) => "in the kernel (eBPF), rejected packets are counted",
         (_, false) => {
-            "in the kernel (cBPF, because loading eBPF is not permitted), rejected packets are not counted"
+            "in the kernel (cBPF, because loading eBPF is not permitted), rejected packets are \
+             not counted"
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opening the receiving side: which ring, in which order what is put on the sockets, and the
+//! Opening the receiving side: the choice of the ring, the order of socket options, and the fan-out
 //! group.
 
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,5 @@
 //! The program of a record ring: a socket filter that writes each packet into memory that we map,
-//! and then rejects it, so that the kernel does nothing more about it.
+//! and then rejects it, so that the kernel does no further work.
 //!
 //! ```text
 //! | control, one page | records ...                              | room after the last |

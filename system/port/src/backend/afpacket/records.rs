@@ -1,8 +1,7 @@
 //! A tap by record ring: the program writes packets into memory that we map; here they are read.
 //!
-//! Most of a packet's cost in the packet socket's own ring is the work besides the copy (room,
-//! accounting, locks, address, block). The program does without, and what it rejects the socket
-//! forgets.
+//! Most of a packet's cost in the packet socket's own ring is not the copy (but room, accounting,
+//! locks, address, block). The program avoids this work, and the socket ignores rejected packets.
 
 mod rx;
 

@@ -1,5 +1,5 @@
-//! Receiving: walk the blocks that the kernel handed over, give each back when all its packets are
-//! released.
+//! Receiving: walks the blocks that the kernel has filled, and returns each when all its packets
+//! are released.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -145,7 +145,7 @@ impl Rx {
         true
     }
 
-    /// Goes on to the next block; the one walked goes back with the next release.
+    /// Moves to the next block; the one walked is returned with the next release.
     #[inline]
     fn close_block(&mut self) {
         self.left = 0;

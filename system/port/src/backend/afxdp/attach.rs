@@ -1,4 +1,5 @@
-//! The program on the interface: which one, where, and the error if it cannot be attached.
+//! The program on the interface: its variant, its attach mode, and the error if it cannot be
+//! attached.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -342,14 +343,16 @@ fn explain(error: Error, device: &Device, options: &PortOptions, refusals: &[Str
     let forced = options.attach == AttachMode::Native;
     if device.lro && forced {
         return error.with_hint(format!(
-            "large receive offload is on, and XDP needs packets as received: ethtool -K {name} lro off"
+            "large receive offload is on, and XDP needs packets as received: ethtool -K {name} \
+             lro off"
         ));
     }
     // What a driver refuses (EINVAL, ERANGE, EOPNOTSUPP); other failures have another cause.
     let is_refused = matches!(error.os_code(), Some(22 | 34 | 95));
     if is_refused && device.needs_frags(false) {
         return error.with_hint(format!(
-            "packets of this MTU need several buffers: ip link set dev {name} mtu 1500, or attach=generic"
+            "packets of this MTU need several buffers: ip link set dev {name} mtu 1500, or \
+             attach=generic"
         ));
     }
     match hint {

@@ -147,7 +147,8 @@ fn frame_too_short(device: &Device) -> Error {
         ErrorKind::Unsupported,
         format!("bind to {} with zero-copy", device.link.name),
         format!(
-            "the card fills frames of {} bytes in steps of 1024, which is too short for the MTU, and the driver or program has no multi-buffer support ({})",
+            "the card fills frames of {} bytes in steps of 1024, which is too short for the MTU, \
+             and the driver or program has no multi-buffer support ({})",
             device.frame_len,
             device.circumstances()
         ),
@@ -179,7 +180,8 @@ fn explain_bind(error: Error, device: &Device, queue_index: u32, options: &PortO
         }
         Some(libc::EOPNOTSUPP | libc::EINVAL) if device.needs_frags(false) => {
             let why = format!(
-                "packets of this MTU need several buffers, which the kernel or driver does not support ({})",
+                "packets of this MTU need several buffers, which the kernel or driver does not \
+                 support ({})",
                 device.circumstances()
             );
             error

@@ -1,8 +1,8 @@
-//! Which frames of a queue the kernel has: one bit a frame.
+//! Which frames of a queue the kernel has: one bit per frame.
 //!
 //! The pool's owner table records that a device holds a frame, but not which device. A socket can
-//! only return what it was given, so its descriptors are checked against this set too; and what is
-//! left in it when the socket has closed is what the kernel never gave back.
+//! only return frames it was given, so its descriptors are checked against this set too; frames
+//! left in it when the socket is closed are those that the kernel never returned.
 
 use ring::Pool;
 use sys::xsk::Descriptor;

@@ -1,4 +1,4 @@
-//! What was obtained, in words.
+//! Describes the modes in use.
 
 use xdp::ProgramClock;
 

@@ -1,4 +1,4 @@
-//! What is to be opened: which queues, how long their rings, how many frames.
+//! Plans a port: its queues, the lengths of their rings, the number of frames.
 
 use ring::{Pool, PoolConfig};
 use sys::ethtool::Ethtool;

@@ -1,4 +1,5 @@
-//! When a zero-copy socket's queue has been taken down, and its frames are ours again.
+//! Detects when the driver has released the queue of a closed zero-copy socket, so that its frames
+//! are ours again.
 //!
 //! Closing such a socket does not wait for the driver: `xsk_destruct` leaves that to a work item
 //! (`xp_put_pool`, `xp_release_deferred` in `net/xdp/xsk_buff_pool.c`), and until that has run the

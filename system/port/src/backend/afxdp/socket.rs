@@ -1,4 +1,4 @@
-//! One queue's socket: its memory, its rings, its binding, and what returns when it closes.
+//! One queue's socket: its memory, its rings, its binding, and the frames returned when it closes.
 
 use std::any::Any;
 use std::os::fd::AsFd;

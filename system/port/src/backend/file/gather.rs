@@ -1,10 +1,10 @@
-//! Where records gather until they are written: memory that is written by slices, because its
-//! length is settled once a record and not once a piece of one.
+//! A buffer for records until they are written: filled by slices, because the length is checked
+//! once per record and not once per part of one.
 
 /// Bytes gathered so far, and room after them.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
-    /// All of it initialised; what is behind `len` holds what was there before.
+    /// All of it is initialised; bytes after `len` have old contents.
     memory: Vec<u8>,
     len: usize,
 }

@@ -1,5 +1,5 @@
-//! How much of a capture file the kernel has accepted, for use while the writer is in a call; and
-//! the edges of records, at which a file may be cut.
+//! How much of a capture file the kernel has accepted, readable while the writer is in a call; and
+//! record boundaries, at which a file may be truncated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

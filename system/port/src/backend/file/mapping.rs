@@ -1,12 +1,11 @@
 //! A capture file mapped into memory, private and writable, so that slots can point into it and
 //! packets can be changed in place without the file noticing (copy on write, per page).
 //!
-//! A mapping has one trap: where another process cuts the file short, or the disk fails, touching
-//! the lost pages raises `SIGBUS`, whose default is death. A capture file is not ours to trust, so
-//! there is a guard: a handler that has a list of all file mappings of this module and, if the
-//! fault is in one of them, maps zeroed pages over the rest of it and sets a flag. The reader
-//! checks the flag once per batch and ends with an error that describes it. Other faults go to the
-//! previous handler.
+//! If another process truncates the file, or the disk fails, touching the lost pages raises
+//! `SIGBUS`, which kills the process by default. A capture file is untrusted, so there is a handler
+//! that has a list of all file mappings of this module and, if the fault is in one of them, maps
+//! zeroed pages over the rest of it and sets a flag. The reader checks the flag once per batch and
+//! ends with an error that describes it. Other faults go to the previous handler.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -125,7 +124,7 @@ impl FileMapping {
     }
 
     /// To be called between batches with the position of the reader: releases the pages before it
-    /// and requests those ahead. False when the file's contents cannot be had there (a disk error,
+    /// and requests those ahead. False when the file's contents cannot be read there (a disk error,
     /// a cut).
     pub(super) fn advance(&mut self, at: usize) -> bool {
         let at = at.min(self.len);
@@ -176,7 +175,8 @@ impl FileMapping {
             return Ok(());
         }
         let why = format!(
-            "the file was truncated, or its disk failed, during reading: the last packets up to byte {at} may read as zeros"
+            "the file was truncated, or its disk failed, during reading: the last packets up to \
+             byte {at} may read as zeros"
         );
         Err(Error::new(ErrorKind::Damaged, format!("read {path}"), why))
     }

@@ -1,4 +1,4 @@
-//! Several files as one port: their packets in the order of time.
+//! Several files as one port: their packets in timestamp order.
 //!
 //! Of each input a run of packets is read ahead, as slots over its memory; the input whose first
 //! packet comes first gives packets up to the time of the second. Reading an input on may move the

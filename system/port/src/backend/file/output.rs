@@ -1,7 +1,7 @@
-//! Where a capture is written to: a file that stays valid at any time, or standard output.
+//! The output of a capture: a file that is valid at any time, or standard output.
 //!
-//! Bytes come in pieces of whole records. A piece is written with one call if the system takes it;
-//! where it does not (the disk is full), the file is cut back to the end of the last whole record.
+//! Bytes come in pieces of whole records. A piece is written with one call if possible; if not (the
+//! disk is full), the file is truncated to the end of the last whole record.
 //!
 //! A compressed piece is a gzip member of its own, or some whole blocks of the one zstd frame: the
 //! library that Wireshark reads with joins members, but ends with the first frame. A frame that

@@ -1,9 +1,9 @@
-//! When a capture continues in another file, and what that file is called: tcpdump's rules.
+//! When a capture is rotated, and the name of the next file: tcpdump's rules.
 //!
 //! By size: `x`, `x1`, `x2`, …; with a limit of files they are numbered from 0 with equal width and
-//! written round and round (`x0` to `x4` with 5). By time: the name is a strftime(3) format, filled
-//! in with the start of the period; the limit ends the capture. By both: the number starts again
-//! with each period, and the limit only sets the width of the numbers.
+//! reused in turn (`x0` to `x4` with 5). By time: the name is a strftime(3) format, filled in with
+//! the start of the period; the limit ends the capture. By both: the number starts again with each
+//! period, and the limit only sets the width of the numbers.
 //!
 //! In one thing we differ: a name without a time format gets the next number with each period,
 //! where tcpdump would write over the file before.

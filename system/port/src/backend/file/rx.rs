@@ -63,7 +63,7 @@ pub(super) struct Rx {
     filters_by_link: HashMap<u16, Option<Matcher>>,
     snaplen: u32,
     pub(super) end: Option<End>,
-    /// The end was told to the program.
+    /// The end was reported to the program.
     reported: bool,
     keep: OnceCell<Pool>,
     cache: Option<FrameCache>,
@@ -130,7 +130,7 @@ impl Rx {
         }
     }
 
-    /// How many interfaces were met; each is in what the control side is told by that time.
+    /// Number of interfaces read so far; the control side has been informed of each.
     pub(super) fn interface_count(&self) -> usize {
         self.filters.len()
     }

@@ -1,5 +1,5 @@
-//! The bytes of a capture file in one piece at a time: from a mapping where the file is plain and
-//! regular, else from a buffer in which no packet ever lies across the edge.
+//! The bytes of a capture file, piece by piece: from a mapping if the file is uncompressed and
+//! regular, else from a buffer in which each packet is contiguous.
 
 use std::fs::File;
 use std::io;

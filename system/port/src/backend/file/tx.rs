@@ -1,4 +1,5 @@
-//! A capture file as a sending queue: what is sent is written, with the time at which it was sent.
+//! A capture file as a transmit queue: sent packets are written, with the time at which they were
+//! sent.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Writing capture files: pcap or pcapng, plain or compressed, one file or a set of them.
 //!
-//! Packets are gathered one after another in one buffer and leave it in large writes, always at the
-//! edge of a record, so that a file is valid at every moment: after a crash, a `kill -9`, a full
-//! disk. Nothing is allocated for a packet.
+//! Packets are gathered one after another in one buffer and written in large writes of whole
+//! records, so that a file is valid at any time: after a crash, a `kill -9`, a full disk. Nothing
+//! is allocated for a packet.
 
 mod encoder;
 mod files;
@@ -299,7 +299,7 @@ impl FileWriter {
         Ok(Wrote::Packet)
     }
 
-    /// Goes on to the next file if it is time; false if there is none.
+    /// Opens the next file if it is time; false if there is none.
     fn make_room(&mut self, time_ns: u64) -> Result<bool> {
         let time_s = Timestamp(time_ns).seconds();
         if self.output.is_none() {
@@ -440,7 +440,8 @@ impl FileWriter {
         );
         let error = Error::from_io(self.what(), error).with_why(text);
         if is_full {
-            let hint = "free some space, write to another disk, compress (.pcapng.zst), or keep only the last files (-C SIZE -W COUNT)";
+            let hint = "free some space, write to another disk, compress (.pcapng.zst), or keep \
+                only the last files (-C SIZE -W COUNT)";
             return error.with_kind(ErrorKind::NoSpace).with_hint(hint);
         }
         error

@@ -1,8 +1,8 @@
 //! The control side: the account, events of the link, the end of the intake.
 //!
-//! Where the card counts, `seen` is its word (its statistics registers), `delivered` the program's
-//! thread's, `in flight` a walk over the descriptors: three that do not know of each other. Where
-//! it counts less, the sum shows less:
+//! If the card counts, `seen` comes from its statistics registers, `delivered` from the program's
+//! thread, `in flight` from a walk over the descriptors: three independent sources. If it counts
+//! less, the sum shows less:
 //!
 //! - a card that counts over all its queues (the 82576: its counters by queue belong to virtual
 //!   functions) vouches for the port's sum. What is seen of each queue but the first is what is

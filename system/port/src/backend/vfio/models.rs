@@ -1,4 +1,5 @@
-//! Ports on device models, for tests and benches: what `port::testing` shows of this backend.
+//! Ports on device models, for tests and benchmarks: the part of this backend that `port::testing`
+//! exposes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

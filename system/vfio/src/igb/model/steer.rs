@@ -1,4 +1,4 @@
-//! What the card computes of a packet: the hash that spreads packets over queues (§7.1.2.10), and
+//! What the card computes from a packet: the hash that spreads packets over queues (§7.1.2.10), and
 //! whether the checksums are right.
 
 use crate::igb::registers as reg;

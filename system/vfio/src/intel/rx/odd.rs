@@ -1,4 +1,5 @@
-//! Packets that are not plain: in several descriptors, damaged, without end, or a lie.
+//! Packets that are not plain: in several descriptors, damaged, unfinished, or with impossible
+//! values.
 
 use std::sync::atomic::Ordering;
 

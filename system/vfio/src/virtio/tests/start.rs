@@ -1,4 +1,4 @@
-//! What is agreed upon at the start, and devices that cannot be had.
+//! Feature negotiation at the start, and devices that are refused.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! The table of the largest flows. On a terminal it fits: step by step columns go, IPv6 addresses
-//! lose their middle, and numbers get larger units, until a line has room. Elsewhere everything is
-//! there.
+//! The table of the largest flows. On a terminal it fits the width: step by step columns are
+//! omitted, IPv6 addresses are shortened, and numbers get larger units, until a line fits.
+//! Elsewhere it is complete.
 
 use std::io::{self, Write};
 

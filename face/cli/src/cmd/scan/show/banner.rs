@@ -1,4 +1,4 @@
-//! What services said, as a line of text or JSON.
+//! Banners of services, as a line of text or JSON.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

@@ -1,5 +1,5 @@
-//! A packet as the record of a file: bytes that any thread can make, and that go into the file as
-//! they are ([`FileWriter::records`](crate::file::FileWriter::records)).
+//! Encodes a packet as a record of a file: bytes that any thread can produce, and that are written
+//! to the file unchanged ([`FileWriter::records`](crate::file::FileWriter::records)).
 
 use ring::slot::Vlan;
 use wire::Timestamp;

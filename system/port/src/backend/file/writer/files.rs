@@ -1,4 +1,5 @@
-//! The files of a set: created, given a head, ended; and the error of one that cannot be created.
+//! The files of a set: created, started with a header, ended; and the error of one that cannot be
+//! created.
 
 use std::io;
 use std::path::Path;
@@ -120,7 +121,7 @@ impl FileWriter {
         let path = self.output.as_ref().map(|(_, path)| path.clone());
         self.close()?;
         if let (Some(closed), Some(path)) = (&self.options.closed, path) {
-            // Whoever wanted to know may be gone.
+            // The receiver of the result may have been dropped.
             let _ = closed.send(path);
         }
         Ok(())
@@ -174,7 +175,8 @@ fn refused(path: &Path, error: io::Error, files: u32) -> Error {
         Some(libc::ENOENT) if folder.is_dir() => "files cannot be created there".to_owned(),
         Some(libc::ENOENT) => format!("create the directory first: mkdir -p {}", folder.display()),
         Some(libc::EACCES | libc::EPERM) if files > 0 => format!(
-            "with --user, later files are created by that user, who needs write permission in {}; without --no-landlock, only directories in use at startup are writable",
+            "with --user, later files are created by that user, who needs write permission in {}; \
+             without --no-landlock, only directories in use at startup are writable",
             folder.display()
         ),
         Some(libc::EACCES | libc::EPERM) => {

@@ -1,4 +1,4 @@
-//! How files are to be written, what goes into them, and what became of it.
+//! Options for writing files, the packet metadata written, and the results.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ pub struct FileInterface {
     pub filter: Arc<str>,
 }
 
-/// What is written of a packet beside its bytes.
+/// What is written of a packet in addition to its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record {
     /// When it came, in nanoseconds since 1970.
@@ -122,7 +122,7 @@ pub struct Record {
     pub vlan: Option<Vlan>,
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Wrote {
