@@ -518,7 +518,7 @@ fn wrong_use_and_bad_input_get_one_clear_message() {
         (&["-r", text(&empty)], 1, "empty"),
         (&["-r", text(&plain)], 1, "not a pcap or pcapng file"),
         (&["-r", text(&xz)], 1, "xz"),
-        (&["-r", text(folder.path())], 1, "folder"),
+        (&["-r", text(folder.path())], 1, "directory"),
         (&["-r", input, "udp prot 53"], 1, "unexpected \"prot\""),
         (
             &["-r", input, "-w", "/no/such/folder/x.pcap"],

@@ -68,7 +68,7 @@ fn a_full_disk_leaves_a_valid_file_and_reports_how_much() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{name}: {error}");
         assert!(error.contains("No space left on device"), "{name}: {error}");
-        assert!(error.contains("hint: make room"), "{name}: {error}");
+        assert!(error.contains("hint: free some space"), "{name}: {error}");
         let count = count_with_capinfos(&copy);
         let len = copy.metadata().unwrap().len();
         assert!(count > 1500, "{name}: only {count} packets");

@@ -73,7 +73,11 @@ fn a_capture_does_not_follow_the_link_of_another_user() {
     assert_eq!(refused.code(), Some(1), "{}", refused.stderr);
     let words = "it is a symbolic link to ";
     assert!(refused.stderr.contains(words), "{}", refused.stderr);
-    assert!(refused.stderr.contains("hint: name the file itself"));
+    assert!(
+        refused
+            .stderr
+            .contains("hint: give the path of the file itself")
+    );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     // One's own is followed.
     lchown(&link, Some(0), Some(0)).unwrap();
@@ -145,7 +149,7 @@ fn no_output_follows_a_link_of_another_user() {
         set_mode(0o1777);
         std::fs::write(&out, "").unwrap();
         lchown(&out, Some(12_345), None).unwrap();
-        refused("user 12345 made it");
+        refused("user 12345 created it");
         assert_eq!(std::fs::read_to_string(&out).unwrap(), "", "{args:?}");
         std::fs::remove_file(&out).unwrap();
         run().checked().unwrap();

@@ -60,7 +60,7 @@ fn errors_show_the_position_and_what_was_expected() {
             &["compile", "--p0f", "4:64:0:*:*,*:mss,ts::0"],
             "words of 4 bytes",
         ),
-        (&["compile", "--to", "iptables", &many], "-m bpf takes 64"),
+        (&["compile", "--to", "iptables", &many], "-m bpf accepts 64"),
     ] {
         let finished = run(args);
         assert_eq!(finished.code(), Some(1), "{args:?}: {}", finished.stderr);

@@ -67,7 +67,7 @@ fn a_card_of_the_kernel_or_of_unknown_type() {
     let card = VfioCard::bind("e1000e-0");
     refused(
         &finish(&mut capture(&card.address)),
-        "there is no driver for 8086:10d3 here",
+        "barewire has no driver for 8086:10d3",
         "Intel 82576",
     );
 }
@@ -106,7 +106,7 @@ fn a_card_that_shares_its_group() {
     let nic = |args: &[&str]| finish(Command::new("barewire").arg("nic").args(args));
     refused(
         &nic(&["bind", "vfio", &card]),
-        &format!("also has {other}, which e1000 drives"),
+        &format!("also contains {other}, bound to e1000"),
         "--force",
     );
     let first = VfioCard::bind("shared0");

@@ -61,7 +61,7 @@ fn a_compressed_file_is_reported_as_such() {
     ] {
         let error = table("origins-packed", packed, packed).err().unwrap();
         assert!(error.to_string().contains("compressed"), "{error}");
-        assert!(error.hint().unwrap().contains("unpack"), "{error:?}");
+        assert!(error.hint().unwrap().contains("decompress"), "{error:?}");
     }
 }
 

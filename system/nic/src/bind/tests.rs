@@ -218,7 +218,7 @@ fn devices_that_must_not_be_bound_are_refused() {
     copy.function("0000:00:01.0", "0x060400\n", 7, "pcieport");
     let why = copy.refusal(one, Owner::Vfio);
     assert!(
-        why.contains("group 7 also has 0000:01:00.1, which igb drives"),
+        why.contains("group 7 also contains 0000:01:00.1, bound to igb"),
         "{why}"
     );
     assert!(plan(&copy.place, one, Owner::Vfio, true).is_ok(), "forced");

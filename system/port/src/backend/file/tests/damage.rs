@@ -125,7 +125,7 @@ fn files_that_are_not_captures_are_refused_with_a_reason() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let error = open("file:/tmp", &PortOptions::default()).err().unwrap();
     assert!(
-        error.to_string().contains("folder") && error.hint().is_some(),
+        error.to_string().contains("directory") && error.hint().is_some(),
         "{error}"
     );
 }
