@@ -17,6 +17,7 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
         "barewire-filter-compile",
         &["pcap-filter(7)", "iptables-extensions(8)", "bpf(2)"],
     ),
+    ("barewire-filter-derive", &["pcap-filter(7)", "p0f(1)"]),
     ("barewire-filter-explain", &["pcap-filter(7)", "tcpdump(8)"]),
     ("barewire-filter-p0f", &["p0f(1)"]),
     ("barewire-filter-test", &["pcap-filter(7)", "tcpdump(8)"]),
