@@ -380,6 +380,6 @@ mod tests {
         };
         assert!(reported("plain:x?bind=copy").contains("Copy false"));
         assert!(reported("other:x?bind=yes").contains("Auto true"));
-        assert!(reported("plain:x?bind=yes").contains("no value for bind"));
+        assert!(reported("plain:x?bind=yes").contains("not a valid bind"));
     }
 }

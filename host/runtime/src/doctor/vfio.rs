@@ -106,7 +106,7 @@ mod tests {
             }
             other => panic!("{other:?}"),
         };
-        no(iommu_in(&sys), "none", "firmware");
+        no(iommu_in(&sys), "no IOMMU", "firmware");
         make(&sys.join("class/iommu/dmar0"));
         no(iommu_in(&sys), "dmar0", "intel_iommu=on");
         make(&sys.join("kernel/iommu_groups/0"));

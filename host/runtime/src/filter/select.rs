@@ -198,7 +198,7 @@ mod tests {
         let list: Vec<String> = (0..20).map(|i| format!("host-{i}.example.com")).collect();
         let select = Select::dns(&list.join(","), &[]).unwrap();
         let error = select.for_iptables().unwrap_err();
-        assert!(error.why().contains("-m bpf takes 64"), "{error}");
+        assert!(error.why().contains("-m bpf accepts 64"), "{error}");
         assert!(select.compile(1).is_ok());
     }
 

@@ -233,7 +233,7 @@ fn devices_that_must_not_be_bound_are_refused() {
     fs::write(folder.join("sriov_numvfs"), "2\n").unwrap();
     assert!(
         copy.refusal(master, Owner::Vfio)
-            .contains("2 virtual functions")
+            .contains("2 of its virtual functions")
     );
     fs::write(folder.join("sriov_numvfs"), "0\n").unwrap();
     fs::create_dir_all(copy.place.sys.join("class/net/eth7/upper_bond0")).unwrap();
