@@ -98,7 +98,7 @@ fn links_of_other_users_are_not_followed() {
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     let error = PRIVATE.create(&link).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-    assert!(error.to_string().contains("user 12345 made"), "{error}");
+    assert!(error.to_string().contains("user 12345 created"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     lchown(&link, Some(0), None).unwrap();
     PRIVATE.create(&link).unwrap();
@@ -191,7 +191,7 @@ fn files_of_others_in_shared_folders_are_refused() {
                 PRIVATE.check(path).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-                assert!(error.to_string().contains("user 12345 made it"), "{error}");
+                assert!(error.to_string().contains("user 12345 created it"), "{error}");
             }
         }
         PRIVATE.open_pipe(&pipe).unwrap_err();
