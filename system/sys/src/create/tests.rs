@@ -191,7 +191,10 @@ fn files_of_others_in_shared_folders_are_refused() {
                 PRIVATE.check(path).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-                assert!(error.to_string().contains("user 12345 created it"), "{error}");
+                assert!(
+                    error.to_string().contains("user 12345 created it"),
+                    "{error}"
+                );
             }
         }
         PRIVATE.open_pipe(&pipe).unwrap_err();
