@@ -51,7 +51,11 @@ impl Dropin {
 
     /// A program on this build's library.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = plain(program);
+        self.with(plain(program))
+    }
+
+    /// A command, with this build's library.
+    pub fn with(&self, mut command: Command) -> Command {
         command.env(FOLDERS, &self.folder);
         command
     }

@@ -88,6 +88,7 @@ mod inspect_samples;
 mod nic_lifeline;
 mod package;
 mod pcap_dropin;
+mod pcap_dropin_live;
 mod port_embedding;
 mod rights;
 mod scan_banners;

@@ -149,7 +149,7 @@ fn ipv6(src: [u8; 16], ttl: u8, protocol: u8, len: u16) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub struct Frames {
     source: Source,
-    /// Of IPv4 and of IPv6, as [`Frames::index`] has it; empty without a source address.
+    /// Of IPv4 and of IPv6, as [`Frames::frame`] has it; empty without a source address.
     frames: [Vec<Frame>; 2],
     payload_count: usize,
 }

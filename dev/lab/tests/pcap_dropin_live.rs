@@ -1,0 +1,71 @@
+//! `libpcap.so` on live interfaces: programs on it see what those on the original see.
+
+use std::process::Command;
+use std::time::Duration;
+
+use lab::dropin::Dropin;
+use lab::process::Process;
+use lab::{Veth, skip};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// tcpdump's lines without their times, which the two read from the kernel one after the other.
+fn lines(stdout: &str) -> Vec<String> {
+    let without_time = |line: &str| line.split_once(' ').map_or("", |(_, rest)| rest).to_owned();
+    stdout.lines().map(without_time).collect()
+}
+
+/// The filter is set after tcpdump has dropped its privileges: it must be the kernel's all the
+/// same, and its counters with it.
+#[test]
+fn tcpdump_captures_alike_after_dropping_privileges() {
+    lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
+    let dropin = Dropin::new().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let (here, there) = (&pair.left, &pair.right);
+    let start = |is_ours: bool| {
+        let mut command: Command = here.ns.command("tcpdump");
+        if is_ours {
+            command = dropin.with(command);
+        }
+        let flags = ["-Z", "nobody", "-nn", "-c", "10", "-i", &here.ifname];
+        command.args(flags).arg("icmp");
+        let process = Process::spawn(&mut command).unwrap();
+        process.wait_stderr("listening on", LIMIT).unwrap();
+        process
+    };
+    let both = [start(false), start(true)];
+    let ping = ["-q", "-c", "5", "-i", "0.1", &here.ipv4.to_string()].map(str::to_owned);
+    there.ns.exec("ping", &ping).unwrap();
+    // They end by themselves after five requests and as many replies.
+    let [theirs, ours] = both.map(|mut process| process.wait(LIMIT).unwrap());
+    assert_eq!(ours.code(), theirs.code());
+    assert_eq!(lines(&ours.stdout), lines(&theirs.stdout));
+    assert_eq!(lines(&ours.stdout).len(), 10, "{}", ours.stdout);
+    // Packets that the filter refuses (ARP, IPv6) are in no counter.
+    for count in [
+        "10 packets captured",
+        "10 packets received by filter",
+        "0 packets dropped by kernel",
+    ] {
+        assert!(ours.stderr.contains(count), "{}", ours.stderr);
+    }
+    assert_eq!(ours.stderr, theirs.stderr);
+}
+
+#[test]
+fn devices_are_listed_alike() {
+    lab::require!(skip::lab(), skip::program("tcpdump", "tcpdump"));
+    let dropin = Dropin::new().unwrap();
+    let pair = Veth::new().create().unwrap();
+    let list = |mut command: Command| {
+        let output = command.arg("-D").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let theirs = list(pair.left.ns.command("tcpdump"));
+    let ours = list(dropin.with(pair.left.ns.command("tcpdump")));
+    assert!(ours.len() >= 2, "{ours:?}");
+    // Behind the interfaces the original lists devices of other kinds.
+    assert_eq!(ours, theirs[..ours.len()]);
+}
