@@ -1,5 +1,5 @@
 //! From capture files to a filter: samples of a flood and of good packets for
-//! [`filter::derive`](::filter::derive), and the result held against all packets of the files.
+//! [`::filter::derive`], and the result held against all packets of the files.
 //!
 //! A sample is drawn evenly from all packets (reservoir sampling, Vitter 1985, algorithm R), so
 //! memory and time are bounded. Good packets outside the sample that the result matches join it,
