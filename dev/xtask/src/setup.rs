@@ -128,7 +128,11 @@ const NEEDS: &[(Probe, &str, &[Set])] = &[
     (Program("argus"), "argus-server", &[Set::Bench]),
     (Program("taskset"), "util-linux", &[Set::Bench]),
     (Program("dig"), "bind9-dnsutils", &[Set::Fixture]),
-    (Program("dnsmasq"), "dnsmasq-base", &[Set::Fixture]),
+    (
+        Program("dnsmasq"),
+        "dnsmasq-base",
+        &[Set::Fixture, Set::Test],
+    ),
     (Program("openssl"), "openssl", &[Set::Test, Set::Fixture]),
     (Program("editcap"), "wireshark-common", &[Set::Fixture]),
     (Program("tcprewrite"), "tcpreplay", &[Set::Fixture]),

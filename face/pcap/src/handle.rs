@@ -1,4 +1,4 @@
-//! What is behind a `pcap_t`.
+//! What a `pcap_t` points to.
 
 use bpf::cbpf::{Insn, Program};
 use bpf::vm_cbpf;

@@ -94,7 +94,7 @@ impl Reader {
     /// Reads the next packet into `data`; nothing at the end of the file.
     ///
     /// # Errors
-    /// What is wrong with the file; the next call then goes on behind it, as far as that is known.
+    /// What is wrong with the file; the next call then continues after it, as far as that is known.
     pub fn next(&mut self, data: &mut Vec<u8>) -> Result<Option<Header>> {
         match &mut self.format {
             Format::Classic(format) => format.next(&self.facts, &mut *self.input, data),

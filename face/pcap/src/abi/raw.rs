@@ -1,4 +1,4 @@
-//! The structures of pcap.h, and access to what is behind pointers.
+//! The structures of pcap.h, and access through pointers.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -88,7 +88,7 @@ impl Handle {
     }
 }
 
-/// What is behind a handle; nothing behind null.
+/// The handle that a pointer points to; none for null.
 ///
 /// # Safety
 /// `p` is null or an open handle, and nothing else that this function gave for it is in use.

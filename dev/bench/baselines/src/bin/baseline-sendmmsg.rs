@@ -1,4 +1,4 @@
-//! Sends a packet over and over with sendmmsg(2) on an AF_PACKET socket, batches of 64, queueing
+//! Sends a packet repeatedly with sendmmsg(2) on an AF_PACKET socket, batches of 64, queueing
 //! discipline bypassed: what a careful program does without rings. With a rate it sleeps between
 //! batches, so that what is not needed stays idle. Prints packets sent.
 
