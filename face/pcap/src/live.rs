@@ -40,6 +40,8 @@ pub struct Live {
     tx: Option<TxQueue>,
     control: Box<dyn PortControl>,
     switch: FilterSwitch,
+    /// Whether the port has a filter, which hides packets from us.
+    is_filtered: bool,
     waker: Waker,
     name: String,
     /// For which packets filters are compiled.
@@ -130,6 +132,7 @@ impl Live {
             tx: None,
             control: port.control,
             switch,
+            is_filtered: false,
             waker,
             name: settings.device.clone(),
             target,
@@ -168,15 +171,21 @@ impl Live {
         // Packets that are at hand were selected by the old one.
         self.packets.clear();
         self.next = 0;
-        match self.switch.set(&mut *self.control, Some(filter)) {
-            // What the kernel cannot run, or may not load any more, runs here.
-            Err(error)
-                if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Permission) =>
-            {
-                Ok(())
-            }
-            result => result.map_err(|error| failed(&error)),
-        }
+        let set = self.switch.set(&mut *self.control, Some(filter));
+        let runs_here = matches!(
+            set.as_ref().map_err(Error::kind),
+            Err(ErrorKind::Unsupported | ErrorKind::Permission)
+        );
+        let set = match runs_here {
+            // What the kernel cannot run, or may not load any more, runs here. The port's old
+            // filter stays when another is refused, and would drop what the new one selects.
+            true if self.is_filtered => self.switch.set(&mut *self.control, None),
+            true => Ok(()),
+            false => set,
+        };
+        set.map_err(|error| failed(&error))?;
+        self.is_filtered = !runs_here;
+        Ok(())
     }
 
     /// Packets received, those that were lost included; lost for lack of room; lost by the

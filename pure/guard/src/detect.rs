@@ -1,5 +1,5 @@
 //! Detection of floods: learns the normal rate of each key (a destination, a signature of SYNs),
-//! and reports where a rate goes far beyond it, and when that is over.
+//! reports a rate that far exceeds it, and when the flood is over.
 //!
 //! The normal rate is an exponentially weighted mean, and so is the mean deviation from it (as the
 //! round-trip time of TCP, RFC 6298). A flood begins when a rate stays above the threshold for some
