@@ -6,7 +6,7 @@ mod bound;
 mod wire;
 
 pub use bound::Bound;
-pub use wire::{Pulled, ask_for_a_look};
+pub use wire::{Pulled, request_link_check};
 
 use crate::skip::Missing;
 

@@ -165,7 +165,7 @@ impl Udp {
 
 /// Why bytes are not a whole packet of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Alien {
+pub enum NotOurs {
     /// Not built here at all: something else was on the wire.
     Foreign,
     /// Ours, but the payload of this number is not what was sent.
@@ -176,8 +176,8 @@ pub enum Alien {
 ///
 /// # Errors
 /// When it is not ours, or not whole.
-pub fn number_of(packet: &[u8]) -> Result<u64, Alien> {
-    let byte = |at: usize| packet.get(at).copied().ok_or(Alien::Foreign);
+pub fn number_of(packet: &[u8]) -> Result<u64, NotOurs> {
+    let byte = |at: usize| packet.get(at).copied().ok_or(NotOurs::Foreign);
     let mut at = 12;
     if (byte(at)?, byte(at + 1)?) == (0x81, 0) {
         at += 4;
@@ -185,13 +185,13 @@ pub fn number_of(packet: &[u8]) -> Result<u64, Alien> {
     at += match (byte(at)?, byte(at + 1)?) {
         (0x08, 0) => HEADERS_V4 - 12,
         (0x86, 0xdd) => HEADERS_V6 - 12,
-        _ => return Err(Alien::Foreign),
+        _ => return Err(NotOurs::Foreign),
     };
-    let payload = packet.get(at..).ok_or(Alien::Foreign)?;
-    let (magic, rest) = payload.split_first_chunk::<4>().ok_or(Alien::Foreign)?;
-    let (number, rest) = rest.split_first_chunk::<8>().ok_or(Alien::Foreign)?;
+    let payload = packet.get(at..).ok_or(NotOurs::Foreign)?;
+    let (magic, rest) = payload.split_first_chunk::<4>().ok_or(NotOurs::Foreign)?;
+    let (number, rest) = rest.split_first_chunk::<8>().ok_or(NotOurs::Foreign)?;
     if *magic != MAGIC {
-        return Err(Alien::Foreign);
+        return Err(NotOurs::Foreign);
     }
     let number = u64::from_be_bytes(*number);
     if rest
@@ -201,7 +201,7 @@ pub fn number_of(packet: &[u8]) -> Result<u64, Alien> {
     {
         Ok(number)
     } else {
-        Err(Alien::Damaged(number))
+        Err(NotOurs::Damaged(number))
     }
 }
 
@@ -380,19 +380,19 @@ mod tests {
             for at in len_min..200 {
                 let mut damaged = packet.clone();
                 damaged[at] ^= 1;
-                assert_eq!(number_of(&damaged), Err(Alien::Damaged(77)), "byte {at}");
+                assert_eq!(number_of(&damaged), Err(NotOurs::Damaged(77)), "byte {at}");
             }
             for len in 0..len_min {
                 assert_eq!(
                     number_of(&packet[..len]),
-                    Err(Alien::Foreign),
+                    Err(NotOurs::Foreign),
                     "{len} bytes"
                 );
             }
             // Another packet's end after this number.
             let mut mixed = packet.clone();
             mixed[len_min..].copy_from_slice(&plan.build(78, 200)[len_min..]);
-            assert_eq!(number_of(&mixed), Err(Alien::Damaged(77)));
+            assert_eq!(number_of(&mixed), Err(NotOurs::Damaged(77)));
         }
     }
 

@@ -313,7 +313,8 @@ fn kill_9_leaves_the_interface_as_before() {
 fn child_drops_its_privileges() {
     let Some(ifname) = as_child() else { return };
     let mut port = port::open(&format!("afxdp:{ifname}"), &PortOptions::default()).unwrap();
-    sys::rights::give_up(Some(&sys::rights::User::find("nobody").unwrap()), &[]).unwrap();
+    sys::privileges::drop_privileges(Some(&sys::privileges::User::find("nobody").unwrap()), &[])
+        .unwrap();
     assert!(sys::xsk::XskSocket::open().is_err(), "the rights are gone");
     println!("open");
     let until = Instant::now() + LIMIT;
@@ -352,7 +353,8 @@ fn an_open_port_needs_no_rights() {
 #[test]
 fn child_has_no_rights() {
     let Some(ifname) = as_child() else { return };
-    sys::rights::give_up(Some(&sys::rights::User::find("nobody").unwrap()), &[]).unwrap();
+    sys::privileges::drop_privileges(Some(&sys::privileges::User::find("nobody").unwrap()), &[])
+        .unwrap();
     for direction in [port::Direction::Rx, port::Direction::Tx] {
         let options = PortOptions {
             direction,
@@ -405,9 +407,9 @@ fn driver_features_of_the_kernel_are_read() {
 #[test]
 fn child_has_little_locked_memory() {
     let Some(ifname) = as_child() else { return };
-    use sys::rights::Capability;
+    use sys::privileges::Capability;
     let keep = [Capability::NetRaw, Capability::NetAdmin, Capability::Bpf];
-    sys::rights::give_up(None, &keep).unwrap();
+    sys::privileges::drop_privileges(None, &keep).unwrap();
     let error = port::open(&format!("afxdp:{ifname}"), &PortOptions::default()).err();
     let error = error.expect("9 MiB do not fit 8 MiB");
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");

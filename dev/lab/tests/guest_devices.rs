@@ -101,7 +101,7 @@ fn doctor_describes_the_guest() {
     };
     for check in [
         "kernel",
-        "rights",
+        "privileges",
         "AF_PACKET",
         "AF_XDP",
         "BPF",

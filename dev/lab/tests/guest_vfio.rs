@@ -355,8 +355,8 @@ fn child() {
         return;
     };
     let mut port = port::open(&name, &both()).unwrap();
-    sys::rights::give_up(None, &[]).unwrap();
-    assert!(!sys::rights::has(sys::rights::Capability::NetAdmin));
+    sys::privileges::drop_privileges(None, &[]).unwrap();
+    assert!(!sys::privileges::has(sys::privileges::Capability::NetAdmin));
     wait_for_link(&mut [&mut port]);
     println!("ready");
     let mut count = 0;

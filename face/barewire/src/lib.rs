@@ -72,7 +72,7 @@ use std::thread;
 pub use port::{
     AttachMode, BindMode, Capabilities, Checksum, Direction, DropReason, Fanout, Packet, PacketMut,
     Port, PortAccount, PortControl, PortDescription, PortEvent, PortName, PortOptions,
-    QueueAccount, Ready, RxBatch, RxQueue, TapBy, TimestampSource, TxAccount, TxBatch, TxQueue,
+    QueueAccount, Ready, RxBatch, RxQueue, TapMethod, TimestampSource, TxAccount, TxBatch, TxQueue,
     Vlan, open, shared_pool,
 };
 pub use runtime::filter;

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use port::{AttachMode, BindMode, Direction, PortName, PortOptions, TimestampSource};
 use runtime::Pacing;
 use runtime::filter::{Compiler, Expression};
-use sys::rights::Capability;
+use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 
 /// Where the XDP program is attached.

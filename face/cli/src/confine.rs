@@ -3,7 +3,7 @@
 
 mod files;
 
-use sys::rights::{self, Capability, User};
+use sys::privileges::{self, Capability, User};
 use sys::seccomp::{self, Keep};
 use sys::{Error, ErrorKind, Result, landlock};
 
@@ -48,9 +48,14 @@ impl ConfineArgs {
     /// and bpf(2), unless it is needed. Call it before threads are started.
     ///
     /// # Errors
-    /// As [`rights::give_up`], [`landlock::confine`] and [`seccomp::confine`].
-    pub fn give_up(self, user: Option<&User>, keep: &[Capability], needs: &Needs) -> Result<()> {
-        rights::give_up(user, keep)?;
+    /// As [`privileges::drop_privileges`], [`landlock::confine`] and [`seccomp::confine`].
+    pub fn drop_privileges(
+        self,
+        user: Option<&User>,
+        keep: &[Capability],
+        needs: &Needs,
+    ) -> Result<()> {
+        privileges::drop_privileges(user, keep)?;
         if let Some(files) = &needs.files
             && !self.no_landlock
         {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use runtime::Stop;
-use sys::create::Making;
+use sys::create::CreateOptions;
 use sys::{Error, Result, poll};
 
 use crate::out::{self, say};
@@ -45,7 +45,7 @@ pub fn wait(path: &Path, stop: &Stop, duration: Option<Duration>) -> Reader {
     let since = Instant::now();
     let mut is_told = false;
     loop {
-        match Making::PRIVATE.open_pipe(path) {
+        match CreateOptions::PRIVATE.open_pipe(path) {
             Ok(Some(pipe)) => {
                 let waited = since.elapsed();
                 return Reader::Present { pipe, waited };

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use port::{PortName, PortOptions};
-use sys::rights::Capability;
+use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 
 use crate::args;

@@ -11,7 +11,7 @@ use flow::top::Order;
 use flow::{EndReason, Extra, KnownFlows, Record};
 use port::PortDescription;
 use runtime::Stop;
-use runtime::flows::{Fate, Outlet, Status};
+use runtime::flows::{Outlet, RecordOutcome, Status};
 use runtime::output::Output;
 use sys::Result;
 
@@ -152,9 +152,14 @@ impl Live {
 }
 
 impl Outlet for Live {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         self.view.ended(record, extra, reason);
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

@@ -13,7 +13,7 @@ use bpf::cbpf::Program;
 use bpf::vm_cbpf::{self, PacketInfo};
 use port::{
     Direction, FilterSource, FilterSwitch, FilterTarget, Packet, Port, PortControl, PortOptions,
-    Ready, RxQueue, TapBy, TxQueue, Waker,
+    Ready, RxQueue, TapMethod, TxQueue, Waker,
 };
 use sys::{Error, ErrorKind};
 
@@ -89,7 +89,7 @@ fn options(settings: &Settings) -> PortOptions {
         ring_bytes: usize::try_from(settings.buffer_bytes).unwrap_or(0),
         block_timeout: Duration::from_millis(block_ms.into()),
         // Its filter can be replaced without a right, after the program has dropped them.
-        tap: TapBy::Tpacket,
+        tap: TapMethod::Tpacket,
         ..PortOptions::default()
     }
 }

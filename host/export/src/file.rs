@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use sys::create::Making;
+use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
 
 use crate::packing::Packing;
@@ -71,7 +71,7 @@ fn open_one(path: &Path, packing: Packing) -> Result<Box<dyn Sink>> {
         use std::os::fd::AsFd;
         io::stdout().as_fd().try_clone_to_owned().map(File::from)
     } else {
-        Making::BY_UMASK.create(path)
+        CreateOptions::BY_UMASK.create(path)
     };
     let file = opened.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
     let kind = file

@@ -12,7 +12,7 @@ use flow::encode::Sum;
 use sys::librdkafka::{Producer, Refused, Reports};
 use sys::{Error, ErrorKind, Result};
 
-use crate::sink::{Sent, Settled, Sink};
+use crate::sink::{DeliveryReport, Sent, Sink};
 use crate::target::{Place, Target};
 
 /// Messages that may be on their way.
@@ -49,7 +49,7 @@ struct Kafka {
     held: Vec<Sum>,
     free: Vec<usize>,
     /// Not yet acknowledged.
-    settled: Settled,
+    settled: DeliveryReport,
 }
 
 /// The destination of a target. Names and values of its properties are checked here.
@@ -70,7 +70,7 @@ pub(crate) fn open(target: &Target) -> Result<Box<dyn Sink>> {
         producer: None,
         held: vec![Sum::default(); QUEUE_LEN],
         free: (0..QUEUE_LEN).rev().collect(),
-        settled: Settled::default(),
+        settled: DeliveryReport::default(),
     }))
 }
 
@@ -165,9 +165,9 @@ impl Sink for Kafka {
         true
     }
 
-    fn settle(&mut self) -> Settled {
+    fn settle(&mut self) -> DeliveryReport {
         self.poll(0);
-        Settled {
+        DeliveryReport {
             waiting: self.held.len() - self.free.len(),
             ..std::mem::take(&mut self.settled)
         }

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use sys::create::Making;
+use sys::create::CreateOptions;
 
 /// Maximum number of names that are tried for one file.
 const NAMES_MAX: u32 = 10_000;
@@ -44,7 +44,7 @@ impl Part {
             }
             hidden.push(".part");
             let hidden = folder.join(hidden);
-            match Making::BY_UMASK.create_new(&hidden) {
+            match CreateOptions::BY_UMASK.create_new(&hidden) {
                 Ok(file) => {
                     return Ok(Part {
                         file,

@@ -20,7 +20,7 @@ pub enum Sent {
 
 /// What became of messages that were sent some time ago.
 #[derive(Debug, Default)]
-pub struct Settled {
+pub struct DeliveryReport {
     /// What was in those that arrived.
     pub done: Sum,
     /// What was in those that did not.
@@ -64,8 +64,8 @@ pub trait Sink: Send {
     }
 
     /// What became of messages since it was asked. Does not block.
-    fn settle(&mut self) -> Settled {
-        Settled::default()
+    fn settle(&mut self) -> DeliveryReport {
+        DeliveryReport::default()
     }
 
     /// ICMP port unreachable errors.

@@ -9,7 +9,7 @@ use flow::encode::json;
 use flow::{EndReason, Extra, Record};
 use inspect::InspectorStats;
 use runtime::Stop;
-use runtime::flows::{Fate, NdpiStats, Outlet, QueueStatus, Report, Status};
+use runtime::flows::{NdpiStats, Outlet, QueueStatus, RecordOutcome, Report, Status};
 use runtime::output::{Output, Patience, Piece, Refused, blocked};
 use serde_json::{Map, Value, json};
 use sys::{Error, Result};
@@ -119,11 +119,16 @@ impl Lines {
 }
 
 impl Outlet for Lines {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         // Writing the rest at the end delays nothing.
         let wait = !self.may_drop || reason == EndReason::Forced;
         if self.piece.bytes.len() >= PIECE_LEN && !self.hand_over(wait)? {
-            return Ok(Fate::Dropped);
+            return Ok(RecordOutcome::Dropped);
         }
         json::line_with_extra(
             record,
@@ -134,7 +139,7 @@ impl Outlet for Lines {
         );
         self.piece.records += 1;
         self.piece.packets += record.packets();
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
@@ -333,8 +338,8 @@ mod tests {
                 .ended(&record, &Extra::default(), EndReason::Idle)
                 .unwrap()
             {
-                Fate::Reported => reported += 1,
-                Fate::Dropped => dropped += 1,
+                RecordOutcome::Reported => reported += 1,
+                RecordOutcome::Dropped => dropped += 1,
             }
             assert!(reported < 1_000_000, "the queue has a bound");
         }
@@ -344,7 +349,7 @@ mod tests {
             let fate = lines
                 .ended(&record, &Extra::default(), EndReason::Forced)
                 .unwrap();
-            assert_eq!(fate, Fate::Reported);
+            assert_eq!(fate, RecordOutcome::Reported);
             reported += 1;
         }
         lines.end().unwrap();

@@ -18,7 +18,7 @@ use flow::top::{self, Order, Total};
 use flow::{Extra, Record};
 use port::PortDescription;
 use runtime::flows::{QueueStatus, Report};
-use sys::create::{Made, Making};
+use sys::create::{CreateOptions, Made};
 use sys::{Error, Result};
 
 use crate::text::{bytes, duration, ends, protocol_name, si};
@@ -53,7 +53,7 @@ impl Page {
     /// # Errors
     /// When it cannot be made.
     pub fn create(path: &Path) -> Result<Page> {
-        let made = Making::BY_UMASK.open(path);
+        let made = CreateOptions::BY_UMASK.open(path);
         let Made { file, is_new } =
             made.map_err(|e| Error::from_io(format!("write {}", path.display()), e))?;
         Ok(Page {

@@ -5,7 +5,7 @@ use export::{Account, Changes, Exporters, FanOut, Observed, Target};
 use flow::{EndReason, Extra, Record};
 use port::PortDescription;
 use runtime::Stop;
-use runtime::flows::{Fate, Outlet, QueueStatus, Report, Selection, Status, Switch};
+use runtime::flows::{Outlet, QueueStatus, RecordOutcome, Report, Selection, Status, Switch};
 use runtime::notify::Manager;
 use runtime::origin_table::OriginFiles;
 use sys::{Error, Result};
@@ -23,9 +23,14 @@ pub trait View {
     ///
     /// # Errors
     /// End the probe.
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         let _ = (record, extra, reason);
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     /// About ten times a second. `running` can be changed.
@@ -144,7 +149,12 @@ pub(crate) struct Pipeline<'a> {
 }
 
 impl Pipeline<'_> {
-    fn take(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn take(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         if let Some(exporters) = &mut self.running.exporters {
             exporters.ended_with(record, extra, reason);
         }
@@ -155,20 +165,25 @@ impl Pipeline<'_> {
             metrics.ended(record, extra);
         }
         if self.failed.is_some() {
-            return Ok(Fate::Dropped);
+            return Ok(RecordOutcome::Dropped);
         }
         Ok(self
             .view
             .ended(record, extra, reason)
             .unwrap_or_else(|error| {
                 self.failed = Some(error);
-                Fate::Dropped
+                RecordOutcome::Dropped
             }))
     }
 }
 
 impl Outlet for Pipeline<'_> {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         let origins = &self.running.origins;
         match origins.with(|table| table.of(record, extra)) {
             None => self.take(record, extra, reason),
@@ -249,7 +264,7 @@ mod tests {
     struct Gone;
 
     impl View for Gone {
-        fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
+        fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
             Err(Error::new(ErrorKind::Io, "write", "nobody reads"))
         }
     }

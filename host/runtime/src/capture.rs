@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use port::file::{FileWriter, Handed, Written};
+use port::file::{FileWriter, KernelProgress, Written};
 use port::{Port, PortAccount, PortControl, PortDescription, PortEvent, RxQueue};
 use sys::{Error, ErrorKind, Result};
 
@@ -231,7 +231,7 @@ struct Capture {
     /// The same so far, if nothing is written; else what the writer does not know of.
     shown: Vec<Arc<[AtomicU64; 2]>>,
     /// What the output has taken, if there is one.
-    handed: Option<Handed>,
+    handed: Option<KernelProgress>,
     end: Option<End>,
     is_stuck: bool,
     error: Option<Error>,
@@ -466,7 +466,7 @@ impl Capture {
             return;
         }
         let step = self.link.step.load(Ordering::Relaxed);
-        let handed = self.handed.as_ref().map_or(0, Handed::packets);
+        let handed = self.handed.as_ref().map_or(0, KernelProgress::packets);
         if self.watch.is_stalled(step, handed, now) || now - asked >= END_MAX {
             self.link.gives_up.store(true, Ordering::Relaxed);
             self.gave_up = Some(now);

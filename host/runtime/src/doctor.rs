@@ -6,7 +6,7 @@ mod vfio;
 use std::fs;
 
 use sys::KernelVersion;
-use sys::rights::{self, Capability};
+use sys::privileges::{self, Capability};
 use xdp::feature::Presence;
 
 /// What a check found.
@@ -40,7 +40,7 @@ pub const CHECKS: &[Check] = &[
         run: kernel,
     },
     Check {
-        name: "rights",
+        name: "privileges",
         serves: "opening interfaces",
         run: capabilities,
     },
@@ -152,7 +152,7 @@ fn capabilities() -> Finding {
     ];
     let missing: Vec<&str> = wanted
         .iter()
-        .filter(|(c, _)| !rights::has(*c))
+        .filter(|(c, _)| !privileges::has(*c))
         .map(|(_, name)| *name)
         .collect();
     if missing.is_empty() {
@@ -255,7 +255,7 @@ fn memlock() -> Finding {
     let Some(soft) = line.and_then(|line| line.split_whitespace().nth(3)) else {
         return Finding::Unknown("/proc/self/limits has no such line".into());
     };
-    if rights::has(Capability::IpcLock) {
+    if privileges::has(Capability::IpcLock) {
         return Finding::Yes(format!("unlimited with CAP_IPC_LOCK (the limit is {soft})"));
     }
     match soft.parse::<u64>() {

@@ -5,8 +5,8 @@
 //! a live port never waits for a buffer: while there is none it searches its table no further for
 //! ended flows, and records that end all the same are dropped and counted. A file can wait, and so
 //! does its worker; at the end, when no more packets come, every worker does. An outlet without
-//! room for a record returns [`Fate::Dropped`], which is counted, too. Figures and the largest live
-//! flows are left where the collector finds them, ten times a second.
+//! room for a record returns [`RecordOutcome::Dropped`], which is counted, too. Workers publish
+//! their figures and the largest live flows to the collector ten times a second.
 //!
 //! With more than one queue, the two directions of a flow may go through different tables (a card's
 //! hash need not be symmetric); [`flow::Merger`] makes them one record.
@@ -41,7 +41,7 @@ use crate::worker::Ended;
 pub use config::Config;
 pub use ndpi::NdpiStats;
 pub use selection::Selection;
-pub use status::{Fate, Outlet, QueueStatus, Report, Status, Switch};
+pub use status::{Outlet, QueueStatus, RecordOutcome, Report, Status, Switch};
 
 /// What workers and collector share. Nothing here is touched for a packet.
 struct Shared {

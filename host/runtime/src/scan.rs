@@ -10,9 +10,9 @@ mod sweep;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use ::scan::talk::{Banner, Talk, Talked, Talker};
+use ::scan::grab::{Banner, BannerGrabber, GrabCounts, GrabOptions};
 use ::scan::{
-    AddrRange, Answer, Cookies, Frames, Look, NextHops, Options, Order, Plan, Ports, Probe,
+    AddrRange, Answer, Cookies, FrameOptions, Frames, NextHops, Options, Order, Plan, Ports, Probe,
     RESERVED, Shard, Targets,
 };
 use port::{Direction, FilterSource, Port, PortName, PortOptions};
@@ -60,7 +60,7 @@ pub struct Setup {
     /// TTL or hop limit of probes.
     pub ttl: u8,
     /// How banners are read, if they are.
-    pub talk: Option<Talk>,
+    pub grab: Option<GrabOptions>,
 }
 
 /// A scan whose targets and routes are known, and of which nothing was sent.
@@ -185,27 +185,31 @@ impl Scan {
     pub fn port_name(&self) -> String {
         let link = &self.local.link.name;
         let name = self.setup.port.clone();
-        name.unwrap_or_else(|| match self.setup.talk {
+        name.unwrap_or_else(|| match self.setup.grab {
             Some(_) => format!("afxdp:{link}"),
             None => link.clone(),
         })
     }
 
-    fn talker<'s>(&'s self, cookies: &'s Cookies, hops: &'s NextHops) -> Option<Talker<'s>> {
+    fn grabber<'s>(
+        &'s self,
+        cookies: &'s Cookies,
+        hops: &'s NextHops,
+    ) -> Option<BannerGrabber<'s>> {
         let local = (self.local.mac, self.setup.ttl);
-        let talk = self.setup.talk?;
-        Some(Talker::new(&self.plan, cookies, hops, local, talk))
+        let grab = self.setup.grab?;
+        Some(BannerGrabber::new(&self.plan, cookies, hops, local, grab))
     }
 
     /// The first probes, as frames; next hops that are not known yet have the address 0.
     pub fn sample(&self, count: usize) -> Vec<Vec<u8>> {
         let (frames, cookies) = (self.frames(), Cookies::new([0; 16], self.local.source));
         let probes = self.plan.probes(0).take(count);
-        let frame = |(aim, payload)| {
+        let frame = |(target, payload)| {
             let mut out = vec![0; 2048];
             let mac = self.setup.router_mac.unwrap_or(Mac([0; 6]));
-            let numbers = (&cookies.of(&aim), 0);
-            let len = frames.write((&aim, payload), numbers, mac, &mut out);
+            let numbers = (&cookies.of(&target), 0);
+            let len = frames.write((&target, payload), numbers, mac, &mut out);
             out.truncate(len.unwrap_or(0));
             out
         };
@@ -213,7 +217,7 @@ impl Scan {
     }
 
     fn frames(&self) -> Frames {
-        let look = Look {
+        let look = FrameOptions {
             src_mac: self.local.mac,
             ttl: self.setup.ttl,
             options: self.setup.options,
@@ -303,7 +307,7 @@ pub struct Totals {
     /// Packets lost on the way from the interface to here: answers may be missing.
     pub lost: u64,
     /// Connections that read banners.
-    pub talked: Talked,
+    pub grabbed: GrabCounts,
 }
 
 /// An answer as it was received.

@@ -16,7 +16,7 @@ use traffic::{Generator, Pacer};
 use crate::Stop;
 use crate::pace::{Clock, SLEEP_MAX_NS};
 
-pub use replay::{OpenReplay, Replay, ReplayOptions, Survey, survey};
+pub use replay::{OpenReplay, Replay, ReplayOptions, ReplaySummary, survey};
 pub use target::{Target, neighbour_mac, next_hop_mac, target};
 
 /// Buffers requested at once: the maximum and, with a rate, the minimum.

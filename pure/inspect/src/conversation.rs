@@ -8,11 +8,11 @@
 use core::mem::replace;
 
 use crate::decode::{
-    Arena, Become, Context, Direction, EARLY_MAX, Early, Handle, Kind, Next, Origin, Progress,
-    Reason, Scratch,
+    Arena, Context, Direction, EARLY_MAX, Early, Handle, Kind, Next, Origin, Progress,
+    ProtocolSwitch, Reason, Scratch,
 };
 use crate::field::{Field, FieldSink, Protocol, Value};
-use crate::identify::{Beginning, Decoders, Found, Identifier, Row};
+use crate::identify::{Decoders, Found, Identifier, Row, StreamStart};
 use crate::ports::Transport;
 
 /// Protocols within protocols that are followed in one flow.
@@ -81,7 +81,7 @@ pub enum End {
 /// [`Conversation::finish`] or [`Conversation::release`].
 #[derive(Debug)]
 pub struct Conversation {
-    beginnings: [Beginning; 2],
+    beginnings: [StreamStart; 2],
     /// A direction that began with nothing known.
     is_unknown: [bool; 2],
     row: Option<Row>,
@@ -114,7 +114,7 @@ impl FieldSink for Inner<'_> {
 impl Conversation {
     /// Nothing seen yet.
     pub const NEW: Conversation = Conversation {
-        beginnings: [Beginning::NEW, Beginning::NEW],
+        beginnings: [StreamStart::NEW, StreamStart::NEW],
         is_unknown: [false; 2],
         row: None,
         depth: 0,
@@ -352,7 +352,7 @@ impl Conversation {
             };
             self.is_followed |= context.is_followed;
             tools.unfollowed += u64::from(context.is_refused);
-            let Progress::Become(Become { next, used }) = progress else {
+            let Progress::ProtocolSwitch(ProtocolSwitch { next, used }) = progress else {
                 return ended(progress);
             };
             rest = rest.get(used..).unwrap_or(&[]);
@@ -443,6 +443,6 @@ fn ended(progress: Progress) -> Option<End> {
         Progress::Done => Some(End::Done),
         Progress::Reject(reason) => Some(End::Rejected(reason)),
         // No decoder can continue from within a gap.
-        Progress::Become(_) => Some(End::Rejected(Reason::Gap)),
+        Progress::ProtocolSwitch(_) => Some(End::Rejected(Reason::Gap)),
     }
 }

@@ -3,7 +3,7 @@
 //! A *stream* decoder reads the bytes of both directions of a TCP connection, in pieces of any
 //! length; a *datagram* decoder is given whole datagrams, or as much of them as was captured. What
 //! it keeps between two pieces is its state, in an [`Arena`] of bounded size. A protocol that
-//! switches to another returns [`Progress::Become`].
+//! switches to another returns [`Progress::ProtocolSwitch`].
 //!
 //! `docs/guides/decoder.md` describes how to add one.
 
@@ -140,12 +140,12 @@ pub enum Progress {
     /// Decoding has stopped. What it reported before stays valid.
     Reject(Reason),
     /// From here on both directions speak something else.
-    Become(Become),
+    ProtocolSwitch(ProtocolSwitch),
 }
 
 /// What follows within a flow: TLS after STARTTLS, or the protocol inside a proxy connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Become {
+pub struct ProtocolSwitch {
     /// What it is.
     pub next: Next,
     /// Bytes of the input that were the old protocol's. The rest is the new one's, as is all that
@@ -162,8 +162,8 @@ pub enum Next {
     Identify,
 }
 
-/// Bytes that a direction sent before a decoder answered [`Progress::Become`], and that belong to
-/// what follows: a client need not wait for the proxy's answer.
+/// Bytes that a direction sent before a decoder returned [`Progress::ProtocolSwitch`], and that
+/// belong to the next protocol: a client need not wait for the proxy's answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Early<'a> {
     /// Its first ones, [`EARLY_MAX`] at most.
@@ -238,8 +238,8 @@ pub(crate) trait Decode {
     /// This many of them were skipped.
     fn skip(&mut self, _from: Direction, _len: u32) {}
 
-    /// Asked where a direction of a stream has answered [`Progress::Become`]: what the other one,
-    /// `from`, has sent of what follows.
+    /// Bytes of the next protocol that `from` has sent already. Called when the decoder of the
+    /// other direction has returned [`Progress::ProtocolSwitch`].
     fn early(&self, _from: Direction) -> Early<'_> {
         Early {
             bytes: &[],

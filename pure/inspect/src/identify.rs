@@ -114,15 +114,15 @@ pub enum Found {
 
 /// The first bytes of one direction of a stream, as far as they are known.
 #[derive(Clone, Copy, Debug)]
-pub struct Beginning {
+pub struct StreamStart {
     bytes: [u8; FIRST_MAX],
     len: u8,
     state: u16,
 }
 
-impl Beginning {
+impl StreamStart {
     /// No byte seen.
-    pub const NEW: Beginning = Beginning {
+    pub const NEW: StreamStart = StreamStart {
         bytes: [0; FIRST_MAX],
         len: 0,
         state: machine::START,
@@ -178,7 +178,7 @@ impl Identifier {
     /// makes no difference where the stream is cut.
     pub fn stream(
         &self,
-        beginning: &mut Beginning,
+        beginning: &mut StreamStart,
         bytes: &[u8],
         ports: [u16; 2],
     ) -> (Found, usize) {

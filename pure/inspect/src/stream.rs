@@ -1,14 +1,14 @@
 //! The byte streams of a TCP connection (RFC 9293 §3.4): segments put in order, overlaps and gaps.
 //!
-//! A [`Stream`] is the place of one connection: a few numbers for each direction. It is given
-//! segments as they arrive and calls a [`Reader`] with bytes in order, each byte once. What arrives
-//! early is kept by a [`Keep`], up to [`HELD_MAX`] segments a direction; when there is no room, the
-//! missing bytes before it are skipped, and the reader gets a gap. Of bytes that arrive twice the
-//! first copy counts, the second is shown by [`Reader::again`].
+//! A [`Stream`] holds the state of one connection: a few numbers for each direction. It is given
+//! segments as they arrive and calls a [`Reader`] with bytes in order, each byte once. Segments
+//! that arrive early are kept by a [`SegmentStore`], up to [`HELD_MAX`] per direction; when there
+//! is no room, the missing bytes before them are skipped, and the reader gets a gap. Of bytes that
+//! arrive twice the first copy counts; the second is passed to [`Reader::again`].
 //!
-//! [`Blocks`] keeps segments by copying them. An engine that owns its frames implements [`Keep`]
-//! over them instead and copies nothing. A program with a TCP of its own needs none of this: it
-//! gives the bytes it has read to [`crate::Conversation`].
+//! [`Blocks`] keeps segments by copying them. An engine that owns its frames implements
+//! [`SegmentStore`] over them instead and copies nothing. A program with a TCP of its own needs
+//! none of this: it gives the bytes it has read to [`crate::Conversation`].
 
 use crate::decode::Direction;
 use crate::slab::Slab;
@@ -21,7 +21,7 @@ pub const BLOCK_LEN: usize = 1536;
 const FAR: u32 = 1 << 20;
 
 /// Where segments stay that arrived before their turn.
-pub trait Keep {
+pub trait SegmentStore {
     /// Keeps a segment and returns its handle, which stands for it until it is released; none if
     /// there is no room. An implementation that keeps frames keeps the frame being read instead of
     /// copying the bytes.
@@ -33,7 +33,7 @@ pub trait Keep {
     /// Drops a segment.
     fn release(&mut self, handle: u32);
 
-    /// A segment could not be kept: by [`Keep::keep`], or because its direction has
+    /// A segment could not be kept: by [`SegmentStore::keep`], or because its direction has
     /// [`HELD_MAX`] already. For counters.
     fn refused(&mut self) {}
 }
@@ -109,7 +109,7 @@ impl Stream {
         &mut self,
         from: Direction,
         part: &Part<'_>,
-        keep: &mut impl Keep,
+        keep: &mut impl SegmentStore,
         reader: &mut R,
     ) -> Option<R::End> {
         let order = &mut self.orders[from as usize];
@@ -169,7 +169,7 @@ impl Stream {
     pub fn flush<R: Reader>(
         &mut self,
         from: Direction,
-        keep: &mut impl Keep,
+        keep: &mut impl SegmentStore,
         reader: &mut R,
     ) -> Option<R::End> {
         let order = &mut self.orders[from as usize];
@@ -186,7 +186,7 @@ impl Stream {
     }
 
     /// Releases all that is kept. Nothing more is read.
-    pub fn release(&mut self, keep: &mut impl Keep) {
+    pub fn release(&mut self, keep: &mut impl SegmentStore) {
         for order in &mut self.orders {
             order.release(keep);
         }
@@ -259,7 +259,7 @@ impl Order {
     }
 
     /// A segment that is not empty.
-    fn offer(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl Keep) -> Offer {
+    fn offer(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl SegmentStore) -> Offer {
         if !self.is_started {
             self.is_started = true;
             self.next = sequence;
@@ -294,7 +294,7 @@ impl Order {
         Offer::Gap(len)
     }
 
-    fn hold(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl Keep) -> bool {
+    fn hold(&mut self, sequence: u32, bytes: &[u8], keep: &mut impl SegmentStore) -> bool {
         let count = self.held().len();
         if count == HELD_MAX {
             return false;
@@ -322,7 +322,7 @@ impl Order {
     fn ready<R: Reader>(
         &mut self,
         from: Direction,
-        keep: &mut impl Keep,
+        keep: &mut impl SegmentStore,
         reader: &mut R,
     ) -> Option<R::End> {
         while let Some(handle) = self.held().first().copied() {
@@ -352,14 +352,14 @@ impl Order {
 
     /// Skips the bytes missing before the first segment kept, and returns their number. `None` if
     /// none is.
-    fn skip(&mut self, keep: &impl Keep) -> Option<u32> {
+    fn skip(&mut self, keep: &impl SegmentStore) -> Option<u32> {
         let (sequence, _) = keep.kept(*self.held().first()?)?;
         let len = sequence.wrapping_sub(self.next);
         self.next = sequence;
         Some(len)
     }
 
-    fn release(&mut self, keep: &mut impl Keep) {
+    fn release(&mut self, keep: &mut impl SegmentStore) {
         for handle in self.held() {
             keep.release(*handle);
         }
@@ -419,7 +419,7 @@ impl Blocks {
     }
 }
 
-impl Keep for Blocks {
+impl SegmentStore for Blocks {
     fn keep(&mut self, sequence: u32, bytes: &[u8]) -> Option<u32> {
         if bytes.len() > BLOCK_LEN {
             return None;

@@ -3,7 +3,7 @@
 
 mod samples;
 
-use barewire_inspect::identify::{Beginning, Found, Identifier};
+use barewire_inspect::identify::{Found, Identifier, StreamStart};
 use barewire_inspect::{
     Application, Conversation, Decoders, Direction, End, Field, Origin, Tools, Transport, Value,
     laws,
@@ -70,7 +70,7 @@ fn a_banner_is_read_in_four_lines() {
 #[test]
 fn the_automaton_stands_alone() {
     let identifier = Identifier::new(Decoders::ALL);
-    let mut beginning = Beginning::NEW;
+    let mut beginning = StreamStart::NEW;
     let (found, used) = identifier.stream(&mut beginning, b"GE", [1, 2]);
     assert_eq!((found, used), (Found::Undecided, 2));
     let (found, used) = identifier.stream(&mut beginning, b"T /index.html", [1, 2]);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wire::{Dissection, LinkType, dissect, dissect_inner};
 
-use crate::cookie::{Aim, Cookie, Cookies};
+use crate::cookie::{Cookie, Cookies, ProbeTarget};
 use crate::payload::Payload;
 use crate::plan::Plan;
 use crate::probe::{Probe, Row};
@@ -122,7 +122,7 @@ fn icmp_word(is_ipv6: bool, kind: u8, code: u8) -> &'static str {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The probe's destination.
-    pub aim: Aim,
+    pub target: ProbeTarget,
     /// The state of the port.
     pub state: State,
     /// By what.
@@ -155,9 +155,9 @@ pub(crate) struct Received<'a> {
 
 impl Received<'_> {
     /// It as an answer.
-    pub fn answer(&self, aim: Aim, state: State, evidence: Evidence) -> Answer {
+    pub fn answer(&self, target: ProbeTarget, state: State, evidence: Evidence) -> Answer {
         Answer {
-            aim,
+            target,
             state,
             evidence,
             ttl: self.found.ttl,
@@ -183,9 +183,9 @@ pub(crate) struct Quote<'a> {
 
 impl Quote<'_> {
     /// It as an answer.
-    pub fn answer(&self, aim: Aim, state: State) -> Answer {
+    pub fn answer(&self, target: ProbeTarget, state: State) -> Answer {
         Answer {
-            aim,
+            target,
             state,
             evidence: Evidence::Icmp {
                 is_ipv6: self.found.ip_version == 6,
@@ -211,14 +211,14 @@ impl Quote<'_> {
 }
 
 /// Recognizes answers.
-pub struct Judge<'p> {
+pub struct AnswerClassifier<'p> {
     plan: &'p Plan,
     cookies: &'p Cookies,
     /// Ports of the scan whose services answer from another one, with their payloads.
     elsewhere: Vec<(u16, &'p Payload)>,
 }
 
-impl<'p> Judge<'p> {
+impl<'p> AnswerClassifier<'p> {
     /// Answers to the probes of this plan under these cookies.
     pub fn new(plan: &'p Plan, cookies: &'p Cookies) -> Self {
         let ports = plan.ports();
@@ -239,7 +239,7 @@ impl<'p> Judge<'p> {
     ///
     /// Its checksums are not looked at: a packet that comes from this very machine need not have
     /// them yet, and others were checked on the way.
-    pub fn judge(&self, packet: &[u8]) -> Option<Answer> {
+    pub fn classify(&self, packet: &[u8]) -> Option<Answer> {
         let mut found = Dissection::EMPTY;
         dissect(LinkType::ETHERNET, packet, packet.len() as u32, &mut found);
         if !self.plan.source().is_own(found.dst_addr()?) {
@@ -293,11 +293,16 @@ impl<'p> Judge<'p> {
     }
 
     /// The probe of a port, and its numbers, if this scan has it.
-    pub(crate) fn aim(&self, probe: Probe, addr: IpAddr, port: u16) -> Option<(Aim, Cookie)> {
+    pub(crate) fn target(
+        &self,
+        probe: Probe,
+        addr: IpAddr,
+        port: u16,
+    ) -> Option<(ProbeTarget, Cookie)> {
         let is_asked =
             self.plan.ports().contains(probe, port) && self.plan.targets().contains(addr);
-        let aim = Aim { addr, probe, port };
-        is_asked.then(|| (aim, self.cookies.of(&aim)))
+        let target = ProbeTarget { addr, probe, port };
+        is_asked.then(|| (target, self.cookies.of(&target)))
     }
 
     /// The payloads of a UDP port.

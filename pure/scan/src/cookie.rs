@@ -15,7 +15,7 @@ use crate::probe::Probe;
 
 /// Where a probe goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Aim {
+pub struct ProbeTarget {
     /// The address.
     pub addr: IpAddr,
     /// What is sent.
@@ -24,7 +24,7 @@ pub struct Aim {
     pub port: u16,
 }
 
-impl Aim {
+impl ProbeTarget {
     /// The protocol that the port is one of.
     pub fn protocol(&self) -> Protocol {
         self.probe.protocol()
@@ -81,8 +81,8 @@ impl Cookies {
     }
 
     /// The cookie of one probe.
-    pub fn of(&self, aim: &Aim) -> Cookie {
-        let mut block = self.block(aim);
+    pub fn of(&self, target: &ProbeTarget) -> Cookie {
+        let mut block = self.block(target);
         self.cipher.encrypt_block(&mut block);
         Cookie::of_block(&block)
     }
@@ -92,14 +92,14 @@ impl Cookies {
     /// # Panics
     /// If there are more, or `out` has not their number: a bug of the caller.
     #[inline]
-    pub fn of_all(&self, aims: &[Aim], out: &mut [Cookie]) {
+    pub fn of_all(&self, targets: &[ProbeTarget], out: &mut [Cookie]) {
         let mut blocks = [Block::default(); BATCH];
-        let blocks = &mut blocks[..aims.len()];
-        for (block, aim) in blocks.iter_mut().zip(aims) {
-            *block = self.block(aim);
+        let blocks = &mut blocks[..targets.len()];
+        for (block, target) in blocks.iter_mut().zip(targets) {
+            *block = self.block(target);
         }
         self.cipher.encrypt_blocks(blocks);
-        assert_eq!(aims.len(), out.len(), "a cookie for each probe");
+        assert_eq!(targets.len(), out.len(), "a cookie for each probe");
         for (cookie, block) in out.iter_mut().zip(blocks.iter()) {
             *cookie = Cookie::of_block(block);
         }
@@ -109,12 +109,12 @@ impl Cookies {
     /// in CBC-MAC. Messages differ in length by their family, which is in the first byte of the
     /// last block, and the first of IPv6 is no last one: no message is the start of another.
     #[inline]
-    fn block(&self, aim: &Aim) -> Block {
+    fn block(&self, target: &ProbeTarget) -> Block {
         let mut block = Block::default();
-        let [high, low] = aim.port.to_be_bytes();
-        block[1] = aim.probe as u8;
+        let [high, low] = target.port.to_be_bytes();
+        block[1] = target.probe as u8;
         (block[2], block[3]) = (high, low);
-        match aim.addr {
+        match target.addr {
             IpAddr::V4(addr) => {
                 block[0] = 4;
                 block[4..8].copy_from_slice(&addr.octets());
@@ -145,16 +145,16 @@ mod tests {
     use super::*;
     use crate::Source;
 
-    fn aims() -> Vec<Aim> {
+    fn targets() -> Vec<ProbeTarget> {
         let addrs = ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"];
-        let aim = |addr: &str, port| Aim {
+        let target = |addr: &str, port| ProbeTarget {
             addr: addr.parse().unwrap(),
             probe: Probe::Syn,
             port,
         };
         addrs
             .iter()
-            .flat_map(|addr| [aim(addr, 80), aim(addr, 443)])
+            .flat_map(|addr| [target(addr, 80), target(addr, 443)])
             .collect()
     }
 
@@ -171,7 +171,7 @@ mod tests {
         let mut seen = Vec::new();
         for (key, last) in [([1; 16], 1), ([2; 16], 1), ([1; 16], 2)] {
             let cookies = Cookies::new(key, source(last));
-            seen.extend(aims().iter().map(|aim| cookies.of(aim).seq));
+            seen.extend(targets().iter().map(|target| cookies.of(target).seq));
         }
         let count = seen.len();
         seen.sort_unstable();
@@ -182,11 +182,14 @@ mod tests {
     #[test]
     fn batches_give_the_same_cookies() {
         let cookies = Cookies::new([7; 16], source(1));
-        let aims = aims();
-        for count in 0..=aims.len() {
+        let targets = targets();
+        for count in 0..=targets.len() {
             let mut out = vec![Cookie::default(); count];
-            cookies.of_all(&aims[..count], &mut out);
-            let single: Vec<Cookie> = aims[..count].iter().map(|aim| cookies.of(aim)).collect();
+            cookies.of_all(&targets[..count], &mut out);
+            let single: Vec<Cookie> = targets[..count]
+                .iter()
+                .map(|target| cookies.of(target))
+                .collect();
             assert_eq!(out, single);
         }
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use wire::Mac;
 use wire::checksum::Sum;
 
-use crate::cookie::{Aim, Cookie};
+use crate::cookie::{Cookie, ProbeTarget};
 use crate::payload::Payloads;
 use crate::probe::{Numbers, Probe, Row, Template};
 use crate::source::Source;
@@ -63,7 +63,7 @@ const IPV6_LEN: usize = 40;
 
 /// How probes look that do not differ by their kind.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct FrameOptions {
     /// The sender's MAC address.
     pub src_mac: Mac,
     /// TTL or hop limit.
@@ -87,7 +87,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(row: &Row, look: &Look, src: IpAddr, template: Template) -> Self {
+    fn new(row: &Row, look: &FrameOptions, src: IpAddr, template: Template) -> Self {
         let len = template.bytes.len() as u16;
         let protocol = row.ip_protocol[usize::from(src.is_ipv6())];
         let (ethertype, ip, sum) = match src {
@@ -156,7 +156,7 @@ pub struct Frames {
 
 impl Frames {
     /// Probes from `source` with this look and these payloads.
-    pub fn new(source: Source, look: Look, payloads: &Payloads) -> Self {
+    pub fn new(source: Source, look: FrameOptions, payloads: &Payloads) -> Self {
         let payload_count = payloads.as_slice().len();
         let frames = |src: IpAddr| {
             let of = |probe: &Probe| {
@@ -180,15 +180,15 @@ impl Frames {
 
     /// Length of a probe with this payload in bytes; 0 if there is no source address of its family.
     #[inline]
-    pub fn len(&self, aim: &Aim, payload: u16) -> usize {
-        self.frame(aim, payload)
+    pub fn len(&self, target: &ProbeTarget, payload: u16) -> usize {
+        self.frame(target, payload)
             .map_or(0, |frame| frame.bytes.len())
     }
 
     #[inline]
-    fn frame(&self, aim: &Aim, payload: u16) -> Option<&Frame> {
-        let frames = &self.frames[usize::from(aim.addr.is_ipv6())];
-        frames.get(aim.probe as usize * self.payload_count + usize::from(payload))
+    fn frame(&self, target: &ProbeTarget, payload: u16) -> Option<&Frame> {
+        let frames = &self.frames[usize::from(target.addr.is_ipv6())];
+        frames.get(target.probe as usize * self.payload_count + usize::from(payload))
     }
 
     /// Writes a probe to the start of `out`; its length, or `None` if it does not fit or there is
@@ -196,18 +196,18 @@ impl Frames {
     #[inline]
     pub fn write(
         &self,
-        (aim, payload): (&Aim, u16),
+        (target, payload): (&ProbeTarget, u16),
         (cookie, clock_us): (&Cookie, u32),
         mac: Mac,
         out: &mut [u8],
     ) -> Option<usize> {
-        let frame = self.frame(aim, payload)?;
+        let frame = self.frame(target, payload)?;
         let out = out.get_mut(..frame.bytes.len())?;
         out.copy_from_slice(&frame.bytes);
         out[..6].copy_from_slice(&mac.0);
         let ip = &mut out[ETHERNET_LEN..];
         let mut sum = frame.transport_sum;
-        match aim.addr {
+        match target.addr {
             IpAddr::V4(addr) => {
                 let dst = addr.to_bits();
                 let ip_sum = frame.ip_sum.add_u32(dst).add_u16(cookie.ip_id);
@@ -227,7 +227,7 @@ impl Frames {
         }
         let numbers = Numbers {
             src_port: self.source.port(cookie),
-            port: aim.port,
+            port: target.port,
             cookie,
             clock_us,
         };

@@ -2,8 +2,8 @@
 //! answer.
 //!
 //! A [`Plan`] numbers all probes and gives them in the order of a [`Permutation`]; a [`Prober`]
-//! writes them as frames whose numbers are [`Cookies`]; a [`Judge`] recognizes the answers by those
-//! numbers alone, so no state is kept for a probe. [`Seen`] detects repeated answers.
+//! writes them as frames that carry [`Cookies`]; an [`AnswerClassifier`] recognizes the answers by
+//! those numbers alone, so no state is kept per probe. [`Seen`] detects repeated answers.
 //!
 //! Nothing here does IO, reads a clock or draws random numbers: seed and key are given.
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@
 mod answer;
 mod cookie;
 mod frame;
+pub mod grab;
 mod hops;
 mod neighbour;
 mod payload;
@@ -21,12 +22,11 @@ mod probe;
 mod prober;
 mod seen;
 mod source;
-pub mod talk;
 mod target;
 
-pub use answer::{Answer, Evidence, Judge, State};
-pub use cookie::{Aim, Cookie, Cookies};
-pub use frame::{Frames, Look, Options};
+pub use answer::{Answer, AnswerClassifier, Evidence, State};
+pub use cookie::{Cookie, Cookies, ProbeTarget};
+pub use frame::{FrameOptions, Frames, Options};
 pub use hops::NextHops;
 pub use neighbour::{Solicitor, neighbour};
 pub use payload::{Id, Payload, Payloads};
@@ -35,6 +35,6 @@ pub use plan::{Order, Plan, Probes, Shard};
 pub use port::{Entry, PortList, Ports, Protocol};
 pub use probe::Probe;
 pub use prober::Prober;
-pub use seen::{Seen, Sighting};
+pub use seen::{Seen, SeenBefore};
 pub use source::Source;
 pub use target::{AddrRange, RESERVED, Targets, parse_line, parse_range};

@@ -6,7 +6,7 @@
 //! Nothing here depends on the rate: the probe with a given number is the same one at any rate, on
 //! any machine, and a scan can begin at any of them.
 
-use crate::cookie::Aim;
+use crate::cookie::ProbeTarget;
 use crate::permutation::{Permutation, Walk};
 use crate::port::{Entry, Ports};
 use crate::source::Source;
@@ -161,7 +161,7 @@ impl Plan {
 
     /// The pair of a number of the permutation, and its payload.
     #[inline]
-    fn aim(&self, number: u128) -> (Aim, u16) {
+    fn target(&self, number: u128) -> (ProbeTarget, u16) {
         let ports = self.ports.as_slice();
         let count = ports.len() as u64;
         let (addr, port) = match u64::try_from(number) {
@@ -184,7 +184,7 @@ impl Plan {
             payload,
         } = ports[port as usize];
         let addr = self.targets.addr(addr);
-        (Aim { addr, probe, port }, payload)
+        (ProbeTarget { addr, probe, port }, payload)
     }
 }
 
@@ -205,16 +205,16 @@ pub struct Probes<'p> {
 }
 
 impl Iterator for Probes<'_> {
-    type Item = (Aim, u16);
+    type Item = (ProbeTarget, u16);
 
     #[inline]
-    fn next(&mut self) -> Option<(Aim, u16)> {
+    fn next(&mut self) -> Option<(ProbeTarget, u16)> {
         if self.left == 0 && !self.turn() {
             return None;
         }
         self.left -= 1;
         let number = self.walk.next()?;
-        Some(self.plan.aim(number))
+        Some(self.plan.target(number))
     }
 }
 

@@ -9,7 +9,7 @@ mod udp;
 
 use wire::checksum::Sum;
 
-use crate::answer::{Answer, Judge, Quote, Received};
+use crate::answer::{Answer, AnswerClassifier, Quote, Received};
 use crate::cookie::Cookie;
 use crate::frame::Options;
 use crate::payload::{Id, Payload};
@@ -43,9 +43,9 @@ pub(crate) struct Row {
     /// Writes what differs, and the checksum, into a copy of the template.
     pub stamp: fn(stamp: &Stamp, transport: &mut [u8], sum: Sum, numbers: &Numbers<'_>),
     /// Evaluates a packet of the probe's protocol.
-    pub answer: fn(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer>,
+    pub answer: fn(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<Answer>,
     /// Evaluates an error that quotes a packet of the probe's protocol.
-    pub quoted: fn(judge: &Judge<'_>, quote: &Quote<'_>) -> Option<Answer>,
+    pub quoted: fn(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer>,
     /// The pcap expression of answers, of IPv4 and of IPv6; `FIRST` and `LAST` stand for the source
     /// ports.
     pub filter: [&'static str; 2],

@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::cookie::{Aim, BATCH, Cookie, Cookies};
+use crate::cookie::{BATCH, Cookie, Cookies, ProbeTarget};
 use crate::frame::Frames;
 use crate::hops::NextHops;
 use crate::plan::{Plan, Probes};
 use crate::probe::Probe;
 
-const NOWHERE: Aim = Aim {
+const NOWHERE: ProbeTarget = ProbeTarget {
     addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     probe: Probe::Syn,
     port: 0,
@@ -20,7 +20,7 @@ pub struct Prober<'p> {
     cookies: &'p Cookies,
     frames: &'p Frames,
     hops: &'p NextHops,
-    aims: [Aim; BATCH],
+    targets: [ProbeTarget; BATCH],
     payloads: [u16; BATCH],
     made: [Cookie; BATCH],
     clock_us: u32,
@@ -44,7 +44,7 @@ impl<'p> Prober<'p> {
             cookies,
             frames,
             hops,
-            aims: [NOWHERE; BATCH],
+            targets: [NOWHERE; BATCH],
             payloads: [0; BATCH],
             made: [Cookie::default(); BATCH],
             clock_us: 0,
@@ -63,9 +63,9 @@ impl<'p> Prober<'p> {
             if self.at == self.len && !self.refill() {
                 return None;
             }
-            let aim = &self.aims[self.at];
-            let len = self.frames.len(aim, self.payloads[self.at]);
-            if len != 0 && self.hops.mac(aim.addr).is_some() {
+            let target = &self.targets[self.at];
+            let len = self.frames.len(target, self.payloads[self.at]);
+            if len != 0 && self.hops.mac(target.addr).is_some() {
                 return Some(len);
             }
             self.at += 1;
@@ -81,9 +81,9 @@ impl<'p> Prober<'p> {
         if self.at == self.len {
             return None;
         }
-        let (aim, cookie) = (&self.aims[self.at], &self.made[self.at]);
-        let mac = self.hops.mac(aim.addr)?;
-        let probe = (aim, self.payloads[self.at]);
+        let (target, cookie) = (&self.targets[self.at], &self.made[self.at]);
+        let mac = self.hops.mac(target.addr)?;
+        let probe = (target, self.payloads[self.at]);
         let len = self
             .frames
             .write(probe, (cookie, self.clock_us), mac, out)?;
@@ -111,14 +111,14 @@ impl<'p> Prober<'p> {
     fn refill(&mut self) -> bool {
         self.len = 0;
         self.at = 0;
-        let slots = self.aims.iter_mut().zip(&mut self.payloads);
-        for ((aim, payload), next) in slots.zip(&mut self.probes) {
-            (*aim, *payload) = next;
+        let slots = self.targets.iter_mut().zip(&mut self.payloads);
+        for ((target, payload), next) in slots.zip(&mut self.probes) {
+            (*target, *payload) = next;
             self.len += 1;
         }
         let len = self.len;
         self.cookies
-            .of_all(&self.aims[..len], &mut self.made[..len]);
+            .of_all(&self.targets[..len], &mut self.made[..len]);
         len != 0
     }
 }

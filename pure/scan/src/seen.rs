@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use crate::answer::{Answer, State};
-use crate::cookie::Aim;
+use crate::cookie::ProbeTarget;
 
 /// The result of looking up an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sighting {
+pub enum SeenBefore {
     /// It is new.
     New,
     /// It came before.
@@ -18,7 +18,7 @@ pub enum Sighting {
 
 /// The answers seen, up to a number.
 pub struct Seen {
-    table: HashSet<(Aim, State)>,
+    table: HashSet<(ProbeTarget, State)>,
     len_max: usize,
 }
 
@@ -32,16 +32,16 @@ impl Seen {
     }
 
     /// Notes an answer. A port that is first filtered and then open gives two.
-    pub fn note(&mut self, answer: &Answer) -> Sighting {
-        let key = (answer.aim, answer.state);
+    pub fn note(&mut self, answer: &Answer) -> SeenBefore {
+        let key = (answer.target, answer.state);
         if self.table.contains(&key) {
-            return Sighting::Again;
+            return SeenBefore::Again;
         }
         if self.table.len() >= self.len_max {
-            return Sighting::Unknown;
+            return SeenBefore::Unknown;
         }
         self.table.insert(key);
-        Sighting::New
+        SeenBefore::New
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
             let addr = [192, 0, 2, last].into();
             let (probe, port) = (Probe::Syn, 80);
             Answer {
-                aim: Aim { addr, probe, port },
+                target: ProbeTarget { addr, probe, port },
                 state,
                 evidence: Evidence::Reset,
                 ttl: 64,
@@ -68,11 +68,11 @@ mod tests {
             }
         };
         let first = answer(1, State::Filtered);
-        assert_eq!(seen.note(&first), Sighting::New);
-        assert_eq!(seen.note(&first), Sighting::Again);
-        assert_eq!(seen.note(&answer(1, State::Open)), Sighting::New);
-        assert_eq!(seen.note(&answer(2, State::Open)), Sighting::New);
-        assert_eq!(seen.note(&answer(3, State::Open)), Sighting::Unknown);
-        assert_eq!(seen.note(&first), Sighting::Again);
+        assert_eq!(seen.note(&first), SeenBefore::New);
+        assert_eq!(seen.note(&first), SeenBefore::Again);
+        assert_eq!(seen.note(&answer(1, State::Open)), SeenBefore::New);
+        assert_eq!(seen.note(&answer(2, State::Open)), SeenBefore::New);
+        assert_eq!(seen.note(&answer(3, State::Open)), SeenBefore::Unknown);
+        assert_eq!(seen.note(&first), SeenBefore::Again);
     }
 }

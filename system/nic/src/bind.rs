@@ -17,7 +17,7 @@ use sys::{Error, ErrorKind, Result};
 
 use crate::card::Card;
 
-pub use guard::{Guard, borrow, guarded_by, keep_watch};
+pub use guard::{Guard, borrow, guard_until_closed, guarded_by};
 
 /// The driver that gives a card to a process.
 pub const VFIO: &str = "vfio-pci";

@@ -10,7 +10,7 @@ use sys::ethtool::{Channels, DriverInfo, Ethtool, Offloads, RingSizes, Rss};
 use sys::link::{Link, XdpFeatures};
 
 use crate::holder::{XdpHolder, holder};
-use crate::lifeline::has_default_route;
+use crate::host_dependency::has_default_route;
 
 /// What is known of an interface. `None`: the driver does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 pub mod bind;
 mod card;
 mod holder;
+mod host_dependency;
 mod interface;
-mod lifeline;
 
 pub use card::{Card, cards, cards_in};
 pub use holder::XdpHolder;
+pub use host_dependency::{Session, has_default_route, host_dependency, session_through};
 pub use interface::{Interface, interface, interfaces};
-pub use lifeline::{Session, has_default_route, lifeline, session_through};

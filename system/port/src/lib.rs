@@ -41,11 +41,11 @@ mod tx;
 
 /// Writing capture files, one or a set of them.
 pub mod file {
-    pub use crate::backend::file::handed::Handed;
+    pub use crate::backend::file::handed::KernelProgress;
     pub use crate::backend::file::rotation::Rotation;
     pub use crate::backend::file::writer::{
         Encoded, Encoder, FileCompression, FileFormat, FileInterface, FileWriter, Record,
-        WriterOptions, Written, Wrote,
+        WriteFormat, WriterOptions, Written,
     };
     pub use wire::file::pcap::Precision;
 }
@@ -58,8 +58,8 @@ pub use control::{Capabilities, Intake, PortControl, PortDescription, PortEvent}
 pub use matcher::Matcher;
 pub use open::{BACKENDS, open, open_all, shared_pool};
 pub use options::{
-    AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuBy, PortOptions,
-    TapBy, TimestampSource,
+    AttachMode, BindMode, Direction, Fanout, FilterSource, FilterTarget, IommuInterface,
+    PortOptions, TapMethod, TimestampSource,
 };
 pub use port::Port;
 pub use registry::{Backend, Merge, Plain, PortName, Registry, Target};

@@ -79,7 +79,7 @@ pub enum TimestampSource {
 
 /// How a tap copies packets out of the kernel (AF_PACKET).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TapBy {
+pub enum TapMethod {
     /// The cheaper one where rights and kernel allow it.
     #[default]
     Auto,
@@ -111,7 +111,7 @@ pub enum Fanout {
 
 /// By which of the kernel's interfaces a card is taken in user space (VFIO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IommuBy {
+pub enum IommuInterface {
     /// iommufd where the kernel has it, else type 1.
     #[default]
     Auto,
@@ -200,7 +200,7 @@ pub struct PortOptions {
     /// Set XDP_USE_NEED_WAKEUP (Since Linux 5.4).
     pub need_wakeup: bool,
     /// How a tap copies packets (AF_PACKET).
-    pub tap: TapBy,
+    pub tap: TapMethod,
     /// How a tap's packets are spread over several queues.
     pub fanout: Fanout,
     /// Have the kernel compute a flow hash for packets whose card gave none (AF_PACKET): it costs.
@@ -208,7 +208,7 @@ pub struct PortOptions {
     /// Send past the interface's queueing discipline (AF_PACKET): less cost, no traffic shaping.
     pub qdisc_bypass: bool,
     /// By which of the kernel's interfaces a card is taken (VFIO).
-    pub iommu: IommuBy,
+    pub iommu: IommuInterface,
     /// Take the card from its kernel driver while the port is open (VFIO).
     pub bind_card: bool,
     /// How long the kernel may hold back packets to fill a block (AF_PACKET).
@@ -236,11 +236,11 @@ impl Default for PortOptions {
             outgoing: true,
             busy_poll_budget: None,
             need_wakeup: true,
-            tap: TapBy::Auto,
+            tap: TapMethod::Auto,
             fanout: Fanout::Hash,
             rss_hash: false,
             qdisc_bypass: true,
-            iommu: IommuBy::Auto,
+            iommu: IommuInterface::Auto,
             bind_card: false,
             block_timeout: Duration::from_millis(10),
             label: None,

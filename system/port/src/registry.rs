@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use ring::{Pool, PoolConfig};
-use sys::rights::Capability;
+use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 
 use crate::joined;

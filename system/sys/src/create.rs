@@ -7,7 +7,7 @@
 //! where `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set (Linux
 //! `Documentation/admin-guide/sysctl/fs.rst`); here they are refused always, and links everywhere.
 //!
-//! No call waits for the reader of a pipe: see [`Making::open_pipe`].
+//! No call waits for the reader of a pipe: see [`CreateOptions::open_pipe`].
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -30,7 +30,7 @@ const STICKY: u32 = libc::S_ISVTX;
 
 /// How files are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Making<'a> {
+pub struct CreateOptions<'a> {
     /// Permissions of new files, less the umask (open(2)).
     pub mode: u32,
     /// Device and inode of files that must not be truncated under any name: the inputs.
@@ -46,15 +46,15 @@ pub struct Made {
     pub is_new: bool,
 }
 
-impl Making<'_> {
+impl CreateOptions<'_> {
     /// New files are for their owner alone.
-    pub const PRIVATE: Making<'static> = Making {
+    pub const PRIVATE: CreateOptions<'static> = CreateOptions {
         mode: 0o600,
         keep: &[],
     };
 
     /// New files have the permissions that the umask leaves.
-    pub const BY_UMASK: Making<'static> = Making {
+    pub const BY_UMASK: CreateOptions<'static> = CreateOptions {
         mode: 0o666,
         keep: &[],
     };

@@ -169,7 +169,7 @@ impl Detector {
     /// # Errors
     /// As [`version`]; `NoSpace` if the library or we have no memory for it.
     pub fn new(flow_count: u32) -> Result<Detector> {
-        // Making one touches what all have in common (ndpi_api.h: not in parallel).
+        // CreateOptions one touches what all have in common (ndpi_api.h: not in parallel).
         static MAKING: Mutex<()> = Mutex::new(());
         let library = library()?;
         let stride = flow_len()?.div_ceil(size_of::<u128>());

@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn taps_match_stripped_tags() {
-        let may_tap = crate::rights::has(crate::rights::Capability::NetRaw);
+        let may_tap = crate::privileges::has(crate::privileges::Capability::NetRaw);
         if version().is_err() || !may_tap {
             skip::skip!("no libpcap, or no right");
         }

@@ -33,7 +33,7 @@ pub const DRIVER: &str = "vfio-pci";
 
 /// By which of the kernel's interfaces a function is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Through {
+pub enum VfioInterface {
     /// iommufd where the kernel has it, else type 1.
     #[default]
     Auto,
@@ -48,7 +48,7 @@ pub enum Through {
 /// # Errors
 /// `Unsupported` without an IOMMU or without VFIO, `Busy` where another driver, another process or
 /// another device of its group is in the way, `Permission`; each with what to do next.
-pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
+pub fn open(function: &PciFunction, through: VfioInterface) -> Result<Device> {
     let address = function.address();
     let what = || format!("open PCI function {address} by VFIO");
     let Some(group) = function.iommu_group() else {
@@ -81,8 +81,8 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
         }
     }
     let by_iommufd = match through {
-        Through::Type1 => return open_group(function, group),
-        Through::Auto | Through::Iommufd => open_iommufd(function),
+        VfioInterface::Type1 => return open_group(function, group),
+        VfioInterface::Auto | VfioInterface::Iommufd => open_iommufd(function),
     };
     let found = by_iommufd.and_then(|device| {
         device.ok_or_else(|| {
@@ -95,7 +95,7 @@ pub fn open(function: &PciFunction, through: Through) -> Result<Device> {
         Ok(device) => Ok(device),
         // If something is missing there (a node, a privilege, a driver for this IOMMU), type 1 may
         // work.
-        Err(error) if through == Through::Auto => {
+        Err(error) if through == VfioInterface::Auto => {
             open_group(function, group).map_err(|other| choose_error(error, other))
         }
         Err(error) => Err(error),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sys::Result;
 use sys::eventfd::EventFd;
 use sys::pci::PciFunction;
-use sys::vfio::{Device, InterruptKind, Space, Through};
+use sys::vfio::{Device, InterruptKind, Space, VfioInterface};
 
 use super::dma::{DmaSpace, Mapper};
 use super::driver::{Function, Interrupt};
@@ -50,7 +50,7 @@ impl VfioFunction {
     ///
     /// # Errors
     /// `NotFound`, `Permission`, `Busy` or another error of the kernel, with a hint.
-    pub fn open(pci: &PciFunction, through: Through) -> Result<Self> {
+    pub fn open(pci: &PciFunction, through: VfioInterface) -> Result<Self> {
         let id = pci.id()?;
         let device = sys::vfio::open(pci, through)?;
         let space = device.space().clone();

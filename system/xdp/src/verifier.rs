@@ -25,7 +25,7 @@ fn is_noise(line: &str) -> bool {
 }
 
 /// The last telling line of a log and how many lines there are besides; `None` for an empty log.
-pub fn telling_line(log: &str) -> Option<(&str, usize)> {
+pub fn reason_line(log: &str) -> Option<(&str, usize)> {
     let lines = || log.lines().filter(|l| !l.trim().is_empty());
     let line = lines()
         .rev()
@@ -44,7 +44,7 @@ pub fn last_instruction(log: &str) -> Option<&str> {
 
 /// One sentence: the verifier's message, the instruction, and what was omitted.
 pub fn explain(log: &str) -> Option<String> {
-    let (line, left_out) = telling_line(log)?;
+    let (line, left_out) = reason_line(log)?;
     let mut text = format!("the verifier says \"{line}\"");
     if let Some(insn) = last_instruction(log) {
         let insn = insn.split_once(" ; ").map_or(insn, |(insn, _)| insn);
@@ -73,7 +73,7 @@ processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0
     #[test]
     fn the_reason_is_found_among_the_noise() {
         assert_eq!(
-            telling_line(LOG),
+            reason_line(LOG),
             Some(("R2 offset is outside of the packet", 5))
         );
         assert_eq!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lab::process::{Process, Signal};
-use port::{AttachMode, BindMode, PortOptions, TapBy, TimestampSource};
+use port::{AttachMode, BindMode, PortOptions, TapMethod, TimestampSource};
 use runtime::{Pacing, Stop, worker};
 
 use super::cards::{Cards, ip, mac};
@@ -28,7 +28,7 @@ pub const SUBJECTS: &[Subject] = &[
         table: "receive",
         start: |cards| {
             let options = PortOptions {
-                tap: TapBy::Tpacket,
+                tap: TapMethod::Tpacket,
                 ..PortOptions::default()
             };
             read(&format!("afpacket:{}", cards.up(1)?), options)

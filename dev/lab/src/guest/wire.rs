@@ -31,7 +31,7 @@ fn ask(card: &str, state: &str) {
 
 /// Has the host look at the guest from outside and print what it sees; it ends a guest that the
 /// emulator has failed, and runs a suite again. It looks for some twenty seconds.
-pub fn ask_for_a_look() {
+pub fn request_link_check() {
     say("look");
 }
 

@@ -6,7 +6,7 @@ use lab::packet::number_of;
 use lab::{Veth, skip};
 use port::{DropReason, PortEvent};
 use sys::ErrorKind;
-use sys::rights::{Capability, give_up};
+use sys::privileges::{Capability, drop_privileges};
 
 use super::common::*;
 
@@ -194,7 +194,7 @@ fn everything_works_without_rights_once_open() {
             ..PortOptions::default()
         };
         let mut port = port::open(&name, &options).unwrap();
-        give_up(None, &[]).unwrap();
+        drop_privileges(None, &[]).unwrap();
         let error = port::open(&name, &options).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
         assert!(error.hint().unwrap().contains("cap_net_raw"), "{error}");
@@ -236,7 +236,7 @@ fn net_raw_is_enough() {
     let pair = Veth::new().create().unwrap();
     let name = format!("afpacket:{}", pair.right.ifname);
     let opened = pair.right.ns.run(|| {
-        give_up(None, &[Capability::NetRaw]).unwrap();
+        drop_privileges(None, &[Capability::NetRaw]).unwrap();
         port::open(&name, &PortOptions::default()).map(drop)
     });
     opened.unwrap().unwrap();

@@ -5,7 +5,7 @@ use lab::packet::number_of;
 use lab::{Veth, skip};
 use port::DropReason;
 use runtime::filter::{Compiler, Expression};
-use sys::rights::{Capability, give_up};
+use sys::privileges::{Capability, drop_privileges};
 
 use super::common::*;
 
@@ -137,7 +137,7 @@ fn without_the_right_to_load_programs_the_filter_still_runs() {
             .ns
             .run(|| {
                 // This thread's rights, not the process's.
-                give_up(None, &[Capability::NetRaw]).unwrap();
+                drop_privileges(None, &[Capability::NetRaw]).unwrap();
                 port::open(&name, &without(3))
             })
             .unwrap()

@@ -6,7 +6,7 @@ use lab::packet::number_of;
 use lab::{Veth, skip};
 use port::Ready;
 use sys::ErrorKind;
-use sys::rights::{Capability, give_up};
+use sys::privileges::{Capability, drop_privileges};
 
 use super::common::*;
 
@@ -47,7 +47,7 @@ fn without_the_right_it_is_refused_or_replaced() {
     let open = |query: &str| {
         let name = name(&pair.right, query);
         let body = || {
-            give_up(None, &[Capability::NetRaw]).unwrap();
+            drop_privileges(None, &[Capability::NetRaw]).unwrap();
             port::open(&name, &PortOptions::default())
         };
         pair.right.ns.run(body).unwrap()

@@ -10,17 +10,17 @@ use super::{Folder, capture};
 use lab::{corpus, skip};
 
 /// What becomes of a flag.
-enum Fate {
+enum Expected {
     /// It is taken, with a value if it has one.
     Taken(&'static [&'static str]),
     /// It is refused, and the error has these words.
     Refused(&'static str, &'static str),
 }
 
-use Fate::{Refused, Taken};
+use Expected::{Refused, Taken};
 
 /// Every flag of the manual of tcpdump 4.99, and of later versions those that are known.
-const FLAGS: &[(&str, Fate)] = &[
+const FLAGS: &[(&str, Expected)] = &[
     ("-A", Taken(&[])),
     ("-b", Taken(&[])),
     ("-B", Taken(&["4096"])),

@@ -18,7 +18,7 @@ use port::{Direction, Intake, Port};
 use runtime::capture::{self, Notice, Options, Printer, Recorder, Way};
 use runtime::filter::Expression;
 use runtime::{Pacing, Stop, TotalsRequest};
-use sys::rights::{Capability, User};
+use sys::privileges::{Capability, User};
 use sys::seccomp::Keep;
 use sys::{Error, ErrorKind, Result};
 use wire::LinkType;
@@ -223,7 +223,8 @@ pub fn run(args: &Args) -> Result<()> {
     let counters = inputs.to_read_counters()?;
     let keep: Vec<Capability> = make_files.into_iter().chain(counters).collect();
     let needs = args.needs(inputs.calls_bpf()?, is_set);
-    args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
+    let confine = args.port.confine;
+    confine.drop_privileges(user.as_ref(), &keep, &needs)?;
     let sink = sink.map_or_else(make, Ok)?;
     drop(closed);
     out::start()?;

@@ -26,7 +26,7 @@ use runtime::filter::Expression;
 use runtime::flows::Config;
 use runtime::{Stop, TotalsRequest, flows};
 use sys::Result;
-use sys::rights::{self, Capability};
+use sys::privileges::{self, Capability};
 
 use service::Reloading;
 use show::Showing;
@@ -252,7 +252,7 @@ pub fn run(args: &Args) -> Result<()> {
     check_cpus(&args.port_args.cpus)?;
     let request = TotalsRequest::on_signal()?;
     let user = match &args.port_args.user {
-        Some(name) => Some(rights::User::find(name)?),
+        Some(name) => Some(privileges::User::find(name)?),
         None => None,
     };
     // It may take seconds, for which no port shall wait with packets in it.
@@ -283,7 +283,7 @@ pub fn run(args: &Args) -> Result<()> {
     let needs = Needs::files(args.files(), crate::args::calls_bpf(&names)?);
     args.port_args
         .confine
-        .give_up(user.as_ref(), &keep, &needs)?;
+        .drop_privileges(user.as_ref(), &keep, &needs)?;
     // Rights are a thread's own: these begin without.
     out::start()?;
     let stdout = out::stdout(lines::PIECES_MAX)?;

@@ -8,7 +8,7 @@ use port::{Direction, PortName};
 use runtime::forward::{self, Notice, Options, Setup};
 use runtime::{Stop, TotalsRequest};
 use sys::Result;
-use sys::rights::User;
+use sys::privileges::User;
 
 use crate::args::{FilterCompiler, PortArgs, parse_duration};
 use crate::confine::{Files, Needs};
@@ -92,7 +92,9 @@ pub fn run(args: &Args) -> Result<()> {
     let to_count = crate::args::to_read_counters_of(&names)?;
     let keep: Vec<_> = to_send.into_iter().chain(to_count).collect();
     let needs = Needs::files(Files::default(), crate::args::calls_bpf(&names)?);
-    args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
+    args.port
+        .confine
+        .drop_privileges(user.as_ref(), &keep, &needs)?;
     let mut show = show::Show::start(names, args.both, args.json, &opened)?;
     let options = Options {
         both: args.both,

@@ -11,7 +11,7 @@ use ::guard::{Limit, Verdict};
 use export::prometheus::Endpoint;
 use runtime::guard::{self, ListSpec, Notice, RuleSpec, Setup, Totals};
 use runtime::{Reload, Stop, TotalsRequest};
-use sys::rights::{self, Capability, User};
+use sys::privileges::{self, Capability, User};
 use sys::{Error, ErrorKind, Result};
 
 use crate::args::{Attach, FilterCompiler, parse_duration};
@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut endpoint = args.metrics.map(Endpoint::bind).transpose()?;
     let needs = Needs::files(args.files(&opened.totals()?), true);
     args.confine
-        .give_up(user.as_ref(), &to_keep(args), &needs)?;
+        .drop_privileges(user.as_ref(), &to_keep(args), &needs)?;
     check_readable(args);
     let page = |totals: &Totals| {
         let interface = args.interface.as_deref().unwrap_or_default();
@@ -234,7 +234,7 @@ impl Args {
 fn to_keep(args: &Args) -> Vec<Capability> {
     match args.rules {
         Some(_) => vec![Capability::Bpf, Capability::Perfmon, Capability::NetAdmin],
-        None => rights::to_read_maps().into_iter().collect(),
+        None => privileges::to_read_maps().into_iter().collect(),
     }
 }
 

@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.action {
         Action::List(args) => list(args),
         Action::Bind(args) => args.bind(),
-        Action::Guard { address } => bind::keep_watch(&Place::default(), address.parse()?),
+        Action::Guard { address } => bind::guard_until_closed(&Place::default(), address.parse()?),
     }
 }
 

@@ -8,13 +8,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::scan::talk::Talk;
+use ::scan::grab::GrabOptions;
 use ::scan::{
     AddrRange, Options, Payloads, PortList, Ports, Probe, Shard, parse_line, parse_range,
 };
 use runtime::scan::{self, Notice, Saved, Scan, Setup, StateFile};
 use runtime::{Stop, TotalsRequest};
-use sys::rights::User;
+use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
 use traffic::Rate;
 use wire::Mac;
@@ -209,14 +209,14 @@ pub fn run(args: &Args) -> Result<()> {
     let mut show = Show::start(&scan, args.json, args.open)?;
     let keep: Vec<_> = to_read_counters(&scan.port_name())?.into_iter().collect();
     let needs = Needs::files(Files::default(), calls_bpf(&[&scan.port_name()])?);
-    let give_up = || {
+    let drop_privileges = || {
         args.confine
-            .give_up(user.as_ref(), &keep, &needs)
+            .drop_privileges(user.as_ref(), &keep, &needs)
             .and_then(|()| show::begin(&scan))
     };
     let path = args.state.as_deref();
     let state = path.map(|path| StateFile::open(path, &scan)).transpose()?;
-    let outcome = scan::run(&scan, random()?, &stop, state, give_up, |notice| {
+    let outcome = scan::run(&scan, random()?, &stop, state, drop_privileges, |notice| {
         if request.take() {
             show.so_far();
         }
@@ -254,11 +254,11 @@ fn lost_answers(lost: u64) -> Error {
 }
 
 impl Args {
-    fn talk(&self) -> Result<Option<Talk>> {
+    fn grab(&self) -> Result<Option<GrabOptions>> {
         if !self.banners {
             return Ok(None);
         }
-        Ok(Some(Talk {
+        Ok(Some(GrabOptions {
             connection_count_max: self.connections,
             timeout_ns: self.banner_timeout.as_nanos().min(u64::MAX.into()) as u64,
             random: random()?,
@@ -314,7 +314,7 @@ impl Args {
             wait: self.wait,
             options: self.tcp_options.into(),
             ttl: self.ttl,
-            talk: self.talk()?,
+            grab: self.grab()?,
         })
     }
 }

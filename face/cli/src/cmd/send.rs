@@ -9,7 +9,7 @@ use std::time::Duration;
 use port::{Direction, Port, PortName, PortOptions};
 use runtime::send::{Generated, Limits, Replay, ReplayOptions, Report, Source, Target};
 use runtime::{Stop, TotalsRequest};
-use sys::{Error, ErrorKind, Result, rights};
+use sys::{Error, ErrorKind, Result, privileges};
 use traffic::{AddrMap, Pace, Pacer, PortMap, Range, Rate, Rewriter, Tag};
 
 use crate::args::{check_cpus, parse_duration};
@@ -244,14 +244,14 @@ impl Destination {
             });
         }
         let target = runtime::send::target(&parsed.target)?;
-        if let Some(lifeline) = target
-            .lifeline
+        if let Some(host_dependency) = target
+            .host_dependency
             .as_ref()
             .filter(|_| !args.force && !args.dry_run)
         {
             let why = format!(
-                "{lifeline}: the packets would reach the network that this host depends on, and \
-                 could saturate it"
+                "{host_dependency}: the packets would reach the network that this host depends on, \
+                 and could saturate it"
             );
             let what = format!("send on {}", parsed.target);
             return Err(Error::new(ErrorKind::InvalidInput, what, why).with_hint(
@@ -434,7 +434,7 @@ fn replay(args: &Args, file: &str, destination: &Destination) -> Result<()> {
         options.packet_len_max = port_max;
     }
     let opened = Replay::open(file, &options)?;
-    give_up(args, &port.name, Some(file))?;
+    drop_privileges(args, &port.name, Some(file))?;
     let mut source = opened.start()?;
     let report = transmit(args, port, &mut source, pace)?;
     finish(&report, destination, options.packet_len_max)
@@ -476,28 +476,35 @@ fn generate(args: &Args, destination: &Destination) -> Result<()> {
         return show::dry_run("generated", &destination.ports[0], &plan, args.json, None);
     }
     let port = destination.open(generator.packet_len_max())?;
-    give_up(args, &port.name, None)?;
+    drop_privileges(args, &port.name, None)?;
     let report = transmit(args, port, &mut Generated::new(generator), pace)?;
     finish(&report, destination, max)
 }
 
 /// `file` is the capture that is sent.
-fn give_up(args: &Args, port: &str, file: Option<&str>) -> Result<()> {
-    let user = args.user.as_deref().map(rights::User::find).transpose()?;
+fn drop_privileges(args: &Args, port: &str, file: Option<&str>) -> Result<()> {
+    let user = args
+        .user
+        .as_deref()
+        .map(privileges::User::find)
+        .transpose()?;
     let mut files = Files::default();
     let mut keep = Vec::new();
     let calls_bpf = crate::args::calls_bpf(&[port])?;
     // Another user has only its own rights.
     if user.is_none() && calls_bpf {
-        keep.extend(rights::to_read_maps());
+        keep.extend(privileges::to_read_maps());
     }
     // The first round reads the file that is open.
     if let Some(file) = file.filter(|_| args.pace.rounds != 1) {
         files.read(Path::new(&PortName::parse(file)?.target));
-        keep.extend(user.is_none().then_some(rights::Capability::DacReadSearch));
+        keep.extend(
+            user.is_none()
+                .then_some(privileges::Capability::DacReadSearch),
+        );
     }
     args.confine
-        .give_up(user.as_ref(), &keep, &Needs::files(files, calls_bpf))?;
+        .drop_privileges(user.as_ref(), &keep, &Needs::files(files, calls_bpf))?;
     out::start()
 }
 

@@ -7,7 +7,7 @@ use flow::{EndReason, Extra, Record};
 use port::PortDescription;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use runtime::flows::{Fate, Outlet, Status};
+use runtime::flows::{Outlet, RecordOutcome, Status};
 use sys::Result;
 
 use super::view::View;
@@ -78,9 +78,14 @@ impl Once {
 }
 
 impl Outlet for Once {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         self.view.ended(record, extra, reason);
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

@@ -9,7 +9,7 @@ use flow::encode::Statistics;
 
 use super::*;
 use crate::exporters::tests::records;
-use crate::sink::{Sent, Settled};
+use crate::sink::{DeliveryReport, Sent};
 
 /// Messages of up to ten records, a letter each. Every fifth record offered is refused, if so.
 struct Letters {
@@ -164,8 +164,8 @@ impl Sink for Script {
     }
 
     /// One message at every second look.
-    fn settle(&mut self) -> Settled {
-        let mut settled = Settled::default();
+    fn settle(&mut self) -> DeliveryReport {
+        let mut settled = DeliveryReport::default();
         self.looks += 1;
         if self.looks.is_multiple_of(2)
             && let Some((held, is_lost)) = self.waiting.pop_front()

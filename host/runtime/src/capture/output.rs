@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::file::{FileInterface, FileWriter, Record, Written, Wrote};
+use port::file::{FileInterface, FileWriter, Record, WriteFormat, Written};
 use port::{DropReason, PortAccount};
 use sys::{Error, ErrorKind, Result};
 
@@ -247,12 +247,12 @@ impl Output {
         match &mut self.recorder {
             Recorder::File(writer) => {
                 let wrote = writer.record(meta.time_ns, packet.bytes)?;
-                Ok(wrote == Wrote::Packet)
+                Ok(wrote == WriteFormat::Packet)
             }
             Recorder::Both(writer, printer) => {
                 let outgoing = meta.outgoing.filter(|outgoing| self.is_live || *outgoing);
                 let record = Record { outgoing, ..*meta };
-                if writer.write(&record, std::iter::once(packet.bytes))? == Wrote::Full {
+                if writer.write(&record, std::iter::once(packet.bytes))? == WriteFormat::Full {
                     return Ok(false);
                 }
                 let context = context(&self.links[index], self.is_live);

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use std::io;
 
 use port::Vlan;
-use port::file::Handed;
+use port::file::KernelProgress;
 use wire::summary::{Detailed, SequenceBase, Summary};
 use wire::{Dissection, LayerKind, LinkType, Timestamp, dissect, dissect_inner};
 
@@ -111,7 +111,7 @@ pub struct Printer {
     count: u64,
     /// Where the text of each packet that waits ends, and its bytes as captured.
     ends: Vec<(usize, u32)>,
-    handed: Handed,
+    handed: KernelProgress,
     first_ns: Option<u64>,
     previous_ns: u64,
     /// The quarter of an hour that the offset of the time zone is known for.
@@ -168,7 +168,7 @@ impl Printer {
             addressed: Box::new(Dissection::EMPTY),
             count: 0,
             ends: Vec::new(),
-            handed: Handed::default(),
+            handed: KernelProgress::default(),
             first_ns: None,
             previous_ns: 0,
             zone: (u64::MAX, 0),
@@ -194,7 +194,7 @@ impl Printer {
     }
 
     /// What the kernel has taken so far, to be read while a flush is held up.
-    pub fn handed(&self) -> Handed {
+    pub fn handed(&self) -> KernelProgress {
         self.handed.clone()
     }
 

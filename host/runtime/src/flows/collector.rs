@@ -15,7 +15,8 @@ use super::egress::{self, Egress, EgressReport};
 use super::outbox::Buffer;
 use super::worker::Worker;
 use super::{
-    Config, Fate, Message, Outlet, QueueStatus, Report, Shared, Status, lock, wall_clock_ns,
+    Config, Message, Outlet, QueueStatus, RecordOutcome, Report, Shared, Status, lock,
+    wall_clock_ns,
 };
 
 /// One-way flows held back for their other half, when there are several queues.
@@ -76,15 +77,15 @@ impl<'a> Out<'a> {
     }
 
     /// Counts a record by what became of it.
-    fn note(&mut self, record: &Record, fate: Result<Fate>) {
+    fn note(&mut self, record: &Record, fate: Result<RecordOutcome>) {
         // A record that the outlet failed with did not get out either.
         let fate = fate.unwrap_or_else(|error| {
             self.error = Some(error);
-            Fate::Dropped
+            RecordOutcome::Dropped
         });
         let (records, packets) = match fate {
-            Fate::Reported => (&mut self.records, &mut self.packets),
-            Fate::Dropped => (&mut self.records_dropped, &mut self.packets_dropped),
+            RecordOutcome::Reported => (&mut self.records, &mut self.packets),
+            RecordOutcome::Dropped => (&mut self.records_dropped, &mut self.packets_dropped),
         };
         *records += 1;
         *packets += record.packets();
@@ -100,7 +101,7 @@ impl flow::RecordSink for Out<'_> {
         if self.takes(record) {
             let fate = match self.error {
                 None => self.outlet.ended(record, extra, reason),
-                Some(_) => Ok(Fate::Dropped),
+                Some(_) => Ok(RecordOutcome::Dropped),
             };
             self.note(record, fate);
         }

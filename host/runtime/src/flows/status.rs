@@ -18,7 +18,7 @@ use crate::Stop;
 
 /// What an outlet did with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum RecordOutcome {
     /// It is on its way.
     Reported,
     /// Its reader is too slow: there was no room, and the record is counted as dropped.
@@ -31,7 +31,12 @@ pub trait Outlet {
     ///
     /// # Errors
     /// End the probe.
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate>;
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome>;
 
     /// About ten times a second.
     ///

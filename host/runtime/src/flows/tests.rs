@@ -94,8 +94,8 @@ fn ends(run: impl FnOnce() -> Report + Send + 'static) -> Report {
 struct Counting;
 
 impl Outlet for Counting {
-    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
-        Ok(Fate::Reported)
+    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
@@ -109,12 +109,12 @@ struct Stuck {
 }
 
 impl Outlet for Stuck {
-    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
+    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
         if let Some(go_on) = self.go_on.take() {
             // The sender is gone: continue.
             let _ = go_on.recv_timeout(LIMIT);
         }
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, _: &Status<'_>) -> Result<()> {
@@ -208,9 +208,9 @@ fn a_worker_that_fails_ends_the_others() {
 struct First(u64);
 
 impl Outlet for First {
-    fn ended(&mut self, _: &Record, _: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(&mut self, _: &Record, _: &Extra<'_>, reason: EndReason) -> Result<RecordOutcome> {
         self.0 += u64::from(reason == EndReason::Idle);
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {
@@ -255,8 +255,8 @@ struct Choosing {
 }
 
 impl Outlet for Choosing {
-    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<Fate> {
-        Ok(Fate::Reported)
+    fn ended(&mut self, _: &Record, _: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

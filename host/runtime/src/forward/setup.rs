@@ -187,16 +187,16 @@ impl End {
     }
 
     pub(crate) fn refuse_lifeline(&self) -> Result<()> {
-        let lifeline = self
+        let host_dependency = self
             .target
             .as_ref()
-            .and_then(|target| target.lifeline.as_ref());
-        let Some(lifeline) = lifeline else {
+            .and_then(|target| target.host_dependency.as_ref());
+        let Some(host_dependency) = host_dependency else {
             return Ok(());
         };
         let why = format!(
-            "{lifeline}: forwarding would take this host's own packets, or flood the network it \
-             depends on"
+            "{host_dependency}: forwarding would take this host's own packets, or flood the \
+             network it depends on"
         );
         let what = format!("forward with {}", self.text);
         Err(Error::new(ErrorKind::InvalidInput, what, why)

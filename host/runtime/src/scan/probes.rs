@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant, SystemTime};
 
 use ::scan::Prober;
-use ::scan::talk::{Banner, Talked, Talker};
+use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
 use port::TxBatch;
 use sys::Result;
 
@@ -44,8 +44,8 @@ impl Segments {
 }
 
 /// Connections that read banners.
-pub struct Talking<'p> {
-    talker: Talker<'p>,
+pub struct BannerReader<'p> {
+    grabber: BannerGrabber<'p>,
     inbox: Receiver<Segments>,
     events: SyncSender<Event>,
     began: Instant,
@@ -55,15 +55,15 @@ pub struct Talking<'p> {
     probed: Option<Instant>,
 }
 
-impl<'p> Talking<'p> {
+impl<'p> BannerReader<'p> {
     pub fn new(
-        talker: Talker<'p>,
+        grabber: BannerGrabber<'p>,
         inbox: Receiver<Segments>,
         events: SyncSender<Event>,
         wait: Duration,
     ) -> Self {
         Self {
-            talker,
+            grabber,
             inbox,
             events,
             began: Instant::now(),
@@ -72,8 +72,8 @@ impl<'p> Talking<'p> {
         }
     }
 
-    pub fn counted(&self) -> Talked {
-        *self.talker.counted()
+    pub fn counted(&self) -> GrabCounts {
+        *self.grabber.counted()
     }
 
     fn now_ns(&self) -> u64 {
@@ -90,26 +90,26 @@ impl<'p> Talking<'p> {
         }
         let now_ns = self.now_ns();
         let report = &mut reporter(&self.events);
-        self.talker.tick(now_ns, report);
+        self.grabber.tick(now_ns, report);
     }
 
     fn take(&mut self, segments: &Segments) {
         let now_ns = self.now_ns();
         let report = &mut reporter(&self.events);
         for packet in segments.iter() {
-            self.talker.receive(packet, now_ns, report);
+            self.grabber.receive(packet, now_ns, report);
         }
     }
 
     /// Whether the last answers had their time, and all connections are closed.
     fn is_over(&mut self) -> bool {
         let probed = *self.probed.get_or_insert_with(Instant::now);
-        self.talker.open_count() == 0 && probed.elapsed() >= self.wait
+        self.grabber.open_count() == 0 && probed.elapsed() >= self.wait
     }
 
     /// Waits for segments until something is due.
     fn wait(&mut self, timeout: Duration) {
-        let due_ns = self.talker.due_ns().unwrap_or(u64::MAX);
+        let due_ns = self.grabber.due_ns().unwrap_or(u64::MAX);
         let until_due = Duration::from_nanos(due_ns.saturating_sub(self.now_ns()));
         match self.inbox.recv_timeout(timeout.min(until_due)) {
             Ok(segments) => self.take(&segments),
@@ -135,7 +135,7 @@ pub struct ProbeSource<'p> {
     /// When the clock of the prober was 0.
     began: Instant,
     pub live: &'p Live,
-    pub talking: Option<Talking<'p>>,
+    pub talking: Option<BannerReader<'p>>,
     /// The packet that is next is a segment, not a probe.
     is_segment: bool,
 }
@@ -145,7 +145,7 @@ impl<'p> ProbeSource<'p> {
         prober: Prober<'p>,
         (from, began): (u128, Instant),
         live: &'p Live,
-        talking: Option<Talking<'p>>,
+        talking: Option<BannerReader<'p>>,
     ) -> Self {
         Self {
             prober,
@@ -160,8 +160,8 @@ impl<'p> ProbeSource<'p> {
     /// Ends all connections early; what is left to be sent are their resets.
     pub fn close_all(&mut self) -> Option<Closing<'_, 'p>> {
         let talking = self.talking.as_mut()?;
-        talking.talker.close_all(&mut reporter(&talking.events));
-        Some(Closing(&mut talking.talker))
+        talking.grabber.close_all(&mut reporter(&talking.events));
+        Some(Closing(&mut talking.grabber))
     }
 }
 
@@ -178,7 +178,7 @@ impl send::Source for ProbeSource<'_> {
     fn next(&mut self) -> Result<Next> {
         if let Some(talking) = &mut self.talking {
             talking.work();
-            let len = talking.talker.next_len();
+            let len = talking.grabber.next_len();
             self.is_segment = len.is_some();
             if let Some(len) = len {
                 return Ok(packet(len));
@@ -188,7 +188,7 @@ impl send::Source for ProbeSource<'_> {
             return Ok(packet(len));
         }
         self.live.is_probed.store(true, Ordering::Release);
-        let is_over = self.talking.as_mut().is_none_or(Talking::is_over);
+        let is_over = self.talking.as_mut().is_none_or(BannerReader::is_over);
         Ok(if is_over { Next::End } else { Next::Pending })
     }
 
@@ -202,7 +202,7 @@ impl send::Source for ProbeSource<'_> {
             return false;
         };
         let written = match (&mut self.talking, self.is_segment) {
-            (Some(talking), true) => talking.talker.write(buffer),
+            (Some(talking), true) => talking.grabber.write(buffer),
             _ => self.prober.write(buffer),
         };
         let Some(len) = written else {
@@ -229,7 +229,7 @@ impl send::Source for ProbeSource<'_> {
 }
 
 /// The last segments of connections that were ended early.
-pub struct Closing<'t, 'p>(&'t mut Talker<'p>);
+pub struct Closing<'t, 'p>(&'t mut BannerGrabber<'p>);
 
 impl send::Source for Closing<'_, '_> {
     fn next(&mut self) -> Result<Next> {

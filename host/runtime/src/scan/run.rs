@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use ::scan::talk::{Banner, Talked, Talker};
-use ::scan::{Answer, Cookies, Evidence, Judge, Prober, Seen, Sighting, State};
+use ::scan::grab::{Banner, BannerGrabber, GrabCounts};
+use ::scan::{Answer, AnswerClassifier, Cookies, Evidence, Prober, Seen, SeenBefore, State};
 use port::{Port, RxBatch, RxQueue, TxQueue};
 use sys::{Error, ErrorKind, Result};
 use traffic::{Pace, Pacer};
 
-use super::probes::{ProbeSource, Segments, Talking};
+use super::probes::{BannerReader, ProbeSource, Segments};
 use super::{Found, Notice, Outcome, Scan, StateFile, Totals};
 use crate::Stop;
 use crate::send::{self, Limits, SendEnded};
@@ -47,7 +47,7 @@ pub enum Event {
 
 /// Recognizes answers on one queue.
 struct Receiving<'p> {
-    judge: Judge<'p>,
+    classifier: AnswerClassifier<'p>,
     events: SyncSender<Event>,
     /// Where TCP segments go if banners are read.
     segments: Option<SyncSender<Segments>>,
@@ -64,7 +64,7 @@ impl Engine for Receiving<'_> {
         let clock_us = clock_us(self.began);
         let mut segments = Segments::default();
         for packet in batch.iter() {
-            let answer = self.judge.judge(packet.bytes());
+            let answer = self.classifier.classify(packet.bytes());
             if let Some(answer) = answer
                 && self
                     .events
@@ -119,7 +119,7 @@ struct Sent {
     unreachable: u128,
     /// The probe that would have been next.
     next: u128,
-    talked: Talked,
+    grabbed: GrabCounts,
 }
 
 /// Figures of the sending thread, for progress.
@@ -181,8 +181,8 @@ pub fn run(
         state,
         done: scan.setup().from,
     };
-    let talker = scan.talker(&cookies, &hops);
-    collector.run(&mut port, (prober, talker), &cookies, stop, &mut notice);
+    let grabber = scan.grabber(&cookies, &hops);
+    collector.run(&mut port, (prober, grabber), &cookies, stop, &mut notice);
     Ok(collector.outcome())
 }
 
@@ -205,7 +205,7 @@ impl<'s> Collector<'s> {
     fn run(
         &mut self,
         port: &mut Port,
-        (prober, talker): (Prober<'_>, Option<Talker<'_>>),
+        (prober, grabber): (Prober<'_>, Option<BannerGrabber<'_>>),
         cookies: &Cookies,
         stop: &Stop,
         notice: &mut impl FnMut(Notice<'_>) -> Result<()>,
@@ -214,8 +214,8 @@ impl<'s> Collector<'s> {
         let (segments, inbox) = sync_channel(SEGMENTS_MAX);
         let (over, ended) = (stop.child(), Stop::new());
         let (live, plan) = (self.live, self.scan.plan());
-        let talking =
-            talker.map(|talker| Talking::new(talker, inbox, give.clone(), self.scan.setup().wait));
+        let talking = grabber
+            .map(|grabber| BannerReader::new(grabber, inbox, give.clone(), self.scan.setup().wait));
         let segments = talking.as_ref().map(|_| segments);
         let tx = &mut port.tx[0];
         let sent = &mut None;
@@ -223,7 +223,7 @@ impl<'s> Collector<'s> {
             let mut receivers = Vec::new();
             for rx in &mut port.rx {
                 let mut engine = Receiving {
-                    judge: Judge::new(plan, cookies),
+                    classifier: AnswerClassifier::new(plan, cookies),
                     events: give.clone(),
                     segments: segments.clone(),
                     received: &live.received,
@@ -302,7 +302,7 @@ impl<'s> Collector<'s> {
                     self.end_on_error(result, stop);
                 }
                 Ok(Event::Banner(banner, time)) => {
-                    self.totals.talked.banners += 1;
+                    self.totals.grabbed.banners += 1;
                     self.end_on_error(notice(Notice::Banner(&banner, time)), stop);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -337,12 +337,12 @@ impl<'s> Collector<'s> {
         let totals = &mut self.totals;
         totals.answers += 1;
         match self.seen.note(&found.answer) {
-            Sighting::Again => {
+            SeenBefore::Again => {
                 totals.repeated += 1;
                 return Ok(());
             }
-            Sighting::Unknown => totals.maybe_repeated += 1,
-            Sighting::New => {}
+            SeenBefore::Unknown => totals.maybe_repeated += 1,
+            SeenBefore::New => {}
         }
         match found.answer.state {
             State::Open => totals.open += 1,
@@ -373,7 +373,7 @@ impl<'s> Collector<'s> {
         let segment_bytes = self.live.segment_bytes.load(Ordering::Relaxed);
         self.totals.sent = sent.report.packets.saturating_sub(segments);
         self.totals.sent_bytes = sent.report.bytes.saturating_sub(segment_bytes);
-        self.totals.talked = sent.talked;
+        self.totals.grabbed = sent.grabbed;
         self.totals.failed = sent.report.failed;
         self.totals.unreachable = sent.unreachable;
         self.sending = Duration::from_nanos(sent.report.span_ns);
@@ -445,10 +445,10 @@ fn transmit(
         );
     }
     Sent {
-        talked: source
+        grabbed: source
             .talking
             .as_ref()
-            .map(Talking::counted)
+            .map(BannerReader::counted)
             .unwrap_or_default(),
         report,
         result,

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ::scan::{Ports, Shard, Targets};
-use sys::create::Making;
+use sys::create::CreateOptions;
 use sys::{Error, ErrorKind, Result};
 use toml::de::{DeTable, DeValue};
 
@@ -123,7 +123,7 @@ impl StateFile {
     /// # Errors
     /// The system's.
     pub fn open(path: &Path, scan: &Scan) -> Result<Self> {
-        let made = Making::PRIVATE.open(path);
+        let made = CreateOptions::PRIVATE.open(path);
         let made = made.map_err(|error| Error::from_io(what(path), error))?;
         let order = scan.plan().order();
         let state = Self {

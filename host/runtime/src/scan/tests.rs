@@ -23,7 +23,7 @@ fn setup(include: &[&str]) -> Setup {
         wait: Duration::ZERO,
         options: Options::Minimal,
         ttl: 64,
-        talk: None,
+        grab: None,
     }
 }
 

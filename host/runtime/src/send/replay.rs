@@ -310,7 +310,7 @@ impl Drop for Replay {
 
 /// What a capture would send.
 #[derive(Clone, Debug, Default)]
-pub struct Survey {
+pub struct ReplaySummary {
     /// Packets of one round.
     pub packets: u64,
     /// Their bytes.
@@ -337,14 +337,14 @@ pub fn survey(
     options: &ReplayOptions,
     sample_count: usize,
     stop: &Stop,
-) -> Result<(Survey, Option<Error>)> {
+) -> Result<(ReplaySummary, Option<Error>)> {
     let once = ReplayOptions {
         round_count: 1,
         cache_len: 0,
         ..options.clone()
     };
     let mut replay = Replay::open(name, &once)?.start()?;
-    let mut survey = Survey::default();
+    let mut survey = ReplaySummary::default();
     let (mut first_ns, mut last_ns) = (u64::MAX, 0);
     let mut damage = None;
     while !stop.is_set() {

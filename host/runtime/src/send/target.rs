@@ -23,8 +23,8 @@ pub struct Target {
     /// What its driver can do for XDP now. `None` before Linux 6.3, when kernels began to report
     /// it.
     pub xdp: XdpFeatures,
-    /// Why the machine may live on it, as a sentence: see [`nic::lifeline`].
-    pub lifeline: Option<String>,
+    /// Why this host may depend on it, as a sentence: see [`nic::host_dependency`].
+    pub host_dependency: Option<String>,
 }
 
 impl Target {
@@ -98,7 +98,7 @@ pub fn target(name: &str) -> Result<Target> {
     Ok(Target {
         packet_len_max: link.mtu as usize + 14,
         xdp: XdpFeatures::of(link.index).unwrap_or_default(),
-        lifeline: nic::lifeline(name),
+        host_dependency: nic::host_dependency(name),
         link,
     })
 }
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn loopback_can_be_sent_on_without_force() {
         let lo = target("lo").unwrap();
-        assert!(lo.is_loopback() && lo.lifeline.is_none());
+        assert!(lo.is_loopback() && lo.host_dependency.is_none());
         assert!(target("no-such-if").is_err());
     }
 }

@@ -11,7 +11,7 @@ mod side;
 use side::{At, Side, words};
 
 use super::{
-    Become, Context, Decode, Direction, Early, First, Match, Next, Progress, Reason, starts,
+    Context, Decode, Direction, Early, First, Match, Next, Progress, ProtocolSwitch, Reason, starts,
 };
 use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::Pattern;
@@ -316,7 +316,7 @@ impl Http {
         side.line.clear();
         let progress = match self.read(at, context, held.bytes(), out) {
             // Both sides send requests and responses: they cannot be matched.
-            Progress::Become(_) => {
+            Progress::ProtocolSwitch(_) => {
                 self.is_over = true;
                 Progress::Done
             }
@@ -405,7 +405,7 @@ impl Http {
                 Ok(Outcome::Tunnel) => {
                     let used = input.len() - rest.len();
                     let next = Next::Identify;
-                    return Progress::Become(Become { next, used });
+                    return Progress::ProtocolSwitch(ProtocolSwitch { next, used });
                 }
                 Ok(Outcome::Refused) => {
                     let progress = self.refused(1 - at, context, out);

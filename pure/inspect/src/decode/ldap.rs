@@ -2,7 +2,7 @@
 //! bind, the base of the first search, and the first result. StartTLS (RFC 4511 §4.14) becomes TLS.
 
 use super::sides::Sides;
-use super::{Become, Context, Decode, Direction, First, Match, Next, Progress, Reason};
+use super::{Context, Decode, Direction, First, Match, Next, Progress, ProtocolSwitch, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern, Row};
 use crate::ports::Transport;
@@ -321,7 +321,7 @@ impl Decode for Ldap {
                 break;
             }
             if self.talk.is_tls {
-                return Progress::Become(Become {
+                return Progress::ProtocolSwitch(ProtocolSwitch {
                     next: Next::Decoder(TLS),
                     used: input.len() - rest.len(),
                 });

@@ -1,7 +1,7 @@
 //! Servers that speak first and in lines: SMTP (RFC 5321), IMAP (RFC 9051), POP3 (RFC 1939), and
 //! FTP (RFC 959), which greets like SMTP and must be distinguished from it.
 
-use super::{Become, Context, Decode, Next, Origin, Progress, Reason};
+use super::{Context, Decode, Next, Origin, Progress, ProtocolSwitch, Reason};
 use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Pattern, Row};
 use crate::text::Text;
@@ -248,7 +248,7 @@ impl Decode for Mail {
             self.sides[at].line.clear();
         }
         match (self.is_over, self.has_tls) {
-            (true, true) => Progress::Become(Become {
+            (true, true) => Progress::ProtocolSwitch(ProtocolSwitch {
                 next: Next::Decoder(TLS),
                 used: input.len() - rest.len(),
             }),

@@ -2,7 +2,9 @@
 //! client, and its result. TLS follows where the client asks for it.
 
 use super::sides::Sides;
-use super::{Become, Context, Decode, Direction, FIRST_MAX, First, Match, Next, Progress, Reason};
+use super::{
+    Context, Decode, Direction, FIRST_MAX, First, Match, Next, Progress, ProtocolSwitch, Reason,
+};
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern, Row};
 
@@ -322,7 +324,7 @@ impl Decode for Mysql {
                 break;
             }
             if self.talk.is_tls {
-                return Progress::Become(Become {
+                return Progress::ProtocolSwitch(ProtocolSwitch {
                     next: Next::Decoder(TLS),
                     used: input.len() - rest.len(),
                 });

@@ -3,7 +3,7 @@
 //! TLS follows where the server agrees to it.
 
 use super::sides::Sides;
-use super::{Become, Context, Decode, Direction, First, Match, Next, Progress, Reason};
+use super::{Context, Decode, Direction, First, Match, Next, Progress, ProtocolSwitch, Reason};
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern, Row};
 
@@ -283,7 +283,7 @@ impl Decode for Postgresql {
             && self.sides.wants(from)
             && self.answer(&mut rest)
         {
-            return Progress::Become(Become {
+            return Progress::ProtocolSwitch(ProtocolSwitch {
                 next: Next::Decoder(TLS),
                 used: input.len() - rest.len(),
             });

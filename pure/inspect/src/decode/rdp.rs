@@ -2,7 +2,9 @@
 //! X.224 connection request and confirm (§2.2.1.1, §2.2.1.2). TLS follows where it was agreed on.
 
 use super::frame::Frame;
-use super::{Become, Context, Decode, Direction, First, Match, Next, Progress, Reason, starts};
+use super::{
+    Context, Decode, Direction, First, Match, Next, Progress, ProtocolSwitch, Reason, starts,
+};
 use crate::field::{Field, FieldSink, Value};
 use crate::identify::{Byte, Pattern, Row};
 
@@ -195,7 +197,7 @@ impl Decode for Rdp {
             Err(reason) => return Progress::Reject(reason),
         }
         match self.packet(from, out) {
-            Ok(true) => Progress::Become(Become {
+            Ok(true) => Progress::ProtocolSwitch(ProtocolSwitch {
                 next: Next::Decoder(TLS),
                 used: input.len() - rest.len(),
             }),

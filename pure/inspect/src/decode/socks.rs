@@ -9,7 +9,8 @@
 use core::net::IpAddr;
 
 use super::{
-    Become, Context, Decode, Direction, EARLY_MAX, Early, First, Match, Next, Progress, Reason,
+    Context, Decode, Direction, EARLY_MAX, Early, First, Match, Next, Progress, ProtocolSwitch,
+    Reason,
 };
 use crate::field::{Field, FieldSink, Protocol, Value};
 use crate::identify::{Byte, Pattern};
@@ -344,7 +345,7 @@ impl Socks {
                 None => {}
                 Some(false) => return Ok(Progress::Done),
                 Some(true) => {
-                    return Ok(Progress::Become(Become {
+                    return Ok(Progress::ProtocolSwitch(ProtocolSwitch {
                         next: Next::Identify,
                         used: at + 1,
                     }));

@@ -113,7 +113,7 @@ fn the_automaton_agrees_with_checking_every_row() {
             "{}",
             bytes.escape_ascii()
         );
-        let mut beginning = Beginning::NEW;
+        let mut beginning = StreamStart::NEW;
         for len in 1..=bytes.len() {
             let first = First {
                 bytes: &bytes[..len],
@@ -227,7 +227,7 @@ fn beginnings_are_distinguished() {
     ];
     let identifier = Identifier::new(Decoders::ALL);
     for (bytes, name) in tcp {
-        let (found, _) = identifier.stream(&mut { Beginning::NEW }, bytes, [50_000, 60_000]);
+        let (found, _) = identifier.stream(&mut { StreamStart::NEW }, bytes, [50_000, 60_000]);
         let expected = name.map_or(Found::Unknown, |name| Found::Known(Row::of(name)));
         assert_eq!(found, expected, "{}", bytes.escape_ascii());
     }
@@ -235,7 +235,7 @@ fn beginnings_are_distinguished() {
     assert_eq!(http, Found::Unknown);
     // Only the requested ones.
     let ssh = Identifier::new(Decoders::NONE.with("ssh").unwrap());
-    let (found, used) = ssh.stream(&mut { Beginning::NEW }, b"GET / HTTP/1.1", [1, 2]);
+    let (found, used) = ssh.stream(&mut { StreamStart::NEW }, b"GET / HTTP/1.1", [1, 2]);
     assert_eq!((found, used), (Found::Unknown, 1));
 }
 
@@ -247,7 +247,7 @@ fn zeros_are_given_up_early() {
     let state = identifier.udp.step(machine::START, 0);
     assert!(identifier.udp.is_settled(state));
     // SMB, with a length that is too small.
-    let stream = identifier.stream(&mut { Beginning::NEW }, &[0; 64], [50_000, 9]);
+    let stream = identifier.stream(&mut { StreamStart::NEW }, &[0; 64], [50_000, 9]);
     assert_eq!(stream, (Found::Unknown, 4));
 }
 

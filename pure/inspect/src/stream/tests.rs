@@ -42,7 +42,7 @@ struct Frames<'a> {
     live: usize,
 }
 
-impl Keep for Frames<'_> {
+impl SegmentStore for Frames<'_> {
     fn keep(&mut self, sequence: u32, bytes: &[u8]) -> Option<u32> {
         let (own, frame) = &self.frames[self.current as usize];
         assert_eq!((*own, &frame[..]), (sequence, bytes));

@@ -4,7 +4,7 @@
 use super::*;
 use Direction::{Forward, Reverse};
 use barewire_inspect::Decoders;
-use barewire_inspect::identify::{Beginning, Found, Identifier};
+use barewire_inspect::identify::{Found, Identifier, StreamStart};
 
 /// One line a sample, as JSON: `tests/laws/reported.txt`, which `BAREWIRE_BLESS=1` writes anew.
 #[test]
@@ -75,7 +75,7 @@ fn dns_over_tcp_has_room_for_its_header() {
         (query.len() as u16, true),
     ] {
         let bytes = [&len.to_be_bytes()[..], &query].concat();
-        let (found, _) = identifier.stream(&mut { Beginning::NEW }, &bytes, [40_000, 53]);
+        let (found, _) = identifier.stream(&mut { StreamStart::NEW }, &bytes, [40_000, 53]);
         let name = match found {
             Found::Known(row) => row.row().name,
             _ => "",

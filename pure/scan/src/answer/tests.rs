@@ -3,7 +3,7 @@
 use wire::Mac;
 
 use super::*;
-use crate::frame::{Frames, Look, Options};
+use crate::frame::{FrameOptions, Frames, Options};
 use crate::payload::Payloads;
 use crate::plan::{Order, Shard};
 use crate::port::{PortList, Ports};
@@ -13,7 +13,7 @@ use crate::target::{Targets, parse_range};
 const OWN_V4: &str = "198.51.100.7";
 const OWN_V6: &str = "2001:db8:1::7";
 
-const LOOK: Look = Look {
+const LOOK: FrameOptions = FrameOptions {
     src_mac: Mac([2; 6]),
     ttl: 64,
     options: Options::Minimal,
@@ -59,7 +59,7 @@ impl Scene {
     }
 
     fn sent(&self, addr: &str, probe: Probe, port: u16) -> Vec<u8> {
-        let aim = Aim {
+        let target = ProbeTarget {
             addr: addr.parse().unwrap(),
             probe,
             port,
@@ -67,17 +67,17 @@ impl Scene {
         let payload = self.plan.ports().of(probe, port).first();
         let payload = payload.map_or(0, |entry| entry.payload);
         let mut out = vec![0; 2048];
-        let cookie = self.cookies.of(&aim);
+        let cookie = self.cookies.of(&target);
         let numbers = (&cookie, 1_000);
         let len = self
             .frames
-            .write((&aim, payload), numbers, Mac([4; 6]), &mut out);
+            .write((&target, payload), numbers, Mac([4; 6]), &mut out);
         out.truncate(len.unwrap());
         out
     }
 
-    fn judge(&self, packet: &[u8]) -> Option<Answer> {
-        Judge::new(&self.plan, &self.cookies).judge(packet)
+    fn classify(&self, packet: &[u8]) -> Option<Answer> {
+        AnswerClassifier::new(&self.plan, &self.cookies).classify(packet)
     }
 }
 
@@ -140,19 +140,21 @@ fn open_closed_and_filtered() {
             (0x12, State::Open, Evidence::SynAck),
             (0x14, State::Closed, Evidence::Reset),
         ] {
-            let found = scene.judge(&answer(&probe, flags)).expect(addr);
+            let found = scene.classify(&answer(&probe, flags)).expect(addr);
             assert_eq!((found.state, found.evidence), (state, evidence));
-            assert_eq!((found.aim.port, found.ttl), (443, 64));
-            assert_eq!(found.aim.addr, addr.parse::<IpAddr>().unwrap());
-            assert_eq!(found.from, found.aim.addr);
+            assert_eq!((found.target.port, found.ttl), (443, 64));
+            assert_eq!(found.target.addr, addr.parse::<IpAddr>().unwrap());
+            assert_eq!(found.from, found.target.addr);
         }
         let (kind, code) = if addr.contains(':') { (1, 1) } else { (3, 13) };
         for quoted in [8, 20, 24] {
-            let found = scene.judge(&error(&probe, kind, code, quoted)).expect(addr);
+            let found = scene
+                .classify(&error(&probe, kind, code, quoted))
+                .expect(addr);
             assert_eq!(found.state, State::Filtered);
             assert_eq!(found.evidence.word(), "admin-prohibited");
-            assert_eq!(found.aim.addr, addr.parse::<IpAddr>().unwrap());
-            assert_ne!(found.from, found.aim.addr);
+            assert_eq!(found.target.addr, addr.parse::<IpAddr>().unwrap());
+            assert_ne!(found.from, found.target.addr);
         }
     }
 }
@@ -163,9 +165,9 @@ fn foreign_and_forged_packets_are_no_answers() {
     for addr in TARGETS {
         let probe = scene.probe(addr, 80);
         let at = tcp_at(&probe);
-        assert_eq!(scene.judge(&probe), None, "the probe itself");
+        assert_eq!(scene.classify(&probe), None, "the probe itself");
         for flags in [0x02, 0x10, 0x04, 0x11, 0x16, 0x18] {
-            assert_eq!(scene.judge(&answer(&probe, flags)), None, "{flags:#x}");
+            assert_eq!(scene.classify(&answer(&probe, flags)), None, "{flags:#x}");
         }
         // One bit of what has to be right: ports, acknowledgment, either address.
         let whole = answer(&probe, 0x12);
@@ -174,7 +176,7 @@ fn foreign_and_forged_packets_are_no_answers() {
             for bit in 0..8 {
                 let mut forged = whole.clone();
                 forged[byte] ^= 1 << bit;
-                assert_eq!(scene.judge(&forged), None, "byte {byte} bit {bit}");
+                assert_eq!(scene.classify(&forged), None, "byte {byte} bit {bit}");
             }
         }
         for byte in at + 2..at + 8 {
@@ -182,21 +184,24 @@ fn foreign_and_forged_packets_are_no_answers() {
             let mut forged = probe.clone();
             forged[byte] ^= 1;
             assert_eq!(
-                scene.judge(&error(&forged, kind, code, 8)),
+                scene.classify(&error(&forged, kind, code, 8)),
                 None,
                 "quoted {byte}"
             );
         }
         // Of a run under another key, with the same seed.
-        assert_eq!(scene.judge(&answer(&other.probe(addr, 80), 0x12)), None);
+        assert_eq!(scene.classify(&answer(&other.probe(addr, 80), 0x12)), None);
         // From an address and a port that were never asked.
         let beyond = if at == 34 {
             "192.0.3.9"
         } else {
             "2001:db8:3::9"
         };
-        assert_eq!(scene.judge(&answer(&scene.probe(beyond, 80), 0x12)), None);
-        assert_eq!(scene.judge(&answer(&scene.probe(addr, 81), 0x12)), None);
+        assert_eq!(
+            scene.classify(&answer(&scene.probe(beyond, 80), 0x12)),
+            None
+        );
+        assert_eq!(scene.classify(&answer(&scene.probe(addr, 81), 0x12)), None);
     }
 }
 
@@ -212,9 +217,9 @@ fn cut_packets_are_no_answers_unless_all_that_counts_is_there() {
             error(&probe, 1, 1, 8),
         ] {
             for len in 0..whole.len() {
-                if let Some(found) = scene.judge(&whole[..len]) {
+                if let Some(found) = scene.classify(&whole[..len]) {
                     assert!(len >= at + 14, "{len}: {found:?}");
-                    assert_eq!(Some(found), scene.judge(&whole));
+                    assert_eq!(Some(found), scene.classify(&whole));
                 }
             }
         }
@@ -235,7 +240,7 @@ fn random_forgeries_are_rejected() {
             let bytes = (state >> 16).to_be_bytes();
             forged[at + 8..at + 12].copy_from_slice(&bytes[4..]);
             forged[at + 3] = bytes[3];
-            assert_eq!(scene.judge(&forged), None);
+            assert_eq!(scene.classify(&forged), None);
         }
     }
 }
@@ -262,34 +267,34 @@ fn datagrams_answer_by_their_ports_and_by_what_they_repeat() {
     for addr in TARGETS {
         let probe = scene.sent(addr, Probe::Udp, 9999);
         let whole = datagram(&probe, b"hello");
-        let found = scene.judge(&whole).expect(addr);
+        let found = scene.classify(&whole).expect(addr);
         assert_eq!((found.state, found.evidence), (State::Open, Evidence::Udp));
         assert_eq!(found.payload(&whole), b"hello");
         let at = tcp_at(&probe);
         for byte in at..at + 4 {
             let mut forged = whole.clone();
             forged[byte] ^= 1;
-            assert_eq!(scene.judge(&forged), None, "byte {}", byte - at);
+            assert_eq!(scene.classify(&forged), None, "byte {}", byte - at);
         }
         // DNS: the identification counts once the data are a response.
         let probe = scene.sent(addr, Probe::Udp, 53);
         let mut response = probe[at + 8..].to_vec();
         response[2] |= 0x80;
-        let found = scene.judge(&datagram(&probe, &response)).expect(addr);
-        assert_eq!((found.state, found.aim.port), (State::Open, 53));
+        let found = scene.classify(&datagram(&probe, &response)).expect(addr);
+        assert_eq!((found.state, found.target.port), (State::Open, 53));
         response[1] ^= 1;
-        assert_eq!(scene.judge(&datagram(&probe, &response)), None);
-        assert!(scene.judge(&datagram(&probe, b"other")).is_some());
+        assert_eq!(scene.classify(&datagram(&probe, &response)), None);
+        assert!(scene.classify(&datagram(&probe, b"other")).is_some());
         // TFTP answers from another port, others do not.
         let probe = scene.sent(addr, Probe::Udp, 69);
         let mut error = datagram(&probe, b"\0\x05\0\x01No such file\0");
         error[at] ^= 0x80;
-        assert_eq!(scene.judge(&error).expect(addr).aim.port, 69);
+        assert_eq!(scene.classify(&error).expect(addr).target.port, 69);
         error[at + 9] = 9;
-        assert_eq!(scene.judge(&error), None);
+        assert_eq!(scene.classify(&error), None);
         let mut other_port = whole.clone();
         other_port[at] ^= 0x80;
-        assert_eq!(scene.judge(&other_port), None);
+        assert_eq!(scene.classify(&other_port), None);
     }
 }
 
@@ -301,12 +306,12 @@ fn a_udp_port_is_closed_if_the_host_itself_says_so() {
         let at = tcp_at(&probe);
         let (kind, code) = if at == 34 { (3, 3) } else { (1, 4) };
         let from_router = error(&probe, kind, code, 8);
-        let found = scene.judge(&from_router).expect(addr);
+        let found = scene.classify(&from_router).expect(addr);
         assert_eq!(found.state, State::Filtered);
         let mut from_host = from_router.clone();
         let (source, target) = if at == 34 { (26, 30..34) } else { (22, 38..54) };
         from_host[source..source + target.len()].copy_from_slice(&probe[target]);
-        let found = scene.judge(&from_host).expect(addr);
+        let found = scene.classify(&from_host).expect(addr);
         assert_eq!(found.state, State::Closed);
         assert_eq!(found.evidence.word(), "port-unreach");
         // Ports and identification (flow label) are keyed.
@@ -315,7 +320,7 @@ fn a_udp_port_is_closed_if_the_host_itself_says_so() {
             let mut forged = probe.clone();
             forged[byte] ^= 1;
             let forged = error(&forged, kind, code, 8);
-            assert_eq!(scene.judge(&forged), None, "byte {byte}");
+            assert_eq!(scene.classify(&forged), None, "byte {byte}");
         }
     }
 }
@@ -326,7 +331,7 @@ fn echo_replies_repeat_the_request_and_carry_its_time() {
     for addr in TARGETS {
         let probe = scene.sent(addr, Probe::Echo, 0);
         let at = tcp_at(&probe);
-        assert_eq!(scene.judge(&probe), None);
+        assert_eq!(scene.classify(&probe), None);
         let (src, dst) = if at == 34 {
             (26..30, 30..34)
         } else {
@@ -336,18 +341,18 @@ fn echo_replies_repeat_the_request_and_carry_its_time() {
         reply[src.clone()].copy_from_slice(&probe[dst.clone()]);
         reply[dst].copy_from_slice(&probe[src]);
         reply[at] = if at == 34 { 0 } else { 129 };
-        let found = scene.judge(&reply).expect(addr);
+        let found = scene.classify(&reply).expect(addr);
         assert_eq!((found.state, found.evidence), (State::Up, Evidence::Echo));
         assert_eq!(found.sent_us, Some(1_000));
         for byte in at + 4..at + 8 {
             let mut forged = reply.clone();
             forged[byte] ^= 1;
-            assert_eq!(scene.judge(&forged), None);
+            assert_eq!(scene.classify(&forged), None);
         }
         let (kind, code) = if at == 34 { (3, 1) } else { (1, 3) };
-        let found = scene.judge(&error(&probe, kind, code, 8)).expect(addr);
+        let found = scene.classify(&error(&probe, kind, code, 8)).expect(addr);
         assert_eq!(
-            (found.state, found.aim.probe),
+            (found.state, found.target.probe),
             (State::Filtered, Probe::Echo)
         );
     }

@@ -13,8 +13,8 @@ fn source() -> Source {
     }
 }
 
-fn look(options: Options) -> Look {
-    Look {
+fn look(options: Options) -> FrameOptions {
+    FrameOptions {
         src_mac: Mac([2, 0, 0, 0, 0, 1]),
         ttl: 64,
         options,
@@ -62,12 +62,12 @@ fn probes_are_whole_packets_with_right_checksums() {
                         timestamp: 0x8000_0001,
                     };
                     let port = 443;
-                    let aim = Aim { addr, probe, port };
+                    let target = ProbeTarget { addr, probe, port };
                     let mut out = [0xaa; 2048];
                     let mac = Mac([2, 0, 0, 0, 0, 2]);
-                    let written = frames.write((&aim, payload), (&cookie, 7), mac, &mut out);
+                    let written = frames.write((&target, payload), (&cookie, 7), mac, &mut out);
                     let len = written.unwrap();
-                    assert_eq!(len, frames.len(&aim, payload));
+                    assert_eq!(len, frames.len(&target, payload));
                     let mut d = Dissection::EMPTY;
                     dissect(LinkType::ETHERNET, &out[..len], len as u32, &mut d);
                     assert_eq!(d.dst_addr(), Some(addr));
@@ -80,7 +80,7 @@ fn probes_are_whole_packets_with_right_checksums() {
                     }
                     assert_eq!(d.has(LayerKind::Udp), probe == Probe::Udp);
                     let mut short = vec![0; len - 1];
-                    let written = frames.write((&aim, payload), (&cookie, 7), mac, &mut short);
+                    let written = frames.write((&target, payload), (&cookie, 7), mac, &mut short);
                     assert_eq!(written, None);
                 }
             }

@@ -32,9 +32,9 @@ fn each_target_is_probed_as_often_as_there_are_attempts() {
                 ..PLAIN
             };
             let plan = plan("198.18.4.0/24", "80,443", order);
-            let mut counts: HashMap<Aim, u32> = HashMap::new();
-            for (aim, _) in plan.probes(0) {
-                *counts.entry(aim).or_default() += 1;
+            let mut counts: HashMap<ProbeTarget, u32> = HashMap::new();
+            for (target, _) in plan.probes(0) {
+                *counts.entry(target).or_default() += 1;
             }
             assert_eq!(counts.len(), 512);
             assert!(counts.values().all(|count| *count == attempts));
@@ -51,9 +51,9 @@ fn attempts_at_a_target_are_a_block_apart() {
         ..PLAIN
     };
     let plan = plan("198.18.4.0/24", "80", order);
-    let aims: Vec<_> = plan.probes(0).collect();
-    for (at, aim) in aims.iter().enumerate() {
-        let next = aims[at + 1..].iter().position(|other| other == aim);
+    let targets: Vec<_> = plan.probes(0).collect();
+    for (at, target) in targets.iter().enumerate() {
+        let next = targets[at + 1..].iter().position(|other| other == target);
         assert!(next.is_none_or(|gap| gap == 63), "{at}");
     }
 }
@@ -96,7 +96,7 @@ fn a_scan_can_begin_at_any_probe() {
 
 #[test]
 fn shards_are_disjoint_and_complete_at_any_block() {
-    let mut counts: HashMap<Aim, u32> = HashMap::new();
+    let mut counts: HashMap<ProbeTarget, u32> = HashMap::new();
     for (index, block) in (0..3).zip([10, 1_000, 77]) {
         let shard = Shard { index, count: 3 };
         let order = Order {
@@ -104,8 +104,8 @@ fn shards_are_disjoint_and_complete_at_any_block() {
             block,
             ..PLAIN
         };
-        for (aim, _) in plan("198.18.4.0/22", "81-83", order).probes(0) {
-            *counts.entry(aim).or_default() += 1;
+        for (target, _) in plan("198.18.4.0/22", "81-83", order).probes(0) {
+            *counts.entry(target).or_default() += 1;
         }
     }
     assert_eq!(counts.len(), 3_072);
@@ -138,15 +138,15 @@ fn pairs_are_right_for_every_number_of_ports() {
             last - count,
             last,
         ] {
-            let (aim, _) = plan.aim(number);
+            let (target, _) = plan.target(number);
             let addr = (number / count) as u32;
             assert_eq!(
-                aim.addr,
+                target.addr,
                 std::net::Ipv4Addr::from_bits(addr),
                 "{number} {ports}"
             );
             assert_eq!(
-                aim.port,
+                target.port,
                 plan.ports().as_slice()[(number % count) as usize].port
             );
         }

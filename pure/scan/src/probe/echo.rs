@@ -7,7 +7,7 @@
 use wire::checksum::Sum;
 
 use super::{Numbers, Probe, Row, Stamp, Template};
-use crate::answer::{Answer, Evidence, Judge, Quote, Received, State};
+use crate::answer::{Answer, AnswerClassifier, Evidence, Quote, Received, State};
 use crate::frame::Options;
 use crate::payload::Payload;
 use crate::port::Protocol;
@@ -58,7 +58,7 @@ fn stamp(_: &Stamp, icmp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
     icmp[2..4].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
+fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<Answer> {
     let found = packet.found;
     let reply = if found.ip_version == 6 { REPLY_V6 } else { 0 };
     if !found.icmp_type_read || found.icmp_type != reply || found.icmp_code != 0 {
@@ -66,8 +66,8 @@ fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
     }
     let icmp = packet.bytes.get(usize::from(found.transport_offset)..)?;
     let [_, _, _, _, i0, i1, s0, s1] = *icmp.first_chunk()?;
-    let (aim, cookie) = judge.aim(Probe::Echo, packet.from, 0)?;
-    let is_ours = u16::from_be_bytes([i0, i1]) == judge.source().port(&cookie)
+    let (target, cookie) = classifier.target(Probe::Echo, packet.from, 0)?;
+    let is_ours = u16::from_be_bytes([i0, i1]) == classifier.source().port(&cookie)
         && u16::from_be_bytes([s0, s1]) == cookie.seq as u16;
     let data: Option<&[u8; DATA_LEN]> = icmp[HEADER_LEN..].first_chunk();
     let clock = data.and_then(|[c0, c1, c2, c3, check @ ..]| {
@@ -76,20 +76,20 @@ fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
     });
     is_ours.then(|| Answer {
         sent_us: clock,
-        ..packet.answer(aim, State::Up, Evidence::Echo)
+        ..packet.answer(target, State::Up, Evidence::Echo)
     })
 }
 
-fn quoted(judge: &Judge<'_>, quote: &Quote<'_>) -> Option<Answer> {
+fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
     let [kind, code, _, _, i0, i1, s0, s1] = *quote.start;
     let request = if quote.to.is_ipv6() {
         REQUEST_V6
     } else {
         REQUEST
     };
-    let (aim, cookie) = judge.aim(Probe::Echo, quote.to, 0)?;
+    let (target, cookie) = classifier.target(Probe::Echo, quote.to, 0)?;
     let is_ours = (kind, code) == (request, 0)
-        && u16::from_be_bytes([i0, i1]) == judge.source().port(&cookie)
+        && u16::from_be_bytes([i0, i1]) == classifier.source().port(&cookie)
         && u16::from_be_bytes([s0, s1]) == cookie.seq as u16;
-    is_ours.then(|| quote.answer(aim, State::Filtered))
+    is_ours.then(|| quote.answer(target, State::Filtered))
 }

@@ -4,7 +4,7 @@ use wire::LayerKind;
 use wire::checksum::Sum;
 
 use super::{Numbers, Probe, Row, Stamp, Template};
-use crate::answer::{Answer, Evidence, Judge, Quote, Received, State};
+use crate::answer::{Answer, AnswerClassifier, Evidence, Quote, Received, State};
 use crate::frame::Options;
 use crate::payload::Payload;
 use crate::port::Protocol;
@@ -67,7 +67,7 @@ fn stamp(stamp: &Stamp, tcp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
     head[16..18].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
+fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<Answer> {
     let found = packet.found;
     let flags = u16::from(SYN | RST | ACK) & found.tcp_flags;
     let (state, evidence) = match flags as u8 {
@@ -78,12 +78,12 @@ fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
     if !found.has(LayerKind::Tcp) || !found.has_ports() {
         return None;
     }
-    let (aim, cookie) = judge.aim(Probe::Syn, packet.from, found.src_port)?;
+    let (target, cookie) = classifier.target(Probe::Syn, packet.from, found.src_port)?;
     let is_ours = found.tcp_ack == cookie.seq.wrapping_add(1)
-        && found.dst_port == judge.source().port(&cookie);
+        && found.dst_port == classifier.source().port(&cookie);
     is_ours.then(|| Answer {
         sent_us: echoed(packet).map(|value| value.wrapping_sub(cookie.timestamp)),
-        ..packet.answer(aim, state, evidence)
+        ..packet.answer(target, state, evidence)
     })
 }
 
@@ -107,10 +107,10 @@ fn echoed(packet: &Received<'_>) -> Option<u32> {
 }
 
 /// All errors quote at least the ports and the sequence number (RFC 792).
-fn quoted(judge: &Judge<'_>, quote: &Quote<'_>) -> Option<Answer> {
+fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
     let [s0, s1, d0, d1, seq @ ..] = *quote.start;
-    let (aim, cookie) = judge.aim(Probe::Syn, quote.to, u16::from_be_bytes([d0, d1]))?;
+    let (target, cookie) = classifier.target(Probe::Syn, quote.to, u16::from_be_bytes([d0, d1]))?;
     let is_ours = u32::from_be_bytes(seq) == cookie.seq
-        && u16::from_be_bytes([s0, s1]) == judge.source().port(&cookie);
-    is_ours.then(|| quote.answer(aim, State::Filtered))
+        && u16::from_be_bytes([s0, s1]) == classifier.source().port(&cookie);
+    is_ours.then(|| quote.answer(target, State::Filtered))
 }

@@ -8,7 +8,7 @@ use wire::LayerKind;
 use wire::checksum::{self, Sum};
 
 use super::{Numbers, Probe, Row, Stamp, Template, add_at};
-use crate::answer::{Answer, Evidence, Judge, Quote, Received, State};
+use crate::answer::{Answer, AnswerClassifier, Evidence, Quote, Received, State};
 use crate::frame::Options;
 use crate::payload::Payload;
 use crate::port::Protocol;
@@ -60,7 +60,7 @@ fn stamp(stamp: &Stamp, udp: &mut [u8], sum: Sum, numbers: &Numbers<'_>) {
     udp[6..8].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
+fn answer(classifier: &AnswerClassifier<'_>, packet: &Received<'_>) -> Option<Answer> {
     let found = packet.found;
     if !found.has(LayerKind::Udp) || !found.has_ports() || found.fragment.is_later() {
         return None;
@@ -70,20 +70,20 @@ fn answer(judge: &Judge<'_>, packet: &Received<'_>) -> Option<Answer> {
     let len = packet.bytes.len().saturating_sub(at.into());
     let len = u16::try_from(len.min(wire_len as usize)).ok()?;
     let data = packet.bytes.get(usize::from(at)..usize::from(at + len))?;
-    let port = judge.answers_of(packet.from, found.src_port, found.dst_port, data)?;
-    let (aim, _) = judge.aim(Probe::Udp, packet.from, port)?;
+    let port = classifier.answers_of(packet.from, found.src_port, found.dst_port, data)?;
+    let (target, _) = classifier.target(Probe::Udp, packet.from, port)?;
     Some(Answer {
         payload: (at, len),
-        ..packet.answer(aim, State::Open, Evidence::Udp)
+        ..packet.answer(target, State::Open, Evidence::Udp)
     })
 }
 
-impl Judge<'_> {
+impl AnswerClassifier<'_> {
     /// The port whose probe these data answer: that from which they come, or that of a service
     /// which answers from another one.
     fn answers_of(&self, from: std::net::IpAddr, src: u16, dst: u16, data: &[u8]) -> Option<u16> {
         let is_for = |port: u16| {
-            let (_, cookie) = self.aim(Probe::Udp, from, port)?;
+            let (_, cookie) = self.target(Probe::Udp, from, port)?;
             (self.source().port(&cookie) == dst).then_some(cookie)
         };
         if let Some(cookie) = is_for(src) {
@@ -107,16 +107,16 @@ impl Judge<'_> {
 }
 
 /// Closed if the target itself says that nobody listens; from others it is a filter's doing.
-fn quoted(judge: &Judge<'_>, quote: &Quote<'_>) -> Option<Answer> {
+fn quoted(classifier: &AnswerClassifier<'_>, quote: &Quote<'_>) -> Option<Answer> {
     let [s0, s1, d0, d1, ..] = *quote.start;
-    let (aim, cookie) = judge.aim(Probe::Udp, quote.to, u16::from_be_bytes([d0, d1]))?;
-    let is_ours =
-        quote.ip_id == cookie.ip_id && u16::from_be_bytes([s0, s1]) == judge.source().port(&cookie);
+    let (target, cookie) = classifier.target(Probe::Udp, quote.to, u16::from_be_bytes([d0, d1]))?;
+    let is_ours = quote.ip_id == cookie.ip_id
+        && u16::from_be_bytes([s0, s1]) == classifier.source().port(&cookie);
     let is_closed = quote.is_port_unreachable() && quote.from == quote.to;
     let state = if is_closed {
         State::Closed
     } else {
         State::Filtered
     };
-    is_ours.then(|| quote.answer(aim, state))
+    is_ours.then(|| quote.answer(target, state))
 }

@@ -36,9 +36,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the process: `command` must end up in [`keep_watch`]. It keeps the rights that this
-    /// process has now, hears none of the terminal's signals, and does not hold our outputs open
-    /// but for errors. When this returns it is ready.
+    /// Starts the helper process: `command` must call [`guard_until_closed`]. The helper keeps the
+    /// privileges that this process has now, receives none of the terminal's signals, and holds
+    /// none of our outputs open but standard error. It is ready when this returns.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -88,11 +88,12 @@ impl Drop for Guard {
     }
 }
 
-/// The program that ends up in [`keep_watch`], with its arguments before the card's address.
+/// The program that calls [`guard_until_closed`], with its arguments before the card's address.
 static GUARDIAN: OnceLock<(PathBuf, Vec<String>)> = OnceLock::new();
 
-/// Sets the program that, with these arguments and a card's address appended, calls [`keep_watch`];
-/// called once per process, by its main function. Without, nothing can be borrowed.
+/// Sets the program that, with these arguments and a card's address appended, calls
+/// [`guard_until_closed`]. Called once per process, by its main function; without it no card can be
+/// borrowed.
 pub fn guarded_by(program: PathBuf, args: &[&str]) {
     let args = args.iter().map(|&arg| arg.to_owned()).collect();
     // The first word counts.
@@ -128,7 +129,7 @@ pub fn borrow(address: PciAddress) -> Result<Option<Guard>> {
 ///
 /// # Errors
 /// When it cannot be returned.
-pub fn keep_watch(place: &Place, address: PciAddress) -> Result<()> {
+pub fn guard_until_closed(place: &Place, address: PciAddress) -> Result<()> {
     // One that leads a group (a shell started it) has no need of a session to be let alone.
     let _ = sys::session::begin();
     // The name of a thread, which for the first one is that of the process.
@@ -137,7 +138,7 @@ pub fn keep_watch(place: &Place, address: PciAddress) -> Result<()> {
     let mut byte = [0];
     // The other end writes nothing; a byte is as good as none.
     while io::stdin().read(&mut byte).is_ok_and(|count| count != 0) {}
-    give_back(place, address)
+    return_card(place, address)
 }
 
 fn ready() -> io::Result<()> {
@@ -146,7 +147,7 @@ fn ready() -> io::Result<()> {
     output.flush()
 }
 
-fn give_back(place: &Place, address: PciAddress) -> Result<()> {
+fn return_card(place: &Place, address: PciAddress) -> Result<()> {
     let function = PciFunction::find_under(&place.bus(), address)?;
     while let Ok(card) = Card::of(&function)
         && refuse::user(place, &function, &card).is_some()

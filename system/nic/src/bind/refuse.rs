@@ -10,7 +10,7 @@ use sys::{Error, ErrorKind, Result};
 
 use super::{Place, VFIO};
 use crate::card::{Card, is_network_card};
-use crate::lifeline::lifeline;
+use crate::host_dependency::host_dependency;
 
 const FORCE: &str = "--force overrides this";
 
@@ -112,7 +112,7 @@ fn part_of(place: &Place, name: &str) -> Option<String> {
 }
 
 fn interface_in_use(name: &str) -> Result<Option<String>> {
-    if let Some(why) = lifeline(name) {
+    if let Some(why) = host_dependency(name) {
         return Ok(Some(why));
     }
     let link = Link::by_name(name)?;

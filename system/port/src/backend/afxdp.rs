@@ -60,7 +60,7 @@ pub(crate) const BACKEND: Backend = Backend {
     target: Target::Interface,
     filter_takes: true,
     // They are in a map of its program.
-    to_count: sys::rights::to_read_maps,
+    to_count: sys::privileges::to_read_maps,
     calls_bpf: true,
     faster: "xdplive: sends faster if the driver accepts XDP frames",
     frames,
@@ -190,7 +190,7 @@ fn assemble(parts: Parts<'_>) -> Port {
         },
         ..Capabilities::default()
     };
-    let makings = Makings {
+    let makings = QueueParts {
         options,
         metadata,
         pool: &pool,
@@ -221,14 +221,14 @@ fn assemble(parts: Parts<'_>) -> Port {
 }
 
 /// What the ends of all queues are made of.
-struct Makings<'a> {
+struct QueueParts<'a> {
     options: &'a PortOptions,
     metadata: MetadataSpec,
     pool: &'a Pool,
     attachment: Option<&'a Arc<Attachment>>,
 }
 
-impl Makings<'_> {
+impl QueueParts<'_> {
     /// The ends of each queue, and what the control side sees of it.
     fn queues(&self, opened: Vec<Queue>) -> (Vec<RxQueue>, Vec<TxQueue>, Vec<QueueView>) {
         let (mut rx, mut tx, mut queues) = (Vec::new(), Vec::new(), Vec::new());

@@ -21,7 +21,7 @@ use ring::slot::Vlan;
 use ring::{Pool, PoolConfig};
 use sys::memfd::HugePages;
 use sys::pci::{PciAddress, PciFunction};
-use sys::vfio::Through;
+use sys::vfio::VfioInterface;
 use sys::{Error, ErrorKind, Result};
 
 use vfio::{
@@ -34,7 +34,7 @@ use self::rx::{Rx, RxSettings};
 use self::tx::Tx;
 use crate::account::{RxCounters, TxCounters};
 use crate::control::{Capabilities, Intake, PortDescription};
-use crate::options::{FilterTarget, IommuBy, PortOptions, TimestampSource};
+use crate::options::{FilterTarget, IommuInterface, PortOptions, TimestampSource};
 use crate::port::Port;
 use crate::registry::{Backend, PortName};
 use crate::rx::RxQueue;
@@ -77,9 +77,9 @@ impl<'a> Taken<'a> {
         let id = pci.id()?;
         let card = vfio::find(id).ok_or_else(|| unknown(&pci, id))?;
         let through = match options.iommu {
-            IommuBy::Auto => Through::Auto,
-            IommuBy::Type1 => Through::Type1,
-            IommuBy::Iommufd => Through::Iommufd,
+            IommuInterface::Auto => VfioInterface::Auto,
+            IommuInterface::Type1 => VfioInterface::Type1,
+            IommuInterface::Iommufd => VfioInterface::Iommufd,
         };
         let borrowed = match options.bind_card {
             true => nic::bind::borrow(address)?,

@@ -17,7 +17,7 @@ use ring::slot::Slot;
 use ring::{Frame, Pool};
 use sys::link::{Link, LinkStats};
 use sys::netlink::Socket;
-use sys::rights::Capability;
+use sys::privileges::Capability;
 use sys::{Error, ErrorKind, Result};
 use xdp::{LIVE_LEN_MIN, LiveTransmitter};
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{AttachMode, BindMode, Fanout, IommuBy, PortOptions, TapBy, TimestampSource};
+use super::{
+    AttachMode, BindMode, Fanout, IommuInterface, PortOptions, TapMethod, TimestampSource,
+};
 
 /// Options that may stand in a name.
 pub(crate) const OPTION_NAMES: &[&str] = &[
@@ -94,12 +96,12 @@ macro_rules! words {
 
 words!(AttachMode { "auto" => Auto, "native" => Native, "generic" => Generic, });
 words!(BindMode { "auto" => Auto, "zero-copy" => ZeroCopy, "copy" => Copy, });
-words!(TapBy { "auto" => Auto, "tpacket" => Tpacket, "bpf" => Bpf, });
+words!(TapMethod { "auto" => Auto, "tpacket" => Tpacket, "bpf" => Bpf, });
 words!(Fanout {
     "hash" => Hash, "hash-defrag" => HashDefrag, "lb" => RoundRobin, "cpu" => Cpu, "qm" => Queue,
     "rollover" => Rollover,
 });
-words!(IommuBy { "auto" => Auto, "type1" => Type1, "iommufd" => Iommufd, });
+words!(IommuInterface { "auto" => Auto, "type1" => Type1, "iommufd" => Iommufd, });
 words!(TimestampSource {
     "auto" => Auto, "device" => Device, "kernel" => Kernel, "batch" => Batch, "none" => None,
 });

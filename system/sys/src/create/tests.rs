@@ -21,7 +21,7 @@ impl Drop for Folder {
     }
 }
 
-const PRIVATE: Making<'_> = Making::PRIVATE;
+const PRIVATE: CreateOptions<'_> = CreateOptions::PRIVATE;
 
 #[test]
 fn the_input_is_kept_by_any_name() {
@@ -31,7 +31,7 @@ fn the_input_is_kept_by_any_name() {
     std::fs::hard_link(&input, &hard).unwrap();
     symlink("input", &link).unwrap();
     let data = std::fs::metadata(&input).unwrap();
-    let making = Making {
+    let making = CreateOptions {
         keep: &[(data.dev(), data.ino())],
         ..PRIVATE
     };
@@ -51,7 +51,7 @@ fn the_input_is_kept_by_any_name() {
 fn new_files_are_private_unless_asked() {
     let folder = Folder::new("mode");
     for (name, mode) in [("a", 0o600), ("b", 0o400)] {
-        let file = Making { mode, ..PRIVATE }
+        let file = CreateOptions { mode, ..PRIVATE }
             .create(&folder.0.join(name))
             .unwrap();
         assert_eq!(file.metadata().unwrap().mode() & 0o777, mode);

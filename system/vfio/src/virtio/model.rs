@@ -14,7 +14,7 @@ use crate::model::{Fault, Model, ModelEvents, ModelMemory, ring_event};
 /// False reports that a device can be given, besides [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "tests tell"))]
-pub enum Lie {
+pub enum Misbehaviour {
     /// The next used buffer has this id.
     Id(u32),
     /// The next used buffer is returned twice.
@@ -63,7 +63,7 @@ pub struct VirtioModel {
     gone: bool,
     fault: Option<Fault>,
     /// What it is to lie about next.
-    pub lie: Option<Lie>,
+    pub lie: Option<Misbehaviour>,
     /// `flags` of the next received headers.
     pub flags: u8,
     /// `csum_start` and `csum_offset` of them.
@@ -203,7 +203,7 @@ impl VirtioModel {
             buffers.push(chain);
         }
         let count = match self.lie {
-            Some(Lie::NumBuffers(count)) => count,
+            Some(Misbehaviour::NumBuffers(count)) => count,
             _ => buffers.len() as u16,
         };
         let mut bytes = vec![self.flags, 0, 0, 0, 0, 0];
@@ -250,11 +250,11 @@ impl VirtioModel {
             other => self.fault = other,
         }
         match self.lie.take() {
-            Some(Lie::Id(id)) => used[0].0 = id,
-            Some(Lie::Twice) => used.push(used[0]),
-            Some(Lie::FirstLength(len)) => used[0].1 = len,
-            Some(Lie::Jump(by)) => self.queues[number].jump(&self.memory, by),
-            Some(Lie::NumBuffers(_)) | None => {}
+            Some(Misbehaviour::Id(id)) => used[0].0 = id,
+            Some(Misbehaviour::Twice) => used.push(used[0]),
+            Some(Misbehaviour::FirstLength(len)) => used[0].1 = len,
+            Some(Misbehaviour::Jump(by)) => self.queues[number].jump(&self.memory, by),
+            Some(Misbehaviour::NumBuffers(_)) | None => {}
             other => self.lie = other,
         }
     }
@@ -278,8 +278,8 @@ impl VirtioModel {
             }
             let mut used = vec![(chain.id.into(), 0, chain.elements.len() as u16)];
             match self.lie.take() {
-                Some(Lie::Id(id)) => used[0].0 = id,
-                Some(Lie::Twice) => used.push((used[0].0, 0, 1)),
+                Some(Misbehaviour::Id(id)) => used[0].0 = id,
+                Some(Misbehaviour::Twice) => used.push((used[0].0, 0, 1)),
                 other => self.lie = other,
             }
             self.queues[number].push(&memory, &used);
@@ -325,8 +325,8 @@ impl VirtioModel {
                 _ => 1,
             };
             match self.lie {
-                Some(Lie::Answer(lie)) => answer = lie,
-                Some(Lie::Silence) => return,
+                Some(Misbehaviour::Answer(lie)) => answer = lie,
+                Some(Misbehaviour::Silence) => return,
                 _ => {}
             }
             let last = chain.elements.last().unwrap();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sys::Result;
 
 use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
-use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
+use super::ring::{Element, InFlightTable, Ring, Used, UsedElement, passes};
 
 /// The buffer continues in the next descriptor (§2.8.6).
 pub(super) const DESC_NEXT: u64 = 1;
@@ -40,7 +40,7 @@ pub struct Packed {
     /// [`DESC_WRITE`], or 0 if the device reads.
     kind: u64,
     event_idx: bool,
-    book: Book,
+    book: InFlightTable,
     /// Where the next buffer goes, and the flags that make it available this time around.
     avail: u16,
     avail_flags: u64,
@@ -118,7 +118,7 @@ impl Ring for Packed {
             size,
             kind: if writable { DESC_WRITE } else { 0 },
             event_idx,
-            book: Book::new(size),
+            book: InFlightTable::new(size),
             avail: 0,
             // §2.8.1: both counters begin at 1.
             avail_flags: DESC_AVAIL,
@@ -138,12 +138,12 @@ impl Ring for Packed {
     }
 
     #[inline(always)]
-    fn book(&self) -> &Book {
+    fn book(&self) -> &InFlightTable {
         &self.book
     }
 
     #[inline(always)]
-    fn book_mut(&mut self) -> &mut Book {
+    fn book_mut(&mut self) -> &mut InFlightTable {
         &mut self.book
     }
 
@@ -238,18 +238,18 @@ impl Ring for Packed {
     }
 
     #[inline(always)]
-    fn next_used_one(&mut self) -> UsedOne {
+    fn next_used_one(&mut self) -> UsedElement {
         let Some(rest) = self.peek() else {
-            return UsedOne::Nothing;
+            return UsedElement::Nothing;
         };
         // A chain would be of more descriptors, but there is none (and one is the least).
         self.step_used(1);
         match self.book.leave_one((rest >> 32) as u16) {
-            Some(frame) => UsedOne::Frame {
+            Some(frame) => UsedElement::Frame {
                 frame,
                 len: rest as u32,
             },
-            None => UsedOne::Foreign,
+            None => UsedElement::Foreign,
         }
     }
 

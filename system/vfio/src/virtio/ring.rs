@@ -39,7 +39,7 @@ pub enum Used {
 /// What the device has put into a queue next whose buffers are of one element each; it is out of
 /// the book then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsedOne {
+pub enum UsedElement {
     /// Nothing yet.
     Nothing,
     /// The buffer over this frame, and the device reports that it wrote `len` bytes.
@@ -66,10 +66,10 @@ pub trait Ring: Sized + Send + 'static {
     fn areas(&self) -> [u64; 3];
 
     /// The buffers that the device holds.
-    fn book(&self) -> &Book;
+    fn book(&self) -> &InFlightTable;
 
     /// The same, to take out of it what has returned.
-    fn book_mut(&mut self) -> &mut Book;
+    fn book_mut(&mut self) -> &mut InFlightTable;
 
     /// Offers a buffer of one element; the caller has seen that there is room.
     fn offer(&mut self, element: Element);
@@ -86,7 +86,7 @@ pub trait Ring: Sized + Send + 'static {
     fn next_used(&mut self) -> Used;
 
     /// The same where all buffers are of one element, and takes it out of the book.
-    fn next_used_one(&mut self) -> UsedOne;
+    fn next_used_one(&mut self) -> UsedElement;
 
     /// Whether the device has used something that was not taken yet.
     fn has_used(&self) -> bool;
@@ -119,14 +119,14 @@ struct Entry {
 /// Which buffers the device holds, in memory that it cannot reach: its reports are checked against
 /// this.
 #[derive(Debug)]
-pub struct Book {
+pub struct InFlightTable {
     entries: Box<[Entry]>,
     /// The ids that stand for nothing: the first `room` of these.
     free: Box<[u16]>,
     room: usize,
 }
 
-impl Book {
+impl InFlightTable {
     pub(super) fn new(size: u16) -> Self {
         Self {
             entries: vec![Entry::default(); size.into()].into(),
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_buffer_leaves_once() {
-        let mut book = Book::new(4);
+        let mut book = InFlightTable::new(4);
         let a = book.enter(10).unwrap();
         let last = book.enter(11).unwrap();
         let mid = book.enter_before(12, last).unwrap();

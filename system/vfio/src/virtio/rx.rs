@@ -16,7 +16,7 @@ use super::super::driver::{DriverRx, Health, Refused};
 use super::super::registers::Registers;
 use super::HEADROOM;
 use super::header::{self, HEADER_LEN, Header};
-use super::ring::{Element, Ring, UsedOne};
+use super::ring::{Element, Ring, UsedElement};
 use super::transport::{Doorbell, Transport};
 
 /// Where in a frame the device begins to write.
@@ -127,12 +127,12 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
             }
             *looks -= 1;
             let (frame, len) = match ring.next_used_one() {
-                UsedOne::Frame { frame, len } => (frame, len.wrapping_sub(HEADER_LEN)),
-                UsedOne::Nothing => {
+                UsedElement::Frame { frame, len } => (frame, len.wrapping_sub(HEADER_LEN)),
+                UsedElement::Nothing => {
                     *looks += 1;
                     break Stop::Nothing;
                 }
-                UsedOne::Foreign => break Stop::Invalid(None),
+                UsedElement::Foreign => break Stop::Invalid(None),
             };
             // SAFETY: the device has used the buffer, so it is done with the frame.
             if !unsafe { owners.claim(frame) } {
@@ -257,12 +257,12 @@ impl<G: Registers, R: Ring> VirtioRx<G, R> {
         let mut sound = possible && len != 0;
         for _ in 1..if possible { count } else { 1 } {
             let (frame, part) = match self.ring.next_used_one() {
-                UsedOne::Frame { frame, len } => (frame, len),
-                UsedOne::Foreign => {
+                UsedElement::Frame { frame, len } => (frame, len),
+                UsedElement::Foreign => {
                     sound = false;
                     continue;
                 }
-                UsedOne::Nothing => {
+                UsedElement::Nothing => {
                     sound = false;
                     break;
                 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sys::Result;
 
 use super::super::dma::{DmaArray, DmaSpace, after_done_flag, before_doorbell, before_sleep_check};
-use super::ring::{Book, Element, Ring, Used, UsedOne, passes};
+use super::ring::{Element, InFlightTable, Ring, Used, UsedElement, passes};
 
 /// The buffer continues in the descriptor `next` (§2.7.5).
 pub(super) const DESC_NEXT: u64 = 1;
@@ -46,7 +46,7 @@ pub struct Split {
     kind: u64,
     event_idx: bool,
     listening: bool,
-    book: Book,
+    book: InFlightTable,
     /// Next place in the available ring, and up to where the device has been shown.
     avail: u16,
     shown: u16,
@@ -133,7 +133,7 @@ impl Ring for Split {
             kind: if writable { DESC_WRITE } else { 0 },
             event_idx,
             listening: false,
-            book: Book::new(size),
+            book: InFlightTable::new(size),
             avail: 0,
             shown: 0,
             used: 0,
@@ -154,12 +154,12 @@ impl Ring for Split {
     }
 
     #[inline(always)]
-    fn book(&self) -> &Book {
+    fn book(&self) -> &InFlightTable {
         &self.book
     }
 
     #[inline(always)]
-    fn book_mut(&mut self) -> &mut Book {
+    fn book_mut(&mut self) -> &mut InFlightTable {
         &mut self.book
     }
 
@@ -229,16 +229,16 @@ impl Ring for Split {
     }
 
     #[inline(always)]
-    fn next_used_one(&mut self) -> UsedOne {
+    fn next_used_one(&mut self) -> UsedElement {
         let Some((id, len)) = self.next_entry() else {
-            return UsedOne::Nothing;
+            return UsedElement::Nothing;
         };
         let frame = u16::try_from(id)
             .ok()
             .and_then(|id| self.book.leave_one(id));
         match frame {
-            Some(frame) => UsedOne::Frame { frame, len },
-            None => UsedOne::Foreign,
+            Some(frame) => UsedElement::Frame { frame, len },
+            None => UsedElement::Foreign,
         }
     }
 

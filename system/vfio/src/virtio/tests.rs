@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::ring::slot::Slot;
 
 use super::feature::*;
-use super::model::{Lie, MTU, PAIRS, QUEUE_LEN, VirtioModel};
+use super::model::{MTU, Misbehaviour, PAIRS, QUEUE_LEN, VirtioModel};
 use super::*;
 use crate::driver::{DriverRx, DriverTx};
 use crate::laws::{RING_LEN, Random, Rig, Stand, laws, packet, settings};

@@ -32,7 +32,7 @@ pub(super) fn report(line: &Line, error: &Error) {
     if let Some(pair) = &line.pair {
         print!("{}", inside(pair));
     }
-    guest::ask_for_a_look();
+    guest::request_link_check();
     std::thread::sleep(LOOK);
 }
 

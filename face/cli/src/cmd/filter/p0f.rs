@@ -12,7 +12,7 @@ use filter::p0f::Database;
 use port::{Direction, FilterSource, FilterTarget, Intake, Port, PortName, RxQueue, Target};
 use runtime::filter::Expression;
 use runtime::{Stop, worker};
-use sys::rights::User;
+use sys::privileges::User;
 use sys::{Error, ErrorKind, Result};
 
 use self::print::{Shared, Signatures};
@@ -67,7 +67,9 @@ pub fn run(args: &Args) -> Result<()> {
     let mut port = args.open(&name, is_file)?;
     let keep: Vec<_> = to_read_counters(&name)?.into_iter().collect();
     let needs = Needs::files(Files::default(), calls_bpf(&[&name])?);
-    args.port.confine.give_up(user.as_ref(), &keep, &needs)?;
+    args.port
+        .confine
+        .drop_privileges(user.as_ref(), &keep, &needs)?;
     out::start()?;
     let output = out::stdout(PIECES_MAX)?;
     let description = port.control.describe();

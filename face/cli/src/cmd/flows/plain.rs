@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flow::{EndReason, Extra, KnownFlows, Record};
 use port::{Intake, PortDescription};
-use runtime::flows::{Fate, Outlet, Status};
+use runtime::flows::{Outlet, RecordOutcome, Status};
 use sys::Result;
 
 use super::report::Memory;
@@ -97,7 +97,12 @@ pub struct WithEvents<'a> {
 }
 
 impl Outlet for WithEvents<'_> {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         self.inner.ended(record, extra, reason)
     }
 
@@ -114,9 +119,9 @@ fn print_events(name: &str, status: &Status<'_>) {
 }
 
 impl Outlet for Rates {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<Fate> {
+    fn ended(&mut self, record: &Record, extra: &Extra<'_>, _: EndReason) -> Result<RecordOutcome> {
         self.known.add(record, extra);
-        Ok(Fate::Reported)
+        Ok(RecordOutcome::Reported)
     }
 
     fn pulse(&mut self, status: &Status<'_>) -> Result<()> {

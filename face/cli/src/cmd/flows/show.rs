@@ -6,7 +6,7 @@ use std::time::Duration;
 use flow::{EndReason, Extra, KnownFlows, Record};
 use probe::lines::{self, Lines};
 use probe::{Finished, Prepared, Running, View};
-use runtime::flows::{Fate, Outlet, Status};
+use runtime::flows::{Outlet, RecordOutcome, Status};
 use runtime::output::Output;
 use runtime::{Stop, TotalsRequest};
 use sys::Result;
@@ -145,7 +145,12 @@ struct Watching<'a> {
 }
 
 impl View for Watching<'_> {
-    fn ended(&mut self, record: &Record, extra: &Extra<'_>, reason: EndReason) -> Result<Fate> {
+    fn ended(
+        &mut self,
+        record: &Record,
+        extra: &Extra<'_>,
+        reason: EndReason,
+    ) -> Result<RecordOutcome> {
         self.outlet.ended(record, extra, reason)
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ::scan::talk::Banner;
+use ::scan::grab::Banner;
 use ::scan::{Protocol, State};
 use runtime::output::{Output, Piece, Refused, blocked};
 use runtime::scan::{Found, Outcome, Scan, Totals};
@@ -50,7 +50,7 @@ pub fn begin(scan: &Scan) -> Result<()> {
 /// What is wrong with reading banners on a port whose packets the kernel sees, too.
 fn kernel_resets(scan: &Scan) -> Option<String> {
     let (setup, name) = (scan.setup(), scan.port_name());
-    if setup.talk.is_none() || name.starts_with("afxdp:") || name.starts_with("vfio:") {
+    if setup.grab.is_none() || name.starts_with("afxdp:") || name.starts_with("vfio:") {
         return None;
     }
     let (first, count) = setup.source_ports;
@@ -252,19 +252,19 @@ impl Show {
 
 fn text_line(found: &Found) -> String {
     let answer = &found.answer;
-    let aim = &answer.aim;
-    let port = match aim.protocol() {
+    let target = &answer.target;
+    let port = match target.protocol() {
         Protocol::Icmp => "icmp".to_owned(),
-        protocol => format!("{}/{}", aim.port, protocol.word()),
+        protocol => format!("{}/{}", target.port, protocol.word()),
     };
     let mut text = format!(
         "{:<15}  {port:<9}  {:<8}  {}, ttl {}",
-        aim.addr.to_string(),
+        target.addr.to_string(),
         answer.state.word(),
         answer.evidence.word(),
         answer.ttl
     );
-    if answer.from != aim.addr {
+    if answer.from != target.addr {
         let _ = write!(text, ", from {}", answer.from);
     }
     if let Some(rtt) = found.rtt {
@@ -280,13 +280,13 @@ fn seconds(time: SystemTime) -> String {
 
 fn json_line(found: &Found) -> Value {
     let answer = &found.answer;
-    let aim = &answer.aim;
+    let target = &answer.target;
     let mut line = json!({
         "type": "answer",
         "time": seconds(found.time),
-        "address": aim.addr.to_string(),
-        "protocol": aim.protocol().word(),
-        "port": aim.port,
+        "address": target.addr.to_string(),
+        "protocol": target.protocol().word(),
+        "port": target.port,
         "state": answer.state.word(),
         "reason": answer.evidence.word(),
         "ttl": answer.ttl,
@@ -316,10 +316,10 @@ fn totals_json(totals: &Totals) -> Value {
         "repeated": totals.repeated,
         "maybe_repeated": totals.maybe_repeated,
         "lost": totals.lost,
-        "connections": totals.talked.connections,
-        "banners": totals.talked.banners,
-        "silent": totals.talked.silent,
-        "not_connected": totals.talked.refused,
+        "connections": totals.grabbed.connections,
+        "banners": totals.grabbed.banners,
+        "silent": totals.grabbed.silent,
+        "not_connected": totals.grabbed.refused,
     })
 }
 
@@ -353,21 +353,21 @@ fn account(totals: &Totals, sending: Duration, elapsed: Duration) -> String {
         totals.received.saturating_sub(totals.answers),
         totals.lost
     );
-    let talked = &totals.talked;
-    if talked.connections + talked.refused != 0 {
+    let grabbed = &totals.grabbed;
+    if grabbed.connections + grabbed.refused != 0 {
         let _ = writeln!(
             text,
             "  {}, {}; {} silent; {}, {} retransmitted",
-            counted(talked.connections.into(), "connection", "connections"),
-            counted(talked.banners.into(), "banner", "banners"),
-            talked.silent,
-            counted(talked.segments.into(), "segment sent", "segments sent"),
-            talked.repeated
+            counted(grabbed.connections.into(), "connection", "connections"),
+            counted(grabbed.banners.into(), "banner", "banners"),
+            grabbed.silent,
+            counted(grabbed.segments.into(), "segment sent", "segments sent"),
+            grabbed.repeated
         );
     }
     for (count, what) in [
         (
-            talked.refused.into(),
+            grabbed.refused.into(),
             "open ports without a connection: too many were open (see --connections)",
         ),
         (totals.failed.into(), "refused by the interface"),

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use port::PortName;
 use runtime::TotalsRequest;
-use runtime::send::{Limits, Report, Survey};
+use runtime::send::{Limits, ReplaySummary, Report};
 use serde_json::{Value, json};
 use sys::{Error, Result};
 use traffic::{Generator, Pace, Rate, Template, WIRE_OVERHEAD};
@@ -30,7 +30,7 @@ pub struct Plan {
 
 impl Plan {
     /// Of a capture.
-    pub fn of_capture(survey: &Survey, rounds: u64, pace: Pace, limits: &Limits) -> Self {
+    pub fn of_capture(survey: &ReplaySummary, rounds: u64, pace: Pace, limits: &Limits) -> Self {
         let all = (rounds != 0).then(|| survey.packets.saturating_mul(rounds));
         let mean = survey.bytes as f64 / survey.packets.max(1) as f64;
         let mut plan = Self {
@@ -402,12 +402,12 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn survey() -> Survey {
-        Survey {
+    fn survey() -> ReplaySummary {
+        ReplaySummary {
             packets: 100,
             bytes: 10_000,
             duration_ns: 4_000_000_000,
-            ..Survey::default()
+            ..ReplaySummary::default()
         }
     }
 

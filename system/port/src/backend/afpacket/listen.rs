@@ -15,7 +15,7 @@ use super::records::{RING_LEN_MAX, RecordRx, RecordTap};
 use super::rx::Rx;
 use super::tap::{self, Tap};
 use crate::account::{QueueAccount, RxCounters};
-use crate::options::{Fanout, PortOptions, TapBy, TimestampSource};
+use crate::options::{Fanout, PortOptions, TapMethod, TimestampSource};
 use crate::rx::RxBackend;
 
 /// A block of this many bytes takes a merged packet (GRO, GSO) of 64 KiB whole, and some thousand
@@ -192,10 +192,10 @@ fn rings(
 ) -> Result<(Vec<Source>, Facts)> {
     let unfit = match options.tap {
         _ if link.index == 0 => Some("a filter program cannot read the interface"),
-        TapBy::Tpacket => Some("requested"),
+        TapMethod::Tpacket => Some("requested"),
         _ => unfit_for_records(ring_bytes, time, options),
     };
-    if let (TapBy::Bpf, Some(why)) = (options.tap, unfit) {
+    if let (TapMethod::Bpf, Some(why)) = (options.tap, unfit) {
         return Err(Error::new(ErrorKind::InvalidInput, "tap by a program", why)
             .with_hint("tap=auto takes the packet socket's own ring then"));
     }
@@ -210,7 +210,7 @@ fn rings(
         }
         match RecordTap::load(socket, filter, ring_bytes, takes_time) {
             Ok(tap) => sources.push(Source::Records(Arc::new(tap))),
-            Err((_, error)) if options.tap == TapBy::Bpf => return Err(error),
+            Err((_, error)) if options.tap == TapMethod::Bpf => return Err(error),
             Err((socket, error)) => {
                 why = Some(match error.kind() {
                     ErrorKind::Permission => "loading a program is not permitted".to_owned(),

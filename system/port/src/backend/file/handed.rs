@@ -10,9 +10,9 @@ use super::writer::FileFormat;
 
 /// What the kernel has taken so far. Clones are the same; one thread writes.
 #[derive(Clone, Debug, Default)]
-pub struct Handed(Arc<[AtomicU64; 3]>);
+pub struct KernelProgress(Arc<[AtomicU64; 3]>);
 
-impl Handed {
+impl KernelProgress {
     /// Adds packets, with their bytes as captured, and the bytes that were written.
     pub fn add(&self, packets: u64, captured_bytes: u64, written_bytes: u64) {
         let more = [packets, captured_bytes, written_bytes];

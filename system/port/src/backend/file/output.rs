@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::time::Duration;
 
-use sys::create::Making;
+use sys::create::CreateOptions;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
 use super::input::Compression;
@@ -60,7 +60,7 @@ impl Output {
     pub(super) fn create(
         path: &Path,
         compression: Compression,
-        making: Making<'_>,
+        making: CreateOptions<'_>,
     ) -> io::Result<Self> {
         let file = if path.as_os_str() == "-" {
             File::from(io::stdout().as_fd().try_clone_to_owned()?)

@@ -16,14 +16,14 @@ use wire::file::{MAX_PACKET_LEN, Statistics};
 use wire::{LinkType, Timestamp};
 
 use super::gather::Gather;
-use super::handed::{Handed, Whole, whole_records};
+use super::handed::{KernelProgress, Whole, whole_records};
 use super::output::Output;
 use super::rotation::{Sequence, Step};
 use crate::rx::Packet;
 
 pub use self::encoder::{Encoded, Encoder};
 pub use self::options::{
-    FileCompression, FileFormat, FileInterface, Record, WriterOptions, Written, Wrote,
+    FileCompression, FileFormat, FileInterface, Record, WriteFormat, WriterOptions, Written,
 };
 
 /// Bytes gathered before they are written.
@@ -52,7 +52,7 @@ pub struct FileWriter {
     buffered: u64,
     /// Bytes of these, as captured.
     buffered_bytes: u64,
-    handed: Handed,
+    handed: KernelProgress,
     piece_len: usize,
     /// Time of the last packet.
     last_ns: u64,
@@ -100,7 +100,7 @@ impl FileWriter {
             gathered: Gather::new(piece_len + MAX_PACKET_LEN as usize + 4096),
             buffered: 0,
             buffered_bytes: 0,
-            handed: Handed::default(),
+            handed: KernelProgress::default(),
             piece_len,
             last_ns: 0,
             written: Written::default(),
@@ -131,7 +131,7 @@ impl FileWriter {
     }
 
     /// What the kernel has taken so far, to be read while the writer is in a call.
-    pub fn handed(&self) -> Handed {
+    pub fn handed(&self) -> KernelProgress {
         self.handed.clone()
     }
 
@@ -192,7 +192,7 @@ impl FileWriter {
         interface: u32,
         outgoing: Option<bool>,
         time_ns: u64,
-    ) -> Result<Wrote> {
+    ) -> Result<WriteFormat> {
         let record = Record {
             time_ns: packet.time_ns().unwrap_or(time_ns),
             wire_len: packet.wire_len(),
@@ -216,9 +216,9 @@ impl FileWriter {
         &mut self,
         record: &Record,
         segments: impl Iterator<Item = &'p [u8]> + Clone,
-    ) -> Result<Wrote> {
+    ) -> Result<WriteFormat> {
         if !self.has_place(record.time_ns)? {
-            return Ok(Wrote::Full);
+            return Ok(WriteFormat::Full);
         }
         let present: usize = segments.clone().map(<[u8]>::len).sum();
         let room = self.gathered.room(present + Encoder::EXTRA_MAX);
@@ -237,9 +237,9 @@ impl FileWriter {
     /// # Errors
     /// As [`FileWriter::write`].
     #[inline]
-    pub fn record(&mut self, time_ns: u64, record: &[u8]) -> Result<Wrote> {
+    pub fn record(&mut self, time_ns: u64, record: &[u8]) -> Result<WriteFormat> {
         if !self.has_place(time_ns)? {
-            return Ok(Wrote::Full);
+            return Ok(WriteFormat::Full);
         }
         self.gathered.put(record);
         self.count(time_ns, self.encoder.kept_len(record))
@@ -289,14 +289,14 @@ impl FileWriter {
 
     /// Counts a packet that was gathered, and writes when there are enough.
     #[inline]
-    fn count(&mut self, time_ns: u64, kept_len: u32) -> Result<Wrote> {
+    fn count(&mut self, time_ns: u64, kept_len: u32) -> Result<WriteFormat> {
         self.last_ns = time_ns;
         self.buffered += 1;
         self.buffered_bytes += u64::from(kept_len);
         if self.gathered.len() >= self.piece_len {
             self.flush()?;
         }
-        Ok(Wrote::Packet)
+        Ok(WriteFormat::Packet)
     }
 
     /// Opens the next file if it is time; false if there is none.

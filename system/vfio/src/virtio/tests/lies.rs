@@ -5,17 +5,21 @@ use super::*;
 /// Ids that were never offered, or are returned twice, are counted and change nothing.
 pub(super) fn false_ids<R: Rig<Model = VirtioModel>>() {
     for lie in [
-        Lie::Id(u32::from(QUEUE_LEN)),
-        Lie::Id(RING_LEN),
-        Lie::Id(0xffff),
-        Lie::Id(u32::MAX),
-        Lie::Twice,
+        Misbehaviour::Id(u32::from(QUEUE_LEN)),
+        Misbehaviour::Id(RING_LEN),
+        Misbehaviour::Id(0xffff),
+        Misbehaviour::Id(u32::MAX),
+        Misbehaviour::Twice,
     ] {
         let mut stand = Stand::<R>::usual();
         stand.card.with(|model| model.lie = Some(lie));
         assert!(stand.arrive(0, &packet(1, 100)));
         let got = stand.take(0, 64);
-        assert_eq!(got.len(), usize::from(lie == Lie::Twice), "{lie:?}");
+        assert_eq!(
+            got.len(),
+            usize::from(lie == Misbehaviour::Twice),
+            "{lie:?}"
+        );
         assert_eq!(stand.refused.invalid, 1, "{lie:?}");
         // Transmit: the queue reports that it needs a reset, and no frame is returned twice.
         stand.card.with(|model| model.lie = Some(lie));
@@ -123,7 +127,7 @@ fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
         let mut stand = Stand::<R>::usual();
         stand
             .card
-            .with(|model| model.lie = Some(Lie::NumBuffers(count)));
+            .with(|model| model.lie = Some(Misbehaviour::NumBuffers(count)));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert_eq!(stand.take(0, 64), [], "{count}");
         assert_eq!(stand.refused.invalid, 1, "{count}");
@@ -133,7 +137,7 @@ fn counts_of_buffers_that_are_lies<R: Rig<Model = VirtioModel>>() {
         // Two packets, and the first claims the second as a part of it.
         stand
             .card
-            .with(|model| model.lie = Some(Lie::NumBuffers(2)));
+            .with(|model| model.lie = Some(Misbehaviour::NumBuffers(2)));
         assert!(stand.arrive(0, &packet(3, 100)));
         assert!(stand.arrive(0, &packet(4, 100)));
         let got = stand.receive(0);
@@ -158,7 +162,9 @@ fn an_index_that_jumps_is_bounded() {
     for by in [1, 63, 64, 300, 0x7fff, 0xffff] {
         let mut stand = Stand::<Merge>::usual();
         let watch = stand.rx[0].watch();
-        stand.card.with(|model| model.lie = Some(Lie::Jump(by)));
+        stand
+            .card
+            .with(|model| model.lie = Some(Misbehaviour::Jump(by)));
         assert!(stand.arrive(0, &packet(1, 100)));
         assert!(watch() <= RING_LEN);
         // For any entries, a frame returns once, and each batch ends.
@@ -182,7 +188,9 @@ fn an_index_that_jumps_is_bounded() {
 fn a_device_that_uses_buffers_endlessly_does_not_block() {
     let mut stand = Stand::<Merge>::usual();
     // As far ahead as an index can be: a call looks at as many as the ring has, and returns.
-    stand.card.with(|model| model.lie = Some(Lie::Jump(0x7fff)));
+    stand
+        .card
+        .with(|model| model.lie = Some(Misbehaviour::Jump(0x7fff)));
     assert!(stand.arrive(0, &packet(1, 100)));
     stand.take(0, 4096);
     assert!(
@@ -230,7 +238,7 @@ fn lengths_that_are_lies<R: Rig<Model = VirtioModel>>() {
     // The first buffer of a packet in several: none of it is a packet.
     stand
         .card
-        .with(|model| model.lie = Some(Lie::FirstLength(12)));
+        .with(|model| model.lie = Some(Misbehaviour::FirstLength(12)));
     assert!(stand.arrive(0, &packet(3, 5000)));
     assert_eq!(stand.receive(0), []);
     assert_eq!(stand.refused.invalid, before + 1);

@@ -154,7 +154,11 @@ fn the_receive_modes_are_as_requested() {
 
 #[test]
 fn a_control_queue_that_does_not_obey() {
-    for lie in [Lie::Answer(1), Lie::Answer(0x55), Lie::Silence] {
+    for lie in [
+        Misbehaviour::Answer(1),
+        Misbehaviour::Answer(0x55),
+        Misbehaviour::Silence,
+    ] {
         let card = Merge::card();
         let stand = Stand::<Merge>::usual();
         let mut driver = VirtioNet::<_, Split>::open(card.clone()).unwrap();
@@ -164,7 +168,7 @@ fn a_control_queue_that_does_not_obey() {
             .err()
             .unwrap();
         let expected = match lie {
-            Lie::Silence => ErrorKind::Io,
+            Misbehaviour::Silence => ErrorKind::Io,
             _ => ErrorKind::Unsupported,
         };
         assert_eq!(error.kind(), expected, "{lie:?}: {error}");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use ::scan::talk::Banner;
+use ::scan::grab::Banner;
 use inspect::Field;
 use serde_json::{Map, Value, json};
 
@@ -34,11 +34,11 @@ fn application(banner: &Banner) -> Map<String, Value> {
 
 /// `192.0.2.1  22/tcp  banner  ssh  SSH-2.0-OpenSSH_9.2p1`
 pub fn text_line(banner: &Banner) -> String {
-    let aim = &banner.aim;
-    let port = format!("{}/{}", aim.port, aim.protocol().word());
+    let target = &banner.target;
+    let port = format!("{}/{}", target.port, target.protocol().word());
     let found = application(banner);
     let name = found.get("protocol").and_then(Value::as_str).unwrap_or("?");
-    let addr = aim.addr.to_string();
+    let addr = target.addr.to_string();
     let mut text = format!("{addr:<15}  {port:<9}  banner    {name}");
     if let Some(line) = first_line(&banner.start) {
         let _ = write!(text, "  {line}");
@@ -96,16 +96,16 @@ fn safe(text: &str) -> String {
 
 /// An object with the fields that the decoders found, and the first bytes.
 pub fn json_line(banner: &Banner, time: SystemTime) -> Value {
-    let aim = &banner.aim;
+    let target = &banner.target;
     let mut start = Vec::new();
     inspect::json_string(&banner.start, &mut start);
     let start: Value = serde_json::from_slice(&start).unwrap_or_default();
     json!({
         "type": "banner",
         "time": seconds(time),
-        "address": aim.addr.to_string(),
-        "protocol": aim.protocol().word(),
-        "port": aim.port,
+        "address": target.addr.to_string(),
+        "protocol": target.protocol().word(),
+        "port": target.port,
         "application": application(banner),
         "title": title(&banner.start),
         "start": start,

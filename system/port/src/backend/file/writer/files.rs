@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use sys::create::Making;
+use sys::create::CreateOptions;
 use sys::{Error, Result};
 use wire::file::{pcap, pcapng};
 use wire::{LinkType, Timestamp};
@@ -158,8 +158,8 @@ impl FileWriter {
     }
 }
 
-fn making_of(options: &WriterOptions) -> Making<'_> {
-    Making {
+fn making_of(options: &WriterOptions) -> CreateOptions<'_> {
+    CreateOptions {
         mode: options.mode,
         keep: &options.keep,
     }

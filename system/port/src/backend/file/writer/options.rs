@@ -125,7 +125,7 @@ pub struct Record {
 /// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Wrote {
+pub enum WriteFormat {
     /// It is in the file, or on its way.
     Packet,
     /// The set of files is complete: it has no place.

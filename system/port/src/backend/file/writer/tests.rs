@@ -94,7 +94,7 @@ fn fill(writer: &mut FileWriter, interface: u32, count: u32) -> Vec<Row> {
         };
         let (one, two) = bytes.split_at(bytes.len() / 3);
         let wrote = writer.write(&record, [one, two].into_iter()).unwrap();
-        assert_eq!(wrote, Wrote::Packet);
+        assert_eq!(wrote, WriteFormat::Packet);
         rows.push((
             record.time_ns,
             bytes,
@@ -258,10 +258,10 @@ fn records_made_elsewhere_are_those_of_the_writer() {
                     1 => writer.record(record.time_ns, &room[..made.len]).unwrap(),
                     _ => {
                         all.extend_from_slice(&room[..made.len]);
-                        Wrote::Packet
+                        WriteFormat::Packet
                     }
                 };
-                assert_eq!(wrote, Wrote::Packet);
+                assert_eq!(wrote, WriteFormat::Packet);
                 assert_eq!(encoder.kept_len(&room[..made.len]), made.kept_len);
                 kept += u64::from(made.kept_len);
             }
@@ -389,7 +389,7 @@ fn a_limited_set_of_files_ends_or_wraps_around() {
             writer
                 .write(&record, std::iter::once(&[0; 60][..]))
                 .unwrap(),
-            Wrote::Full
+            WriteFormat::Full
         );
     }
     writer.flush().unwrap();

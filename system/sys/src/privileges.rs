@@ -134,7 +134,7 @@ const CAP_VERSION_3: u32 = 0x2008_0522;
 /// # Errors
 /// `Permission` if the user cannot be changed, or if a capability to be kept would be lost by that;
 /// nothing is half done that matters: the caller should end.
-pub fn give_up(user: Option<&User>, keep: &[Capability]) -> Result<()> {
+pub fn drop_privileges(user: Option<&User>, keep: &[Capability]) -> Result<()> {
     let what = || "drop privileges".to_owned();
     let kept = keep.iter().fold(0u64, |mask, &c| mask | 1 << c as u32) & permitted();
     // SAFETY: plain system calls with integers.
@@ -193,7 +193,7 @@ fn permitted() -> u64 {
         version: CAP_VERSION_3,
         pid: 0,
     };
-    // SAFETY: as in `give_up`; the kernel writes two words of data.
+    // SAFETY: as in `drop_privileges`; the kernel writes two words of data.
     let result = unsafe { libc::syscall(libc::SYS_capget, &header, data.as_mut_ptr()) };
     if result < 0 {
         return 0;
@@ -230,12 +230,12 @@ mod tests {
         // In a thread of its own: capability sets belong to threads.
         std::thread::spawn(|| {
             let raw_before = has(Capability::NetRaw);
-            give_up(None, &[Capability::NetRaw]).unwrap();
+            drop_privileges(None, &[Capability::NetRaw]).unwrap();
             assert_eq!(has(Capability::NetRaw), raw_before);
             assert!(!has(Capability::NetAdmin));
-            give_up(None, &[]).unwrap();
+            drop_privileges(None, &[]).unwrap();
             assert!(!has(Capability::NetRaw));
-            give_up(None, &[Capability::NetRaw]).unwrap();
+            drop_privileges(None, &[Capability::NetRaw]).unwrap();
             assert!(!has(Capability::NetRaw), "what is gone does not come back");
         })
         .join()

@@ -1,7 +1,7 @@
 //! A TLS ClientHello (RFC 5246 §7.4.1.2) that offers 1.2 and older: in these versions the server's
 //! certificates can be read by everyone.
 
-use crate::cookie::Aim;
+use crate::cookie::ProbeTarget;
 
 /// Cipher suites from ECDHE with AES-GCM down to RSA with 3DES, so that old servers answer, too.
 const SUITES: &[u16] = &[
@@ -29,7 +29,7 @@ fn extension(out: &mut Vec<u8>, kind: u16, body: &[u8]) {
 }
 
 /// The record. Names are not sent: an address is none (RFC 6066 §3).
-pub fn hello(_: &Aim, random: &[u8; 32]) -> Vec<u8> {
+pub fn hello(_: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
     let mut extensions = Vec::new();
     extension(&mut extensions, 10, &list(GROUPS));
     extension(&mut extensions, 11, &[1, 0]);

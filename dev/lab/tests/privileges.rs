@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::export::{Folder, LIMIT};
 use lab::process::{Finished, Process, Signal, barewire, own_test};
 use lab::{Veth, require, skip};
-use sys::rights::{Capability, User, give_up, has};
+use sys::privileges::{Capability, User, drop_privileges, has};
 
 /// Allows this test binary, started again, to change its user.
 const CHILD: &str = "BW_RIGHTS_CHILD";
@@ -20,13 +20,13 @@ fn child_becomes_another_user() {
     }
     let nobody = User::find("nobody").unwrap();
     let keep = [Capability::NetRaw, Capability::DacOverride];
-    give_up(Some(&nobody), &keep).unwrap();
+    drop_privileges(Some(&nobody), &keep).unwrap();
     assert_eq!(nix::unistd::geteuid().as_raw(), nobody.uid);
     assert!(has(Capability::NetRaw) && has(Capability::DacOverride));
     assert!(!has(Capability::NetAdmin));
-    give_up(None, &[Capability::DacOverride]).unwrap();
+    drop_privileges(None, &[Capability::DacOverride]).unwrap();
     assert!(has(Capability::DacOverride) && !has(Capability::NetRaw));
-    give_up(Some(&nobody), &[]).unwrap();
+    drop_privileges(Some(&nobody), &[]).unwrap();
     assert!(!has(Capability::DacOverride), "gone with the last");
     println!("kept and gone");
 }

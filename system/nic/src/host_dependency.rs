@@ -19,7 +19,7 @@ const ANCESTORS_MAX: usize = 32;
 /// Why taking an interface away may cut the machine off, as a sentence; `None` if it does not:
 /// neither it nor an interface above it (bridge, bond, VLAN, PPPoE) has a route to everywhere in
 /// any table, and this very session does not come through one of them.
-pub fn lifeline(name: &str) -> Option<String> {
+pub fn host_dependency(name: &str) -> Option<String> {
     find(name).unwrap_or_else(|error: Error| {
         Some(format!(
             "barewire cannot determine whether this host depends on {name}: {error}"
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn unknown_use_is_a_reason_to_refuse() {
-        let why = lifeline("no-such-if").unwrap();
+        let why = host_dependency("no-such-if").unwrap();
         assert!(why.contains("cannot determine"), "{why}");
-        assert_eq!(lifeline("lo"), None);
+        assert_eq!(host_dependency("lo"), None);
     }
 }

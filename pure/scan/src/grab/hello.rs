@@ -5,12 +5,12 @@
 
 use std::net::IpAddr;
 
-use crate::cookie::Aim;
+use crate::cookie::ProbeTarget;
 
 mod tls;
 
 /// Writes what is said to a service, with random bytes of this run.
-pub type Make = fn(&Aim, &[u8; 32]) -> Vec<u8>;
+pub type Make = fn(&ProbeTarget, &[u8; 32]) -> Vec<u8>;
 
 /// A service, and how it is spoken to.
 pub struct Row {
@@ -51,8 +51,12 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "rtsp",
         ports: &[554, 8554],
-        make: Some(|aim, _| {
-            format!("OPTIONS rtsp://{}/ RTSP/1.0\r\nCSeq: 1\r\n\r\n", host(aim)).into_bytes()
+        make: Some(|target, _| {
+            format!(
+                "OPTIONS rtsp://{}/ RTSP/1.0\r\nCSeq: 1\r\n\r\n",
+                host(target)
+            )
+            .into_bytes()
         }),
         answers: &[b"RTSP/"],
     },
@@ -106,9 +110,9 @@ impl Hello {
     }
 
     /// What is said first; empty if the server is waited for.
-    pub fn bytes(self, aim: &Aim, random: &[u8; 32]) -> Vec<u8> {
+    pub fn bytes(self, target: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
         let make = self.0.and_then(|row| row.make);
-        make.map_or_else(Vec::new, |make| make(aim, random))
+        make.map_or_else(Vec::new, |make| make(target, random))
     }
 
     /// Whether a server that keeps silent is spoken to after all.
@@ -117,12 +121,12 @@ impl Hello {
     }
 
     /// What is said to a server that kept silent.
-    pub fn later(&mut self, aim: &Aim, random: &[u8; 32]) -> Vec<u8> {
+    pub fn later(&mut self, target: &ProbeTarget, random: &[u8; 32]) -> Vec<u8> {
         if !self.is_later() {
             return Vec::new();
         }
         self.0 = Some(LATER);
-        self.bytes(aim, random)
+        self.bytes(target, random)
     }
 
     /// Whether the first bytes of a server answer what was said; not known of too few.
@@ -136,15 +140,15 @@ impl Hello {
     }
 }
 
-fn host(aim: &Aim) -> String {
-    match aim.addr {
+fn host(target: &ProbeTarget) -> String {
+    match target.addr {
         IpAddr::V4(addr) => addr.to_string(),
         IpAddr::V6(addr) => format!("[{addr}]"),
     }
 }
 
-fn http(aim: &Aim, _: &[u8; 32]) -> Vec<u8> {
-    let host = host(aim);
+fn http(target: &ProbeTarget, _: &[u8; 32]) -> Vec<u8> {
+    let host = host(target);
     format!(
         "GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: barewire (network scan)\r\nAccept: */*\r\n\
          Connection: close\r\n\r\n"
@@ -165,12 +169,12 @@ mod tests {
         ports.dedup();
         assert_eq!(ports.len(), count);
         for port in ports {
-            let aim = Aim {
+            let target = ProbeTarget {
                 addr: [255; 16].into(),
                 probe: Probe::Syn,
                 port,
             };
-            assert!(Hello::of(port).bytes(&aim, &[1; 32]).len() <= 512);
+            assert!(Hello::of(port).bytes(&target, &[1; 32]).len() <= 512);
         }
     }
 

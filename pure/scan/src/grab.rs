@@ -1,9 +1,9 @@
-//! Banners: what services say, read by a TCP of our own.
+//! Banner grabbing with a small user-space TCP.
 //!
-//! The host's kernel does not know these connections: the port takes their segments before the
-//! kernel does (XDP), or a firewall rule drops the kernel's resets. A [`Talker`] opens a connection
-//! for each SYN+ACK that answers a probe of this scan, sends a [`hello`], feeds what arrives
-//! in order to the decoders of `inspect`, and closes with a FIN.
+//! The host's kernel does not see these connections: the port takes their segments before the
+//! kernel does (XDP), or a firewall rule drops the kernel's resets. A [`BannerGrabber`] opens a
+//! connection for each SYN+ACK that answers a probe of this scan, sends a [`hello`], feeds what
+//! arrives in order to the decoders of `inspect`, and closes with a FIN.
 //!
 //! Memory is bounded by the number of connections. Nothing is reassembled: out-of-order data is
 //! dropped and acknowledged up to the gap (RFC 9293 §3.10.7.4, RFC 5681 §4.2), so the server
@@ -21,8 +21,8 @@ use std::net::IpAddr;
 use inspect::{Application, Tools};
 use wire::{Dissection, LayerKind, LinkType, Mac, dissect};
 
-use crate::answer::{Judge, State};
-use crate::cookie::{Aim, Cookies};
+use crate::answer::{AnswerClassifier, State};
+use crate::cookie::{Cookies, ProbeTarget};
 use crate::hops::NextHops;
 use crate::plan::Plan;
 use crate::probe::Probe;
@@ -35,7 +35,7 @@ use table::Table;
 
 /// How connections are treated.
 #[derive(Clone, Copy, Debug)]
-pub struct Talk {
+pub struct GrabOptions {
     /// Connections open at one time, at most.
     pub connection_count_max: u32,
     /// How long a connection may take.
@@ -48,7 +48,7 @@ pub struct Talk {
 #[derive(Clone, Debug)]
 pub struct Banner {
     /// The service.
-    pub aim: Aim,
+    pub target: ProbeTarget,
     /// What the decoders found.
     pub application: Application,
     /// The first bytes that it sent.
@@ -61,7 +61,7 @@ pub struct Banner {
 
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Talked {
+pub struct GrabCounts {
     /// Connections opened.
     pub connections: u64,
     /// Those that said something.
@@ -84,42 +84,42 @@ const OUT_MAX: usize = 1 << 15;
 const KNOWN_MAX: usize = 1 << 22;
 
 /// The connections of a scan.
-pub struct Talker<'p> {
-    judge: Judge<'p>,
+pub struct BannerGrabber<'p> {
+    classifier: AnswerClassifier<'p>,
     cookies: &'p Cookies,
     plan: &'p Plan,
     hops: &'p NextHops,
     sender: Sender,
-    talk: Talk,
+    grab: GrabOptions,
     tools: Tools,
     table: Table,
-    known: std::collections::HashSet<Aim>,
+    known: std::collections::HashSet<ProbeTarget>,
     out: std::collections::VecDeque<Outgoing>,
-    counted: Talked,
+    counted: GrabCounts,
 }
 
-impl<'p> Talker<'p> {
+impl<'p> BannerGrabber<'p> {
     /// No connection yet; probes leave from `src_mac` with this TTL, and so do segments.
     pub fn new(
         plan: &'p Plan,
         cookies: &'p Cookies,
         hops: &'p NextHops,
         (src_mac, ttl): (Mac, u8),
-        talk: Talk,
+        grab: GrabOptions,
     ) -> Self {
-        let pages = talk.connection_count_max.max(1);
+        let pages = grab.connection_count_max.max(1);
         Self {
-            judge: Judge::new(plan, cookies),
+            classifier: AnswerClassifier::new(plan, cookies),
             sender: Sender::new(*plan.source(), src_mac, ttl),
             cookies,
             plan,
             hops,
             tools: Tools::new(inspect::Decoders::ALL, pages),
-            table: Table::new(talk.connection_count_max),
+            table: Table::new(grab.connection_count_max),
             known: Default::default(),
             out: Default::default(),
-            counted: Talked::default(),
-            talk,
+            counted: GrabCounts::default(),
+            grab,
         }
     }
 
@@ -129,7 +129,7 @@ impl<'p> Talker<'p> {
     }
 
     /// What was counted so far.
-    pub fn counted(&self) -> &Talked {
+    pub fn counted(&self) -> &GrabCounts {
         &self.counted
     }
 
@@ -148,18 +148,18 @@ impl<'p> Talker<'p> {
         if !found.has(LayerKind::Tcp) || found.dst_addr().is_none_or(|dst| !self.is_own(dst)) {
             return;
         }
-        let aim = Aim {
+        let target = ProbeTarget {
             addr: incoming.from,
             probe: Probe::Syn,
             port: incoming.from_port,
         };
-        if let Some(slot) = self.table.find(&aim) {
+        if let Some(slot) = self.table.find(&target) {
             return self.deliver(slot, &incoming, now_ns, report);
         }
-        if self.opens(packet, &aim) {
-            return self.open(aim, &incoming, now_ns);
+        if self.opens(packet, &target) {
+            return self.open(target, &incoming, now_ns);
         }
-        self.reset(&aim, &incoming);
+        self.reset(&target, &incoming);
     }
 
     fn is_own(&self, addr: IpAddr) -> bool {
@@ -167,28 +167,28 @@ impl<'p> Talker<'p> {
     }
 
     /// Whether a packet is the first SYN+ACK that answers a probe.
-    fn opens(&self, packet: &[u8], aim: &Aim) -> bool {
-        let answer = self.judge.judge(packet);
-        answer.is_some_and(|answer| answer.state == State::Open) && !self.known.contains(aim)
+    fn opens(&self, packet: &[u8], target: &ProbeTarget) -> bool {
+        let answer = self.classifier.classify(packet);
+        answer.is_some_and(|answer| answer.state == State::Open) && !self.known.contains(target)
     }
 
-    fn open(&mut self, aim: Aim, incoming: &Incoming<'_>, now_ns: u64) {
-        let cookie = self.cookies.of(&aim);
-        let hello = Hello::of(aim.port);
-        let first = hello.bytes(&aim, &self.talk.random);
+    fn open(&mut self, target: ProbeTarget, incoming: &Incoming<'_>, now_ns: u64) {
+        let cookie = self.cookies.of(&target);
+        let hello = Hello::of(target.port);
+        let first = hello.bytes(&target, &self.grab.random);
         let mut connection = Connection::new(
-            aim,
+            target,
             self.plan.source().port(&cookie),
             cookie.seq.wrapping_add(1),
             incoming,
             (hello, first),
-            (now_ns, self.talk.timeout_ns),
+            (now_ns, self.grab.timeout_ns),
         );
         if self.known.len() >= KNOWN_MAX || self.table.is_full() {
             self.counted.refused += 1;
-            return self.reset(&aim, incoming);
+            return self.reset(&target, incoming);
         }
-        self.known.insert(aim);
+        self.known.insert(target);
         self.counted.connections += 1;
         let step = connection.begin(now_ns);
         let slot = self.table.insert(connection);
@@ -213,16 +213,16 @@ impl<'p> Talker<'p> {
 
     /// What belongs to no connection is reset, as by any host (RFC 9293 §3.10.7.1): the far end
     /// need not wait for its timer. Only targets of this scan get one, at the ports it uses.
-    fn reset(&mut self, aim: &Aim, incoming: &Incoming<'_>) {
-        let is_asked = self.plan.ports().contains(aim.probe, aim.port)
-            && self.plan.targets().contains(aim.addr)
-            && self.plan.source().port(&self.cookies.of(aim)) == incoming.to_port;
+    fn reset(&mut self, target: &ProbeTarget, incoming: &Incoming<'_>) {
+        let is_asked = self.plan.ports().contains(target.probe, target.port)
+            && self.plan.targets().contains(target.addr)
+            && self.plan.source().port(&self.cookies.of(target)) == incoming.to_port;
         if incoming.flags & RST != 0 || incoming.flags & ACK == 0 || !is_asked {
             return;
         }
         self.push(Outgoing {
-            addr: aim.addr,
-            port: aim.port,
+            addr: target.addr,
+            port: target.port,
             local_port: incoming.to_port,
             seq: incoming.ack,
             ack: 0,
@@ -274,7 +274,7 @@ impl<'p> Talker<'p> {
             let Some(connection) = self.table.get_mut(slot) else {
                 continue;
             };
-            let step = connection.tick(now_ns, &self.talk.random);
+            let step = connection.tick(now_ns, &self.grab.random);
             self.act(slot, step, report);
         }
     }

@@ -7,7 +7,7 @@ use wire::checksum::Sum;
 
 use super::segment::{FIN, PSH, SYN};
 use super::*;
-use crate::{AddrRange, Frames, Look, Options, Order, Payloads, Ports, Source, Targets};
+use crate::{AddrRange, FrameOptions, Frames, Options, Order, Payloads, Ports, Source, Targets};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -65,17 +65,17 @@ impl Scene {
         }
     }
 
-    fn talker(&self, count: u32) -> Talker<'_> {
-        let talk = Talk {
+    fn grabber(&self, count: u32) -> BannerGrabber<'_> {
+        let grab = GrabOptions {
             connection_count_max: count,
             timeout_ns: 10_000 * MS,
             random: [7; 32],
         };
-        Talker::new(&self.plan, &self.cookies, &self.hops, (MAC, 64), talk)
+        BannerGrabber::new(&self.plan, &self.cookies, &self.hops, (MAC, 64), grab)
     }
 
-    fn aim(&self, port: u16) -> Aim {
-        Aim {
+    fn target(&self, port: u16) -> ProbeTarget {
+        ProbeTarget {
             addr: IpAddr::V4(SERVER),
             probe: Probe::Syn,
             port,
@@ -84,16 +84,16 @@ impl Scene {
 
     /// The probe, as the server gets it.
     fn syn(&self, port: u16) -> Segment {
-        let look = Look {
+        let look = FrameOptions {
             src_mac: MAC,
             ttl: 64,
             options: Options::Minimal,
         };
         let frames = Frames::new(self.source, look, &Payloads::built_in());
-        let aim = self.aim(port);
+        let target = self.target(port);
         let mut out = vec![0; 128];
-        let cookie = self.cookies.of(&aim);
-        let len = frames.write((&aim, 0), (&cookie, 0), MAC, &mut out);
+        let cookie = self.cookies.of(&target);
+        let len = frames.write((&target, 0), (&cookie, 0), MAC, &mut out);
         let len = len.unwrap();
         Segment::of(&out[..len])
     }
@@ -270,11 +270,11 @@ impl Server {
 
 impl Server {
     /// What is retransmitted.
-    fn again(&self, talker: &Talker<'_>, now_ns: u64) -> Vec<Segment> {
-        if talker.counted().connections == 0 && now_ns != 0 {
+    fn again(&self, grabber: &BannerGrabber<'_>, now_ns: u64) -> Vec<Segment> {
+        if grabber.counted().connections == 0 && now_ns != 0 {
             return vec![self.syn_ack()];
         }
-        match talker.open_count() {
+        match grabber.open_count() {
             0 => Vec::new(),
             _ => self.flight(),
         }
@@ -294,13 +294,13 @@ struct Wire {
 struct Outcome {
     banners: Vec<Banner>,
     server: Server,
-    counted: Talked,
+    counted: GrabCounts,
 }
 
 /// Runs a connection until nothing is left to do.
 fn converse(port: u16, manner: &Manner, wire: Wire) -> Outcome {
     let scene = Scene::new("1-65535");
-    let mut talker = scene.talker(4);
+    let mut grabber = scene.grabber(4);
     let mut server = Server::new(manner.clone(), scene.syn(port));
     let mut random = Random(wire.seed | 1);
     let mut banners = Vec::new();
@@ -328,14 +328,14 @@ fn converse(port: u16, manner: &Manner, wire: Wire) -> Outcome {
             Vec::<(u64, Segment)>::into_iter(now)
         };
         for (_, segment) in arrived(&mut to_client) {
-            talker.receive(&segment.packet(), now_ns, &mut |banner| {
+            grabber.receive(&segment.packet(), now_ns, &mut |banner| {
                 banners.push(banner)
             });
         }
-        talker.tick(now_ns, &mut |banner| banners.push(banner));
-        while talker.next_len().is_some() {
+        grabber.tick(now_ns, &mut |banner| banners.push(banner));
+        while grabber.next_len().is_some() {
             let mut out = [0; 2_000];
-            let len = talker.write(&mut out).unwrap();
+            let len = grabber.write(&mut out).unwrap();
             transit(&mut to_server, Segment::of(&out[..len]), now_ns);
         }
         for (_, segment) in arrived(&mut to_server) {
@@ -346,18 +346,18 @@ fn converse(port: u16, manner: &Manner, wire: Wire) -> Outcome {
         }
         if now_ns >= server.repeat_ns && !server.was_reset {
             server.repeat_ns = now_ns + 200 * MS;
-            for segment in server.again(&talker, now_ns) {
+            for segment in server.again(&grabber, now_ns) {
                 transit(&mut to_client, segment, now_ns);
             }
         }
         let is_idle = to_client.is_empty() && to_server.is_empty();
-        if is_idle && talker.open_count() == 0 && talker.counted().connections != 0 {
+        if is_idle && grabber.open_count() == 0 && grabber.counted().connections != 0 {
             break;
         }
         now_ns += MS;
     }
-    assert_eq!(talker.open_count(), 0, "a connection was left open");
-    let counted = *talker.counted();
+    assert_eq!(grabber.open_count(), 0, "a connection was left open");
+    let counted = *grabber.counted();
     Outcome {
         banners,
         server,
@@ -489,13 +489,13 @@ fn an_endless_server_is_left() {
 #[test]
 fn segments_without_a_connection_are_reset_and_a_full_table_refuses() {
     let scene = Scene::new("22");
-    let mut talker = scene.talker(0);
+    let mut grabber = scene.grabber(0);
     let server = Server::new(Manner::says(SSH), scene.syn(22));
     let none = &mut |_| panic!("no banner");
-    talker.receive(&server.syn_ack().packet(), 0, none);
-    assert_eq!(talker.counted().refused, 1);
+    grabber.receive(&server.syn_ack().packet(), 0, none);
+    assert_eq!(grabber.counted().refused, 1);
     let mut out = [0; 100];
-    let len = talker.write(&mut out).unwrap();
+    let len = grabber.write(&mut out).unwrap();
     let reset = Segment::of(&out[..len]);
     assert_eq!((reset.flags, reset.seq), (RST, server.syn_ack().ack));
     // Neither a reset nor a segment to another port is answered.
@@ -503,8 +503,8 @@ fn segments_without_a_connection_are_reset_and_a_full_table_refuses() {
         let mut segment = server.segment(0, 0, b"x");
         segment.flags = flags;
         segment.ports[1] = segment.ports[1].wrapping_add(port);
-        talker.receive(&segment.packet(), 0, none);
-        assert_eq!(talker.next_len(), None);
+        grabber.receive(&segment.packet(), 0, none);
+        assert_eq!(grabber.next_len(), None);
     }
 }
 
@@ -512,7 +512,7 @@ fn segments_without_a_connection_are_reset_and_a_full_table_refuses() {
 fn any_segments_at_all_leave_everything_bounded() {
     let scene = Scene::new("1-100");
     let mut random = Random(0x5eed);
-    let mut talker = scene.talker(8);
+    let mut grabber = scene.grabber(8);
     let mut reported = 0;
     let mut now_ns = 0;
     for _ in 0..200_000 {
@@ -528,18 +528,18 @@ fn any_segments_at_all_leave_everything_bounded() {
             segment.ack = segment.ack.wrapping_add((random.next() % 200) as u32);
             segment.window = random.next() as u16;
         }
-        talker.receive(&segment.packet(), now_ns, &mut |_| reported += 1);
-        assert!(talker.open_count() <= 8);
+        grabber.receive(&segment.packet(), now_ns, &mut |_| reported += 1);
+        assert!(grabber.open_count() <= 8);
         let mut out = [0; 1_500];
-        while talker.next_len().is_some() {
-            talker.write(&mut out).unwrap();
+        while grabber.next_len().is_some() {
+            grabber.write(&mut out).unwrap();
         }
         now_ns += random.next() % (50 * MS);
-        talker.tick(now_ns, &mut |_| reported += 1);
+        grabber.tick(now_ns, &mut |_| reported += 1);
     }
-    talker.close_all(&mut |_| reported += 1);
-    assert_eq!(talker.open_count(), 0);
-    let counted = talker.counted();
+    grabber.close_all(&mut |_| reported += 1);
+    assert_eq!(grabber.open_count(), 0);
+    let counted = grabber.counted();
     assert_eq!(counted.banners, reported);
     assert_eq!(counted.connections, counted.banners + counted.silent);
     assert_eq!(counted.connections, 100);

@@ -7,7 +7,7 @@ use inspect::{Application, Conversation, Direction, End, Field, FieldSink, Origi
 use super::Banner;
 use super::hello::Hello;
 use super::segment::{ACK, FIN, Incoming, Outgoing, PSH, RST, SYN, WINDOW};
-use crate::cookie::Aim;
+use crate::cookie::ProbeTarget;
 
 /// First bytes kept of what the server says.
 pub const START_LEN: usize = 1024;
@@ -135,7 +135,7 @@ impl FieldSink for OfServer<'_> {
 
 /// The state of a connection.
 pub struct Connection {
-    aim: Aim,
+    target: ProbeTarget,
     local_port: u16,
     /// Sequence number of our first byte.
     base: u32,
@@ -168,7 +168,7 @@ pub struct Connection {
 impl Connection {
     /// The connection that a SYN+ACK begins. `base` is the sequence number behind our SYN.
     pub fn new(
-        aim: Aim,
+        target: ProbeTarget,
         local_port: u16,
         base: u32,
         syn_ack: &Incoming<'_>,
@@ -176,7 +176,7 @@ impl Connection {
         (now_ns, timeout_ns): (u64, u64),
     ) -> Self {
         Self {
-            aim,
+            target,
             local_port,
             base,
             acked: 0,
@@ -203,12 +203,12 @@ impl Connection {
         }
     }
 
-    pub fn aim(&self) -> &Aim {
-        &self.aim
+    pub fn target(&self) -> &ProbeTarget {
+        &self.target
     }
 
     pub fn is_at(&self, addr: IpAddr, port: u16) -> bool {
-        self.aim.addr == addr && self.aim.port == port
+        self.target.addr == addr && self.target.port == port
     }
 
     /// Bytes of what this side says.
@@ -366,7 +366,7 @@ impl Connection {
         let origin = Origin {
             from,
             time_ns: now_ns,
-            ports: [self.local_port, self.aim.port],
+            ports: [self.local_port, self.target.port],
         };
         let mut sink = OfServer(&mut self.application);
         let end = self.conversation.stream(&origin, bytes, tools, &mut sink);
@@ -459,7 +459,7 @@ impl Connection {
             if self.byte_count != 0 {
                 return self.close(Ending::Quiet, now_ns);
             }
-            self.said = self.hello.later(&self.aim, random);
+            self.said = self.hello.later(&self.target, random);
             return Step {
                 send: self.more(now_ns),
                 ..Step::default()
@@ -504,8 +504,8 @@ impl Connection {
             What::Reset => (self.sent, (0, 0), ACK | RST),
         };
         Outgoing {
-            addr: self.aim.addr,
-            port: self.aim.port,
+            addr: self.target.addr,
+            port: self.target.port,
             local_port: self.local_port,
             seq: self.base.wrapping_add(at),
             ack: self.expected,
@@ -524,7 +524,7 @@ impl Connection {
         self.conversation
             .finish(tools, &mut OfServer(&mut self.application));
         Banner {
-            aim: self.aim,
+            target: self.target,
             application: self.application.clone(),
             start: std::mem::take(&mut self.start),
             byte_count: self.byte_count,

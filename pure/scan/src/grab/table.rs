@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::connection::Connection;
-use crate::cookie::Aim;
+use crate::cookie::ProbeTarget;
 
 /// Connections, as many as there are slots.
 pub struct Table {
     slots: Vec<Option<Connection>>,
     free: Vec<u32>,
-    by_aim: HashMap<Aim, u32>,
+    by_aim: HashMap<ProbeTarget, u32>,
     /// When a slot is due. A connection that moved its time leaves its old one here, which is
     /// passed over; there is one entry a slot and move, and they leave as their time comes.
     due: BinaryHeap<Reverse<(u64, u32)>>,
@@ -37,8 +37,8 @@ impl Table {
         self.len() >= self.count_max
     }
 
-    pub fn find(&self, aim: &Aim) -> Option<u32> {
-        self.by_aim.get(aim).copied()
+    pub fn find(&self, target: &ProbeTarget) -> Option<u32> {
+        self.by_aim.get(target).copied()
     }
 
     pub fn get(&self, slot: u32) -> Option<&Connection> {
@@ -53,7 +53,7 @@ impl Table {
     pub fn insert(&mut self, mut connection: Connection) -> u32 {
         connection.noted_ns = connection.due_ns();
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
-        self.by_aim.insert(*connection.aim(), slot);
+        self.by_aim.insert(*connection.target(), slot);
         self.due.push(Reverse((connection.due_ns(), slot)));
         match self.slots.get_mut(slot as usize) {
             Some(place) => *place = Some(connection),
@@ -66,7 +66,7 @@ impl Table {
         if let Some(place) = self.slots.get_mut(slot as usize)
             && let Some(connection) = place.take()
         {
-            self.by_aim.remove(connection.aim());
+            self.by_aim.remove(connection.target());
             self.free.push(slot);
         }
     }

@@ -17,8 +17,8 @@ fn after(lines: &[&str]) -> Netns {
     ns
 }
 
-fn lifeline(ns: &Netns, name: &str) -> Option<String> {
-    ns.run(|| nic::lifeline(name)).unwrap()
+fn host_dependency(ns: &Netns, name: &str) -> Option<String> {
+    ns.run(|| nic::host_dependency(name)).unwrap()
 }
 
 #[test]
@@ -64,11 +64,12 @@ fn routes_to_everywhere_are_seen_in_every_form() {
         ),
     ] {
         let ns = after(lines);
-        let reported = lifeline(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
+        let reported =
+            host_dependency(&ns, "card").unwrap_or_else(|| panic!("not seen: {lines:?}"));
         assert!(reported.contains(why), "{lines:?}: {reported}");
         // Not needed by the host: the peer, unless the route leaves there too.
         if !lines.iter().any(|line| line.contains("peer")) {
-            assert_eq!(lifeline(&ns, "peer"), None, "{lines:?}");
+            assert_eq!(host_dependency(&ns, "peer"), None, "{lines:?}");
         }
     }
 }
@@ -81,7 +82,7 @@ fn other_routes_are_no_lifeline() {
         "route add 10.0.0.0/8 via 192.0.2.2",
         "route add unreachable default",
     ]);
-    assert_eq!(lifeline(&ns, "card"), None);
+    assert_eq!(host_dependency(&ns, "card"), None);
     // What does not exist is no reason to continue.
-    assert!(lifeline(&ns, "no-such-if").is_some());
+    assert!(host_dependency(&ns, "no-such-if").is_some());
 }
